@@ -1,0 +1,64 @@
+"""Where artifacts stand in a store. No other file spells a key."""
+
+import re
+from dataclasses import dataclass
+
+from artifacts.errors import BadInputError
+from artifacts.identity import Identity
+
+RUNS = "runs"
+_RUN_NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,63}")
+
+
+def shared_key(kind: str, name: str, identity: Identity) -> str:
+    """Key of an artifact that runs share, named by its identity: `puzzles/quickstart-0123456789ab`."""
+    return f"{kind}/{name}-{identity.digest[:12]}"
+
+
+@dataclass(frozen=True)
+class RunLayout:
+    """Keys of one run.
+
+    Raises:
+        BadInputError: The run's name cannot be part of a key.
+    """
+
+    run: str
+
+    def __post_init__(self) -> None:
+        if not _RUN_NAME.fullmatch(self.run):
+            raise BadInputError(
+                "run name", repr(self.run), "1 to 64 letters, digits, dots, dashes, underscores", "choose another name"
+            )
+
+    @property
+    def root(self) -> str:
+        """Folder of the run."""
+        return f"{RUNS}/{self.run}"
+
+    @property
+    def recipe(self) -> str:
+        """The frozen recipe."""
+        return f"{self.root}/recipe.json"
+
+    @property
+    def promoted(self) -> str:
+        """The run's one mutable object: which checkpoint is the best so far."""
+        return f"{self.root}/promoted.json"
+
+    @property
+    def summary(self) -> str:
+        """Folder of the run's report for people."""
+        return f"{self.root}/report"
+
+    def warm_start(self, part: str) -> str:
+        """Artifacts of the warm start: `checkpoint` or `training_state`."""
+        return f"{self.root}/warm_start/{part}"
+
+    def iteration(self, number: int, part: str) -> str:
+        """Artifacts of iteration `number`, counted from 1; 0 is the state before the first update."""
+        return f"{self.root}/iterations/{number:04d}/{part}"
+
+    def evaluation(self, part: str) -> str:
+        """Evaluations outside the iterations, such as before and after on the test split."""
+        return f"{self.root}/evaluations/{part}"

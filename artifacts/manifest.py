@@ -1,0 +1,89 @@
+"""The manifest: the file whose presence makes an artifact exist."""
+
+from typing import Any, Literal
+
+from pydantic import BaseModel, ConfigDict, Field, ValidationError
+
+from artifacts.errors import IntegrityError
+from artifacts.identity import sha256_json
+
+MANIFEST_NAME = "manifest.json"
+
+
+class StoredFile(BaseModel):
+    """Checksum and size of one file of an artifact."""
+
+    model_config = ConfigDict(extra="forbid", frozen=True)
+
+    sha256: str = Field(pattern=r"^[0-9a-f]{64}$")
+    size_bytes: int = Field(ge=0)
+
+
+class StoredIdentity(BaseModel):
+    """The identity under which an artifact was published (see `artifacts.identity.Identity`)."""
+
+    model_config = ConfigDict(extra="forbid", frozen=True)
+
+    stage: str
+    revision: int
+    config: dict[str, Any]
+    inputs: dict[str, str]
+
+
+class Manifest(BaseModel):
+    """Everything known about one artifact.
+
+    Attributes:
+        files: Checksums by file name, relative to the attempt's folder `<key>/<attempt>/`.
+        digest: SHA-256 of `files`; covers content only, so equal content has equal digests.
+        facts: What the stage measured or counted, for readers; not covered by the digest.
+        inputs: The refs behind `identity.inputs`, for lineage.
+        provenance: Time, host, code and library versions.
+    """
+
+    model_config = ConfigDict(extra="forbid", frozen=True)
+
+    format: Literal[1] = 1
+    kind: str
+    identity: StoredIdentity
+    identity_digest: str
+    attempt: str
+    digest: str
+    files: dict[str, StoredFile]
+    inputs: dict[str, dict[str, Any]]
+    facts: dict[str, Any]
+    provenance: dict[str, Any]
+
+    def to_bytes(self) -> bytes:
+        """The manifest as readable JSON."""
+        return (self.model_dump_json(indent=2) + "\n").encode()
+
+    @classmethod
+    def from_bytes(cls, data: bytes, where: str) -> "Manifest":
+        """Reads and checks a manifest.
+
+        Raises:
+            IntegrityError: It is not a manifest, or its digests do not follow from its content.
+        """
+        try:
+            manifest = cls.model_validate_json(data)
+        except ValidationError as error:
+            first = error.errors()[0]
+            raise IntegrityError(
+                where,
+                f"not a manifest ({'.'.join(map(str, first['loc']))}: {first['msg']})",
+                "a manifest of format 1",
+                "delete the artifact's folder and run again to make it anew",
+            ) from error
+        for name, stated, actual in (
+            ("digest", manifest.digest, content_digest(manifest.files)),
+            ("identity_digest", manifest.identity_digest, sha256_json(manifest.identity.model_dump())),
+        ):
+            if stated != actual:
+                raise IntegrityError(where, f"{name} {stated}", actual, "the manifest was altered; restore or delete it")
+        return manifest
+
+
+def content_digest(files: dict[str, StoredFile]) -> str:
+    """SHA-256 (hex) over names, sizes and checksums of an artifact's files."""
+    return sha256_json({name: [file.sha256, file.size_bytes] for name, file in files.items()})

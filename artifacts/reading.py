@@ -1,0 +1,125 @@
+"""Reading what was published: every file is checked against its manifest before it is used."""
+
+import hashlib
+import io
+import json
+from pathlib import Path
+from typing import Any
+
+import polars as pl
+
+from artifacts.errors import BadInputError, IntegrityError
+from artifacts.manifest import MANIFEST_NAME, Manifest
+from artifacts.refs import Ref
+from artifacts.schemas import TableSchema, validated
+from artifacts.store import FileDigest, MissingKeyError, Store
+
+_verified: dict[tuple[str, str, str], Path] = {}
+
+
+class Artifact:
+    """A published artifact, opened for reading."""
+
+    def __init__(self, store: Store, key: str, manifest: Manifest) -> None:
+        self.store, self.key, self.manifest = store, key, manifest
+
+    @classmethod
+    def open(cls, store: Store, ref: Ref[Any]) -> "Artifact":
+        """Opens the artifact a ref names.
+
+        Raises:
+            BadInputError: Nothing is published there.
+            IntegrityError: Its content is not the one the ref names.
+        """
+        artifact = cls.at(store, ref.key)
+        if artifact.manifest.digest != ref.digest:
+            raise IntegrityError(
+                f"{store.url}/{ref.key}", f"content {artifact.manifest.digest}", ref.digest, "the artifact was replaced"
+            )
+        return artifact
+
+    @classmethod
+    def at(cls, store: Store, key: str) -> "Artifact":
+        """Opens whatever is published at a key."""
+        try:
+            data = store.read_bytes(f"{key}/{MANIFEST_NAME}")
+        except MissingKeyError as error:
+            raise BadInputError(
+                f"{store.url}/{key}", "no manifest", "a published artifact", "check the address with `deerstalker show`"
+            ) from error
+        return cls(store, key, Manifest.from_bytes(data, f"{store.url}/{key}/{MANIFEST_NAME}"))
+
+    @property
+    def ref(self) -> Ref[Any]:
+        """The ref that names this artifact."""
+        return Ref(self.manifest.kind, self.key, self.manifest.digest)
+
+    def names(self, suffix: str = "") -> list[str]:
+        """Names of the artifact's files, sorted."""
+        return sorted(name for name in self.manifest.files if name.endswith(suffix))
+
+    def read_bytes(self, name: str) -> bytes:
+        """One file's content.
+
+        Raises:
+            IntegrityError: The artifact has no such file, or its checksum fails.
+        """
+        where = f"{self.store.url}/{self.key}/{self.manifest.attempt}/{name}"
+        stated = self.manifest.files.get(name)
+        if stated is None:
+            raise IntegrityError(where, "no such file in the manifest", ", ".join(self.names()))
+        try:
+            data = self.store.read_bytes(f"{self.key}/{self.manifest.attempt}/{name}")
+        except MissingKeyError as error:
+            raise IntegrityError(where, "the file is gone", f"{stated.size_bytes} bytes", "restore it") from error
+        actual = hashlib.sha256(data).hexdigest()
+        if actual != stated.sha256:
+            raise IntegrityError(where, f"SHA-256 {actual}", stated.sha256, "the file is damaged; restore or remake it")
+        return data
+
+    def read_json(self, name: str) -> Any:
+        """One JSON file's value."""
+        return json.loads(self.read_bytes(name))
+
+    def read_table(self, name: str, schema: TableSchema) -> pl.DataFrame:
+        """One table, validated."""
+        return validated(pl.read_parquet(io.BytesIO(self.read_bytes(name))), schema, f"{self.key}/{name}")
+
+    def read_tables(self, schema: TableSchema) -> pl.DataFrame:
+        """All Parquet files of the artifact as one validated table."""
+        frames = [pl.read_parquet(io.BytesIO(self.read_bytes(name))) for name in self.names(".parquet")]
+        if not frames:
+            raise IntegrityError(f"{self.store.url}/{self.key}", "no tables", "at least one Parquet file")
+        return validated(pl.concat(frames), schema, self.key)
+
+    def local_folder(self, cache: Path) -> Path:
+        """A local folder with all files, each verified once a process.
+
+        On a directory store it is the artifact's own folder; otherwise a copy under `cache`.
+
+        Raises:
+            IntegrityError: A file is missing or its checksum fails.
+        """
+        memo = (self.store.url, self.key, self.manifest.digest)
+        if memo in _verified and _verified[memo].is_dir():
+            return _verified[memo]
+        prefix = f"{self.key}/{self.manifest.attempt}"
+        folder = self.store.local_path(prefix)
+        if folder is not None:
+            for name in self.names():
+                self._check_local(folder / name, name)
+        else:
+            folder = cache / self.manifest.digest
+            wanted = {n: FileDigest(f.sha256, f.size_bytes) for n, f in self.manifest.files.items()}
+            self.store.download_tree(prefix, folder, wanted)
+        _verified[memo] = folder
+        return folder
+
+    def _check_local(self, path: Path, name: str) -> None:
+        stated = self.manifest.files[name]
+        if not path.is_file():
+            raise IntegrityError(str(path), "the file is gone", f"{stated.size_bytes} bytes", "restore it")
+        with path.open("rb") as stream:
+            actual = hashlib.file_digest(stream, "sha256").hexdigest()
+        if actual != stated.sha256:
+            raise IntegrityError(str(path), f"SHA-256 {actual}", stated.sha256, "the file is damaged; restore it")

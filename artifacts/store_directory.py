@@ -1,0 +1,215 @@
+"""A store in a folder: plain system calls, atomic by rename and by hard link."""
+
+import errno
+import hashlib
+import os
+import secrets
+import stat
+from collections.abc import Generator, Iterator
+from contextlib import contextmanager, suppress
+from pathlib import Path
+from typing import IO
+
+from artifacts.errors import BadInputError, StoreError, TransientError
+from artifacts.store_keys import TEMPORARY_PREFIX, FileDigest, MissingKeyError, Progress
+
+CHUNK_BYTES = 4 << 20
+_FOLDER_ATTEMPTS = 20
+_NO_SPACE = (errno.ENOSPC, errno.EDQUOT)
+_NOT_ALLOWED = (errno.EACCES, errno.EPERM, errno.EROFS)
+_ABSENT = (errno.ENOENT, errno.ENOTDIR, errno.EISDIR)
+
+
+class DirectoryBackend:
+    """Keys are paths below one folder.
+
+    A reader never sees half a file: content is written under a temporary name beside its place, synchronised with the
+    disk and then renamed (replace) or hard-linked (create-only).
+
+    Args:
+        root: The folder.
+        writable: Create the folder if it is absent and try a write; otherwise the folder has to be there.
+
+    Raises:
+        BadInputError: If the path is no folder, or absent although it is only to be read.
+        StoreError: If nothing can be written there.
+    """
+
+    parallel_transfers = 4
+
+    def __init__(self, root: Path, *, writable: bool) -> None:
+        self._root = Path(os.path.abspath(root))
+        self._base = f"{self._root}/"
+        self.url = self._root.as_uri()
+        if self._root.exists() and not self._root.is_dir():
+            raise BadInputError(self.url, "a file", "a folder", "name a folder for the store")
+        if not writable:
+            if not self._root.is_dir():
+                raise BadInputError(self.url, "no such folder", "an existing store", "check the store's address")
+            return
+        with self._failures(self.url):
+            self._root.mkdir(parents=True, exist_ok=True)
+            with self._temporary(self._root / "probe"):
+                pass
+
+    def read(self, key: str) -> bytes:
+        with self._failures(key, reading=True), open(self._base + key, "rb", buffering=0) as stream:
+            return stream.readall()
+
+    def write(self, key: str, data: bytes) -> None:
+        path = Path(self._base + key)
+        with self._failures(key), self._temporary(path) as (temporary, stream):
+            stream.write(data)
+            _synchronise(stream)
+            os.replace(temporary, path)
+            _synchronise_folder(path.parent)
+
+    def create(self, key: str, data: bytes) -> bool:
+        path = Path(self._base + key)
+        if path.is_file():
+            return False
+        with self._failures(key), self._temporary(path) as (temporary, stream):
+            stream.write(data)
+            _synchronise(stream)
+            try:
+                os.link(temporary, path)
+            except FileExistsError:
+                if path.is_dir():
+                    raise
+                return False
+            _synchronise_folder(path.parent)
+        return True
+
+    def exists(self, key: str) -> bool:
+        try:
+            self.size(key)
+        except MissingKeyError:
+            return False
+        return True
+
+    def size(self, key: str) -> int:
+        path = self._base + key
+        with self._failures(key, reading=True):
+            status = os.stat(path)
+            if stat.S_ISDIR(status.st_mode):
+                raise IsADirectoryError(errno.EISDIR, "a folder", path)
+            return status.st_size
+
+    def keys(self, prefix: str) -> list[str]:
+        top = self._base + prefix if prefix else str(self._root)
+        with self._failures(prefix or self.url):
+            if not self._root.is_dir():
+                raise FileNotFoundError(errno.ENOENT, "the store's folder is gone")
+            if os.path.isfile(top):
+                return [prefix]
+            return sorted(path[len(self._base) :] for path in _files_below(top))
+
+    def remove(self, keys: list[str]) -> None:
+        folders: set[Path] = set()
+        for key in keys:
+            path = Path(self._base + key)
+            with self._failures(key), suppress(FileNotFoundError, NotADirectoryError):
+                os.unlink(path)
+            folders.update(parent for parent in path.parents if len(parent.parts) > len(self._root.parts))
+        for folder in sorted(folders, key=lambda folder: -len(folder.parts)):
+            with suppress(OSError):  # not empty, or gone: either is fine
+                folder.rmdir()
+
+    def send(self, local: Path, key: str, progress: Progress) -> FileDigest:
+        path, sha256, size_bytes = Path(self._base + key), hashlib.sha256(), 0
+        if path.exists() and path.samefile(local):  # written in place through local_path
+            for chunk in self.chunks(key):
+                sha256.update(chunk)
+                size_bytes += len(chunk)
+                progress(len(chunk))
+            return FileDigest(sha256.hexdigest(), size_bytes)
+        with self._failures(key), self._temporary(path) as (temporary, stream):
+            with open(local, "rb", buffering=0) as source:
+                while chunk := source.read(CHUNK_BYTES):
+                    stream.write(chunk)
+                    sha256.update(chunk)
+                    size_bytes += len(chunk)
+                    progress(len(chunk))
+            _synchronise(stream)
+            os.replace(temporary, path)
+            _synchronise_folder(path.parent)
+        return FileDigest(sha256.hexdigest(), size_bytes)
+
+    def chunks(self, key: str) -> Iterator[bytes]:
+        with self._failures(key, reading=True), open(self._base + key, "rb", buffering=0) as stream:
+            while chunk := stream.read(CHUNK_BYTES):
+                yield chunk
+
+    def local_path(self, key: str) -> Path | None:
+        return Path(self._base + key)
+
+    @contextmanager
+    def _temporary(self, path: Path) -> Generator[tuple[str, IO[bytes]]]:
+        """Opens a fresh file beside `path` and removes it afterwards unless it was renamed."""
+        temporary = f"{path.parent}/{TEMPORARY_PREFIX}{os.getpid()}-{secrets.token_hex(8)}"
+        stream = None
+        for _ in range(_FOLDER_ATTEMPTS):  # a folder can vanish again while someone else removes the last file in it
+            try:
+                stream = open(temporary, "xb")
+                break
+            except FileNotFoundError:
+                if not self._root.is_dir():
+                    raise
+                path.parent.mkdir(parents=True, exist_ok=True)
+        if stream is None:
+            raise FileNotFoundError(errno.ENOENT, "its folder is removed again and again", temporary)
+        try:
+            with stream:
+                yield temporary, stream
+        finally:
+            with suppress(FileNotFoundError):
+                os.unlink(temporary)
+
+    @contextmanager
+    def _failures(self, where: str, *, reading: bool = False) -> Generator[None]:
+        """Turns an operating system's error into ours; absence only when reading, and if the store itself is there."""
+        try:
+            yield
+        except OSError as error:
+            place = where if where == self.url else f"{where} in {self.url}"
+            if reading and error.errno in _ABSENT and self._root.is_dir():
+                raise MissingKeyError(place, "no such key") from error
+            raise _translated(error, place) from error
+
+
+def _translated(error: OSError, place: str) -> Exception:
+    reason = f"{error.strerror or error} [{errno.errorcode.get(error.errno or 0, '?')}]"
+    if error.errno in _NO_SPACE:
+        return StoreError(place, f"no space left: {reason}", "", "free space or prune old runs, then retry")
+    if error.errno in _NOT_ALLOWED:
+        return StoreError(place, f"not writable or not readable: {reason}", "", "check owner, mode and mount options")
+    if error.errno in (errno.EISDIR, errno.EEXIST, errno.ENOTDIR):
+        return StoreError(place, reason, "a file", "a key cannot be both a file and the beginning of other keys")
+    if error.errno in (errno.ESTALE, errno.ETIMEDOUT, errno.EAGAIN, errno.EMFILE, errno.ENFILE):
+        return TransientError(place, reason)
+    return StoreError(place, reason, "a folder that can be read and written", "check the path and its file system")
+
+
+def _files_below(folder: str) -> Iterator[str]:
+    try:
+        entries = list(os.scandir(folder))
+    except (FileNotFoundError, NotADirectoryError):
+        return
+    for entry in entries:
+        if entry.is_dir():
+            yield from _files_below(entry.path)
+        elif not entry.name.startswith(TEMPORARY_PREFIX):
+            yield entry.path
+
+
+def _synchronise(stream: IO[bytes]) -> None:
+    stream.flush()
+    os.fsync(stream.fileno())
+
+
+def _synchronise_folder(folder: Path) -> None:
+    descriptor = os.open(folder, os.O_RDONLY | os.O_DIRECTORY)
+    try:
+        os.fsync(descriptor)
+    finally:
+        os.close(descriptor)

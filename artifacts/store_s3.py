@@ -1,0 +1,243 @@
+"""A store in an S3 bucket: create-only writes, and large files in parallel parts."""
+
+import hashlib
+import secrets
+import threading
+import time
+from collections import deque
+from collections.abc import Iterator
+from concurrent.futures import Future, ThreadPoolExecutor
+from contextlib import suppress
+from pathlib import Path
+from typing import Any
+
+from artifacts.errors import DeerstalkerError, IntegrityError, StoreError, TransientError
+from artifacts.store_keys import FileDigest, MissingKeyError, Progress
+from artifacts.store_s3_faults import S3Options, error_code, with_retries
+from artifacts.store_s3_requests import S3Requests, content_md5
+
+_MAX_PARTS = 10_000
+_DELETE_BATCH = 1_000
+_UPLOAD_ATTEMPTS = 3
+_UPLOAD_MARK = "deerstalker-upload"
+_SETTLE_FLOOR_S, _SETTLE_CEILING_S, _SETTLE_FACTOR = 0.1, 2.0, 4.0
+_HONOURS_CONDITIONS: dict[tuple[str, str], bool] = {}
+
+
+class _UploadGoneError(StoreError):
+    """The server no longer knows a multipart upload, and its object is not there either."""
+
+
+class S3Backend:
+    """Keys are objects below a prefix of an existing bucket, which is never created.
+
+    Args:
+        bucket: Name of the bucket.
+        prefix: Empty, or the beginning of every key, without slashes at its ends.
+        options: Endpoint, credentials and limits.
+
+    Raises:
+        StoreError: If the endpoint does not answer as S3, the bucket is missing or the credentials are refused.
+    """
+
+    def __init__(self, bucket: str, prefix: str, options: S3Options) -> None:
+        self._s3 = S3Requests(bucket, f"{prefix}/" if prefix else "", options)
+        self.url = self._s3.url
+        self.parallel_transfers = options.parallel_transfers
+        self._options = options
+        self._in_flight = threading.BoundedSemaphore(options.parallel_transfers)
+        try:
+            with_retries(lambda: self._s3.page("", 1), self.url, retry_for_s=options.open_retry_for_s, at_least=1)
+        except TransientError as error:
+            remedy = "check AWS_ENDPOINT_URL, the network and that the server is up"
+            raise StoreError(self.url, error.found, "an S3 endpoint that answers", remedy) from error
+
+    def read(self, key: str) -> bytes:
+        return self._s3.retried(lambda: self._s3.get(key, None)[0], key)
+
+    def write(self, key: str, data: bytes) -> None:
+        self._s3.retried(lambda: self._s3.put(key, data), key)
+
+    def create(self, key: str, data: bytes) -> bool:
+        if self._honours_conditions():
+            if self._s3.retried(lambda: self._s3.put_if_absent(key, data), key):
+                return True
+            return self.read(key) == data  # the answer to our own put may have been lost
+        started = time.monotonic()
+        if not self.exists(key):
+            self.write(key, data)
+            elapsed_s = time.monotonic() - started
+            time.sleep(min(_SETTLE_CEILING_S, max(_SETTLE_FLOOR_S, _SETTLE_FACTOR * elapsed_s)))
+        return self.read(key) == data
+
+    def exists(self, key: str) -> bool:
+        try:
+            self.size(key)
+        except MissingKeyError:
+            return False
+        return True
+
+    def size(self, key: str) -> int:
+        return int(self._s3.retried(lambda: self._s3.head(key), key)["ContentLength"])
+
+    def keys(self, prefix: str) -> list[str]:
+        found: list[str] = []
+        below = f"{prefix}/" if prefix else ""
+        token: str | None = None
+        while True:
+            page, token = self._s3.retried(
+                lambda token=token: self._s3.page(below, self._options.listing_page_keys, token), prefix
+            )
+            found.extend(page)
+            if token is None:
+                break
+        if prefix and not found and self._s3.retried(lambda: self._s3.page(prefix, 1)[0], prefix) == [prefix]:
+            return [prefix]
+        return sorted(found)
+
+    def remove(self, keys: list[str]) -> None:
+        for start in range(0, len(keys), _DELETE_BATCH):
+            batch = keys[start : start + _DELETE_BATCH]
+            self._s3.retried(lambda batch=batch: self._s3.delete(batch), batch[0])
+
+    def send(self, local: Path, key: str, progress: Progress) -> FileDigest:
+        size_bytes = local.stat().st_size
+        if size_bytes <= self._options.part_bytes:
+            data = local.read_bytes()
+            self.write(key, data)
+            progress(len(data))
+            digest = FileDigest(hashlib.sha256(data).hexdigest(), len(data))
+        else:
+            digest = self._send_large(local, key, size_bytes, progress)
+        stored_bytes = self.size(key)
+        if stored_bytes != digest.size_bytes:
+            found = f"{stored_bytes} bytes after the upload"
+            raise IntegrityError(self._s3.place(key), found, f"{digest.size_bytes} bytes", "someone else wrote that key")
+        return digest
+
+    def chunks(self, key: str) -> Iterator[bytes]:
+        step = self._options.part_bytes
+        data, total = self._s3.retried(lambda: self._s3.get(key, (0, step)), key)
+        yield data
+        starts = deque(range(len(data), total, step))
+        if not starts:
+            return
+        window: deque[Future[bytes]] = deque()
+        with ThreadPoolExecutor(self.parallel_transfers, thread_name_prefix="store-get") as pool:
+            try:
+                while starts or window:
+                    # Wait for a slot only when nothing of ours is on its way, or two readers could wait for each other.
+                    while starts and self._in_flight.acquire(blocking=not window):
+                        start = starts.popleft()
+                        window.append(pool.submit(self._part, key, start, min(start + step, total), total))
+                    future = window.popleft()
+                    try:
+                        data = future.result()
+                    finally:
+                        self._in_flight.release()
+                    yield data
+            finally:
+                for future in window:
+                    future.cancel()
+                    self._in_flight.release()
+
+    def local_path(self, key: str) -> Path | None:
+        return None
+
+    def _part(self, key: str, start: int, end: int, total: int) -> bytes:
+        data, found_total = self._s3.retried(lambda: self._s3.get(key, (start, end)), key)
+        if found_total != total or len(data) != end - start:
+            found = f"{len(data)} bytes of {found_total} at {start}"
+            raise IntegrityError(self._s3.place(key), found, f"{end - start} of {total}", "it was changed while read")
+        return data
+
+    def _send_large(self, local: Path, key: str, size_bytes: int, progress: Progress) -> FileDigest:
+        for attempt in range(_UPLOAD_ATTEMPTS):
+            try:
+                return self._send_parts(local, key, size_bytes, progress)
+            except _UploadGoneError:
+                if attempt == _UPLOAD_ATTEMPTS - 1:
+                    raise
+        raise AssertionError("unreachable")
+
+    def _send_parts(self, local: Path, key: str, size_bytes: int, progress: Progress) -> FileDigest:
+        part_bytes = max(self._options.part_bytes, -(-size_bytes // _MAX_PARTS))
+        start = {"Key": self._s3.prefix + key, "Metadata": {_UPLOAD_MARK: secrets.token_hex(16)}}
+        upload: str = self._s3.retried(lambda: self._s3.call("create_multipart_upload", **start)["UploadId"], key)
+        sha256, sent_bytes = hashlib.sha256(), 0
+        futures: list[Future[dict[str, Any]]] = []
+        try:
+            with ThreadPoolExecutor(self.parallel_transfers, thread_name_prefix="store-put") as pool:
+                with open(local, "rb", buffering=0) as stream:
+                    while data := stream.read(part_bytes):
+                        self._in_flight.acquire()
+                        if any(future.done() and future.exception() for future in futures):
+                            self._in_flight.release()
+                            break
+                        futures.append(pool.submit(self._put_part, key, upload, len(futures) + 1, data, progress))
+                        sha256.update(data)
+                        sent_bytes += len(data)
+                parts = [future.result() for future in futures]
+            self._complete(key, upload, parts, start["Metadata"])
+        except _UploadGoneError:
+            raise
+        except BaseException:
+            with suppress(DeerstalkerError):  # the first failure is the one to report
+                self._abort(key, upload)
+            raise
+        return FileDigest(sha256.hexdigest(), sent_bytes)
+
+    def _put_part(self, key: str, upload: str, number: int, data: bytes, progress: Progress) -> dict[str, Any]:
+        try:
+            arguments: dict[str, Any] = {"Key": self._s3.prefix + key, "UploadId": upload, "PartNumber": number}
+            arguments |= {"Body": data, "ContentMD5": content_md5(data)}
+            answer = self._s3.retried(lambda: self._s3.call("upload_part", **arguments), key)
+        finally:
+            self._in_flight.release()
+        progress(len(data))
+        return {"PartNumber": number, "ETag": answer["ETag"]}
+
+    def _complete(self, key: str, upload: str, parts: list[dict[str, Any]], mark: dict[str, str]) -> None:
+        arguments = {"Key": self._s3.prefix + key, "UploadId": upload, "MultipartUpload": {"Parts": parts}}
+
+        def action() -> None:
+            try:
+                self._s3.call("complete_multipart_upload", **arguments)
+            except Exception as error:
+                if error_code(error) != "NoSuchUpload":
+                    raise
+                if not self._was_completed(key, mark):  # else an earlier answer was lost
+                    raise _UploadGoneError(self._s3.place(key), "the server forgot the upload") from error
+
+        self._s3.retried(action, key)
+
+    def _was_completed(self, key: str, mark: dict[str, str]) -> bool:
+        try:
+            found = self._s3.head(key).get("Metadata", {})
+        except MissingKeyError:
+            return False
+        return {name.lower(): value for name, value in found.items()}.get(_UPLOAD_MARK) == mark[_UPLOAD_MARK]
+
+    def _abort(self, key: str, upload: str) -> None:
+        with_retries(
+            lambda: self._s3.call("abort_multipart_upload", Key=self._s3.prefix + key, UploadId=upload),
+            self._s3.place(key),
+            retry_for_s=1.0,
+        )
+
+    def _honours_conditions(self) -> bool:
+        """Tries once per endpoint and bucket whether a second create of a key is refused."""
+        place = (self._s3.endpoint, self._s3.bucket)
+        if place not in _HONOURS_CONDITIONS:
+            probe = f"probe-{secrets.token_hex(8)}"
+            try:
+                honoured = False
+                for _ in range(2):
+                    honoured = not self._s3.retried(lambda: self._s3.put_if_absent(probe, b"probe"), probe)
+            except StoreError as error:
+                if error.__cause__ is None or error_code(error.__cause__) not in ("NotImplemented", "501"):
+                    raise
+                honoured = False
+            self.remove([probe])
+            _HONOURS_CONDITIONS[place] = honoured
+        return _HONOURS_CONDITIONS[place]

@@ -1,0 +1,174 @@
+"""What can go wrong with an S3 endpoint, told apart, and how long we try again."""
+
+import logging
+import random
+import time
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from typing import Any, Literal, TypeVar
+
+from artifacts.errors import DeerstalkerError, StoreError, TransientError
+from artifacts.store_keys import MissingKeyError
+
+_log = logging.getLogger("deerstalker.store")
+
+ResultT = TypeVar("ResultT")
+
+_PASSING_CODES = frozenset(
+    "SlowDown RequestTimeout InternalError ServiceUnavailable Throttling ThrottlingException TooManyRequests "
+    "RequestLimitExceeded OperationAborted ConditionalRequestConflict BadDigest IncompleteBody "
+    "XAmzContentSHA256Mismatch XAmzContentChecksumMismatch".split()
+)
+_REFUSED_CODES = frozenset(
+    "AccessDenied AccountProblem AllAccessDisabled ExpiredToken InvalidAccessKeyId InvalidToken InvalidSecurity "
+    "NotSignedUp RequestTimeTooSkewed SignatureDoesNotMatch TokenRefreshRequired 401 403".split()
+)
+_FULL_CODES = frozenset("InsufficientStorage XMinioStorageFull QuotaExceeded 507".split())
+_FIRST_DELAY_S, _LONGEST_DELAY_S = 0.1, 5.0
+
+
+@dataclass(frozen=True)
+class S3Options:
+    """How to reach an S3 endpoint. Whatever is None comes from the usual environment and AWS configuration files.
+
+    It is never serialised with a store: it may hold credentials.
+
+    Attributes:
+        endpoint_url: For example `http://127.0.0.1:9000`.
+        access_key, secret_key, session_token: Credentials.
+        region: Name of the region.
+        addressing: How the bucket stands in the URL. None: `path` where the endpoint is not AWS's own.
+        connect_timeout_s: How long a connection may take.
+        read_timeout_s: How long the endpoint may be silent.
+        open_retry_for_s: No further attempt to open a store starts after this time.
+        retry_for_s: No further attempt of another operation starts after this time.
+        parallel_transfers: Parts and files in flight at a time.
+        part_bytes: Size of a part of a large file, at least 5 MiB; each transfer in flight holds one in memory.
+        listing_page_keys: Keys asked for in one request, at most 1,000.
+    """
+
+    endpoint_url: str | None = None
+    access_key: str | None = field(default=None, repr=False)
+    secret_key: str | None = field(default=None, repr=False)
+    session_token: str | None = field(default=None, repr=False)
+    region: str | None = None
+    addressing: Literal["auto", "path", "virtual"] | None = None
+    connect_timeout_s: float = 5.0
+    read_timeout_s: float = 30.0
+    open_retry_for_s: float = 2.0
+    retry_for_s: float = 20.0
+    parallel_transfers: int = 8
+    part_bytes: int = 16 << 20
+    listing_page_keys: int = 1000
+
+
+def error_code(error: BaseException) -> str | None:
+    """Returns the S3 error code of an exception that s3fs or botocore raised; None if the endpoint sent none."""
+    from botocore.exceptions import ClientError
+
+    cause = error if isinstance(error, ClientError) else error.__cause__
+    if not isinstance(cause, ClientError):
+        return None
+    response: dict[str, Any] = dict(cause.response)
+    return str(response.get("Error", {}).get("Code") or response.get("ResponseMetadata", {}).get("HTTPStatusCode", ""))
+
+
+def translate(error: BaseException, where: str) -> DeerstalkerError:
+    """Maps an exception of s3fs to ours.
+
+    Returns:
+        MissingKeyError only for an explicit NoSuchKey (a bare 404 proves nothing), TransientError for what may pass,
+        StoreError for the rest.
+    """
+    from botocore.exceptions import (
+        BotoCoreError,
+        ClientError,
+        ConnectionError,
+        CredentialRetrievalError,
+        HTTPClientError,
+        IncompleteReadError,
+        NoCredentialsError,
+        PartialCredentialsError,
+        ResponseStreamingError,
+        SSLError,
+    )
+    from botocore.parsers import ResponseParserError
+
+    cause = error if isinstance(error, ClientError) else error.__cause__
+    if isinstance(cause, ClientError):
+        return _translate_answer(cause, where)
+    if isinstance(error, NoCredentialsError | PartialCredentialsError):
+        remedy = "set AWS_ACCESS_KEY_ID and AWS_SECRET_ACCESS_KEY, or a profile"
+        return StoreError(where, "no complete credentials", "an access key and its secret", remedy)
+    if isinstance(error, SSLError):
+        return StoreError(where, _line(error), "a certificate that is trusted", "check the endpoint or AWS_CA_BUNDLE")
+    passing = (ConnectionError, CredentialRetrievalError, HTTPClientError, IncompleteReadError, ResponseStreamingError)
+    if isinstance(error, (*passing, ResponseParserError)):
+        return TransientError(where, _line(error))
+    if isinstance(error, BotoCoreError):
+        return StoreError(where, _line(error), "", "check the endpoint, region and credentials")
+    return TransientError(where, _line(error))
+
+
+def _translate_answer(cause: Any, where: str) -> DeerstalkerError:
+    code = error_code(cause) or "?"
+    status = int(cause.response.get("ResponseMetadata", {}).get("HTTPStatusCode", 0))
+    message = str(cause.response.get("Error", {}).get("Message") or "")[:200]
+    found = f"{code} (HTTP {status}){': ' + message if message else ''}"
+    if code in _FULL_CODES or status == 507:
+        return StoreError(where, f"no space left: {found}", "", "free space or prune old runs, then retry")
+    if code in _PASSING_CODES or status in (408, 425, 429) or status >= 500 and status != 501:
+        return TransientError(where, found)
+    if code == "NoSuchKey":
+        return MissingKeyError(where, "no such key")
+    if code in ("NoSuchBucket", "InvalidBucketName"):
+        return StoreError(where, f"no such bucket: {found}", "an existing bucket", "check its name or create it yourself")
+    if code in _REFUSED_CODES or status in (401, 403):
+        return StoreError(where, f"refused: {found}", "accepted credentials", "check or renew the credentials and rights")
+    return StoreError(where, found, "", "check the endpoint, bucket and rights")
+
+
+def is_transport_error(error: BaseException) -> bool:
+    """Returns whether an exception is one that talking to an endpoint may raise, as opposed to a programming error."""
+    from aiohttp import ClientError as AiohttpError
+    from botocore.exceptions import BotoCoreError, ClientError
+    from botocore.parsers import ResponseParserError
+
+    kinds = (OSError, TimeoutError, EOFError, AiohttpError, BotoCoreError, ClientError, ResponseParserError)
+    return isinstance(error, kinds) or isinstance(error.__cause__, ClientError)
+
+
+def with_retries(action: Callable[[], ResultT], where: str, *, retry_for_s: float, at_least: int = 2) -> ResultT:
+    """Runs `action` until it succeeds, fails for good, or `retry_for_s` have passed and `at_least` attempts were made.
+
+    Delays double from 0.1 s up to 5 s, each shortened by a random share.
+
+    Raises:
+        TransientError: If it still failed in a way that may pass.
+        DeerstalkerError: What else `translate` makes of the failure.
+    """
+    started = time.monotonic()
+    attempt = 0
+    while True:
+        try:
+            return action()
+        except DeerstalkerError as error:
+            failure, cause = error, error
+        except Exception as error:
+            if not is_transport_error(error):
+                raise
+            failure, cause = translate(error, where), error
+        attempt += 1
+        delay_s = min(_LONGEST_DELAY_S, _FIRST_DELAY_S * 2 ** (attempt - 1)) * random.uniform(0.5, 1.0)
+        if not isinstance(failure, TransientError):
+            raise failure from (cause if cause is not failure else cause.__cause__)
+        if attempt >= at_least and time.monotonic() - started + delay_s > retry_for_s:
+            found = f"{failure.found} (attempt {attempt}, after {time.monotonic() - started:.1f} s)"
+            raise TransientError(failure.where, found, failure.expected, "retry when the store answers again") from cause
+        _log.info("%s: %s; attempt %d, again in %.1f s", where, failure.found, attempt, delay_s)
+        time.sleep(delay_s)
+
+
+def _line(error: BaseException) -> str:
+    text = " ".join(str(error).split())[:200]
+    return f"{type(error).__name__}: {text}" if text else type(error).__name__

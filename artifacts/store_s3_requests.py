@@ -1,0 +1,174 @@
+"""Single requests to an S3 bucket through s3fs, with absence proved and failures retried."""
+
+import base64
+import hashlib
+import os
+from collections.abc import Callable
+from typing import Any, TypeVar
+
+from artifacts.errors import StoreError, TransientError
+from artifacts.store_keys import MissingKeyError
+from artifacts.store_s3_faults import S3Options, error_code, translate, with_retries
+
+ResultT = TypeVar("ResultT")
+
+_SILENCES_PER_CALL = 10
+
+
+class S3Requests:
+    """Requests below one prefix of one bucket. Only `retried` repeats anything; the others are one attempt.
+
+    Args:
+        bucket: Name of the bucket.
+        prefix: Empty, or the beginning of every key, ending in a slash.
+        options: Endpoint, credentials and limits.
+    """
+
+    def __init__(self, bucket: str, prefix: str, options: S3Options) -> None:
+        self.url = f"s3://{bucket}/{prefix}".rstrip("/")
+        self.bucket, self.prefix, self.options = bucket, prefix, options
+        self._connection: tuple[int, Any] | None = None
+
+    @property
+    def endpoint(self) -> str:
+        """The URL that requests go to."""
+        return str(self._filesystem().s3.meta.endpoint_url)
+
+    def retried(self, action: Callable[[], ResultT], key: str) -> ResultT:
+        """Runs an attempt until it succeeds, fails for good or the time for it is over."""
+        return with_retries(action, self.place(key), retry_for_s=self.options.retry_for_s)
+
+    def place(self, key: str) -> str:
+        """Returns how errors name a key of this store."""
+        return f"{key} in {self.url}" if key else self.url
+
+    def get(self, key: str, span: tuple[int, int] | None) -> tuple[bytes, int]:
+        """Returns those of the bytes [start, end) that exist, and the length of the whole object."""
+        arguments = {"Range": f"bytes={span[0]}-{span[1] - 1}"} if span else {}
+        try:
+            answer, data = self.call("get_object", read=True, Key=self.prefix + key, **arguments)
+        except Exception as error:
+            if error_code(error) in ("InvalidRange", "416") and span is not None and span[0] == 0:
+                return self.get(key, None)
+            self._raise_if_absent(error, key)
+            raise
+        announced = int(answer["ContentLength"])
+        if len(data) != announced:
+            raise TransientError(self.place(key), f"{len(data)} bytes received", f"{announced} bytes")
+        content_range = answer.get("ContentRange")
+        return data, int(content_range.rpartition("/")[2]) if content_range else len(data)
+
+    def head(self, key: str) -> dict[str, Any]:
+        """Returns the description of an object."""
+        try:
+            return dict(self.call("head_object", Key=self.prefix + key))
+        except Exception as error:
+            self._raise_if_absent(error, key)
+            raise
+
+    def put(self, key: str, data: bytes, **arguments: str) -> None:
+        """Puts an object; the server checks the MD5 of what it received."""
+        self.call("put_object", Key=self.prefix + key, Body=data, ContentMD5=content_md5(data), **arguments)
+
+    def put_if_absent(self, key: str, data: bytes) -> bool:
+        """Puts an object on the condition that there is none; a server may ignore the condition."""
+        try:
+            self.put(key, data, IfNoneMatch="*")
+        except Exception as error:
+            if error_code(error) in ("PreconditionFailed", "412"):
+                return False
+            raise
+        return True
+
+    def page(self, prefix: str, limit: int, token: str | None = None) -> tuple[list[str], str | None]:
+        """Returns up to `limit` keys that begin with `prefix`, and the token for the next page if there is one."""
+        more = {"ContinuationToken": token} if token else {}
+        page = self.call("list_objects_v2", Prefix=self.prefix + prefix, MaxKeys=limit, **more)
+        if page.get("Name") != self.bucket:
+            raise StoreError(self.url, "an answer that is no listing of the bucket", "an S3 endpoint", "check its address")
+        next_token = page.get("NextContinuationToken") if page.get("IsTruncated") else None
+        if page.get("IsTruncated") and not next_token and limit > 1:
+            raise StoreError(self.url, "a listing cut short without a way to continue", "", "check the endpoint")
+        return [str(entry["Key"])[len(self.prefix) :] for entry in page.get("Contents", [])], next_token
+
+    def delete(self, keys: list[str]) -> None:
+        """Deletes up to 1,000 objects; absent ones count as deleted."""
+        objects = [{"Key": self.prefix + key} for key in keys]
+        answer = self.call("delete_objects", Delete={"Objects": objects, "Quiet": True})
+        for error in answer.get("Errors", []):
+            if error.get("Code") == "NoSuchKey":
+                continue
+            found = f"not deleted: {error.get('Code')}: {error.get('Message')}"
+            kind = StoreError if error.get("Code") == "AccessDenied" else TransientError
+            raise kind(self.place(str(error.get("Key"))), found)
+
+    def call(self, method: str, *, read: bool = False, **arguments: Any) -> Any:
+        """Makes one request; with `read`, returns the answer and the bytes of its body.
+
+        Raises:
+            Exception: What s3fs raises, for `with_retries` to translate.
+        """
+        import fsspec.asyn
+
+        filesystem = self._filesystem()
+
+        async def request() -> Any:
+            answer: Any = await filesystem._call_s3(method, Bucket=self.bucket, **arguments)
+            if not read:
+                return answer
+            try:
+                return answer, await answer["Body"].read()
+            finally:
+                answer["Body"].close()
+
+        run: Callable[..., Any] = fsspec.asyn.sync
+        return run(filesystem.loop, request, timeout=self.options.read_timeout_s * _SILENCES_PER_CALL)
+
+    def _raise_if_absent(self, error: Exception, key: str) -> None:
+        """Raises MissingKeyError if the server names the key as missing, or a listing confirms a bare 404."""
+        code = error_code(error)
+        if code == "NoSuchKey":
+            raise translate(error, self.place(key)) from error
+        if code not in ("404", "NotFound"):
+            return
+        if self.page(key, 1)[0] == [key]:
+            raise TransientError(self.place(key), "a 404 for a key that is listed") from error
+        raise MissingKeyError(self.place(key), "no such key") from error
+
+    def _filesystem(self) -> Any:
+        """The connection of this process: a fork needs its own."""
+        if self._connection is None or self._connection[0] != os.getpid():
+            self._connection = (os.getpid(), _connect(self.options))
+        return self._connection[1]
+
+
+def content_md5(data: bytes) -> str:
+    """Returns the value of a Content-MD5 header."""
+    return base64.b64encode(hashlib.md5(data, usedforsecurity=False).digest()).decode("ascii")
+
+
+def _connect(options: S3Options) -> Any:
+    import s3fs
+
+    endpoint = options.endpoint_url or os.environ.get("AWS_ENDPOINT_URL_S3") or os.environ.get("AWS_ENDPOINT_URL")
+    addressing = options.addressing or ("path" if endpoint and "amazonaws.com" not in endpoint else "auto")
+    filesystem: Any = s3fs.S3FileSystem(
+        endpoint_url=endpoint,
+        key=options.access_key,
+        secret=options.secret_key,
+        token=options.session_token,
+        client_kwargs={"region_name": options.region} if options.region else {},
+        config_kwargs={
+            "connect_timeout": options.connect_timeout_s,
+            "read_timeout": options.read_timeout_s,
+            "retries": {"total_max_attempts": 1},
+            "max_pool_connections": 2 * options.parallel_transfers + 4,
+            "request_checksum_calculation": "when_required",
+            "response_checksum_validation": "when_required",
+            "s3": {"addressing_style": addressing},
+        },
+        use_listings_cache=False,
+        skip_instance_cache=True,
+    )
+    filesystem.retries = 1
+    return filesystem

@@ -1,0 +1,1 @@
+"""What the commands of `deerstalker` do; each module is imported when its command runs."""

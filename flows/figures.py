@@ -1,0 +1,98 @@
+"""The figures that people follow, read from a run's manifests; the one place that knows what stages call them."""
+
+from collections.abc import Iterable
+from dataclasses import dataclass, field
+from statistics import fmean
+from typing import Any
+
+from flows.history import IterationRecord
+
+
+@dataclass(frozen=True)
+class Interval:
+    """A mean with its 95% interval."""
+
+    mean: float
+    low: float
+    high: float
+
+
+@dataclass(frozen=True)
+class Measurement:
+    """One way of answering (sampled or greedy), measured on one split."""
+
+    accuracy: Interval
+    exact: Interval
+    completions: int
+    completion_tokens: float
+    truncated_fraction: float
+
+
+@dataclass(frozen=True)
+class IterationFigures:
+    """One iteration; what has not been measured is None."""
+
+    number: int
+    reward: float | None
+    train_accuracy: float | None
+    sampled: Measurement | None
+    greedy: Measurement | None
+    completion_tokens: float | None
+    truncated_fraction: float | None
+    uniform_fraction: float | None
+    entropy: float | None
+    clip_fraction: float | None
+    gap: float | None
+    learning_rate: float | None
+    tokens_per_s: float | None
+    promoted: bool
+    reason: str
+    seconds: dict[str, float] = field(default_factory=dict[str, float])
+
+    @property
+    def total_s(self) -> float:
+        """Wall time of the iteration's stages."""
+        return sum(self.seconds.values())
+
+
+def measurement(facts: dict[str, Any], mode: str) -> Measurement | None:
+    """One mode of an evaluation's facts."""
+    found = facts.get(mode)
+    if found is None:
+        return None
+    return Measurement(
+        Interval(**found["accuracy"]),
+        Interval(**found["exact"]),
+        found["completions"],
+        found["completion_tokens_mean"],
+        found["truncated_fraction"],
+    )
+
+
+def iteration_figures(record: IterationRecord) -> IterationFigures:
+    """The figures of one iteration."""
+    grades, report, decision = record.facts("grade"), record.facts("evaluate"), record.facts("promote")
+    steps = record.steps
+    return IterationFigures(
+        number=record.number,
+        reward=grades.get("reward/mean"),
+        train_accuracy=grades.get("accuracy/mean"),
+        sampled=measurement(report, "sampled"),
+        greedy=measurement(report, "greedy"),
+        completion_tokens=grades.get("completion_tokens/mean"),
+        truncated_fraction=grades.get("truncated/fraction"),
+        uniform_fraction=grades.get("groups/uniform_fraction"),
+        entropy=_mean(step["entropy"] for step in steps),
+        clip_fraction=_mean(step["clip_low_fraction"] + step["clip_high_fraction"] for step in steps),
+        gap=_mean(step["sampler_gap_mean"] for step in steps),
+        learning_rate=steps[0]["learning_rate"] if steps else None,
+        tokens_per_s=record.facts("sample").get("tokens_per_s"),
+        promoted=bool(decision.get("promoted", False)),
+        reason=decision.get("reason", ""),
+        seconds=record.seconds(),
+    )
+
+
+def _mean(values: Iterable[float | None]) -> float | None:
+    known = [value for value in values if value is not None]
+    return fmean(known) if known else None

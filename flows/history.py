@@ -1,0 +1,119 @@
+"""A run as its artifacts tell it. Everything shown to people is read from the store, so that it cannot drift from it."""
+
+import json
+from collections.abc import Mapping
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass
+from typing import Any, TypeVar
+
+from artifacts.errors import BadInputError
+from artifacts.layout import RUNS, RunLayout
+from artifacts.manifest import Manifest
+from artifacts.reading import Artifact
+from artifacts.store import MissingKeyError, Store
+
+STAGES = {
+    "sample": "rollouts",
+    "grade": "grades",
+    "pack": "batch",
+    "finetune": "checkpoint",
+    "evaluate": "report",
+    "promote": "decision",
+}
+"""The stages of an iteration in their order, with the part of the layout each publishes."""
+
+_PARALLEL_READS = 8
+
+K = TypeVar("K")
+
+
+@dataclass(frozen=True)
+class IterationRecord:
+    """One iteration: the manifests of what it has published so far, by stage."""
+
+    number: int
+    manifests: dict[str, Manifest]
+
+    def facts(self, stage: str) -> dict[str, Any]:
+        """What a stage measured; empty where it has not published."""
+        return self.manifests[stage].facts if stage in self.manifests else {}
+
+    def seconds(self) -> dict[str, float]:
+        """Wall time of each stage when it was executed."""
+        return {stage: manifest.provenance["seconds"] for stage, manifest in self.manifests.items()}
+
+    @property
+    def steps(self) -> list[dict[str, Any]]:
+        """Metrics of each optimizer step (see `stages.training.job.StepMetrics`)."""
+        return self.facts("finetune").get("steps", [])
+
+
+@dataclass(frozen=True)
+class RunRecord:
+    """One run: its frozen recipe, its iterations, and its measurements on the test split."""
+
+    layout: RunLayout
+    recipe: dict[str, Any]
+    iterations: list[IterationRecord]
+    evaluations: dict[str, Manifest]  # `before` and `after`, on the test split
+    promoted: dict[str, Any] | None
+
+
+def run_names(store: Store) -> list[str]:
+    """Names of the runs in a store."""
+    parts = (key.split("/") for key in store.list(RUNS))
+    return sorted({part[1] for part in parts if part[2:] == ["recipe.json"]})
+
+
+def read_run(store: Store, run: str) -> RunRecord:
+    """Reads a run.
+
+    Raises:
+        BadInputError: The store has no such run.
+    """
+    layout = RunLayout(run)
+    try:
+        recipe = json.loads(store.read_bytes(layout.recipe))
+    except MissingKeyError as error:
+        raise BadInputError(
+            f"run {run!r}", f"not in {store.url}", ", ".join(run_names(store)) or "a run", "see `deerstalker runs`"
+        ) from error
+    published = {key.removesuffix("/manifest.json") for key in store.list(layout.root) if key.endswith("/manifest.json")}
+    numbers = sorted({int(key.split("/")[3]) for key in published if key.startswith(f"{layout.root}/iterations/")})
+    wanted = {
+        (number, stage): key
+        for number in numbers
+        for stage, part in STAGES.items()
+        if (key := layout.iteration(number, part)) in published
+    }
+    manifests = _manifests(store, wanted)
+    iterations = [
+        IterationRecord(
+            number, {stage: manifests[number, stage] for stage in STAGES if (number, stage) in manifests}
+        )
+        for number in numbers
+    ]
+    evaluations = _manifests(
+        store, {part: key for part in ("before", "after") if (key := layout.evaluation(part)) in published}
+    )
+    try:
+        promoted = json.loads(store.read_bytes(layout.promoted))
+    except MissingKeyError:
+        promoted = None
+    return RunRecord(layout, recipe, iterations, evaluations, promoted)
+
+
+def read_iteration(store: Store, layout: RunLayout, number: int) -> IterationRecord:
+    """Reads one finished iteration.
+
+    Raises:
+        BadInputError: One of its stages has not published.
+    """
+    keys = {stage: layout.iteration(number, part) for stage, part in STAGES.items()}
+    return IterationRecord(number, _manifests(store, keys))
+
+
+def _manifests(store: Store, keys: Mapping[K, str]) -> dict[K, Manifest]:
+    with ThreadPoolExecutor(_PARALLEL_READS) as pool:
+        artifacts = pool.map(lambda key: Artifact.at(store, key), keys.values())
+        return {name: artifact.manifest for name, artifact in zip(keys, artifacts, strict=True)}

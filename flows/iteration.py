@@ -1,0 +1,44 @@
+"""One GRPO iteration: the main path, in six calls."""
+
+from dataclasses import dataclass
+
+from artifacts.refs import Batch, Checkpoint, Decision, Grades, Puzzles, Ref, Report, Rollouts, TrainingState
+from flows.session import Session
+from stages.evaluate import evaluate
+from stages.finetune import finetune
+from stages.grade import grade
+from stages.pack import pack
+from stages.promote import promote
+from stages.sample import sample
+from stages.training.launch import Weights
+
+
+@dataclass(frozen=True)
+class Position:
+    """Where a run stands between iterations: the newest weights, and the decision on which weights are the best."""
+
+    weights: Weights
+    decision: Ref[Decision] | None
+
+
+def iteration(run: Session, puzzles: Ref[Puzzles], start: Position, n: int) -> Position:
+    """Samples, learns and measures once; `n` counts from 1."""
+    recipe, label = run.recipe, f"{n:04d}"
+    policy = start.weights.checkpoint
+
+    rollouts = run.run(sample, recipe.sample, policy, puzzles, label=label, iteration=n, out=run.at(n, "rollouts", Rollouts))
+    grades = run.run(grade, recipe.grade, rollouts, puzzles, label=label, out=run.at(n, "grades", Grades))
+    batch = run.run(pack, recipe.pack, rollouts, grades, label=label, out=run.at(n, "batch", Batch))
+    weights = run.run(
+        finetune, recipe.finetune, start.weights, batch,
+        label=label, iteration=n, out=run.at(n, "checkpoint", Checkpoint), state_out=run.at(n, "training_state", TrainingState),
+    )
+    report = run.run(
+        evaluate, recipe.evaluate, weights.checkpoint, puzzles,
+        label=label, split="val", out=run.at(n, "report", Report),
+    )
+    decision = run.run(
+        promote, recipe.promote, weights.checkpoint, report, start.decision,
+        label=label, iteration=n, pointer=run.layout.promoted, out=run.at(n, "decision", Decision),
+    )
+    return Position(weights, decision)

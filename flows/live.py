@@ -1,0 +1,158 @@
+"""What a person watches while a run goes on. Everything goes to stderr: stdout is kept for results."""
+
+import sys
+import threading
+import time
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+
+from artifacts.layout import RunLayout
+from artifacts.store import Store
+from flows.figures import IterationFigures, iteration_figures
+from flows.history import read_iteration
+from flows.recipes import Recipe
+
+_REMINDER_INTERVAL_S = 30.0
+
+_COLUMNS = (
+    ("iteration", 9),
+    ("reward", 7),
+    ("train", 6),
+    ("sampled", 8),
+    ("greedy", 7),
+    ("tokens", 7),
+    ("entropy", 8),
+    ("clipped", 8),
+    ("gap", 7),
+    ("seconds", 8),
+)
+TABLE_HEADER = "".join(f"{name:>{width}}" for name, width in _COLUMNS) + "  of which sample, finetune, evaluate"
+
+
+class LiveView:
+    """The plain view: a line a stage, a table row an iteration, and now and then a sign of life.
+
+    `progress` may be called from any thread, and often.
+    """
+
+    def __init__(self) -> None:
+        self._lock = threading.Lock()
+        self._started = self._last_line = time.monotonic()
+        self._stage = ""
+        self._executed = False
+        self._header_shown = False
+        self._run: tuple[Store, RunLayout, Recipe] | None = None
+
+    def run_opened(self, store: Store, layout: RunLayout, recipe: Recipe) -> None:
+        """A run begins or goes on."""
+        self._run = (store, layout, recipe)
+        self._started = time.monotonic()
+        self.line(f"run {layout.run}: {recipe.title}")
+        self.line(f"{recipe.iterations} iterations; artifacts in {store.url}/{layout.root}")
+
+    def stage_started(self, name: str) -> None:
+        """A stage is looked up in the store and, if it is not there, executed."""
+        self._stage = name
+
+    def progress(self, label: str, done: int, total: int, figures: Mapping[str, float]) -> None:
+        """A long stage has come to `done` of `total`."""
+        with self._lock:
+            due = time.monotonic() - self._last_line >= _REMINDER_INTERVAL_S
+            if due:
+                self._last_line = time.monotonic()
+        if due:
+            self.line(progress_text(label, done, total, figures))
+
+    def stage_finished(self, name: str, seconds: float, reused: bool) -> None:
+        """A stage has published, or was found published."""
+        self._stage = ""
+        self._executed |= not reused
+        self.line(f"{name:<22} " + ("cached" if reused else f"{seconds:8.1f} s"))
+
+    def iteration_finished(self, n: int) -> None:
+        """Iteration `n` has published all its artifacts."""
+        assert self._run is not None
+        store, layout, _ = self._run
+        figures = iteration_figures(read_iteration(store, layout, n))
+        self.show_row(figures, "" if self._executed else "  cached")
+        self._header_shown = True
+        self._executed = False
+
+    def show_row(self, figures: IterationFigures, suffix: str) -> None:
+        """Writes one row of the iteration table, under its header the first time."""
+        if not self._header_shown:
+            self.line(TABLE_HEADER)
+        self.line(table_row(figures) + suffix)
+
+    def line(self, text: str) -> None:
+        """Writes one line."""
+        with self._lock:
+            self._last_line = time.monotonic()
+            print(text, file=sys.stderr, flush=True)
+
+    def close(self) -> None:
+        """Gives the terminal back; may be called twice."""
+
+
+def progress_text(label: str, done: int, total: int, figures: Mapping[str, float]) -> str:
+    """A progress report in words; a figure called `starting` says that a child process is coming up."""
+    if "starting" in figures:
+        return f"{label}: starting the engine"
+    shown = ", ".join(f"{name.replace('_per_s', '/s')} {value:.4g}" for name, value in figures.items())
+    return f"{label}: {done} of {total}" + (f", {shown}" if shown else "")
+
+
+def table_row(figures: IterationFigures) -> str:
+    """An iteration as a row under `TABLE_HEADER`; a star marks a promoted checkpoint."""
+    cells = (
+        f"{figures.number}{'*' if figures.promoted else ' '}",
+        _number(figures.reward, ".3f"),
+        _number(figures.train_accuracy, ".3f"),
+        _number(figures.sampled.accuracy.mean if figures.sampled else None, ".3f"),
+        _number(figures.greedy.accuracy.mean if figures.greedy else None, ".3f"),
+        _number(figures.completion_tokens, ".1f"),
+        _number(figures.entropy, ".3f"),
+        _number(figures.clip_fraction, ".4f"),
+        _number(figures.gap, ".4f"),
+        f"{figures.total_s:.1f}",
+    )
+    row = "".join(f"{cell:>{width}}" for cell, (_, width) in zip(cells, _COLUMNS, strict=True))
+    parts = (f"{figures.seconds.get(stage, 0.0):.1f}" for stage in ("sample", "finetune", "evaluate"))
+    return row + "  " + ", ".join(parts)
+
+
+def _number(value: float | None, form: str) -> str:
+    return "-" if value is None else format(value, form)
+
+
+_current = LiveView()
+
+
+def current_view() -> LiveView:
+    """The view of this process; the plain one unless `use_view` set another."""
+    return _current
+
+
+@contextmanager
+def use_view(view: LiveView) -> Iterator[LiveView]:
+    """Makes a view the current one, and closes it at the end, whatever happens."""
+    global _current
+    before, _current = _current, view
+    try:
+        yield view
+    finally:
+        _current = before
+        view.close()
+
+
+def choose_view(*, plain: bool) -> LiveView:
+    """The moving view where stderr is a terminal, else the plain one.
+
+    Args:
+        plain: Take the plain one in any case.
+    """
+    if plain or not sys.stderr.isatty():
+        return LiveView()
+    from flows.live_terminal import TerminalView
+
+    return TerminalView()

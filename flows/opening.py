@@ -1,0 +1,51 @@
+"""Opening a run: store, recipe, profile and child processes, from the parameters a person gives."""
+
+import tempfile
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+from prefect.logging import get_run_logger
+from pydantic import BaseModel, ConfigDict, Field
+
+from artifacts.layout import RunLayout
+from artifacts.store import Store
+from flows.live import LiveView, current_view
+from flows.recipes import load_profile, load_recipe
+from flows.session import Session, freeze_recipe
+from stages.context import StageContext
+
+
+class RunRequest(BaseModel):
+    """What a person asks for."""
+
+    model_config = ConfigDict(extra="forbid", frozen=True)
+
+    run: str = Field("quickstart", description="Name of the run; the same name with the same recipe continues it.")
+    recipe: str = Field("quickstart", description="Name of a recipe, or path of a TOML file.")
+    profile: str = Field("cpu", description="Name of a profile, or path of a TOML file.")
+    store: str = Field("./deerstalker-data", description="Where artifacts live: a folder, file://, or s3://bucket/prefix.")
+    overrides: list[str] = Field([], description="Changes of the recipe, `section.key=value` each.")
+    profile_overrides: list[str] = Field([], description="Changes of the profile, `section.key=value` each.")
+
+
+@contextmanager
+def opened(request: RunRequest) -> Iterator[Session]:
+    """Opens a run and closes its child processes at the end, whatever happens.
+
+    Raises:
+        BadInputError: The recipe, the profile, the run name or the store is at fault.
+        IdentityMismatchError: The run name is taken by a run of another recipe.
+    """
+    recipe = load_recipe(request.recipe, request.overrides)
+    profile = load_profile(request.profile, request.profile_overrides)
+    layout = RunLayout(request.run)
+    store = Store.open(request.store)
+    freeze_recipe(store, layout, recipe)
+    live = current_view()
+    with (
+        tempfile.TemporaryDirectory(prefix="deerstalker-") as scratch,
+        StageContext(store, Path(scratch), profile, live.progress, get_run_logger()) as ctx,
+    ):
+        live.run_opened(store, layout, recipe)
+        yield Session(recipe, layout, ctx, live)

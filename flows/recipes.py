@@ -1,0 +1,152 @@
+"""Recipes (science) and profiles (circumstance): TOML in, typed config out."""
+
+import json
+import tomllib
+from collections.abc import Mapping, Sequence
+from importlib.resources import files
+from pathlib import Path
+from typing import Any, Self, TypeVar
+
+from pydantic import BaseModel, ConfigDict, Field, ValidationError, model_validator
+
+from artifacts.errors import BadInputError
+from stages.context import Profile
+from stages.evaluate import EvaluateConfig
+from stages.finetune import FinetuneConfig
+from stages.grade import GradeConfig
+from stages.grpo.packing import PackConfig
+from stages.models.source import ModelConfig
+from stages.prepare import PrepareConfig
+from stages.promote import PromoteConfig
+from stages.sample import SampleConfig
+from stages.warm_start import WarmStartConfig
+
+M = TypeVar("M", bound=BaseModel)
+
+
+class Recipe(BaseModel):
+    """Everything that decides what a run learns. A run is a flow, a recipe and a profile."""
+
+    model_config = ConfigDict(extra="forbid", frozen=True)
+
+    title: str = Field(description="One line on what the recipe is for.")
+    iterations: int = Field(ge=0, description="GRPO iterations after the warm start.")
+    seed: int = Field(0, ge=0, description="Seed of every section that names none of its own.")
+    model: ModelConfig
+    puzzles: PrepareConfig = Field(default_factory=PrepareConfig)
+    warm_start: WarmStartConfig | None = None
+    sample: SampleConfig = Field(default_factory=SampleConfig)
+    grade: GradeConfig = Field(default_factory=GradeConfig)
+    pack: PackConfig = Field(default_factory=PackConfig)
+    finetune: FinetuneConfig = Field(default_factory=FinetuneConfig)
+    evaluate: EvaluateConfig = Field(default_factory=EvaluateConfig)
+    final: EvaluateConfig = Field(default_factory=EvaluateConfig, description="The measurement on the test split.")
+    promote: PromoteConfig = Field(default_factory=PromoteConfig)
+
+    @model_validator(mode="before")
+    @classmethod
+    def _spread_seed(cls, data: Any) -> Any:
+        if not isinstance(data, dict):
+            return data
+        seeded = ["puzzles", "sample", "pack"]
+        seeded += ["warm_start"] if data.get("warm_start") else []
+        model = data.get("model")
+        seeded += ["model"] if isinstance(model, dict) and model.get("source") == "scratch" else []
+        seed = {"seed": data.get("seed", 0)}
+        return {**data, **{name: {**seed, **data.get(name, {})} for name in seeded}}
+
+    @model_validator(mode="after")
+    def _sizes_agree(self) -> Self:
+        for found, name, bound, what in (
+            (self.sample.puzzles_per_iteration, "sample.puzzles_per_iteration", self.puzzles.train, "puzzles.train"),
+            (self.evaluate.puzzles, "evaluate.puzzles", self.puzzles.val, "puzzles.val"),
+            (self.final.puzzles, "final.puzzles", self.puzzles.test, "puzzles.test"),
+            (self.pack.updates, "pack.updates", self.sample.puzzles_per_iteration, "sample.puzzles_per_iteration"),
+        ):
+            if found > bound:
+                raise ValueError(f"{name} is {found}, more than {what} ({bound})")
+        return self
+
+
+def recipe_names() -> list[str]:
+    """Names of the recipes that come with the package."""
+    return _names("recipes")
+
+
+def load_recipe(name: str, overrides: Sequence[str] = ()) -> Recipe:
+    """Loads a recipe by name or by path of a TOML file.
+
+    Args:
+        overrides: `section.key=value` each; the value is TOML, or a bare string.
+
+    Raises:
+        BadInputError: No such recipe, broken TOML, an unknown key, a value out of range, or a contradiction.
+    """
+    return _load(Recipe, "recipes", name, overrides)
+
+
+def load_profile(name: str, overrides: Sequence[str] = ()) -> Profile:
+    """Loads a profile by name or by path of a TOML file; raises as `load_recipe` does."""
+    return _load(Profile, "profiles", name, overrides)
+
+
+def _names(folder: str) -> list[str]:
+    return sorted(
+        entry.name.removesuffix(".toml")
+        for entry in files("deployments").joinpath(folder).iterdir()
+        if entry.name.endswith(".toml")
+    )
+
+
+def _load(model: type[M], folder: str, name: str, overrides: Sequence[str]) -> M:
+    if name.endswith(".toml"):
+        source = Path(name)
+        if not source.is_file():
+            raise BadInputError(name, "no such file", "a TOML file", f"or one of: {', '.join(_names(folder))}")
+    else:
+        source = files("deployments").joinpath(folder).joinpath(f"{name}.toml")
+        if not source.is_file():
+            raise BadInputError(
+                f"{folder.removesuffix('s')} {name!r}", "unknown", ", ".join(_names(folder)), "or name a .toml file"
+            )
+    try:
+        data = tomllib.loads(source.read_text())
+    except (tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
+        raise BadInputError(str(source), f"not TOML ({error})", "a TOML file") from error
+    for override in overrides:
+        _apply(data, override)
+    return validate(model, data, name)
+
+
+def validate(model: type[M], data: Mapping[str, Any], where: str) -> M:
+    """Builds a config model; the error names each key at fault and what it takes."""
+    try:
+        return model.model_validate(data)
+    except ValidationError as error:
+        problems = []
+        for problem in error.errors():
+            at = ".".join(str(part) for part in problem["loc"]) or "settings"
+            given = json.dumps(problem["input"], default=str)
+            problems.append(f"{at}: {problem['msg']}" + (f" (found {given})" if len(given) < 60 else ""))
+        raise BadInputError(where, "; ".join(problems[:5]), remedy="correct the key or value") from error
+
+
+def _apply(data: dict[str, Any], override: str) -> None:
+    path, equals, text = override.partition("=")
+    if not equals or not path.strip():
+        raise BadInputError(f"--set {override}", "no key=value", "section.key=value, for instance finetune.lr=1e-5")
+    *parents, leaf = path.strip().split(".")
+    table = data
+    for parent in parents:
+        child = table.setdefault(parent, {})
+        if not isinstance(child, dict):
+            raise BadInputError(f"--set {override}", f"{parent} is a value", "a section")
+        table = child
+    table[leaf] = _value(text)
+
+
+def _value(text: str) -> Any:
+    try:
+        return tomllib.loads(f"value = {text}")["value"]
+    except tomllib.TOMLDecodeError:
+        return text

@@ -1,0 +1,85 @@
+"""One run in progress: its recipe, its addresses, and how its stages are called."""
+
+import json
+import time
+from collections.abc import Callable
+from typing import Any, Protocol, TypeVar
+
+from artifacts.errors import BadInputError, IdentityMismatchError
+from artifacts.identity import differences
+from artifacts.layout import RunLayout
+from artifacts.refs import K
+from artifacts.slot import Slot
+from artifacts.store import Store
+from flows.live import LiveView
+from flows.recipes import Recipe
+from flows.tasks import run_as_task
+from stages.context import StageContext
+
+
+class Reusable(Protocol):
+    """What stages return: something found in the store or made anew."""
+
+    @property
+    def reused(self) -> bool: ...
+
+
+R = TypeVar("R", bound=Reusable)
+
+
+class Session:
+    """A run in progress.
+
+    Attributes:
+        recipe: What it learns, resolved and frozen in the store.
+        layout: Where its artifacts stand.
+        ctx: What its stages are handed.
+        live: What a person watches.
+    """
+
+    def __init__(self, recipe: Recipe, layout: RunLayout, ctx: StageContext, live: LiveView) -> None:
+        self.recipe, self.layout, self.ctx, self.live = recipe, layout, ctx, live
+
+    def slot(self, key: str, kind: type[K]) -> Slot[K]:
+        """An address of the run's store."""
+        return Slot(self.ctx.store, key, kind)
+
+    def at(self, number: int, part: str, kind: type[K]) -> Slot[K]:
+        """The address of a part of iteration `number`."""
+        return self.slot(self.layout.iteration(number, part), kind)
+
+    def run(self, stage: Callable[..., R], *inputs: Any, label: str = "", **keywords: Any) -> R:
+        """Runs a stage as a Prefect task: retried after transient failures, `Cached` where already published.
+
+        Args:
+            stage: A verb of `stages`.
+            *inputs: Its config and refs; Prefect shows them as the task's parameters.
+            label: Added to the task run's name.
+            **keywords: Its slots and numbers.
+        """
+        name = f"{stage.__name__}-{label}" if label else stage.__name__
+        self.live.stage_started(name)
+        started = time.perf_counter()
+        result = run_as_task(stage, *inputs, run_name=name, ctx=self.ctx, **keywords)
+        self.live.stage_finished(name, time.perf_counter() - started, result.reused)
+        return result
+
+
+def freeze_recipe(store: Store, layout: RunLayout, recipe: Recipe) -> None:
+    """Stores the resolved recipe under the run's name, once.
+
+    Raises:
+        IdentityMismatchError: The name is taken by a run of another recipe.
+    """
+    resolved = recipe.model_dump(mode="json")
+    if store.create_bytes(layout.recipe, (json.dumps(resolved, indent=2, ensure_ascii=False) + "\n").encode()):
+        return
+    try:
+        frozen = json.loads(store.read_bytes(layout.recipe))
+    except ValueError as error:
+        raise BadInputError(f"{store.url}/{layout.recipe}", f"not JSON ({error})", "a frozen recipe") from error
+    if changes := differences(frozen, resolved):
+        raise IdentityMismatchError(
+            f"run {layout.run!r}", "made with another recipe: " + "; ".join(changes[:6]), "the recipe it began with",
+            "choose another --run name, or drop the changed settings",
+        )

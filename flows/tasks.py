@@ -1,0 +1,49 @@
+"""The one place where stages become Prefect tasks."""
+
+from collections.abc import Callable
+from typing import Any, TypeVar
+
+from prefect import Task
+from prefect.cache_policies import NO_CACHE
+from prefect.client.schemas.objects import TaskRun
+from prefect.states import Completed, State
+
+from artifacts.errors import TransientError
+from stages.context import StageContext
+
+R = TypeVar("R")
+
+
+def _is_transient(task: Task[..., Any], task_run: TaskRun, state: State[Any]) -> bool:
+    return isinstance(state.result(raise_on_failure=False), TransientError)
+
+
+def run_as_task(stage: Callable[..., R], *inputs: Any, run_name: str, ctx: StageContext, **keywords: Any) -> R:
+    """Runs a stage in this thread, as a Prefect task of its name.
+
+    The store alone decides what is done already; Prefect keeps no cache beside it. A stage that was found published
+    ends in a `Completed` state named `Cached`.
+
+    Raises:
+        Exception: Whatever the stage raised, after the retries that the profile grants to transient errors.
+    """
+
+    def body(*inputs: Any) -> Any:
+        result = stage(*inputs, ctx=ctx, **keywords)
+        return Completed(name="Cached", data=result) if getattr(result, "reused", False) else result
+
+    profile = ctx.profile
+    task = Task(
+        body,
+        name=stage.__name__,
+        task_run_name=run_name,
+        description=(stage.__doc__ or "").splitlines()[0],
+        retries=profile.retries,
+        retry_delay_seconds=[profile.retry_delay_s * 2**attempt for attempt in range(profile.retries)],
+        retry_condition_fn=_is_transient,
+        timeout_seconds=profile.stage_timeout_s,
+        cache_policy=NO_CACHE,
+        persist_result=False,
+    )
+    state: State[Any] = task(*inputs, return_state=True)
+    return state.result()

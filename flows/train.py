@@ -1,0 +1,73 @@
+"""The main job: warm start, iterations, and a measurement before and after on puzzles that no choice looked at."""
+
+from typing import Annotated
+
+from prefect import flow
+from pydantic import Field
+
+from artifacts.layout import shared_key
+from artifacts.refs import Checkpoint, Decision, Puzzles, Ref, Report
+from artifacts.identity import Identity
+from flows.iteration import Position, iteration
+from flows.opening import RunRequest, opened
+from flows.report import write_report
+from flows.session import Session
+from stages import fetch as fetching
+from stages.evaluate import evaluate
+from stages.fetch import fetch
+from stages.prepare import identity_of, prepare
+from stages.promote import promote, standing
+from stages.training.launch import Weights
+from stages.warm_start import warm_start
+
+
+@flow(name="train", flow_run_name="{request.run}", persist_result=False, validate_parameters=True)
+def train(request: RunRequest) -> str:
+    """Trains a model by a recipe and returns the key of its report.
+
+    Args:
+        request: Run name, recipe, profile, store and overrides.
+    """
+    with opened(request) as run:
+        puzzles = publish_puzzles(run)
+        position = first_position(run, puzzles)
+        _measure(run, position, puzzles, "before")
+        for n in range(1, run.recipe.iterations + 1):
+            position = iteration(run, puzzles, position, n)
+            run.live.iteration_finished(n)
+        _measure(run, position, puzzles, "after")
+        return write_report(run)
+
+
+def publish_puzzles(run: Session) -> Ref[Puzzles]:
+    """The recipe's puzzle set; runs with the same settings share it."""
+    config = run.recipe.puzzles
+    return run.run(prepare, config, out=run.slot(shared_key("puzzles", "set", identity_of(config)), Puzzles))
+
+
+def first_position(run: Session, puzzles: Ref[Puzzles]) -> Position:
+    """The run's model, warm-started where the recipe says so, measured, and promoted as the first candidate."""
+    recipe = run.recipe
+    model_key = shared_key("models", recipe.model.source, fetching.identity_of(recipe.model, puzzles))
+    weights = run.run(fetch, recipe.model, puzzles, out=run.slot(model_key, Checkpoint))
+    if recipe.warm_start is not None:
+        out = run.slot(run.layout.warm_start("checkpoint"), Checkpoint)
+        weights = run.run(warm_start, recipe.warm_start, weights, puzzles, out=out)
+    report = run.run(
+        evaluate, recipe.evaluate, weights, puzzles, label="0000", split="val", out=run.at(0, "report", Report)
+    )
+    decision = run.run(
+        promote, recipe.promote, weights, report, None,
+        label="0000", iteration=0, pointer=run.layout.promoted, out=run.at(0, "decision", Decision),
+    )
+    return Position(Weights(weights), decision)
+
+
+def _measure(run: Session, position: Position, puzzles: Ref[Puzzles], when: str) -> None:
+    """Evaluates what stands promoted on the test split."""
+    assert position.decision is not None
+    promoted = Ref[Checkpoint](**standing(position.decision, run.ctx)["checkpoint"])
+    run.run(
+        evaluate, run.recipe.final, promoted, puzzles,
+        label=f"test-{when}", split="test", out=run.slot(run.layout.evaluation(when), Report),
+    )

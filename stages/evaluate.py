@@ -1,0 +1,123 @@
+"""The stage that measures a checkpoint on held-out puzzles."""
+
+import json
+from dataclasses import asdict
+from typing import Any, Literal
+
+import numpy as np
+import polars as pl
+from pydantic import BaseModel, ConfigDict, Field
+
+from artifacts.errors import BadInputError
+from artifacts.identity import Identity
+from artifacts.reading import Artifact
+from artifacts.refs import Checkpoint, Puzzles, Ref, Report
+from artifacts.schemas import PUZZLES, RESULTS, ROLLOUTS
+from artifacts.slot import Attempt, Slot
+from stages.context import StageContext
+from stages.puzzles.tables import graded_text, puzzles_by_id
+from stages.sampling.collect import collect
+from stages.sampling.config import SamplingConfig
+from stages.statistics import estimate
+
+REVISION = 1
+
+
+class EvaluateConfig(BaseModel):
+    """What a checkpoint is measured on, and how."""
+
+    model_config = ConfigDict(extra="forbid", frozen=True)
+
+    puzzles: int = Field(64, ge=1, description="Number of held-out puzzles, from the start of the split.")
+    sampled: SamplingConfig = Field(
+        default_factory=lambda: SamplingConfig(samples_per_prompt=4), description="Settings of the sampled answers."
+    )
+    greedy: bool = Field(True, description="Also take the most likely answer, once a puzzle.")
+    grader: Literal["strict", "published"] = Field("strict", description="How answers are read off a completion.")
+
+
+def evaluate(
+    config: EvaluateConfig,
+    weights: Ref[Checkpoint],
+    puzzles: Ref[Puzzles],
+    *,
+    split: str,
+    out: Slot[Report],
+    ctx: StageContext,
+) -> Ref[Report]:
+    """Samples answers to held-out puzzles, grades them and reports means with 95% intervals.
+
+    Args:
+        split: Which table of the puzzle set: `val` while choices depend on it, `test` for the final word.
+
+    Raises:
+        BadInputError: The puzzle set has no such split.
+        TransientError: The engine died or hung more often than it is restarted.
+    """
+    identity = Identity.of(
+        "evaluate", REVISION, {**config.model_dump(mode="json"), "split": split}, weights=weights, puzzles=puzzles
+    )
+    if found := out.find(identity):
+        return found
+    source = Artifact.open(ctx.store, puzzles)
+    if f"{split}.parquet" not in source.manifest.files:
+        raise BadInputError(f"split {split!r}", "not in the puzzle set", ", ".join(source.names(".parquet")))
+    chosen = source.read_table(f"{split}.parquet", PUZZLES).head(config.puzzles)
+    attempt = out.attempt(identity, resumable=True)
+    modes = {"sampled": config.sampled}
+    if config.greedy:
+        modes["greedy"] = config.sampled.model_copy(update={"samples_per_prompt": 1, "temperature": 0.0})
+    results = pl.concat(_results(mode, sampling, chosen, weights, config, attempt, ctx) for mode, sampling in modes.items())
+    attempt.write_table("results.parquet", results, RESULTS)
+    facts = {"puzzles": len(chosen), "split": split, "grader": config.grader, **totals(results)}
+    attempt.write_json("report.json", facts)
+    return attempt.publish(facts, weights=weights, puzzles=puzzles)
+
+
+def _results(
+    mode: str,
+    sampling: SamplingConfig,
+    puzzles: pl.DataFrame,
+    weights: Ref[Checkpoint],
+    config: EvaluateConfig,
+    attempt: Attempt[Report],
+    ctx: StageContext,
+) -> pl.DataFrame:
+    collect(puzzles, sampling, weights, attempt, ctx, stem=f"rollouts-{mode}", label=f"evaluate {mode}")
+    sampled = attempt.adopt_shards(f"rollouts-{mode}", ROLLOUTS)
+    assert sampled is not None  # collect has just written them
+    known = puzzles_by_id(puzzles)
+    rows: list[dict[str, Any]] = []
+    for row in sampled.sort("group", "sample").iter_rows(named=True):
+        graded = graded_text(row["text"], row["puzzle_id"], known, config.grader)
+        rows.append(
+            {
+                "puzzle_id": row["puzzle_id"],
+                "mode": mode,
+                "sample": row["sample"],
+                "accuracy": graded.accuracy,
+                "exact": graded.exact,
+                "finish_reason": row["finish_reason"],
+                "completion_tokens": len(row["completion_token_ids"]),
+                "text": row["text"],
+                "answers": json.dumps({letter: asdict(answer) for letter, answer in graded.answers.items()}),
+            }
+        )
+    return pl.DataFrame(rows, schema={name: column.dtype.type for name, column in RESULTS.columns.items()})
+
+
+def totals(results: pl.DataFrame) -> dict[str, Any]:
+    """Figures of a report by mode: accuracy and exact share with their intervals, lengths, unfinished answers."""
+    figures: dict[str, Any] = {}
+    for (mode,), rows in results.group_by("mode", maintain_order=True):
+        by_puzzle = rows.group_by("puzzle_id", maintain_order=True).agg(
+            pl.col("accuracy").mean(), pl.col("exact").cast(pl.Float64).mean()
+        )
+        figures[str(mode)] = {
+            "accuracy": asdict(estimate(by_puzzle["accuracy"].to_list())),
+            "exact": asdict(estimate(by_puzzle["exact"].to_list())),
+            "completions": len(rows),
+            "completion_tokens_mean": float(np.mean(rows["completion_tokens"].to_numpy())),
+            "truncated_fraction": float(np.mean((rows["finish_reason"] == "length").to_numpy())),
+        }
+    return figures

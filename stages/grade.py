@@ -1,0 +1,98 @@
+"""The stage that grades rollouts and computes their advantages."""
+
+import json
+from collections.abc import Sequence
+from dataclasses import asdict
+from typing import Any, Literal
+
+import numpy as np
+import polars as pl
+from pydantic import BaseModel, ConfigDict, Field
+
+from artifacts.identity import Identity
+from artifacts.reading import Artifact
+from artifacts.refs import Grades, Puzzles, Ref, Rollouts
+from artifacts.schemas import GRADES, PUZZLES, ROLLOUTS
+from artifacts.slot import Slot
+from stages.context import StageContext
+from stages.grpo.advantages import AdvantageConfig, group_advantages
+from stages.grpo.rewards import RewardConfig, reward
+from stages.puzzles.tables import graded_text, puzzles_by_id
+
+REVISION = 1
+
+
+class GradeConfig(BaseModel):
+    """How completions are read, rewarded and compared."""
+
+    model_config = ConfigDict(extra="forbid", frozen=True)
+
+    grader: Literal["strict", "published"] = Field("strict", description="How answers are read off a completion.")
+    reward: RewardConfig = Field(default_factory=RewardConfig)
+    advantage: AdvantageConfig = Field(default_factory=AdvantageConfig)
+
+
+def grade(
+    config: GradeConfig, rollouts: Ref[Rollouts], puzzles: Ref[Puzzles], *, out: Slot[Grades], ctx: StageContext
+) -> Ref[Grades]:
+    """Grades every completion, and sets it against the others of its group.
+
+    Raises:
+        IntegrityError: The rollouts name a puzzle that the set does not hold.
+    """
+    identity = Identity.of("grade", REVISION, config, rollouts=rollouts, puzzles=puzzles)
+    if found := out.find(identity):
+        return found
+    sampled = Artifact.open(ctx.store, rollouts).read_tables(ROLLOUTS).sort("group", "sample")
+    known = puzzles_by_id(Artifact.open(ctx.store, puzzles).read_table("train.parquet", PUZZLES))
+    rows: list[dict[str, Any]] = []
+    for row in sampled.iter_rows(named=True):
+        graded = graded_text(row["text"], row["puzzle_id"], known, config.grader)
+        truncated = row["finish_reason"] == "length"
+        rows.append(
+            {
+                "puzzle_id": row["puzzle_id"],
+                "group": row["group"],
+                "sample": row["sample"],
+                "accuracy": graded.accuracy,
+                "exact": graded.exact,
+                "truncated": truncated,
+                "reward": reward(graded.accuracy, graded.exact, truncated, config.reward),
+                "answers": json.dumps({letter: asdict(answer) for letter, answer in graded.answers.items()}),
+                "grader": config.grader,
+            }
+        )
+    graded_rows = _with_advantages(rows, config.advantage)
+    attempt = out.attempt(identity)
+    attempt.write_table("grades.parquet", graded_rows, GRADES)
+    return attempt.publish(summary(graded_rows, sampled), rollouts=rollouts, puzzles=puzzles)
+
+
+def _with_advantages(rows: Sequence[dict[str, Any]], config: AdvantageConfig) -> pl.DataFrame:
+    dtypes = {name: column.dtype.type for name, column in GRADES.columns.items() if name != "advantage"}
+    frame = pl.DataFrame(rows, schema=dtypes)
+    groups = frame.partition_by("group", maintain_order=True)
+    advantages = [group_advantages(group["reward"].to_numpy(), config) for group in groups]
+    return frame.with_columns(pl.Series("advantage", np.concatenate(advantages))).select(list(GRADES.columns))
+
+
+def summary(grades: pl.DataFrame, rollouts: pl.DataFrame) -> dict[str, float]:
+    """The figures of one iteration that people follow, by the field's names."""
+    lengths = rollouts["completion_token_ids"].list.len()
+    spread = grades.group_by("group").agg(
+        (pl.col("reward").max() - pl.col("reward").min()).alias("spread"), pl.col("reward").std().alias("std")
+    )
+    return {
+        "reward/mean": _mean(grades["reward"]),
+        "reward/std_within_group": _mean(spread["std"].fill_null(0.0)),
+        "accuracy/mean": _mean(grades["accuracy"]),
+        "exact/mean": _mean(grades["exact"].cast(pl.Float64)),
+        "groups/uniform_fraction": _mean((spread["spread"] <= 1e-8).cast(pl.Float64)),
+        "completion_tokens/mean": _mean(lengths.cast(pl.Float64)),
+        "completion_tokens/max": float(np.max(lengths.to_numpy(), initial=0)),
+        "truncated/fraction": _mean(grades["truncated"].cast(pl.Float64)),
+    }
+
+
+def _mean(values: pl.Series) -> float:
+    return float(np.mean(values.to_numpy())) if len(values) else 0.0

@@ -1,0 +1,193 @@
+"""Packing groups of completions into rows, each prompt once a row with its completions as branches.
+
+First-fit decreasing over blocks (a prompt with some of its completions) within each mini-batch.
+"""
+
+import random
+from collections.abc import Sequence
+from dataclasses import dataclass, field, replace
+
+import numpy as np
+from pydantic import BaseModel, ConfigDict, Field
+
+from artifacts.errors import BadInputError
+from artifacts.tensors import PackedBatch
+
+
+class PackConfig(BaseModel):
+    """How rollouts become rows."""
+
+    model_config = ConfigDict(extra="forbid", frozen=True)
+
+    row_tokens: int = Field(2048, ge=16, description="Token budget of a row.")
+    updates: int = Field(1, ge=1, description="Optimizer steps that one pass over the rollouts is divided into.")
+    seed: int = Field(0, ge=0, description="Seed of the shuffle that deals puzzles to optimizer steps.")
+
+
+@dataclass(frozen=True)
+class Branch:
+    """One completion with what the loss needs of it."""
+
+    tokens: Sequence[int]
+    logprobs: Sequence[float]
+    advantage: float
+
+
+@dataclass(frozen=True)
+class Group:
+    """One prompt with the completions sampled from it."""
+
+    prompt: Sequence[int]
+    branches: Sequence[Branch]
+
+    @property
+    def size_tokens(self) -> int:
+        """Tokens the group takes in a row."""
+        return len(self.prompt) + sum(len(branch.tokens) for branch in self.branches)
+
+
+@dataclass
+class PackingFacts:
+    """What packing did, for the manifest."""
+
+    rows: int = 0
+    row_tokens: int = 0
+    used_tokens: int = 0
+    completion_tokens: int = 0
+    groups: int = 0
+    completions: int = 0
+    cut_completions: int = 0
+    empty_completions: int = 0
+    split_groups: int = 0
+
+
+def pack_groups(groups: Sequence[Group], config: PackConfig) -> tuple[PackedBatch, PackingFacts]:
+    """Packs groups into rows.
+
+    Args:
+        groups: Prompts with their completions. Empty completions are left out and counted.
+
+    Returns:
+        The batch (R may be 0) and what was done. Completions that do not fit behind their prompt are cut and counted.
+
+    Raises:
+        BadInputError: A prompt alone fills a row.
+    """
+    facts = PackingFacts()
+    kept = [trimmed for group in groups if (trimmed := _fit(group, config.row_tokens, facts)).branches]
+    facts.groups, facts.completions = len(kept), sum(len(group.branches) for group in kept)
+    random.Random(config.seed).shuffle(kept)
+    updates = min(config.updates, len(kept))
+    rows: list[list[Group]] = []
+    minibatch: list[int] = []
+    for update in range(updates):
+        blocks = [block for group in kept[update::updates] for block in _blocks(group, config.row_tokens, facts)]
+        packed = _first_fit_decreasing(blocks, config.row_tokens)
+        rows += packed
+        minibatch += [update] * len(packed)
+    batch = _lay_out(rows, minibatch)
+    facts.rows, facts.row_tokens = batch.tokens.shape
+    facts.used_tokens = int((batch.segment_ids >= 0).sum())
+    facts.completion_tokens = int(batch.completion_mask.sum())
+    return batch, facts
+
+
+def _fit(group: Group, row_tokens: int, facts: PackingFacts) -> Group:
+    room = row_tokens - len(group.prompt)
+    if room < 1:
+        raise BadInputError(
+            "pack.row_tokens", f"{row_tokens}, but a prompt has {len(group.prompt)} tokens",
+            "room for a prompt and a completion", "raise pack.row_tokens",
+        )
+    filled = [branch for branch in group.branches if len(branch.tokens)]
+    facts.empty_completions += len(group.branches) - len(filled)
+    facts.cut_completions += sum(len(branch.tokens) > room for branch in filled)
+    cut = [replace(branch, tokens=branch.tokens[:room], logprobs=branch.logprobs[:room]) for branch in filled]
+    return replace(group, branches=cut)
+
+
+def _blocks(group: Group, row_tokens: int, facts: PackingFacts) -> list[Group]:
+    blocks: list[list[Branch]] = [[]]
+    used = len(group.prompt)
+    for branch in group.branches:
+        if used + len(branch.tokens) > row_tokens:
+            blocks.append([])
+            used = len(group.prompt)
+        blocks[-1].append(branch)
+        used += len(branch.tokens)
+    facts.split_groups += len(blocks) > 1
+    return [replace(group, branches=block) for block in blocks]
+
+
+def _first_fit_decreasing(blocks: Sequence[Group], row_tokens: int) -> list[list[Group]]:
+    rows: list[list[Group]] = []
+    free: list[int] = []
+    for block in sorted(blocks, key=lambda block: -block.size_tokens):
+        row = next((index for index, room in enumerate(free) if block.size_tokens <= room), len(rows))
+        if row == len(rows):
+            rows.append([])
+            free.append(row_tokens)
+        rows[row].append(block)
+        free[row] -= block.size_tokens
+    return rows
+
+
+@dataclass
+class _Columns:
+    """Tensors of one row under construction, a list a tensor."""
+
+    tokens: list[int] = field(default_factory=list[int])
+    position_ids: list[int] = field(default_factory=list[int])
+    segment_ids: list[int] = field(default_factory=list[int])
+    parent_ids: list[int] = field(default_factory=list[int])
+    completion_mask: list[int] = field(default_factory=list[int])
+    sampler_logprobs: list[float] = field(default_factory=list[float])
+    advantages: list[float] = field(default_factory=list[float])
+    weights: list[float] = field(default_factory=list[float])
+
+    def add(self, branch: Branch, start: int, segment: int, parent: int) -> None:
+        """Appends a segment; a prompt is its own parent and takes no part in the loss."""
+        count, counted = len(branch.tokens), int(segment != parent)
+        self.tokens += branch.tokens
+        self.position_ids += range(start, start + count)
+        self.segment_ids += [segment] * count
+        self.parent_ids += [parent] * count
+        self.completion_mask += [counted] * count
+        self.sampler_logprobs += branch.logprobs
+        self.advantages += [branch.advantage] * count
+        self.weights += [float(counted)] * count
+
+
+def _lay_out(rows: Sequence[Sequence[Group]], minibatch: Sequence[int]) -> PackedBatch:
+    columns: list[_Columns] = []
+    segments = 0
+    for row in rows:
+        laid = _Columns()
+        for group in row:
+            prompt = segments
+            laid.add(Branch(group.prompt, [0.0] * len(group.prompt), 0.0), 0, prompt, prompt)
+            for branch in group.branches:
+                segments += 1
+                laid.add(branch, len(group.prompt), segments, prompt)
+            segments += 1
+        columns.append(laid)
+    width = max((len(laid.tokens) for laid in columns), default=0)
+
+    def padded(name: str, dtype: type[np.generic], fill: int = 0) -> np.ndarray:
+        tensor = np.full((len(columns), width), fill, dtype=dtype)
+        for index, laid in enumerate(columns):
+            values = getattr(laid, name)
+            tensor[index, : len(values)] = values
+        return tensor
+
+    return PackedBatch(
+        tokens=padded("tokens", np.int32),
+        position_ids=padded("position_ids", np.int32),
+        segment_ids=padded("segment_ids", np.int32, -1),
+        parent_ids=padded("parent_ids", np.int32, -1),
+        completion_mask=padded("completion_mask", np.uint8),
+        sampler_logprobs=padded("sampler_logprobs", np.float32),
+        advantages=padded("advantages", np.float32),
+        weights=padded("weights", np.float32),
+        minibatch=np.asarray(minibatch, dtype=np.int32),
+    )

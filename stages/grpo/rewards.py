@@ -1,0 +1,27 @@
+"""What a completion is worth: accuracy, and what an unfinished answer costs."""
+
+from typing import Literal
+
+from pydantic import BaseModel, ConfigDict, Field
+
+
+class RewardConfig(BaseModel):
+    """Terms of the reward."""
+
+    model_config = ConfigDict(extra="forbid", frozen=True)
+
+    accuracy_weight: float = Field(1.0, ge=0, description="Times the fraction of lettered answers that are right.")
+    exact_weight: float = Field(0.0, ge=0, description="Added when every answer is right.")
+    truncated: Literal["graded", "zero", "penalty"] = Field(
+        "penalty",
+        description="A completion cut at the token limit: graded like any other, worth 0, or graded less the penalty.",
+    )
+    truncation_penalty: float = Field(0.5, ge=0, description="Subtracted from a cut completion under `penalty`.")
+
+
+def reward(accuracy: float, exact: bool, truncated: bool, config: RewardConfig) -> float:
+    """Reward of one completion; with an unfinished answer costing nothing, lengths run into the limit."""
+    graded = config.accuracy_weight * accuracy + config.exact_weight * exact
+    if not truncated or config.truncated == "graded":
+        return graded
+    return 0.0 if config.truncated == "zero" else graded - config.truncation_penalty

@@ -1,0 +1,133 @@
+"""From text to token ids and back, with the tokenizer and chat template of a checkpoint folder; no torch."""
+
+import json
+from pathlib import Path
+from typing import Any, cast
+
+from jinja2 import TemplateError
+from jinja2.exceptions import SecurityError
+from jinja2.sandbox import ImmutableSandboxedEnvironment
+from tokenizers import Tokenizer
+
+from artifacts.errors import BadInputError
+
+
+def _raise_template_error(message: str) -> None:
+    raise TemplateError(message)
+
+
+def read_json(path: Path) -> dict[str, Any]:
+    """Reads a JSON object from a file.
+
+    Raises:
+        BadInputError: The file is missing, not JSON, or not an object.
+    """
+    try:
+        parsed: object = json.loads(path.read_text(encoding="utf-8"))
+    except FileNotFoundError as error:
+        raise BadInputError(str(path), "no such file", "a file of a Hugging Face model folder") from error
+    except ValueError as error:
+        raise BadInputError(str(path), f"not JSON ({error})", "a JSON object", "copy the file again") from error
+    if not isinstance(parsed, dict):
+        raise BadInputError(str(path), "not a JSON object", "a JSON object", "copy the file again")
+    return cast("dict[str, Any]", parsed)
+
+
+def find_chat_template(folder: Path) -> str | None:
+    """The chat template of a model folder, or None where it has none."""
+    separate = folder / "chat_template.jinja"
+    if separate.is_file():
+        return separate.read_text(encoding="utf-8")
+    template = read_json(folder / "tokenizer_config.json").get("chat_template")
+    return template if isinstance(template, str) else None
+
+
+def _token_text(value: object) -> str | None:
+    if isinstance(value, dict):
+        value = cast("dict[str, Any]", value).get("content")
+    return value if isinstance(value, str) else None
+
+
+class ChatTokenizer:
+    """The tokenizer of a checkpoint folder with its chat template.
+
+    Args:
+        folder: A Hugging Face model folder.
+
+    Raises:
+        BadInputError: A tokenizer file or the chat template is missing or unreadable.
+    """
+
+    def __init__(self, folder: Path) -> None:
+        path = folder / "tokenizer.json"
+        if not path.is_file():
+            raise BadInputError(str(path), "no such file", "a tokenizer", "export the model with its fast tokenizer")
+        try:
+            self._tokenizer = Tokenizer.from_str(path.read_text(encoding="utf-8"))
+        except Exception as error:  # noqa: BLE001  tokenizers raises bare Exception
+            raise BadInputError(str(path), f"unreadable ({error})", "a file of the tokenizers library") from error
+        self._tokenizer.no_padding()
+        self._tokenizer.no_truncation()
+        template = find_chat_template(folder)
+        if template is None:
+            raise BadInputError(
+                str(folder), "no chat template", "chat_template in tokenizer_config.json", "take an instruct model"
+            )
+        environment = ImmutableSandboxedEnvironment(
+            trim_blocks=True, lstrip_blocks=True, extensions=["jinja2.ext.loopcontrols"]
+        )
+        environment.globals["raise_exception"] = _raise_template_error  # pyright: ignore[reportArgumentType]
+        self._settings = read_json(folder / "tokenizer_config.json")
+        try:
+            self._template = environment.from_string(template)
+        except TemplateError as error:
+            raise BadInputError(str(folder), f"a chat template with an error ({error})", "valid Jinja") from error
+        self._where = str(folder)
+        self.eos_ids = self._find_eos_ids(folder)
+
+    def _find_eos_ids(self, folder: Path) -> tuple[int, ...]:
+        found: list[int] = []
+        generation = folder / "generation_config.json"
+        for path in (generation, folder / "config.json"):
+            value: object = read_json(path).get("eos_token_id") if path.is_file() else None
+            listed = cast("list[object]", value) if isinstance(value, list) else [value]
+            found.extend(item for item in listed if isinstance(item, int) and item not in found)
+            if found:
+                break
+        name = _token_text(self._settings.get("eos_token"))
+        token_id = self._tokenizer.token_to_id(name) if name is not None else None
+        if token_id is not None:
+            if token_id in found:
+                found.remove(token_id)
+            found.insert(0, token_id)
+        if not found:
+            raise BadInputError(str(folder), "no end-of-sequence token", "eos_token in tokenizer_config.json")
+        return tuple(found)
+
+    @property
+    def vocabulary_size(self) -> int:
+        """How many token ids there are."""
+        return self._tokenizer.get_vocab_size(with_added_tokens=True)
+
+    def prompt_text(self, prompt: str) -> str:
+        """The text the model reads for one user message, up to where its answer begins."""
+        names = ("bos_token", "eos_token", "pad_token", "unk_token")
+        special = {name: _token_text(self._settings.get(name)) or "" for name in names}
+        try:
+            return self._template.render(
+                messages=[{"role": "user", "content": prompt}], add_generation_prompt=True, tools=None, **special
+            )
+        except (TemplateError, SecurityError) as error:
+            raise BadInputError(self._where, f"its chat template fails ({error})", "a template for one user message") from error
+
+    def prompt_ids(self, prompt: str) -> list[int]:
+        """Token ids of one user message in the chat template, up to where the answer begins."""
+        return self._tokenizer.encode(self.prompt_text(prompt), add_special_tokens=False).ids
+
+    def answer_ids(self, answer: str) -> list[int]:
+        """Token ids of an answer, closed by the end-of-sequence token."""
+        return [*self._tokenizer.encode(answer, add_special_tokens=False).ids, self.eos_ids[0]]
+
+    def decode(self, token_ids: list[int]) -> str:
+        """The text of some token ids, special tokens left out; bytes that are not UTF-8 become U+FFFD."""
+        return self._tokenizer.decode(token_ids, skip_special_tokens=True)

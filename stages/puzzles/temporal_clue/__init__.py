@@ -1,0 +1,1 @@
+"""Temporal Clue: who murdered Mr. Boddy, with what, where, when and why."""

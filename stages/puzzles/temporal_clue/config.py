@@ -1,0 +1,92 @@
+"""What a Temporal Clue puzzle may look like: typed difficulty."""
+
+from typing import Annotated, Literal, Self
+
+from pydantic import BaseModel, ConfigDict, Field, model_validator
+
+SUSPECTS = (
+    "Miss Scarlet",
+    "Mr. Green",
+    "Mrs. White",
+    "Mrs. Peacock",
+    "Colonel Mustard",
+    "Professor Plum",
+    "Miss Peach",
+    "Sgt. Gray",
+    "Monsieur Brunette",
+    "Madame Rose",
+)
+WEAPONS = ("Candlestick", "Knife", "Lead Pipe", "Revolver", "Rope", "Wrench", "Horseshoe", "Poison")
+ROOMS = (
+    "Hall",
+    "Lounge",
+    "Dining Room",
+    "Kitchen",
+    "Ballroom",
+    "Conservatory",
+    "Billiard Room",
+    "Library",
+    "Study",
+    "Carriage House",
+    "Cloak Room",
+    "Trophy Room",
+    "Drawing Room",
+    "Gazebo",
+    "Courtyard",
+    "Fountain",
+    "Studio",
+)
+MOTIVES = ("Revenge", "Jealousy", "Greed", "Power", "Hatred", "Anger", "Fear", "Ambition", "Betrayal", "Pride")
+
+Range = tuple[Annotated[int, Field(ge=0)], Annotated[int, Field(ge=0)]]
+
+
+class PuzzleConfig(BaseModel):
+    """Difficulty of generated puzzles; every range is inclusive and drawn from uniformly."""
+
+    model_config = ConfigDict(extra="forbid", frozen=True)
+
+    environment: Literal["temporal_clue"] = Field(default="temporal_clue", description="The puzzle family.")
+    suspects: Range = Field(default=(2, 2), description="Number of suspects, 2 to 10.")
+    weapons: Range = Field(default=(2, 2), description="Number of weapons, 1 to 8.")
+    rooms: Range = Field(default=(2, 2), description="Number of rooms, 2 to 17.")
+    times: Range = Field(default=(1, 1), description="Number of times, 1 to 24; 1 means no time dimension.")
+    motives: Range = Field(default=(0, 0), description="Number of motives, at most 10; 0 or 1 means no motives.")
+    shared_motives: bool = Field(
+        default=False,
+        description="Several suspects may have one motive; otherwise motives, if any, are as many as suspects.",
+    )
+    connectives: bool = Field(default=True, description="Clues may join two placements by `or` and `if and only if`.")
+    referents: bool = Field(
+        default=True, description="Clues may name the murderer, the murder weapon or a motive's bearer."
+    )
+    fixed_cast: bool = Field(default=False, description="Always the same suspects and weapons, in the same order.")
+    fixed_rooms: bool = Field(default=False, description="Always the same rooms; their order still varies.")
+    questions: Literal["published", "placements"] = Field(
+        default="published",
+        description="`published`: what the clues do not state, eight at most. `placements`: murderer, room, and where "
+        "every suspect and weapon was (at the first time), always in that order.",
+    )
+
+    @model_validator(mode="after")
+    def _within_the_game(self) -> Self:
+        limits = {"suspects": (2, 10), "weapons": (1, 8), "rooms": (2, 17), "times": (1, 24), "motives": (0, 10)}
+        for name, (low, high) in limits.items():
+            least, most = getattr(self, name)
+            if not low <= least <= most <= high:
+                raise ValueError(f"{name}: found {least} to {most}, expected a range within {low} to {high}")
+        if self.questions == "placements" and 2 + self.suspects[1] + self.weapons[1] > 26:
+            raise ValueError("questions: more questions than letters")
+        return self
+
+
+TIERS: dict[str, PuzzleConfig] = {
+    "reduced": PuzzleConfig(
+        connectives=False, referents=True, fixed_cast=True, fixed_rooms=True, questions="placements"
+    ),
+    "easy": PuzzleConfig(suspects=(2, 3), weapons=(2, 3), rooms=(2, 3)),
+    "small": PuzzleConfig(suspects=(3, 5), weapons=(2, 4), rooms=(4, 6), times=(1, 3), motives=(0, 5)),
+    "large": PuzzleConfig(suspects=(8, 8), weapons=(6, 6), rooms=(10, 10), times=(9, 9), motives=(8, 8)),
+    "full": PuzzleConfig(suspects=(10, 10), weapons=(8, 8), rooms=(17, 17), times=(11, 11), motives=(10, 10)),
+}
+"""Named sizes: `reduced` for models that know nothing yet, `easy`, then up to the full board."""

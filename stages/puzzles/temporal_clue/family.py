@@ -1,0 +1,74 @@
+"""Temporal Clue behind the interface that all puzzle families share."""
+
+from pathlib import Path
+
+from artifacts.errors import BadInputError
+from stages.puzzles.answers import write_answer
+from stages.puzzles.grading import grade
+from stages.puzzles.published import read_puzzles
+from stages.puzzles.puzzle import Graded, Grader, Puzzle
+from stages.puzzles.temporal_clue.config import TIERS, PuzzleConfig
+from stages.puzzles.temporal_clue.generate import difficulty, generate
+from stages.puzzles.temporal_clue.reader import read_formal
+from stages.puzzles.temporal_clue.sections import cut
+from stages.puzzles.temporal_clue.text import formal_digest
+
+
+class TemporalClue:
+    """The puzzle family of this folder; see `stages.puzzles.environment.Environment`."""
+
+    name = "temporal_clue"
+    tiers: dict[str, PuzzleConfig] = TIERS
+
+    def generate(self, config: PuzzleConfig, seed: int) -> Puzzle:
+        """See `stages.puzzles.temporal_clue.generate.generate`."""
+        return generate(config, seed)
+
+    def answer_values(self, puzzle: Puzzle) -> dict[str, tuple[str, ...]]:
+        """For each letter, the puzzle's own suspects, weapons, rooms, times or motives."""
+        sections = cut(puzzle.prompt)
+        named: dict[str, tuple[str, ...]] = {**sections.scenario.values()}
+        form = dict(sections.form)
+        return {letter: named.get(form.get(letter, ""), ()) for letter in puzzle.solution}
+
+    def read(self, puzzle_id: str, num_clues: int, prompt: str, solution: dict[str, str]) -> Puzzle:
+        """A puzzle from its text and solution.
+
+        Raises:
+            BadInputError: The text is not of this family, or the solution does not answer its questions.
+        """
+        sections, reading = cut(prompt), read_formal(prompt)
+        form = dict(sections.form)
+        if sorted(form) != sorted(solution):
+            raise BadInputError("solution", f"letters {', '.join(sorted(solution))}", f"letters {', '.join(form)}")
+        if num_clues != len(sections.clues):
+            raise BadInputError("num_clues", str(num_clues), f"{len(sections.clues)}, the clues in the text")
+        named: dict[str, tuple[str, ...]] = {**sections.scenario.values()}
+        for letter, answer in solution.items():
+            if answer not in named.get(form[letter], ()):
+                raise BadInputError(f"solution.{letter}", repr(answer), f"a {form[letter]} of the puzzle")
+        return Puzzle(
+            puzzle_id=puzzle_id,
+            environment=self.name,
+            prompt=prompt,
+            solution=solution,
+            num_clues=num_clues,
+            seed=None,
+            digest=formal_digest(reading.puzzle, tuple(item.text for item in reading.unread if item.part == "clue")),
+            difficulty=difficulty(sections.scenario),
+        )
+
+    def read_published(self, path: Path | str) -> list[Puzzle]:
+        """See `stages.puzzles.published.read_puzzles`."""
+        return read_puzzles(path, self.name)
+
+    def grade(self, text: str, puzzle: Puzzle, grader: Grader = "strict") -> Graded:
+        """See `stages.puzzles.grading.grade`."""
+        return grade(text, puzzle, grader)
+
+    def write_answer(self, puzzle: Puzzle) -> str:
+        """See `stages.puzzles.answers.write_answer`."""
+        return write_answer(puzzle)
+
+
+TEMPORAL_CLUE = TemporalClue()

@@ -1,0 +1,91 @@
+"""Solves a formal puzzle and proves which of its lettered answers are the only possible ones."""
+
+import time
+from dataclasses import dataclass
+from functools import lru_cache
+
+from stages.puzzles.temporal_clue.encoding import Encoding
+from stages.puzzles.temporal_clue.encoding import Literal as BooleanLiteral
+from stages.puzzles.temporal_clue.formal import At, FormalPuzzle, MurderedBy, Question, Ref, Shape
+from stages.puzzles.temporal_clue.text import letters
+from stages.puzzles.temporal_clue.worlds import World, answer
+
+
+@dataclass(frozen=True)
+class Solved:
+    """The outcome of solving a puzzle.
+
+    Attributes:
+        world: A world that the clues allow, or None if there is none.
+        answers: Letter to answer in that world, by name.
+        unique: Letter to whether every world that the clues allow gives that answer (proved).
+        world_unique: Whether the clues allow no other world (proved).
+        seconds: Wall time of building and solving.
+    """
+
+    world: World | None
+    answers: dict[str, str]
+    unique: dict[str, bool]
+    world_unique: bool
+    seconds: float
+
+
+@lru_cache(maxsize=32)
+def rules(shape: Shape) -> Encoding:
+    """The rules for `shape`; copy it before adding to it."""
+    return Encoding(shape)
+
+
+def encode(puzzle: FormalPuzzle) -> Encoding:
+    """The rules and the clues of `puzzle`."""
+    encoding = rules(puzzle.scenario.shape).copy()
+    for clue in puzzle.clues:
+        encoding.require([encoding.literal(clue)])
+    return encoding
+
+
+def answer_literal(encoding: Encoding, question: Question, value: int) -> BooleanLiteral:
+    """The literal that the answer to `question` is the one at index `value` of its answer type."""
+    ref = question.ref or Ref("boddy")
+    match question.kind:
+        case "murderer":
+            return encoding.murderer[value]
+        case "weapon":
+            return encoding.weapon[value]
+        case "room":
+            return encoding.at[encoding.shape.boddy][-1][value]
+        case "time":
+            return encoding.time[value]
+        case "motive":
+            return encoding.literal(MurderedBy(Ref("motive", value)))
+        case "where":
+            return encoding.literal(At(ref, value, question.time))
+        case "motive_of":
+            return encoding.motive[ref.index][value]
+        case "suspect_of":
+            return encoding.motive[value][ref.index]
+
+
+def solve(puzzle: FormalPuzzle) -> Solved:
+    """Finds a solution, then proves it unique as a whole or, failing that, letter by letter."""
+    started = time.perf_counter()
+    encoding = encode(puzzle)
+    values = encoding.solve()
+    if values is None:
+        return Solved(None, {}, {}, False, time.perf_counter() - started)
+    world = encoding.world(values)
+    scenario, asked = puzzle.scenario, puzzle.questions + puzzle.bonus
+    named = scenario.values()
+    names = letters(len(asked))
+    given = [answer(scenario.shape, world, question) for question in asked]
+    answers = {
+        letter: named[question.answer_type][value] for letter, question, value in zip(names, asked, given, strict=True)
+    }
+    whole = encoding.copy()
+    whole.require([~literal for literal in whole.truths(world)])
+    world_unique = whole.solve() is None
+    unique = dict.fromkeys(names, world_unique)
+    if not world_unique:
+        for letter, question, value in zip(names, asked, given, strict=True):
+            unique[letter] = encoding.solve([~answer_literal(encoding, question, value)]) is None
+    return Solved(world, answers, unique, world_unique, time.perf_counter() - started)

@@ -1,0 +1,249 @@
+"""Worlds (complete courses of the night) as arrays, the truth of statements in them, and their exact enumeration.
+
+Array dimensions: N worlds, P pieces (suspects, weapons, Mr. Boddy), T times, S suspects.
+"""
+
+import itertools
+import math
+from collections.abc import Callable
+from dataclasses import dataclass
+from functools import lru_cache
+
+import numpy as np
+from numpy.typing import NDArray
+
+from stages.puzzles.temporal_clue.formal import (
+    At,
+    Beside,
+    Carried,
+    Either,
+    HasMotive,
+    Iff,
+    KilledWith,
+    Moved,
+    MurderedAt,
+    MurderedBy,
+    MurderedIn,
+    Not,
+    Question,
+    Ref,
+    SameRoom,
+    Shape,
+    Statement,
+    Together,
+)
+
+Bools = NDArray[np.bool_]
+Ints = NDArray[np.int8]
+
+
+@dataclass(frozen=True)
+class World:
+    """One complete course of the night.
+
+    Attributes:
+        rooms: Room of each piece at each time, [P][T].
+        motives: Motive of each suspect, [S]; empty without motives.
+        murderer: Suspect index.
+        weapon: Weapon index of the murder weapon.
+        time: Time index of the murder.
+    """
+
+    rooms: tuple[tuple[int, ...], ...]
+    motives: tuple[int, ...]
+    murderer: int
+    weapon: int
+    time: int
+
+    @property
+    def room(self) -> int:
+        """The murder room: Mr. Boddy stays where he died."""
+        return self.rooms[-1][-1]
+
+
+@dataclass(frozen=True)
+class Worlds:
+    """Many worlds of one shape, as arrays: rooms int8 [N,P,T], motives int8 [N,S or 0], the others int8 [N]."""
+
+    shape: Shape
+    rooms: Ints
+    motives: Ints
+    murderer: Ints
+    weapon: Ints
+    time: Ints
+
+    def __len__(self) -> int:
+        """Number of worlds."""
+        return len(self.murderer)
+
+    @staticmethod
+    def of(shape: Shape, worlds: list[World]) -> "Worlds":
+        """Stacks single worlds."""
+        count = len(worlds)
+        return Worlds(
+            shape,
+            np.array([w.rooms for w in worlds], dtype=np.int8).reshape(count, shape.pieces, shape.times),
+            np.array([w.motives for w in worlds], dtype=np.int8).reshape(count, -1),
+            np.array([w.murderer for w in worlds], dtype=np.int8),
+            np.array([w.weapon for w in worlds], dtype=np.int8),
+            np.array([w.time for w in worlds], dtype=np.int8),
+        )
+
+    def world(self, index: int) -> World:
+        """The world at `index`."""
+        return World(
+            tuple(tuple(int(room) for room in row) for row in self.rooms[index]),
+            tuple(int(motive) for motive in self.motives[index]),
+            int(self.murderer[index]),
+            int(self.weapon[index]),
+            int(self.time[index]),
+        )
+
+    def _bearers(self, ref: Ref) -> list[tuple[int, Bools | None]]:
+        """The pieces `ref` may stand for, each with the worlds where it does (None: all)."""
+        shape = self.shape
+        if ref.kind == "suspect":
+            return [(ref.index, None)]
+        if ref.kind == "weapon":
+            return [(shape.suspects + ref.index, None)]
+        if ref.kind == "boddy":
+            return [(shape.boddy, None)]
+        if ref.kind == "murderer":
+            return [(s, self.murderer == s) for s in range(shape.suspects)]
+        if ref.kind == "murder_weapon":
+            return [(shape.suspects + w, self.weapon == w) for w in range(shape.weapons)]
+        return [(s, self.motives[:, s] == ref.index) for s in range(shape.suspects)]
+
+    def _some(self, ref: Ref, relation: Callable[[int], Bools]) -> Bools:
+        found = np.zeros(len(self), dtype=np.bool_)
+        for piece, bears in self._bearers(ref):
+            found |= relation(piece) if bears is None else bears & relation(piece)
+        return found
+
+    def holds(self, statement: Statement) -> Bools:
+        """Where `statement` is true, bool [N]."""
+        rooms = self.rooms
+        match statement:
+            case At(ref, room, time):
+                return self._some(ref, lambda p: rooms[:, p, time] == room)
+            case SameRoom(first, second, time):
+                return self._pairs(first, second, lambda a, b: rooms[:, a, time] == rooms[:, b, time])
+            case Beside(first, direction, second, time):
+                target = [self.shape.beside(room, direction) for room in range(self.shape.rooms)]
+                table = np.array([-1 if room is None else room for room in target], dtype=np.int8)
+                return self._pairs(first, second, lambda a, b: rooms[:, a, time] == table[rooms[:, b, time]])
+            case Together(first, second, room):
+                return self._pairs(
+                    first, second, lambda a, b: ((rooms[:, a] == room) & (rooms[:, b] == room)).any(axis=1)
+                )
+            case Moved(ref, origin, target, time):
+                return self._some(ref, lambda p: self._move(p, origin, target, time))
+            case Carried(ref, weapon, origin, target, time):
+                return self._pairs(
+                    ref, weapon, lambda a, b: self._move(a, origin, target, time) & self._move(b, origin, target, time)
+                )
+            case HasMotive(suspect, motive):
+                return self.motives[:, suspect] == motive
+            case MurderedBy(ref):
+                return self._some(ref, lambda p: self.murderer == p)
+            case KilledWith(weapon):
+                return self.weapon == weapon
+            case MurderedIn(room):
+                return rooms[:, self.shape.boddy, -1] == room
+            case MurderedAt(time):
+                return self.time == time
+            case Not(inner):
+                return ~self.holds(inner)
+            case Either(first, second):
+                return self.holds(first) != self.holds(second)
+            case Iff(first, second):
+                return self.holds(first) == self.holds(second)
+
+    def _move(self, piece: int, origin: int, target: int, time: int) -> Bools:
+        return (self.rooms[:, piece, time - 1] == origin) & (self.rooms[:, piece, time] == target)
+
+    def _pairs(self, first: Ref, second: Ref, relation: Callable[[int, int], Bools]) -> Bools:
+        found = np.zeros(len(self), dtype=np.bool_)
+        for a, a_bears in self._bearers(first):
+            for b, b_bears in self._bearers(second):
+                truth = relation(a, b)
+                if a_bears is not None:
+                    truth = truth & a_bears
+                if b_bears is not None:
+                    truth = truth & b_bears
+                found |= truth
+        return found
+
+
+def bearer(shape: Shape, world: World, ref: Ref) -> int:
+    """Piece index of (the first of) what `ref` stands for in `world`."""
+    match ref.kind:
+        case "suspect":
+            return ref.index
+        case "weapon":
+            return shape.suspects + ref.index
+        case "boddy":
+            return shape.boddy
+        case "murderer":
+            return world.murderer
+        case "murder_weapon":
+            return shape.suspects + world.weapon
+        case "motive":
+            return world.motives.index(ref.index)
+
+
+def answer(shape: Shape, world: World, question: Question) -> int:
+    """Index of the answer to `question` in `world`, within the list that its answer type names."""
+    ref = question.ref or Ref("boddy")
+    match question.kind:
+        case "murderer":
+            return world.murderer
+        case "weapon":
+            return world.weapon
+        case "room":
+            return world.room
+        case "time":
+            return world.time
+        case "motive":
+            return world.motives[world.murderer]
+        case "motive_of":
+            return world.motives[ref.index]
+        case "suspect_of":
+            return world.motives.index(ref.index)
+        case "where":
+            return world.rooms[bearer(shape, world, ref)][question.time]
+
+
+def count_bound(shape: Shape) -> int:
+    """An upper bound on the number of worlds of `shape`; it decides whether they are enumerated."""
+    if shape.times > 1:
+        return shape.rooms ** (shape.pieces * shape.times)
+    motives = math.factorial(shape.suspects) if shape.motive_counts else 1
+    return shape.rooms ** (shape.suspects + shape.weapons) * shape.suspects * motives
+
+
+@lru_cache(maxsize=64)
+def enumerate_worlds(shape: Shape) -> Worlds:
+    """Every world of a shape without a time dimension, in a fixed order.
+
+    Raises:
+        ValueError: The shape has several times; those are left to CP-SAT.
+    """
+    if shape.times != 1:
+        raise ValueError("only shapes with one time are enumerated")
+    kinds = [motive for motive, count in enumerate(shape.motive_counts) for _ in range(count)]
+    motives = sorted(set(itertools.permutations(kinds)))
+    found: list[World] = []
+    for suspects in itertools.product(range(shape.rooms), repeat=shape.suspects):
+        for murderer, room in enumerate(suspects):
+            if suspects.count(room) != 1:
+                continue
+            for weapons in itertools.product(range(shape.rooms), repeat=shape.weapons):
+                rooms = tuple((r,) for r in (*suspects, *weapons, room))
+                found.extend(
+                    World(rooms, given, murderer, weapon, 0)
+                    for weapon, place in enumerate(weapons)
+                    if place == room
+                    for given in motives
+                )
+    return Worlds.of(shape, found)

@@ -1,0 +1,75 @@
+"""The stage that samples completions from a checkpoint."""
+
+import random
+
+import polars as pl
+from pydantic import BaseModel, ConfigDict, Field
+
+from artifacts.identity import Identity
+from artifacts.reading import Artifact
+from artifacts.refs import Checkpoint, Puzzles, Ref, Rollouts
+from artifacts.schemas import PUZZLES
+from artifacts.slot import Slot
+from stages.context import StageContext
+from stages.sampling.collect import collect
+from stages.sampling.config import SamplingConfig
+
+REVISION = 1
+
+
+class SampleConfig(BaseModel):
+    """Which puzzles an iteration samples, and how."""
+
+    model_config = ConfigDict(extra="forbid", frozen=True)
+
+    puzzles_per_iteration: int = Field(32, ge=1, description="Groups an iteration samples.")
+    sampling: SamplingConfig = Field(default_factory=SamplingConfig)
+    seed: int = Field(0, ge=0, description="Seed of the order in which the train puzzles are gone through.")
+
+
+def sample(
+    config: SampleConfig,
+    weights: Ref[Checkpoint],
+    puzzles: Ref[Puzzles],
+    *,
+    iteration: int,
+    out: Slot[Rollouts],
+    ctx: StageContext,
+) -> Ref[Rollouts]:
+    """Samples a group of completions for each of the iteration's puzzles.
+
+    Finished groups are stored as they come; a retry samples only what is missing.
+
+    Args:
+        iteration: Number of the iteration, from 1; iteration i takes the i-th stride of the shuffled train puzzles.
+
+    Raises:
+        TransientError: The engine died or hung more often than it is restarted.
+    """
+    identity = Identity.of(
+        "sample", REVISION, {**config.model_dump(mode="json"), "iteration": iteration}, weights=weights, puzzles=puzzles
+    )
+    if found := out.find(identity):
+        return found
+    train = Artifact.open(ctx.store, puzzles).read_table("train.parquet", PUZZLES)
+    chosen = stride(train, config.puzzles_per_iteration, iteration, config.seed)
+    attempt = out.attempt(identity, resumable=True)
+    facts = collect(chosen, config.sampling, weights, attempt, ctx, stem="rollouts", label=f"sample {iteration}")
+    return attempt.publish(facts, weights=weights, puzzles=puzzles)
+
+
+def stride(train: pl.DataFrame, count: int, iteration: int, seed: int) -> pl.DataFrame:
+    """The puzzles of one iteration: each pass goes through all of them in an order of its own, without gaps.
+
+    Args:
+        train: All train puzzles.
+        count: Puzzles an iteration; at most as many as there are.
+        iteration: From 1.
+    """
+    total, first = len(train), (iteration - 1) * count
+    order: list[int] = []
+    for epoch in range(first // total, (first + count - 1) // total + 1):
+        indices = list(range(total))
+        random.Random(f"{seed}/{epoch}").shuffle(indices)
+        order += indices[max(0, first - epoch * total) : first + count - epoch * total]
+    return train[list(dict.fromkeys(order))]

@@ -1,0 +1,126 @@
+"""Collecting rollouts into shards that survive a crash, a group at a time."""
+
+import json
+import threading
+import time
+from typing import Any
+
+import polars as pl
+
+from artifacts.reading import Artifact
+from artifacts.refs import Checkpoint, Ref
+from artifacts.schemas import ROLLOUTS
+from artifacts.slot import Attempt
+from stages.context import StageContext
+from stages.sampling.client import GroupSamples, Prompt
+from stages.sampling.config import SamplingConfig
+from stages.models.chat import ChatTokenizer
+
+_FLUSH_INTERVAL_S = 0.5
+
+
+def collect(
+    puzzles: pl.DataFrame,
+    sampling: SamplingConfig,
+    weights: Ref[Checkpoint],
+    attempt: Attempt[Any],
+    ctx: StageContext,
+    *,
+    stem: str,
+    label: str,
+) -> dict[str, Any]:
+    """Samples every puzzle that the attempt has no complete group for, and stores groups as they finish.
+
+    Args:
+        puzzles: Table of puzzles; the row index is the group's number.
+        stem: First part of the shards' names.
+        label: What the progress display calls this.
+
+    Returns:
+        Counts and speed, for the manifest.
+    """
+    kept = attempt.adopt_shards(stem, ROLLOUTS)
+    done = set(kept["puzzle_id"].to_list()) if kept is not None else set[str]()
+    folder = Artifact.open(ctx.store, weights).local_folder(ctx.downloads)
+    tokenizer = ChatTokenizer(folder)
+    groups = {puzzle_id: index for index, puzzle_id in enumerate(puzzles["puzzle_id"])}
+    missing = puzzles.filter(~pl.col("puzzle_id").is_in(list(done)))
+    prompts = [
+        Prompt(puzzle_id, tokenizer.prompt_ids(text))
+        for puzzle_id, text in zip(missing["puzzle_id"], missing["prompt"], strict=True)
+    ]
+    started = time.perf_counter()
+    shards = _Shards(attempt, stem, sampling, weights, groups)
+    try:
+        if prompts:
+            ctx.progress(label, len(done), len(groups), {"starting": 1.0})
+            ctx.engine.ensure(folder, weights.digest)
+            started = time.perf_counter()
+
+            def keep(group: GroupSamples) -> None:
+                shards.add(group)
+                speed = shards.tokens / (time.perf_counter() - started)
+                ctx.progress(label, len(done) + shards.groups, len(groups), {"tokens_per_s": speed})
+
+            ctx.engine.sample_groups(prompts, sampling, keep)
+    finally:
+        shards.flush()
+    elapsed_s = time.perf_counter() - started
+    return {
+        "groups": len(groups),
+        "groups_reused": len(done),
+        "completion_tokens": shards.tokens,
+        "sampling_s": elapsed_s,
+        "tokens_per_s": shards.tokens / elapsed_s if shards.tokens else 0.0,
+    }
+
+
+class _Shards:
+    """Groups waiting to be stored; flushed at most every half second, and at the end whatever happened."""
+
+    def __init__(
+        self,
+        attempt: Attempt[Any],
+        stem: str,
+        sampling: SamplingConfig,
+        weights: Ref[Checkpoint],
+        group_numbers: dict[str, int],
+    ) -> None:
+        self.attempt, self.stem, self.group_numbers = attempt, stem, group_numbers
+        self.constant = {"sampling": json.dumps(sampling.model_dump(mode="json")), "weights_digest": weights.digest}
+        self.tokens = self.groups = 0
+        self._rows: list[dict[str, Any]] = []
+        self._flushed_at = time.monotonic()
+        self._lock = threading.Lock()
+
+    def add(self, group: GroupSamples) -> None:
+        with self._lock:
+            for index, completion in enumerate(group.completions):
+                self.tokens += len(completion.token_ids)
+                self._rows.append(
+                    {
+                        "puzzle_id": group.prompt_id,
+                        "group": self.group_numbers[group.prompt_id],
+                        "sample": index,
+                        "prompt_token_ids": group.prompt_token_ids,
+                        "completion_token_ids": completion.token_ids,
+                        "sampler_logprobs": completion.logprobs,
+                        "text": completion.text,
+                        "finish_reason": completion.finish_reason,
+                        "engine": f"vllm {group.engine_version} seed {group.engine_seed}",
+                        "group_s": group.seconds,
+                        **self.constant,
+                    }
+                )
+            self.groups += 1
+            due = time.monotonic() - self._flushed_at >= _FLUSH_INTERVAL_S
+        if due:
+            self.flush()
+
+    def flush(self) -> None:
+        with self._lock:
+            if self._rows:
+                schema = {name: column.dtype.type for name, column in ROLLOUTS.columns.items()}
+                self.attempt.write_shard(self.stem, pl.DataFrame(self._rows, schema=schema), ROLLOUTS)
+            self._rows = []
+            self._flushed_at = time.monotonic()

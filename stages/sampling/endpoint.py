@@ -1,0 +1,121 @@
+"""One engine's HTTP interface, over a Unix socket or a URL, with nothing but the standard library."""
+
+from __future__ import annotations
+
+import http.client
+import json
+import socket
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+from urllib.parse import urlsplit
+
+GENERATION_TOKENS = "vllm:generation_tokens_total"
+PROMPT_TOKENS = "vllm:prompt_tokens_total"
+PREEMPTIONS = "vllm:num_preemptions_total"
+KV_CACHE_USE = "vllm:kv_cache_usage_perc"
+RUNNING = "vllm:num_requests_running"
+WAITING = "vllm:num_requests_waiting"
+
+
+class EndpointError(Exception):
+    """The engine answered with an error status.
+
+    Args:
+        status: HTTP status.
+        message: What the engine said, shortened.
+    """
+
+    def __init__(self, status: int, message: str) -> None:
+        super().__init__(f"HTTP {status}: {message}")
+        self.status, self.message = status, message
+
+
+class UnixConnection(http.client.HTTPConnection):
+    """HTTP over a Unix socket."""
+
+    def __init__(self, path: Path, timeout_s: float | None) -> None:
+        super().__init__("localhost", timeout=timeout_s)
+        self.path = path
+
+    def connect(self) -> None:
+        """Open the socket."""
+        self.sock = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
+        self.sock.settimeout(self.timeout)
+        self.sock.connect(str(self.path))
+
+
+@dataclass(frozen=True)
+class Endpoint:
+    """Where an engine answers.
+
+    Args:
+        address: Path of a Unix socket, or an http(s) URL.
+        api_key: Bearer key; empty for none.
+    """
+
+    address: Path | str
+    api_key: str = ""
+
+    def connect(self, timeout_s: float | None) -> http.client.HTTPConnection:
+        """Make a connection object (opened on its first request).
+
+        Args:
+            timeout_s: Longest wait for a single socket operation; none waits for ever.
+        """
+        if isinstance(self.address, Path):
+            return UnixConnection(self.address, timeout_s)
+        url = urlsplit(self.address)
+        kind = http.client.HTTPSConnection if url.scheme == "https" else http.client.HTTPConnection
+        return kind(url.hostname or "", url.port, timeout=timeout_s)
+
+    def exchange(
+        self, connection: http.client.HTTPConnection, method: str, path: str, body: object = None
+    ) -> bytes:
+        """Send one request over an open connection and return the answer's body.
+
+        Raises:
+            EndpointError: The engine answered with a status of 400 or above.
+            OSError, http.client.HTTPException: The connection broke.
+        """
+        prefix = "" if isinstance(self.address, Path) else urlsplit(self.address).path.rstrip("/")
+        headers = {"Authorization": f"Bearer {self.api_key}"} if self.api_key else {}
+        content = None
+        if body is not None:
+            content = json.dumps(body, separators=(",", ":")).encode()
+            headers["Content-Type"] = "application/json"
+        connection.request(method, prefix + path, content, headers)
+        answer = connection.getresponse()
+        data = answer.read()
+        if answer.status >= 400:
+            raise EndpointError(answer.status, data[:600].decode("utf-8", "replace"))
+        return data
+
+    def call(self, method: str, path: str, body: object = None, *, timeout_s: float) -> Any:
+        """Send one request over a fresh connection; the decoded JSON, or none for an empty answer.
+
+        Raises:
+            EndpointError, OSError, http.client.HTTPException: As `exchange`.
+        """
+        connection = self.connect(timeout_s)
+        try:
+            data = self.exchange(connection, method, path, body)
+        finally:
+            connection.close()
+        return json.loads(data) if data else None
+
+    def metrics(self, *, timeout_s: float) -> dict[str, float]:
+        """Read the engine's own counters: Prometheus samples summed over their labels, by name."""
+        connection = self.connect(timeout_s)
+        try:
+            text = self.exchange(connection, "GET", "/metrics").decode()
+        finally:
+            connection.close()
+        totals: dict[str, float] = {}
+        for line in text.splitlines():
+            if not line.startswith("vllm:"):
+                continue
+            name, _, value = line.rpartition(" ")
+            name = name.partition("{")[0]
+            totals[name] = totals.get(name, 0.0) + float(value)
+        return totals

@@ -1,0 +1,200 @@
+"""One inference engine for the life of a flow run: started on first use, its weights exchanged in place."""
+
+from __future__ import annotations
+
+import http.client
+import time
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from types import TracebackType
+from typing import Self
+
+from artifacts.errors import BadInputError, TransientError
+
+from . import client, weights
+from .client import EngineLost, GroupSamples, Prompt, Source
+from .config import EngineHardware, SamplingConfig
+from .endpoint import Endpoint, EndpointError
+from .process import EngineProcess
+from .tokenizer import ChatTokenizer
+
+LOAD_TIMEOUT_S = 600.0
+SHORT_TIMEOUT_S = 10.0
+
+
+class Engine:
+    """A vLLM server as a child process, or engines that run elsewhere, behind one interface.
+
+    Nothing is started before `ensure`. Use it as a context manager, or call `stop`.
+
+    Args:
+        hardware: The profile.
+        workdir: Folder for the engine's log.
+        api_key: Key of external engines; a child process gets its own random one.
+    """
+
+    def __init__(self, hardware: EngineHardware, workdir: Path, *, api_key: str = "") -> None:
+        self.hardware, self.workdir = hardware, workdir
+        self.log_path = workdir / "engine.log"
+        self._external = [Endpoint(url, api_key) for url in hardware.external_urls]
+        self._process: EngineProcess | None = None
+        self._model_dir: Path | None = None
+        self._digest = ""
+        self._tokenizer: ChatTokenizer | None = None
+        self._sources: list[Source] = []
+        self.start_s = 0.0
+        self.starts = 0
+        self.reloads = 0
+        self.refusals: list[str] = []
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None) -> None:
+        self.stop()
+
+    @property
+    def running(self) -> bool:
+        """Whether a child process is up."""
+        return self._process is not None and self._process.exit_code() is None
+
+    @property
+    def version(self) -> str:
+        """The engine's version; empty before `ensure`."""
+        return self._sources[0].version if self._sources else ""
+
+    def prestart(self, model_dir: Path) -> None:
+        """Begin starting the engine without waiting, so that its start overlaps with other work.
+
+        The model only has to have the shape of the one that `ensure` asks for later.
+        """
+        if not self._external and self._process is None:
+            self._process = EngineProcess(self.hardware, model_dir, self.log_path)
+            self._model_dir = model_dir
+
+    def ensure(self, model_dir: Path, digest: str) -> None:
+        """Serve this checkpoint: start the engine, or load the weights in place, or do nothing if it has them.
+
+        Args:
+            model_dir: Checkpoint folder in Hugging Face layout.
+            digest: Digest of its weights.
+
+        Raises:
+            BadInputError: The folder is not a model that the engine can serve.
+            TransientError: The engine could not be started this time.
+        """
+        if digest == self._digest and self._sources and (self.running or self._external):
+            return
+        self._tokenizer = ChatTokenizer(model_dir)
+        self._sources = []
+        self._digest = ""
+        if self._external:
+            for endpoint in self._external:
+                weights.load(endpoint, model_dir, digest, timeout_s=LOAD_TIMEOUT_S)
+            self._serve(self._external, digest, model_dir)
+            return
+        if self._process is not None and not weights.same_shape(self._model_dir, model_dir):
+            self.stop()
+        if self._process is not None and self._process.exit_code() is not None and self.start_s:
+            self.stop()
+        fresh = self._process is None
+        if self._process is None:
+            self._process = EngineProcess(self.hardware, model_dir, self.log_path)
+            self._model_dir = model_dir
+        if not self.start_s:
+            try:
+                self.start_s = self._process.wait_ready()
+            except (BadInputError, TransientError):
+                self._process = None
+                raise
+            self.starts += 1
+        try:
+            if fresh:
+                weights.name_version(self._process.endpoint, digest, timeout_s=SHORT_TIMEOUT_S)
+            else:
+                weights.load(self._process.endpoint, model_dir, digest, timeout_s=LOAD_TIMEOUT_S)
+                limit_bytes = int(self.hardware.reload_check_gib * 2**30)
+                weights.verify(self._process.endpoint, model_dir, limit_bytes, timeout_s=LOAD_TIMEOUT_S)
+                self.reloads += 1
+        except (weights.ReloadRefused, EndpointError, OSError, http.client.HTTPException) as error:
+            self.refusals.append(repr(error))
+            self.stop()
+            if fresh:
+                raise TransientError("engine", f"gone right after its start: {error!r}") from error
+            self.ensure(model_dir, digest)
+            return
+        self._serve([self._process.endpoint], digest, model_dir)
+
+    def sample_groups(
+        self, prompts: Sequence[Prompt], config: SamplingConfig, on_group: Callable[[GroupSamples], None]
+    ) -> None:
+        """Sample a group for each prompt; groups are handed over one by one, as they complete, in this thread.
+
+        A dead or hung engine is restarted and the groups in flight are sampled again; no group is handed over twice.
+
+        Raises:
+            BadInputError: The engine refused a request (too long a prompt, say).
+            TransientError: The engine was lost more often than `restarts` allows.
+        """
+        if not self._sources or self._tokenizer is None or self._model_dir is None:
+            raise BadInputError("engine", "no weights are loaded", "ensure(model_dir, digest) first")
+        pending = {prompt.prompt_id: prompt for prompt in prompts}
+        if len(pending) != len(prompts):
+            raise BadInputError("prompts", "the same prompt_id twice", "unique ids")
+        digest, model_dir = self._digest, self._model_dir
+
+        def deliver(group: GroupSamples) -> None:
+            on_group(group)
+            del pending[group.prompt_id]
+
+        for attempt in range(self.hardware.restarts + 1):
+            if not pending:
+                return
+            try:
+                client.sample_groups(
+                    self._sources,
+                    list(pending.values()),
+                    config,
+                    deliver,
+                    decode_all=self._tokenizer.decode_all,
+                    eos_token_ids=self._tokenizer.eos_token_ids,
+                    max_num_seqs=self.hardware.max_num_seqs,
+                    stall_timeout_s=self.hardware.stall_timeout_s,
+                    exited=self._exited,
+                )
+                return
+            except EngineLost as error:
+                lost = f"lost while {len(pending)} groups were in flight: {error}"
+                if self._process is not None:
+                    lost += f". Its last lines:\n{self._process.tail()}\n"
+                    self._process.kill()
+                self._forget()
+                if attempt == self.hardware.restarts:
+                    remedy = f"see {self.log_path}; fewer max_num_seqs or a smaller kv_cache_gib need less memory"
+                    raise TransientError("engine", lost, "an engine that stays up", remedy) from error
+                self.ensure(model_dir, digest)
+
+    def stop(self) -> None:
+        """End the child process, if any; the next `ensure` starts a new one."""
+        if self._process is not None:
+            self._process.stop()
+        self._forget()
+
+    def _exited(self) -> str | None:
+        code = None if self._process is None else self._process.exit_code()
+        return None if code is None else f"the process ended with status {code}"
+
+    def _forget(self) -> None:
+        self._process = None
+        self._sources = []
+        self._digest = ""
+        self.start_s = 0.0
+
+    def _serve(self, endpoints: Sequence[Endpoint], digest: str, model_dir: Path) -> None:
+        self._sources = [
+            Source(endpoint, digest, str(answer["version"]), self.hardware.seed)
+            for endpoint in endpoints
+            for answer in [endpoint.call("GET", "/version", timeout_s=SHORT_TIMEOUT_S)]
+        ]
+        self._digest = digest
+        self._model_dir = model_dir

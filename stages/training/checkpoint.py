@@ -1,0 +1,131 @@
+"""Weights in the Hugging Face layout, read into and written from the policy's parameters."""
+
+import json
+import shutil
+from collections.abc import Callable, Iterable, Iterator
+from pathlib import Path
+
+import torch
+from safetensors import SafetensorError, safe_open
+from safetensors.torch import save_file
+from torch import Tensor
+
+from artifacts.errors import BadInputError
+from stages.training.shape import DecoderShape
+
+WEIGHTS_FILE = "model.safetensors"
+INDEX_FILE = "model.safetensors.index.json"
+
+_OUTSIDE = {
+    "decoder.tok_embeddings.weight": "model.embed_tokens.weight",
+    "decoder.norm.scale": "model.norm.weight",
+    "head.weight": "lm_head.weight",
+}
+_INSIDE = {
+    "sa_norm.scale": "input_layernorm.weight",
+    "mlp_norm.scale": "post_attention_layernorm.weight",
+    "attn.q_norm.scale": "self_attn.q_norm.weight",
+    "attn.k_norm.scale": "self_attn.k_norm.weight",
+}
+_MODULES = {
+    "attn.q_proj": "self_attn.q_proj",
+    "attn.k_proj": "self_attn.k_proj",
+    "attn.v_proj": "self_attn.v_proj",
+    "attn.output_proj": "self_attn.o_proj",
+    "mlp.w1": "mlp.gate_proj",
+    "mlp.w2": "mlp.down_proj",
+    "mlp.w3": "mlp.up_proj",
+}
+
+
+def published_name(name: str) -> str:
+    """The Hugging Face name of a policy parameter."""
+    if name in _OUTSIDE:
+        return _OUTSIDE[name]
+    layer, inner = name.removeprefix("decoder.layers.").split(".", 1)
+    if inner in _INSIDE:
+        return f"model.layers.{layer}.{_INSIDE[inner]}"
+    module, leaf = inner.rsplit(".", 1)
+    return f"model.layers.{layer}.{_MODULES[module]}.{leaf}"
+
+
+class StoredWeights:
+    """Tensors of a checkpoint folder, read one at a time, in one file or in several with an index.
+
+    Args:
+        folder: Hugging Face folder.
+
+    Raises:
+        BadInputError: there are no readable safetensors weights.
+    """
+
+    def __init__(self, folder: Path) -> None:
+        self._folder = folder
+        index = folder / INDEX_FILE
+        if index.exists():
+            names: dict[str, str] = json.loads(index.read_text())["weight_map"]
+            self._file_of = {name: folder / file for name, file in names.items()}
+        else:
+            path = folder / WEIGHTS_FILE
+            try:
+                with safe_open(path, framework="pt") as file:
+                    self._file_of = dict.fromkeys(file.keys(), path)
+            except (OSError, SafetensorError) as error:
+                raise BadInputError(str(path), f"unreadable ({error})", "weights in safetensors") from error
+
+    def check(self, shape: DecoderShape, names: Iterable[str]) -> None:
+        """Compares the stored names with those of the policy.
+
+        Raises:
+            BadInputError: a tensor is missing, or one is left over (its weights would be silently lost).
+        """
+        wanted = {published_name(name) for name in names}
+        missing, foreign = wanted - self._file_of.keys(), self._file_of.keys() - wanted
+        foreign = {name for name in foreign if not name.endswith("rotary_emb.inv_freq")}
+        if shape.tied:
+            foreign.discard("lm_head.weight")
+        if missing or foreign:
+            what = f"no tensor {min(missing)}" if missing else f"tensor {min(foreign)} that config.json does not call for"
+            raise BadInputError(str(self._folder), what, f"the {len(wanted)} tensors of its config.json")
+
+    def read(self, names: Iterable[str], shape_of: Callable[[str], torch.Size]) -> Iterator[tuple[str, Tensor]]:
+        """Yields policy names with their stored tensors (any float dtype, on the CPU).
+
+        Raises:
+            BadInputError: a stored tensor has another shape than config.json implies, or a file is damaged.
+        """
+        by_file: dict[Path, list[str]] = {}
+        for name in names:
+            by_file.setdefault(self._file_of[published_name(name)], []).append(name)
+        for path, inside in by_file.items():
+            try:
+                with safe_open(path, framework="pt") as file:
+                    for name in inside:
+                        tensor = file.get_tensor(published_name(name))
+                        if tensor.shape != shape_of(name):
+                            raise BadInputError(
+                                f"{path}: {published_name(name)}", str(list(tensor.shape)), str(list(shape_of(name)))
+                            )
+                        yield name, tensor
+            except (OSError, SafetensorError) as error:
+                raise BadInputError(str(path), f"unreadable ({error})", "weights in safetensors") from error
+
+
+def write_checkpoint(source: Path, out: Path, weights: dict[str, Tensor]) -> None:
+    """Writes a Hugging Face folder: bf16 weights, and config, tokenizer and other files as in the source.
+
+    Args:
+        source: folder whose files other than weights are copied.
+        out: folder to make.
+        weights: full tensors by policy name, any float dtype.
+    """
+    out.mkdir(parents=True, exist_ok=True)
+    for path in source.iterdir():
+        if path.is_file() and not path.name.endswith((".safetensors", ".bin", ".gguf", INDEX_FILE)):
+            shutil.copyfile(path, out / path.name)
+    config = json.loads((source / "config.json").read_text())
+    config.pop("torch_dtype", None)
+    config["dtype"] = "bfloat16"
+    (out / "config.json").write_text(json.dumps(config, indent=2) + "\n")
+    tensors = {published_name(name): t.detach().to("cpu", torch.bfloat16).contiguous() for name, t in weights.items()}
+    save_file(tensors, out / WEIGHTS_FILE, metadata={"format": "pt"})

@@ -1,0 +1,222 @@
+"""The parent's side of the trainer: starts the worker processes, hands them jobs, watches them."""
+
+import json
+import os
+import signal
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import Callable
+from pathlib import Path
+from types import TracebackType
+from typing import Any, NoReturn, Self
+
+from artifacts.errors import BadInputError, DeerstalkerError, TransientError
+from stages.training.job import StepMetrics, TrainHardware, TrainJob, TrainResult, TrainTotals
+from stages.training.spool import Spool, process_started
+
+POLL_S = 0.02
+START_LIMIT_S = 180.0
+STOP_LIMIT_S = 3.0
+LOG_TAIL_LINES = 15
+
+
+class Gang:
+    """Worker processes that stay alive from job to job. A cache, never a truth: it may be stopped at any time.
+
+    Args:
+        hardware: layout; jobs must name the same.
+        workdir: folder for logs and job files (made if missing).
+    """
+
+    def __init__(self, hardware: TrainHardware, workdir: Path) -> None:
+        self.hardware, self._workdir = hardware, workdir
+        self._agent: subprocess.Popen[bytes] | None = None
+        self._spool: Spool | None = None
+        self._jobs = 0
+        self._holding: str | None = None
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None) -> None:
+        self.stop()
+
+    @property
+    def holding(self) -> str | None:
+        """Label of the state in the workers' memory, None if nothing there may be trusted."""
+        if self._agent is None or self._agent.poll() is not None:
+            self._holding = None
+        return self._holding
+
+    @property
+    def running(self) -> bool:
+        """Whether the worker processes are up."""
+        return self._agent is not None and self._agent.poll() is None
+
+    def remember(self, digest: str) -> None:
+        """Labels what the last job left in memory, once it is published."""
+        if self.running and self._jobs:
+            self._holding = digest
+
+    def start(self) -> None:
+        """Starts the processes without waiting for them; `run` does it when needed."""
+        if self.running:
+            return
+        self.stop()
+        self._workdir.mkdir(parents=True, exist_ok=True)
+        spool = Spool(Path(tempfile.mkdtemp(prefix="gang-", dir=self._workdir)))
+        spool.write_hardware(self.hardware)
+        owner = os.getpid()
+        command = [
+            sys.executable, "-m", "torch.distributed.run", "--standalone", "--max-restarts=0",
+            f"--nproc-per-node={self.hardware.processes}", "-m", "stages.training.worker",
+            f"--spool={spool.folder}", f"--owner-pid={owner}", f"--owner-started={process_started(owner)}",
+        ]  # fmt: skip
+        threads = self.hardware.threads or max(1, len(os.sched_getaffinity(0)) // self.hardware.processes)
+        environment = {
+            **os.environ,
+            "OMP_NUM_THREADS": str(threads),
+            "HF_HUB_OFFLINE": "1",
+            "TOKENIZERS_PARALLELISM": "false",
+            "TORCH_CPP_LOG_LEVEL": "ERROR",
+        }
+        with (spool.folder / "log.txt").open("wb") as log:
+            self._agent = subprocess.Popen(
+                command,
+                stdin=subprocess.DEVNULL,
+                stdout=log,
+                stderr=subprocess.STDOUT,
+                env=environment,
+                start_new_session=True,
+            )
+        self._spool, self._jobs = spool, 0
+
+    def run(self, job: TrainJob, on_event: Callable[[dict[str, Any]], None] = lambda event: None) -> TrainResult:
+        """Does one job.
+
+        Args:
+            job: what to do; `warm` needs a state that this gang holds.
+            on_event: gets every event of the workers as it comes.
+
+        Returns:
+            Metrics of every step and totals.
+
+        Raises:
+            BadInputError: the job, its batch or its checkpoint is at fault.
+            TransientError: the workers died or hung.
+            DeerstalkerError: they ran out of memory.
+        """
+        if job.hardware != self.hardware:
+            raise BadInputError("job.hardware", "another layout than the gang's", "the same", "start a new gang for it")
+        if job.warm and self.holding is None:
+            raise BadInputError("job.warm", "the gang holds nothing", "a finished job", "give state_dir instead")
+        self._holding = None
+        try:
+            return self._run(job, on_event)
+        except BaseException:
+            self.stop()
+            raise
+
+    def _run(self, job: TrainJob, on_event: Callable[[dict[str, Any]], None]) -> TrainResult:
+        self.start()
+        assert self._spool is not None and self._agent is not None
+        self._wait_until_ready(self._spool, self._agent)
+        job.events_file.parent.mkdir(parents=True, exist_ok=True)
+        job.events_file.touch()
+        steps: list[StepMetrics] = []
+        with job.events_file.open(encoding="utf-8") as lines:
+            lines.seek(0, os.SEEK_END)
+            submitted = alive_at = time.time()
+            self._spool.submit(self._jobs, job)
+            self._jobs += 1
+            partial = ""
+            while True:
+                ended = self._agent.poll() is not None
+                partial += lines.read()
+                *whole, partial = partial.split("\n")
+                for line in whole:
+                    alive_at = time.time()
+                    event: dict[str, Any] = json.loads(line)
+                    on_event(event)
+                    kind = event.pop("event")
+                    event.pop("time_s")
+                    if kind == "step":
+                        steps.append(StepMetrics.model_validate(event))
+                    elif kind == "done":
+                        return TrainResult(steps=steps, totals=TrainTotals.model_validate(event))
+                    elif kind == "error":
+                        self._fail(event)
+                if ended:
+                    raise TransientError(
+                        "trainer", f"the workers died (status {self._agent.returncode})", "", self._log_tail()
+                    )
+                alive_at = max(alive_at, submitted, self._spool.last_beat_s())
+                if time.time() - alive_at > self.hardware.no_progress_limit_s:
+                    raise TransientError(
+                        "trainer", f"no progress for {self.hardware.no_progress_limit_s:.0f} s", "", self._log_tail()
+                    )
+                if not whole:
+                    time.sleep(POLL_S)
+
+    def _wait_until_ready(self, spool: Spool, agent: subprocess.Popen[bytes]) -> None:
+        deadline = time.monotonic() + START_LIMIT_S
+        while not spool.ready(self.hardware.processes):
+            if agent.poll() is not None:
+                raise TransientError("trainer", "the workers died while starting", "", self._log_tail())
+            if time.monotonic() > deadline:
+                raise TransientError("trainer", f"not ready after {START_LIMIT_S:.0f} s", "", self._log_tail())
+            time.sleep(POLL_S)
+
+    def _fail(self, event: dict[str, Any]) -> NoReturn:
+        if event["kind"] == "bad_input":
+            raise BadInputError(*event["parts"])
+        if event["kind"] == "out_of_memory":
+            raise DeerstalkerError(
+                "trainer", f"out of memory ({event['message'].splitlines()[0][:200]})",
+                f"room for micro_batch_tokens = {self.hardware.micro_batch_tokens}",
+                "lower micro_batch_tokens or logprob_chunk_tokens, or set activation_checkpointing, in the profile",
+            )  # fmt: skip
+        raise TransientError("trainer", event["message"], "", self._log_tail())
+
+    def _log_tail(self) -> str:
+        assert self._spool is not None
+        path = self._spool.folder / "log.txt"
+        text = path.read_text(errors="replace")
+        before_summary, _, _ = text.partition("=" * 40 + "\nstages.training.worker FAILED")
+        tail = before_summary.splitlines()[-LOG_TAIL_LINES:]
+        return f"last lines of {path}:\n" + "\n".join(tail)
+
+    def stop(self) -> None:
+        """Ends the processes, at the latest after a few seconds; what they held is forgotten."""
+        self._holding = None
+        agent, spool = self._agent, self._spool
+        self._agent = None
+        if agent is None or spool is None:
+            return
+        for pid in spool.announced():
+            _signal(pid, signal.SIGKILL)
+        if agent.poll() is None:
+            _signal_group(agent.pid, signal.SIGTERM)
+            try:
+                agent.wait(STOP_LIMIT_S)
+            except subprocess.TimeoutExpired:
+                _signal_group(agent.pid, signal.SIGKILL)
+                agent.wait()
+        for pid in spool.announced():
+            _signal(pid, signal.SIGKILL)
+
+
+def _signal(pid: int, number: signal.Signals) -> None:
+    try:
+        os.kill(pid, number)
+    except ProcessLookupError:
+        return
+
+
+def _signal_group(pid: int, number: signal.Signals) -> None:
+    try:
+        os.killpg(pid, number)
+    except ProcessLookupError:
+        return

@@ -1,0 +1,101 @@
+"""The output head fused with log-softmax, for chosen positions, in chunks.
+
+Shapes: C positions, E width, V vocabulary.
+"""
+
+from typing import Any
+
+import torch
+from torch import Tensor
+
+CACHE_ELEMENTS = 1 << 22
+"""Logits turned into probabilities at a time on the CPU (16 MiB of float32)."""
+
+
+def _probabilities(hidden: Tensor, weight: Tensor, temperature: float) -> tuple[Tensor, Tensor]:
+    """float32 log-probabilities and probabilities [C, V]."""
+    logp = torch.log_softmax((hidden @ weight.t()).float().div_(temperature), -1)
+    return logp, logp.exp()
+
+
+def _blocks(hidden: Tensor, vocabulary: int) -> list[slice]:
+    count = hidden.shape[0]
+    rows = max(16, CACHE_ELEMENTS // vocabulary) if hidden.device.type == "cpu" else max(1, count)
+    return [slice(start, min(count, start + rows)) for start in range(0, count, rows)]
+
+
+class _TokenStatistics(torch.autograd.Function):
+    """Keeps the probabilities of at most one chunk, in the compute dtype; more positions are recomputed in backward."""
+
+    @staticmethod
+    def forward(
+        ctx: Any, hidden: Tensor, weight: Tensor, targets: Tensor, temperature: float, chunk: int
+    ) -> tuple[Tensor, Tensor]:
+        count, vocabulary = hidden.shape[0], weight.shape[0]
+        logprobs = torch.empty(count, dtype=torch.float32, device=hidden.device)
+        entropies = torch.empty_like(logprobs)
+        keep = count <= chunk and any(ctx.needs_input_grad)
+        kept = hidden.new_empty(count, vocabulary) if keep else None
+        for rows in _blocks(hidden, vocabulary):
+            logp, p = _probabilities(hidden[rows], weight, temperature)
+            logprobs[rows] = logp.gather(1, targets[rows, None]).squeeze(1)
+            if kept is not None:
+                kept[rows] = p
+            entropies[rows] = -torch.linalg.vecdot(p, logp)
+        ctx.save_for_backward(hidden, weight, targets, logprobs, entropies, kept)
+        ctx.temperature, ctx.chunk = temperature, chunk
+        return logprobs, entropies
+
+    @staticmethod
+    def backward(ctx: Any, *grads: Any) -> tuple[Tensor, Tensor, None, None, None]:
+        hidden, weight, targets, logprobs, entropies, kept = ctx.saved_tensors
+        grad_logprobs, grad_entropies = (g / ctx.temperature for g in grads)
+        with_entropy = bool(grad_entropies.any())
+        grad_hidden = torch.empty_like(hidden)
+        pieces = range(0, hidden.shape[0], ctx.chunk)
+        grad_weight = torch.zeros_like(weight, dtype=weight.dtype if len(pieces) <= 1 else torch.float32)
+        for start in pieces:
+            piece = slice(start, start + ctx.chunk)
+            p = _recomputed(hidden[piece], weight, ctx.temperature) if kept is None else kept
+            for block in _blocks(hidden[piece], weight.shape[0]):
+                rows = slice(start + block.start, start + block.stop)
+                g = grad_logprobs[rows, None]
+                if with_entropy:
+                    logp = p[block].float().clamp(min=1e-30).log_()
+                    logp.add_(entropies[rows, None]).mul_(grad_entropies[rows, None]).add_(g)
+                    p[block] = p[block] * logp.neg_()
+                    own = g + grad_entropies[rows, None] * (logprobs[rows, None] + entropies[rows, None])
+                else:
+                    p[block].mul_(-g)
+                    own = g
+                exact = g - own * logprobs[rows, None].exp()
+                p[block].scatter_(1, targets[rows, None], exact.to(p.dtype))
+            grad_hidden[piece] = p @ weight
+            share = p.t() @ hidden[piece]
+            grad_weight = share if len(pieces) == 1 else grad_weight.add_(share)
+        return grad_hidden, grad_weight.to(weight.dtype), None, None, None
+
+
+def _recomputed(hidden: Tensor, weight: Tensor, temperature: float) -> Tensor:
+    p = hidden.new_empty(hidden.shape[0], weight.shape[0])
+    for rows in _blocks(hidden, weight.shape[0]):
+        p[rows] = _probabilities(hidden[rows], weight, temperature)[1]
+    return p
+
+
+def token_statistics(
+    hidden: Tensor, weight: Tensor, targets: Tensor, temperature: float, chunk_tokens: int
+) -> tuple[Tensor, Tensor]:
+    """Log-probabilities of the targets and entropies of softmax(hidden weight^T / temperature).
+
+    Args:
+        hidden: [C, E].
+        weight: [V, E], same dtype as hidden.
+        targets: [C] int64.
+        temperature: divides the logits.
+        chunk_tokens: probabilities [at most this, V] are in memory at a time.
+
+    Returns:
+        Two [C] float32 tensors, differentiable in hidden and weight.
+    """
+    return _TokenStatistics.apply(hidden, weight, targets, temperature, chunk_tokens)  # pyright: ignore[reportReturnType]

@@ -1,0 +1,152 @@
+"""What the trainer is asked to do and what it answers: plain data, readable without torch."""
+
+from pathlib import Path
+from typing import Literal, Self
+
+from pydantic import BaseModel, ConfigDict, Field, model_validator
+
+
+class LossConfig(BaseModel):
+    """The loss of one token and how tokens are averaged.
+
+    With rho = exp(new - old), advantage A and weight w, the loss of a token is
+    `ppo_clip`: -w * min(rho A, clip(rho, 1 - clip_low, 1 + clip_high) A); `reinforce`: -w rho A (no clip);
+    `cross_entropy`: -w * new, which reads neither advantages nor old log-probabilities.
+
+    An optimizer step divides by counts over all its rows on all processes: `token_mean` by the tokens that take part,
+    `sequence_mean` by the tokens of each completion and then by the completions, `constant` by
+    completions times `constant_tokens`. The entropy bonus is always a mean over tokens.
+    """
+
+    model_config = ConfigDict(extra="forbid", frozen=True)
+
+    kind: Literal["ppo_clip", "reinforce", "cross_entropy"] = Field("ppo_clip", description="loss of one token")
+    clip_low: float = Field(0.2, ge=0.0, le=1.0, description="the ratio is clipped below 1 - clip_low")
+    clip_high: float = Field(0.2, ge=0.0, description="the ratio is clipped above 1 + clip_high")
+    aggregation: Literal["token_mean", "sequence_mean", "constant"] = Field(
+        "token_mean", description="what the sum of token losses is divided by"
+    )
+    constant_tokens: int | None = Field(None, ge=1, description="length that `constant` divides each completion by")
+    old_logprobs: Literal["sampler", "trainer"] = Field(
+        "sampler", description="denominator of the ratio: the sampler's, or recomputed before the first update"
+    )
+    temperature: float = Field(1.0, gt=0.0, description="logits are divided by it, as the sampler did")
+    entropy_coef: float = Field(0.0, ge=0.0, description="weight of the mean token entropy that is rewarded")
+    importance_correction: Literal["none", "token_truncate"] = Field(
+        "none", description="token_truncate multiplies a token's loss by min(exp(old - sampler), importance_cap)"
+    )
+    importance_cap: float = Field(2.0, gt=0.0, description="upper bound of the importance correction")
+
+    @model_validator(mode="after")
+    def _settings_agree(self) -> Self:
+        if (self.aggregation == "constant") != (self.constant_tokens is not None):
+            raise ValueError("constant_tokens is given if, and only if, aggregation is 'constant'")
+        if self.importance_correction != "none" and self.old_logprobs != "trainer":
+            raise ValueError("importance_correction needs old_logprobs = 'trainer': with the sampler's it is always 1")
+        return self
+
+
+class OptimizerConfig(BaseModel):
+    """AdamW with decoupled weight decay on every parameter; its state and the weights are kept in float32."""
+
+    model_config = ConfigDict(extra="forbid", frozen=True)
+
+    betas: tuple[float, float] = Field((0.9, 0.999), description="decay of the first and second moments, each in [0, 1)")
+    eps: float = Field(1e-8, gt=0.0, description="added to the root of the second moment")
+    weight_decay: float = Field(0.0, ge=0.0, description="share of a weight taken off a step, times the learning rate")
+    max_grad_norm: float | None = Field(1.0, gt=0.0, description="gradients are scaled down to this norm; null = off")
+
+    @model_validator(mode="after")
+    def _betas_below_one(self) -> Self:
+        if not all(0.0 <= beta < 1.0 for beta in self.betas):
+            raise ValueError(f"betas must lie in [0, 1), got {self.betas}")
+        return self
+
+
+class TrainHardware(BaseModel):
+    """How the work is laid out. Never part of an identity: it changes results by float rounding only."""
+
+    model_config = ConfigDict(extra="forbid", frozen=True)
+
+    processes: int = Field(1, ge=1, description="worker processes (one a GPU)")
+    threads: int | None = Field(None, ge=1, description="CPU threads a process; null = cores / processes")
+    micro_batch_tokens: int = Field(4096, ge=1, description="tokens of one forward pass; a longer row goes alone")
+    compute_dtype: Literal["bf16", "fp32"] = Field("bf16", description="precision of forward and backward")
+    activation_checkpointing: bool = Field(False, description="keep layer inputs only, recompute the rest in backward")
+    logprob_chunk_tokens: int = Field(
+        2048, ge=1, description="tokens whose probabilities over the vocabulary may be in memory at a time"
+    )
+    reshard_after_forward: bool = Field(
+        True, description="with several processes: give gathered layer weights back between forward and backward"
+    )
+    device: Literal["auto", "cpu", "cuda"] = Field("auto", description="auto = cuda where there is one")
+    no_progress_limit_s: float = Field(300.0, gt=0.0, description="silence after which the workers count as hung")
+
+
+class TrainJob(BaseModel):
+    """One finetune: a checkpoint (or a training state, or what the gang still holds), a batch, a schedule."""
+
+    model_config = ConfigDict(extra="forbid", frozen=True)
+
+    checkpoint_dir: Path = Field(description="Hugging Face folder: config, tokenizer files and starting weights")
+    state_dir: Path | None = Field(None, description="training state to start from; null = fresh from the checkpoint")
+    warm: bool = Field(False, description="start from the weights and optimizer state the gang holds; loads nothing")
+    batch_file: Path = Field(description="packed batch (safetensors)")
+    learning_rates: list[float] = Field(min_length=1, description="one per optimizer step: epochs x mini-batches")
+    epochs: int = Field(1, ge=1, description="passes over the mini-batches, in ascending order each")
+    loss: LossConfig = Field(default_factory=lambda: LossConfig())  # pyright: ignore[reportCallIssue]
+    optimizer: OptimizerConfig = Field(default_factory=lambda: OptimizerConfig())  # pyright: ignore[reportCallIssue]
+    hardware: TrainHardware = Field(default_factory=lambda: TrainHardware())  # pyright: ignore[reportCallIssue]
+    out_checkpoint_dir: Path = Field(description="new Hugging Face folder (made here)")
+    out_state_dir: Path | None = Field(None, description="new training state folder; null = not written")
+    events_file: Path = Field(description="JSON lines of progress, appended to")
+
+
+class StepMetrics(BaseModel):
+    """One optimizer step, over all processes."""
+
+    model_config = ConfigDict(extra="forbid", frozen=True)
+
+    step: int = Field(description="1-based")
+    of: int = Field(description="optimizer steps of the job")
+    loss: float = Field(description="what was minimised: policy_loss - entropy_coef x entropy")
+    policy_loss: float = Field(description="the aggregated token loss")
+    entropy: float = Field(description="mean entropy of the predicting distribution, nats a token")
+    grad_norm: float = Field(description="norm of the whole gradient before clipping")
+    learning_rate: float
+    ratio_mean: float = Field(description="mean importance ratio new / old")
+    ratio_max: float
+    clip_low_fraction: float = Field(description="share of tokens whose loss was clipped from below (A < 0)")
+    clip_high_fraction: float = Field(description="share of tokens whose loss was clipped from above (A > 0)")
+    sampler_gap_mean: float | None = Field(
+        description="mean |trainer - sampler| log-probability under the starting weights; null once they have moved"
+    )
+    sampler_gap_max: float | None
+    tokens: int = Field(description="tokens gone through the model, prompts once")
+    loss_tokens: int = Field(description="completion tokens that took part in the loss")
+    seconds: float
+    tokens_per_s: float
+
+
+class TrainTotals(BaseModel):
+    """The whole job."""
+
+    model_config = ConfigDict(extra="forbid", frozen=True)
+
+    tokens: int
+    loss_tokens: int
+    tokens_per_s: float = Field(description="tokens over the seconds of training, loading and saving left out")
+    peak_memory_bytes: int = Field(description="of the process (CPU) or device (CUDA) that used most")
+    load_s: float
+    old_logprobs_s: float
+    train_s: float
+    save_s: float
+
+
+class TrainResult(BaseModel):
+    """What a finished job reports."""
+
+    model_config = ConfigDict(extra="forbid", frozen=True)
+
+    steps: list[StepMetrics]
+    totals: TrainTotals

@@ -1,0 +1,121 @@
+"""From artifacts to a training job and back: what `finetune` and `warm_start` share."""
+
+import shutil
+import uuid
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from artifacts.identity import Identity
+from artifacts.reading import Artifact
+from artifacts.refs import Checkpoint, Ref, TrainingState
+from artifacts.slot import Attempt, Slot
+from stages.context import StageContext
+from stages.training.job import LossConfig, OptimizerConfig, TrainJob, TrainResult
+
+
+@dataclass(frozen=True)
+class Weights:
+    """A checkpoint, and the training state that was saved beside it."""
+
+    checkpoint: Ref[Checkpoint]
+    state: Ref[TrainingState] | None = None
+
+    @property
+    def reused(self) -> bool:
+        """Whether they were found rather than made."""
+        return self.checkpoint.reused
+
+
+@dataclass(frozen=True)
+class Target:
+    """Where a training job publishes, and under which identity."""
+
+    identity: Identity
+    checkpoint: Slot[Checkpoint]
+    state: Slot[TrainingState] | None
+    inputs: Mapping[str, Ref[Any] | None]
+
+    def found(self) -> Weights | None:
+        """What is already published; the checkpoint is published last, so it decides."""
+        checkpoint = self.checkpoint.find(self.identity)
+        if checkpoint is None:
+            return None
+        return Weights(checkpoint, self.state.find(self.identity) if self.state else None)
+
+
+@dataclass(frozen=True)
+class Schedule:
+    """What one job does with its batch."""
+
+    learning_rates: Sequence[float]
+    epochs: int
+    loss: LossConfig
+    optimizer: OptimizerConfig
+
+
+def train_and_publish(
+    weights: Weights, batch_file: Path, schedule: Schedule, target: Target, ctx: StageContext, *, label: str
+) -> Weights:
+    """Runs one job on the gang and publishes the training state, then the checkpoint.
+
+    Raises:
+        TransientError: The trainer died or hung.
+        DeerstalkerError: It ran out of memory, or cannot train this checkpoint.
+    """
+    gang = ctx.gang
+    warm = weights.state is not None and gang.holding == weights.state.digest
+    state_dir = None
+    if weights.state is not None and not warm:
+        state_dir = Artifact.open(ctx.store, weights.state).local_folder(ctx.downloads)
+    checkpoint_attempt = target.checkpoint.attempt(target.identity)
+    state_attempt = target.state.attempt(target.identity) if target.state else None
+
+    def follow(event: Mapping[str, Any]) -> None:
+        if event["event"] == "step":
+            figures = {key: event[key] for key in ("loss", "tokens_per_s") if event[key] is not None}
+            ctx.progress(label, event["step"], event["of"], figures)
+
+    def run(checkpoint_dir: Path, out_state_dir: Path | None) -> TrainResult:
+        job = TrainJob(
+            checkpoint_dir=Artifact.open(ctx.store, weights.checkpoint).local_folder(ctx.downloads),
+            state_dir=state_dir,
+            warm=warm,
+            batch_file=batch_file,
+            learning_rates=list(schedule.learning_rates),
+            epochs=schedule.epochs,
+            loss=schedule.loss,
+            optimizer=schedule.optimizer,
+            hardware=ctx.profile.trainer,
+            out_checkpoint_dir=checkpoint_dir,
+            out_state_dir=out_state_dir,
+            events_file=ctx.scratch / f"events-{uuid.uuid4().hex[:8]}.jsonl",
+        )
+        return gang.run(job, follow)
+
+    with checkpoint_attempt.folder(ctx.scratch) as checkpoint_dir:
+        if state_attempt is None:
+            result, state = run(checkpoint_dir, None), None
+        else:
+            with state_attempt.folder(ctx.scratch) as state_folder:
+                result = run(checkpoint_dir, state_folder)
+            state = state_attempt.publish(**target.inputs)
+            gang.remember(state.digest)
+    facts = {"steps": [step.model_dump() for step in result.steps], "totals": result.totals.model_dump()}
+    return Weights(checkpoint_attempt.publish(facts, **target.inputs, state=state), state)
+
+
+def carry_over(weights: Weights, target: Target, ctx: StageContext) -> Weights:
+    """Publishes unchanged weights, for an iteration without a training signal."""
+    state = None
+    if target.state is not None and weights.state is not None:
+        state = _copy(weights.state, target.state.attempt(target.identity), target.inputs, ctx)
+    checkpoint = _copy(weights.checkpoint, target.checkpoint.attempt(target.identity), target.inputs, ctx)
+    return Weights(checkpoint, state)
+
+
+def _copy(source: Ref[Any], attempt: Attempt[Any], inputs: Mapping[str, Ref[Any] | None], ctx: StageContext) -> Ref[Any]:
+    with attempt.folder(ctx.scratch) as folder:
+        shutil.copytree(Artifact.open(ctx.store, source).local_folder(ctx.downloads), folder, dirs_exist_ok=True)
+    return attempt.publish({"steps": [], "unchanged": True}, **inputs)

@@ -1,0 +1,179 @@
+"""A packed batch as the trainer reads it: rows cut flat, cut into micro-batches, shared out over processes.
+
+Shapes: R rows, T tokens of a padded row, N tokens of a micro-batch, C tokens in the loss.
+"""
+
+from dataclasses import dataclass
+from pathlib import Path
+
+import torch
+from safetensors import SafetensorError
+from safetensors.torch import load_file
+from torch import Tensor
+
+from artifacts.errors import BadInputError
+
+COLUMNS = {
+    "tokens": torch.int32,
+    "position_ids": torch.int32,
+    "segment_ids": torch.int32,
+    "parent_ids": torch.int32,
+    "completion_mask": torch.uint8,
+    "sampler_logprobs": torch.float32,
+    "advantages": torch.float32,
+    "weights": torch.float32,
+}
+
+
+@dataclass(frozen=True)
+class FlatRows:
+    """Some rows without their padding, one after the other.
+
+    Attributes:
+        rows: which rows of the batch.
+        tokens: [N] int64.
+        positions: [N] int64.
+        segment_ids: [N] int64.
+        parent_ids: [N] int64.
+        predictors: [2, C] int64: flat index of the predicting token, of the predicted token.
+        sequences: [C] segment of each predicted token.
+        sampler_logprobs: [C] float32.
+        advantages: [C] float32.
+        weights: [C] float32.
+        addresses: [C] int64, row * T + column in the batch: where per-token results are kept between steps.
+    """
+
+    rows: list[int]
+    tokens: Tensor
+    positions: Tensor
+    segment_ids: Tensor
+    parent_ids: Tensor
+    predictors: Tensor
+    sequences: Tensor
+    sampler_logprobs: Tensor
+    advantages: Tensor
+    weights: Tensor
+    addresses: Tensor
+
+
+class PackedBatch:
+    """The batch file in memory, checked.
+
+    Args:
+        path: safetensors file in the packed layout.
+        vocab_size: token ids must be below it.
+
+    Raises:
+        BadInputError: the file is not a packed batch that can be trained on.
+    """
+
+    def __init__(self, path: Path, vocab_size: int) -> None:
+        try:
+            columns = load_file(path)
+        except (OSError, SafetensorError) as error:
+            raise BadInputError(str(path), f"unreadable ({error})", "a packed batch") from error
+        for name, dtype in (*COLUMNS.items(), ("minibatch", torch.int32)):
+            if name not in columns:
+                raise BadInputError(str(path), f"no tensor '{name}'", ", ".join((*COLUMNS, "minibatch")))
+            if columns[name].dtype != dtype:
+                raise BadInputError(f"{path}: {name}", str(columns[name].dtype), str(dtype))
+        self._columns, self._path = columns, path
+        self.real = columns["segment_ids"] >= 0
+        """[R, T] where there is a token."""
+        self.row_tokens: list[int] = self.real.sum(1).tolist()
+        tokens = columns["tokens"][self.real]
+        if tokens.numel() == 0:
+            raise BadInputError(str(path), "no tokens", "at least one row")
+        if int(tokens.min()) < 0 or int(tokens.max()) >= vocab_size:
+            raise BadInputError(
+                f"{path}: tokens", f"ids {int(tokens.min())} to {int(tokens.max())}", f"0 to {vocab_size - 1}",
+                "was the batch packed with another model's tokenizer?",
+            )  # fmt: skip
+        for name in ("sampler_logprobs", "advantages", "weights"):
+            if not bool(torch.isfinite(columns[name]).all()):
+                raise BadInputError(f"{path}: {name}", "NaN or infinity", "finite numbers")
+        steps = columns["minibatch"]
+        self.steps: list[list[int]] = [
+            torch.nonzero(steps == step).view(-1).tolist() for step in range(int(steps.max()) + 1)
+        ]
+        """Rows of each mini-batch."""
+        if int(steps.min()) < 0 or not all(self.steps):
+            raise BadInputError(f"{path}: minibatch", "a gap or a negative number", "0, 1, ... without gaps")
+
+    @property
+    def shape(self) -> tuple[int, int]:
+        """Rows R and padded tokens T."""
+        rows, tokens = self.real.shape
+        return rows, tokens
+
+    def loss_sequences(self, rows: list[int]) -> tuple[Tensor, Tensor]:
+        """Addresses and segments of the tokens in the loss of some rows: two [C] int64, in address order."""
+        chosen = torch.zeros_like(self.real)
+        chosen[rows] = self._columns["completion_mask"][rows] > 0
+        where = torch.nonzero(chosen.view(-1)).view(-1)
+        return where, self._columns["segment_ids"].view(-1)[where].long()
+
+    def flat(self, rows: list[int]) -> FlatRows:
+        """Cuts rows out of the batch, dropping the padding.
+
+        Raises:
+            BadInputError: a completion's prompt is not in its row, or a token in the loss belongs to a prompt.
+        """
+        real = self.real[rows]
+        column = {name: self._columns[name][rows][real] for name in COLUMNS}
+        segments, parents = column["segment_ids"].long(), column["parent_ids"].long()
+        index = torch.arange(segments.numel())
+        starts = torch.ones_like(segments, dtype=torch.bool)
+        starts[1:] = segments[1:] != segments[:-1]
+        names = segments[starts]
+        ends = torch.cat([index[starts][1:], index.new_tensor([segments.numel()])]) - 1
+        order = torch.argsort(names)
+        if bool((names[order][1:] == names[order][:-1]).any()):
+            raise BadInputError(f"{self._path}: segment_ids", "a segment in two places", "contiguous segments")
+        place = torch.searchsorted(names[order], parents).clamp(max=names.numel() - 1)
+        if bool((names[order][place] != parents).any()):
+            raise BadInputError(f"{self._path}: parent_ids", "a completion without its prompt", "the prompt in its row")
+        target = torch.nonzero(column["completion_mask"] > 0).view(-1)
+        prompt_end = ends[order][place]
+        if bool((segments[target] == parents[target]).any()) or bool((prompt_end[target] >= target).any()):
+            raise BadInputError(f"{self._path}: completion_mask", "a token of a prompt", "tokens of completions")
+        predictor = torch.where(starts[target], prompt_end[target], target - 1)
+        width = self.real.shape[1]
+        addresses = (torch.tensor(rows)[:, None] * width + torch.arange(width))[real]
+        return FlatRows(
+            rows=rows,
+            tokens=column["tokens"].long(),
+            positions=column["position_ids"].long(),
+            segment_ids=segments,
+            parent_ids=parents,
+            predictors=torch.stack([predictor, target]),
+            sequences=segments[target],
+            sampler_logprobs=column["sampler_logprobs"][target],
+            advantages=column["advantages"][target],
+            weights=column["weights"][target],
+            addresses=addresses[target],
+        )
+
+
+def micro_batches(rows: list[int], row_tokens: list[int], processes: int, micro_batch_tokens: int) -> list[list[list[int]]]:
+    """Shares rows out over processes and cuts each share into micro-batches.
+
+    Every process gets the same number of micro-batches (sharded weights are gathered together), the last ones may be
+    empty. Largest rows first, each to the process with the fewest tokens.
+
+    Returns:
+        Per process, its micro-batches, each a list of rows.
+    """
+    loads = [0] * processes
+    shares: list[list[list[int]]] = [[] for _ in range(processes)]
+    filled = [0] * processes
+    for row in sorted(rows, key=lambda item: (-row_tokens[item], item)):
+        process = loads.index(min(loads))
+        if not shares[process] or filled[process] + row_tokens[row] > micro_batch_tokens:
+            shares[process].append([])
+            filled[process] = 0
+        shares[process][-1].append(row)
+        loads[process] += row_tokens[row]
+        filled[process] += row_tokens[row]
+    count = max(len(share) for share in shares)
+    return [share + [[] for _ in range(count - len(share))] for share in shares]

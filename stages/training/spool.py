@@ -1,0 +1,70 @@
+"""The folder through which a gang gets its jobs and shows that it is alive."""
+
+import os
+from pathlib import Path
+
+from stages.training.job import TrainHardware, TrainJob
+
+
+def process_started(pid: int) -> str:
+    """Start time of a process in clock ticks since boot, "" if it is gone: with the pid, it names the process."""
+    try:
+        stat = Path(f"/proc/{pid}/stat").read_text()
+    except (FileNotFoundError, ProcessLookupError):
+        return ""
+    fields = stat.rpartition(")")[2].split()
+    return "" if fields[0] in "ZX" else fields[19]
+
+
+class Spool:
+    """Job files by number, a heartbeat and a pid a process.
+
+    Args:
+        folder: made by the owner, on a disk that all processes see.
+    """
+
+    def __init__(self, folder: Path) -> None:
+        self.folder = folder
+
+    def job_file(self, number: int) -> Path:
+        """Where job `number` (from 0) appears."""
+        return self.folder / f"job-{number:06d}.json"
+
+    def submit(self, number: int, job: TrainJob) -> None:
+        """Puts a job in, whole or not at all."""
+        draft = self.folder / "draft"
+        draft.write_text(job.model_dump_json())
+        os.replace(draft, self.job_file(number))
+
+    def write_hardware(self, hardware: TrainHardware) -> None:
+        """Leaves the layout of the gang for its processes."""
+        (self.folder / "hardware.json").write_text(hardware.model_dump_json())
+
+    def hardware(self) -> TrainHardware:
+        """The layout of the gang."""
+        return TrainHardware.model_validate_json((self.folder / "hardware.json").read_bytes())
+
+    def announce(self, rank: int) -> None:
+        """Records the pid of a process with its start time."""
+        (self.folder / f"pid-{rank}").write_text(f"{os.getpid()} {process_started(os.getpid())}")
+
+    def announced(self) -> list[int]:
+        """Pids of this gang's processes that still run."""
+        alive: list[int] = []
+        for path in self.folder.glob("pid-*"):
+            pid, _, started = path.read_text().partition(" ")
+            if started and process_started(int(pid)) == started:
+                alive.append(int(pid))
+        return alive
+
+    def beat(self, rank: int) -> None:
+        """Shows progress of a process; the first beat says that it is ready."""
+        (self.folder / f"beat-{rank}").touch()
+
+    def ready(self, processes: int) -> bool:
+        """Whether every process waits for jobs."""
+        return all((self.folder / f"beat-{rank}").exists() for rank in range(processes))
+
+    def last_beat_s(self) -> float:
+        """Time of the newest beat (seconds since the epoch), 0 before the first."""
+        return max((path.stat().st_mtime for path in self.folder.glob("beat-*")), default=0.0)

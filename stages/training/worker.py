@@ -1,0 +1,208 @@
+"""One process of a gang: takes one job file after another until its owner is gone or tells it to stop.
+
+Started by `stages.training.gang` through `python -m torch.distributed.run ... -m stages.training.worker`.
+"""
+
+import argparse
+import ctypes
+import json
+import os
+import resource
+import signal
+import sys
+import threading
+import time
+from pathlib import Path
+from typing import Any
+
+from stages.training.spool import Spool, process_started
+
+PR_SET_PDEATHSIG = 1
+POLL_S = 0.01
+OWNER_POLL_S = 0.5
+
+
+def die_with(owner_pid: int, owner_started: str) -> None:
+    """Ties this process to torchrun's agent and, through it, the whole gang to the owner."""
+    ctypes.CDLL(None).prctl(PR_SET_PDEATHSIG, signal.SIGKILL)
+    agent = os.getppid()
+
+    def watch() -> None:
+        while True:
+            if os.getppid() != agent:
+                os.kill(os.getpid(), signal.SIGKILL)
+            if process_started(owner_pid) != owner_started:
+                os.kill(agent, signal.SIGKILL)
+                os.kill(os.getpid(), signal.SIGKILL)
+            time.sleep(OWNER_POLL_S)
+
+    threading.Thread(target=watch, name="owner-watch", daemon=True).start()
+
+
+class Events:
+    """Appends JSON lines; whole lines, so that several processes may report an error."""
+
+    def __init__(self, path: Path) -> None:
+        path.parent.mkdir(parents=True, exist_ok=True)
+        self._file = path.open("a", encoding="utf-8")
+
+    def send(self, event: str, /, **fields: Any) -> None:
+        """Writes one line and flushes it."""
+        self._file.write(json.dumps({"event": event, "time_s": time.time(), **fields}) + "\n")
+        self._file.flush()
+
+
+class Worker:
+    """What a process keeps between jobs."""
+
+    def __init__(self, spool: Spool) -> None:
+        import torch
+        import torch.distributed as dist
+
+        from stages.training.weights import TrainedWeights
+
+        self._spool = spool
+        self._hardware = spool.hardware()
+        self._rank = int(os.environ["RANK"])
+        world = int(os.environ["WORLD_SIZE"])
+        use_cuda = self._hardware.device == "cuda" or (self._hardware.device == "auto" and torch.cuda.is_available())
+        if use_cuda:
+            self._device = torch.device("cuda", int(os.environ["LOCAL_RANK"]))
+            torch.cuda.set_device(self._device)
+        else:
+            self._device = torch.device("cpu")
+            torch.set_num_threads(self._hardware.threads or max(1, len(os.sched_getaffinity(0)) // world))
+        dist.init_process_group("cpu:gloo,cuda:nccl" if use_cuda else "gloo")
+        self._sharded = world > 1
+        self._build = TrainedWeights
+        self._weights: TrainedWeights | None = None
+
+    def serve(self) -> None:
+        """Takes jobs in order, for ever."""
+        self._spool.beat(self._rank)
+        number = 0
+        while True:
+            job_file = self._spool.job_file(number)
+            if job_file.exists():
+                self.run(job_file)
+                number += 1
+            else:
+                time.sleep(POLL_S)
+
+    def run(self, job_file: Path) -> None:
+        """Does one job. An error ends the process, and with it the gang: a half-changed state is never used again."""
+        import torch
+
+        from artifacts.errors import BadInputError
+        from stages.training.job import TrainJob
+
+        job = TrainJob.model_validate_json(job_file.read_bytes())
+        events = Events(job.events_file)
+        try:
+            self._train(job, events)
+        except BadInputError as error:
+            parts = (error.where, error.found, error.expected, error.remedy)
+            events.send("error", kind="bad_input", message=str(error), parts=parts, rank=self._rank)
+            raise SystemExit(3) from error
+        except (torch.OutOfMemoryError, MemoryError) as error:
+            events.send("error", kind="out_of_memory", message=str(error), rank=self._rank)
+            raise SystemExit(4) from error
+        except RuntimeError as error:
+            kind = "out_of_memory" if "not enough memory" in str(error) else "internal"
+            events.send("error", kind=kind, message=f"{type(error).__name__}: {error}", rank=self._rank)
+            raise
+        except BaseException as error:
+            events.send("error", kind="internal", message=f"{type(error).__name__}: {error}", rank=self._rank)
+            raise
+
+    def _train(self, job: Any, events: Events) -> None:
+        import torch
+
+        from artifacts.errors import BadInputError
+        from stages.training.job import TrainTotals
+        from stages.training.packed import PackedBatch
+        from stages.training.shape import read_shape
+        from stages.training.trainer import Trainer
+
+        def beat() -> None:
+            self._spool.beat(self._rank)
+
+        first = self._rank == 0
+        started = time.perf_counter()
+        shape = read_shape(job.checkpoint_dir)
+        if job.warm and (self._weights is None or self._weights.shape != shape):
+            raise BadInputError("warm", "the gang holds no such model", "a job before this one", "set warm to false")
+        batch = PackedBatch(job.batch_file, shape.vocab_size)
+        of = len(batch.steps) * job.epochs
+        if len(job.learning_rates) != of:
+            raise BadInputError(
+                "learning_rates", f"{len(job.learning_rates)} values", f"{of} ({job.epochs} epochs x {len(batch.steps)} steps)"
+            )
+        weights = self._weights
+        self._weights = None
+        if weights is None or weights.shape != shape:
+            weights = self._build(shape, self._hardware, self._device, self._sharded)
+        if not job.warm:
+            weights.load_checkpoint(job.checkpoint_dir) if job.state_dir is None else weights.load_state(job.state_dir)
+        beat()
+        loaded = time.perf_counter()
+        if first:
+            events.send("started", steps=of, rows=batch.shape[0], tokens=sum(batch.row_tokens), load_s=loaded - started)
+        if self._device.type == "cuda":
+            torch.cuda.reset_peak_memory_stats(self._device)
+        trainer = Trainer(weights, job, batch, beat)
+        if job.loss.old_logprobs == "trainer" and job.loss.kind != "cross_entropy":
+            trainer.recompute_old_logprobs()
+        recomputed = time.perf_counter()
+        tokens = loss_tokens = 0
+        for number, rows in trainer.steps():
+            metrics = trainer.step(number, rows, of)
+            tokens, loss_tokens = tokens + metrics.tokens, loss_tokens + metrics.loss_tokens
+            if first:
+                events.send("step", **metrics.model_dump())
+        trained = time.perf_counter()
+        weights.save_checkpoint(job.checkpoint_dir, job.out_checkpoint_dir)
+        if job.out_state_dir is not None:
+            weights.save_state(job.out_state_dir)
+        self._weights = weights
+        totals = TrainTotals(
+            tokens=tokens,
+            loss_tokens=loss_tokens,
+            tokens_per_s=tokens / max(trained - recomputed, 1e-9),
+            peak_memory_bytes=self._peak_memory_bytes(),
+            load_s=loaded - started,
+            old_logprobs_s=recomputed - loaded,
+            train_s=trained - recomputed,
+            save_s=time.perf_counter() - trained,
+        )
+        if first:
+            events.send("done", **totals.model_dump())
+
+    def _peak_memory_bytes(self) -> int:
+        import torch
+        import torch.distributed as dist
+
+        if self._device.type == "cuda":
+            peak = torch.cuda.max_memory_allocated(self._device)
+        else:
+            peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024
+        top = torch.tensor(peak, dtype=torch.int64, device=self._device)
+        dist.all_reduce(top, op=dist.ReduceOp.MAX)
+        return int(top)
+
+
+def main() -> None:
+    """Entry point of the process."""
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--spool", type=Path, required=True, help="folder of job files")
+    parser.add_argument("--owner-pid", type=int, required=True, help="process whose end ends the gang")
+    parser.add_argument("--owner-started", required=True, help="its start time, against a reused pid")
+    arguments = parser.parse_args()
+    die_with(arguments.owner_pid, arguments.owner_started)
+    spool = Spool(arguments.spool)
+    spool.announce(int(os.environ["RANK"]))
+    Worker(spool).serve()
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,88 @@
+"""The stage that teaches the answer's form on solver-written answers, so that GRPO has a signal."""
+
+import random
+from typing import Literal
+
+import polars as pl
+from pydantic import BaseModel, ConfigDict, Field
+
+from artifacts.errors import BadInputError
+from artifacts.identity import Identity
+from artifacts.reading import Artifact
+from artifacts.refs import Checkpoint, Puzzles, Ref
+from artifacts.schemas import PUZZLES
+from artifacts.slot import Slot
+from stages.context import StageContext
+from stages.grpo.packing import Branch, Group, PackConfig, pack_groups
+from stages.models.chat import ChatTokenizer
+from stages.puzzles.tables import answer_texts
+from stages.training.job import LossConfig, OptimizerConfig
+from stages.training.launch import Schedule, Target, Weights, train_and_publish
+
+REVISION = 1
+
+
+class WarmStartConfig(BaseModel):
+    """Supervised steps on solver-written answers to train puzzles."""
+
+    model_config = ConfigDict(extra="forbid", frozen=True)
+
+    steps: int = Field(16, ge=1, description="Optimizer steps.")
+    puzzles_per_step: int = Field(4, ge=1, description="Answers a step; each puzzle is used once.")
+    learning_rate: float = Field(1e-4, gt=0, description="Highest learning rate.")
+    schedule: Literal["constant", "linear"] = Field("constant", description="`linear` falls to 0 behind the last step.")
+    warmup_steps: int = Field(0, ge=0, description="Steps over which the learning rate rises linearly.")
+    row_tokens: int = Field(2048, ge=16, description="Token budget of a row.")
+    optimizer: OptimizerConfig = Field(default_factory=OptimizerConfig)
+    seed: int = Field(0, ge=0, description="Seed of the choice of puzzles.")
+
+
+def warm_start(
+    config: WarmStartConfig, weights: Ref[Checkpoint], puzzles: Ref[Puzzles], *, out: Slot[Checkpoint], ctx: StageContext
+) -> Ref[Checkpoint]:
+    """Trains on the solver's answers and publishes the checkpoint that GRPO starts from.
+
+    Raises:
+        BadInputError: There are fewer train puzzles than the steps need.
+        TransientError: The trainer died or hung.
+    """
+    inputs = {"weights": weights, "puzzles": puzzles}
+    target = Target(Identity.of("warm_start", REVISION, config, **inputs), out, None, inputs)
+    if found := target.found():
+        return found.checkpoint
+    train = Artifact.open(ctx.store, puzzles).read_table("train.parquet", PUZZLES)
+    wanted = config.steps * config.puzzles_per_step
+    if wanted > len(train):
+        raise BadInputError(
+            "warm_start", f"{config.steps} steps of {config.puzzles_per_step} puzzles, but {len(train)} train puzzles",
+            f"at least {wanted}", "raise puzzles.train or lower warm_start.steps",
+        )
+    chosen = train[random.Random(config.seed).sample(range(len(train)), wanted)]
+    tokenizer = ChatTokenizer(Artifact.open(ctx.store, weights).local_folder(ctx.downloads))
+    batch, _ = pack_groups(
+        _examples(chosen, tokenizer), PackConfig(row_tokens=config.row_tokens, updates=config.steps, seed=config.seed)
+    )
+    batch.check("warm start batch")
+    batch_file = ctx.scratch / "warm-start.safetensors"
+    batch_file.write_bytes(batch.to_bytes())
+    schedule = Schedule(
+        [_learning_rate(config, step) for step in range(config.steps)],
+        1,
+        LossConfig(kind="cross_entropy"),
+        config.optimizer,
+    )
+    return train_and_publish(Weights(weights), batch_file, schedule, target, ctx, label="warm start").checkpoint
+
+
+def _examples(puzzles: pl.DataFrame, tokenizer: ChatTokenizer) -> list[Group]:
+    examples: list[Group] = []
+    for prompt, answer in zip(puzzles["prompt"], answer_texts(puzzles), strict=True):
+        tokens = tokenizer.answer_ids(answer)
+        examples.append(Group(tokenizer.prompt_ids(prompt), [Branch(tokens, [0.0] * len(tokens), 1.0)]))
+    return examples
+
+
+def _learning_rate(config: WarmStartConfig, step: int) -> float:
+    warmup = min(1.0, (step + 1) / config.warmup_steps) if config.warmup_steps else 1.0
+    decay = 1.0 - step / config.steps if config.schedule == "linear" else 1.0
+    return config.learning_rate * warmup * decay

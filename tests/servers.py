@@ -1,0 +1,135 @@
+"""Real S3 servers for tests: rclone over a folder, and moto. Both listen on 127.0.0.1 and end with their context."""
+
+import os
+import secrets
+import socket
+import subprocess
+import sys
+import time
+from collections.abc import Generator
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from pathlib import Path
+
+from artifacts.store_s3_faults import S3Options
+
+_START_LIMIT_S = 30.0
+
+
+@dataclass
+class S3Server:
+    """A running server process.
+
+    Attributes:
+        url: Its endpoint.
+        access_key, secret_key: Credentials it accepts.
+        folder: Where its objects lie as files; None if it keeps them in memory.
+    """
+
+    url: str
+    access_key: str
+    secret_key: str
+    process: subprocess.Popen[bytes] = field(repr=False)
+    folder: Path | None = None
+
+    def options(self, **changes: object) -> S3Options:
+        """Returns the options that reach this server."""
+        values: dict[str, object] = {
+            "endpoint_url": self.url,
+            "access_key": self.access_key,
+            "secret_key": self.secret_key,
+            "region": "us-east-1",
+            **changes,
+        }
+        return S3Options(**values)  # type: ignore[arg-type]
+
+    def environment(self) -> dict[str, str]:
+        """Returns the variables with which a process reaches this server."""
+        return {
+            "AWS_ENDPOINT_URL": self.url,
+            "AWS_ACCESS_KEY_ID": self.access_key,
+            "AWS_SECRET_ACCESS_KEY": self.secret_key,
+            "AWS_DEFAULT_REGION": "us-east-1",
+        }
+
+    def create_bucket(self, name: str) -> None:
+        """Creates a bucket with botocore; the store itself never does."""
+        import botocore.session
+
+        client = botocore.session.get_session().create_client(
+            "s3",
+            endpoint_url=self.url,
+            aws_access_key_id=self.access_key,
+            aws_secret_access_key=self.secret_key,
+            region_name="us-east-1",
+        )
+        client.create_bucket(Bucket=name)
+
+    def kill(self) -> None:
+        """Ends the server at once, as a crash would."""
+        self.process.kill()
+        self.process.wait()
+
+
+def free_port() -> int:
+    """Returns a TCP port of 127.0.0.1 that was free a moment ago."""
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        return int(probe.getsockname()[1])
+
+
+def start_rclone(folder: Path, *extra: str, port: int | None = None) -> S3Server:
+    """Starts `rclone serve s3` over a folder: persistent, checks signatures, ignores If-None-Match.
+
+    ETags are off because rclone otherwise reads the whole file again for each HEAD, ranged GET and listed entry.
+    """
+    access, secret = "deerstalker-test-access", "deerstalker-test-" + "s" * 24
+    port = port or free_port()
+    program = str(Path(sys.executable).parent / "rclone")
+    command = [program, "serve", "s3", "--addr", f"127.0.0.1:{port}", "--auth-key", f"{access},{secret}"]
+    command += ["--config", os.devnull, "--dir-cache-time", "0s", "--etag-hash", "", *extra, str(folder)]
+    return _started(command, port, access, secret, folder)
+
+
+def start_moto(*, port: int | None = None) -> S3Server:
+    """Starts `moto_server`: in memory, honours If-None-Match."""
+    port = port or free_port()
+    command = [str(Path(sys.executable).parent / "moto_server"), "-H", "127.0.0.1", "-p", str(port)]
+    return _started(command, port, "test-" + secrets.token_hex(8), "test-" + secrets.token_hex(16), None)
+
+
+@contextmanager
+def rclone_server(folder: Path, *extra: str) -> Generator[S3Server]:
+    """Runs `start_rclone` for the length of a with block."""
+    server = start_rclone(folder, *extra)
+    try:
+        yield server
+    finally:
+        server.kill()
+
+
+@contextmanager
+def moto_server() -> Generator[S3Server]:
+    """Runs `start_moto` for the length of a with block."""
+    server = start_moto()
+    try:
+        yield server
+    finally:
+        server.kill()
+
+
+def _started(command: list[str], port: int, access: str, secret: str, folder: Path | None) -> S3Server:
+    process = subprocess.Popen(command, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
+    deadline = time.monotonic() + _START_LIMIT_S
+    while True:
+        if process.poll() is not None:
+            raise RuntimeError(f"{command[0]} ended with {process.returncode} before it listened")
+        try:
+            socket.create_connection(("127.0.0.1", port), timeout=1).close()
+            break
+        except OSError:
+            if time.monotonic() > deadline:
+                process.kill()
+                raise
+            time.sleep(0.05)
+    return S3Server(f"http://127.0.0.1:{port}", access, secret, process, folder)

@@ -1,0 +1,106 @@
+"""Packing: every token exactly once in the right place, for any groups; sizes by hand."""
+
+from collections import Counter
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from artifacts.errors import BadInputError, IntegrityError
+from artifacts.tensors import PackedBatch
+from stages.grpo.packing import Branch, Group, PackConfig, pack_groups
+
+TOKENS = st.integers(1, 500)
+
+
+@st.composite
+def groups(draw: st.DrawFn) -> list[Group]:
+    def branch() -> Branch:
+        tokens = draw(st.lists(TOKENS, max_size=12))
+        return Branch(tokens, [-float(token) / 100 for token in tokens], draw(st.floats(-2, 2)))
+
+    return [
+        Group(draw(st.lists(TOKENS, min_size=1, max_size=10)), [branch() for _ in range(draw(st.integers(0, 6)))])
+        for _ in range(draw(st.integers(0, 8)))
+    ]
+
+
+def sequences_of(batch: PackedBatch) -> Counter[tuple[tuple[int, ...], tuple[int, ...], float]]:
+    """Each completion of a batch with its prompt and advantage, read back from the tensors."""
+    found: Counter[tuple[tuple[int, ...], tuple[int, ...], float]] = Counter()
+    for row in range(len(batch.tokens)):
+        segments, parents = batch.segment_ids[row], batch.parent_ids[row]
+        for segment in np.unique(segments[(segments >= 0) & (segments != parents)]):
+            here = segments == segment
+            prompt = segments == parents[here][0]
+            assert batch.sampler_logprobs[row][here] == pytest.approx(-batch.tokens[row][here] / 100)
+            (advantage,) = set(batch.advantages[row][here].tolist())
+            found[tuple(batch.tokens[row][prompt]), tuple(batch.tokens[row][here]), round(advantage, 5)] += 1
+    return found
+
+
+@given(groups(), st.integers(22, 80), st.integers(1, 4), st.integers(0, 5))
+def test_every_completion_is_packed_once_behind_its_prompt(
+    given_groups: list[Group], row_tokens: int, updates: int, seed: int
+) -> None:
+    batch, facts = pack_groups(given_groups, PackConfig(row_tokens=row_tokens, updates=updates, seed=seed))
+    batch.check("test")
+    expected = Counter(
+        (tuple(group.prompt), tuple(branch.tokens), round(float(np.float32(branch.advantage)), 5))
+        for group in given_groups
+        for branch in group.branches
+        if branch.tokens
+    )
+    assert sequences_of(batch) == expected
+    assert batch.tokens.shape[1] <= row_tokens
+    assert facts.completions == expected.total()
+    assert facts.empty_completions == sum(not branch.tokens for group in given_groups for branch in group.branches)
+    assert batch.minibatches == min(updates, facts.groups)
+
+
+def test_a_row_is_filled_before_the_next_begins() -> None:
+    # Blocks of 6, 5, 4 and 3 tokens into rows of 10: first-fit decreasing gives [6, 4] and [5, 3].
+    sizes = [3, 5, 6, 4]
+    batch, facts = pack_groups(
+        [Group([1], [Branch([2] * (size - 1), [-1.0] * (size - 1), 1.0)]) for size in sizes], PackConfig(row_tokens=16)
+    )
+    assert facts.rows == 2  # 18 tokens do not fit 16
+    batch, _ = pack_groups(
+        [Group([1] * 11, [Branch([2] * size, [-1.0] * size, 1.0)]) for size in (5, 5)], PackConfig(row_tokens=32)
+    )
+    assert (batch.segment_ids >= 0).sum(axis=1).tolist() == [32]
+
+
+def test_a_group_larger_than_a_row_repeats_its_prompt() -> None:
+    branches = [Branch([7] * 6, [-0.07] * 6, 1.0) for _ in range(4)]
+    batch, facts = pack_groups([Group([1, 2, 3, 4], branches)], PackConfig(row_tokens=16))
+    assert (facts.rows, facts.split_groups, facts.used_tokens) == (2, 1, 2 * (4 + 12))
+    assert batch.position_ids[0, :10].tolist() == [0, 1, 2, 3, 4, 5, 6, 7, 8, 9]
+    assert batch.position_ids[0, 10] == 4  # the second branch continues the prompt, not the first branch
+
+
+def test_overlong_completions_are_cut_and_counted() -> None:
+    batch, facts = pack_groups([Group([1] * 10, [Branch([2] * 20, [-1.0] * 20, 1.0)])], PackConfig(row_tokens=16))
+    assert (facts.cut_completions, facts.completion_tokens, batch.tokens.shape) == (1, 6, (1, 16))
+
+
+def test_a_prompt_that_fills_a_row_is_refused() -> None:
+    with pytest.raises(BadInputError, match="raise pack.row_tokens"):
+        pack_groups([Group([1] * 16, [Branch([2], [-1.0], 1.0)])], PackConfig(row_tokens=16))
+
+
+def test_a_batch_survives_its_file_and_a_broken_one_is_named() -> None:
+    batch, _ = pack_groups([Group([1, 2], [Branch([3, 4], [-0.1, -0.2], 1.0)])], PackConfig())
+    read = PackedBatch.from_bytes(batch.to_bytes(), "file")
+    assert read.tokens.tolist() == batch.tokens.tolist()
+    for name, value, message in (
+        ("advantages", np.nan, "NaN"),
+        ("sampler_logprobs", 0.5, "positive logprob"),
+        ("weights", -1.0, "stray loss weight"),
+        ("position_ids", 9, "positions that do not count up"),
+    ):
+        broken = PackedBatch.from_bytes(batch.to_bytes(), "file")
+        getattr(broken, name)[0, 3] = value
+        with pytest.raises(IntegrityError, match=message):
+            broken.check("file")

@@ -1,0 +1,110 @@
+"""Both graders on strings with hand-counted grades, and on any text at all."""
+
+import time
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from stages.puzzles import environment
+from stages.puzzles.answers import write_answer
+from stages.puzzles.grading import grade
+from stages.puzzles.published import read_puzzles
+from stages.puzzles.puzzle import Puzzle
+from tests.unit.puzzles.cases import FIVE_LETTERS, VAL
+
+PERFECT = "A. Miss Peach\nB. Rope\nC. Lounge\nD. 11:30 PM\nE. Fear"
+REST = "\nB. Rope\nC. Lounge\nD. 11:30 PM\nE. Fear"
+
+TEN_STRINGS = {
+    "perfect": (PERFECT, 0.8, 1.0),
+    "case and spaces": ("A. miss PEACH  \nB.   ROPE\nC.  lounge\nD. 11:30 pm\nE. fear ", 0.8, 1.0),
+    "final dot": ("A. Miss Peach." + REST, 0.6, 1.0),
+    "bold": ("**A.** Miss Peach\n**B. Rope**\nC. Lounge\nD. 11:30 PM\nE. Fear", 0.6, 1.0),
+    "parenthesis": ("A. Miss Peach (x)" + REST, 0.8, 1.0),
+    "dash": ("A. Miss Peach - x" + REST, 0.6, 1.0),
+    "later answer wins": ("A. Miss Peach\nB. Rope\nC. Lounge\nE. Fear\nA. Miss Scarlet", 0.6, 0.6),
+    "colons": ("A: Miss Peach\nB: Rope\nC: Lounge\nD: 11:30 PM\nE: Fear", 0.0, 1.0),
+    "empty": ("", 0.0, 0.0),
+    "one line": ("A. Miss Peach B. Rope C. Lounge", 0.2, 0.6),
+}
+
+
+@pytest.mark.parametrize("name", TEN_STRINGS)
+def test_ten_strings(name: str) -> None:
+    text, published, strict = TEN_STRINGS[name]
+    assert grade(text, FIVE_LETTERS, "published").accuracy == pytest.approx(published)
+    assert grade(text, FIVE_LETTERS, "strict").accuracy == pytest.approx(strict)
+    assert grade(text, FIVE_LETTERS, "strict").exact == (strict == 1.0)
+
+
+@pytest.mark.parametrize(
+    ("answer", "value", "note"),
+    [
+        ("A. **Miss Peach**", "Miss Peach", ""),
+        ("- A. the Miss Peach!", "Miss Peach", ""),
+        ("A) Miss Peach", "Miss Peach", ""),
+        ("A. Miss Peach, because of the rope", "Miss Peach", ""),
+        ("A. Mr. Boddy", None, "outside"),
+        ("A. Rope", None, "outside"),
+        ("A. Miss Peachy", None, "outside"),
+        ("A. Miss Peach or Miss Scarlet", None, "ambiguous"),
+        ("A. Miss Scarlet", "Miss Scarlet", ""),
+        ("CSA. Miss Peach", None, "missing"),
+        ("a. Miss Peach", None, "missing"),
+        ("A. Miss Peach\nThe end. A. ", "Miss Peach", ""),
+        ("A. Miss Peach\nA. nobody at all", None, "outside"),
+    ],
+)
+def test_strict_reads_as_a_person_would(answer: str, value: str | None, note: str) -> None:
+    parsed = grade(answer, FIVE_LETTERS, "strict").answers["A"]
+    assert (parsed.value, parsed.note, parsed.correct) == (value, note, value == "Miss Peach")
+
+
+@pytest.mark.parametrize("clock", ["11:30 PM", "11:30pm", "11:30 p.m.", "**11:30 PM**.", "at 11:30 PM"])
+def test_strict_reads_times(clock: str) -> None:
+    assert grade(f"D. {clock}", FIVE_LETTERS, "strict").answers["D"].correct
+    assert not grade(f"D. {clock}", FIVE_LETTERS, "published").answers["D"].correct
+
+
+def test_a_leading_zero_of_a_time_does_not_matter() -> None:
+    assert not grade("D. 12:00 AM", FIVE_LETTERS).answers["D"].correct
+    early = Puzzle(**{**FIVE_LETTERS.__dict__, "prompt": FIVE_LETTERS.prompt.replace("11:30 PM", "01:30 AM")})
+    early = Puzzle(**{**early.__dict__, "solution": {**early.solution, "D": "01:30 AM"}})
+    assert grade("D. 1:30 AM", early).answers["D"].correct
+
+
+@given(st.text(max_size=300), st.sampled_from(["strict", "published"]))
+def test_any_text_has_a_grade(text: str, grader: str) -> None:
+    graded = grade(text, FIVE_LETTERS, grader)  # type: ignore[arg-type]
+    assert 0.0 <= graded.accuracy <= 1.0
+    assert list(graded.answers) == list(FIVE_LETTERS.solution)
+    assert graded.accuracy == pytest.approx(sum(a.correct for a in graded.answers.values()) / 5)
+
+
+@given(st.text(max_size=200))
+def test_what_stands_before_the_answers_does_not_matter(reasoning: str) -> None:
+    assert grade(reasoning + "\n" + PERFECT, FIVE_LETTERS, "strict").exact
+
+
+@pytest.mark.parametrize("piece", ["A. ", "A.", "A. a", " ", "*", "A**", "11:30 ", "Miss Peach ", "\ud800A. ", "A. Miss Peach B. Rope "])
+@pytest.mark.parametrize("grader", ["strict", "published"])
+def test_linear_time(piece: str, grader: str) -> None:
+    """Eight times the text takes about eight times as long, and a megabyte well under a second or so."""
+    started = time.perf_counter()
+    grade(piece * (1_000_000 // len(piece)), FIVE_LETTERS, grader)  # type: ignore[arg-type]
+    assert time.perf_counter() - started < 10
+
+
+def test_grades_of_perfect_answers_on_published_puzzles() -> None:
+    if not VAL.exists():
+        pytest.skip("shared/data/temporal-clue/val.json is absent")
+    puzzles = read_puzzles(VAL)
+    assert len(puzzles) == 64
+    assert sum(len(p.solution) for p in puzzles) == 429
+    strict = [grade(write_answer(p), p, "strict").accuracy for p in puzzles]
+    published = [grade(write_answer(p), p, "published").accuracy for p in puzzles]
+    assert strict == [1.0] * 64
+    assert sum(published) / 64 == pytest.approx(0.9259, abs=1e-3)
+    values = [environment.get("temporal_clue").answer_values(p) for p in puzzles]
+    assert all(p.solution[letter] in v[letter] for p, v in zip(puzzles, values, strict=True) for letter in p.solution)
