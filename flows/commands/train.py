@@ -6,10 +6,15 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Protocol
 
+from rich.console import Console
+
 from artifacts.layout import RunLayout
 from artifacts.store import Store
+from flows.backend import Backend
+from flows.history import read_run
 from flows.recipes import load_profile, load_recipe
-from flows.surroundings import DEFAULT_STORE, prepare_surroundings, short_lived_runs
+from flows.summary import print_summary, summary
+from flows.surroundings import DEFAULT_STORE, prepare_surroundings
 
 
 class Options(Protocol):
@@ -33,26 +38,24 @@ def train_command(
 ) -> int:
     """Checks what was asked for, runs the train flow and prints what came of it."""
     name = run or Path(recipe).stem
-    layout = RunLayout(name)
-    resolved = load_recipe(recipe, overrides)
-    load_profile(profile, profile_overrides)
+    RunLayout(name)
     store = Store.open(options.store)
-    prepare_surroundings(local_folder(store), debug=options.debug, hub=resolved.model.source == "hub")
+    home = local_folder(store)
+    prepare_surroundings(home, debug=options.debug)
+    with Backend(home / "server.log") as backend:
+        load_recipe(recipe, overrides)
+        load_profile(profile, profile_overrides)
 
-    from rich.console import Console
+        from flows.live import choose_view, use_view
+        from flows.opening import RunRequest
+        from flows.train import train
 
-    from flows.history import read_run
-    from flows.live import choose_view, use_view
-    from flows.opening import RunRequest
-    from flows.summary import print_summary, summary
-    from flows.train import train
-
-    request = RunRequest(
-        run=layout.run, recipe=recipe, profile=profile, store=options.store,
-        overrides=list(overrides), profile_overrides=list(profile_overrides),
-    )
-    with use_view(choose_view(plain=options.json or options.debug)), short_lived_runs():
-        train(request)
+        request = RunRequest(
+            run=name, recipe=recipe, profile=profile, store=options.store,
+            overrides=list(overrides), profile_overrides=list(profile_overrides),
+        )
+        with backend.ready(), use_view(choose_view(plain=options.json or options.debug)):
+            train(request)
     record = read_run(store, name)
     if options.json:
         json.dump(summary(record, store), sys.stdout, indent=2)

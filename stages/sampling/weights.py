@@ -30,8 +30,8 @@ def same_shape(served: Path | None, wanted: Path) -> bool:
     return configs[0] == configs[1]
 
 
-def load(endpoint: Endpoint, model_dir: Path, digest: str, *, timeout_s: float) -> None:
-    """Load the folder's weights into a running engine, drop what it cached of the old ones, and name the new ones.
+def load(endpoint: Endpoint, model_dir: Path, *, timeout_s: float) -> None:
+    """Load the folder's weights into a running engine and drop what it cached of the old ones.
 
     Raises:
         ReloadRefused: The engine answered with an error, or would not drop its prefix cache.
@@ -45,7 +45,6 @@ def load(endpoint: Endpoint, model_dir: Path, digest: str, *, timeout_s: float) 
         raise ReloadRefused(str(error)) from error
     if not reset["success"]:
         raise ReloadRefused("the prefix cache is still in use")
-    name_version(endpoint, digest, timeout_s=timeout_s)
 
 
 def name_version(endpoint: Endpoint, digest: str, *, timeout_s: float) -> None:
@@ -77,28 +76,57 @@ def tensor_digests(folder: Path) -> dict[str, str]:
     return digests
 
 
-def verify(endpoint: Endpoint, model_dir: Path, limit_bytes: int, *, timeout_s: float) -> int:
-    """Compare the engine's tensors with the folder's, where both have one of the same name.
+class WeightCheck:
+    """Proves that an engine holds a folder's weights, by the SHA-256 of single tensors on both sides.
 
-    The engine fuses or lays out some tensors (query, key and value for one), which are skipped; norms and embeddings
-    always compare on a single device. Spread over several devices only the norms are whole.
+    The engine fuses some tensors (query, key and value) and lays others out anew for its kernels. Which ones stand as
+    they do in the file is learned from the first, cold load; those must equal the new file after every reload. Of a
+    tensor laid out anew it must hold that it changed exactly when the file's did.
 
     Args:
-        limit_bytes: Larger checkpoints are not read again; the engine's own word has to do.
-
-    Returns:
-        The number of tensors that were compared.
-
-    Raises:
-        ReloadRefused: A tensor differs, or none could be compared.
+        endpoint: The engine, just started with `model_dir`.
+        model_dir: The folder it was started with.
+        limit_bytes: Larger checkpoints are not hashed; the engine's own word has to do.
     """
-    if sum(path.stat().st_size for path in model_dir.glob("*.safetensors")) > limit_bytes:
-        return 0
-    answer = endpoint.call("POST", "/weight_checker", {"action": "checksum"}, timeout_s=timeout_s)
-    loaded = {name.rpartition(":")[2]: digest for name, digest in answer["checksums"].items()}
-    expected = tensor_digests(model_dir)
-    common = loaded.keys() & expected.keys()
-    wrong = sorted(name for name in common if loaded[name] != expected[name])
-    if wrong or not common:
-        raise ReloadRefused(f"{len(wrong)} of {len(common)} tensors differ from the folder's, {wrong[:3]}")
-    return len(common)
+
+    def __init__(self, endpoint: Endpoint, model_dir: Path, limit_bytes: int, *, timeout_s: float) -> None:
+        self.endpoint, self.limit_bytes, self.timeout_s = endpoint, limit_bytes, timeout_s
+        self.loaded = self.expected = dict[str, str]()
+        if weight_bytes(model_dir) > limit_bytes:
+            return
+        self.loaded, self.expected = self._loaded(), tensor_digests(model_dir)
+        self.verbatim = {name for name in self._common() if self.loaded[name] == self.expected[name]}
+        if not self.verbatim:
+            raise ReloadRefused("no tensor of the engine equals one of the folder it was started with")
+
+    def after_reload(self, model_dir: Path) -> int:
+        """Check the engine against the folder just loaded; return how many tensors were compared.
+
+        Raises:
+            ReloadRefused: A tensor is not the folder's.
+        """
+        if not self.loaded or weight_bytes(model_dir) > self.limit_bytes:
+            return 0
+        old_loaded, old_expected = self.loaded, self.expected
+        self.loaded, self.expected = self._loaded(), tensor_digests(model_dir)
+        common = self._common()
+        wrong = [name for name in self.verbatim if self.loaded.get(name) != self.expected.get(name)]
+        for name in common - self.verbatim:
+            moved = self.loaded[name] != old_loaded.get(name)
+            if moved != (self.expected[name] != old_expected.get(name)):
+                wrong.append(name)
+        if wrong:
+            raise ReloadRefused(f"{len(wrong)} of {len(common)} tensors are not the folder's, {sorted(wrong)[:3]}")
+        return len(common)
+
+    def _common(self) -> set[str]:
+        return set(self.loaded.keys() & self.expected.keys())
+
+    def _loaded(self) -> dict[str, str]:
+        answer = self.endpoint.call("POST", "/weight_checker", {"action": "checksum"}, timeout_s=self.timeout_s)
+        return {name.rpartition(":")[2]: digest for name, digest in answer["checksums"].items()}
+
+
+def weight_bytes(folder: Path) -> int:
+    """Return the size of a folder's safetensors files."""
+    return sum(path.stat().st_size for path in folder.glob("*.safetensors"))

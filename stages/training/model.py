@@ -9,6 +9,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 from torch.utils.checkpoint import checkpoint
+from torch.nn import functional
 from torchtune.modules import FeedForward, RMSNorm, TransformerDecoder, TransformerSelfAttentionLayer
 
 from stages.training.attention import AttentionInputs, TreeSelfAttention, attention_tree
@@ -31,6 +32,14 @@ class ModelInputs:
     attention: AttentionInputs
     predictors: Tensor
     targets: Tensor
+
+
+class Norm(RMSNorm):
+    """torchtune's norm with the scale cast up too: with a bf16 scale torch falls back to slow, unfused operations."""
+
+    def forward(self, x: Tensor) -> Tensor:
+        """[..., width] -> [..., width], computed in float32."""
+        return functional.rms_norm(x.float(), self.normalized_shape, self.scale.float(), self.eps).to(x.dtype)
 
 
 class DecoderLayer(TransformerSelfAttentionLayer):
@@ -131,16 +140,16 @@ def build_decoder(shape: DecoderShape, activation_checkpointing: bool) -> Transf
                 head_dim=shape.head_dim,
                 qkv_bias=shape.qkv_bias,
                 output_bias=shape.output_bias,
-                q_norm=RMSNorm(shape.head_dim, eps=shape.norm_eps) if shape.qk_norm else None,
-                k_norm=RMSNorm(shape.head_dim, eps=shape.norm_eps) if shape.qk_norm else None,
+                q_norm=Norm(shape.head_dim, eps=shape.norm_eps) if shape.qk_norm else None,
+                k_norm=Norm(shape.head_dim, eps=shape.norm_eps) if shape.qk_norm else None,
             ),
             mlp=FeedForward(
                 gate_proj=nn.Linear(shape.embed_dim, shape.hidden_dim, bias=shape.mlp_bias),
                 down_proj=nn.Linear(shape.hidden_dim, shape.embed_dim, bias=shape.mlp_bias),
                 up_proj=nn.Linear(shape.embed_dim, shape.hidden_dim, bias=shape.mlp_bias),
             ),
-            sa_norm=RMSNorm(shape.embed_dim, eps=shape.norm_eps),
-            mlp_norm=RMSNorm(shape.embed_dim, eps=shape.norm_eps),
+            sa_norm=Norm(shape.embed_dim, eps=shape.norm_eps),
+            mlp_norm=Norm(shape.embed_dim, eps=shape.norm_eps),
         )
         layer.recompute = activation_checkpointing
         layers.append(layer)
@@ -150,6 +159,6 @@ def build_decoder(shape: DecoderShape, activation_checkpointing: bool) -> Transf
         max_seq_len=2**31,
         num_heads=shape.heads,
         head_dim=shape.head_dim,
-        norm=RMSNorm(shape.embed_dim, eps=shape.norm_eps),
+        norm=Norm(shape.embed_dim, eps=shape.norm_eps),
         output=nn.Identity(),
     )

@@ -1,7 +1,7 @@
 """The grammar of statements as patterns over one scenario's names: reads a sentence, or finds statements in a text."""
 
 import re
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from dataclasses import dataclass
 from functools import lru_cache
 from typing import cast
@@ -22,6 +22,7 @@ from stages.puzzles.temporal_clue.formal import (
     Not,
     Question,
     Ref,
+    RefKind,
     SameRoom,
     Scenario,
     Statement,
@@ -29,6 +30,48 @@ from stages.puzzles.temporal_clue.formal import (
 )
 
 _JOINTS = ((" if and only if ", Iff), (" or ", Either))
+
+# Names are replaced by two characters each, a kind and an index, so that one set of patterns serves all scenarios.
+_KINDS = "\ue000\ue001\ue002\ue003\ue004"
+_S, _W, _R, _T, _M = (f"{kind}[\ue100-\ue1ff]" for kind in _KINDS)
+_PRIVATE = str.maketrans(dict.fromkeys([*range(0xE000, 0xE005), *range(0xE100, 0xE200)], "?"))
+
+_PERSON = rf"(?:{_S}|[Tt]he murderer|(?:[Aa]|[Tt]he) suspect motivated by {_M})"
+_THING = rf"[Tt]he (?:{_W}|murder weapon)"
+_PIECE = rf"(?:Mr\. Boddy|{_PERSON}|{_THING})"
+_WHEN = rf"(?: at (?P<time>{_T}))?"
+_PLACE = rf"(?:in|at) the (?P<room>{_R})"
+_WAY = rf"from the (?P<origin>{_R}) to the (?P<room>{_R})"
+_PAIR = rf"(?P<ref>{_PIECE}) and (?P<second>{_PIECE}) were"
+_PATTERNS = {
+    "at": rf"(?P<ref>{_PIECE}) was (?P<no>not )?{_PLACE}{_WHEN}",
+    "same": rf"(?P<ref>{_PIECE}) was (?P<no>not )?in the same room as (?P<second>{_PIECE}){_WHEN}",
+    "beside": rf"(?P<ref>{_PIECE}) was (?P<no>not )?in the room just (?P<direction>north|south|east|west) of "
+    rf"(?P<second>{_PIECE}){_WHEN}",
+    "together": rf"{_PAIR} {_PLACE} together(?P<once> at least once)?",
+    "never": rf"{_PAIR} (?P<no>never) {_PLACE} together",
+    "motive": rf"(?P<ref>{_S}) is (?P<no>not )?motivated by (?P<motive>{_M})",
+    "by": rf"Mr\. Boddy was (?P<no>not )?murdered by (?P<ref>{_PERSON})",
+    "with": rf"Mr\. Boddy was (?P<no>not )?killed with the (?P<weapon>{_W})",
+    "in": rf"Mr\. Boddy was (?P<no>not )?murdered {_PLACE}",
+    "when": rf"Mr\. Boddy was (?P<no>not )?murdered{_WHEN}",
+    "moved": rf"(?P<ref>{_PIECE}) (?:moved|(?P<no>did not move)) {_WAY}{_WHEN}",
+    "carried": rf"(?P<ref>{_PERSON}) (?:moved|(?P<no>did not move)) (?P<second>{_THING}) {_WAY}{_WHEN}",
+}
+_COMPILED = {kind: re.compile(pattern) for kind, pattern in _PATTERNS.items()}
+_TIMED = frozenset({"at", "same", "beside", "when", "moved", "carried"})
+_BARE = (re.sub(r"\(\?P<\w+>", "(?:", pattern) for pattern in _PATTERNS.values())
+_ATOM = re.compile(rf"(?<!\w)(?:{'|'.join(sorted(_BARE, key=len, reverse=True))})(?!\w)")
+_WHERE = re.compile(rf"Where was (?P<ref>{_PIECE}){_WHEN}\?")
+_MOTIVE_OF = re.compile(rf"What motivates (?P<suspect>{_S})\?")
+_SUSPECT_OF = re.compile(rf"Who is motivated by (?P<motive>{_M})\?")
+_FIXED_QUESTIONS: dict[str, Question] = {
+    "Who murdered Mr. Boddy?": Question("murderer"),
+    "What weapon did the murderer use?": Question("weapon"),
+    "Where was the murder committed?": Question("room"),
+    "When did the murder occur?": Question("time"),
+    "Why did the murderer do it?": Question("motive"),
+}
 
 
 @dataclass(frozen=True)
@@ -46,167 +89,145 @@ class Found:
     end: int
 
 
-def _one_of(names: Sequence[str]) -> str:
-    """A pattern for any of `names`, the longest first; one that matches nothing if there are none."""
-    if not names:
-        return r"(?!)"
-    return "(?:" + "|".join(re.escape(name) for name in sorted(names, key=len, reverse=True)) + ")"
+def _index(token: str | None) -> int:
+    """Index of the name that a two-character token stands for; 0 where there is none."""
+    return ord(token[-1]) - 0xE100 if token else 0
+
+
+def _ref(words: str) -> Ref:
+    kinds: dict[str, RefKind] = {_KINDS[0]: "suspect", _KINDS[1]: "weapon", _KINDS[4]: "motive"}
+    for kind, named in kinds.items():
+        if kind in words:
+            return Ref(named, _index(words))
+    if words == "Mr. Boddy":
+        return Ref("boddy")
+    return Ref("murderer") if words.lower() == "the murderer" else Ref("murder_weapon")
 
 
 class Grammar:
     """The statements and questions that can be written about one scenario."""
 
     def __init__(self, scenario: Scenario) -> None:
-        """Compiles the patterns of `scenario`."""
-        self.scenario = scenario
-        suspect, weapon, room = _one_of(scenario.suspects), _one_of(scenario.weapons), _one_of(scenario.rooms)
-        motive = _one_of(scenario.motives)
-        self._refs: dict[str, Ref] = {"mr. boddy": Ref("boddy"), "the murderer": Ref("murderer")}
-        self._refs["the murder weapon"] = Ref("murder_weapon")
-        self._refs |= {name.lower(): Ref("suspect", i) for i, name in enumerate(scenario.suspects)}
-        self._refs |= {f"the {name.lower()}": Ref("weapon", i) for i, name in enumerate(scenario.weapons)}
-        for i, name in enumerate(scenario.motives):
-            for article in ("a", "the"):
-                self._refs[f"{article} suspect motivated by {name.lower()}"] = Ref("motive", i)
-        person = rf"(?:{suspect}|[Tt]he murderer|(?:[Aa]|[Tt]he) suspect motivated by {motive})"
-        thing = rf"(?:[Tt]he {weapon}|[Tt]he murder weapon)"
-        piece = rf"(?:Mr\. Boddy|{person}|{thing})"
-        when = rf" at (?P<time>{_one_of(scenario.times)})" if scenario.times else ""
-        once = " at least once" if scenario.times else ""
-        place = rf"(?:in|at) the (?P<room>{room})"
-        way = rf"from the (?P<origin>{room}) to the (?P<room>{room})"
-        pair = rf"(?P<ref>{piece}) and (?P<second>{piece}) were"
-        patterns = [
-            ("at", rf"(?P<ref>{piece}) was (?P<no>not )?{place}{when}"),
-            ("same", rf"(?P<ref>{piece}) was (?P<no>not )?in the same room as (?P<second>{piece}){when}"),
-            (
-                "beside",
-                rf"(?P<ref>{piece}) was (?P<no>not )?in the room just (?P<direction>north|south|east|west) of "
-                rf"(?P<second>{piece}){when}",
-            ),
-            ("together", rf"{pair} {place} together{once}"),
-            ("together", rf"{pair} (?P<no>never ){place} together"),
-            ("motive", rf"(?P<ref>{suspect}) is (?P<no>not )?motivated by (?P<motive>{motive})"),
-            ("by", rf"Mr\. Boddy was (?P<no>not )?murdered by (?P<ref>{person})"),
-            ("with", rf"Mr\. Boddy was (?P<no>not )?killed with (?P<ref>{thing})"),
-            ("in", rf"Mr\. Boddy was (?P<no>not )?murdered {place}"),
-        ]
-        if scenario.times:
-            mover = rf"(?:Mr\. Boddy|{person}|{thing})"
-            patterns += [
-                ("moved", rf"(?P<ref>{mover}) (?:moved|(?P<no>did not move)) {way}{when}"),
-                ("carried", rf"(?P<ref>{person}) (?:moved|(?P<no>did not move)) (?P<second>{thing}) {way}{when}"),
-                ("when", rf"Mr\. Boddy was (?P<no>not )?murdered{when}"),
-            ]
-        self._patterns = [(kind, re.compile(pattern)) for kind, pattern in patterns]
-        bare = "|".join(re.sub(r"\(\?P<\w+>", "(?:", pattern) for _, pattern in patterns)
-        self._atom = re.compile(rf"(?<!\w)(?:{bare})(?!\w)")
-        self._where = re.compile(rf"Where was (?P<ref>{piece}){when}\?")
-        self._motive_of = re.compile(rf"What motivates (?P<ref>{suspect})\?")
-        self._suspect_of = re.compile(rf"Who is motivated by (?P<motive>{motive})\?")
+        """Prepares the names of `scenario`."""
+        self._timed = bool(scenario.times)
+        lists = (scenario.suspects, scenario.weapons, scenario.rooms, scenario.times, scenario.motives)
+        self._tokens = {
+            name: kind + chr(0xE100 + i)
+            for kind, names in zip(_KINDS, lists, strict=True)
+            for i, name in enumerate(names)
+        }
+        names = "|".join(re.escape(name) for name in sorted(self._tokens, key=len, reverse=True))
+        self._names = re.compile(rf"(?<!\w)(?:{names})(?!\w)")
 
-    def _ref(self, words: str) -> Ref:
-        return self._refs[words.lower()]
+    def _template(self, text: str) -> str:
+        return self._names.sub(lambda match: self._tokens[match.group()], text.translate(_PRIVATE))
 
     def statement(self, sentence: str) -> Statement | None:
         """What `sentence` (without its final dot) says, or None where the grammar does not know it."""
-        sentence = sentence.strip()
-        denial = "it is not true that "
-        if sentence[:1].lower() + sentence[1 : len(denial)] == denial:
-            inner = self.statement(sentence[len(denial) :])
+        return self._statement(self._template(sentence.strip()))
+
+    def _statement(self, template: str) -> Statement | None:
+        denial = "t is not true that "
+        if template[:1] in ("I", "i") and template.startswith(denial, 1):
+            inner = self._statement(template[1 + len(denial) :])
             return None if inner is None else Not(inner)
-        simple = self._simple(sentence)
+        simple = self._simple(template)
         if simple is not None:
             return simple
         for joint, kind in _JOINTS:
-            start = sentence.find(joint)
-            while start >= 0:
-                first, second = self._simple(sentence[:start]), self._simple(sentence[start + len(joint) :])
+            start = template.find(joint)
+            if start >= 0:
+                first, second = self._simple(template[:start]), self._simple(template[start + len(joint) :])
                 if first is not None and second is not None:
                     return kind(first, second)
-                start = sentence.find(joint, start + 1)
         return None
 
-    def _simple(self, sentence: str) -> Statement | None:
-        for kind, pattern in self._patterns:
-            match = pattern.fullmatch(sentence)
-            if match:
-                statement = self._built(kind, match)
-                return Not(statement) if match.groupdict().get("no") else statement
+    def _simple(self, template: str) -> Statement | None:
+        for kind, pattern in _COMPILED.items():
+            match = pattern.fullmatch(template)
+            if match is None:
+                continue
+            groups = match.groupdict()
+            timed = bool(groups.get("time")) if kind in _TIMED else bool(groups.get("once"))
+            if timed != self._timed and (kind in _TIMED or kind == "together"):
+                continue
+            if not self._timed and kind in ("when", "moved", "carried"):
+                continue
+            statement = _built(kind, groups)
+            return Not(statement) if groups.get("no") else statement
         return None
-
-    def _built(self, kind: str, match: re.Match[str]) -> Statement:
-        scenario, groups = self.scenario, {k: v for k, v in match.groupdict().items() if v is not None}
-        ref = self._ref(groups["ref"]) if "ref" in groups else Ref("boddy")
-        second = self._ref(groups["second"]) if "second" in groups else Ref("boddy")
-        room = scenario.rooms.index(groups["room"]) if "room" in groups else 0
-        origin = scenario.rooms.index(groups["origin"]) if "origin" in groups else 0
-        time = scenario.times.index(groups["time"]) if "time" in groups else 0
-        match kind:
-            case "at":
-                return At(ref, room, time)
-            case "same":
-                return SameRoom(ref, second, time)
-            case "beside":
-                return Beside(ref, cast(Direction, groups["direction"]), second, time)
-            case "together":
-                return Together(ref, second, room)
-            case "motive":
-                return HasMotive(ref.index, scenario.motives.index(groups["motive"]))
-            case "by":
-                return MurderedBy(ref)
-            case "with":
-                return KilledWith(ref.index)
-            case "in":
-                return MurderedIn(room)
-            case "moved":
-                return Moved(ref, origin, room, time)
-            case "carried":
-                return Carried(ref, second, origin, room, time)
-            case _:
-                return MurderedAt(time)
 
     def question(self, sentence: str) -> Question | None:
         """What `sentence` asks, or None where the grammar does not know it."""
-        fixed: dict[str, Question] = {
-            "Who murdered Mr. Boddy?": Question("murderer"),
-            "What weapon did the murderer use?": Question("weapon"),
-            "Where was the murder committed?": Question("room"),
-            "When did the murder occur?": Question("time"),
-            "Why did the murderer do it?": Question("motive"),
-        }
-        if sentence in fixed:
-            return fixed[sentence]
-        if match := self._where.fullmatch(sentence):
-            time = self.scenario.times.index(match["time"]) if self.scenario.times else 0
-            return Question("where", self._ref(match["ref"]), time)
-        if match := self._motive_of.fullmatch(sentence):
-            return Question("motive_of", self._ref(match["ref"]))
-        if match := self._suspect_of.fullmatch(sentence):
-            return Question("suspect_of", Ref("motive", self.scenario.motives.index(match["motive"])))
+        if sentence in _FIXED_QUESTIONS:
+            return _FIXED_QUESTIONS[sentence]
+        template = self._template(sentence.strip())
+        if match := _WHERE.fullmatch(template):
+            known = bool(match["time"]) == self._timed
+            return Question("where", _ref(match["ref"]), _index(match["time"])) if known else None
+        if match := _MOTIVE_OF.fullmatch(template):
+            return Question("motive_of", Ref("suspect", _index(match["suspect"])))
+        if match := _SUSPECT_OF.fullmatch(template):
+            return Question("suspect_of", Ref("motive", _index(match["motive"])))
         return None
 
     def find(self, text: str) -> Iterator[Found]:
         """The statements in `text`, in order; one that a joint continues into something unknown is left out."""
-        atoms = list(self._atom.finditer(text))
+        pieces: list[str] = []
+        offsets: list[int] = []
+        done = 0
+        for match in self._names.finditer(text):
+            pieces += (text[done : match.start()].translate(_PRIVATE), self._tokens[match.group()])
+            offsets += (*range(done, match.start()), match.start(), match.end() - 1)
+            done = match.end()
+        template = "".join((*pieces, text[done:].translate(_PRIVATE)))
+        offsets += range(done, len(text))
+        atoms = list(_ATOM.finditer(template))
         i = 0
         while i < len(atoms):
             atom = atoms[i]
             i += 1
-            joint = next((j for j in _JOINTS if text.startswith(j[0], atom.end())), None)
-            if joint is None:
-                statement = self._simple(atom.group())
-                if statement is not None:
-                    yield Found(statement, atom.start(), atom.end())
-                continue
-            if i < len(atoms) and atoms[i].start() == atom.end() + len(joint[0]):
-                first, second = self._simple(atom.group()), self._simple(atoms[i].group())
-                if first is not None and second is not None:
-                    yield Found(joint[1](first, second), atom.start(), atoms[i].end())
-                i += 1
+            joint = next((j for j in _JOINTS if template.startswith(j[0], atom.end())), None)
+            end, statement = atom.end(), self._simple(atom.group())
+            if joint is not None:
+                both = i < len(atoms) and atoms[i].start() == atom.end() + len(joint[0])
+                second = self._simple(atoms[i].group()) if both else None
+                statement = None if statement is None or second is None else joint[1](statement, second)
+                end = atoms[i].end() if both else end
+                i += both
+            if statement is not None:
+                yield Found(statement, offsets[atom.start()], offsets[end - 1] + 1)
 
 
-@lru_cache(maxsize=256)
+def _built(kind: str, groups: dict[str, str | None]) -> Statement:
+    ref, second = _ref(groups.get("ref") or "Mr. Boddy"), _ref(groups.get("second") or "Mr. Boddy")
+    room, origin, time = (_index(groups.get(name)) for name in ("room", "origin", "time"))
+    match kind:
+        case "at":
+            return At(ref, room, time)
+        case "same":
+            return SameRoom(ref, second, time)
+        case "beside":
+            return Beside(ref, cast(Direction, groups["direction"]), second, time)
+        case "together" | "never":
+            return Together(ref, second, room)
+        case "motive":
+            return HasMotive(ref.index, _index(groups["motive"]))
+        case "by":
+            return MurderedBy(ref)
+        case "with":
+            return KilledWith(_index(groups["weapon"]))
+        case "in":
+            return MurderedIn(room)
+        case "moved":
+            return Moved(ref, origin, room, time)
+        case "carried":
+            return Carried(ref, second, origin, room, time)
+        case _:
+            return MurderedAt(time)
+
+
+@lru_cache(maxsize=1024)
 def grammar_of(scenario: Scenario) -> Grammar:
-    """The grammar of `scenario`, compiled once."""
+    """The grammar of `scenario`, prepared once."""
     return Grammar(scenario)

@@ -64,7 +64,7 @@ def read_formal(prompt: str) -> Reading:
             continue
         if form.get(letter) != question.answer_type:
             raise BadInputError(
-                f"puzzle text, answer format of {letter}", str(form.get(letter)), f"{question.answer_type} for {sentence!r}"
+                f"prompt, answer format of {letter}", str(form.get(letter)), f"{question.answer_type} for {sentence!r}"
             )
         asked[0 if position <= len(sections.questions) else 1].append(question)
     return Reading(FormalPuzzle(sections.scenario, tuple(clues), tuple(asked[0]), tuple(asked[1])), tuple(unread))

@@ -57,13 +57,11 @@ def cut(prompt: str) -> Sections:
         if heading in after:
             return after[heading]
         if needed:
-            raise BadInputError("puzzle text", "a part is missing", f"a paragraph that reads {heading!r}")
+            raise BadInputError("prompt", "a part is missing", f"a paragraph that reads {heading!r}")
         return ""
 
     if WEAPONS_HEADING not in stripped or stripped.index(WEAPONS_HEADING) < 1:
-        raise BadInputError(
-            "puzzle text", "a part is missing", f"suspects, then a paragraph that reads {WEAPONS_HEADING!r}"
-        )
+        raise BadInputError("prompt", "a part is missing", f"suspects, then a paragraph that reads {WEAPONS_HEADING!r}")
     suspects = _bullets(blocks[stripped.index(WEAPONS_HEADING) - 1], "suspects")
     rooms = tuple(re.sub(r"^\d+\. ", "", line.strip()) for line in part(ROOMS_HEADING).splitlines())
     motives, counts = _motives(
@@ -91,10 +89,10 @@ def cut(prompt: str) -> Sections:
 def _bullets(block: str, what: str) -> tuple[str, ...]:
     lines = [line.strip() for line in block.splitlines()]
     if not lines or not all(line.startswith(("• ", "- ", "* ")) for line in lines):
-        raise BadInputError(f"puzzle text, {what}", repr(block[:80]), "a list with one item a line")
+        raise BadInputError(f"prompt, {what}", repr(block[:80]), "a list with one item a line")
     items = tuple(line[2:].strip() for line in lines)
     if len(set(items)) != len(items):
-        raise BadInputError(f"puzzle text, {what}", "an item stands twice", "distinct items")
+        raise BadInputError(f"prompt, {what}", "an item stands twice", "distinct items")
     return items
 
 
@@ -107,16 +105,14 @@ def _motives(unique: str, shared: str, suspects: int) -> tuple[tuple[str, ...], 
     if unique:
         names = _bullets(unique, "motives")
         if len(names) != suspects:
-            raise BadInputError("puzzle text, motives", f"{len(names)} motives", f"one for each of {suspects} suspects")
+            raise BadInputError("prompt, motives", f"{len(names)} motives", f"one for each of {suspects} suspects")
         return names, (1,) * len(names)
     if not shared:
         return (), ()
     matches = [_COUNTED.fullmatch(item) for item in _bullets(shared, "motives")]
     counts = tuple(int(match.group(2)) for match in matches if match)
     if len(counts) != len(matches) or sum(counts) != suspects:
-        raise BadInputError(
-            "puzzle text, motives", repr(shared[:120]), f"motives with counts that add up to {suspects}"
-        )
+        raise BadInputError("prompt, motives", repr(shared[:120]), f"motives with counts that add up to {suspects}")
     return tuple(match.group(1) for match in matches if match), counts
 
 
@@ -125,5 +121,5 @@ def _columns(board: str, rooms: int) -> int:
     numbers = [cell.strip() for row in rows for cell in row if cell.strip() != "-"]
     regular = rows and all(len(row) == len(rows[0]) for row in rows)
     if not regular or [int(n) if n.isdigit() else -1 for n in numbers] != list(range(1, rooms + 1)):
-        raise BadInputError("puzzle text, board", repr(board[:120]), f"a map of the rooms 1 to {rooms}, row by row")
+        raise BadInputError("prompt, board", repr(board[:120]), f"a map of the rooms 1 to {rooms}, row by row")
     return len(rows[0])

@@ -233,7 +233,8 @@ def formal_digest(puzzle: FormalPuzzle, unread: tuple[str, ...] = ()) -> str:
         "columns": scenario.columns,
         "times": list(scenario.times),
         "motives": sorted(zip(scenario.motives, scenario.motive_counts, strict=True)),
-        "clues": sorted(write_statement(scenario, _canonical(scenario, clue)) for clue in puzzle.clues) + sorted(unread),
+        "clues": sorted(write_statement(scenario, _canonical(scenario, clue)) for clue in puzzle.clues)
+        + sorted(unread),
     }
     return hashlib.sha256(json.dumps(content, sort_keys=True).encode()).hexdigest()
 

@@ -1,6 +1,7 @@
 """Both graders on strings with hand-counted grades, and on any text at all."""
 
 import time
+from dataclasses import replace
 
 import pytest
 from hypothesis import given
@@ -10,7 +11,6 @@ from stages.puzzles import environment
 from stages.puzzles.answers import write_answer
 from stages.puzzles.grading import grade
 from stages.puzzles.published import read_puzzles
-from stages.puzzles.puzzle import Puzzle
 from tests.unit.puzzles.cases import FIVE_LETTERS, VAL
 
 PERFECT = "A. Miss Peach\nB. Rope\nC. Lounge\nD. 11:30 PM\nE. Fear"
@@ -69,8 +69,8 @@ def test_strict_reads_times(clock: str) -> None:
 
 def test_a_leading_zero_of_a_time_does_not_matter() -> None:
     assert not grade("D. 12:00 AM", FIVE_LETTERS).answers["D"].correct
-    early = Puzzle(**{**FIVE_LETTERS.__dict__, "prompt": FIVE_LETTERS.prompt.replace("11:30 PM", "01:30 AM")})
-    early = Puzzle(**{**early.__dict__, "solution": {**early.solution, "D": "01:30 AM"}})
+    early = replace(FIVE_LETTERS, prompt=FIVE_LETTERS.prompt.replace("11:30 PM", "01:30 AM"))
+    early = replace(early, solution={**early.solution, "D": "01:30 AM"})
     assert grade("D. 1:30 AM", early).answers["D"].correct
 
 
@@ -87,7 +87,9 @@ def test_what_stands_before_the_answers_does_not_matter(reasoning: str) -> None:
     assert grade(reasoning + "\n" + PERFECT, FIVE_LETTERS, "strict").exact
 
 
-@pytest.mark.parametrize("piece", ["A. ", "A.", "A. a", " ", "*", "A**", "11:30 ", "Miss Peach ", "\ud800A. ", "A. Miss Peach B. Rope "])
+@pytest.mark.parametrize(
+    "piece", ["A. ", "A.", "A. a", " ", "*", "A**", "11:30 ", "Miss Peach ", "\ud800A. ", "A. Miss Peach B. Rope "]
+)
 @pytest.mark.parametrize("grader", ["strict", "published"])
 def test_linear_time(piece: str, grader: str) -> None:
     """Eight times the text takes about eight times as long, and a megabyte well under a second or so."""

@@ -57,10 +57,10 @@ def random_statement(shape: Shape, rng: random.Random, depth: int = 0) -> Statem
         KilledWith(weapon.index),
         MurderedBy(suspect),
         MurderedIn(room),
-        MurderedAt(time),
     ]
     if shape.times > 1:
         later = rng.randrange(1, shape.times)
+        options.append(MurderedAt(time))
         options += [Moved(first, room, other, later), Carried(suspect, weapon, room, other, later)]
         options += [Carried(Ref("murderer"), Ref("murder_weapon"), room, other, later)]
     if shape.motive_counts:

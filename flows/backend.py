@@ -1,0 +1,134 @@
+"""The Prefect server behind a command: the one the user named, or one of the command's own that ends with it.
+
+Prefect can start a server by itself, but waits for it idly, shares Ctrl-C with it and leaves it behind when killed. Here
+the server starts while the command is still importing, in a session of its own, under the guard that engines have.
+"""
+
+import os
+import signal
+import socket
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from types import TracebackType
+from typing import Self
+
+from artifacts.errors import DeerstalkerError
+from stages.sampling import guard
+
+_START_TIMEOUT_S = 120.0
+_DRAIN_TIMEOUT_S = 5.0
+_STOP_TIMEOUT_S = 10.0
+_TAIL_CHARACTERS = 1500
+
+
+class Backend:
+    """A Prefect API that flows report to.
+
+    Entering starts a local server, without waiting for it, unless PREFECT_API_URL names one; leaving ends it.
+    Prefect is to be imported inside, not before.
+
+    Args:
+        log: File for the local server's output.
+    """
+
+    def __init__(self, log: Path) -> None:
+        self.log = log
+        self._process: subprocess.Popen[bytes] | None = None
+        self._lifeline = -1
+        self._address = ("127.0.0.1", 0)
+
+    def __enter__(self) -> Self:
+        if not os.environ.get("PREFECT_API_URL"):
+            self._start()
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        if self._process is None:
+            return
+        del os.environ["PREFECT_API_URL"]
+        self._process.send_signal(signal.SIGTERM)
+        os.close(self._lifeline)
+        try:
+            self._process.wait(_STOP_TIMEOUT_S)
+        except subprocess.TimeoutExpired:
+            os.killpg(self._process.pid, signal.SIGKILL)
+            self._process.wait()
+        self._process = None
+
+    @contextmanager
+    def ready(self) -> Iterator[None]:
+        """Waits until flows can run, and at the end until everything they reported has arrived.
+
+        Raises:
+            DeerstalkerError: The local server does not start.
+        """
+        if self._process is None:
+            yield
+            return
+        self._wait(self._process)
+        from prefect.settings import PREFECT_FLOWS_HEARTBEAT_FREQUENCY, temporary_settings
+
+        # A heartbeat costs a second at the end of each run, and nobody watches for it on a server of our own.
+        with temporary_settings(updates={PREFECT_FLOWS_HEARTBEAT_FREQUENCY: None}):
+            try:
+                yield
+            finally:
+                _drain()
+
+    def _start(self) -> None:
+        self.log.parent.mkdir(parents=True, exist_ok=True)
+        scratch = tempfile.mkdtemp(prefix="deerstalker-server-")
+        lifeline_read, self._lifeline = os.pipe()
+        with socket.create_server(self._address) as listener, self.log.open("wb") as log:
+            self._address = listener.getsockname()
+            script = str(Path(__file__).with_name("server_process.py"))
+            environment = {**os.environ, "PREFECT_SERVER_UI_ENABLED": "false"}
+            environment.pop("PYTHONDONTWRITEBYTECODE", None)  # without cached bytecode a start takes 8 s more
+            self._process = subprocess.Popen(
+                [
+                    *(sys.executable, "-I", guard.__file__, str(lifeline_read), scratch),
+                    *(sys.executable, "-P", script, str(listener.fileno())),
+                ],
+                stdin=subprocess.DEVNULL,
+                stdout=log,
+                stderr=subprocess.STDOUT,
+                env=environment,
+                pass_fds=(lifeline_read, listener.fileno()),
+                start_new_session=True,
+            )
+        os.close(lifeline_read)
+        os.environ["PREFECT_API_URL"] = f"http://{self._address[0]}:{self._address[1]}/api"
+
+    def _wait(self, process: subprocess.Popen[bytes]) -> None:
+        import httpx
+
+        url = os.environ["PREFECT_API_URL"] + "/health"
+        deadline = time.monotonic() + _START_TIMEOUT_S
+        while time.monotonic() < deadline and process.poll() is None:
+            try:
+                if httpx.get(url, timeout=0.5, trust_env=False).is_success:
+                    return
+            except httpx.TransportError:
+                time.sleep(0.05)
+        tail = self.log.read_text(errors="replace")[-_TAIL_CHARACTERS:].strip()
+        raise DeerstalkerError(
+            "local Prefect server",
+            f"not ready after {_START_TIMEOUT_S:.0f} s" if process.poll() is None else f"ended with {process.poll()}",
+            "a server that starts",
+            f"see {self.log}, or name a running one in PREFECT_API_URL. Its last words:\n{tail}",
+        )
+
+
+def _drain() -> None:
+    from prefect.events.worker import EventsWorker
+    from prefect.logging.handlers import APILogWorker
+
+    APILogWorker.drain_all(timeout=_DRAIN_TIMEOUT_S)
+    EventsWorker.drain_all(timeout=_DRAIN_TIMEOUT_S)

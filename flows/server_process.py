@@ -1,0 +1,11 @@
+"""The process of a local Prefect server; run as a script with a listening socket: `python server_process.py FD`."""
+
+import socket
+import sys
+
+import uvicorn
+from prefect.server.api.server import create_app
+
+if __name__ == "__main__":
+    config = uvicorn.Config(create_app(), log_level="error", lifespan="on", timeout_graceful_shutdown=1)
+    uvicorn.Server(config).run(sockets=[socket.socket(fileno=int(sys.argv[1]))])

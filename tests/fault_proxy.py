@@ -1,0 +1,114 @@
+"""An HTTP proxy in front of one real server that spoils some answers on purpose."""
+
+import http.client
+import random
+import threading
+from collections import Counter
+from collections.abc import Callable, Generator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from urllib.parse import urlsplit
+
+FAULTS = ("slow_down", "internal_error", "reset", "lost_answer", "truncated", "duplicate")
+"""Refused with 503 or 500, cut off before or after delivery, answered in part, delivered twice."""
+
+_SLOW_DOWN = b"<?xml version='1.0'?><Error><Code>SlowDown</Code><Message>reduce your request rate</Message></Error>"
+
+
+@dataclass
+class FaultProxy:
+    """A running proxy.
+
+    Attributes:
+        url: Its endpoint.
+        choose: Called for each request with its method and path; returns a fault or None.
+        injected: How often each fault was injected.
+    """
+
+    url: str
+    choose: Callable[[str, str], str | None]
+    injected: Counter[str] = field(default_factory=Counter[str])
+
+
+def at_random(share: float, seed: int, faults: Sequence[str] = FAULTS) -> Callable[[str, str], str | None]:
+    """Returns a choice that spoils a share of the requests."""
+    generator, lock = random.Random(seed), threading.Lock()
+
+    def choose(method: str, path: str) -> str | None:
+        with lock:
+            return generator.choice(faults) if generator.random() < share else None
+
+    return choose
+
+
+@contextmanager
+def fault_proxy(upstream: str, choose: Callable[[str, str], str | None]) -> Generator[FaultProxy]:
+    """Runs a proxy to `upstream` for the length of a with block."""
+    target = urlsplit(upstream)
+    proxy = FaultProxy("", choose)
+
+    class Handler(BaseHTTPRequestHandler):
+        protocol_version = "HTTP/1.1"
+
+        def handle_any(self) -> None:
+            body = self.rfile.read(int(self.headers.get("Content-Length") or 0))
+            fault = proxy.choose(self.command, self.path)
+            if fault:
+                proxy.injected[fault] += 1
+            if fault == "slow_down":
+                return self._answer(503, [("Content-Type", "application/xml")], _SLOW_DOWN)
+            if fault == "internal_error":
+                return self._answer(500, [], b"")
+            if fault == "not_found":
+                return self._answer(404, [], b"")
+            if fault == "reset":
+                self.close_connection = True
+                return None
+            status, headers, answer = self._forward(body)
+            if fault == "duplicate":
+                status, headers, answer = self._forward(body)
+            if fault == "lost_answer":
+                self.close_connection = True
+                return None
+            return self._answer(status, headers, answer, cut=fault == "truncated")
+
+        def _forward(self, body: bytes) -> tuple[int, list[tuple[str, str]], bytes]:
+            connection = http.client.HTTPConnection(target.hostname or "", target.port, timeout=60)
+            try:
+                headers = {name: value for name, value in self.headers.items() if name.lower() != "expect"}
+                connection.request(self.command, self.path, body, headers)
+                answer = connection.getresponse()
+                return answer.status, answer.getheaders(), answer.read()
+            finally:
+                connection.close()
+
+        def _answer(self, status: int, headers: list[tuple[str, str]], body: bytes, *, cut: bool = False) -> None:
+            self.send_response_only(status)
+            for name, value in headers:
+                if name.lower() not in ("content-length", "transfer-encoding", "connection"):
+                    self.send_header(name, value)
+            head = self.command == "HEAD" and status == 200
+            announced = next((v for n, v in headers if n.lower() == "content-length"), "0") if head else str(len(body))
+            self.send_header("Content-Length", announced)
+            self.end_headers()
+            if cut and body:
+                self.close_connection = True
+                body = body[: len(body) // 2]
+            self.wfile.write(body)
+
+        do_GET = do_PUT = do_POST = do_DELETE = do_HEAD = handle_any
+
+        def log_message(self, format: str, *args: object) -> None:
+            del format, args
+
+    server = ThreadingHTTPServer(("127.0.0.1", 0), Handler)
+    server.daemon_threads = True
+    proxy.url = f"http://127.0.0.1:{server.server_address[1]}"
+    thread = threading.Thread(target=server.serve_forever, kwargs={"poll_interval": 0.05}, daemon=True)
+    thread.start()
+    try:
+        yield proxy
+    finally:
+        server.shutdown()
+        server.server_close()
