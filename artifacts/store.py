@@ -174,7 +174,7 @@ class Store:
         sha256, size_bytes = hashlib.sha256(), 0
         try:
             local.parent.mkdir(parents=True, exist_ok=True)
-            with open(temporary, "xb") as stream:
+            with temporary.open("xb") as stream:
                 for chunk in self._backend.chunks(key):
                     stream.write(chunk)
                     sha256.update(chunk)
@@ -185,9 +185,10 @@ class Store:
             if found != expect:
                 remedy = "the stored file was changed or damaged: make the artifact again or restore the file"
                 raise IntegrityError(f"{key} in {self.url}", str(found), str(expect), remedy)
-            os.replace(temporary, local)
+            temporary.replace(local)
         except OSError as error:
-            raise StoreError(str(local), f"cannot be written: {error.strerror}", "", "check space and rights") from error
+            found = f"cannot be written: {error.strerror}"
+            raise StoreError(str(local), found, "", "check space and rights") from error
         finally:
             with suppress(OSError):
                 temporary.unlink()

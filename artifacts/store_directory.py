@@ -38,8 +38,7 @@ class DirectoryBackend:
     parallel_transfers = 4
 
     def __init__(self, root: Path, *, writable: bool) -> None:
-        self._root = Path(os.path.abspath(root))
-        self._base = f"{self._root}/"
+        self._root = root.absolute()
         self.url = self._root.as_uri()
         if self._root.exists() and not self._root.is_dir():
             raise BadInputError(self.url, "a file", "a folder", "name a folder for the store")
@@ -53,19 +52,19 @@ class DirectoryBackend:
                 pass
 
     def read(self, key: str) -> bytes:
-        with self._failures(key, reading=True), open(self._base + key, "rb", buffering=0) as stream:
+        with self._failures(key, reading=True), (self._root / key).open("rb", buffering=0) as stream:
             return stream.readall()
 
     def write(self, key: str, data: bytes) -> None:
-        path = Path(self._base + key)
+        path = self._root / key
         with self._failures(key), self._temporary(path) as (temporary, stream):
             stream.write(data)
             _synchronise(stream)
-            os.replace(temporary, path)
+            temporary.replace(path)
             _synchronise_folder(path.parent)
 
     def create(self, key: str, data: bytes) -> bool:
-        path = Path(self._base + key)
+        path = self._root / key
         if path.is_file():
             return False
         with self._failures(key), self._temporary(path) as (temporary, stream):
@@ -88,35 +87,35 @@ class DirectoryBackend:
         return True
 
     def size(self, key: str) -> int:
-        path = self._base + key
+        path = self._root / key
         with self._failures(key, reading=True):
-            status = os.stat(path)
+            status = path.stat()
             if stat.S_ISDIR(status.st_mode):
-                raise IsADirectoryError(errno.EISDIR, "a folder", path)
+                raise IsADirectoryError(errno.EISDIR, "a folder", str(path))
             return status.st_size
 
     def keys(self, prefix: str) -> list[str]:
-        top = self._base + prefix if prefix else str(self._root)
+        top = self._root / prefix
         with self._failures(prefix or self.url):
             if not self._root.is_dir():
                 raise FileNotFoundError(errno.ENOENT, "the store's folder is gone")
-            if os.path.isfile(top):
+            if top.is_file():
                 return [prefix]
-            return sorted(path[len(self._base) :] for path in _files_below(top))
+            return sorted(path[len(str(self._root)) + 1 :] for path in _files_below(str(top)))
 
     def remove(self, keys: list[str]) -> None:
         folders: set[Path] = set()
         for key in keys:
-            path = Path(self._base + key)
+            path = self._root / key
             with self._failures(key), suppress(FileNotFoundError, NotADirectoryError):
-                os.unlink(path)
+                path.unlink()
             folders.update(parent for parent in path.parents if len(parent.parts) > len(self._root.parts))
         for folder in sorted(folders, key=lambda folder: -len(folder.parts)):
             with suppress(OSError):  # not empty, or gone: either is fine
                 folder.rmdir()
 
     def send(self, local: Path, key: str, progress: Progress) -> FileDigest:
-        path, sha256, size_bytes = Path(self._base + key), hashlib.sha256(), 0
+        path, sha256, size_bytes = self._root / key, hashlib.sha256(), 0
         if path.exists() and path.samefile(local):  # written in place through local_path
             for chunk in self.chunks(key):
                 sha256.update(chunk)
@@ -124,46 +123,46 @@ class DirectoryBackend:
                 progress(len(chunk))
             return FileDigest(sha256.hexdigest(), size_bytes)
         with self._failures(key), self._temporary(path) as (temporary, stream):
-            with open(local, "rb", buffering=0) as source:
+            with local.open("rb", buffering=0) as source:
                 while chunk := source.read(CHUNK_BYTES):
                     stream.write(chunk)
                     sha256.update(chunk)
                     size_bytes += len(chunk)
                     progress(len(chunk))
             _synchronise(stream)
-            os.replace(temporary, path)
+            temporary.replace(path)
             _synchronise_folder(path.parent)
         return FileDigest(sha256.hexdigest(), size_bytes)
 
     def chunks(self, key: str) -> Iterator[bytes]:
-        with self._failures(key, reading=True), open(self._base + key, "rb", buffering=0) as stream:
+        with self._failures(key, reading=True), (self._root / key).open("rb", buffering=0) as stream:
             while chunk := stream.read(CHUNK_BYTES):
                 yield chunk
 
     def local_path(self, key: str) -> Path | None:
-        return Path(self._base + key)
+        return self._root / key
 
     @contextmanager
-    def _temporary(self, path: Path) -> Generator[tuple[str, IO[bytes]]]:
+    def _temporary(self, path: Path) -> Generator[tuple[Path, IO[bytes]]]:
         """Opens a fresh file beside `path` and removes it afterwards unless it was renamed."""
-        temporary = f"{path.parent}/{TEMPORARY_PREFIX}{os.getpid()}-{secrets.token_hex(8)}"
-        stream = None
-        for _ in range(_FOLDER_ATTEMPTS):  # a folder can vanish again while someone else removes the last file in it
-            try:
-                stream = open(temporary, "xb")
-                break
-            except FileNotFoundError:
-                if not self._root.is_dir():
-                    raise
-                path.parent.mkdir(parents=True, exist_ok=True)
-        if stream is None:
-            raise FileNotFoundError(errno.ENOENT, "its folder is removed again and again", temporary)
+        temporary = path.parent / f"{TEMPORARY_PREFIX}{os.getpid()}-{secrets.token_hex(8)}"
+        stream = self._created(temporary)
         try:
             with stream:
                 yield temporary, stream
         finally:
             with suppress(FileNotFoundError):
-                os.unlink(temporary)
+                temporary.unlink()
+
+    def _created(self, path: Path) -> IO[bytes]:
+        for _ in range(_FOLDER_ATTEMPTS):  # a folder can vanish again while someone else removes the last file in it
+            try:
+                return path.open("xb")
+            except FileNotFoundError:
+                if not self._root.is_dir():
+                    raise
+                path.parent.mkdir(parents=True, exist_ok=True)
+        raise FileNotFoundError(errno.ENOENT, "its folder is removed again and again", str(path))
 
     @contextmanager
     def _failures(self, where: str, *, reading: bool = False) -> Generator[None]:

@@ -55,7 +55,7 @@ def check_key(key: str) -> str:
         if segment in ("", ".", "..") or not _SEGMENT.fullmatch(segment) or len(segment) > _MAX_SEGMENT_BYTES:
             raise BadInputError(f"key {key!r}", f"segment {segment[:80]!r}", "", remedy)
         if segment.startswith(TEMPORARY_PREFIX):
-            raise BadInputError(f"key {key!r}", f"segment {segment!r}", "", "that beginning is kept for unfinished writes")
+            raise BadInputError(f"key {key!r}", f"segment {segment!r}", "", "such names are kept for unfinished writes")
     return key
 
 

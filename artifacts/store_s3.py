@@ -112,7 +112,7 @@ class S3Backend:
         stored_bytes = self.size(key)
         if stored_bytes != digest.size_bytes:
             found = f"{stored_bytes} bytes after the upload"
-            raise IntegrityError(self._s3.place(key), found, f"{digest.size_bytes} bytes", "someone else wrote that key")
+            raise IntegrityError(self._s3.place(key), found, f"{digest.size_bytes} bytes", "someone else wrote it")
         return digest
 
     def chunks(self, key: str) -> Iterator[bytes]:
@@ -168,7 +168,7 @@ class S3Backend:
         futures: list[Future[dict[str, Any]]] = []
         try:
             with ThreadPoolExecutor(self.parallel_transfers, thread_name_prefix="store-put") as pool:
-                with open(local, "rb", buffering=0) as stream:
+                with local.open("rb", buffering=0) as stream:
                     while data := stream.read(part_bytes):
                         self._in_flight.acquire()
                         if any(future.done() and future.exception() for future in futures):

@@ -15,15 +15,41 @@ _log = logging.getLogger("deerstalker.store")
 ResultT = TypeVar("ResultT")
 
 _PASSING_CODES = frozenset(
-    "SlowDown RequestTimeout InternalError ServiceUnavailable Throttling ThrottlingException TooManyRequests "
-    "RequestLimitExceeded OperationAborted ConditionalRequestConflict BadDigest IncompleteBody "
-    "XAmzContentSHA256Mismatch XAmzContentChecksumMismatch".split()
+    {
+        "SlowDown",
+        "RequestTimeout",
+        "InternalError",
+        "ServiceUnavailable",
+        "Throttling",
+        "ThrottlingException",
+        "TooManyRequests",
+        "RequestLimitExceeded",
+        "OperationAborted",
+        "ConditionalRequestConflict",
+        "BadDigest",
+        "IncompleteBody",
+        "XAmzContentSHA256Mismatch",
+        "XAmzContentChecksumMismatch",
+    }
 )
 _REFUSED_CODES = frozenset(
-    "AccessDenied AccountProblem AllAccessDisabled ExpiredToken InvalidAccessKeyId InvalidToken InvalidSecurity "
-    "NotSignedUp RequestTimeTooSkewed SignatureDoesNotMatch TokenRefreshRequired 401 403".split()
+    {
+        "AccessDenied",
+        "AccountProblem",
+        "AllAccessDisabled",
+        "ExpiredToken",
+        "InvalidAccessKeyId",
+        "InvalidToken",
+        "InvalidSecurity",
+        "NotSignedUp",
+        "RequestTimeTooSkewed",
+        "SignatureDoesNotMatch",
+        "TokenRefreshRequired",
+        "401",
+        "403",
+    }
 )
-_FULL_CODES = frozenset("InsufficientStorage XMinioStorageFull QuotaExceeded 507".split())
+_FULL_CODES = frozenset({"InsufficientStorage", "XMinioStorageFull", "QuotaExceeded", "507"})
 _FIRST_DELAY_S, _LONGEST_DELAY_S = 0.1, 5.0
 
 
@@ -83,7 +109,6 @@ def translate(error: BaseException, where: str) -> DeerstalkerError:
     from botocore.exceptions import (
         BotoCoreError,
         ClientError,
-        ConnectionError,
         CredentialRetrievalError,
         HTTPClientError,
         IncompleteReadError,
@@ -92,6 +117,7 @@ def translate(error: BaseException, where: str) -> DeerstalkerError:
         ResponseStreamingError,
         SSLError,
     )
+    from botocore.exceptions import ConnectionError as UnconnectedError
     from botocore.parsers import ResponseParserError
 
     cause = error if isinstance(error, ClientError) else error.__cause__
@@ -102,7 +128,7 @@ def translate(error: BaseException, where: str) -> DeerstalkerError:
         return StoreError(where, "no complete credentials", "an access key and its secret", remedy)
     if isinstance(error, SSLError):
         return StoreError(where, _line(error), "a certificate that is trusted", "check the endpoint or AWS_CA_BUNDLE")
-    passing = (ConnectionError, CredentialRetrievalError, HTTPClientError, IncompleteReadError, ResponseStreamingError)
+    passing = (UnconnectedError, CredentialRetrievalError, HTTPClientError, IncompleteReadError, ResponseStreamingError)
     if isinstance(error, (*passing, ResponseParserError)):
         return TransientError(where, _line(error))
     if isinstance(error, BotoCoreError):
@@ -117,14 +143,16 @@ def _translate_answer(cause: Any, where: str) -> DeerstalkerError:
     found = f"{code} (HTTP {status}){': ' + message if message else ''}"
     if code in _FULL_CODES or status == 507:
         return StoreError(where, f"no space left: {found}", "", "free space or prune old runs, then retry")
-    if code in _PASSING_CODES or status in (408, 425, 429) or status >= 500 and status != 501:
+    if code in _PASSING_CODES or status in (408, 425, 429) or (status >= 500 and status != 501):
         return TransientError(where, found)
     if code == "NoSuchKey":
         return MissingKeyError(where, "no such key")
     if code in ("NoSuchBucket", "InvalidBucketName"):
-        return StoreError(where, f"no such bucket: {found}", "an existing bucket", "check its name or create it yourself")
+        return StoreError(where, f"no such bucket: {found}", "an existing bucket", "check its name or create it")
     if code in _REFUSED_CODES or status in (401, 403):
-        return StoreError(where, f"refused: {found}", "accepted credentials", "check or renew the credentials and rights")
+        return StoreError(
+            where, f"refused: {found}", "accepted credentials", "renew the credentials or check their rights"
+        )
     return StoreError(where, found, "", "check the endpoint, bucket and rights")
 
 
@@ -164,7 +192,7 @@ def with_retries(action: Callable[[], ResultT], where: str, *, retry_for_s: floa
             raise failure from (cause if cause is not failure else cause.__cause__)
         if attempt >= at_least and time.monotonic() - started + delay_s > retry_for_s:
             found = f"{failure.found} (attempt {attempt}, after {time.monotonic() - started:.1f} s)"
-            raise TransientError(failure.where, found, failure.expected, "retry when the store answers again") from cause
+            raise TransientError(failure.where, found, failure.expected, "retry when it answers again") from cause
         _log.info("%s: %s; attempt %d, again in %.1f s", where, failure.found, attempt, delay_s)
         time.sleep(delay_s)
 

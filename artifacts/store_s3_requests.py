@@ -85,7 +85,7 @@ class S3Requests:
         more = {"ContinuationToken": token} if token else {}
         page = self.call("list_objects_v2", Prefix=self.prefix + prefix, MaxKeys=limit, **more)
         if page.get("Name") != self.bucket:
-            raise StoreError(self.url, "an answer that is no listing of the bucket", "an S3 endpoint", "check its address")
+            raise StoreError(self.url, "an answer that is no listing of it", "an S3 endpoint", "check its address")
         next_token = page.get("NextContinuationToken") if page.get("IsTruncated") else None
         if page.get("IsTruncated") and not next_token and limit > 1:
             raise StoreError(self.url, "a listing cut short without a way to continue", "", "check the endpoint")

@@ -54,12 +54,12 @@ class Backend:
             return
         del os.environ["PREFECT_API_URL"]
         self._process.send_signal(signal.SIGTERM)
-        os.close(self._lifeline)
         try:
             self._process.wait(_STOP_TIMEOUT_S)
         except subprocess.TimeoutExpired:
             os.killpg(self._process.pid, signal.SIGKILL)
             self._process.wait()
+        os.close(self._lifeline)
         self._process = None
 
     @contextmanager

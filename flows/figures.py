@@ -34,6 +34,7 @@ class IterationFigures:
 
     number: int
     reward: float | None
+    reward_spread: float | None
     train_accuracy: float | None
     sampled: Measurement | None
     greedy: Measurement | None
@@ -76,6 +77,7 @@ def iteration_figures(record: IterationRecord) -> IterationFigures:
     return IterationFigures(
         number=record.number,
         reward=grades.get("reward/mean"),
+        reward_spread=grades.get("reward/std_within_group"),
         train_accuracy=grades.get("accuracy/mean"),
         sampled=measurement(report, "sampled"),
         greedy=measurement(report, "greedy"),

@@ -97,9 +97,9 @@ def fault_proxy(upstream: str, choose: Callable[[str, str], str | None]) -> Gene
                 body = body[: len(body) // 2]
             self.wfile.write(body)
 
-        do_GET = do_PUT = do_POST = do_DELETE = do_HEAD = handle_any
+        do_GET = do_PUT = do_POST = do_DELETE = do_HEAD = handle_any  # noqa: N815
 
-        def log_message(self, format: str, *args: object) -> None:
+        def log_message(self, format: str, *args: object) -> None:  # noqa: A002
             del format, args
 
     server = ThreadingHTTPServer(("127.0.0.1", 0), Handler)

@@ -235,7 +235,9 @@ def sample_groups(
     call = Call(queue.SimpleQueue(), config, eos_token_ids)
     for prompt in prompts:
         call.todo.put(prompt)
-    workers = min(math.ceil(len(prompts) / len(sources)), math.ceil(1.25 * max_num_seqs / config.samples_per_prompt) + 1)
+    workers = min(
+        math.ceil(len(prompts) / len(sources)), math.ceil(1.25 * max_num_seqs / config.samples_per_prompt) + 1
+    )
     threads = [threading.Thread(target=call.run, args=(s,), daemon=True) for s in sources for _ in range(workers)]
     threads += [threading.Thread(target=call.watch_progress, args=(s, stall_timeout_s), daemon=True) for s in sources]
     for thread in threads:

@@ -41,7 +41,9 @@ class EngineHardware(BaseModel):
 
     dtype: str = Field("bfloat16", description="Compute type of the weights: bfloat16, float16 or float32")
     max_num_seqs: int = Field(512, ge=1, description="Sequences decoded together")
-    max_model_len: int | None = Field(None, ge=2, description="Longest prompt plus completion in tokens; none: the model's")
+    max_model_len: int | None = Field(
+        None, ge=2, description="Longest prompt plus completion in tokens; none: the model's"
+    )
     max_num_batched_tokens: int | None = Field(None, ge=1, description="Tokens of one engine step; none: vLLM's choice")
     kv_cache_gib: float | None = Field(
         1.0, gt=0.0, description="KV cache in GiB; none: whatever `memory_share` leaves after the weights"
@@ -49,10 +51,14 @@ class EngineHardware(BaseModel):
     memory_share: float = Field(0.85, gt=0.0, le=1.0, description="Share of device memory the engine may plan with")
     eager: bool = Field(True, description="Skip compilation and graph capture (right for small models and CPUs)")
     tensor_parallel_size: int = Field(1, ge=1, description="Devices one copy of the model is spread over")
-    threads: int | None = Field(None, ge=1, description="OpenMP threads of a CPU engine; none: vLLM binds to cores itself")
+    threads: int | None = Field(
+        None, ge=1, description="OpenMP threads of a CPU engine; none: vLLM binds to cores itself"
+    )
     seed: int = Field(0, ge=0, description="Seed of the engine's generator, recorded with every sample")
     startup_timeout_s: float = Field(600.0, gt=0.0, description="Time for the engine to become ready")
-    stall_timeout_s: float = Field(12.0, gt=0.0, description="Time without a new token before the engine counts as hung")
+    stall_timeout_s: float = Field(
+        12.0, gt=0.0, description="Time without a new token before the engine counts as hung"
+    )
     restarts: int = Field(2, ge=0, description="Restarts within one call before the error is handed up as transient")
     reload_check_gib: float = Field(4.0, ge=0.0, description="Compare weight checksums after a reload up to this size")
     external_urls: tuple[Annotated[str, Field(pattern=r"^https?://")], ...] = Field(

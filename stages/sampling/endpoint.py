@@ -69,9 +69,7 @@ class Endpoint:
         kind = http.client.HTTPSConnection if url.scheme == "https" else http.client.HTTPConnection
         return kind(url.hostname or "", url.port, timeout=timeout_s)
 
-    def exchange(
-        self, connection: http.client.HTTPConnection, method: str, path: str, body: object = None
-    ) -> bytes:
+    def exchange(self, connection: http.client.HTTPConnection, method: str, path: str, body: object = None) -> bytes:
         """Send one request over an open connection and return the answer's body.
 
         Raises:

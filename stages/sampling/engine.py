@@ -50,7 +50,9 @@ class Engine:
     def __enter__(self) -> Self:
         return self
 
-    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None) -> None:
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
         self.stop()
 
     @property
@@ -108,7 +110,9 @@ class Engine:
                 found = f"did not take the weights of {model_dir}: {self.refusals[-1]}\n{process.tail()}\n"
                 self.stop()
                 if last:
-                    raise TransientError("engine", found, "an engine that serves them", f"log: {self.log_path}") from error
+                    raise TransientError(
+                        "engine", found, "an engine that serves them", f"log: {self.log_path}"
+                    ) from error
 
     def _started(self, model_dir: Path, digest: str) -> EngineProcess:
         """Return the running process, started with this checkpoint if there is none of its shape."""

@@ -293,6 +293,10 @@ class Encoding:
         solver = cp_model.CpSolver()
         solver.parameters.num_workers = 1
         solver.parameters.random_seed = 0
+        # Most of a solve here is preparation: these models are small, and propagation does nearly all of the work.
+        solver.parameters.cp_model_presolve = False
+        solver.parameters.linearization_level = 0
+        solver.parameters.symmetry_level = 0
         self.status = solver.solve(self.model)
         if self.status == cp_model.INFEASIBLE:
             self.core = tuple(solver.sufficient_assumptions_for_infeasibility())

@@ -99,6 +99,36 @@ class Worlds:
             int(self.time[index]),
         )
 
+    def where(self, chosen: Bools) -> "Worlds":
+        """The worlds at which `chosen`, bool [N], is true."""
+        return Worlds(
+            self.shape,
+            self.rooms[chosen],
+            self.motives[chosen],
+            self.murderer[chosen],
+            self.weapon[chosen],
+            self.time[chosen],
+        )
+
+    def lawful(self) -> Bools:
+        """Where the rules of the game are kept, bool [N]; motives are taken to be given out in the right numbers."""
+        shape, rooms = self.shape, self.rooms
+        suspects, weapons, boddy = rooms[:, : shape.suspects], rooms[:, shape.suspects : -1], rooms[:, -1]
+        each = np.arange(len(self))
+        scene = boddy[:, -1]
+        present = suspects[each, :, self.time] == scene[:, None]
+        found = (present.sum(axis=1) == 1) & present[each, self.murderer]
+        found &= weapons[each, self.weapon, self.time] == scene
+        dead = np.arange(shape.times)[None, :] >= self.time[:, None]
+        found &= (~dead | (boddy == scene[:, None])).all(axis=1)
+        if shape.times > 1:
+            people = np.concatenate([suspects, boddy[:, None]], axis=1)
+            found &= reach_table(shape)[people[:, :, :-1], people[:, :, 1:]].all(axis=(1, 2))
+            steps = rooms.astype(np.int16)[:, :-1, :-1] * shape.rooms + rooms[:, :-1, 1:]
+            carried = (steps[:, shape.suspects :, None] == steps[:, None, : shape.suspects]).any(axis=2)
+            found &= (carried | (weapons[:, :, :-1] == weapons[:, :, 1:])).all(axis=(1, 2))
+        return found
+
     def _bearers(self, ref: Ref) -> list[tuple[int, Bools | None]]:
         """The pieces `ref` may stand for, each with the worlds where it does (None: all)."""
         shape = self.shape
@@ -173,6 +203,15 @@ class Worlds:
                     truth = truth & b_bears
                 found |= truth
         return found
+
+
+@lru_cache(maxsize=256)
+def reach_table(shape: Shape) -> Bools:
+    """Whether a person may be in the second room at the time after being in the first, bool [R,R]."""
+    table = np.eye(shape.rooms, dtype=np.bool_)
+    for room in range(shape.rooms):
+        table[room, list(shape.neighbours(room))] = True
+    return table
 
 
 def bearer(shape: Shape, world: World, ref: Ref) -> int:

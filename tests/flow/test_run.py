@@ -1,0 +1,172 @@
+"""A whole run with vLLM, torchrun and Prefect, killed twice on the way, against what a run never killed would leave."""
+
+import io
+import json
+import os
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import polars as pl
+import pytest
+
+from artifacts.manifest import Manifest
+from artifacts.reading import Artifact
+from artifacts.schemas import GRADES, ROLLOUTS
+from artifacts.store import Store
+from artifacts.tensors import BATCH_FILE, PackedBatch
+
+HERE = Path(__file__).parent
+LIMIT_S = 240
+
+
+class Run:
+    """The command of one run, started as a user would start it."""
+
+    def __init__(self, folder: Path) -> None:
+        self.store = folder / "store"
+        self.root = self.store / "runs" / "tiny"
+        self.log = folder / "log.txt"
+
+    def start(self) -> subprocess.Popen[bytes]:
+        command = [
+            str(Path(sys.executable).with_name("deerstalker")), "train", "--recipe", str(HERE / "tiny.toml"),
+            "--profile", str(HERE / "slow.toml"), "--store", str(self.store), "--json",
+        ]  # fmt: skip
+        with self.log.open("ab") as log:
+            return subprocess.Popen(command, stdout=subprocess.PIPE, stderr=log, start_new_session=True)
+
+    def kill_when(self, reached: Callable[[], bool]) -> None:
+        process = self.start()
+        deadline = time.monotonic() + LIMIT_S
+        while not reached():
+            assert process.poll() is None, f"ended early:\n{self.log.read_text()[-3000:]}"
+            assert time.monotonic() < deadline, f"not reached:\n{self.log.read_text()[-3000:]}"
+            time.sleep(0.005)
+        os.kill(process.pid, signal.SIGKILL)
+        process.wait()
+
+    def finish(self) -> dict[str, Any]:
+        process = self.start()
+        output, _ = process.communicate(timeout=LIMIT_S)
+        assert process.returncode == 0, self.log.read_text()[-3000:]
+        return json.loads(output)
+
+    def part(self, iteration: int, part: str) -> Path:
+        return self.root / "iterations" / f"{iteration:04d}" / part
+
+    def published(self, iteration: int, part: str) -> bool:
+        return (self.part(iteration, part) / "manifest.json").is_file()
+
+    def manifests(self) -> dict[str, Manifest]:
+        return {
+            str(path.relative_to(self.store)): Manifest.from_bytes(path.read_bytes(), str(path))
+            for path in self.store.rglob("manifest.json")
+        }
+
+
+def children_of_the_run(folder: Path) -> list[str]:
+    """Command lines of live engine, trainer and server processes that were started for this run."""
+    found = []
+    for entry in Path("/proc").iterdir():
+        if entry.name.isdigit():
+            try:
+                command = (entry / "cmdline").read_bytes().replace(b"\0", b" ").decode(errors="replace")
+                environment = (entry / "environ").read_bytes().decode(errors="replace")
+            except OSError:
+                continue
+            if str(folder) in environment and any(name in command for name in ("vllm", "stages.training", "prefect", "flows.")):
+                found.append(command)
+    return found
+
+
+@pytest.fixture(scope="module")
+def story(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Any]:
+    """Runs, kills in `sample`, runs, kills in `finetune`, runs to the end, and runs once more."""
+    folder = tmp_path_factory.mktemp("story")
+    os.environ["DEERSTALKER_TEST_FOLDER"] = str(folder)
+    run = Run(folder)
+
+    def shards() -> list[Path]:
+        return sorted(run.part(2, "rollouts").glob("progress-*/rollouts-*.parquet"))
+
+    run.kill_when(lambda: bool(shards()) and not run.published(2, "rollouts"))
+    first_shards, after_first = shards(), run.manifests()
+    time.sleep(10)
+    left = children_of_the_run(folder)
+
+    run.kill_when(lambda: run.published(2, "batch"))
+    after_second = run.manifests()
+    document = run.finish()
+    after_third = run.manifests()
+
+    started = time.monotonic()
+    again = run.finish()
+    del os.environ["DEERSTALKER_TEST_FOLDER"]
+    return {
+        "run": run, "first_shards": first_shards, "left": left, "manifests": (after_first, after_second, after_third),
+        "document": document, "again": again, "again_s": time.monotonic() - started, "last": run.manifests(),
+    }
+
+
+def test_a_killed_run_leaves_no_process(story: dict[str, Any]) -> None:
+    assert story["left"] == []
+
+
+def test_what_was_published_before_a_kill_is_never_made_again(story: dict[str, Any]) -> None:
+    first, second, third = story["manifests"]
+    assert first and second.keys() > first.keys() and third.keys() > second.keys()
+    for earlier, later in ((first, second), (second, third), (third, story["last"])):
+        assert {key: later[key].attempt for key in earlier} == {key: manifest.attempt for key, manifest in earlier.items()}
+
+
+def test_only_missing_groups_are_sampled_after_a_kill(story: dict[str, Any]) -> None:
+    run: Run = story["run"]
+    key = "runs/tiny/iterations/0002/rollouts"
+    artifact = Artifact.at(Store.open(str(run.store)), key)
+    kept = {path.name for path in story["first_shards"]}
+    assert kept <= set(artifact.names())
+    rollouts = artifact.read_tables(ROLLOUTS)
+    assert rollouts.group_by("group").len()["len"].to_list() == [8] * 24
+    reused = artifact.manifest.facts["groups_reused"]
+    assert 0 < reused < 24
+    stored = pl.concat(pl.read_parquet(io.BytesIO(path.read_bytes())) for path in story["first_shards"])
+    assert stored["group"].n_unique() == reused
+
+
+def test_the_artifacts_fit_together(story: dict[str, Any]) -> None:
+    run: Run = story["run"]
+    store = Store.open(str(run.store))
+    for iteration in (1, 2):
+        key = f"runs/tiny/iterations/{iteration:04d}"
+        rollouts = Artifact.at(store, f"{key}/rollouts").read_tables(ROLLOUTS)
+        grades = Artifact.at(store, f"{key}/grades").read_tables(GRADES)
+        batch = PackedBatch.from_bytes(Artifact.at(store, f"{key}/batch").read_bytes(BATCH_FILE), key)
+        informative = grades.filter(pl.col("reward").max().over("group") > pl.col("reward").min().over("group"))
+        trained = rollouts.join(informative, on=["group", "sample"])
+        assert int(batch.completion_mask.sum()) == trained["completion_token_ids"].list.len().sum()
+        assert set(rollouts["weights_digest"]) == {Artifact.at(store, f"{key}/rollouts").manifest.identity.inputs["weights"]}
+        steps = Artifact.at(store, f"{key}/checkpoint").manifest.facts["steps"]
+        assert [step["step"] for step in steps] == [1, 2]
+        # The first step starts from the sampler's own weights: what remains is bf16 rounding.
+        assert steps[0]["sampler_gap_mean"] < 0.05
+
+
+def test_the_document_tells_the_run(story: dict[str, Any]) -> None:
+    document = story["document"]
+    assert [row["iteration"] for row in document["iterations"]] == [0, 1, 2]
+    assert set(document["test"]) == {"before", "after"}
+    assert document == story["again"]
+    report = Path(document["report"].removeprefix("file://")).read_text()
+    assert "<script" not in report and "data:image/png;base64" in report
+
+
+def test_a_finished_run_is_read_not_repeated(story: dict[str, Any]) -> None:
+    assert story["last"] == story["manifests"][2]
+    last_lines = story["run"].log.read_text().splitlines()[-24:]
+    stages = [line for line in last_lines if line.startswith(("sample", "finetune", "evaluate", "warm_start"))]
+    assert stages and all("cached" in line.lower() for line in stages)
