@@ -1,6 +1,5 @@
 """The one door to stored files: folders, memory and S3 behind the same few operations."""
 
-import hashlib
 import os
 import secrets
 from collections.abc import Callable, Iterable, Mapping
@@ -24,6 +23,7 @@ from artifacts.store_keys import (
 from artifacts.store_memory import MemoryBackend
 from artifacts.store_s3 import S3Backend
 from artifacts.store_s3_faults import S3Options
+from artifacts.store_transfer import digest_of, write_hashed
 
 __all__ = ["FileDigest", "MissingKeyError", "Progress", "S3Options", "Store"]
 
@@ -144,11 +144,7 @@ class Store:
         Raises:
             MissingKeyError: If there is none.
         """
-        sha256, size_bytes = hashlib.sha256(), 0
-        for chunk in self._backend.chunks(check_key(key)):
-            sha256.update(chunk)
-            size_bytes += len(chunk)
-        return FileDigest(sha256.hexdigest(), size_bytes)
+        return digest_of(self._backend.chunks(check_key(key)), _ignore)
 
     def upload(self, local: Path, key: str, progress: Progress | None = None) -> FileDigest:
         """Stores a file and returns the digest of the very bytes sent.
@@ -171,17 +167,10 @@ class Store:
         """
         check_key(key)
         temporary = local.parent / f"{TEMPORARY_PREFIX}{os.getpid()}-{secrets.token_hex(8)}"
-        sha256, size_bytes = hashlib.sha256(), 0
         try:
             local.parent.mkdir(parents=True, exist_ok=True)
             with temporary.open("xb") as stream:
-                for chunk in self._backend.chunks(key):
-                    stream.write(chunk)
-                    sha256.update(chunk)
-                    size_bytes += len(chunk)
-                    if progress is not None:
-                        progress(len(chunk))
-            found = FileDigest(sha256.hexdigest(), size_bytes)
+                found = write_hashed(self._backend.chunks(key), stream, progress or _ignore)
             if found != expect:
                 remedy = "the stored file was changed or damaged: make the artifact again or restore the file"
                 raise IntegrityError(f"{key} in {self.url}", str(found), str(expect), remedy)

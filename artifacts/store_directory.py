@@ -1,7 +1,6 @@
 """A store in a folder: plain system calls, atomic by rename and by hard link."""
 
 import errno
-import hashlib
 import os
 import secrets
 import stat
@@ -12,6 +11,7 @@ from typing import IO
 
 from artifacts.errors import BadInputError, StoreError, TransientError
 from artifacts.store_keys import TEMPORARY_PREFIX, FileDigest, MissingKeyError, Progress
+from artifacts.store_transfer import digest_of, write_hashed
 
 CHUNK_BYTES = 4 << 20
 _FOLDER_ATTEMPTS = 20
@@ -115,24 +115,16 @@ class DirectoryBackend:
                 folder.rmdir()
 
     def send(self, local: Path, key: str, progress: Progress) -> FileDigest:
-        path, sha256, size_bytes = self._root / key, hashlib.sha256(), 0
+        path = self._root / key
         if path.exists() and path.samefile(local):  # written in place through local_path
-            for chunk in self.chunks(key):
-                sha256.update(chunk)
-                size_bytes += len(chunk)
-                progress(len(chunk))
-            return FileDigest(sha256.hexdigest(), size_bytes)
+            return digest_of(self.chunks(key), progress)
         with self._failures(key), self._temporary(path) as (temporary, stream):
             with local.open("rb", buffering=0) as source:
-                while chunk := source.read(CHUNK_BYTES):
-                    stream.write(chunk)
-                    sha256.update(chunk)
-                    size_bytes += len(chunk)
-                    progress(len(chunk))
+                digest = write_hashed(iter(lambda: source.read(CHUNK_BYTES), b""), stream, progress)
             _synchronise(stream)
             temporary.replace(path)
             _synchronise_folder(path.parent)
-        return FileDigest(sha256.hexdigest(), size_bytes)
+        return digest
 
     def chunks(self, key: str) -> Iterator[bytes]:
         with self._failures(key, reading=True), (self._root / key).open("rb", buffering=0) as stream:

@@ -162,7 +162,8 @@ class S3Backend:
 
     def _send_parts(self, local: Path, key: str, size_bytes: int, progress: Progress) -> FileDigest:
         part_bytes = max(self._options.part_bytes, -(-size_bytes // _MAX_PARTS))
-        start = {"Key": self._s3.prefix + key, "Metadata": {_UPLOAD_MARK: secrets.token_hex(16)}}
+        mark = secrets.token_hex(16)
+        start: dict[str, Any] = {"Key": self._s3.prefix + key, "Metadata": {_UPLOAD_MARK: mark}}
         upload: str = self._s3.retried(lambda: self._s3.call("create_multipart_upload", **start)["UploadId"], key)
         sha256, sent_bytes = hashlib.sha256(), 0
         futures: list[Future[dict[str, Any]]] = []
@@ -178,7 +179,7 @@ class S3Backend:
                         sha256.update(data)
                         sent_bytes += len(data)
                 parts = [future.result() for future in futures]
-            self._complete(key, upload, parts, start["Metadata"])
+            self._complete(key, upload, parts, mark)
         except _UploadGoneError:
             raise
         except BaseException:
@@ -197,8 +198,9 @@ class S3Backend:
         progress(len(data))
         return {"PartNumber": number, "ETag": answer["ETag"]}
 
-    def _complete(self, key: str, upload: str, parts: list[dict[str, Any]], mark: dict[str, str]) -> None:
-        arguments = {"Key": self._s3.prefix + key, "UploadId": upload, "MultipartUpload": {"Parts": parts}}
+    def _complete(self, key: str, upload: str, parts: list[dict[str, Any]], mark: str) -> None:
+        parts_list = {"Parts": parts}
+        arguments: dict[str, Any] = {"Key": self._s3.prefix + key, "UploadId": upload, "MultipartUpload": parts_list}
 
         def action() -> None:
             try:
@@ -211,12 +213,12 @@ class S3Backend:
 
         self._s3.retried(action, key)
 
-    def _was_completed(self, key: str, mark: dict[str, str]) -> bool:
+    def _was_completed(self, key: str, mark: str) -> bool:
         try:
             found = self._s3.head(key).get("Metadata", {})
         except MissingKeyError:
             return False
-        return {name.lower(): value for name, value in found.items()}.get(_UPLOAD_MARK) == mark[_UPLOAD_MARK]
+        return {name.lower(): value for name, value in found.items()}.get(_UPLOAD_MARK) == mark
 
     def _abort(self, key: str, upload: str) -> None:
         with_retries(

@@ -150,9 +150,7 @@ def _translate_answer(cause: Any, where: str) -> DeerstalkerError:
     if code in ("NoSuchBucket", "InvalidBucketName"):
         return StoreError(where, f"no such bucket: {found}", "an existing bucket", "check its name or create it")
     if code in _REFUSED_CODES or status in (401, 403):
-        return StoreError(
-            where, f"refused: {found}", "accepted credentials", "renew the credentials or check their rights"
-        )
+        return StoreError(where, f"refused: {found}", "accepted credentials", "renew them or check their rights")
     return StoreError(where, found, "", "check the endpoint, bucket and rights")
 
 

@@ -3,6 +3,7 @@
 import base64
 import hashlib
 import os
+import weakref
 from collections.abc import Callable
 from typing import Any, TypeVar
 
@@ -13,6 +14,8 @@ from artifacts.store_s3_faults import S3Options, error_code, translate, with_ret
 ResultT = TypeVar("ResultT")
 
 _SILENCES_PER_CALL = 10
+_CONNECTIONS: list[weakref.ref[Any]] = []
+_INHERITED: list[object] = []
 
 
 class S3Requests:
@@ -44,7 +47,7 @@ class S3Requests:
 
     def get(self, key: str, span: tuple[int, int] | None) -> tuple[bytes, int]:
         """Returns those of the bytes [start, end) that exist, and the length of the whole object."""
-        arguments = {"Range": f"bytes={span[0]}-{span[1] - 1}"} if span else {}
+        arguments: dict[str, Any] = {"Range": f"bytes={span[0]}-{span[1] - 1}"} if span else {}
         try:
             answer, data = self.call("get_object", read=True, Key=self.prefix + key, **arguments)
         except Exception as error:
@@ -66,7 +69,7 @@ class S3Requests:
             self._raise_if_absent(error, key)
             raise
 
-    def put(self, key: str, data: bytes, **arguments: str) -> None:
+    def put(self, key: str, data: bytes, **arguments: Any) -> None:
         """Puts an object; the server checks the MD5 of what it received."""
         self.call("put_object", Key=self.prefix + key, Body=data, ContentMD5=content_md5(data), **arguments)
 
@@ -82,7 +85,7 @@ class S3Requests:
 
     def page(self, prefix: str, limit: int, token: str | None = None) -> tuple[list[str], str | None]:
         """Returns up to `limit` keys that begin with `prefix`, and the token for the next page if there is one."""
-        more = {"ContinuationToken": token} if token else {}
+        more: dict[str, Any] = {"ContinuationToken": token} if token else {}
         page = self.call("list_objects_v2", Prefix=self.prefix + prefix, MaxKeys=limit, **more)
         if page.get("Name") != self.bucket:
             raise StoreError(self.url, "an answer that is no listing of it", "an S3 endpoint", "check its address")
@@ -142,6 +145,14 @@ class S3Requests:
         return self._connection[1]
 
 
+def _keep_inherited() -> None:
+    """Keeps a parent's connections open in its fork: closing one there takes its sockets from the parent's epoll."""
+    _INHERITED.extend(connection for reference in _CONNECTIONS if (connection := reference()) is not None)
+
+
+os.register_at_fork(after_in_child=_keep_inherited)
+
+
 def content_md5(data: bytes) -> str:
     """Returns the value of a Content-MD5 header."""
     return base64.b64encode(hashlib.md5(data, usedforsecurity=False).digest()).decode("ascii")
@@ -165,10 +176,13 @@ def _connect(options: S3Options) -> Any:
             "max_pool_connections": 2 * options.parallel_transfers + 4,
             "request_checksum_calculation": "when_required",
             "response_checksum_validation": "when_required",
-            "s3": {"addressing_style": addressing},
+            # The signed Content-MD5 covers the payload; signing its SHA-256 too would hash it twice.
+            "s3": {"addressing_style": addressing, "payload_signing_enabled": False},
         },
         use_listings_cache=False,
         skip_instance_cache=True,
     )
     filesystem.retries = 1
+    _CONNECTIONS[:] = [reference for reference in _CONNECTIONS if reference() is not None]
+    _CONNECTIONS.append(weakref.ref(filesystem))
     return filesystem

@@ -1,7 +1,7 @@
 """The Prefect server behind a command: the one the user named, or one of the command's own that ends with it.
 
-Prefect can start a server by itself, but waits for it idly, shares Ctrl-C with it and leaves it behind when killed. Here
-the server starts while the command is still importing, in a session of its own, under the guard that engines have.
+Prefect can start a server by itself, but waits for it idly, shares Ctrl-C with it and leaves it behind when killed.
+Here the server starts while the command is still importing, in a session of its own, under the guard that engines have.
 """
 
 import os
@@ -11,7 +11,7 @@ import subprocess
 import sys
 import tempfile
 import time
-from collections.abc import Iterator
+from collections.abc import Generator
 from contextlib import contextmanager
 from pathlib import Path
 from types import TracebackType
@@ -62,8 +62,13 @@ class Backend:
         os.close(self._lifeline)
         self._process = None
 
+    @property
+    def pid(self) -> int | None:
+        """Process id of the local server's guard, which is also its session; None where the user named a server."""
+        return self._process.pid if self._process else None
+
     @contextmanager
-    def ready(self) -> Iterator[None]:
+    def ready(self) -> Generator[None]:
         """Waits until flows can run, and at the end until everything they reported has arrived.
 
         Raises:

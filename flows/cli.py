@@ -1,59 +1,46 @@
 """The command `deerstalker`. Only what the command line itself needs is imported here; commands import the rest."""
 
+import os
 import signal
 import sys
 from collections.abc import Sequence
-from dataclasses import dataclass
 from types import FrameType
 from typing import Annotated, Literal
 
 from cyclopts import App, CycloptsError, Parameter
 
 from artifacts.errors import BadInputError, DeerstalkerError, IdentityMismatchError
-from flows.surroundings import DEFAULT_STORE
+from flows.options import Output, Stored
 
-OK, FAILED, BAD_USAGE, INTERRUPTED, TERMINATED = 0, 1, 2, 130, 143
+STORED, OUTPUT = Stored(), Output()
+FAILED, BAD_USAGE, INTERRUPTED, TERMINATED = 1, 2, 130, 143
+
+Changes = Annotated[tuple[str, ...], Parameter(negative=(), show_default=False)]
+Switch = Annotated[bool, Parameter(show_default=False)]
 
 app = App(
     name="deerstalker",
     help="Train open-weight language models to deduce: GRPO as a pipeline of discrete, cached, retryable stages.",
     version_flags=["--version"],
+    suppress_keyboard_interrupt=False,
 )
 puzzles = App(name="puzzles", help="Make puzzles.")
+recipes = App(name="recipes", help="List the recipes, or show one in full.")
 app.command(puzzles)
-
-
-@Parameter(name="*")
-@dataclass(frozen=True)
-class Common:
-    """Options of every command.
-
-    Parameters
-    ----------
-    store
-        Where artifacts live: a folder, file://, or s3://bucket/prefix.
-    json
-        Print one JSON document on stdout; everything else goes to stderr.
-    debug
-        Show logs and tracebacks.
-    """
-
-    store: str = DEFAULT_STORE
-    json: Annotated[bool, Parameter(negative=())] = False
-    debug: Annotated[bool, Parameter(negative=())] = False
+app.command(recipes)
 
 
 @app.command
 def train(
     *,
     recipe: str = "quickstart",
-    run: str | None = None,
+    run: Annotated[str | None, Parameter(show_default=False)] = None,
     profile: str = "cpu",
-    set_: Annotated[tuple[str, ...], Parameter(name="--set", negative=())] = (),
-    set_profile: Annotated[tuple[str, ...], Parameter(name="--set-profile", negative=())] = (),
-    common: Common = Common(),
-) -> int:
-    """Train a model by a recipe; the same run name continues where it stopped.
+    set_: Annotated[Changes, Parameter(name="--set")] = (),
+    set_profile: Annotated[Changes, Parameter(name="--set-profile")] = (),
+    options: Stored = STORED,
+) -> None:
+    """Train a model by a recipe; the same run name goes on where it stopped.
 
     Parameters
     ----------
@@ -70,50 +57,206 @@ def train(
     """
     from flows.commands.train import train_command
 
-    return train_command(recipe, run, profile, set_, set_profile, common)
+    train_command(recipe, run, profile, changes=set_, profile_changes=set_profile, options=options)
+
+
+@app.command
+def evaluate(
+    *,
+    checkpoint: str,
+    puzzles: str,
+    count: int = 64,
+    samples: int = 4,
+    temperature: float = 1.0,
+    max_tokens: int = 256,
+    greedy: Switch = True,
+    profile: str = "cpu",
+    options: Stored = STORED,
+) -> None:
+    """Measure a checkpoint on puzzles; each completion is read by the strict and by the published grader.
+
+    Parameters
+    ----------
+    checkpoint
+        A run, RUN@ITERATION, a checkpoint's key, a Hugging Face folder, hub:ID, gguf:PACKAGE/FILE or recipe:NAME.
+    puzzles
+        A JSON file in the published format, or RUN:SPLIT with train, val or test.
+    count
+        How many puzzles, from the first.
+    samples
+        Sampled answers a puzzle.
+    temperature
+        Temperature of the sampled answers.
+    max_tokens
+        Longest answer.
+    greedy
+        Also take the most likely answer, once a puzzle.
+    profile
+        Name of a profile, or path of a TOML file.
+    """
+    from flows.commands.evaluate import evaluate_command
+
+    sampled = {"samples_per_prompt": samples, "temperature": temperature, "max_tokens": max_tokens}
+    evaluate_command(checkpoint, puzzles, profile, {"puzzles": count, "sampled": sampled, "greedy": greedy}, options)
+
+
+@app.command
+def solve(
+    file: Annotated[str, Parameter(allow_leading_hyphen=True)],
+    /,
+    *,
+    checkpoint: str,
+    index: int = 0,
+    samples: int = 1,
+    temperature: float = 0.0,
+    max_tokens: int = 256,
+    profile: str = "cpu",
+    options: Stored = STORED,
+) -> None:
+    """Ask a model one puzzle, and grade the answer where the solution is known.
+
+    Parameters
+    ----------
+    file
+        Puzzles as JSON in the published format, or a prompt as plain text; - reads a prompt from stdin.
+    checkpoint
+        A run (its promoted checkpoint), RUN@ITERATION, a checkpoint's key, or any other form that evaluate takes.
+    index
+        Which puzzle of a JSON file, from 0.
+    samples
+        How many answers.
+    temperature
+        0 takes the most likely answer.
+    max_tokens
+        Longest answer.
+    profile
+        Name of a profile, or path of a TOML file.
+    """
+    from flows.commands.solve import solve_command
+
+    settings = {"samples_per_prompt": samples, "temperature": temperature, "max_tokens": max_tokens}
+    solve_command(checkpoint, file, index, profile, settings=settings, options=options)
+
+
+@puzzles.command
+def make(
+    *,
+    out: str,
+    count: int = 64,
+    tier: Literal["reduced", "easy", "small", "large", "full"] = "easy",
+    seed: int = 0,
+    options: Output = OUTPUT,
+) -> None:
+    """Make different puzzles with one solution each, as JSON in the published format.
+
+    Parameters
+    ----------
+    out
+        The file to write.
+    count
+        How many.
+    tier
+        How large.
+    seed
+        The same seed gives the same puzzles on every machine.
+    """
+    from flows.commands.puzzles import make_command
+
+    make_command(count, tier, seed, out, options)
+
+
+@app.command
+def runs(*, options: Stored = STORED) -> None:
+    """List the runs of a store."""
+    from flows.commands.runs import runs_command
+
+    runs_command(options)
+
+
+@app.command
+def show(run: str, /, *, options: Stored = STORED) -> None:
+    """Show a run: its iterations, before and after, and how to use what it made.
+
+    Parameters
+    ----------
+    run
+        Name of the run.
+    """
+    from flows.commands.runs import show_command
+
+    show_command(run, options)
+
+
+@recipes.default
+def list_recipes(*, options: Output = OUTPUT) -> None:
+    """List the recipes that come with the package."""
+    from flows.commands.runs import recipes_command
+
+    recipes_command(options)
+
+
+@recipes.command(name="show")
+def show_recipe(
+    name: str, /, *, set_: Annotated[Changes, Parameter(name="--set")] = (), options: Output = OUTPUT
+) -> None:
+    """Show a recipe with every default filled in, as a run would freeze it.
+
+    Parameters
+    ----------
+    name
+        Name of a recipe, or path of a TOML file.
+    set_
+        Change of the recipe, as section.key=value; may be repeated.
+    """
+    from flows.commands.runs import show_recipe_command
+
+    show_recipe_command(name, set_, options)
 
 
 class Terminated(BaseException):
     """SIGTERM, as an exception, so that child processes are ended on the way out."""
 
 
-def main(arguments: Sequence[str] | None = None) -> None:
+def main() -> None:
     """Entry point of the console script; ends the process with 0, 1 (failed), 2 (bad usage), 130 or 143."""
     signal.signal(signal.SIGTERM, _terminate)
-    sys.exit(run(sys.argv[1:] if arguments is None else arguments))
+    sys.exit(run_command(sys.argv[1:]))
 
 
-def run(arguments: Sequence[str]) -> int:
-    """Runs one command and returns its exit status; errors are one line on stderr."""
-    debug = "--debug" in arguments
+def run_command(arguments: Sequence[str]) -> int:
+    """Runs one command and returns its exit status; an error is one line on stderr."""
     try:
-        result = app(arguments, exit_on_error=False, print_error=False, result_action="return_value")
-        return result if isinstance(result, int) else OK
-    except CycloptsError as error:
-        return _complain(" ".join(str(error).split()) + "; see `deerstalker --help`", BAD_USAGE)
-    except (BadInputError, IdentityMismatchError) as error:
-        return _failed(error, BAD_USAGE, debug)
-    except DeerstalkerError as error:
-        return _failed(error, FAILED, debug)
-    except KeyboardInterrupt:
-        return _complain("interrupted; run the same command again to go on", INTERRUPTED)
-    except Terminated:
-        return _complain("terminated; run the same command again to go on", TERMINATED)
-    except Exception as error:
-        return _failed(error, FAILED, debug, f"internal: {type(error).__name__}: {error}; run with --debug for more")
+        app(arguments, exit_on_error=False, print_error=False, result_action="return_value")
+        sys.stdout.flush()
+    except BrokenPipeError:  # the reader of our output has left, as `head` does; rich ends the same way
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        return FAILED
+    except (Exception, KeyboardInterrupt, Terminated) as error:
+        status, text = _explain(error)
+        if "--debug" in arguments:
+            import traceback
+
+            traceback.print_exception(error)
+        print(f"error: {text}", file=sys.stderr)
+        return status
+    return 0
 
 
-def _failed(error: Exception, status: int, debug: bool, text: str = "") -> int:
-    if debug:
-        import traceback
-
-        traceback.print_exception(error)
-    return _complain(" ".join((text or str(error)).split()), status)
-
-
-def _complain(text: str, status: int) -> int:
-    print(f"error: {text}", file=sys.stderr)
-    return status
+def _explain(error: BaseException) -> tuple[int, str]:
+    match error:
+        case CycloptsError():
+            return BAD_USAGE, " ".join(str(error).split()).rstrip(".") + "; see `deerstalker --help`"
+        case BadInputError() | IdentityMismatchError():
+            return BAD_USAGE, str(error)
+        case DeerstalkerError():
+            return FAILED, str(error)
+        case KeyboardInterrupt():
+            return INTERRUPTED, "interrupted; the same command goes on where it stopped"
+        case Terminated():
+            return TERMINATED, "terminated; the same command goes on where it stopped"
+        case _:
+            found = " ".join(str(error).split())
+            return FAILED, f"internal: {type(error).__name__}: {found}; run again with --debug to see where"
 
 
 def _terminate(number: int, frame: FrameType | None) -> None:

@@ -1,14 +1,15 @@
-"""A run as its artifacts tell it. Everything shown to people is read from the store, so that it cannot drift from it."""
+"""A run as its artifacts tell it: everything shown to people is read from the store, so it cannot drift from it."""
 
 import json
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
+from functools import partial
 from typing import Any, TypeVar
 
 from artifacts.errors import BadInputError
 from artifacts.layout import RUNS, RunLayout
-from artifacts.manifest import Manifest
+from artifacts.manifest import MANIFEST_NAME, Manifest
 from artifacts.reading import Artifact
 from artifacts.store import MissingKeyError, Store
 
@@ -61,8 +62,28 @@ class RunRecord:
 
 def run_names(store: Store) -> list[str]:
     """Names of the runs in a store."""
-    parts = (key.split("/") for key in store.list(RUNS))
-    return sorted({part[1] for part in parts if part[2:] == ["recipe.json"]})
+    return _names(store.list(RUNS))
+
+
+def overview(store: Store) -> list[dict[str, Any]]:
+    """Every run of a store in short, from one listing and two small files a run."""
+    keys = store.list(RUNS)
+    runs: list[dict[str, Any]] = []
+    for name in _names(keys):
+        layout = RunLayout(name)
+        recipe = json.loads(store.read_bytes(layout.recipe))
+        ends = f"/{STAGES['promote']}/{MANIFEST_NAME}"
+        done = [key for key in keys if key.startswith(f"{layout.root}/iterations/") and key.endswith(ends)]
+        runs.append(
+            {
+                "run": name,
+                "title": recipe["title"],
+                "iterations": recipe["iterations"],
+                "iterations_done": len([key for key in done if int(key.split("/")[3]) > 0]),
+                "promoted": json.loads(store.read_bytes(layout.promoted)) if layout.promoted in keys else None,
+            }
+        )
+    return runs
 
 
 def read_run(store: Store, run: str) -> RunRecord:
@@ -78,7 +99,8 @@ def read_run(store: Store, run: str) -> RunRecord:
         raise BadInputError(
             f"run {run!r}", f"not in {store.url}", ", ".join(run_names(store)) or "a run", "see `deerstalker runs`"
         ) from error
-    published = {key.removesuffix("/manifest.json") for key in store.list(layout.root) if key.endswith("/manifest.json")}
+    ends = f"/{MANIFEST_NAME}"
+    published = {key.removesuffix(ends) for key in store.list(layout.root) if key.endswith(ends)}
     numbers = sorted({int(key.split("/")[3]) for key in published if key.startswith(f"{layout.root}/iterations/")})
     wanted = {
         (number, stage): key
@@ -115,5 +137,9 @@ def read_iteration(store: Store, layout: RunLayout, number: int) -> IterationRec
 
 def _manifests(store: Store, keys: Mapping[K, str]) -> dict[K, Manifest]:
     with ThreadPoolExecutor(_PARALLEL_READS) as pool:
-        artifacts = pool.map(lambda key: Artifact.at(store, key), keys.values())
+        artifacts = pool.map(partial(Artifact.at, store), keys.values())
         return {name: artifact.manifest for name, artifact in zip(keys, artifacts, strict=True)}
+
+
+def _names(keys: Iterable[str]) -> list[str]:
+    return sorted({part[1] for part in (key.split("/") for key in keys) if part[2:] == ["recipe.json"]})

@@ -3,7 +3,7 @@
 import sys
 import threading
 import time
-from collections.abc import Iterator, Mapping
+from collections.abc import Generator, Mapping
 from contextlib import contextmanager
 
 from artifacts.layout import RunLayout
@@ -46,9 +46,13 @@ class LiveView:
     def run_opened(self, store: Store, layout: RunLayout, recipe: Recipe) -> None:
         """A run begins or goes on."""
         self._run = (store, layout, recipe)
-        self._started = time.monotonic()
-        self.line(f"run {layout.run}: {recipe.title}")
+        self.opened(f"run {layout.run}: {recipe.title}")
         self.line(f"{recipe.iterations} iterations; artifacts in {store.url}/{layout.root}")
+
+    def opened(self, title: str) -> None:
+        """Work begins."""
+        self._started = time.monotonic()
+        self.line(title)
 
     def stage_started(self, name: str) -> None:
         """A stage is looked up in the store and, if it is not there, executed."""
@@ -125,23 +129,22 @@ def _number(value: float | None, form: str) -> str:
     return "-" if value is None else format(value, form)
 
 
-_current = LiveView()
+_views = [LiveView()]
 
 
 def current_view() -> LiveView:
     """The view of this process; the plain one unless `use_view` set another."""
-    return _current
+    return _views[-1]
 
 
 @contextmanager
-def use_view(view: LiveView) -> Iterator[LiveView]:
+def use_view(view: LiveView) -> Generator[LiveView]:
     """Makes a view the current one, and closes it at the end, whatever happens."""
-    global _current
-    before, _current = _current, view
+    _views.append(view)
     try:
         yield view
     finally:
-        _current = before
+        _views.remove(view)
         view.close()
 
 

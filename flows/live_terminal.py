@@ -10,11 +10,8 @@ from rich.spinner import Spinner
 from rich.table import Table
 from rich.text import Text
 
-from artifacts.layout import RunLayout
-from artifacts.store import Store
 from flows.figures import IterationFigures
 from flows.live import TABLE_HEADER, LiveView, progress_text, table_row
-from flows.recipes import Recipe
 
 _REFRESHES_PER_S = 6
 
@@ -34,8 +31,8 @@ class TerminalView(LiveView):
             self, console=self.console, refresh_per_second=_REFRESHES_PER_S, transient=True, redirect_stdout=False
         )
 
-    def run_opened(self, store: Store, layout: RunLayout, recipe: Recipe) -> None:
-        super().run_opened(store, layout, recipe)
+    def opened(self, title: str) -> None:
+        super().opened(title)
         self._live.start()
 
     def stage_started(self, name: str) -> None:
@@ -57,8 +54,8 @@ class TerminalView(LiveView):
         self._newest = figures
         style = "bold green" if figures.promoted else ""
         if not self._header_shown:
-            self.console.print(Text(TABLE_HEADER, style="bold"), soft_wrap=True)
-        self.console.print(Text(table_row(figures) + suffix, style=style), soft_wrap=True)
+            self.console.print(Text(TABLE_HEADER, style="bold"), no_wrap=True, crop=True)
+        self.console.print(Text(table_row(figures) + suffix, style=style), no_wrap=True, crop=True)
 
     def line(self, text: str) -> None:
         self.console.print(Text(text), soft_wrap=True)
@@ -67,9 +64,6 @@ class TerminalView(LiveView):
         self._live.stop()
 
     def __rich_console__(self, console: Console, options: ConsoleOptions) -> RenderResult:
-        if self._run is None:
-            return
-        _, layout, recipe = self._run
         now = time.monotonic()
         status = Table.grid(padding=(0, 1))
         report = self._report
@@ -80,11 +74,10 @@ class TerminalView(LiveView):
         status.add_row(self._spinner, Text(words, style="bold"), bar, Text(f"{now - self._stage_started_at:.0f} s"))
         yield Text("")
         yield status
-        parts = [
-            layout.run,
-            f"iteration {self._iteration} of {recipe.iterations}",
-            f"{_clock(now - self._started)} elapsed",
-        ]
+        parts = [f"{_clock(now - self._started)} elapsed"]
+        if self._run is not None:
+            _, layout, recipe = self._run
+            parts = [layout.run, f"iteration {self._iteration} of {recipe.iterations}", *parts]
         newest = self._newest
         if newest and newest.reward is not None:
             parts.append(f"reward {newest.reward:.3f}")
@@ -92,7 +85,7 @@ class TerminalView(LiveView):
             parts.append(f"held-out {newest.sampled.accuracy.mean:.1%}")
         if newest and newest.tokens_per_s:
             parts.append(f"{newest.tokens_per_s:.0f} tokens/s")
-        yield Text("  " + "  ·  ".join(parts), style="dim")
+        yield Text("  " + "  ·  ".join(parts), style="dim", no_wrap=True, overflow="ellipsis")
 
 
 def _clock(seconds: float) -> str:

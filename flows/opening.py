@@ -1,7 +1,7 @@
 """Opening a run: store, recipe, profile and child processes, from the parameters a person gives."""
 
 import tempfile
-from collections.abc import Iterator
+from collections.abc import Generator
 from contextlib import contextmanager
 from pathlib import Path
 
@@ -10,10 +10,10 @@ from pydantic import BaseModel, ConfigDict, Field
 
 from artifacts.layout import RunLayout
 from artifacts.store import Store
-from flows.live import LiveView, current_view
+from flows.live import current_view
 from flows.recipes import load_profile, load_recipe
-from flows.session import Session, freeze_recipe
-from stages.context import StageContext
+from flows.session import Session, Stages, freeze_recipe
+from stages.context import Profile, StageContext
 
 
 class RunRequest(BaseModel):
@@ -30,7 +30,7 @@ class RunRequest(BaseModel):
 
 
 @contextmanager
-def opened(request: RunRequest) -> Iterator[Session]:
+def opened(request: RunRequest) -> Generator[Session]:
     """Opens a run and closes its child processes at the end, whatever happens.
 
     Raises:
@@ -42,10 +42,17 @@ def opened(request: RunRequest) -> Iterator[Session]:
     layout = RunLayout(request.run)
     store = Store.open(request.store)
     freeze_recipe(store, layout, recipe)
+    with opened_stages(store, profile) as stages:
+        stages.live.run_opened(store, layout, recipe)
+        yield Session(recipe, layout, stages.ctx, stages.live)
+
+
+@contextmanager
+def opened_stages(store: Store, profile: Profile) -> Generator[Stages]:
+    """Makes what stages need inside a flow, and closes the child processes at the end, whatever happens."""
     live = current_view()
     with (
         tempfile.TemporaryDirectory(prefix="deerstalker-") as scratch,
         StageContext(store, Path(scratch), profile, live.progress, get_run_logger()) as ctx,
     ):
-        live.run_opened(store, layout, recipe)
-        yield Session(recipe, layout, ctx, live)
+        yield Stages(ctx, live)

@@ -14,12 +14,12 @@ if TYPE_CHECKING:
 INK, MUTED, GRID = "#1f2937", "#6b7280", "#e5e7eb"
 SAMPLED, GREEDY, TRAIN = "#0f766e", "#c2410c", "#9ca3af"
 STAGE_COLOURS = ("#0f766e", "#a3b18a", "#d6d3d1", "#c2410c", "#1d4ed8", "#7c3aed")
-_DPI = 110
+_DPI = 150
 
 
-def accuracy_plot(iterations: Sequence[IterationFigures]) -> bytes:
+def accuracy_plot(iterations: Sequence[IterationFigures], dpi: int = _DPI) -> bytes:
     """Held-out accuracy with its 95% band, sampled and greedy, and the accuracy of the rollouts trained on."""
-    figure, axes = _figure(7.6, 3.6)
+    figure, axes = _figure(5.6, 3.3, dpi)
     for mode, colour in (("sampled", SAMPLED), ("greedy", GREEDY)):
         points = [(item, found) for item in iterations if (found := _measured(item, mode))]
         if points:
@@ -28,10 +28,13 @@ def accuracy_plot(iterations: Sequence[IterationFigures]) -> bytes:
             axes.fill_between(
                 numbers, [a.low for a in accuracy], [a.high for a in accuracy], color=colour, alpha=0.13, linewidth=0
             )
-            axes.plot(numbers, [a.mean for a in accuracy], color=colour, linewidth=2, label=f"held-out, {mode}", **_dots(points))
+            means = [a.mean for a in accuracy]
+            label, dots = f"held-out, {mode}", _marker(points)
+            axes.plot(numbers, means, color=colour, linewidth=2, label=label, marker=dots, markersize=4)
     rollouts = [(item.number - 1, item.train_accuracy) for item in iterations if item.train_accuracy is not None]
     if rollouts:
-        axes.plot(*zip(*rollouts, strict=True), color=TRAIN, linewidth=1.4, linestyle="--", label="train puzzles, rollouts")
+        numbers, means = zip(*rollouts, strict=True)
+        axes.plot(numbers, means, color=TRAIN, linewidth=1.4, linestyle="--", label="train puzzles, rollouts")
     stars = [(item.number, item.sampled.accuracy.mean) for item in iterations if item.promoted and item.sampled]
     if stars:
         axes.scatter(*zip(*stars, strict=True), marker="*", s=70, color=SAMPLED, zorder=4, label="promoted")
@@ -41,9 +44,9 @@ def accuracy_plot(iterations: Sequence[IterationFigures]) -> bytes:
 
 def reward_plot(iterations: Sequence[IterationFigures]) -> bytes:
     """Mean reward of each iteration's rollouts, and how much the rewards of one puzzle differ."""
-    figure, axes = _figure(7.6, 3.0)
-    _line(axes, iterations, lambda item: item.reward, SAMPLED, "mean reward")
-    _line(axes, iterations, lambda item: item.reward_spread, GREEDY, "standard deviation within a group", style="--")
+    figure, axes = _figure(5.6, 3.3)
+    _line(axes, iterations, lambda item: item.reward, label="mean reward")
+    _line(axes, iterations, lambda item: item.reward_spread, colour=GREEDY, label="spread within a group", style="--")
     _finish(axes, "reward", "iteration")
     return _png(figure)
 
@@ -52,15 +55,15 @@ def health_plot(iterations: Sequence[IterationFigures]) -> bytes:
     """Length, entropy, clip fraction and the gap between sampler and trainer, a panel each."""
     from matplotlib.figure import Figure
 
-    figure = Figure(figsize=(7.6, 4.4), dpi=_DPI, layout="constrained")
+    figure = Figure(figsize=(5.6, 3.6), dpi=_DPI, layout="constrained")
     panels: tuple[tuple[str, Callable[[IterationFigures], float | None], bool], ...] = (
         ("completion length, tokens", lambda item: item.completion_tokens, False),
         ("entropy, nats a token", lambda item: item.entropy, False),
         ("clipped tokens", lambda item: item.clip_fraction, True),
-        ("|trainer - sampler| log-probability", lambda item: item.gap, False),
+        ("gap to the sampler, nats", lambda item: item.gap, False),
     )
     for axes, (title, value, percent) in zip(figure.subplots(2, 2).flat, panels, strict=True):
-        _line(axes, iterations, value, SAMPLED, None)
+        _line(axes, iterations, value)
         _finish(axes, title, "", percent=percent)
         axes.set_ylim(bottom=0)
     return _png(figure)
@@ -68,15 +71,15 @@ def health_plot(iterations: Sequence[IterationFigures]) -> bytes:
 
 def seconds_plot(iterations: Sequence[IterationFigures]) -> bytes:
     """Seconds of each stage, stacked, an iteration a bar."""
-    figure, axes = _figure(7.6, 2.8)
+    figure, axes = _figure(5.6, 3.6)
     timed = [item for item in iterations if item.number > 0]
-    bottom = [0.0] * len(timed)
+    bottom, worth_showing_s = [0.0] * len(timed), 0.01 * sum(item.total_s for item in timed)
     for stage, colour in zip(STAGES, STAGE_COLOURS, strict=True):
         height = [item.seconds.get(stage, 0.0) for item in timed]
-        if sum(height) > 0.01 * sum(item.total_s for item in timed):
+        if sum(height) > worth_showing_s:
             axes.bar([item.number for item in timed], height, bottom=bottom, color=colour, width=0.8, label=stage)
         bottom = [low + part for low, part in zip(bottom, height, strict=True)]
-    _finish(axes, "seconds a stage", "iteration", legend_columns=6)
+    _finish(axes, "seconds a stage", "iteration", legend_columns=3)
     return _png(figure)
 
 
@@ -84,14 +87,14 @@ def _measured(item: IterationFigures, mode: str) -> Measurement | None:
     return item.sampled if mode == "sampled" else item.greedy
 
 
-def _dots(points: Sequence[object]) -> dict[str, object]:
-    return {"marker": "o", "markersize": 4} if len(points) <= 40 else {}
+def _marker(points: Sequence[object]) -> str:
+    return "o" if len(points) <= 40 else ""
 
 
-def _figure(width_in: float, height_in: float) -> "tuple[Figure, Axes]":
+def _figure(width_in: float, height_in: float, dpi: int = _DPI) -> "tuple[Figure, Axes]":
     from matplotlib.figure import Figure
 
-    figure = Figure(figsize=(width_in, height_in), dpi=_DPI, layout="constrained")
+    figure = Figure(figsize=(width_in, height_in), dpi=dpi, layout="constrained")
     return figure, figure.subplots()
 
 
@@ -99,13 +102,16 @@ def _line(
     axes: "Axes",
     iterations: Sequence[IterationFigures],
     value: Callable[[IterationFigures], float | None],
-    colour: str,
-    label: str | None,
+    *,
+    colour: str = SAMPLED,
+    label: str | None = None,
     style: str = "-",
 ) -> None:
     points = [(item.number, found) for item in iterations if (found := value(item)) is not None]
     if points:
-        axes.plot(*zip(*points, strict=True), color=colour, linewidth=1.8, linestyle=style, label=label, **_dots(points))
+        numbers, values = zip(*points, strict=True)
+        dots = _marker(points)
+        axes.plot(numbers, values, style, color=colour, linewidth=1.8, label=label, marker=dots, markersize=4)
 
 
 def _finish(
@@ -113,19 +119,21 @@ def _finish(
 ) -> None:
     from matplotlib.ticker import MaxNLocator, PercentFormatter
 
-    axes.set_title(title, loc="left", fontsize=10.5, color=INK, fontweight="bold", pad=8)
+    axes.set_title(title, loc="left", fontsize=10, color=INK, fontweight="bold", pad=8)
     axes.set_xlabel(x_label, fontsize=9, color=MUTED)
     axes.xaxis.set_major_locator(MaxNLocator(integer=True, min_n_ticks=1))
     if percent:
         axes.yaxis.set_major_formatter(PercentFormatter(1.0, decimals=0 if axes.get_ylim()[1] > 0.05 else 2))
     axes.grid(axis="y", color=GRID, linewidth=0.8)
     axes.set_axisbelow(True)
-    axes.tick_params(labelsize=8.5, colors=MUTED, length=0)
+    axes.tick_params(labelsize=8, colors=MUTED, length=0)
     for side in ("top", "right", "left"):
         axes.spines[side].set_visible(False)
     axes.spines["bottom"].set_color(GRID)
     if axes.get_legend_handles_labels()[0]:
-        axes.legend(fontsize=8.5, frameon=False, labelcolor=INK, ncols=legend_columns)
+        if legend_columns > 1:
+            axes.set_ylim(top=1.25 * axes.get_ylim()[1])
+        axes.legend(fontsize=8, frameon=False, labelcolor=INK, ncols=legend_columns)
 
 
 def _png(figure: "Figure") -> bytes:

@@ -1,8 +1,222 @@
-"""The report of a run for people."""
+"""The report of a run for people: pictures, and a page that holds everything. It is a view, written anew each time."""
 
-from flows.session import Session
+import json
+import time
+from collections.abc import Sequence
+from html import escape
+from typing import TYPE_CHECKING, Any
+
+import polars as pl
+
+from artifacts.reading import Artifact
+from artifacts.schemas import RESULTS
+from artifacts.store import Store
+from flows.figures import IterationFigures, iteration_figures, measurement
+from flows.history import RunRecord, read_run
+from flows.page import card, document, picture, table
+from flows.plots import accuracy_plot, health_plot, reward_plot, seconds_plot
+from flows.specimen import Completion, Specimen, find_specimen
+from flows.summary import before_after_rows, interval_text, solve_command, summary
+from stages.statistics import Estimate, estimate
+
+if TYPE_CHECKING:
+    from flows.session import Session
+
+PAGE = "report.html"
+
+_HEADLINES = (
+    ("test accuracy, sampled", "sampled", "accuracy"),
+    ("test accuracy, greedy", "greedy", "accuracy"),
+    ("all answers right, sampled", "sampled", "exact"),
+)
 
 
-def write_report(run: Session) -> str:
-    """Writes the report and returns the key of its page."""
-    return f"{run.layout.summary}/report.html"
+def write_report(run: "Session") -> str:
+    """Writes the report into the store, shows its gist in Prefect, and returns the key of its page."""
+    from flows.ui import show_in_prefect
+
+    started = time.perf_counter()
+    run.live.stage_started("report")
+    store, layout = run.ctx.store, run.layout
+    record = read_run(store, layout.run)
+    for name, data in report_files(record, store).items():
+        store.write_bytes(f"{layout.summary}/{name}", data)
+    show_in_prefect(record, store)
+    run.live.stage_finished("report", time.perf_counter() - started, reused=False)
+    return f"{layout.summary}/{PAGE}"
+
+
+def report_files(record: RunRecord, store: Store) -> dict[str, bytes]:
+    """The report's files by name: pictures, the same figures as JSON, and the page.
+
+    Raises:
+        IntegrityError: A stored artifact that it reads is damaged.
+    """
+    iterations = [iteration_figures(iteration) for iteration in record.iterations]
+    pictures = {
+        "accuracy.png": accuracy_plot(iterations),
+        "reward.png": reward_plot(iterations),
+        "health.png": health_plot(iterations),
+        "seconds.png": seconds_plot(iterations),
+    }
+    graded = [item for item in record.iterations if "grade" in item.manifests]
+    specimen = find_specimen(graded[-1], record.layout, store) if graded else None
+    page = document(
+        f"{record.layout.run}: Deerstalker report", _body(record, store, iterations, pictures, specimen)
+    )
+    return {**pictures, "summary.json": _json(summary(record, store)), PAGE: page.encode()}
+
+
+def paired_gain(record: RunRecord, store: Store, mode: str, metric: str = "accuracy") -> Estimate | None:
+    """Mean difference between after and before, puzzle by puzzle of the test split; None where one is missing."""
+    if set(record.evaluations) != {"before", "after"}:
+        return None
+    scores = {
+        when: Artifact(store, record.layout.evaluation(when), manifest)
+        .read_table("results.parquet", RESULTS)
+        .filter(pl.col("mode") == mode)
+        .group_by("puzzle_id", maintain_order=True)
+        .agg(pl.col(metric).cast(pl.Float64).mean().alias("score"))
+        for when, manifest in record.evaluations.items()
+    }
+    paired = scores["after"].join(scores["before"], on="puzzle_id", suffix="_before")
+    return estimate((paired["score"] - paired["score_before"]).to_list()) if len(paired) else None
+
+
+def _body(
+    record: RunRecord,
+    store: Store,
+    iterations: Sequence[IterationFigures],
+    pictures: dict[str, bytes],
+    specimen: Specimen | None,
+) -> list[str]:
+    done, total_s = sum(1 for item in iterations if item.number), sum(item.total_s for item in iterations)
+    parts = [
+        f'<header><span class="kicker">Deerstalker &middot; run {escape(record.layout.run)}</span>'
+        f"<h1>{escape(record.recipe['title'])}</h1>"
+        f"<p>{done} of {record.recipe['iterations']} iterations of GRPO in {_duration(total_s)}, "
+        f"{total_s / max(1, done):.1f} s each</p></header>",
+        _cards(record, store, iterations),
+    ]
+    if record.evaluations:
+        facts = next(iter(record.evaluations.values())).facts
+        head = ["", *("before GRPO" if when == "before" else "promoted" for when in record.evaluations)]
+        parts += [
+            "<h2>Before and after</h2>",
+            f'<div class="panel">{table(head, before_after_rows(record))}'
+            f'<p class="note">{facts["puzzles"]} test puzzles that no choice looked at, read by the '
+            f"{escape(facts['grader'])} grader. Means over puzzles with their 95% intervals.</p></div>",
+        ]
+    parts += [
+        "<h2>Learning</h2>",
+        f'<div class="plots">{picture(pictures["accuracy.png"], "accuracy of each iteration")}'
+        f'{picture(pictures["reward.png"], "reward of each iteration")}</div>',
+        "<h2>Health and time</h2>",
+        f'<div class="plots">{picture(pictures["health.png"], "length, entropy, clip fraction and gap")}'
+        f'{picture(pictures["seconds.png"], "seconds of each stage")}</div>',
+        "<h2>Iterations</h2>",
+        f'<div class="panel long">{_iteration_table(iterations)}</div>'
+        '<p class="note">Green: the checkpoint was promoted. Sampled and greedy are measured on the validation split, '
+        "which promotion looks at; train is the accuracy of the rollouts that the iteration learned from.</p>",
+    ]
+    if specimen is not None:
+        parts += _specimen(specimen)
+    parts += _use(record, store)
+    return parts
+
+
+def _cards(record: RunRecord, store: Store, iterations: Sequence[IterationFigures]) -> str:
+    cards: list[str] = []
+    for title, mode, metric in _HEADLINES:
+        found = {when: measurement(manifest.facts, mode) for when, manifest in record.evaluations.items()}
+        before, after = found.get("before"), found.get("after")
+        gain = paired_gain(record, store, mode, metric)
+        if before and after and gain:
+            low, high = (item.accuracy.mean if metric == "accuracy" else item.exact.mean for item in (before, after))
+            note = f"{gain.mean * 100:+.1f} points ({gain.low * 100:.1f} to {gain.high * 100:.1f})"
+            value = f"{low:.1%} \N{RIGHTWARDS ARROW} {high:.1%}"
+            cards.append(card(title, value, note, "up" if gain.mean >= 0 else "down"))
+    if record.promoted:
+        note = f"the best of {len(iterations)} on the validation split: {record.promoted['score']:.1%}"
+        cards.append(card("promoted", f"iteration {record.promoted['iteration']}", note))
+    return f'<div class="cards">{"".join(cards)}</div>'
+
+
+def _iteration_table(iterations: Sequence[IterationFigures]) -> str:
+    head = ["", "reward", "train", "sampled", "greedy", "tokens", "unfinished", "entropy", "clipped", "gap", "lr", "s"]
+    rows = [
+        [
+            str(item.number),
+            _form(item.reward, ".3f"),
+            _form(item.train_accuracy, ".1%"),
+            interval_text(item.sampled.accuracy) if item.sampled else "",
+            _form(item.greedy.accuracy.mean if item.greedy else None, ".1%"),
+            _form(item.completion_tokens, ".1f"),
+            _form(item.truncated_fraction, ".1%"),
+            _form(item.entropy, ".3f"),
+            _form(item.clip_fraction, ".2%"),
+            _form(item.gap, ".4f"),
+            _form(item.learning_rate, ".1e"),
+            f"{item.total_s:.1f}",
+        ]
+        for item in iterations
+    ]
+    return table(head, rows, marked=[item.promoted for item in iterations])
+
+
+def _specimen(specimen: Specimen) -> list[str]:
+    return [
+        f"<h2>One puzzle of iteration {specimen.iteration}</h2>",
+        f'<p class="note">Puzzle {escape(specimen.puzzle_id)}: three of its {specimen.size} completions, as the model '
+        "wrote them, with what the grader read for each letter.</p>",
+        f'<div class="completions">{"".join(_completion(item) for item in specimen.completions)}</div>',
+        f'<details class="panel"><summary>The puzzle</summary><pre>{escape(specimen.prompt)}</pre></details>',
+    ]
+
+
+def _completion(item: Completion) -> str:
+    end = "" if item.finish_reason == "stop" else f", ended by {item.finish_reason}"
+    rows = "".join(
+        f'<tr class="{"right" if answer.correct else "wrong"}"><td>{escape(answer.letter)}</td>'
+        f"<td>{escape(answer.said or answer.note)}</td><td>{'' if answer.correct else escape(answer.right)}</td></tr>"
+        for answer in item.answers
+    )
+    return (
+        f'<div class="panel"><h3>{escape(item.title)}: reward {item.reward:.3f}, advantage {item.advantage:+.2f}'
+        f"{escape(end)}</h3>"
+        f"<pre>{escape(item.text)}</pre>"
+        f"<table><thead><tr><th></th><th>read</th><th>right answer</th></tr></thead><tbody>{rows}</tbody></table></div>"
+    )
+
+
+def _use(record: RunRecord, store: Store) -> list[str]:
+    facts: list[tuple[str, str]] = [("store", store.url), ("run", f"{store.url}/{record.layout.root}")]
+    if record.promoted:
+        facts += [
+            ("promoted checkpoint", f"{store.url}/{record.promoted['checkpoint']['key']}"),
+            ("its content", record.promoted["checkpoint"]["digest"]),
+        ]
+    return [
+        "<h2>Use the promoted model</h2>",
+        f'<code class="command">{escape(solve_command(record, store))}</code>',
+        '<p class="note">FILE is a puzzle as JSON in the published format, or a prompt as plain text.</p>',
+        f'<div class="panel">{table([], facts, name="facts")}'
+        "<details><summary>Recipe</summary>"
+        f"<pre>{escape(json.dumps(record.recipe, indent=2, ensure_ascii=False))}</pre></details></div>",
+    ]
+
+
+def _form(value: float | None, form: str) -> str:
+    return "" if value is None else format(value, form)
+
+
+def _duration(seconds: float) -> str:
+    if seconds < 60:
+        return f"{seconds:.1f} s"
+    minutes, rest = divmod(round(seconds), 60)
+    hours, minutes = divmod(minutes, 60)
+    return f"{hours} h {minutes:02d} min" if hours else f"{minutes} min {rest:02d} s"
+
+
+def _json(value: dict[str, Any]) -> bytes:
+    return (json.dumps(value, indent=2, ensure_ascii=False) + "\n").encode()

@@ -27,26 +27,20 @@ class Reusable(Protocol):
 R = TypeVar("R", bound=Reusable)
 
 
-class Session:
-    """A run in progress.
+class Stages:
+    """How stages are called inside a flow.
 
     Attributes:
-        recipe: What it learns, resolved and frozen in the store.
-        layout: Where its artifacts stand.
-        ctx: What its stages are handed.
+        ctx: What they are handed.
         live: What a person watches.
     """
 
-    def __init__(self, recipe: Recipe, layout: RunLayout, ctx: StageContext, live: LiveView) -> None:
-        self.recipe, self.layout, self.ctx, self.live = recipe, layout, ctx, live
+    def __init__(self, ctx: StageContext, live: LiveView) -> None:
+        self.ctx, self.live = ctx, live
 
     def slot(self, key: str, kind: type[K]) -> Slot[K]:
-        """An address of the run's store."""
+        """An address of the store."""
         return Slot(self.ctx.store, key, kind)
-
-    def at(self, number: int, part: str, kind: type[K]) -> Slot[K]:
-        """The address of a part of iteration `number`."""
-        return self.slot(self.layout.iteration(number, part), kind)
 
     def run(self, stage: Callable[..., R], *inputs: Any, label: str = "", **keywords: Any) -> R:
         """Runs a stage as a Prefect task: retried after transient failures, `Cached` where already published.
@@ -63,6 +57,23 @@ class Session:
         result = run_as_task(stage, *inputs, run_name=name, ctx=self.ctx, **keywords)
         self.live.stage_finished(name, time.perf_counter() - started, result.reused)
         return result
+
+
+class Session(Stages):
+    """A run in progress.
+
+    Attributes:
+        recipe: What it learns, resolved and frozen in the store.
+        layout: Where its artifacts stand.
+    """
+
+    def __init__(self, recipe: Recipe, layout: RunLayout, ctx: StageContext, live: LiveView) -> None:
+        super().__init__(ctx, live)
+        self.recipe, self.layout = recipe, layout
+
+    def at(self, number: int, part: str, kind: type[K]) -> Slot[K]:
+        """The address of a part of iteration `number`."""
+        return self.slot(self.layout.iteration(number, part), kind)
 
 
 def freeze_recipe(store: Store, layout: RunLayout, recipe: Recipe) -> None:

@@ -1,6 +1,7 @@
 """A run in a few lines: before and after on the test split, what is promoted, and how to use it."""
 
 import shlex
+from pathlib import Path
 from typing import Any
 
 from rich.console import Console
@@ -9,13 +10,14 @@ from rich.table import Table
 from artifacts.store import Store
 from flows.figures import Interval, Measurement, iteration_figures, measurement
 from flows.history import RunRecord
+from flows.surroundings import DEFAULT_STORE
 
 MODES = ("sampled", "greedy")
 
 
 def solve_command(record: RunRecord, store: Store) -> str:
     """The command that runs the promoted model of a run on a puzzle."""
-    where = "" if store.url == _default_store_url() else f" --store {shlex.quote(store.url)}"
+    where = "" if store.url == Path(DEFAULT_STORE).resolve().as_uri() else f" --store {shlex.quote(store.url)}"
     return f"deerstalker solve --checkpoint {record.layout.run}{where} FILE"
 
 
@@ -38,32 +40,39 @@ def print_summary(record: RunRecord, store: Store, console: Console) -> None:
     if record.evaluations:
         console.print(before_after_table(record))
     if record.promoted:
-        console.print(
-            f"promoted: iteration {record.promoted['iteration']}, held-out {record.promoted['score']:.3f}", highlight=False
-        )
+        promoted = f"iteration {record.promoted['iteration']}, validation {record.promoted['score']:.1%}"
+        console.print(f"promoted: {promoted}", highlight=False)
     console.print(f"report:   {store.url}/{record.layout.summary}/report.html", highlight=False, soft_wrap=True)
     console.print(f"try it:   {solve_command(record, store)}", highlight=False, soft_wrap=True)
 
 
 def before_after_table(record: RunRecord) -> Table:
-    """Means on the test split with their 95% intervals, before the first update and of what stands promoted."""
-    facts = {when: manifest.facts for when, manifest in record.evaluations.items()}
-    puzzles = next(iter(facts.values()))["puzzles"]
+    """The rows of `before_after_rows` as a table for the terminal."""
+    puzzles = next(iter(record.evaluations.values())).facts["puzzles"]
     table = Table(title=f"{record.layout.run}: {puzzles} test puzzles, means with 95% intervals", title_justify="left")
     table.add_column("")
-    for when in facts:
+    for when in record.evaluations:
         table.add_column("before GRPO" if when == "before" else "promoted", justify="right")
-    for title, cell in _ROWS:
-        for mode in MODES:
-            found = [measurement(part, mode) for part in facts.values()]
-            if all(found):
-                table.add_row(f"{mode} {title}", *(cell(item) for item in found if item))
+    for row in before_after_rows(record):
+        table.add_row(*row)
     return table
 
 
+def before_after_rows(record: RunRecord) -> list[list[str]]:
+    """Figures on the test split with their 95% intervals, before the first update and of what stands promoted."""
+    rows: list[list[str]] = []
+    for title, cell in MEASURES:
+        for mode in MODES:
+            found = [measurement(manifest.facts, mode) for manifest in record.evaluations.values()]
+            if any(found):
+                rows.append([f"{title}, {mode}", *(cell(item) if item else "" for item in found)])
+    return rows
+
+
 def interval_text(interval: Interval) -> str:
-    """`62.1% (58.0 to 66.2)`."""
-    return f"{interval.mean:.1%} ({interval.low * 100:.1f} to {interval.high * 100:.1f})"
+    """`62.1% (58.0 to 66.2)`; bounds that the normal approximation puts outside 0 to 100 are cut."""
+    low, high = max(0.0, interval.low), min(1.0, interval.high)
+    return f"{interval.mean:.1%} ({low * 100:.1f} to {high * 100:.1f})"
 
 
 def _accuracy(item: Measurement) -> str:
@@ -82,12 +91,13 @@ def _unfinished(item: Measurement) -> str:
     return f"{item.truncated_fraction:.1%}"
 
 
-_ROWS = (
+MEASURES = (
     ("accuracy", _accuracy),
     ("all answers right", _exact),
     ("completion tokens", _length),
     ("unfinished", _unfinished),
 )
+"""What is shown of a measurement: title and text."""
 
 
 def _iteration(record: RunRecord, index: int) -> dict[str, Any]:
@@ -105,11 +115,3 @@ def _iteration(record: RunRecord, index: int) -> dict[str, Any]:
         "promoted": figures.promoted,
         "seconds": figures.seconds,
     }
-
-
-def _default_store_url() -> str:
-    from pathlib import Path
-
-    from flows.surroundings import DEFAULT_STORE
-
-    return Path(DEFAULT_STORE).resolve().as_uri()

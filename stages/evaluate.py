@@ -1,6 +1,7 @@
 """The stage that measures a checkpoint on held-out puzzles."""
 
 import json
+from collections.abc import Mapping
 from dataclasses import asdict
 from typing import Any, Literal
 
@@ -15,6 +16,7 @@ from artifacts.refs import Checkpoint, Puzzles, Ref, Report
 from artifacts.schemas import PUZZLES, RESULTS, ROLLOUTS
 from artifacts.slot import Attempt, Slot
 from stages.context import StageContext
+from stages.puzzles.puzzle import Grader, Puzzle
 from stages.puzzles.tables import graded_text, puzzles_by_id
 from stages.sampling.collect import collect
 from stages.sampling.config import SamplingConfig
@@ -89,20 +91,38 @@ def _results(
     known = puzzles_by_id(puzzles)
     rows: list[dict[str, Any]] = []
     for row in sampled.sort("group", "sample").iter_rows(named=True):
-        graded = graded_text(row["text"], row["puzzle_id"], known, config.grader)
         rows.append(
             {
                 "puzzle_id": row["puzzle_id"],
                 "mode": mode,
                 "sample": row["sample"],
-                "accuracy": graded.accuracy,
-                "exact": graded.exact,
+                **_graded(row, known, config.grader),
                 "finish_reason": row["finish_reason"],
                 "completion_tokens": len(row["completion_token_ids"]),
                 "text": row["text"],
-                "answers": json.dumps({letter: asdict(answer) for letter, answer in graded.answers.items()}),
             }
         )
+    return _results_table(rows)
+
+
+def regrade(results: pl.DataFrame, puzzles: pl.DataFrame, grader: Grader) -> pl.DataFrame:
+    """The same completions, read by another grader.
+
+    Args:
+        results: Rows of the `results` schema.
+        puzzles: Table of the puzzles that they answer.
+    """
+    known = puzzles_by_id(puzzles)
+    return _results_table([{**row, **_graded(row, known, grader)} for row in results.iter_rows(named=True)])
+
+
+def _graded(row: dict[str, Any], known: Mapping[str, Puzzle], grader: Grader) -> dict[str, Any]:
+    graded = graded_text(row["text"], row["puzzle_id"], known, grader)
+    answers = {letter: asdict(answer) for letter, answer in graded.answers.items()}
+    return {"accuracy": graded.accuracy, "exact": graded.exact, "answers": json.dumps(answers)}
+
+
+def _results_table(rows: list[dict[str, Any]]) -> pl.DataFrame:
     return pl.DataFrame(rows, schema={name: column.dtype.type for name, column in RESULTS.columns.items()})
 
 

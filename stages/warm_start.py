@@ -27,8 +27,9 @@ class WarmStartConfig(BaseModel):
 
     model_config = ConfigDict(extra="forbid", frozen=True)
 
-    steps: int = Field(16, ge=1, description="Optimizer steps.")
-    puzzles_per_step: int = Field(4, ge=1, description="Answers a step; each puzzle is used once.")
+    steps: int = Field(16, ge=1, description="Optimizer steps of one pass.")
+    puzzles_per_step: int = Field(4, ge=1, description="Answers a step.")
+    epochs: int = Field(1, ge=1, description="Passes over the same puzzles.")
     learning_rate: float = Field(1e-4, gt=0, description="Highest learning rate.")
     schedule: Literal["constant", "linear"] = Field("constant", description="`linear` falls to 0 behind the last step.")
     warmup_steps: int = Field(0, ge=0, description="Steps over which the learning rate rises linearly.")
@@ -66,8 +67,8 @@ def warm_start(
     batch_file = ctx.scratch / "warm-start.safetensors"
     batch_file.write_bytes(batch.to_bytes())
     schedule = Schedule(
-        [_learning_rate(config, step) for step in range(config.steps)],
-        1,
+        [_learning_rate(config, step) for step in range(config.steps * config.epochs)],
+        config.epochs,
         LossConfig(kind="cross_entropy"),
         config.optimizer,
     )
@@ -84,5 +85,5 @@ def _examples(puzzles: pl.DataFrame, tokenizer: ChatTokenizer) -> list[Group]:
 
 def _learning_rate(config: WarmStartConfig, step: int) -> float:
     warmup = min(1.0, (step + 1) / config.warmup_steps) if config.warmup_steps else 1.0
-    decay = 1.0 - step / config.steps if config.schedule == "linear" else 1.0
+    decay = 1.0 - step / (config.steps * config.epochs) if config.schedule == "linear" else 1.0
     return config.learning_rate * warmup * decay

@@ -42,6 +42,9 @@ class ScratchModel(BaseModel):
     def _heads_fit(self) -> Self:
         if self.heads % self.kv_heads:
             raise ValueError(f"heads ({self.heads}) must be a multiple of kv_heads ({self.kv_heads})")
+        if self.heads * self.head_dim != self.hidden:
+            # vLLM's Qwen2 takes hidden / heads for the width of a head, whatever config.json says.
+            raise ValueError(f"heads x head_dim is {self.heads * self.head_dim}, but hidden is {self.hidden}")
         return self
 
 

@@ -28,7 +28,7 @@ CHAT_TEMPLATE = (
 _LINE = re.compile(r"\n*[^\n]+|\n+")
 _PIECE = re.compile(r"\n+|[ \t]?\w+|[ \t]?[^\w\s]+|\s")
 _BYTES = 256
-_SHARED_LINE_PERCENT = 40
+_SHARED_LINE_PERCENT = 10
 _RAREST_PAIR = 3
 
 
@@ -75,16 +75,16 @@ def _merge(sequence: list[str], joined: set[tuple[str, str]]) -> list[str]:
 def learn_phrases(texts: Iterable[str]) -> list[str]:
     """Finds the phrases of some texts.
 
-    A line that two texts in five share is one phrase, and so are such lines that always follow each other. Other
+    A line that one text in ten shares is one phrase, and so are such lines that always follow each other. Other
     lines are cut into words, and words of which one never stands without the other (``Mr. Boddy``) are joined.
 
     Args:
-        texts: What the model will read and write, in any order; duplicates do not matter.
+        texts: What the model will read and write, prompts and answers in equal numbers, in any order.
 
     Returns:
         The phrases, sorted.
     """
-    documents: list[list[str]] = [_LINE.findall(text) for text in sorted(set(texts))]
+    documents: list[list[str]] = [_LINE.findall(text) for text in sorted(texts)]
     spread = Counter(line for document in documents for line in set(document))
     shared = {line for line, count in spread.items() if count * 100 >= _SHARED_LINE_PERCENT * len(documents)}
     blocks: list[list[str]] = []

@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any, Protocol, cast
 
 from artifacts.errors import BadInputError
-from stages.puzzles.puzzle import Graded, Grader, Puzzle
+from stages.puzzles.puzzle import Checked, DeductionCounts, Graded, Grader, Puzzle
 
 
 class Environment(Protocol):
@@ -60,7 +60,34 @@ class Environment(Protocol):
         ...
 
 
-_FAMILIES = {"temporal_clue": "stages.puzzles.temporal_clue.family:TEMPORAL_CLUE"}
+class Deductive(Environment, Protocol):
+    """A family that can also solve its puzzles from the text and prove what is said about them."""
+
+    def check(self, puzzle: Puzzle) -> Checked:
+        """Solves the puzzle from its prompt only, and compares."""
+        ...
+
+    def write_derivation(self, puzzle: Puzzle) -> str:
+        """A short derivation, proved step by step, and after it the final answers.
+
+        Raises:
+            BadInputError: The puzzle's text has a clue that cannot be read.
+        """
+        ...
+
+    def count_deductions(self, text: str, puzzle: Puzzle) -> DeductionCounts:
+        """What a completion asserts about the puzzle, each statement proved or refuted.
+
+        Raises:
+            BadInputError: The puzzle's text has a clue that cannot be read.
+        """
+        ...
+
+
+_FAMILIES = {
+    "temporal_clue": "stages.puzzles.temporal_clue.family:TEMPORAL_CLUE",
+    "zebra": "stages.puzzles.zebra.family:ZEBRA",
+}
 
 
 def names() -> tuple[str, ...]:
@@ -78,3 +105,17 @@ def get(name: str) -> Environment:
         raise BadInputError("environment", repr(name), f"one of {', '.join(_FAMILIES)}")
     module, _, attribute = _FAMILIES[name].partition(":")
     return cast(Environment, getattr(import_module(module), attribute))
+
+
+def get_deductive(name: str) -> Deductive:
+    """The family called `name`, for proofs about its puzzles.
+
+    Raises:
+        BadInputError: There is none of that name, or it proves nothing.
+    """
+    family = get(name)
+    if not hasattr(family, "count_deductions"):
+        raise BadInputError(
+            "environment", f"{name!r} proves no deductions", "a family that does, such as temporal_clue"
+        )
+    return cast(Deductive, family)

@@ -36,7 +36,14 @@ def read_puzzles(path: Path | str, environment_name: str = "temporal_clue") -> l
 
 
 def _kind(value: object) -> str:
-    names = {dict: "object", list: "list", str: "string", bool: "boolean", int: "number", float: "number"}
+    names: dict[type, str] = {
+        dict: "object",
+        list: "list",
+        str: "string",
+        bool: "boolean",
+        int: "number",
+        float: "number",
+    }
     return names.get(type(value), "null")
 
 

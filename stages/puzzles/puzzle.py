@@ -62,3 +62,53 @@ class Graded:
     accuracy: float
     exact: bool
     answers: dict[str, Parsed]
+
+
+@dataclass(frozen=True)
+class DeductionCounts:
+    """How many different statements about a puzzle a text asserts; a repeated statement counts once.
+
+    Attributes:
+        statements: All of them.
+        proved: Those that the clues entail and no clue states.
+        restated: Those that a clue states.
+        open: Those that the clues neither entail nor contradict.
+        contradicted: Those whose opposite the clues entail.
+    """
+
+    statements: int
+    proved: int
+    restated: int
+    open: int
+    contradicted: int
+
+
+@dataclass(frozen=True)
+class Checked:
+    """A puzzle solved from its text alone, beside the solution that came with it.
+
+    Attributes:
+        puzzle_id: Which puzzle.
+        unread: What the reader could not read, each with its place; such a puzzle is not solved.
+        answers: Letter to the solver's answer; empty where there is no solution.
+        unique: Letter to whether the clues allow no other answer (proved).
+        different: Letters whose answer is not the given one.
+        seconds: Wall time of reading and solving.
+    """
+
+    puzzle_id: str
+    unread: tuple[str, ...]
+    answers: dict[str, str]
+    unique: dict[str, bool]
+    different: tuple[str, ...]
+    seconds: float
+
+    @property
+    def all_unique(self) -> bool:
+        """Whether there is a solution and every answer in it is the only possible one."""
+        return bool(self.unique) and all(self.unique.values())
+
+    @property
+    def equal(self) -> bool:
+        """Whether there is a solution and it is the given one."""
+        return bool(self.answers) and not self.different

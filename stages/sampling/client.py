@@ -18,8 +18,10 @@ from artifacts.errors import BadInputError
 
 from .config import SamplingConfig
 from .endpoint import Endpoint, EndpointError
+from .window import Pulse, Window
 
-PROGRESS_METRICS = ("vllm:iteration_tokens_total_sum", "vllm:generation_tokens_total", "vllm:request_success_total")
+PROGRESS = ("vllm:iteration_tokens_total_sum", "vllm:generation_tokens_total", "vllm:request_success_total")
+PRESSURE = ("vllm:num_preemptions_total", "vllm:num_requests_waiting", "vllm:kv_cache_usage_perc")
 POLL_S = 1.0
 POLL_TIMEOUT_S = 2.0
 
@@ -90,7 +92,7 @@ class Source:
     seed: int
 
 
-class EngineLost(Exception):
+class EngineLostError(Exception):
     """No engine is left to finish the call: it died, hung or answered with a server error."""
 
 
@@ -134,52 +136,57 @@ class Call:
     ended: threading.Event = field(default_factory=threading.Event)
     lock: threading.Lock = field(default_factory=threading.Lock)
 
-    def run(self, source: Source) -> None:
+    def run(self, source: Source, window: Window) -> None:
         """Take prompts off the queue until none is left or the call ended."""
         connection = source.endpoint.connect(None)
         with self.lock:
             self.connections.add(connection)
         try:
-            while not self.ended.is_set():
+            while window.enter():
                 try:
-                    prompt = self.todo.get_nowait()
+                    self.draw(source, connection, self.todo.get_nowait())
                 except queue.Empty:
                     return
-                started = time.monotonic()
-                body = request_body(prompt, self.config, self.eos_token_ids)
-                data = source.endpoint.exchange(connection, "POST", "/inference/v1/generate", body)
-                finished = time.monotonic()
-                self.done.put((source, prompt, json.loads(data), started - self.began_s, finished - started))
+                finally:
+                    window.leave()
         except EndpointError as error:
             if error.status >= 500:
-                self.done.put(EngineLost(str(error)))
+                self.done.put(EngineLostError(str(error)))
             else:
                 remedy = "check prompt length plus max_tokens against max_model_len, and the sampling settings"
                 self.done.put(BadInputError("sampling request", f"refused: {error}", "a valid request", remedy))
         except (OSError, http.client.HTTPException, json.JSONDecodeError) as error:
-            self.done.put(EngineLost(f"connection lost: {error!r}"))
+            self.done.put(EngineLostError(f"connection lost: {error!r}"))
         finally:
             with self.lock:
                 self.connections.discard(connection)
             connection.close()
 
-    def watch_progress(self, source: Source, stall_timeout_s: float) -> None:
-        """Report the engine as lost when its counters stand still, or do not answer, for the stall time."""
-        last: tuple[float, ...] = ()
-        moved = time.monotonic()
+    def draw(self, source: Source, connection: http.client.HTTPConnection, prompt: Prompt) -> None:
+        """Sample one group and queue the answer."""
+        started = time.monotonic()
+        body = request_body(prompt, self.config, self.eos_token_ids)
+        data = source.endpoint.exchange(connection, "POST", "/inference/v1/generate", body)
+        finished = time.monotonic()
+        self.done.put((source, prompt, json.loads(data), started - self.began_s, finished - started))
+
+    def watch(self, source: Source, window: Window, stall_timeout_s: float) -> None:
+        """Follow the engine's counters; one that stands still, or does not answer, for the stall time is lost."""
+        pulse = Pulse()
         while not self.ended.wait(POLL_S):
             with suppress(OSError, EndpointError, http.client.HTTPException):
                 metrics = source.endpoint.metrics(timeout_s=POLL_TIMEOUT_S)
-                now = tuple(metrics.get(name, 0.0) for name in PROGRESS_METRICS)
-                if now != last:
-                    last, moved = now, time.monotonic()
-            if time.monotonic() - moved > stall_timeout_s - POLL_TIMEOUT_S:
-                self.done.put(EngineLost(f"no new token for {time.monotonic() - moved:.0f} s"))
+                pulse.beat(tuple(metrics.get(name, 0.0) for name in PROGRESS))
+                window.observe(*(metrics.get(name, 0.0) for name in PRESSURE))
+            if pulse.still_s > stall_timeout_s and not self.ended.is_set():
+                self.done.put(EngineLostError(f"no new token for {pulse.still_s:.0f} s"))
                 return
 
-    def end(self) -> None:
+    def end(self, windows: Sequence[Window]) -> None:
         """Wake every thread that waits for an answer."""
         self.ended.set()
+        for window in windows:
+            window.close()
         with self.lock:
             for connection in self.connections:
                 if connection.sock is not None:
@@ -191,17 +198,17 @@ def read_choice(choice: dict[str, Any], source: Source) -> tuple[list[int], list
     """Return token ids, log-probabilities and finish reason of one choice, checked.
 
     Raises:
-        EngineLost: The answer does not hold together, or comes from other weights than those loaded.
+        EngineLostError: The answer does not hold together, or comes from other weights than those loaded.
     """
     token_ids: list[int] = choice["token_ids"] or []
     content: list[dict[str, Any]] = (choice["logprobs"] or {}).get("content") or []
     logprobs = [float(entry["logprob"]) for entry in content]
     if len(logprobs) != len(token_ids) or not all(map(math.isfinite, logprobs)):
-        raise EngineLost(f"{len(token_ids)} tokens came with {len(logprobs)} log-probabilities")
+        raise EngineLostError(f"{len(token_ids)} tokens came with {len(logprobs)} log-probabilities")
     if source.weights_digest:
         versions = {span["version"] for span in choice.get("weight_versions") or []}
         if versions - {source.weights_digest}:
-            raise EngineLost(f"sampled by weights {sorted(versions)} instead of {source.weights_digest}")
+            raise EngineLostError(f"sampled by weights {sorted(versions)} instead of {source.weights_digest}")
     return token_ids, logprobs, choice["finish_reason"]
 
 
@@ -211,7 +218,7 @@ def sample_groups(
     config: SamplingConfig,
     on_group: Callable[[GroupSamples], None],
     *,
-    decode_all: Callable[[Sequence[Sequence[int]]], list[str]],
+    decode: Callable[[list[int]], str],
     eos_token_ids: Sequence[int],
     max_num_seqs: int,
     stall_timeout_s: float,
@@ -222,24 +229,26 @@ def sample_groups(
     Args:
         sources: Engines to spread the prompts over.
         on_group: Receives each finished group, in order of completion.
-        decode_all: Token ids to texts.
+        decode: Token ids to text.
         eos_token_ids: Tokens that end a completion.
         max_num_seqs: Sequences an engine decodes together; requests in flight are kept a little above that.
         stall_timeout_s: Time without progress before an engine counts as hung.
         exited: Says why the engine's process is gone, or nothing while it lives; asked ten times a second.
 
     Raises:
-        EngineLost: An engine died or hung; groups not handed over yet are not sampled.
+        EngineLostError: An engine died or hung; groups not handed over yet are not sampled.
         BadInputError: An engine refused a request.
     """
     call = Call(queue.SimpleQueue(), config, eos_token_ids)
     for prompt in prompts:
         call.todo.put(prompt)
-    workers = min(
-        math.ceil(len(prompts) / len(sources)), math.ceil(1.25 * max_num_seqs / config.samples_per_prompt) + 1
-    )
-    threads = [threading.Thread(target=call.run, args=(s,), daemon=True) for s in sources for _ in range(workers)]
-    threads += [threading.Thread(target=call.watch_progress, args=(s, stall_timeout_s), daemon=True) for s in sources]
+    in_flight = math.ceil(1.25 * max_num_seqs / config.samples_per_prompt) + 1
+    workers = min(math.ceil(len(prompts) / len(sources)), in_flight)
+    windows = [Window(workers) for _ in sources]
+    threads: list[threading.Thread] = []
+    for source, window in zip(sources, windows, strict=True):
+        threads += [threading.Thread(target=call.run, args=(source, window), daemon=True) for _ in range(workers)]
+        threads += [threading.Thread(target=call.watch, args=(source, window, stall_timeout_s), daemon=True)]
     for thread in threads:
         thread.start()
     try:
@@ -250,15 +259,14 @@ def sample_groups(
                     break
                 except queue.Empty:
                     if (reason := exited()) is not None:
-                        raise EngineLost(reason) from None
+                        raise EngineLostError(reason) from None
             if isinstance(result, BaseException):
                 raise result
             source, prompt, answer, started_s, seconds = result
             parts = [read_choice(choice, source) for choice in answer["choices"]]
             if len(parts) != config.samples_per_prompt:
-                raise EngineLost(f"{len(parts)} completions instead of {config.samples_per_prompt}")
-            texts = decode_all([ids for ids, _, _ in parts])
-            completions = [Completion(ids, lps, why, text) for (ids, lps, why), text in zip(parts, texts, strict=True)]
+                raise EngineLostError(f"{len(parts)} completions instead of {config.samples_per_prompt}")
+            completions = [Completion(ids, logprobs, why, decode(ids)) for ids, logprobs, why in parts]
             on_group(
                 GroupSamples(
                     prompt.prompt_id,
@@ -272,6 +280,6 @@ def sample_groups(
                 )
             )
     finally:
-        call.end()
+        call.end(windows)
         for thread in threads:
             thread.join(POLL_TIMEOUT_S + POLL_S)

@@ -17,16 +17,18 @@ class SamplingConfig(BaseModel):
 
     model_config = ConfigDict(extra="forbid", frozen=True)
 
-    samples_per_prompt: int = Field(16, ge=1, le=1024, description="Completions drawn for one prompt (a group)")
-    temperature: float = Field(1.0, ge=0.0, le=10.0, description="Softmax temperature; 0 is greedy")
-    top_p: float = Field(1.0, gt=0.0, le=1.0, description="Nucleus mass; 1 keeps every token")
-    top_k: int = Field(0, ge=0, description="Keep the k most likely tokens; 0 keeps every token")
-    min_p: float = Field(0.0, ge=0.0, le=1.0, description="Drop tokens below this share of the likeliest one")
-    repetition_penalty: float = Field(1.0, gt=0.0, le=10.0, description="Above 1 discourages repetition; 1 is off")
-    presence_penalty: float = Field(0.0, ge=-2.0, le=2.0, description="Flat penalty on tokens already produced")
-    frequency_penalty: float = Field(0.0, ge=-2.0, le=2.0, description="Penalty growing with each occurrence")
-    max_tokens: int = Field(256, ge=1, description="Longest completion, the end token included")
-    stop: tuple[str, ...] = Field((), description="Strings that end a completion; none by default")
+    samples_per_prompt: int = Field(default=16, ge=1, le=1024, description="Completions drawn for one prompt (a group)")
+    temperature: float = Field(default=1.0, ge=0.0, le=10.0, description="Softmax temperature; 0 is greedy")
+    top_p: float = Field(default=1.0, gt=0.0, le=1.0, description="Nucleus mass; 1 keeps every token")
+    top_k: int = Field(default=0, ge=0, description="Keep the k most likely tokens; 0 keeps every token")
+    min_p: float = Field(default=0.0, ge=0.0, le=1.0, description="Drop tokens below this share of the likeliest one")
+    repetition_penalty: float = Field(
+        default=1.0, gt=0.0, le=10.0, description="Above 1 discourages repetition; 1 is off"
+    )
+    presence_penalty: float = Field(default=0.0, ge=-2.0, le=2.0, description="Flat penalty on tokens already produced")
+    frequency_penalty: float = Field(default=0.0, ge=-2.0, le=2.0, description="Penalty growing with each occurrence")
+    max_tokens: int = Field(default=256, ge=1, description="Longest completion, the end token included")
+    stop: tuple[str, ...] = Field(default=(), description="Strings that end a completion; none by default")
 
     @property
     def greedy(self) -> bool:
@@ -39,29 +41,37 @@ class EngineHardware(BaseModel):
 
     model_config = ConfigDict(extra="forbid", frozen=True)
 
-    dtype: str = Field("bfloat16", description="Compute type of the weights: bfloat16, float16 or float32")
-    max_num_seqs: int = Field(512, ge=1, description="Sequences decoded together")
+    dtype: str = Field(default="bfloat16", description="Compute type of the weights: bfloat16, float16 or float32")
+    max_num_seqs: int = Field(default=512, ge=1, description="Sequences decoded together")
     max_model_len: int | None = Field(
-        None, ge=2, description="Longest prompt plus completion in tokens; none: the model's"
+        default=None, ge=2, description="Longest prompt and completion together; none: the model's"
     )
-    max_num_batched_tokens: int | None = Field(None, ge=1, description="Tokens of one engine step; none: vLLM's choice")
+    max_num_batched_tokens: int | None = Field(
+        default=None, ge=1, description="Tokens of one engine step; none: vLLM's choice"
+    )
     kv_cache_gib: float | None = Field(
-        1.0, gt=0.0, description="KV cache in GiB; none: whatever `memory_share` leaves after the weights"
+        default=1.0, gt=0.0, description="KV cache in GiB; none: whatever `memory_share` leaves after the weights"
     )
-    memory_share: float = Field(0.85, gt=0.0, le=1.0, description="Share of device memory the engine may plan with")
-    eager: bool = Field(True, description="Skip compilation and graph capture (right for small models and CPUs)")
-    tensor_parallel_size: int = Field(1, ge=1, description="Devices one copy of the model is spread over")
-    threads: int | None = Field(
-        None, ge=1, description="OpenMP threads of a CPU engine; none: vLLM binds to cores itself"
+    memory_share: float = Field(
+        default=0.85, gt=0.0, le=1.0, description="Share of device memory the engine may plan with"
     )
-    seed: int = Field(0, ge=0, description="Seed of the engine's generator, recorded with every sample")
-    startup_timeout_s: float = Field(600.0, gt=0.0, description="Time for the engine to become ready")
+    eager: bool = Field(
+        default=True, description="Skip compilation and graph capture (right for small models and CPUs)"
+    )
+    tensor_parallel_size: int = Field(default=1, ge=1, description="Devices one copy of the model is spread over")
+    threads: int | None = Field(default=None, ge=1, description="CPU threads; none: 1 for small models, else all")
+    seed: int = Field(default=0, ge=0, description="Seed of the engine's generator, recorded with every sample")
+    startup_timeout_s: float = Field(default=600.0, gt=0.0, description="Time for the engine to become ready")
     stall_timeout_s: float = Field(
-        12.0, gt=0.0, description="Time without a new token before the engine counts as hung"
+        default=11.0, gt=0.0, description="Time without a token before an engine counts as hung"
     )
-    restarts: int = Field(2, ge=0, description="Restarts within one call before the error is handed up as transient")
-    reload_check_gib: float = Field(4.0, ge=0.0, description="Compare weight checksums after a reload up to this size")
+    restarts: int = Field(
+        default=2, ge=0, description="Restarts within one call before the error is handed up as transient"
+    )
+    reload_check_gib: float = Field(
+        default=4.0, ge=0.0, description="Compare weight checksums after a reload up to this size"
+    )
     external_urls: tuple[Annotated[str, Field(pattern=r"^https?://")], ...] = Field(
-        (), description="Engines that run elsewhere, used instead of a child process"
+        default=(), description="Engines that run elsewhere, used instead of a child process"
     )
-    extra_arguments: tuple[str, ...] = Field((), description="Further arguments of vLLM's server, as they are")
+    extra_arguments: tuple[str, ...] = Field(default=(), description="Further arguments of vLLM's server, as they are")

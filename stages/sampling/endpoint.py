@@ -10,13 +10,6 @@ from pathlib import Path
 from typing import Any
 from urllib.parse import urlsplit
 
-GENERATION_TOKENS = "vllm:generation_tokens_total"
-PROMPT_TOKENS = "vllm:prompt_tokens_total"
-PREEMPTIONS = "vllm:num_preemptions_total"
-KV_CACHE_USE = "vllm:kv_cache_usage_perc"
-RUNNING = "vllm:num_requests_running"
-WAITING = "vllm:num_requests_waiting"
-
 
 class EndpointError(Exception):
     """The engine answered with an error status.

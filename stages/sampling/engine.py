@@ -9,13 +9,13 @@ from types import TracebackType
 from typing import Self
 
 from artifacts.errors import BadInputError, TransientError
+from stages.models.chat import ChatTokenizer
 
 from . import client, weights
-from .client import EngineLost, GroupSamples, Prompt, Source
+from .client import EngineLostError, GroupSamples, Prompt, Source
 from .config import EngineHardware, SamplingConfig
 from .endpoint import Endpoint, EndpointError
 from .process import EngineProcess
-from .tokenizer import ChatTokenizer
 
 LOAD_TIMEOUT_S = 600.0
 SHORT_TIMEOUT_S = 10.0
@@ -61,6 +61,11 @@ class Engine:
         return self._process is not None and self._process.exit_code() is None
 
     @property
+    def process_id(self) -> int:
+        """Id of the child process, which is also the session of everything it started; 0 without one."""
+        return 0 if self._process is None else self._process.guard_pid
+
+    @property
     def version(self) -> str:
         """The engine's version; empty before `ensure`."""
         return self._sources[0].version if self._sources else ""
@@ -98,6 +103,8 @@ class Engine:
             process = self._started(model_dir, digest)
             try:
                 if digest != self._loaded_digest:
+                    if not process.reloads:
+                        raise weights.ReloadRefusedError("engines on several CPUs keep a stale output head")
                     weights.load(process.endpoint, model_dir, timeout_s=LOAD_TIMEOUT_S)
                     if self._check is not None:
                         self._check.after_reload(model_dir)
@@ -105,7 +112,7 @@ class Engine:
                 weights.name_version(process.endpoint, digest, timeout_s=SHORT_TIMEOUT_S)
                 self._serve([process.endpoint], model_dir, digest)
                 return
-            except (weights.ReloadRefused, EndpointError, OSError, http.client.HTTPException) as error:
+            except (weights.ReloadRefusedError, EndpointError, OSError, http.client.HTTPException) as error:
                 self.refusals.append(str(error) or repr(error))
                 found = f"did not take the weights of {model_dir}: {self.refusals[-1]}\n{process.tail()}\n"
                 self.stop()
@@ -132,7 +139,7 @@ class Engine:
             except (BadInputError, TransientError):
                 self._forget()
                 raise
-            except (weights.ReloadRefused, EndpointError, OSError, http.client.HTTPException) as error:
+            except (weights.ReloadRefusedError, EndpointError, OSError, http.client.HTTPException) as error:
                 found = f"gone right after its start: {error}\n{process.tail()}\n"
                 self.stop()
                 raise TransientError("engine", found, "an engine that stays up", f"log: {self.log_path}") from error
@@ -144,7 +151,7 @@ class Engine:
         try:
             weights.load(endpoint, model_dir, timeout_s=LOAD_TIMEOUT_S)
             weights.name_version(endpoint, digest, timeout_s=SHORT_TIMEOUT_S)
-        except weights.ReloadRefused as error:
+        except weights.ReloadRefusedError as error:
             expected = "vLLM 0.32 with VLLM_SERVER_DEV_MODE=1, --enable-scale-out and a view of the checkpoint folder"
             raise BadInputError(where, f"did not take the weights of {model_dir}: {error}", expected) from error
         except (OSError, http.client.HTTPException) as error:
@@ -181,14 +188,14 @@ class Engine:
                     list(pending.values()),
                     config,
                     deliver,
-                    decode_all=self._tokenizer.decode_all,
-                    eos_token_ids=self._tokenizer.eos_token_ids,
+                    decode=self._tokenizer.decode,
+                    eos_token_ids=self._tokenizer.eos_ids,
                     max_num_seqs=self.hardware.max_num_seqs,
                     stall_timeout_s=self.hardware.stall_timeout_s,
                     exited=self._exited,
                 )
                 return
-            except EngineLost as error:
+            except EngineLostError as error:
                 lost = f"lost while {len(pending)} groups were in flight: {error}"
                 if self._process is not None:
                     lost += f". Its last lines:\n{self._process.tail()}\n"

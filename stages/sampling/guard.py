@@ -15,6 +15,9 @@ import shutil
 import signal
 import sys
 import time
+from contextlib import suppress
+from pathlib import Path
+from types import FrameType
 
 PR_SET_PDEATHSIG = 1
 PR_SET_CHILD_SUBREAPER = 36
@@ -29,59 +32,59 @@ def set_process_option(option: int, value: int) -> None:
 
 
 def children() -> list[int]:
-    """Return the processes whose parent is this one, zombies left out."""
+    """Return the running processes whose parent is this one."""
     found: list[int] = []
-    for name in os.listdir("/proc"):
-        if not name.isdigit():
+    for entry in Path("/proc").iterdir():
+        if not entry.name.isdigit():
             continue
         try:
-            with open(f"/proc/{name}/stat", "rb") as stat:
-                state, parent = stat.read().rpartition(b")")[2].split()[:2]
+            state, parent = (entry / "stat").read_bytes().rpartition(b")")[2].split()[:2]
         except OSError:
             continue
         if int(parent) == os.getpid() and state != b"Z":
-            found.append(int(name))
+            found.append(int(entry.name))
     return found
 
 
 def is_tracker(pid: int) -> bool:
     """Tell whether a process is Python's resource tracker, which frees shared memory once its users are gone."""
     try:
-        with open(f"/proc/{pid}/cmdline", "rb") as file:
-            return b"resource_tracker" in file.read()
+        return b"resource_tracker" in Path(f"/proc/{pid}/cmdline").read_bytes()
     except OSError:
         return False
 
 
-def reap() -> dict[int, int]:
-    """Collect the children that ended: exit code by pid (negative: the signal)."""
+def reap() -> tuple[dict[int, int], bool]:
+    """Collect the children that ended.
+
+    Returns:
+        Exit code by process (negative: the signal), and whether any child is left, running or about to end.
+    """
     ended: dict[int, int] = {}
     while True:
         try:
             pid, status = os.waitpid(-1, os.WNOHANG)
         except ChildProcessError:
-            return ended
+            return ended, False
         if pid == 0:
-            return ended
+            return ended, True
         ended[pid] = os.waitstatus_to_exitcode(status)
 
 
 def end_everything() -> None:
-    """Kill every descendant, generation by generation; resource trackers get a moment to clean up first."""
+    """Kill every descendant, generation by generation; resource trackers get a moment to clean up first.
+
+    A dying process hands its children over only once its last thread is gone, so the end is reached when the kernel
+    knows of no child at all, and not when none runs.
+    """
     trackers_until = time.monotonic() + TRACKER_GRACE_S
-    while True:
-        reap()
-        left = children()
-        if not left:
-            return
+    while reap()[1]:
         patient = time.monotonic() < trackers_until
-        for pid in left:
+        for pid in children():
             if patient and is_tracker(pid):
                 continue
-            try:
+            with suppress(ProcessLookupError):
                 os.kill(pid, signal.SIGKILL)
-            except ProcessLookupError:
-                pass
         time.sleep(0.01)
 
 
@@ -93,9 +96,16 @@ def main(lifeline: int, scratch: str, command: list[str]) -> int:
     os.set_blocking(wake_write, False)
     signal.set_wakeup_fd(wake_write, warn_on_full_buffer=False)
     terminated: list[float] = []
-    signal.signal(signal.SIGCHLD, lambda *_: None)
+
+    def wake(_signal: int, _frame: FrameType | None) -> None:
+        """Let select return: the wake-up descriptor does the work."""
+
+    def note_end(_signal: int, _frame: FrameType | None) -> None:
+        terminated.append(time.monotonic())
+
+    signal.signal(signal.SIGCHLD, wake)
     signal.signal(signal.SIGINT, signal.SIG_IGN)
-    signal.signal(signal.SIGTERM, lambda *_: terminated.append(time.monotonic()))
+    signal.signal(signal.SIGTERM, note_end)
     guard = os.getpid()
     child = os.fork()
     if child == 0:
@@ -114,7 +124,7 @@ def main(lifeline: int, scratch: str, command: list[str]) -> int:
             os.read(wake_read, 4096)
         if lifeline in ready:
             break
-        code = reap().get(child)
+        code = reap()[0].get(child)
         if code is None and terminated and not forwarded:
             os.kill(child, signal.SIGTERM)
             forwarded = True

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import importlib.metadata
 import os
+import re
 import secrets
 import shutil
 import signal
@@ -22,7 +23,9 @@ from .weights import weight_bytes
 
 MODEL_NAME = "policy"
 STOP_TIMEOUT_S = 10.0
-TAIL_LINES = 12
+TAIL_LINES = 8
+LOG_PREFIX = re.compile(r"^\([^)]*pid=\d+\) (?:[A-Z]+ [\d-]+ [\d:]+ \[[^\]]*\] )?")
+TRACEBACK_FRAME = re.compile(r'^\s+File "|^\s{4}')
 SMALL_MODEL_BYTES = 50_000_000
 THREADS_VARIABLE = "DEERSTALKER_ENGINE_THREADS"
 
@@ -73,7 +76,13 @@ def engine_arguments(hardware: EngineHardware, model_dir: Path, socket_path: Pat
         arguments += ["--enforce-eager"]
     if forks(hardware):
         # By its full name vLLM leaves it alone; the name "uni" it turns into a process of its own.
-        arguments += ["--distributed-executor-backend", "vllm.v1.executor.uniproc_executor.UniProcExecutor"]
+        # Blocks of 128 tokens, the default there, would share little of a short prompt among its samples.
+        arguments += [
+            "--block-size",
+            "32",
+            "--distributed-executor-backend",
+            "vllm.v1.executor.uniproc_executor.UniProcExecutor",
+        ]
     return [*arguments, *hardware.extra_arguments]
 
 
@@ -149,6 +158,11 @@ class EngineProcess:
         """Process id of the guard, which is also the session id of everything the engine runs."""
         return self._process.pid
 
+    @property
+    def reloads(self) -> bool:
+        """Whether an in-place reload can be trusted: elsewhere than on a CPU, or where server.py mends it."""
+        return engine_build()[0] == "vllm" or forks(self.hardware)
+
     def exit_code(self) -> int | None:
         """Return the engine's exit code (above 128: ended by a signal), or none while it runs."""
         return self._process.poll()
@@ -182,11 +196,13 @@ class EngineProcess:
                 time.sleep(0.1)
 
     def tail(self) -> str:
-        """Return the engine's last log lines of this start, indented."""
+        """Return the engine's last log lines of this start, indented, without the frames of tracebacks."""
         with self.log_path.open("rb") as log:
             log.seek(max(self.log_start, log.seek(0, os.SEEK_END) - 20_000))
             lines = log.read().decode("utf-8", "replace").splitlines()
-        return "\n".join("    " + line[:240] for line in [line for line in lines if line.strip()][-TAIL_LINES:])
+        said = [LOG_PREFIX.sub("", line) for line in lines]
+        told = [line.strip()[:240] for line in said if line.strip() and not TRACEBACK_FRAME.match(line)]
+        return "\n".join("    " + line for line in told[-TAIL_LINES:])
 
     def stop(self) -> None:
         """End the engine and everything it started: politely first, by force within ten seconds."""

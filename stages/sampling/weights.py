@@ -12,7 +12,7 @@ from .endpoint import Endpoint, EndpointError
 IGNORED_CONFIG = ("_name_or_path", "transformers_version", "use_cache", "torch_dtype", "dtype")
 
 
-class ReloadRefused(Exception):
+class ReloadRefusedError(Exception):
     """The engine did not take the weights; restart it with the new folder."""
 
 
@@ -34,7 +34,7 @@ def load(endpoint: Endpoint, model_dir: Path, *, timeout_s: float) -> None:
     """Load the folder's weights into a running engine and drop what it cached of the old ones.
 
     Raises:
-        ReloadRefused: The engine answered with an error, or would not drop its prefix cache.
+        ReloadRefusedError: The engine answered with an error, or would not drop its prefix cache.
         OSError, http.client.HTTPException: It could not be reached.
     """
     try:
@@ -42,22 +42,22 @@ def load(endpoint: Endpoint, model_dir: Path, *, timeout_s: float) -> None:
         endpoint.call("POST", "/collective_rpc", reload, timeout_s=timeout_s)
         reset = endpoint.call("POST", "/reset_prefix_cache", timeout_s=timeout_s)
     except EndpointError as error:
-        raise ReloadRefused(str(error)) from error
+        raise ReloadRefusedError(str(error)) from error
     if not reset["success"]:
-        raise ReloadRefused("the prefix cache is still in use")
+        raise ReloadRefusedError("the prefix cache is still in use")
 
 
 def name_version(endpoint: Endpoint, digest: str, *, timeout_s: float) -> None:
     """Give the loaded weights their digest as version; the engine stamps it on every completion.
 
     Raises:
-        ReloadRefused: The engine answered with an error.
+        ReloadRefusedError: The engine answered with an error.
         OSError, http.client.HTTPException: It could not be reached.
     """
     try:
         endpoint.call("POST", "/update_weight_version", {"new_version": digest}, timeout_s=timeout_s)
     except EndpointError as error:
-        raise ReloadRefused(str(error)) from error
+        raise ReloadRefusedError(str(error)) from error
 
 
 def tensor_digests(folder: Path) -> dict[str, str]:
@@ -79,9 +79,8 @@ def tensor_digests(folder: Path) -> dict[str, str]:
 class WeightCheck:
     """Proves that an engine holds a folder's weights, by the SHA-256 of single tensors on both sides.
 
-    The engine fuses some tensors (query, key and value) and lays others out anew for its kernels. Which ones stand as
-    they do in the file is learned from the first, cold load; those must equal the new file after every reload. Of a
-    tensor laid out anew it must hold that it changed exactly when the file's did.
+    The engine fuses some tensors (query, key and value) and packs others for its kernels. Which ones stand as they do
+    in the file is learned from the first, cold load; those must equal the new file after every reload.
 
     Args:
         endpoint: The engine, just started with `model_dir`.
@@ -91,36 +90,27 @@ class WeightCheck:
 
     def __init__(self, endpoint: Endpoint, model_dir: Path, limit_bytes: int, *, timeout_s: float) -> None:
         self.endpoint, self.limit_bytes, self.timeout_s = endpoint, limit_bytes, timeout_s
-        self.loaded = self.expected = dict[str, str]()
+        self.loaded, self.expected, self.verbatim = dict[str, str](), dict[str, str](), set[str]()
         if weight_bytes(model_dir) > limit_bytes:
             return
         self.loaded, self.expected = self._loaded(), tensor_digests(model_dir)
-        self.verbatim = {name for name in self._common() if self.loaded[name] == self.expected[name]}
+        self.verbatim = {name for name in self.expected if self.loaded.get(name) == self.expected[name]}
         if not self.verbatim:
-            raise ReloadRefused("no tensor of the engine equals one of the folder it was started with")
+            raise ReloadRefusedError("no tensor of the engine equals one of the folder it was started with")
 
     def after_reload(self, model_dir: Path) -> int:
         """Check the engine against the folder just loaded; return how many tensors were compared.
 
         Raises:
-            ReloadRefused: A tensor is not the folder's.
+            ReloadRefusedError: A tensor is not the folder's.
         """
         if not self.loaded or weight_bytes(model_dir) > self.limit_bytes:
             return 0
-        old_loaded, old_expected = self.loaded, self.expected
         self.loaded, self.expected = self._loaded(), tensor_digests(model_dir)
-        common = self._common()
-        wrong = [name for name in self.verbatim if self.loaded.get(name) != self.expected.get(name)]
-        for name in common - self.verbatim:
-            moved = self.loaded[name] != old_loaded.get(name)
-            if moved != (self.expected[name] != old_expected.get(name)):
-                wrong.append(name)
+        wrong = sorted(name for name in self.verbatim if self.loaded.get(name) != self.expected.get(name))
         if wrong:
-            raise ReloadRefused(f"{len(wrong)} of {len(common)} tensors are not the folder's, {sorted(wrong)[:3]}")
-        return len(common)
-
-    def _common(self) -> set[str]:
-        return set(self.loaded.keys() & self.expected.keys())
+            raise ReloadRefusedError(f"{len(wrong)} of {len(self.verbatim)} tensors are not the folder's, {wrong[:3]}")
+        return len(self.verbatim)
 
     def _loaded(self) -> dict[str, str]:
         answer = self.endpoint.call("POST", "/weight_checker", {"action": "checksum"}, timeout_s=self.timeout_s)

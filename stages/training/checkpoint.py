@@ -85,7 +85,9 @@ class StoredWeights:
         if shape.tied:
             foreign.discard("lm_head.weight")
         if missing or foreign:
-            what = f"no tensor {min(missing)}" if missing else f"tensor {min(foreign)} that config.json does not call for"
+            what = (
+                f"no tensor {min(missing)}" if missing else f"tensor {min(foreign)} that config.json does not call for"
+            )
             raise BadInputError(str(self._folder), what, f"the {len(wanted)} tensors of its config.json")
 
     def read(self, names: Iterable[str], shape_of: Callable[[str], torch.Size]) -> Iterator[tuple[str, Tensor]]:
@@ -129,3 +131,4 @@ def write_checkpoint(source: Path, out: Path, weights: dict[str, Tensor]) -> Non
     (out / "config.json").write_text(json.dumps(config, indent=2) + "\n")
     tensors = {published_name(name): t.detach().to("cpu", torch.bfloat16).contiguous() for name, t in weights.items()}
     save_file(tensors, out / WEIGHTS_FILE, metadata={"format": "pt"})
+    (out / WEIGHTS_FILE).chmod((out / "config.json").stat().st_mode)  # safetensors makes it private

@@ -20,22 +20,23 @@ class LossConfig(BaseModel):
 
     model_config = ConfigDict(extra="forbid", frozen=True)
 
-    kind: Literal["ppo_clip", "reinforce", "cross_entropy"] = Field("ppo_clip", description="loss of one token")
-    clip_low: float = Field(0.2, ge=0.0, le=1.0, description="the ratio is clipped below 1 - clip_low")
-    clip_high: float = Field(0.2, ge=0.0, description="the ratio is clipped above 1 + clip_high")
+    kind: Literal["ppo_clip", "reinforce", "cross_entropy"] = Field(default="ppo_clip", description="loss of one token")
+    clip_low: float = Field(default=0.2, ge=0.0, le=1.0, description="the ratio is clipped below 1 - clip_low")
+    clip_high: float = Field(default=0.2, ge=0.0, description="the ratio is clipped above 1 + clip_high")
     aggregation: Literal["token_mean", "sequence_mean", "constant"] = Field(
-        "token_mean", description="what the sum of token losses is divided by"
+        default="token_mean", description="what the sum of token losses is divided by"
     )
-    constant_tokens: int | None = Field(None, ge=1, description="length that `constant` divides each completion by")
+    constant_tokens: int | None = Field(default=None, ge=1, description="length that `constant` divides by")
     old_logprobs: Literal["sampler", "trainer"] = Field(
-        "sampler", description="denominator of the ratio: the sampler's, or recomputed before the first update"
+        default="sampler", description="denominator of the ratio: the sampler's, or recomputed before the first update"
     )
-    temperature: float = Field(1.0, gt=0.0, description="logits are divided by it, as the sampler did")
-    entropy_coef: float = Field(0.0, ge=0.0, description="weight of the mean token entropy that is rewarded")
+    temperature: float = Field(default=1.0, gt=0.0, description="logits are divided by it, as the sampler did")
+    entropy_coef: float = Field(default=0.0, ge=0.0, description="weight of the mean token entropy that is rewarded")
     importance_correction: Literal["none", "token_truncate"] = Field(
-        "none", description="token_truncate multiplies a token's loss by min(exp(old - sampler), importance_cap)"
+        default="none",
+        description="token_truncate multiplies the loss by min(exp(old - sampler), importance_cap)",
     )
-    importance_cap: float = Field(2.0, gt=0.0, description="upper bound of the importance correction")
+    importance_cap: float = Field(default=2.0, gt=0.0, description="upper bound of the importance correction")
 
     @model_validator(mode="after")
     def _settings_agree(self) -> Self:
@@ -51,10 +52,12 @@ class OptimizerConfig(BaseModel):
 
     model_config = ConfigDict(extra="forbid", frozen=True)
 
-    betas: tuple[float, float] = Field((0.9, 0.999), description="decay of the first and second moments, each in [0, 1)")
-    eps: float = Field(1e-8, gt=0.0, description="added to the root of the second moment")
-    weight_decay: float = Field(0.0, ge=0.0, description="share of a weight taken off a step, times the learning rate")
-    max_grad_norm: float | None = Field(1.0, gt=0.0, description="gradients are scaled down to this norm; null = off")
+    betas: tuple[float, float] = Field(
+        default=(0.9, 0.999), description="decay of the first and second moments, each in [0, 1)"
+    )
+    eps: float = Field(default=1e-8, gt=0.0, description="added to the root of the second moment")
+    weight_decay: float = Field(default=0.0, ge=0.0, description="share of a weight taken off, times the rate")
+    max_grad_norm: float | None = Field(default=1.0, gt=0.0, description="gradients are cut to this norm; null = off")
 
     @model_validator(mode="after")
     def _betas_below_one(self) -> Self:
@@ -68,19 +71,20 @@ class TrainHardware(BaseModel):
 
     model_config = ConfigDict(extra="forbid", frozen=True)
 
-    processes: int = Field(1, ge=1, description="worker processes (one a GPU)")
-    threads: int | None = Field(None, ge=1, description="CPU threads a process; null = cores / processes")
-    micro_batch_tokens: int = Field(4096, ge=1, description="tokens of one forward pass; a longer row goes alone")
-    compute_dtype: Literal["bf16", "fp32"] = Field("bf16", description="precision of forward and backward")
-    activation_checkpointing: bool = Field(False, description="keep layer inputs only, recompute the rest in backward")
+    processes: int = Field(default=1, ge=1, description="worker processes (one a GPU)")
+    threads: int | None = Field(default=None, ge=1, description="CPU threads a process; null = cores / processes")
+    micro_batch_tokens: int = Field(default=4096, ge=1, description="tokens of a forward pass; a longer row goes alone")
+    compute_dtype: Literal["bf16", "fp32"] = Field(default="bf16", description="precision of forward and backward")
+    activation_checkpointing: bool = Field(default=False, description="recompute layers in backward")
     logprob_chunk_tokens: int = Field(
-        2048, ge=1, description="tokens whose probabilities over the vocabulary may be in memory at a time"
+        default=2048, ge=1, description="tokens whose probabilities over the vocabulary may be in memory at a time"
     )
     reshard_after_forward: bool = Field(
-        True, description="with several processes: give gathered layer weights back between forward and backward"
+        default=True,
+        description="with several processes: free gathered layer weights between forward and backward",
     )
-    device: Literal["auto", "cpu", "cuda"] = Field("auto", description="auto = cuda where there is one")
-    no_progress_limit_s: float = Field(300.0, gt=0.0, description="silence after which the workers count as hung")
+    device: Literal["auto", "cpu", "cuda"] = Field(default="auto", description="auto = cuda where there is one")
+    no_progress_limit_s: float = Field(default=300.0, gt=0.0, description="silence that counts as hung")
 
 
 class TrainJob(BaseModel):
@@ -89,16 +93,16 @@ class TrainJob(BaseModel):
     model_config = ConfigDict(extra="forbid", frozen=True)
 
     checkpoint_dir: Path = Field(description="Hugging Face folder: config, tokenizer files and starting weights")
-    state_dir: Path | None = Field(None, description="training state to start from; null = fresh from the checkpoint")
-    warm: bool = Field(False, description="start from the weights and optimizer state the gang holds; loads nothing")
+    state_dir: Path | None = Field(default=None, description="training state to start from; null = checkpoint only")
+    warm: bool = Field(default=False, description="start from what the gang holds; load nothing")
     batch_file: Path = Field(description="packed batch (safetensors)")
     learning_rates: list[float] = Field(min_length=1, description="one per optimizer step: epochs x mini-batches")
-    epochs: int = Field(1, ge=1, description="passes over the mini-batches, in ascending order each")
-    loss: LossConfig = Field(default_factory=lambda: LossConfig())  # pyright: ignore[reportCallIssue]
-    optimizer: OptimizerConfig = Field(default_factory=lambda: OptimizerConfig())  # pyright: ignore[reportCallIssue]
-    hardware: TrainHardware = Field(default_factory=lambda: TrainHardware())  # pyright: ignore[reportCallIssue]
+    epochs: int = Field(default=1, ge=1, description="passes over the mini-batches, in ascending order each")
+    loss: LossConfig = Field(default_factory=LossConfig)
+    optimizer: OptimizerConfig = Field(default_factory=OptimizerConfig)
+    hardware: TrainHardware = Field(default_factory=TrainHardware)
     out_checkpoint_dir: Path = Field(description="new Hugging Face folder (made here)")
-    out_state_dir: Path | None = Field(None, description="new training state folder; null = not written")
+    out_state_dir: Path | None = Field(default=None, description="new training state folder; null = not written")
     events_file: Path = Field(description="JSON lines of progress, appended to")
 
 

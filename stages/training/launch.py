@@ -115,7 +115,9 @@ def carry_over(weights: Weights, target: Target, ctx: StageContext) -> Weights:
     return Weights(checkpoint, state)
 
 
-def _copy(source: Ref[Any], attempt: Attempt[Any], inputs: Mapping[str, Ref[Any] | None], ctx: StageContext) -> Ref[Any]:
+def _copy(
+    source: Ref[Any], attempt: Attempt[Any], inputs: Mapping[str, Ref[Any] | None], ctx: StageContext
+) -> Ref[Any]:
     with attempt.folder(ctx.scratch) as folder:
         shutil.copytree(Artifact.open(ctx.store, source).local_folder(ctx.downloads), folder, dirs_exist_ok=True)
     return attempt.publish({"steps": [], "unchanged": True}, **inputs)

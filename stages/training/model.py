@@ -8,12 +8,13 @@ from typing import Any
 
 import torch
 from torch import Tensor, nn
-from torch.utils.checkpoint import checkpoint
 from torch.nn import functional
-from torchtune.modules import FeedForward, RMSNorm, TransformerDecoder, TransformerSelfAttentionLayer
+from torch.utils.checkpoint import checkpoint
 
 from stages.training.attention import AttentionInputs, TreeSelfAttention, attention_tree
+from stages.training.components import FeedForward, RMSNorm, TransformerDecoder, TransformerSelfAttentionLayer
 from stages.training.head import token_statistics
+from stages.training.packed import FlatRows
 from stages.training.shape import DecoderShape, rotation_frequencies
 
 
@@ -76,38 +77,19 @@ class Policy(nn.Module):
         with torch.device("cpu"):
             self.frequencies = rotation_frequencies(self.shape)
 
-    def inputs(
-        self,
-        tokens: Tensor,
-        positions: Tensor,
-        segment_ids: Tensor,
-        parent_ids: Tensor,
-        predictors: Tensor,
-        dtype: torch.dtype,
-        device: torch.device,
-    ) -> ModelInputs:
-        """Prepares a flat micro-batch (all arguments [N] on the CPU, `predictors` [C] with targets at the same rank).
-
-        Args:
-            tokens: [N] token ids.
-            positions: [N] position of each token in its own sequence.
-            segment_ids: [N].
-            parent_ids: [N].
-            predictors: [2, C] index of the predicting token and of the predicted one.
-            dtype: compute dtype.
-            device: where the model is.
-        """
-        angles = positions.to(torch.float32)[:, None] * self.frequencies
+    def inputs(self, flat: FlatRows, dtype: torch.dtype, device: torch.device) -> ModelInputs:
+        """Prepares flat rows for the model, which is on `device` and computes in `dtype`."""
+        angles = flat.positions.to(torch.float32)[:, None] * self.frequencies
         cos, sin = angles.cos(), angles.sin()
         return ModelInputs(
-            tokens=tokens[None].to(device),
+            tokens=flat.tokens[None].to(device),
             attention=AttentionInputs(
                 cos=torch.cat([cos, cos], -1)[:, None].to(device, dtype),
                 sin=torch.cat([-sin, sin], -1)[:, None].to(device, dtype),
-                tree=attention_tree(segment_ids, parent_ids, device),
+                tree=attention_tree(flat.segment_ids, flat.parent_ids, device),
             ),
-            predictors=predictors[0].to(device),
-            targets=tokens[predictors[1]].to(device),
+            predictors=flat.predictors[0].to(device),
+            targets=flat.tokens[flat.predictors[1]].to(device),
         )
 
     def forward(self, inputs: ModelInputs, temperature: float) -> tuple[Tensor, Tensor]:

@@ -155,7 +155,9 @@ class PackedBatch:
         )
 
 
-def micro_batches(rows: list[int], row_tokens: list[int], processes: int, micro_batch_tokens: int) -> list[list[list[int]]]:
+def micro_batches(
+    rows: list[int], row_tokens: list[int], processes: int, micro_batch_tokens: int
+) -> list[list[list[int]]]:
     """Shares rows out over processes and cuts each share into micro-batches.
 
     Every process gets the same number of micro-batches (sharded weights are gathered together), the last ones may be

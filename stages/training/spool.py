@@ -34,7 +34,7 @@ class Spool:
         """Puts a job in, whole or not at all."""
         draft = self.folder / "draft"
         draft.write_text(job.model_dump_json())
-        os.replace(draft, self.job_file(number))
+        draft.replace(self.job_file(number))
 
     def write_hardware(self, hardware: TrainHardware) -> None:
         """Leaves the layout of the gang for its processes."""

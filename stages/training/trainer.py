@@ -10,7 +10,7 @@ import torch
 import torch.distributed as dist
 from torch import Tensor
 
-from stages.grpo.loss import token_loss, token_shares, truncated_importance
+from stages.grpo.loss import TokenLoss, token_loss, token_shares, truncated_importance
 from stages.training.job import LossConfig, StepMetrics, TrainJob
 from stages.training.packed import FlatRows, PackedBatch, micro_batches
 from stages.training.weights import TrainedWeights
@@ -26,9 +26,7 @@ class Trainer:
         beat: called after each micro-batch, to show that there is progress.
     """
 
-    def __init__(
-        self, weights: TrainedWeights, job: TrainJob, batch: PackedBatch, beat: Callable[[], None]
-    ) -> None:
+    def __init__(self, weights: TrainedWeights, job: TrainJob, batch: PackedBatch, beat: Callable[[], None]) -> None:
         self._weights, self._job, self._batch, self._beat = weights, job, batch, beat
         self._world, self._rank = dist.get_world_size(), dist.get_rank()
         rows, width = batch.shape
@@ -41,9 +39,7 @@ class Trainer:
 
     def _forward(self, flat: FlatRows) -> tuple[Tensor, Tensor]:
         weights = self._weights
-        inputs = weights.policy.inputs(
-            flat.tokens, flat.positions, flat.segment_ids, flat.parent_ids, flat.predictors, weights.dtype, weights.device
-        )
+        inputs = weights.policy.inputs(flat, weights.dtype, weights.device)
         return weights.policy(inputs, self._job.loss.temperature)
 
     def recompute_old_logprobs(self) -> None:
@@ -108,14 +104,13 @@ class Trainer:
                 loss = loss - loss_config.entropy_coef * (entropies * entropy_share).sum()
             (loss * self._world).backward()
             if micro:
-                gathered.add(policy_loss.detach(), entropies.detach(), token.ratio, token.clipped_low,
-                             token.clipped_high, gap, flat.tokens.numel())  # fmt: skip
+                gathered.add(policy_loss.detach(), entropies.detach(), token, gap, flat.tokens.numel())
             self._beat()
         total = gathered.reduced(device)
         rate = job.learning_rates[number]
         norm = self._weights.step(job.optimizer, rate)
         seconds = time.perf_counter() - started
-        return total.metrics(job.loss, number + 1, of, norm, rate, seconds)
+        return total.metrics(job.loss, (number + 1, of), norm, rate, seconds)
 
     def _references(self, flat: FlatRows, logprobs: Tensor, number: int) -> tuple[Tensor, Tensor | None]:
         """Old log-probabilities of the ratio, and trainer - sampler under the starting weights where known."""
@@ -140,19 +135,15 @@ class _Sums:
         self.sums = torch.zeros(9, dtype=torch.float64)
         self.tops = torch.zeros(2, dtype=torch.float64)
 
-    def add(
-        self, policy_loss: Tensor, entropies: Tensor, ratio: Tensor, low: Tensor, high: Tensor, gap: Tensor | None,
-        tokens: int,
-    ) -> None:  # fmt: skip
+    def add(self, policy_loss: Tensor, entropies: Tensor, token: TokenLoss, gap: Tensor | None, tokens: int) -> None:
         gaps = (0.0, 0.0) if gap is None else (float(gap.abs().sum()), float(gap.numel()))
-        self.sums += torch.tensor(
-            [float(policy_loss), float(entropies.sum()), float(ratio.sum()), float(low.sum()), float(high.sum()),
-             float(ratio.numel()), float(tokens), *gaps],
-            dtype=torch.float64,
-        )  # fmt: skip
-        if ratio.numel():
+        marks = (float(token.ratio.sum()), float(token.clipped_low.sum()), float(token.clipped_high.sum()))
+        count = token.ratio.numel()
+        values = float(policy_loss), float(entropies.sum()), *marks, float(count), float(tokens), *gaps
+        self.sums += torch.tensor(values, dtype=torch.float64)
+        if count:
             top_gap = 0.0 if gap is None else float(gap.abs().max())
-            self.tops = torch.maximum(self.tops, torch.tensor([float(ratio.max()), top_gap], dtype=torch.float64))
+            self.tops = torch.maximum(self.tops, torch.tensor([float(token.ratio.max()), top_gap], dtype=torch.float64))
 
     def reduced(self, device: torch.device) -> "_Sums":
         if dist.get_world_size() > 1:
@@ -162,12 +153,12 @@ class _Sums:
             self.sums, self.tops = sums.cpu(), tops.cpu()
         return self
 
-    def metrics(self, loss: LossConfig, step: int, of: int, norm: float, rate: float, seconds: float) -> StepMetrics:
+    def metrics(self, loss: LossConfig, at: tuple[int, int], norm: float, rate: float, seconds: float) -> StepMetrics:
         policy_loss, entropy, ratio, low, high, count, tokens, gap, gap_count = self.sums.tolist()
         each = max(1.0, count)
         return StepMetrics(
-            step=step,
-            of=of,
+            step=at[0],
+            of=at[1],
             loss=policy_loss - loss.entropy_coef * entropy / each,
             policy_loss=policy_loss,
             entropy=entropy / each,

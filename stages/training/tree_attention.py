@@ -11,6 +11,7 @@ Q queries, L keys.
 
 from collections.abc import Iterator
 from dataclasses import dataclass
+from functools import cache
 from typing import Any
 
 import torch
@@ -18,6 +19,9 @@ from torch import Tensor
 
 BLOCK_ELEMENTS = 1 << 18
 """Scores held at a time: 1 MiB of float32, which fits in the second-level cache."""
+
+CAUSAL_ROWS = 128
+"""Queries of a causal block: more would compute pairs above the diagonal, fewer would cost calls."""
 
 PADDING_LIMIT = 1.25
 """Segments are computed together while padding them to the longest costs at most this factor."""
@@ -134,32 +138,51 @@ def _tokens(part: Part) -> tuple[Tensor, Tensor]:
     return queries, keys
 
 
-def _blocks(part: Part, items: int, fold: int) -> Iterator[tuple[slice, slice, int]]:
-    """Cuts [items, fold, Q] x L into blocks that fit the cache: (items, queries, keys that are seen)."""
+@dataclass(frozen=True)
+class _Block:
+    """A cut that fits the cache: items (B * K), queries, how many keys they see; causal parts hide later keys."""
+
+    items: slice
+    rows: slice
+    seen: int
+    causal: bool
+
+
+def _blocks(part: Part, items: int, fold: int) -> Iterator[_Block]:
     width, keys = part.queries.shape[1], part.keys.shape[1]
-    rows = max(16, min(width, BLOCK_ELEMENTS // (fold * keys)))
-    together = max(1, BLOCK_ELEMENTS // (fold * rows * keys)) if rows == width else 1
-    for first in range(0, items, together):
-        for start in range(0, width, rows):
-            stop = min(width, start + rows)
-            yield slice(first, min(items, first + together)), slice(start, stop), stop if part.causal else keys
+    rows = max(16, BLOCK_ELEMENTS // (fold * keys))
+    rows = min(width, rows, CAUSAL_ROWS if part.causal else width)
+    for start in range(0, width, rows):
+        stop = min(width, start + rows)
+        seen = stop if part.causal else keys
+        together = max(1, BLOCK_ELEMENTS // (fold * (stop - start) * seen))
+        for first in range(0, items, together):
+            yield _Block(slice(first, min(items, first + together)), slice(start, stop), seen, part.causal)
 
 
-def _hidden(part: Part, chosen: slice, rows: slice, seen: int, key_heads: int) -> Tensor | None:
-    """Mask of scores that must not count, broadcast over [items, M, rows, seen]; None where all count."""
-    if part.causal:
-        return torch.ones(rows.stop - rows.start, seen, dtype=torch.bool).triu_(1 + rows.start)
-    if part.real_keys is None:
+@cache
+def _later(rows: int) -> Tensor:
+    return torch.ones(rows, rows, dtype=torch.bool).triu_(1)
+
+
+def _scores(q: Tensor, keys: Tensor, padding: Tensor | None, block: _Block, scale: float) -> Tensor:
+    """[B * K, M, Q, D] x [B * K, L, D] -> float32 scores of a block [I, M, R, seen], -inf where none may look."""
+    q = q[block.items, :, block.rows]
+    items, fold, count, depth = q.shape
+    s = torch.bmm(q.reshape(items, fold * count, depth), keys[block.items, : block.seen].transpose(1, 2))
+    s = s.float().mul_(scale).view(items, fold, count, block.seen)
+    if block.causal:
+        s[..., block.rows].masked_fill_(_later(count), -torch.inf)
+    elif padding is not None:
+        s.masked_fill_(padding[block.items], -torch.inf)
+    return s
+
+
+def _padding(part: Part, key_heads: int) -> Tensor | None:
+    """[B * K, 1, 1, L] true where a key is padding."""
+    if part.causal or part.real_keys is None:
         return None
-    return ~part.real_keys.repeat_interleave(key_heads, 0)[chosen, None, None, :seen]
-
-
-def _scores(q: Tensor, keys: Tensor, hidden: Tensor | None, scale: float) -> Tensor:
-    """[I, M, R, D] x [I, L, D] -> float32 scores [I, M, R, L]."""
-    items, fold, rows, depth = q.shape
-    s = torch.bmm(q.reshape(items, fold * rows, depth), keys.transpose(1, 2)).float().mul_(scale)
-    s = s.view(items, fold, rows, -1)
-    return s if hidden is None else s.masked_fill_(hidden, -torch.inf)
+    return ~part.real_keys.repeat_interleave(key_heads, 0)[:, None, None]
 
 
 def _part_forward(q: Tensor, k: Tensor, v: Tensor, part: Part, scale: float) -> tuple[Tensor, Tensor]:
@@ -169,41 +192,53 @@ def _part_forward(q: Tensor, k: Tensor, v: Tensor, part: Part, scale: float) -> 
     keys = _gathered(k, part.keys, part.real_keys, key_heads).squeeze(1)
     values = _gathered(v, part.keys, part.real_keys, key_heads).squeeze(1)
     items, fold, _, depth = queries.shape
+    padding = _padding(part, key_heads)
     out = torch.empty(queries.shape, dtype=torch.float32)
     lse = torch.empty(queries.shape[:3], dtype=torch.float32)
-    for chosen, rows, seen in _blocks(part, items, fold):
-        s = _scores(queries[chosen, :, rows], keys[chosen, :seen], _hidden(part, chosen, rows, seen, key_heads), scale)
+    for block in _blocks(part, items, fold):
+        s = _scores(queries, keys, padding, block, scale)
         top = s.amax(-1, keepdim=True)
         s.sub_(top).exp_()
         total = s.sum(-1, keepdim=True)
-        mixed = torch.bmm(s.to(v.dtype).view(s.shape[0], -1, seen), values[chosen, :seen]).float()
-        out[chosen, :, rows] = mixed.view(*s.shape[:3], depth).div_(total)
-        lse[chosen, :, rows] = top.add_(total.log_()).squeeze(-1)
+        mixed = torch.bmm(s.to(v.dtype).view(s.shape[0], -1, block.seen), values[block.items, : block.seen]).float()
+        out[block.items, :, block.rows] = mixed.view(*s.shape[:3], depth).div_(total)
+        lse[block.items, :, block.rows] = top.add_(total.log_()).squeeze(-1)
     return out, lse
 
 
 def _part_backward(
-    q: Tensor, k: Tensor, v: Tensor, grad: Tensor, lse: Tensor, delta: Tensor, part: Part, scale: float
+    inputs: tuple[Tensor, Tensor, Tensor], grad: Tensor, stats: Tensor, part: Part, scale: float
 ) -> tuple[Tensor, Tensor, Tensor]:
-    """Returns the part's share of the gradients: [B * K, M, Q, D], [B * K, 1, L, D], [B * K, 1, L, D] in float32."""
-    key_heads, batch = k.shape[1], part.queries.shape[0]
+    """The part's share of the gradients.
+
+    Args:
+        inputs: q, k, v as in `TreeAttention`.
+        grad: [N, H, D] of the output.
+        stats: [N, H, 2] merged log-sum-exp, and the dot product of output and its gradient.
+        part: queries and keys.
+        scale: of the scores.
+
+    Returns:
+        [B * K, M, Q, D], [B * K, 1, L, D], [B * K, 1, L, D] in float32.
+    """
+    q, k, v = inputs
+    key_heads = k.shape[1]
     queries = _gathered(q, part.queries, part.real_queries, key_heads)
     grads = _gathered(grad, part.queries, part.real_queries, key_heads)
     keys = _gathered(k, part.keys, part.real_keys, key_heads).squeeze(1)
     values = _gathered(v, part.keys, part.real_keys, key_heads).squeeze(1)
-    items, fold, width, depth = queries.shape
-    stats = torch.stack([lse, delta], -1)
-    stats = _gathered(stats, part.queries, None, key_heads).view(batch * key_heads, fold, width, 2)
+    items, fold, _, depth = queries.shape
+    stats = _gathered(stats, part.queries, None, key_heads)
+    padding = _padding(part, key_heads)
     dq = torch.empty(queries.shape, dtype=torch.float32)
     dk = torch.zeros(keys.shape, dtype=torch.float32)
     dv = torch.zeros(keys.shape, dtype=torch.float32)
-    for chosen, rows, seen in _blocks(part, items, fold):
-        p = _scores(queries[chosen, :, rows], keys[chosen, :seen], _hidden(part, chosen, rows, seen, key_heads), scale)
-        p.sub_(stats[chosen, :, rows, :1]).exp_()
+    for block in _blocks(part, items, fold):
+        chosen, rows, seen = block.items, block.rows, block.seen
+        p = _scores(queries, keys, padding, block, scale).sub_(stats[chosen, :, rows, :1]).exp_()
         count = p.shape[0]
         g = grads[chosen, :, rows].reshape(count, -1, depth)
-        flat = p.view(count, -1, seen)
-        dv[chosen, :seen] += torch.bmm(flat.to(v.dtype).transpose(1, 2), g)
+        dv[chosen, :seen] += torch.bmm(p.view(count, -1, seen).to(v.dtype).transpose(1, 2), g)
         ds = torch.bmm(g, values[chosen, :seen].transpose(1, 2)).float().view(p.shape)
         ds = ds.sub_(stats[chosen, :, rows, 1:]).mul_(p).to(v.dtype).view(count, -1, seen)
         dq[chosen, :, rows] = torch.bmm(ds, keys[chosen, :seen]).float().view(count, fold, -1, depth)
@@ -257,17 +292,17 @@ class TreeAttention(torch.autograd.Function):
     def backward(ctx: Any, grad: Tensor) -> tuple[Tensor, Tensor, Tensor, None]:  # pyright: ignore[reportIncompatibleMethodOverride]
         """Gradients of q, k and v."""
         q, k, v, out, lse = ctx.saved_tensors
-        delta = (grad.float() * out.float()).sum(-1)
+        stats = torch.stack([lse, (grad.float() * out.float()).sum(-1)], -1)
         dq = torch.empty(q.shape, dtype=torch.float32)
         dk = torch.empty(k.shape, dtype=torch.float32)
         dv = torch.empty(v.shape, dtype=torch.float32)
         for part in ctx.plan.own:
-            parts = _part_backward(q, k, v, grad, lse, delta, part, ctx.scale)
+            parts = _part_backward((q, k, v), grad, stats, part, ctx.scale)
             queries, _ = _tokens(part)
             for whole, share in zip((dq, dk, dv), parts, strict=True):
                 whole.index_copy_(0, queries, _flat(share, part.queries.shape[0], part.real_queries))
         for part in ctx.plan.prompts:
-            parts = _part_backward(q, k, v, grad, lse, delta, part, ctx.scale)
+            parts = _part_backward((q, k, v), grad, stats, part, ctx.scale)
             queries, keys = _tokens(part)
             batch = part.queries.shape[0]
             dq.index_add_(0, queries, _flat(parts[0], batch, part.real_queries))

@@ -10,8 +10,11 @@ from typing import Any
 
 import torch
 import torch.distributed as dist
-import torch.distributed.checkpoint as dcp
 from torch import Tensor, nn
+from torch.distributed.checkpoint.api import CheckpointException
+from torch.distributed.checkpoint.filesystem import FileSystemReader, FileSystemWriter
+from torch.distributed.checkpoint.state_dict_loader import load
+from torch.distributed.checkpoint.state_dict_saver import save
 from torch.distributed.device_mesh import init_device_mesh
 from torch.distributed.fsdp import MixedPrecisionPolicy, fully_shard
 from torch.distributed.tensor import DTensor
@@ -47,9 +50,7 @@ class TrainedWeights:
             precision = MixedPrecisionPolicy(param_dtype=self.dtype, reduce_dtype=torch.float32)
             mesh = init_device_mesh(device.type, (dist.get_world_size(),))
             for layer in policy.decoder.layers:
-                fully_shard(
-                    layer, mesh=mesh, mp_policy=precision, reshard_after_forward=hardware.reshard_after_forward
-                )
+                fully_shard(layer, mesh=mesh, mp_policy=precision, reshard_after_forward=hardware.reshard_after_forward)
             fully_shard(policy, mesh=mesh, mp_policy=precision)
             policy.to_empty(device=device)
             self.masters: dict[str, nn.Parameter] = dict(policy.named_parameters())
@@ -132,9 +133,7 @@ class TrainedWeights:
         if config.max_grad_norm is not None:
             torch.nn.utils.clip_grads_with_norm_(self.masters.values(), config.max_grad_norm, norm)
         for group in self.optimizer.param_groups:
-            group.update(
-                lr=learning_rate, betas=config.betas, eps=config.eps, weight_decay=config.weight_decay
-            )
+            group.update(lr=learning_rate, betas=config.betas, eps=config.eps, weight_decay=config.weight_decay)
         self.optimizer.step()
         self.optimizer.zero_grad(set_to_none=True)
         self.refresh()
@@ -165,8 +164,8 @@ class TrainedWeights:
     def save_state(self, out: Path) -> None:
         """Writes masters and optimizer state as a torch distributed checkpoint (collective)."""
         out.mkdir(parents=True, exist_ok=True)
-        writer = dcp.FileSystemWriter(out, sync_files=False)
-        dcp.save(dict(self._state()), storage_writer=writer)
+        writer = FileSystemWriter(out, sync_files=False)
+        save(dict(self._state()), storage_writer=writer)
 
     def load_state(self, folder: Path) -> None:
         """Takes over a state that `save_state` wrote, under any number of processes.
@@ -175,7 +174,7 @@ class TrainedWeights:
             BadInputError: the folder is not a state of this decoder.
         """
         try:
-            dcp.load(dict(self._state()), storage_reader=dcp.FileSystemReader(folder))
-        except (dcp.api.CheckpointException, OSError, ValueError, RuntimeError) as error:
+            load(dict(self._state()), storage_reader=FileSystemReader(folder))
+        except (CheckpointException, OSError, ValueError, RuntimeError) as error:
             raise BadInputError(str(folder), f"unreadable ({error})", "a training state of this model") from error
         self.refresh()

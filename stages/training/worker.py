@@ -107,12 +107,13 @@ class Worker:
         except (torch.OutOfMemoryError, MemoryError) as error:
             events.send("error", kind="out_of_memory", message=str(error), rank=self._rank)
             raise SystemExit(4) from error
-        except RuntimeError as error:
+        except RuntimeError as error:  # a lost peer among others: gloo and nccl raise nothing narrower
             kind = "out_of_memory" if "not enough memory" in str(error) else "internal"
-            events.send("error", kind=kind, message=f"{type(error).__name__}: {error}", rank=self._rank)
+            events.send("error", kind=kind, message=f"RuntimeError: {error}", rank=self._rank, transient=True)
             raise
         except BaseException as error:
-            events.send("error", kind="internal", message=f"{type(error).__name__}: {error}", rank=self._rank)
+            message = f"{type(error).__name__}: {error}"
+            events.send("error", kind="internal", message=message, rank=self._rank, transient=False)
             raise
 
     def _train(self, job: Any, events: Events) -> None:
@@ -136,7 +137,9 @@ class Worker:
         of = len(batch.steps) * job.epochs
         if len(job.learning_rates) != of:
             raise BadInputError(
-                "learning_rates", f"{len(job.learning_rates)} values", f"{of} ({job.epochs} epochs x {len(batch.steps)} steps)"
+                "learning_rates",
+                f"{len(job.learning_rates)} values",
+                f"{of} ({job.epochs} epochs x {len(batch.steps)} steps)",
             )
         weights = self._weights
         self._weights = None

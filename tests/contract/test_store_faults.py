@@ -1,5 +1,6 @@
 """What a store says when the world is against it."""
 
+import gc
 import http.server
 import os
 import pickle
@@ -15,6 +16,8 @@ import pytest
 
 from artifacts.errors import BadInputError, StoreError, TransientError
 from artifacts.store import MissingKeyError, S3Options, Store
+from artifacts.store_s3_faults import error_code
+from artifacts.store_s3_requests import S3Requests, content_md5
 from tests.contract.conftest import BUCKET
 from tests.fault_proxy import at_random, fault_proxy
 from tests.servers import S3Server, free_port, moto_server, start_moto, start_rclone
@@ -250,6 +253,16 @@ def test_nothing_is_lost_or_half_done_behind_a_faulty_network(s3_server: S3Serve
     assert {key: plain.read_bytes(key) for key in plain.list()} == held
 
 
+def test_a_server_refuses_what_was_changed_on_the_way_up(rclone: S3Server) -> None:  # moto does not look
+    requests = S3Requests(BUCKET, "changed/", rclone.options())
+    start = requests.call("create_multipart_upload", Key="changed/b")
+    for method, more in (("put_object", {}), ("upload_part", {"UploadId": start["UploadId"], "PartNumber": 1})):
+        with pytest.raises(OSError) as caught:
+            requests.call(method, Key="changed/b", Body=b"changed", ContentMD5=content_md5(b"meant"), **more)
+        assert error_code(caught.value) == "BadDigest"
+    assert requests.page("", 10) == ([], None)
+
+
 def test_long_listings_are_complete(s3_server: S3Server) -> None:
     store = Store.open(f"s3://{BUCKET}/long", options=s3_server.options(listing_page_keys=3))
     keys = [f"p/{number:02}" for number in range(10)]
@@ -273,16 +286,20 @@ def test_a_pickled_store_carries_no_credentials(rclone: S3Server, monkeypatch: p
 def test_a_fork_can_go_on_using_the_store(rclone: S3Server) -> None:
     store = Store.open(f"s3://{BUCKET}/forked", options=rclone.options())
     store.write_bytes("a", b"from the parent")
+    started = time.monotonic()
     child = os.fork()
     if child == 0:
         status = 1
         try:
             store.write_bytes("b", store.read_bytes("a").replace(b"parent", b"child"))
+            del store
+            gc.collect()
             status = 0
         finally:
             os._exit(status)
     assert os.waitpid(child, 0)[1] == 0
     assert store.read_bytes("b") == b"from the child"
+    assert time.monotonic() - started < 25  # no request had to wait for its timeout
 
 
 def test_opening_a_folder_imports_no_s3_client(tmp_path: Path) -> None:

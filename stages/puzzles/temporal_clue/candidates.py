@@ -9,6 +9,7 @@ from stages.puzzles.temporal_clue.formal import (
     At,
     Beside,
     Carried,
+    Direction,
     Either,
     HasMotive,
     Iff,
@@ -181,7 +182,7 @@ def _neighbours(shape: Shape, world: World, quota: int, rng: random.Random) -> I
         if len(occupied) < 2:
             continue
         here, there = rng.sample(occupied, 2)
-        facing = [direction for direction in DIRECTIONS if shape.beside(there, direction) == here]
+        facing: list[Direction] = [direction for direction in DIRECTIONS if shape.beside(there, direction) == here]
         if not facing:
             continue
         first = rng.choice([p for p, path in enumerate(world.rooms) if path[time] == here])

@@ -61,7 +61,9 @@ class PuzzleConfig(BaseModel):
         default=True, description="Clues may name the murderer, the murder weapon or a motive's bearer."
     )
     fixed_cast: bool = Field(default=False, description="Always the same suspects and weapons, in the same order.")
-    fixed_rooms: bool = Field(default=False, description="Always the same rooms; their order still varies.")
+    fixed_rooms: bool = Field(
+        default=False, description="Always the same rooms in the same order; the columns still vary."
+    )
     questions: Literal["published", "placements"] = Field(
         default="published",
         description="`published`: what the clues do not state, eight at most. `placements`: murderer, room, and where "

@@ -1,16 +1,21 @@
 """Temporal Clue behind the interface that all puzzle families share."""
 
+import time
 from pathlib import Path
 
 from artifacts.errors import BadInputError
 from stages.puzzles.answers import write_answer
 from stages.puzzles.grading import grade
 from stages.puzzles.published import read_puzzles
-from stages.puzzles.puzzle import Graded, Grader, Puzzle
+from stages.puzzles.puzzle import Checked, DeductionCounts, Graded, Grader, Puzzle
 from stages.puzzles.temporal_clue.config import TIERS, PuzzleConfig
+from stages.puzzles.temporal_clue.deductions import judge_of
+from stages.puzzles.temporal_clue.derivation import derive, write_derivation
+from stages.puzzles.temporal_clue.formal import FormalPuzzle
 from stages.puzzles.temporal_clue.generate import difficulty, generate
 from stages.puzzles.temporal_clue.reader import read_formal
 from stages.puzzles.temporal_clue.sections import cut
+from stages.puzzles.temporal_clue.solver import solve
 from stages.puzzles.temporal_clue.text import formal_digest
 
 
@@ -69,6 +74,36 @@ class TemporalClue:
     def write_answer(self, puzzle: Puzzle) -> str:
         """See `stages.puzzles.answers.write_answer`."""
         return write_answer(puzzle)
+
+    def check(self, puzzle: Puzzle) -> Checked:
+        """Reads the prompt, solves it, proves each answer unique or not, and compares with the given solution."""
+        started = time.perf_counter()
+        reading = read_formal(puzzle.prompt)
+        if reading.unread:
+            unread = tuple(f"{item.part} {item.position}: {item.text}" for item in reading.unread)
+            return Checked(puzzle.puzzle_id, unread, {}, {}, tuple(puzzle.solution), time.perf_counter() - started)
+        solved = solve(reading.puzzle)
+        different = tuple(letter for letter, given in puzzle.solution.items() if solved.answers.get(letter) != given)
+        seconds = time.perf_counter() - started
+        return Checked(puzzle.puzzle_id, (), solved.answers, solved.unique, different, seconds)
+
+    def write_derivation(self, puzzle: Puzzle) -> str:
+        """See `stages.puzzles.temporal_clue.derivation.derive`; the answers follow after an empty line."""
+        formal = _fully_read(puzzle)
+        return f"{write_derivation(formal.scenario, derive(formal))}\n\n{write_answer(puzzle)}"
+
+    def count_deductions(self, text: str, puzzle: Puzzle) -> DeductionCounts:
+        """See `stages.puzzles.temporal_clue.deductions.Judge`."""
+        judge = judge_of(_fully_read(puzzle))
+        return judge.count(judge.read(text))
+
+
+def _fully_read(puzzle: Puzzle) -> FormalPuzzle:
+    reading = read_formal(puzzle.prompt)
+    if reading.unread:
+        first = reading.unread[0]
+        raise BadInputError(f"{puzzle.puzzle_id}, {first.part} {first.position}", repr(first.text), "the known grammar")
+    return reading.puzzle
 
 
 TEMPORAL_CLUE = TemporalClue()

@@ -14,10 +14,10 @@ from stages.puzzles.temporal_clue.questions import choose_questions
 from stages.puzzles.temporal_clue.scenario import draw_scenario, draw_world
 from stages.puzzles.temporal_clue.solver import rules
 from stages.puzzles.temporal_clue.text import formal_digest, letters, write_prompt
-from stages.puzzles.temporal_clue.worlds import World, answer, count_bound, enumerate_worlds
+from stages.puzzles.temporal_clue.worlds import World, answer, enumerable, enumerate_worlds
 
-ENUMERATION_LIMIT = 20_000
-"""Up to this many worlds, clues are chosen by looking at every world; beyond it, by asking CP-SAT."""
+ENUMERATION_LIMIT = 3_000
+"""Up to this many worlds, clues are chosen by looking at every world; beyond it, by CP-SAT. Both choose alike."""
 
 
 @lru_cache(maxsize=20_000)
@@ -27,17 +27,12 @@ def _mask(shape: Shape, statement: Statement) -> int:
     return int.from_bytes(bits.tobytes(), "little")
 
 
-@lru_cache(maxsize=64)
-def _positions(shape: Shape) -> dict[World, int]:
-    worlds = enumerate_worlds(shape)
-    return {worlds.world(i): i for i in range(len(worlds))}
-
-
 def _minimise_by_enumeration(shape: Shape, world: World, clues: list[Statement]) -> list[Statement] | None:
     """Drops clues in order while the others leave `world` alone; None if even all of them do not."""
     masks = [_mask(shape, clue) for clue in clues]
-    alone = 1 << _positions(shape)[world]
-    every = (1 << len(enumerate_worlds(shape))) - 1
+    worlds = enumerate_worlds(shape)
+    alone = 1 << int(np.flatnonzero(worlds.same_as(world))[0])
+    every = (1 << len(worlds)) - 1
     rest = [every]
     for mask in reversed(masks):
         rest.append(rest[-1] & mask)
@@ -65,7 +60,7 @@ def generate_formal(config: PuzzleConfig, seed: int) -> tuple[FormalPuzzle, Worl
     """A formal puzzle and its only solution, the same for (config, seed) on every machine.
 
     Raises:
-        RuntimeError: CP-SAT refuses the uniqueness that the selection of clues promised; this is a fault here.
+        RuntimeError: CP-SAT refuses the uniqueness that enumeration found; this is a fault of the rules here.
     """
     rng = random.Random(f"temporal_clue:{seed}")
     while True:
@@ -73,14 +68,14 @@ def generate_formal(config: PuzzleConfig, seed: int) -> tuple[FormalPuzzle, Worl
         shape = scenario.shape
         world = draw_world(shape, rng)
         candidates = propose(config, shape, world, rng)
-        if count_bound(shape) <= ENUMERATION_LIMIT:
+        if enumerable(shape, ENUMERATION_LIMIT):
             clues = _minimise_by_enumeration(shape, world, candidates)
+            if clues is not None and not prove_unique(shape, world, clues):
+                raise RuntimeError(f"the clues of seed {seed} do not determine its solution")
         else:
             clues = minimise(rules(shape).copy(), world, candidates)
         if clues is not None:
             break
-    if not prove_unique(shape, world, clues):
-        raise RuntimeError(f"the clues of seed {seed} do not determine its solution")
     rng.shuffle(clues)
     questions, bonus = choose_questions(config, shape, world, clues, rng)
     return FormalPuzzle(scenario, tuple(clues), questions, bonus), world

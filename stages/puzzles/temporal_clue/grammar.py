@@ -29,6 +29,7 @@ from stages.puzzles.temporal_clue.formal import (
     Together,
 )
 
+_DENIAL = "t is not true that "
 _JOINTS = ((" if and only if ", Iff), (" or ", Either))
 
 # Names are replaced by two characters each, a kind and an index, so that one set of patterns serves all scenarios.
@@ -127,10 +128,12 @@ class Grammar:
         return self._statement(self._template(sentence.strip()))
 
     def _statement(self, template: str) -> Statement | None:
-        denial = "t is not true that "
-        if template[:1] in ("I", "i") and template.startswith(denial, 1):
-            inner = self._statement(template[1 + len(denial) :])
+        if template[:1] in ("I", "i") and template.startswith(_DENIAL, 1):
+            inner = self._joined(template[1 + len(_DENIAL) :])
             return None if inner is None else Not(inner)
+        return self._joined(template)
+
+    def _joined(self, template: str) -> Statement | None:
         simple = self._simple(template)
         if simple is not None:
             return simple
@@ -199,7 +202,7 @@ class Grammar:
                 yield Found(statement, offsets[atom.start()], offsets[end - 1] + 1)
 
 
-def _built(kind: str, groups: dict[str, str | None]) -> Statement:
+def _built(kind: str, groups: dict[str, str | None]) -> Statement:  # noqa: PLR0911
     ref, second = _ref(groups.get("ref") or "Mr. Boddy"), _ref(groups.get("second") or "Mr. Boddy")
     room, origin, time = (_index(groups.get(name)) for name in ("room", "origin", "time"))
     match kind:

@@ -26,7 +26,7 @@ def draw_scenario(config: PuzzleConfig, rng: random.Random) -> Scenario:
     return Scenario(
         suspects=cast,
         weapons=arms,
-        rooms=tuple(rng.sample(ROOMS[:rooms] if config.fixed_rooms else ROOMS, rooms)),
+        rooms=ROOMS[:rooms] if config.fixed_rooms else tuple(rng.sample(ROOMS, rooms)),
         columns=_draw_columns(rooms, rng),
         times=_draw_times(times, rng) if times > 1 else (),
         motives=tuple(rng.sample(MOTIVES, len(motives))),

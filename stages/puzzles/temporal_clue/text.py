@@ -88,7 +88,7 @@ def write_statement(scenario: Scenario, statement: Statement) -> str:
     return sentence[0].upper() + sentence[1:]
 
 
-def _sentence(scenario: Scenario, statement: Statement) -> str:
+def _sentence(scenario: Scenario, statement: Statement) -> str:  # noqa: PLR0911, PLR0912
     rooms = scenario.rooms
     match statement:
         case At(ref, room, time):
@@ -145,7 +145,7 @@ def _negated(scenario: Scenario, inner: Statement) -> str:
     return _sentence(scenario, inner).replace(" was ", " was not ", 1)
 
 
-def write_question(scenario: Scenario, question: Question) -> str:
+def write_question(scenario: Scenario, question: Question) -> str:  # noqa: PLR0911
     """One question as a sentence."""
     ref = question.ref or Ref("boddy")
     match question.kind:
@@ -233,25 +233,30 @@ def formal_digest(puzzle: FormalPuzzle, unread: tuple[str, ...] = ()) -> str:
         "columns": scenario.columns,
         "times": list(scenario.times),
         "motives": sorted(zip(scenario.motives, scenario.motive_counts, strict=True)),
-        "clues": sorted(write_statement(scenario, _canonical(scenario, clue)) for clue in puzzle.clues)
-        + sorted(unread),
+        "clues": sorted(write_statement(scenario, canonical(scenario, clue)) for clue in puzzle.clues) + sorted(unread),
     }
     return hashlib.sha256(json.dumps(content, sort_keys=True).encode()).hexdigest()
 
 
-def _canonical(scenario: Scenario, statement: Statement) -> Statement:
-    """`statement` with the two sides of a symmetric relation in alphabetical order."""
+def canonical(scenario: Scenario, statement: Statement) -> Statement:  # noqa: PLR0911
+    """The one form of statements that say the same with their sides exchanged or with two negations."""
     match statement:
         case SameRoom(first, second, time) if write_ref(scenario, second) < write_ref(scenario, first):
             return SameRoom(second, first, time)
         case Together(first, second, room) if write_ref(scenario, second) < write_ref(scenario, first):
             return Together(second, first, room)
+        case Beside(first, "south", second, time):
+            return Beside(second, "north", first, time)
+        case Beside(first, "east", second, time):
+            return Beside(second, "west", first, time)
         case Either(first, second) | Iff(first, second):
             sides = sorted(
-                (_canonical(scenario, s) for s in (first, second)), key=lambda s: write_statement(scenario, s)
+                (canonical(scenario, s) for s in (first, second)), key=lambda s: write_statement(scenario, s)
             )
             return Either(sides[0], sides[1]) if isinstance(statement, Either) else Iff(sides[0], sides[1])
+        case Not(Not(inner)):
+            return canonical(scenario, inner)
         case Not(inner):
-            return Not(_canonical(scenario, inner))
+            return Not(canonical(scenario, inner))
         case _:
             return statement

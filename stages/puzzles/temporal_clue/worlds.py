@@ -110,6 +110,12 @@ class Worlds:
             self.time[chosen],
         )
 
+    def same_as(self, world: World) -> Bools:
+        """Where these worlds are `world`, bool [N]."""
+        one = Worlds.of(self.shape, [world])
+        same = (self.rooms == one.rooms).all(axis=(1, 2)) & (self.motives == one.motives).all(axis=1)
+        return same & (self.murderer == one.murderer) & (self.weapon == one.weapon) & (self.time == one.time)
+
     def lawful(self) -> Bools:
         """Where the rules of the game are kept, bool [N]; motives are taken to be given out in the right numbers."""
         shape, rooms = self.shape, self.rooms
@@ -150,7 +156,7 @@ class Worlds:
             found |= relation(piece) if bears is None else bears & relation(piece)
         return found
 
-    def holds(self, statement: Statement) -> Bools:
+    def holds(self, statement: Statement) -> Bools:  # noqa: PLR0911, PLR0912
         """Where `statement` is true, bool [N]."""
         rooms = self.rooms
         match statement:
@@ -231,7 +237,7 @@ def bearer(shape: Shape, world: World, ref: Ref) -> int:
             return world.motives.index(ref.index)
 
 
-def answer(shape: Shape, world: World, question: Question) -> int:
+def answer(shape: Shape, world: World, question: Question) -> int:  # noqa: PLR0911
     """Index of the answer to `question` in `world`, within the list that its answer type names."""
     ref = question.ref or Ref("boddy")
     match question.kind:
@@ -253,12 +259,11 @@ def answer(shape: Shape, world: World, question: Question) -> int:
             return world.rooms[bearer(shape, world, ref)][question.time]
 
 
-def count_bound(shape: Shape) -> int:
-    """An upper bound on the number of worlds of `shape`; it decides whether they are enumerated."""
-    if shape.times > 1:
-        return shape.rooms ** (shape.pieces * shape.times)
+def enumerable(shape: Shape, limit: int) -> bool:
+    """Whether `shape` has one time and surely no more than `limit` worlds."""
     motives = math.factorial(shape.suspects) if shape.motive_counts else 1
-    return shape.rooms ** (shape.suspects + shape.weapons) * shape.suspects * motives
+    bound = shape.rooms ** (shape.suspects + shape.weapons) * shape.suspects * motives
+    return shape.times == 1 and bound <= limit
 
 
 @lru_cache(maxsize=64)

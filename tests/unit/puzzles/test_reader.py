@@ -1,17 +1,19 @@
 """Text and formal puzzle turn into each other; what cannot be read is named."""
 
 import random
+from dataclasses import replace
 
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from artifacts.errors import BadInputError
+from stages.puzzles import environment
 from stages.puzzles.published import read_puzzles
+from stages.puzzles.temporal_clue.formal import Not
 from stages.puzzles.temporal_clue.grammar import grammar_of
 from stages.puzzles.temporal_clue.reader import Unread, read_formal
 from stages.puzzles.temporal_clue.scenario import draw_scenario
-from stages.puzzles.temporal_clue.solver import solve
 from stages.puzzles.temporal_clue.text import formal_digest, write_board, write_prompt, write_statement
 from tests.unit.puzzles.cases import TWO_ROOMS, VAL
 from tests.unit.puzzles.test_model import SHARED, SMALL, random_statement
@@ -85,6 +87,26 @@ def test_published_puzzles_round_trip_and_solve() -> None:
         assert not reading.unread
         assert write_prompt(reading.puzzle, puzzle.prompt.split("\n\n")[0]) == puzzle.prompt
         if i < 24:
-            solved = solve(reading.puzzle)
-            assert solved.answers == puzzle.solution
-            assert all(solved.unique.values())
+            checked = environment.get("temporal_clue").check(puzzle)
+            assert checked.equal
+            assert checked.all_unique
+            assert checked.answers == puzzle.solution
+
+
+def test_check_says_where_a_solution_differs_or_cannot_be_had() -> None:
+    family = environment.get("temporal_clue")
+    solution = {"A": "Mrs. White", "B": "Lounge", "C": "Lounge", "D": "Lounge", "E": "Lounge", "F": "Lounge"}
+    wrong = family.read("x", 3, write_prompt(TWO_ROOMS), solution)
+    checked = family.check(wrong)
+    assert (checked.different, checked.equal, checked.all_unique) == (("C",), False, True)
+    open_prompt = write_prompt(replace(TWO_ROOMS, clues=TWO_ROOMS.clues[:2]))
+    checked = family.check(family.read("x", 2, open_prompt, solution))
+    assert not checked.all_unique
+    assert not checked.unique["C"]
+    strange = write_prompt(TWO_ROOMS).replace("The Rope was in the same room as", "The Rope adored")
+    checked = family.check(family.read("x", 3, strange, solution))
+    assert checked.unread == ("clue 2: The Rope adored Mr. Boddy",)
+    assert not checked.equal
+    impossible = write_prompt(replace(TWO_ROOMS, clues=(*TWO_ROOMS.clues, Not(TWO_ROOMS.clues[0]))))
+    checked = family.check(family.read("x", 4, impossible, solution))
+    assert (checked.answers, checked.equal, checked.all_unique) == ({}, False, False)

@@ -49,9 +49,7 @@ def load_policy(folder: Path, **changes: Any) -> Policy:
 
 
 def run(policy: Policy, flat: FlatRows, temperature: float = 1.0) -> tuple[torch.Tensor, torch.Tensor]:
-    inputs = policy.inputs(
-        flat.tokens, flat.positions, flat.segment_ids, flat.parent_ids, flat.predictors, torch.float32, torch.device("cpu")
-    )
+    inputs = policy.inputs(flat, torch.float32, torch.device("cpu"))
     return policy(inputs, temperature)
 
 
@@ -100,7 +98,9 @@ def test_gradients_equal_transformers(checkpoint: Path, tmp_path: Path, changes:
     theirs = dict(reference.named_parameters())
     for name, parameter in policy.named_parameters():
         expected = theirs[published_name(name)].grad
-        torch.testing.assert_close(parameter.grad, expected, atol=3e-4, rtol=1e-3, msg=lambda text, name=name: f"{name}: {text}")
+        torch.testing.assert_close(
+            parameter.grad, expected, atol=3e-4, rtol=1e-3, msg=lambda text, name=name: f"{name}: {text}"
+        )
 
 
 def test_written_checkpoint_opens_in_transformers_with_the_same_logits(checkpoint: Path, tmp_path: Path) -> None:

@@ -9,8 +9,15 @@ from numpy.typing import NDArray
 VOCAB = 101
 
 
-def tree_batch(seed: int, groups_in_row: list[int], *, steps: int = 1, prompt: tuple[int, int] = (1, 9),
-               completion: tuple[int, int] = (1, 7), branches: tuple[int, int] = (1, 5)) -> dict[str, NDArray[Any]]:  # fmt: skip
+def tree_batch(
+    seed: int,
+    groups_in_row: list[int],
+    *,
+    steps: int = 1,
+    prompt: tuple[int, int] = (1, 9),
+    completion: tuple[int, int] = (1, 7),
+    branches: tuple[int, int] = (1, 5),
+) -> dict[str, NDArray[Any]]:
     """Draws a packed batch [R, T]: `groups_in_row[r]` prompts in row r, each with some completions.
 
     Ranges are half open. Rows go to `steps` mini-batches in order.

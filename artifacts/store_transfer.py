@@ -1,0 +1,41 @@
+"""Copying content to a file while hashing the very bytes that are written."""
+
+import hashlib
+from collections.abc import Iterable
+from concurrent.futures import ThreadPoolExecutor
+from typing import IO
+
+from artifacts.store_keys import FileDigest, Progress
+
+_WORTH_A_THREAD_BYTES = 1 << 20
+
+
+def write_hashed(chunks: Iterable[bytes], stream: IO[bytes], progress: Progress) -> FileDigest:
+    """Writes chunks to a stream in order; large ones are hashed while they are written.
+
+    Returns:
+        The digest of everything written.
+    """
+    sha256, size_bytes = hashlib.sha256(), 0
+    with ThreadPoolExecutor(1, thread_name_prefix="store-write") as writer:
+        for chunk in chunks:
+            if len(chunk) < _WORTH_A_THREAD_BYTES:
+                stream.write(chunk)
+                sha256.update(chunk)
+            else:
+                written = writer.submit(stream.write, chunk)
+                sha256.update(chunk)
+                written.result()
+            size_bytes += len(chunk)
+            progress(len(chunk))
+    return FileDigest(sha256.hexdigest(), size_bytes)
+
+
+def digest_of(chunks: Iterable[bytes], progress: Progress) -> FileDigest:
+    """Returns the digest of chunks in order."""
+    sha256, size_bytes = hashlib.sha256(), 0
+    for chunk in chunks:
+        sha256.update(chunk)
+        size_bytes += len(chunk)
+        progress(len(chunk))
+    return FileDigest(sha256.hexdigest(), size_bytes)

@@ -1,0 +1,91 @@
+"""`deerstalker runs`, `show` and `recipes`."""
+
+from typing import Any
+
+from rich.console import Console
+from rich.table import Table
+
+from artifacts.store import Store
+from flows.commands.output import print_json
+from flows.options import Output, Stored
+
+
+def runs_command(options: Stored) -> None:
+    """Lists the runs of a store."""
+    from flows.history import overview
+
+    store = Store.open(options.store, writable=False)
+    runs = overview(store)
+    if options.json:
+        print_json({"store": store.url, "runs": runs})
+        return
+    table = Table(title=f"runs in {store.url}", title_justify="left")
+    for name, justify in (("run", "left"), ("iterations", "right"), ("promoted", "right"), ("held-out", "right")):
+        table.add_column(name, justify=justify)  # pyright: ignore[reportArgumentType]
+    table.add_column("recipe", overflow="ellipsis", no_wrap=True)
+    for run in runs:
+        promoted = run["promoted"]
+        table.add_row(
+            run["run"],
+            f"{run['iterations_done']} of {run['iterations']}",
+            f"iteration {promoted['iteration']}" if promoted else "",
+            f"{promoted['score']:.1%}" if promoted else "",
+            run["title"],
+        )
+    Console().print(table)
+
+
+def show_command(run: str, options: Stored) -> None:
+    """Prints one run: its iterations, before and after, and how to use it."""
+    from flows.figures import iteration_figures
+    from flows.history import read_run
+    from flows.live import TABLE_HEADER, table_row
+    from flows.summary import print_summary, summary
+
+    store = Store.open(options.store, writable=False)
+    record = read_run(store, run)
+    if options.json:
+        print_json(summary(record, store))
+        return
+    console = Console()
+    console.print(f"{record.layout.run}: {record.recipe['title']}\n", highlight=False, soft_wrap=True)
+    console.print(TABLE_HEADER, highlight=False, soft_wrap=True, style="bold")
+    for iteration in record.iterations:
+        console.print(table_row(iteration_figures(iteration)), highlight=False, soft_wrap=True)
+    console.print()
+    print_summary(record, store, console)
+
+
+def recipes_command(options: Output) -> None:
+    """Lists the recipes that come with the package."""
+    from flows.recipes import load_recipe, recipe_names
+
+    recipes = {name: load_recipe(name) for name in recipe_names()}
+    if options.json:
+        print_json([{"name": name, "title": recipe.title} for name, recipe in recipes.items()])
+        return
+    table = Table.grid(padding=(0, 2))
+    for name, recipe in recipes.items():
+        table.add_row(name, recipe.title)
+    Console().print(table)
+
+
+def show_recipe_command(name: str, changes: tuple[str, ...], options: Output) -> None:
+    """Prints a recipe with every default filled in, as a run would freeze it."""
+    from flows.recipes import load_recipe
+
+    resolved: dict[str, Any] = load_recipe(name, changes).model_dump(mode="json")
+    if options.json:
+        print_json(resolved)
+        return
+    console = Console()
+    for line in _lines(resolved):
+        console.print(line, highlight=False, markup=False, soft_wrap=True)
+
+
+def _lines(value: dict[str, Any], path: str = "") -> list[str]:
+    lines: list[str] = []
+    for key, item in value.items():
+        name = f"{path}.{key}" if path else key
+        lines += _lines(item, name) if isinstance(item, dict) and item else [f"{name} = {item!r}"]
+    return lines

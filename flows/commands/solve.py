@@ -1,0 +1,133 @@
+"""`deerstalker solve`: one prompt, one engine, no flow."""
+
+import logging
+import sys
+import tempfile
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import Any
+
+from rich.console import Console
+from rich.table import Table
+from rich.text import Text
+
+from artifacts.errors import BadInputError
+from artifacts.reading import Artifact
+from artifacts.refs import Ref
+from artifacts.store import Store
+from flows.checkpoints import find_checkpoint
+from flows.commands.output import print_json, printable
+from flows.options import Stored
+from flows.recipes import load_profile, validate
+from stages.models.chat import ChatTokenizer
+from stages.models.source import FolderModel, ModelConfig, materialise
+from stages.puzzles.grading import grade
+from stages.puzzles.published import read_puzzles
+from stages.puzzles.puzzle import Graded, Puzzle
+from stages.sampling.client import Completion, GroupSamples, Prompt
+from stages.sampling.config import SamplingConfig
+from stages.sampling.engine import Engine
+
+
+@dataclass(frozen=True)
+class Question:
+    """What the model is asked; `puzzle` where the solution is known."""
+
+    prompt: str
+    puzzle: Puzzle | None
+
+
+def solve_command(
+    checkpoint: str, file: str, index: int, profile: str, *, settings: dict[str, Any], options: Stored
+) -> None:
+    """Asks a model and prints its answers, graded where the solution is known.
+
+    Args:
+        file: JSON in the published format (number `index` of it is asked), a text file, or `-` for stdin.
+        settings: Fields of `stages.sampling.config.SamplingConfig`, as given.
+    """
+    question = read_question(file, index)
+    sampling = validate(SamplingConfig, settings, "solve")
+    hardware = load_profile(profile).engine
+    store = Store.open(options.store)
+    source = find_checkpoint(checkpoint, store)
+    logging.getLogger("deerstalker").setLevel(logging.DEBUG if options.debug else logging.WARNING)
+    with tempfile.TemporaryDirectory(prefix="deerstalker-") as scratch:
+        folder = _folder(source, store, Path(scratch))
+        tokens = ChatTokenizer(folder).prompt_ids(question.prompt)
+        print("starting the engine", file=sys.stderr)
+        groups: list[GroupSamples] = []
+        with Engine(hardware, Path(scratch) / "engine") as engine:
+            engine.ensure(folder, source.digest if isinstance(source, Ref) else checkpoint)
+            engine.sample_groups([Prompt("question", tokens)], sampling, groups.append)
+    _print_answers(question, checkpoint, groups[0].completions, options)
+
+
+def read_question(file: str, index: int) -> Question:
+    """Reads a puzzle or a prompt.
+
+    Raises:
+        BadInputError: The file is missing, not UTF-8, empty, not in the published format, or has no number `index`.
+    """
+    if file.endswith(".json"):
+        puzzles = read_puzzles(Path(file))
+        if index >= len(puzzles):
+            raise BadInputError(f"--index {index}", f"{len(puzzles)} puzzles in {file}", f"0 to {len(puzzles) - 1}")
+        return Question(puzzles[index].prompt, puzzles[index])
+    try:
+        text = sys.stdin.read() if file == "-" else Path(file).read_text(encoding="utf-8")
+    except OSError as error:
+        raise BadInputError(file, f"cannot be read ({error.strerror})", "a puzzle as .json, or a text file") from error
+    except UnicodeDecodeError as error:
+        raise BadInputError(file, "not UTF-8 text", "a puzzle as .json, or a text file") from error
+    if not text.strip():
+        raise BadInputError(file, "no text", "a prompt")
+    return Question(text, None)
+
+
+def _folder(source: Ref[Any] | ModelConfig, store: Store, scratch: Path) -> Path:
+    if isinstance(source, Ref):
+        return Artifact.open(store, source).local_folder(scratch / "downloads")
+    if isinstance(source, FolderModel):
+        return Path(source.path)
+    materialise(source, scratch / "model")
+    return scratch / "model"
+
+
+def _print_answers(question: Question, checkpoint: str, completions: list[Completion], options: Stored) -> None:
+    graded = [grade(item.text, question.puzzle) if question.puzzle else None for item in completions]
+    if options.json:
+        print_json(
+            {
+                "checkpoint": checkpoint,
+                "puzzle": question.puzzle.puzzle_id if question.puzzle else None,
+                "completions": [
+                    {
+                        "text": item.text,
+                        "tokens": len(item.token_ids),
+                        "finish_reason": item.finish_reason,
+                        "grade": asdict(found) if found else None,
+                    }
+                    for item, found in zip(completions, graded, strict=True)
+                ],
+            }
+        )
+        return
+    console = Console()
+    for item, found in zip(completions, graded, strict=True):
+        console.print(printable(item.text), markup=False, highlight=False, soft_wrap=True)
+        if item.finish_reason != "stop":
+            console.print(f"(ended by {item.finish_reason} after {len(item.token_ids)} tokens)", highlight=False)
+        if question.puzzle and found:
+            console.print(_grade_table(question.puzzle, found))
+
+
+def _grade_table(puzzle: Puzzle, found: Graded) -> Table:
+    right = sum(answer.correct for answer in found.answers.values())
+    table = Table(title=f"{right} of {len(found.answers)} right: {found.accuracy:.1%}", title_justify="left")
+    for name in ("", "read", "right answer", ""):
+        table.add_column(name)
+    for letter, answer in found.answers.items():
+        said = printable(answer.value or answer.text or answer.note)
+        table.add_row(letter, Text(said), puzzle.solution[letter], "right" if answer.correct else "wrong")
+    return table

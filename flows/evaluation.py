@@ -1,0 +1,92 @@
+"""Measuring one checkpoint on one set of puzzles, outside any run."""
+
+from typing import Any, get_args
+
+from prefect import flow
+from pydantic import BaseModel, ConfigDict, Field
+
+from artifacts.errors import BadInputError
+from artifacts.identity import Identity
+from artifacts.layout import RunLayout, shared_key
+from artifacts.reading import Artifact
+from artifacts.refs import Checkpoint, Puzzles, Ref, Report
+from artifacts.schemas import PUZZLES, RESULTS
+from artifacts.store import Store
+from flows.checkpoints import find_checkpoint
+from flows.opening import opened_stages
+from flows.recipes import load_profile, validate
+from flows.session import Stages
+from stages.evaluate import EvaluateConfig, evaluate, regrade, totals
+from stages.fetch import fetch
+from stages.fetch import identity_of as identity_of_model
+from stages.prepare import SPLITS, PrepareConfig, prepare
+from stages.prepare import identity_of as identity_of_puzzles
+from stages.puzzles.puzzle import Grader
+
+
+class EvaluationRequest(BaseModel):
+    """What a person asks for."""
+
+    model_config = ConfigDict(extra="forbid", frozen=True)
+
+    checkpoint: str = Field(description="A checkpoint as `flows.checkpoints` understands it.")
+    puzzles: str = Field(description="A JSON file in the published format, or RUN:SPLIT.")
+    store: str = Field("./deerstalker-data", description="Where artifacts live.")
+    profile: str = Field("cpu", description="Name of a profile, or path of a TOML file.")
+    config: EvaluateConfig = Field(default_factory=EvaluateConfig)
+
+
+class Evaluation(BaseModel):
+    """What came of it.
+
+    Attributes:
+        gradings: Totals of the same completions (see `stages.evaluate.totals`) by grader.
+    """
+
+    model_config = ConfigDict(extra="forbid", frozen=True)
+
+    checkpoint: dict[str, Any]
+    puzzles: int
+    report: str
+    gradings: dict[str, dict[str, Any]]
+
+
+@flow(name="evaluate", flow_run_name="evaluate {request.checkpoint}", persist_result=False)
+def evaluate_checkpoint(request: EvaluationRequest) -> Evaluation:
+    """Samples answers of a checkpoint, greedy and not, and grades the same completions by every grader.
+
+    Args:
+        request: Checkpoint, puzzles, store, profile and settings.
+    """
+    store = Store.open(request.store)
+    with opened_stages(store, load_profile(request.profile)) as stages:
+        stages.live.opened(f"evaluating {request.checkpoint} on {request.puzzles}")
+        puzzles, split = _puzzles(request.puzzles, stages)
+        checkpoint = find_checkpoint(request.checkpoint, store)
+        if not isinstance(checkpoint, Ref):
+            key = shared_key("models", checkpoint.source, identity_of_model(checkpoint, puzzles))
+            checkpoint = stages.run(fetch, checkpoint, puzzles, out=stages.slot(key, Checkpoint))
+        asked = {**request.config.model_dump(mode="json"), "split": split}
+        key = shared_key("evaluations", split, Identity.of("evaluation", 1, asked, weights=checkpoint, puzzles=puzzles))
+        out = stages.slot(key, Report)
+        report = stages.run(evaluate, request.config, checkpoint, puzzles, split=split, out=out)
+        results = Artifact.open(store, report).read_table("results.parquet", RESULTS)
+        known = Artifact.open(store, puzzles).read_table(f"{split}.parquet", PUZZLES)
+        return Evaluation(
+            checkpoint=checkpoint.as_json(),
+            puzzles=results["puzzle_id"].n_unique(),
+            report=f"{store.url}/{report.key}",
+            gradings={grader: totals(regrade(results, known, grader)) for grader in get_args(Grader)},
+        )
+
+
+def _puzzles(name: str, stages: Stages) -> tuple[Ref[Puzzles], str]:
+    run, colon, split = name.rpartition(":")
+    if colon and not name.endswith(".json"):
+        if split not in SPLITS:
+            raise BadInputError(f"--puzzles {name}", f"split {split!r}", ", ".join(SPLITS), "name it as RUN:SPLIT")
+        report = Artifact.at(stages.ctx.store, RunLayout(run).iteration(0, "report"))
+        return Ref(**report.manifest.inputs["puzzles"]), split
+    config = validate(PrepareConfig, {"file": name}, f"--puzzles {name}")
+    out = stages.slot(shared_key("puzzles", "file", identity_of_puzzles(config)), Puzzles)
+    return stages.run(prepare, config, out=out), "test"

@@ -1,0 +1,99 @@
+"""One group of completions to look at: the best, the median and the worst, with what was read of each."""
+
+import io
+import json
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any
+
+import polars as pl
+
+from artifacts.layout import RunLayout
+from artifacts.reading import Artifact
+from artifacts.refs import Ref
+from artifacts.schemas import GRADES, PUZZLES, ROLLOUTS, validated
+from artifacts.store import Store
+from flows.history import STAGES, IterationRecord
+from stages.puzzles.tables import puzzles_by_id
+
+_COLUMNS = ("puzzle_id", "group", "sample", "text", "finish_reason")
+
+
+@dataclass(frozen=True)
+class ReadAnswer:
+    """What was read for one letter of a completion.
+
+    Attributes:
+        said: The words after the letter; empty where it is missing.
+        right: The puzzle's answer.
+        note: Why it was not taken (`missing`, `outside`, `ambiguous`); empty where it was.
+    """
+
+    letter: str
+    said: str
+    right: str
+    correct: bool
+    note: str
+
+
+@dataclass(frozen=True)
+class Completion:
+    """One completion of the group."""
+
+    title: str
+    text: str
+    reward: float
+    advantage: float
+    finish_reason: str
+    answers: list[ReadAnswer]
+
+
+@dataclass(frozen=True)
+class Specimen:
+    """A group of the rollouts of one iteration."""
+
+    iteration: int
+    puzzle_id: str
+    prompt: str
+    size: int
+    completions: list[Completion]
+
+
+def find_specimen(record: IterationRecord, layout: RunLayout, store: Store) -> Specimen | None:
+    """The group whose rewards differ most, of the first stored shard; None where nothing was graded.
+
+    Raises:
+        IntegrityError: A stored file is damaged.
+    """
+    if "grade" not in record.manifests or "sample" not in record.manifests:
+        return None
+    inputs = record.manifests["grade"].inputs
+    rollouts = Artifact.open(store, Ref(**inputs["rollouts"]))
+    grades = Artifact.at(store, layout.iteration(record.number, STAGES["grade"])).read_table("grades.parquet", GRADES)
+    shard = rollouts.names(".parquet")[0]
+    sampled = validated(pl.read_parquet(io.BytesIO(rollouts.read_bytes(shard))), ROLLOUTS, shard).select(_COLUMNS)
+    rows = sampled.join(grades, on=["puzzle_id", "group", "sample"], validate="1:1")
+    spread = rows.group_by("group").agg((pl.col("reward").max() - pl.col("reward").min()).alias("spread"))
+    group = spread.sort("spread", "group", descending=[True, False])["group"][0]
+    chosen = rows.filter(pl.col("group") == group).sort("reward", "sample", descending=[True, False])
+    known = Artifact.open(store, Ref(**inputs["puzzles"])).read_table("train.parquet", PUZZLES)
+    puzzle = puzzles_by_id(known.filter(pl.col("puzzle_id") == chosen["puzzle_id"][0]))[chosen["puzzle_id"][0]]
+    picked = {"best": 0, "median": len(chosen) // 2, "worst": len(chosen) - 1}
+    return Specimen(
+        record.number,
+        puzzle.puzzle_id,
+        puzzle.prompt,
+        len(chosen),
+        [_completion(title, chosen.row(index, named=True), puzzle.solution) for title, index in picked.items()],
+    )
+
+
+def _completion(title: str, row: dict[str, Any], solution: Mapping[str, str]) -> Completion:
+    read = json.loads(row["answers"])
+    answers = [
+        ReadAnswer(
+            letter, found["value"] or found["text"] or "", solution.get(letter, ""), found["correct"], found["note"]
+        )
+        for letter, found in read.items()
+    ]
+    return Completion(title, row["text"], row["reward"], row["advantage"], row["finish_reason"], answers)

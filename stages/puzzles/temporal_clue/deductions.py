@@ -1,0 +1,122 @@
+"""Finds the statements a completion makes about a puzzle and proves each: do the clues entail it or contradict it?"""
+
+import re
+from collections import Counter
+from dataclasses import dataclass
+from functools import lru_cache
+from typing import Literal
+
+from stages.puzzles.puzzle import DeductionCounts
+from stages.puzzles.temporal_clue.formal import FormalPuzzle, Statement
+from stages.puzzles.temporal_clue.grammar import grammar_of
+from stages.puzzles.temporal_clue.solver import encode
+from stages.puzzles.temporal_clue.text import canonical
+from stages.puzzles.temporal_clue.worlds import Worlds
+
+Verdict = Literal["restated", "proved", "open", "contradicted"]
+
+_BOUNDARY = re.compile(r"\n|[!?;:]|(?<!\bMr)(?<!\bMrs)(?<!\bSgt)\.(?=\s|$)")
+_HYPOTHESIS = re.compile(
+    r"\b(?:if|suppose|supposing|assume|assuming|whether|maybe|perhaps|possibly|could|might|may|unless|either|or|"
+    r"not true|false that|cannot be|impossible)\b",
+    re.IGNORECASE,
+)
+_CONDITION = re.compile(r"[*_`\"']{0,3},? (?:if|unless|or|or not|would|could|might)\b|[*_`\"']{0,3} ?\?")
+_SENTENCE_CHARACTERS = 300
+"""How far back a sentence's beginning is looked for."""
+
+
+@dataclass(frozen=True)
+class Deduction:
+    """A statement that a text asserts.
+
+    Attributes:
+        statement: What it says.
+        text: The words.
+        start: Offset of the words in the text.
+        verdict: `restated` (a clue says just this), `proved` (the clues entail it), `contradicted` (they entail the
+            opposite), or `open` (neither).
+    """
+
+    statement: Statement
+    text: str
+    start: int
+    verdict: Verdict
+
+
+class Judge:
+    """Verdicts on statements about one puzzle; the model is built once.
+
+    A world that the clues allow is found first. Where CP-SAT proves it the only one, truth in it is the verdict;
+    otherwise each statement costs one solve: is there a world that disagrees with the first on it?
+
+    Attributes:
+        decided: Whether the clues allow one world only.
+    """
+
+    def __init__(self, puzzle: FormalPuzzle) -> None:
+        """Encodes the puzzle.
+
+        Raises:
+            ValueError: No world satisfies the clues, so that they entail everything.
+        """
+        self._scenario = puzzle.scenario
+        self._clues = {canonical(puzzle.scenario, clue) for clue in puzzle.clues}
+        self._encoding = encode(puzzle)
+        values = self._encoding.solve()
+        if values is None:
+            raise ValueError("the clues contradict one another")
+        world = self._encoding.world(values)
+        self._world = Worlds.of(puzzle.scenario.shape, [world])
+        others = self._encoding.copy()
+        others.require([~literal for literal in others.truths(world)])
+        self.decided = others.solve() is None
+
+    def verdict(self, statement: Statement) -> Verdict:
+        """The verdict on `statement`, proved."""
+        if canonical(self._scenario, statement) in self._clues:
+            return "restated"
+        truth = bool(self._world.holds(statement)[0])
+        if not self.decided and not self.proves(statement, truth):
+            return "open"
+        return "proved" if truth else "contradicted"
+
+    def proves(self, statement: Statement, truth: bool = True) -> bool:
+        """Whether CP-SAT proves that `statement` is true (or false) in every world that the clues allow; one solve."""
+        literal = self._encoding.literal(statement)
+        return self._encoding.solve([~literal if truth else literal]) is None
+
+    def read(self, text: str) -> list[Deduction]:
+        """The statements that `text` asserts, in order, without hypotheses, questions and half-read alternatives."""
+        found: list[Deduction] = []
+        verdicts: dict[Statement, Verdict] = {}
+        for item in grammar_of(self._scenario).find(text):
+            if not _asserted(text, item.start, item.end):
+                continue
+            if item.statement not in verdicts:
+                verdicts[item.statement] = self.verdict(item.statement)
+            words = text[item.start : item.end]
+            found.append(Deduction(item.statement, words, item.start, verdicts[item.statement]))
+        return found
+
+    def count(self, deductions: list[Deduction]) -> DeductionCounts:
+        """Counts the different statements among `deductions`."""
+        different = {canonical(self._scenario, item.statement): item.verdict for item in deductions}
+        counts = Counter(different.values())
+        return DeductionCounts(
+            len(different), counts["proved"], counts["restated"], counts["open"], counts["contradicted"]
+        )
+
+
+def _asserted(text: str, start: int, end: int) -> bool:
+    """Whether the words from `start` to `end` are said outright, judging by the rest of their sentence."""
+    before = text[max(0, start - _SENTENCE_CHARACTERS) : start]
+    boundaries = [match.end() for match in _BOUNDARY.finditer(before)]
+    opening = before[boundaries[-1] :] if boundaries else before
+    return not _HYPOTHESIS.search(opening) and not _CONDITION.match(text, end)
+
+
+@lru_cache(maxsize=256)
+def judge_of(puzzle: FormalPuzzle) -> Judge:
+    """The judge of `puzzle`, built once."""
+    return Judge(puzzle)

@@ -1,0 +1,44 @@
+"""What a zebra grid may look like: typed difficulty."""
+
+from typing import Annotated, Literal, Self
+
+from pydantic import BaseModel, ConfigDict, Field, model_validator
+
+WORDS: dict[str, tuple[str, ...]] = {
+    "name": ("Ada", "Bruno", "Clara", "Dario", "Edith", "Felix"),
+    "pet": ("cat", "parrot", "turtle", "rabbit", "goldfish", "ferret"),
+    "drink": ("tea", "coffee", "milk", "juice", "cider", "water"),
+    "colour": ("red", "blue", "green", "white", "yellow", "grey"),
+    "hobby": ("chess", "painting", "gardening", "sailing", "baking", "fencing"),
+}
+"""Values to draw from, by attribute."""
+
+
+class ZebraConfig(BaseModel):
+    """Difficulty of generated zebra grids; ranges are inclusive and drawn from uniformly."""
+
+    model_config = ConfigDict(extra="forbid", frozen=True)
+
+    environment: Literal["zebra"] = Field(default="zebra", description="The puzzle family.")
+    houses: tuple[Annotated[int, Field(ge=2, le=6)], Annotated[int, Field(ge=2, le=6)]] = Field(
+        default=(3, 3), description="Number of houses."
+    )
+    attributes: tuple[Annotated[int, Field(ge=2, le=5)], Annotated[int, Field(ge=2, le=5)]] = Field(
+        default=(3, 3), description="Number of attributes, the name included."
+    )
+    questions: int = Field(default=6, ge=1, le=12, description="Number of questions at most.")
+
+    @model_validator(mode="after")
+    def _ordered(self) -> Self:
+        for name in ("houses", "attributes"):
+            least, most = getattr(self, name)
+            if least > most:
+                raise ValueError(f"{name}: found {least} to {most}, expected the smaller number first")
+        return self
+
+
+TIERS: dict[str, ZebraConfig] = {
+    "easy": ZebraConfig(houses=(2, 3), attributes=(2, 3)),
+    "medium": ZebraConfig(houses=(4, 4), attributes=(4, 4)),
+    "full": ZebraConfig(houses=(6, 6), attributes=(5, 5)),
+}

@@ -1,0 +1,155 @@
+"""Zebra grids behind the interface that all puzzle families share."""
+
+import itertools
+import random
+from pathlib import Path
+
+import numpy as np
+
+from artifacts.errors import BadInputError
+from stages.puzzles.answers import write_answer
+from stages.puzzles.grading import grade
+from stages.puzzles.minimal import Pool, keep_needed
+from stages.puzzles.published import read_puzzles
+from stages.puzzles.puzzle import Graded, Grader, Puzzle
+from stages.puzzles.zebra.config import TIERS, WORDS, ZebraConfig
+from stages.puzzles.zebra.formal import Asked, Clue, Grid, Houses, InHouse, Related, Relation, Thing, ZebraPuzzle, holds
+from stages.puzzles.zebra.solver import Model
+from stages.puzzles.zebra.text import ORDINALS, answer_type, formal_digest, read_prompt, values_of, write_prompt
+
+_OTHERS = 12
+"""Candidates a value, besides its placement."""
+_RELATIONS: tuple[Relation, ...] = ("same", "left", "before", "next")
+
+
+def _candidates(grid: Grid, world: Houses, rng: random.Random) -> list[Clue]:
+    """True clues that determine `world`, the plainest first in tendency, so that these are dropped first."""
+    things: list[Thing] = [(a, v) for a in range(len(grid.values)) for v in range(grid.houses)]
+    clues: list[Clue] = [InHouse(t, house, no) for t in things for house in range(grid.houses) for no in (False, True)]
+    for first, second in itertools.permutations(things, 2):
+        for relation in _RELATIONS:
+            symmetric = relation in ("same", "next")
+            if (relation == "same" and first[0] == second[0]) or (symmetric and first > second):
+                continue
+            clues += (Related(first, relation, second, no) for no in (False, True))
+    true = [clue for clue in clues if holds(clue, world)[0]]
+    # The placements alone determine the world; of the many others a random part is enough.
+    placed = [clue for clue in true if isinstance(clue, InHouse) and not clue.no]
+    others = [clue for clue in true if clue not in set(placed)]
+    true = placed + rng.sample(others, min(len(others), _OTHERS * len(things)))
+    # A direct placement says most, a denial least: both are kept seldom, relations often.
+    weight = [0.2 * isinstance(clue, Related) - 0.4 * clue.no for clue in true]
+    order = sorted(range(len(true)), key=lambda i: (rng.random() + weight[i], i))
+    return [true[i] for i in order]
+
+
+def _swaps(world: Houses) -> Houses:
+    """The worlds in which two values of one attribute have changed houses."""
+    _, attributes, houses = world.shape
+    found: list[Houses] = []
+    for a in range(attributes):
+        for v, w in itertools.combinations(range(houses), 2):
+            other = world.copy()
+            other[0, a, [v, w]] = world[0, a, [w, v]]
+            found.append(other)
+    return np.concatenate(found)
+
+
+def generate_formal(config: ZebraConfig, seed: int) -> tuple[ZebraPuzzle, Houses]:
+    """A formal puzzle and its only solution (proved), the same for (config, seed) on every machine."""
+    rng = random.Random(f"zebra:{seed}")
+    houses, count = rng.randint(*config.houses), rng.randint(*config.attributes)
+    attributes = ("name", *rng.sample([name for name in WORDS if name != "name"], count - 1))
+    grid = Grid(attributes, tuple(tuple(rng.sample(WORDS[name], houses)) for name in attributes))
+    world = np.array([[rng.sample(range(houses), houses) for _ in attributes]], dtype=np.int8)
+    candidates = _candidates(grid, world, rng)
+    model, pool = Model(grid, candidates), Pool(len(candidates))
+    model.exclude(world)
+
+    def find_other(kept: list[int]) -> bool:
+        other = model.solve(kept)
+        if other is None:
+            return False
+        near = np.concatenate([other, _swaps(other)])
+        near = near[(near != world).any(axis=(1, 2))]
+        pool.add([holds(clue, near) for clue in candidates])
+        return True
+
+    swaps = _swaps(world)
+    pool.add([holds(clue, swaps) for clue in candidates])
+    kept = keep_needed(pool, find_other)
+    if kept is None:
+        raise RuntimeError(f"the clues of seed {seed} do not determine its solution")
+    clues = [candidates[i] for i in kept]
+    rng.shuffle(clues)
+    asked = [Asked((0, v), a or None) for v in range(houses) for a in range(count)]
+    questions = sorted(rng.sample(asked, min(config.questions, len(asked))), key=lambda q: (q.thing, q.attribute or 0))
+    return ZebraPuzzle(grid, tuple(clues), tuple(questions)), world
+
+
+def _answer(grid: Grid, world: Houses, asked: Asked) -> str:
+    house = int(world[0, asked.thing[0], asked.thing[1]])
+    if asked.attribute is None:
+        return ORDINALS[house]
+    return grid.values[asked.attribute][int(np.flatnonzero(world[0, asked.attribute] == house)[0])]
+
+
+class Zebra:
+    """The puzzle family of this folder; see `stages.puzzles.environment.Environment`."""
+
+    name = "zebra"
+    tiers: dict[str, ZebraConfig] = TIERS
+
+    def generate(self, config: ZebraConfig, seed: int) -> Puzzle:
+        """A puzzle with exactly one solution and no clue to spare; the same for (config, seed) on every machine."""
+        formal, world = generate_formal(config, seed)
+        answers = [_answer(formal.grid, world, asked) for asked in formal.questions]
+        solution = {chr(ord("A") + i): answer for i, answer in enumerate(answers)}
+        return self._puzzle(f"zebra-{seed}-{formal_digest(formal)[:8]}", formal, solution, seed)
+
+    def _puzzle(self, puzzle_id: str, formal: ZebraPuzzle, solution: dict[str, str], seed: int | None) -> Puzzle:
+        return Puzzle(
+            puzzle_id=puzzle_id,
+            environment=self.name,
+            prompt=write_prompt(formal),
+            solution=solution,
+            num_clues=len(formal.clues),
+            seed=seed,
+            digest=formal_digest(formal),
+            difficulty={"houses": formal.grid.houses, "attributes": len(formal.grid.attributes)},
+        )
+
+    def answer_values(self, puzzle: Puzzle) -> dict[str, tuple[str, ...]]:
+        """For each letter, the houses, or the puzzle's own values of the attribute that is asked for."""
+        formal = read_prompt(puzzle.prompt)
+        kinds = [answer_type(formal.grid, asked) for asked in formal.questions]
+        return {letter: values_of(formal.grid, kind) for letter, kind in zip(puzzle.solution, kinds, strict=True)}
+
+    def read(self, puzzle_id: str, num_clues: int, prompt: str, solution: dict[str, str]) -> Puzzle:
+        """A puzzle from its text and solution.
+
+        Raises:
+            BadInputError: The text is not a zebra grid of this grammar, or the solution does not answer its questions.
+        """
+        formal = read_prompt(prompt)
+        if sorted(solution) != [chr(ord("A") + i) for i in range(len(formal.questions))]:
+            found = ", ".join(sorted(solution))
+            raise BadInputError("solution", f"letters {found}", f"one for each of {len(formal.questions)} questions")
+        if num_clues != len(formal.clues):
+            raise BadInputError("num_clues", str(num_clues), f"{len(formal.clues)}, the clues in the text")
+        return self._puzzle(puzzle_id, formal, {letter: solution[letter] for letter in sorted(solution)}, None)
+
+    def read_published(self, path: Path | str) -> list[Puzzle]:
+        """See `stages.puzzles.published.read_puzzles`."""
+        return read_puzzles(path, self.name)
+
+    def grade(self, text: str, puzzle: Puzzle, grader: Grader = "strict") -> Graded:
+        """See `stages.puzzles.grading.grade`."""
+        return grade(text, puzzle, grader)
+
+    def write_answer(self, puzzle: Puzzle) -> str:
+        """See `stages.puzzles.answers.write_answer`."""
+        return write_answer(puzzle)
+
+
+ZEBRA = Zebra()

@@ -1,0 +1,115 @@
+"""What GRPO alone adds in the `quickstart` recipe, over fresh seeds: `python -m tests.benchmarks.quickstart`.
+
+Each seed is a whole `deerstalker train` of its own: other puzzles, another model, other samples. The measurement is the
+recipe's own: the warm-started model before, the promoted one after, on test puzzles that no choice looked at.
+"""
+
+import argparse
+import json
+import statistics
+import subprocess
+import sys
+import tempfile
+import time
+from pathlib import Path
+from typing import Any
+
+from rich.console import Console
+from rich.table import Table
+
+SEEDS = (101, 102, 103, 104, 105)
+
+
+def train(recipe: str, seed: int, store: str, settings: list[str]) -> dict[str, Any]:
+    """Runs the recipe with one seed; returns the command's document and its wall time."""
+    command = [str(Path(sys.executable).with_name("deerstalker")), "train", "--json", "--recipe", recipe]
+    command += ["--run", f"{Path(recipe).stem}-seed-{seed}", "--store", store, "--set", f"seed={seed}"]
+    for setting in settings:
+        command += ["--set", setting]
+    started = time.perf_counter()
+    done = subprocess.run(command, stdout=subprocess.PIPE, check=True)
+    return {**json.loads(done.stdout), "seed": seed, "wall_s": time.perf_counter() - started}
+
+
+def accuracy(document: dict[str, Any], when: str, mode: str) -> float:
+    """Mean accuracy on the test split, in percent."""
+    return 100 * document["test"][when][mode]["accuracy"]["mean"]
+
+
+def row(document: dict[str, Any]) -> dict[str, Any]:
+    """The figures of one seed."""
+    figures = {
+        f"{mode}_{when}": accuracy(document, when, mode) for mode in ("sampled", "greedy") for when in ("before", "after")
+    }
+    exact = {
+        f"exact_{when}": 100 * document["test"][when]["sampled"]["exact"]["mean"] for when in ("before", "after")
+    }
+    return {
+        "seed": document["seed"],
+        **figures,
+        **exact,
+        "gain": figures["sampled_after"] - figures["sampled_before"],
+        "greedy_gain": figures["greedy_after"] - figures["greedy_before"],
+        "promoted_iteration": document["promoted"]["iteration"],
+        "wall_s": document["wall_s"],
+        "curve": [100 * point["sampled_accuracy"] for point in document["iterations"]],
+    }
+
+
+def show(rows: list[dict[str, Any]], console: Console) -> None:
+    """Prints the table and the five curves."""
+    table = Table(title="test puzzles, percent of lettered answers right, before and after GRPO", title_justify="left")
+    for name in ("seed", "sampled", "gain", "greedy", "gain", "all right, sampled", "promoted", "wall s"):
+        table.add_column(name, justify="right")
+    for one in rows:
+        table.add_row(
+            str(one["seed"]), f"{one['sampled_before']:.1f} -> {one['sampled_after']:.1f}", f"{one['gain']:+.1f}",
+            f"{one['greedy_before']:.1f} -> {one['greedy_after']:.1f}", f"{one['greedy_gain']:+.1f}",
+            f"{one['exact_before']:.1f} -> {one['exact_after']:.1f}", str(one["promoted_iteration"]), f"{one['wall_s']:.0f}",
+        )  # fmt: skip
+    console.print(table)
+    for one in rows:
+        console.print(f"seed {one['seed']}, held-out curve: " + " ".join(f"{point:.0f}" for point in one["curve"]))
+    gains, greedy = [one["gain"] for one in rows], [one["greedy_gain"] for one in rows]
+    console.print(
+        f"gain in sampled accuracy: mean {statistics.mean(gains):+.1f}, least {min(gains):+.1f}; "
+        f"greedy: mean {statistics.mean(greedy):+.1f}, least {min(greedy):+.1f}"
+    )
+
+
+def plot(rows: list[dict[str, Any]], path: Path) -> None:
+    """Draws the held-out curves of all seeds in one picture."""
+    import matplotlib as mpl
+
+    mpl.use("Agg")
+    from matplotlib import pyplot as plt
+
+    figure, axes = plt.subplots(figsize=(7, 4), layout="constrained")
+    for one in rows:
+        axes.plot(one["curve"], label=f"seed {one['seed']}")
+    axes.set(xlabel="iteration", ylabel="held-out sampled accuracy, %")
+    axes.legend()
+    figure.savefig(path, dpi=120)
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--recipe", default="quickstart")
+    parser.add_argument("--seeds", type=int, nargs="+", default=list(SEEDS))
+    parser.add_argument("--set", action="append", default=[], dest="settings", metavar="KEY=VALUE")
+    parser.add_argument("--store", help="keep the runs here; by default they go with the benchmark")
+    parser.add_argument("--plot", type=Path, help="write the curves to this PNG")
+    parser.add_argument("--json", action="store_true")
+    options = parser.parse_args()
+    with tempfile.TemporaryDirectory() as scratch:
+        rows = [row(train(options.recipe, seed, options.store or scratch, options.settings)) for seed in options.seeds]
+    if options.plot:
+        plot(rows, options.plot)
+    if options.json:
+        json.dump(rows, sys.stdout, indent=2)
+    else:
+        show(rows, Console())
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,158 @@
+"""A finished run in a memory store: every stage is the real one but sampling, training and evaluation.
+
+Those three need an engine or a trainer; here what they would publish is written through the same slots and schemas,
+with completions whose chance of a right answer rises from iteration to iteration.
+"""
+
+import json
+import logging
+import random
+from dataclasses import asdict
+from pathlib import Path
+from typing import Any
+
+import polars as pl
+
+from artifacts.identity import Identity
+from artifacts.layout import RunLayout, shared_key
+from artifacts.reading import Artifact
+from artifacts.refs import Batch, Checkpoint, Decision, Grades, Puzzles, Ref, Report, Rollouts
+from artifacts.schemas import PUZZLES, RESULTS, ROLLOUTS
+from artifacts.slot import Slot
+from artifacts.store import Store
+from flows.recipes import Recipe, validate
+from stages.context import Profile, StageContext
+from stages.evaluate import totals
+from stages.grade import grade
+from stages.pack import pack
+from stages.prepare import identity_of, prepare
+from stages.promote import promote
+from stages.puzzles.puzzle import Puzzle
+from stages.puzzles.tables import graded_text, puzzles_by_id
+
+REDUCED = {"connectives": False, "fixed_cast": True, "fixed_rooms": True, "questions": "placements"}
+WRONG = "Nobody <b>& co</b>"
+
+
+def make_run(store: Store, scratch: Path, run: str = "made", iterations: int = 4, seed: int = 0) -> RunLayout:
+    """Publishes a run of `iterations` iterations: 6 puzzles x 4 samples each, accuracy rising by 8 points each."""
+    maker = _Maker(store, scratch, RunLayout(run), random.Random(seed))
+    maker.make(iterations)
+    return maker.layout
+
+
+class _Maker:
+    def __init__(self, store: Store, scratch: Path, layout: RunLayout, chance: random.Random) -> None:
+        self.store, self.layout, self.chance = store, layout, chance
+        self.ctx = StageContext(store, scratch, Profile(workers=1), lambda *_: None, logging.getLogger("made"))
+
+    def make(self, iterations: int) -> None:
+        recipe = validate(
+            Recipe,
+            {
+                "title": "A run for tests",
+                "iterations": iterations,
+                "model": {"source": "scratch"},
+                "puzzles": {
+                    "puzzle": REDUCED,
+                    "train": 24, "val": 8, "test": 12,
+                },
+                "sample": {"puzzles_per_iteration": 6, "sampling": {"samples_per_prompt": 4}},
+                "evaluate": {"puzzles": 8}, "final": {"puzzles": 12},
+            },
+            "made",
+        )
+        self.store.create_bytes(self.layout.recipe, json.dumps(recipe.model_dump(mode="json")).encode())
+        out = self._slot(shared_key("puzzles", "set", identity_of(recipe.puzzles)), Puzzles)
+        puzzles = prepare(recipe.puzzles, out=out, ctx=self.ctx)
+        weights = self._checkpoint(self.layout.warm_start("checkpoint"), 0, 0.4)
+        report = self._report(self.layout.iteration(0, "report"), puzzles, weights, "val", 0.4)
+        decision = self._promote(recipe, weights, report, None, 0)
+        self._report(self.layout.evaluation("before"), puzzles, weights, "test", 0.4)
+        for n in range(1, iterations + 1):
+            skill = min(0.9, 0.4 + 0.08 * n)
+            rollouts = self._rollouts(n, puzzles, weights, skill)
+            grades = grade(recipe.grade, rollouts, puzzles, out=self._at(n, "grades", Grades), ctx=self.ctx)
+            pack(recipe.pack, rollouts, grades, out=self._at(n, "batch", Batch), ctx=self.ctx)
+            weights = self._checkpoint(self.layout.iteration(n, "checkpoint"), n, skill)
+            report = self._report(self.layout.iteration(n, "report"), puzzles, weights, "val", skill)
+            decision = self._promote(recipe, weights, report, decision, n)
+        self._report(self.layout.evaluation("after"), puzzles, weights, "test", 0.4 + 0.08 * iterations)
+
+    def _slot(self, key: str, kind: type[Any]) -> Slot[Any]:
+        return Slot(self.store, key, kind)
+
+    def _at(self, n: int, part: str, kind: type[Any]) -> Slot[Any]:
+        return self._slot(self.layout.iteration(n, part), kind)
+
+    def _promote(
+        self, recipe: Recipe, weights: Ref[Checkpoint], report: Ref[Report], before: Ref[Decision] | None, n: int
+    ) -> Ref[Decision]:
+        return promote(
+            recipe.promote, weights, report, before,
+            iteration=n, pointer=self.layout.promoted, out=self._at(n, "decision", Decision), ctx=self.ctx,
+        )
+
+    def _answers(self, puzzle: Puzzle, skill: float) -> str:
+        said = {letter: right if self.chance.random() < skill else WRONG for letter, right in puzzle.solution.items()}
+        return "\n".join(f"{letter}. {answer}" for letter, answer in said.items())
+
+    def _rollouts(self, n: int, puzzles: Ref[Puzzles], weights: Ref[Checkpoint], skill: float) -> Ref[Rollouts]:
+        table = Artifact.open(self.store, puzzles).read_table("train.parquet", PUZZLES)
+        known = puzzles_by_id(table)
+        rows: list[dict[str, Any]] = []
+        for group, puzzle_id in enumerate(self.chance.sample(table["puzzle_id"].to_list(), 6)):
+            for sample in range(4):
+                text = self._answers(known[puzzle_id], skill)
+                tokens = list(text.encode()[:64])
+                rows.append(
+                    {
+                        "puzzle_id": puzzle_id, "group": group, "sample": sample, "prompt_token_ids": [1, 2, 3],
+                        "completion_token_ids": tokens, "sampler_logprobs": [-0.5] * len(tokens), "text": text,
+                        "finish_reason": "length" if sample == 3 and group == 0 else "stop", "sampling": "{}",
+                        "weights_digest": weights.digest, "engine": "made", "group_s": 1.0,
+                    }
+                )
+        attempt = self._at(n, "rollouts", Rollouts).attempt(Identity.of("sample", 1, {"n": n}, weights=weights))
+        attempt.write_shard("rollouts", pl.DataFrame(rows, schema=_dtypes(ROLLOUTS)), ROLLOUTS)
+        return attempt.publish({"tokens_per_s": 300.0 + n}, weights=weights, puzzles=puzzles)
+
+    def _checkpoint(self, key: str, n: int, skill: float) -> Ref[Checkpoint]:
+        attempt = self._slot(key, Checkpoint).attempt(Identity.of("finetune", 1, {"n": n}))
+        attempt.write_bytes("config.json", json.dumps({"n": n}).encode())
+        step = {
+            "step": 1, "of": 1, "loss": 0.1, "policy_loss": 0.1, "entropy": 1.2 - skill, "grad_norm": 0.5,
+            "learning_rate": 1e-4 / max(n, 1), "ratio_mean": 1.0, "ratio_max": 1.1, "clip_low_fraction": 0.01,
+            "clip_high_fraction": 0.02, "sampler_gap_mean": 0.012, "sampler_gap_max": 0.1, "tokens": 100,
+            "loss_tokens": 60, "seconds": 1.0, "tokens_per_s": 100.0,
+        }
+        return attempt.publish({"steps": [step] if n else []})
+
+    def _report(
+        self, key: str, puzzles: Ref[Puzzles], weights: Ref[Checkpoint], split: str, skill: float
+    ) -> Ref[Report]:
+        table = Artifact.open(self.store, puzzles).read_table(f"{split}.parquet", PUZZLES)
+        known = puzzles_by_id(table)
+        rows: list[dict[str, Any]] = []
+        for mode, samples in (("sampled", 4), ("greedy", 1)):
+            for puzzle_id in table["puzzle_id"]:
+                for sample in range(samples):
+                    text = self._answers(known[puzzle_id], skill)
+                    graded = graded_text(text, puzzle_id, known, "strict")
+                    answers = {letter: asdict(answer) for letter, answer in graded.answers.items()}
+                    rows.append(
+                        {
+                            "puzzle_id": puzzle_id, "mode": mode, "sample": sample, "accuracy": graded.accuracy,
+                            "exact": graded.exact, "finish_reason": "stop", "completion_tokens": len(text),
+                            "text": text, "answers": json.dumps(answers),
+                        }
+                    )
+        results = pl.DataFrame(rows, schema=_dtypes(RESULTS))
+        attempt = self._slot(key, Report).attempt(Identity.of("evaluate", 1, {"key": key}, weights=weights))
+        attempt.write_table("results.parquet", results, RESULTS)
+        facts = {"puzzles": len(table), "split": split, "grader": "strict", **totals(results)}
+        return attempt.publish(facts, weights=weights, puzzles=puzzles)
+
+
+def _dtypes(schema: Any) -> dict[str, Any]:
+    return {name: column.dtype.type for name, column in schema.columns.items()}

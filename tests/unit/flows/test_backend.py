@@ -1,0 +1,81 @@
+"""The local Prefect server: it takes reports, it ends with its command, and it says why where it does not start."""
+
+import os
+import signal
+import subprocess
+import sys
+import textwrap
+import time
+from pathlib import Path
+
+LIMIT_S = 150
+
+SCRIPT = """
+    import os, signal, sys
+    from pathlib import Path
+    from flows.backend import Backend
+    from flows.surroundings import prepare_surroundings
+
+    home = Path(sys.argv[1])
+    prepare_surroundings(home, debug=False)
+    with Backend(home / "server.log") as backend:
+        from prefect import flow, task
+
+        @task
+        def one() -> int:
+            return 1
+
+        @flow(persist_result=False)
+        def three() -> int:
+            return one() + one() + one()
+
+        with backend.ready():
+            assert three() == 3
+            print(backend.pid, flush=True)
+            if sys.argv[2] == "die":
+                os.kill(os.getpid(), signal.SIGKILL)
+    assert "PREFECT_API_URL" not in os.environ
+"""
+
+
+def _run(home: Path, end: str, **variables: str) -> subprocess.CompletedProcess[str]:
+    environment = {name: value for name, value in os.environ.items() if not name.startswith("PREFECT_")}
+    return subprocess.run(
+        [sys.executable, "-c", textwrap.dedent(SCRIPT), str(home), end],
+        capture_output=True, text=True, timeout=LIMIT_S, env={**environment, **variables}, check=False,
+    )  # fmt: skip
+
+
+def _gone(pid: int) -> bool:
+    deadline = time.monotonic() + 10
+    while time.monotonic() < deadline:
+        try:
+            os.killpg(pid, 0)
+        except ProcessLookupError:
+            return True
+        time.sleep(0.05)
+    return False
+
+
+def test_a_flow_is_recorded_whole_and_the_server_ends_with_its_command(tmp_path: Path) -> None:
+    import sqlite3
+
+    done = _run(tmp_path, "return")
+    assert (done.returncode, done.stderr) == (0, "")
+    assert _gone(int(done.stdout))
+    with sqlite3.connect(tmp_path / "prefect.db") as database:
+        assert database.execute("select state_name from flow_run").fetchall() == [("Completed",)]
+        assert database.execute("select state_name from task_run").fetchall() == [("Completed",)] * 3
+
+
+def test_the_server_ends_when_its_command_is_killed(tmp_path: Path) -> None:
+    done = _run(tmp_path, "die")
+    assert done.returncode == -signal.SIGKILL
+    assert _gone(int(done.stdout))
+
+
+def test_a_server_that_cannot_start_says_why(tmp_path: Path) -> None:
+    done = _run(tmp_path, "return", PREFECT_SERVER_DATABASE_CONNECTION_URL="nonsense://")
+    assert done.returncode == 1
+    assert "local Prefect server: ended with" in done.stderr
+    assert "nonsense" in done.stderr

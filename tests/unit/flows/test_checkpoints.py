@@ -1,0 +1,53 @@
+"""What a person may call a checkpoint."""
+
+from pathlib import Path
+
+import pytest
+
+from artifacts.errors import BadInputError
+from artifacts.layout import RunLayout
+from artifacts.reading import Artifact
+from artifacts.refs import Ref
+from artifacts.store import Store
+from flows.checkpoints import find_checkpoint
+from flows.history import read_run
+from stages.models.source import FolderModel, GgufPackageModel, HubModel
+
+
+def test_a_run_is_its_promoted_checkpoint(made: tuple[Store, RunLayout]) -> None:
+    store, layout = made
+    promoted = read_run(store, layout.run).promoted
+    assert promoted is not None
+    assert find_checkpoint("made", store) == Ref(**promoted["checkpoint"])
+
+
+def test_iterations_and_keys(made: tuple[Store, RunLayout]) -> None:
+    store, layout = made
+    third = Artifact.at(store, layout.iteration(3, "checkpoint")).ref
+    assert find_checkpoint("made@3", store) == third
+    assert find_checkpoint("runs/made/iterations/0003/checkpoint", store) == third
+    assert find_checkpoint("made@0", store) == Artifact.at(store, layout.warm_start("checkpoint")).ref
+
+
+def test_sources(made: tuple[Store, RunLayout], tmp_path: Path) -> None:
+    store, _ = made
+    (tmp_path / "config.json").write_text("{}")
+    assert find_checkpoint(str(tmp_path), store) == FolderModel(path=str(tmp_path))
+    assert find_checkpoint("hub:Qwen/Qwen2.5-0.5B", store) == HubModel(id="Qwen/Qwen2.5-0.5B")
+    assert find_checkpoint("gguf:a/b.gguf", store) == GgufPackageModel(package="a", file="b.gguf")
+
+
+@pytest.mark.parametrize(
+    ("name", "found"),
+    [
+        ("nobody", "no run"),
+        ("made@x", "iteration 'x'"),
+        ("made@9", "no manifest"),
+        ("runs/made/iterations/0003/report", "kind Report"),
+        ("hub:one", "pattern"),
+        ("a b", "run name"),
+    ],
+)
+def test_what_stands_for_nothing_is_refused(made: tuple[Store, RunLayout], name: str, found: str) -> None:
+    with pytest.raises(BadInputError, match=found):
+        find_checkpoint(name, made[0])

@@ -1,0 +1,107 @@
+"""The command line: results on stdout, one line for an error, and the exit status."""
+
+import json
+import subprocess
+import sys
+from pathlib import Path
+from typing import get_args, get_type_hints
+
+import pytest
+
+from artifacts.layout import RunLayout
+from artifacts.store import Store
+from flows.cli import make, run_command
+from flows.commands.output import printable
+from stages.puzzles.generate import TIERS
+from stages.puzzles.published import read_puzzles
+
+
+def test_the_command_line_imports_little() -> None:
+    heavy = "{'prefect', 'polars', 'pandera', 'pyarrow', 'matplotlib', 'ortools', 'torch', 'vllm'}"
+    code = f"import sys, flows.cli; print([name for name in sys.modules if name in {heavy}])"
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    assert done.stdout.strip() == "[]"
+
+
+@pytest.mark.parametrize(
+    ("arguments", "words"),
+    [
+        (["train", "--bogus"], "--bogus"),
+        (["nothing"], "nothing"),
+        (["train", "--recipe", "nope"], "recipe 'nope': unknown; expected"),
+        (["train", "--set", "finetune.nope=1"], "finetune.nope"),
+        (["train", "--set", "iterations=-1"], "iterations"),
+        (["train", "--set", "iterations"], "section.key=value"),
+        (["train", "--profile", "nope"], "profile 'nope'"),
+        (["train", "--run", "a/b"], "run name"),
+        (["train", "--store", "ftp://x"], "scheme 'ftp'"),
+        (["show", "nobody"], "run 'nobody'"),
+        (["solve", "absent.json", "--checkpoint", "x"], "absent.json"),
+        (["solve", "absent.txt", "--checkpoint", "x"], "absent.txt"),
+        (["evaluate", "--checkpoint", "x", "--puzzles", "y", "--samples", "0"], "samples_per_prompt"),
+        (["puzzles", "make", "--out", "p.json", "--count", "0"], "are all 0"),
+        (["puzzles", "make", "--out", "absent/p.json"], "no such folder"),
+    ],
+)
+def test_bad_usage(
+    arguments: list[str],
+    words: str,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "deerstalker-data").mkdir()
+    monkeypatch.setenv("PREFECT_API_URL", "http://127.0.0.1:9/api")  # no server is started for a bad command
+    assert run_command(arguments) == 2
+    captured = capsys.readouterr()
+    assert captured.out == ""
+    (line,) = [line for line in captured.err.splitlines() if line.startswith("error: ")]
+    assert words in line
+
+
+def test_show_and_runs(made: tuple[Store, RunLayout], capsys: pytest.CaptureFixture[str]) -> None:
+    store, _ = made
+    assert run_command(["show", "made", "--json", "--store", store.url]) == 0
+    shown = json.loads(capsys.readouterr().out)
+    assert shown["run"] == "made"
+    assert run_command(["runs", "--json", "--store", store.url]) == 0
+    assert [run["run"] for run in json.loads(capsys.readouterr().out)["runs"]] == ["made"]
+    assert run_command(["show", "made", "--store", store.url]) == 0
+    text = capsys.readouterr().out
+    assert "before GRPO" in text
+    assert "deerstalker solve --checkpoint made" in text
+
+
+def test_recipes(capsys: pytest.CaptureFixture[str]) -> None:
+    assert run_command(["recipes", "--json"]) == 0
+    assert "quickstart" in {recipe["name"] for recipe in json.loads(capsys.readouterr().out)}
+    assert run_command(["recipes", "show", "quickstart", "--set", "iterations=7", "--json"]) == 0
+    assert json.loads(capsys.readouterr().out)["iterations"] == 7
+
+
+def test_made_puzzles_can_be_read_and_are_the_same_each_time(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    first, again = tmp_path / "a.json", tmp_path / "b.json"
+    for path in (first, again):
+        made = ["puzzles", "make", "--tier", "reduced", "--count", "5", "--seed", "3", "--out", str(path), "--json"]
+        assert run_command(made) == 0
+        assert json.loads(capsys.readouterr().out)["puzzles"] == 5
+    assert first.read_bytes() == again.read_bytes()
+    assert len({puzzle.digest for puzzle in read_puzzles(first)}) == 5
+
+
+def test_every_tier_can_be_asked_for() -> None:
+    assert set(get_args(get_type_hints(make)["tier"])) == set(TIERS)
+
+
+@pytest.mark.parametrize("form", ["", "--json"])
+def test_a_reader_that_leaves_early_gets_no_traceback(made: tuple[Store, RunLayout], form: str) -> None:
+    command = f"{sys.executable} -c 'from flows.cli import main; main()' show made {form} --store {made[0].url} | true"
+    done = subprocess.run(["bash", "-c", f"set -o pipefail; {command}"], capture_output=True, text=True, check=False)
+    assert (done.returncode, done.stderr) == (1, "")
+
+
+def test_control_characters_do_not_reach_the_terminal() -> None:
+    assert printable("a\x1b[2Jb\r\nc\td\x00") == "a\ufffd[2Jb\ufffd\nc\td\ufffd"

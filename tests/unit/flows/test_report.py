@@ -1,0 +1,106 @@
+"""The report: what it shows, and what it must never show raw."""
+
+import json
+import re
+from pathlib import Path
+
+import polars as pl
+import pytest
+
+from artifacts.layout import RunLayout
+from artifacts.reading import Artifact
+from artifacts.schemas import RESULTS
+from artifacts.store import Store
+from flows.history import RunRecord, overview, read_run
+from flows.report import PAGE, paired_gain, report_files
+from flows.specimen import find_specimen
+from flows.summary import summary
+from tests.unit.flows.made_run import WRONG
+
+
+@pytest.fixture(scope="module")
+def files(made: tuple[Store, RunLayout]) -> dict[str, bytes]:
+    store, layout = made
+    return report_files(read_run(store, layout.run), store)
+
+
+def test_all_files_are_there(files: dict[str, bytes]) -> None:
+    pictures = [name for name in files if name.endswith(".png")]
+    assert sorted(pictures) == ["accuracy.png", "health.png", "reward.png", "seconds.png"]
+    for name in pictures:
+        assert files[name].startswith(b"\x89PNG"), name
+        assert len(files[name]) < 150_000, name
+    assert json.loads(files["summary.json"])["run"] == "made"
+
+
+def test_the_page_fetches_nothing_and_runs_nothing(files: dict[str, bytes]) -> None:
+    page = files[PAGE].decode()
+    assert "<script" not in page
+    assert not re.search(r"""(src|href)=["'](?!data:)""", page)
+    assert "url(" not in page
+    assert "default-src 'none'" in page
+
+
+def test_model_output_is_escaped(files: dict[str, bytes]) -> None:
+    page = files[PAGE].decode()
+    assert WRONG not in page
+    assert "Nobody &lt;b&gt;&amp; co&lt;/b&gt;" in page
+
+
+def test_the_page_says_how_to_use_the_model(files: dict[str, bytes], made: tuple[Store, RunLayout]) -> None:
+    page, (store, _) = files[PAGE].decode(), made
+    assert f"deerstalker solve --checkpoint made --store {store.url} FILE" in page
+    assert "12 test puzzles" in page
+
+
+def test_gain_is_the_mean_of_differences_puzzle_by_puzzle(made: tuple[Store, RunLayout]) -> None:
+    store, layout = made
+    record = read_run(store, layout.run)
+    scores: list[dict[str, float]] = []
+    for when in ("before", "after"):
+        table = Artifact.at(store, layout.evaluation(when)).read_table("results.parquet", RESULTS)
+        sampled = table.filter(pl.col("mode") == "sampled")
+        scores.append(dict(sampled.group_by("puzzle_id").agg(pl.col("accuracy").mean()).iter_rows()))
+    differences = [scores[1][puzzle] - scores[0][puzzle] for puzzle in scores[0]]
+    gain = paired_gain(record, store, "sampled")
+    assert gain is not None
+    assert gain.mean == pytest.approx(sum(differences) / 12)
+    assert gain.low < gain.mean < gain.high
+
+
+def test_a_run_that_has_only_begun_has_a_report(made: tuple[Store, RunLayout]) -> None:
+    store, layout = made
+    record = read_run(store, layout.run)
+    begun = RunRecord(layout, record.recipe, record.iterations[:1], {}, None)
+    page = report_files(begun, store)[PAGE].decode()
+    assert "0 of 4 iterations" in page
+    assert "Before and after" not in page
+
+
+def test_the_specimen_is_the_group_that_differs_most(made: tuple[Store, RunLayout]) -> None:
+    store, layout = made
+    specimen = find_specimen(read_run(store, layout.run).iterations[-1], layout, store)
+    assert specimen is not None
+    assert [item.title for item in specimen.completions] == ["best", "median", "worst"]
+    rewards = [item.reward for item in specimen.completions]
+    assert rewards == sorted(rewards, reverse=True)
+    assert specimen.size == 4
+    wrong = [answer for item in specimen.completions for answer in item.answers if not answer.correct]
+    assert wrong
+    assert {answer.note for answer in wrong} == {"outside"}
+
+
+def test_summary_is_plain_json(made: tuple[Store, RunLayout]) -> None:
+    store, layout = made
+    found = summary(read_run(store, layout.run), store)
+    json.dumps(found, allow_nan=False)
+    assert [item["iteration"] for item in found["iterations"]] == [0, 1, 2, 3, 4]
+    assert set(found["test"]) == {"before", "after"}
+
+
+def test_overview_counts_finished_iterations(made: tuple[Store, RunLayout], tmp_path: Path) -> None:
+    store, _ = made
+    (run,) = overview(store)
+    assert (run["run"], run["iterations"], run["iterations_done"]) == ("made", 4, 4)
+    assert run["promoted"]["iteration"] in range(5)
+    assert overview(Store.open(str(tmp_path))) == []

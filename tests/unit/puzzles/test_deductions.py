@@ -1,0 +1,162 @@
+"""Verdicts on statements are those of looking at every world; derivations rest on what they name."""
+
+import random
+import time
+from dataclasses import replace
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from stages.puzzles import environment
+from stages.puzzles.generate import TIERS, PuzzleConfig, generate
+from stages.puzzles.puzzle import DeductionCounts
+from stages.puzzles.temporal_clue.deductions import Judge
+from stages.puzzles.temporal_clue.derivation import derive
+from stages.puzzles.temporal_clue.formal import FormalPuzzle, Statement
+from stages.puzzles.temporal_clue.generate import generate_formal
+from stages.puzzles.temporal_clue.grammar import grammar_of
+from stages.puzzles.temporal_clue.text import canonical, write_statement
+from stages.puzzles.temporal_clue.worlds import enumerate_worlds
+from tests.unit.puzzles.cases import TWO_ROOMS
+from tests.unit.puzzles.test_model import random_statement
+
+EASY = PuzzleConfig(suspects=(2, 3), weapons=(2, 2), rooms=(2, 4), motives=(0, 3))
+
+
+def verdict_by_enumeration(puzzle: FormalPuzzle, statement: Statement) -> str:
+    worlds = enumerate_worlds(puzzle.scenario.shape)
+    allowed = np.logical_and.reduce([worlds.holds(clue) for clue in puzzle.clues], axis=0)
+    truths = worlds.holds(statement)[allowed]
+    same = {canonical(puzzle.scenario, clue) for clue in puzzle.clues}
+    if canonical(puzzle.scenario, statement) in same:
+        return "restated"
+    return "proved" if truths.all() else "open" if truths.any() else "contradicted"
+
+
+@settings(max_examples=60, deadline=None)
+@given(st.integers(0, 10**9), st.booleans())
+def test_verdicts_equal_enumeration(seed: int, whole: bool) -> None:
+    """On whole puzzles and on ones that lack a clue, so that much is left open."""
+    rng = random.Random(seed)
+    puzzle, _ = generate_formal(EASY, seed)
+    if not whole:
+        puzzle = replace(puzzle, clues=puzzle.clues[1:])
+    judge = Judge(puzzle)
+    assert judge.decided == whole
+    for statement in [*(random_statement(puzzle.scenario.shape, rng) for _ in range(10)), *puzzle.clues]:
+        assert judge.verdict(statement) == verdict_by_enumeration(puzzle, statement)
+
+
+THREE_TEXTS = {
+    "sound": (
+        "The Rope shares a room with the victim. Mr. Boddy was murdered in the Lounge. The Rope was in the Lounge, "
+        "and the Lead Pipe was in the Lounge. Miss Peach was in the Billiard Room, so Mr. Boddy was murdered by "
+        "Mrs. White.",
+        DeductionCounts(statements=5, proved=5, restated=0, open=0, contradicted=0),
+    ),
+    "unsound": (
+        "The Rope was in the Billiard Room. Mr. Boddy was murdered by Miss Peach! Mrs. White was not in the Lounge\n"
+        "If Mrs. White was in the Billiard Room, then the Rope was in the Billiard Room. The Rope was in the Lounge?",
+        DeductionCounts(statements=3, proved=0, restated=0, open=0, contradicted=3),
+    ),
+    "restating": (
+        "- Mr. Boddy was killed with the Lead Pipe\n- Mr. Boddy was in the same room as the Rope\n"
+        "- Mr. Boddy was in the room just east of Miss Peach\n- Mr. Boddy was killed with the Lead Pipe",
+        DeductionCounts(statements=3, proved=0, restated=3, open=0, contradicted=0),
+    ),
+}
+
+
+@pytest.mark.parametrize("name", THREE_TEXTS)
+def test_three_completions(name: str) -> None:
+    text, counts = THREE_TEXTS[name]
+    judge = Judge(TWO_ROOMS)
+    found = judge.read(text)
+    assert judge.count(found) == counts
+    for deduction in found:
+        assert text[deduction.start :].startswith(deduction.text)
+        assert deduction.verdict == verdict_by_enumeration(TWO_ROOMS, deduction.statement)
+
+
+def test_what_is_left_open_without_a_clue() -> None:
+    judge = Judge(replace(TWO_ROOMS, clues=TWO_ROOMS.clues[:2]))
+    text = "The Rope was in the Lounge. Mr. Boddy was not murdered by Miss Peach. The murder weapon was in the Lounge."
+    assert [d.verdict for d in judge.read(text)] == ["open", "open", "open"]
+
+
+def test_alternatives_and_doubts_are_not_asserted() -> None:
+    judge = Judge(TWO_ROOMS)
+    for text in (
+        "The Rope was in the Lounge or in a bag",
+        "The Rope was in the Lounge or the Billiard Room",
+        "Suppose that the Rope was in the Lounge",
+        "Maybe the Rope was in the Lounge",
+        "Was it so that the Rope was in the Lounge?",
+        "The Ropes was in the Lounge",
+    ):
+        assert judge.read(text) == [], text
+    (joined,) = judge.read("So the Rope was in the Lounge if and only if the Lead Pipe was in the Lounge.")
+    assert joined.verdict == "proved"
+
+
+@settings(deadline=None)
+@given(st.text(max_size=200))
+def test_any_text_has_counts(text: str) -> None:
+    judge = Judge(TWO_ROOMS)
+    counts = judge.count(judge.read(text))
+    assert counts.statements == counts.proved + counts.restated + counts.open + counts.contradicted
+
+
+@settings(deadline=None)
+@given(st.text(alphabet=st.characters(codec="utf-8") | st.sampled_from("\ue000\ue100\ue001"), max_size=60))
+def test_found_words_are_where_they_are_said_to_be(noise: str) -> None:
+    text = f"{noise} the Rope was in the Lounge. {noise}"
+    found = list(grammar_of(TWO_ROOMS.scenario).find(text))
+    assert [text[f.start : f.end] for f in found] == ["the Rope was in the Lounge"]
+
+
+@settings(max_examples=40, deadline=None)
+@given(st.integers(0, 10**9), st.sampled_from(["reduced", "easy"]))
+def test_derivations_are_sound_and_end_in_the_answers(seed: int, tier: str) -> None:
+    puzzle, _ = generate_formal(TIERS[tier], seed)
+    worlds = enumerate_worlds(puzzle.scenario.shape)
+    steps = derive(puzzle)
+    for i, step in enumerate(steps):
+        assert all(j < i for j in step.steps)
+        premises = [puzzle.clues[j] for j in step.clues] + [steps[j].statement for j in step.steps]
+        allowed = np.logical_and.reduce([worlds.holds(p) for p in premises], axis=0, initial=True)
+        assert (worlds.holds(step.statement) | ~allowed).all()
+    answered = len(puzzle.questions + puzzle.bonus)
+    assert answered <= len(steps) <= answered + 6
+
+
+@pytest.mark.parametrize("tier", ["reduced", "easy", "small"])
+def test_a_written_derivation_is_proved_and_graded_right(tier: str) -> None:
+    family = environment.get("temporal_clue")
+    for seed in range(4):
+        puzzle = generate(TIERS[tier], seed)
+        text = family.write_derivation(puzzle)
+        counts = family.count_deductions(text, puzzle)
+        assert counts.statements == counts.proved + counts.restated > 0
+        assert family.grade(text, puzzle).exact
+
+
+def test_clues_as_text_are_all_restated() -> None:
+    puzzle, _ = generate_formal(TIERS["small"], 3)
+    judge = Judge(puzzle)
+    text = "\n".join(f"- {write_statement(puzzle.scenario, clue)}" for clue in puzzle.clues)
+    assert {d.verdict for d in judge.read(text)} == {"restated"}
+    assert len(judge.read(text)) == len(puzzle.clues)
+
+
+@pytest.mark.parametrize(
+    "piece",
+    ["the Rope was in ", "Miss Peach and ", "if ", "The Rope was in the Lounge. ", "A suspect motivated by ", "or "],
+)
+def test_linear_time(piece: str) -> None:
+    judge = Judge(TWO_ROOMS)
+    started = time.perf_counter()
+    judge.count(judge.read(piece * (500_000 // len(piece))))
+    assert time.perf_counter() - started < 20

@@ -1,0 +1,158 @@
+"""What is asked of the engine and how its answers are read; HTTP over a Unix socket."""
+
+from __future__ import annotations
+
+import http.server
+import json
+import math
+import socketserver
+import threading
+from collections.abc import Generator
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from pydantic import ValidationError
+from safetensors.numpy import save_file
+
+from stages.sampling.client import EngineLostError, Prompt, Source, read_choice, request_body
+from stages.sampling.config import EngineHardware, SamplingConfig
+from stages.sampling.endpoint import Endpoint, EndpointError
+from stages.sampling.process import engine_arguments, engine_environment
+from stages.sampling.weights import same_shape, tensor_digests
+
+
+def choice(token_ids: list[int], logprobs: list[float], version: str = "w") -> dict[str, Any]:
+    content = [{"token_id": token, "logprob": value} for token, value in zip(token_ids, logprobs, strict=False)]
+    span = {"version": version, "start": 0, "end": len(token_ids)}
+    return {
+        "token_ids": token_ids,
+        "logprobs": {"content": content},
+        "finish_reason": "stop",
+        "weight_versions": [span],
+    }
+
+
+SOURCE = Source(Endpoint(Path("engine.sock")), "w", "0.32.0", 0)
+
+
+def test_every_sampling_parameter_is_sent_and_no_seed() -> None:
+    config = SamplingConfig(samples_per_prompt=3, temperature=0.5, top_p=0.9, top_k=7, min_p=0.1, max_tokens=11)
+    body = request_body(Prompt("p", (4, 5)), config, (1, 2))
+    assert body["token_ids"] == [4, 5]
+    sampling = body["sampling_params"]
+    named = {name: value for name, value in config.model_dump().items() if name not in ("samples_per_prompt", "stop")}
+    assert named.items() <= sampling.items()
+    assert sampling["n"] == 3
+    assert sampling["stop_token_ids"] == [1, 2]
+    assert sampling["logprobs"] == 0
+    assert "seed" not in sampling
+    assert (sampling["detokenize"], "stop" in sampling) == (False, False)
+    stopping = request_body(Prompt("p", [4]), SamplingConfig(stop=("END",)), (1,))["sampling_params"]
+    assert (stopping["detokenize"], stopping["stop"]) == (True, ["END"])
+
+
+def test_a_choice_is_read_as_tokens_logprobs_and_reason() -> None:
+    assert read_choice(choice([7, 8], [-0.5, -1.0]), SOURCE) == ([7, 8], [-0.5, -1.0], "stop")
+    assert read_choice(choice([], []), SOURCE) == ([], [], "stop")
+
+
+@pytest.mark.parametrize(
+    "answer",
+    [choice([7, 8], [-0.5]), choice([7], [-math.inf]), choice([7], [math.nan]), choice([7], [-0.5], version="old")],
+)
+def test_an_answer_that_does_not_hold_together_is_not_taken(answer: dict[str, Any]) -> None:
+    with pytest.raises(EngineLostError):
+        read_choice(answer, SOURCE)
+
+
+@pytest.mark.parametrize(
+    "wrong",
+    [{"temperature": -1}, {"top_p": 0}, {"max_tokens": 0}, {"samples_per_prompt": 0}, {"min_p": 2}, {"tempratur": 1}],
+)
+def test_settings_out_of_range_or_unknown_are_refused(wrong: dict[str, float]) -> None:
+    with pytest.raises(ValidationError):
+        SamplingConfig.model_validate(wrong)
+
+
+def test_the_engine_phones_nobody_and_takes_no_server_defaults() -> None:
+    hardware = EngineHardware(threads=2, kv_cache_gib=0.5)
+    environment = engine_environment(hardware, Path("model"), Path("scratch"), "key")
+    assert environment["VLLM_NO_USAGE_STATS"] == environment["DO_NOT_TRACK"] == environment["HF_HUB_OFFLINE"] == "1"
+    assert "PYTHONDONTWRITEBYTECODE" not in environment
+    arguments = engine_arguments(hardware, Path("model"), Path("engine.sock"))
+    assert "key" not in arguments
+    assert arguments[arguments.index("--generation-config") + 1] == "vllm"
+    assert arguments[arguments.index("--logprobs-mode") + 1] == "processed_logprobs"
+    assert arguments[arguments.index("--kv-cache-memory-bytes") + 1] == str(2**29)
+
+
+def test_tensor_digests_tell_tensors_apart_and_ignore_the_file_layout(tmp_path: Path) -> None:
+    one, two = np.arange(6, dtype=np.float32), np.ones((2, 3), dtype=np.float16)
+    for name in ("whole", "split"):
+        (tmp_path / name).mkdir()
+    save_file({"a": one, "b": two, "c": one.copy()}, tmp_path / "whole" / "model.safetensors")
+    save_file({"b": two, "c": one}, tmp_path / "split" / "model-1.safetensors")
+    save_file({"a": one}, tmp_path / "split" / "model-2.safetensors")
+    digests = tensor_digests(tmp_path / "whole")
+    assert digests == tensor_digests(tmp_path / "split")
+    assert digests["a"] == digests["c"] != digests["b"]
+
+
+def test_the_shape_of_a_checkpoint_is_its_config_without_notes(tmp_path: Path) -> None:
+    configs = {"a": {"hidden_size": 64, "use_cache": True}, "b": {"hidden_size": 64}, "c": {"hidden_size": 65}}
+    for name, config in configs.items():
+        (tmp_path / name).mkdir()
+        (tmp_path / name / "config.json").write_text(json.dumps(config))
+    assert same_shape(tmp_path / "a", tmp_path / "b")
+    assert not same_shape(tmp_path / "a", tmp_path / "c")
+    assert not same_shape(None, tmp_path / "a")
+    assert not same_shape(tmp_path / "a", tmp_path)
+
+
+class Handler(http.server.BaseHTTPRequestHandler):
+    """Echoes a request's body and key; errors and metrics at their own paths."""
+
+    protocol_version = "HTTP/1.1"
+
+    def do_GET(self) -> None:
+        self.answer(b'# HELP x\nvllm:a_total{engine="0"} 2.0\nvllm:a_total{engine="1"} 3\nother 9\nvllm:b 0.25\n')
+
+    def do_POST(self) -> None:
+        body = self.rfile.read(int(self.headers["Content-Length"]))
+        if self.path == "/refuse":
+            self.answer(b"no such thing", 400)
+        else:
+            self.answer(json.dumps({"key": self.headers["Authorization"], "body": json.loads(body)}).encode())
+
+    def answer(self, content: bytes, status: int = 200) -> None:
+        self.send_response(status)
+        self.send_header("Content-Length", str(len(content)))
+        self.end_headers()
+        self.wfile.write(content)
+
+    def log_message(self, format: str, *args: object) -> None:  # noqa: A002
+        """Keep the test's output clean."""
+
+
+@pytest.fixture
+def endpoint(tmp_path: Path) -> Generator[Endpoint]:
+    path = tmp_path / "s.sock"
+    with socketserver.ThreadingUnixStreamServer(str(path), Handler) as server:
+        server.daemon_threads = True
+        threading.Thread(target=server.serve_forever, args=(0.02,), daemon=True).start()
+        yield Endpoint(path, "secret")
+        server.shutdown()
+
+
+def test_http_over_a_unix_socket(endpoint: Endpoint) -> None:
+    assert endpoint.call("POST", "/echo", {"x": [1]}, timeout_s=5.0) == {"key": "Bearer secret", "body": {"x": [1]}}
+    with pytest.raises(EndpointError, match="HTTP 400: no such thing"):
+        endpoint.call("POST", "/refuse", {}, timeout_s=5.0)
+    assert endpoint.metrics(timeout_s=5.0) == {"vllm:a_total": 5.0, "vllm:b": 0.25}
+
+
+def test_nobody_there_is_an_os_error(tmp_path: Path) -> None:
+    with pytest.raises(OSError, match=r"s\.sock|No such file"):
+        Endpoint(tmp_path / "s.sock").call("GET", "/health", timeout_s=1.0)

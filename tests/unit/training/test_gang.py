@@ -1,0 +1,156 @@
+"""Real worker processes: warm and cold, one and two, killed, hung, orphaned."""
+
+import filecmp
+import os
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from safetensors.numpy import save_file
+from safetensors.torch import load_file
+
+from artifacts.errors import BadInputError, TransientError
+from stages.training.gang import Gang
+from stages.training.job import LossConfig, TrainHardware, TrainJob
+from tests.unit.training.trees import save_model, tree_batch
+
+ONE = TrainHardware(compute_dtype="fp32", threads=1, no_progress_limit_s=3.0)
+TWO = TrainHardware(compute_dtype="fp32", threads=1, processes=2, micro_batch_tokens=30)
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    folder = tmp_path_factory.mktemp("gang")
+    save_model(folder / "model", "Qwen2", tie_word_embeddings=True)
+    (folder / "model" / "tokenizer.json").write_text("{}")
+    save_file(tree_batch(1, [2, 1, 3, 1, 2], steps=2), folder / "batch.safetensors")
+    return folder
+
+
+@pytest.fixture(scope="module")
+def gang(folder: Path) -> Iterator[Gang]:
+    with Gang(ONE, folder / "one") as gang:
+        yield gang
+
+
+def job(folder: Path, out: str, hardware: TrainHardware = ONE, **changes: Any) -> TrainJob:
+    values: dict[str, Any] = {
+        "checkpoint_dir": folder / "model", "batch_file": folder / "batch.safetensors", "learning_rates": [0.01] * 4,
+        "epochs": 2, "hardware": hardware, "loss": LossConfig(), "out_checkpoint_dir": folder / out / "checkpoint",
+        "out_state_dir": folder / out / "state", "events_file": folder / out / "events.jsonl", **changes,
+    }  # fmt: skip
+    return TrainJob(**values)
+
+
+def test_warm_equals_cold_and_two_processes_equal_one(folder: Path, gang: Gang) -> None:
+    events: list[dict[str, Any]] = []
+    first = gang.run(job(folder, "first"), events.append)
+    assert [event["event"] for event in events] == ["started", "step", "step", "step", "step", "done"]
+    assert [step.step for step in first.steps] == [1, 2, 3, 4]
+    assert first.totals.loss_tokens == sum(step.loss_tokens for step in first.steps) > 0
+    assert gang.holding is None
+    gang.remember("digest")
+    assert gang.holding == "digest"
+    warm = gang.run(job(folder, "warm", warm=True))
+    cold = gang.run(job(folder, "cold", state_dir=folder / "first" / "state"))
+    assert [step.loss for step in warm.steps] == [step.loss for step in cold.steps]
+    weights = "checkpoint/model.safetensors"
+    assert filecmp.cmp(folder / "warm" / weights, folder / "cold" / weights, shallow=False)
+    assert not filecmp.cmp(folder / "first" / weights, folder / "warm" / weights, shallow=False)
+    assert (folder / "first" / "checkpoint" / "tokenizer.json").read_text() == "{}"
+
+    with Gang(TWO, folder / "two") as pair:
+        double = pair.run(job(folder, "double", TWO))
+        again = pair.run(job(folder, "again", TWO, state_dir=folder / "first" / "state"))
+    for one, two in ((first, double), (warm, again)):
+        for a, b in zip(one.steps, two.steps, strict=True):
+            assert a.loss == pytest.approx(b.loss, abs=1e-5)
+            assert a.grad_norm == pytest.approx(b.grad_norm, rel=1e-4)
+            assert (a.tokens, a.loss_tokens) == (b.tokens, b.loss_tokens)
+    expected = load_file(folder / "first" / weights)
+    for name, tensor in load_file(folder / "double" / weights).items():
+        torch.testing.assert_close(tensor, expected[name], atol=4e-3, rtol=2**-7)
+
+
+def test_bad_input_is_told_and_the_gang_forgets(folder: Path, gang: Gang) -> None:
+    gang.run(job(folder, "before"))
+    gang.remember("digest")
+    with pytest.raises(BadInputError, match=r"learning_rates: 3 values; expected 4"):
+        gang.run(job(folder, "short", learning_rates=[0.01] * 3))
+    assert gang.holding is None
+    with pytest.raises(BadInputError, match="holds nothing"):
+        gang.run(job(folder, "short", warm=True))
+    with pytest.raises(BadInputError, match="another layout"):
+        gang.run(job(folder, "short", TWO))
+
+
+def test_dead_and_hung_workers_are_noticed_and_replaced(folder: Path, gang: Gang) -> None:
+    def kill(event: dict[str, Any]) -> None:
+        if event["event"] == "step":
+            os.kill(workers(gang)[0], signal.SIGKILL)
+
+    with pytest.raises(TransientError, match="died"):
+        gang.run(job(folder, "killed", epochs=200, learning_rates=[0.01] * 400), kill)
+    gang.run(job(folder, "replaced"))
+    (pid,) = workers(gang)
+    os.kill(pid, signal.SIGSTOP)
+    with pytest.raises(TransientError, match="no progress for 3 s"):
+        gang.run(job(folder, "hung"))
+    assert not Path(f"/proc/{pid}").exists()
+
+
+def workers(gang: Gang) -> list[int]:
+    """Pids of the worker processes of a gang, by the folder named on their command line."""
+    assert gang.spool_folder is not None
+    return [
+        pid
+        for pid, line in command_lines()
+        if f"--spool={gang.spool_folder}" in line and "torch.distributed" not in line
+    ]
+
+
+def command_lines() -> list[tuple[int, str]]:
+    found: list[tuple[int, str]] = []
+    for path in Path("/proc").glob("[0-9]*/cmdline"):
+        try:
+            found.append((int(path.parent.name), path.read_bytes().replace(b"\0", b" ").decode(errors="replace")))
+        except (FileNotFoundError, ProcessLookupError):
+            continue
+    return found
+
+
+OWNER = """
+import sys, time
+from pathlib import Path
+from stages.training.gang import Gang
+from stages.training.job import TrainHardware
+gang = Gang(TrainHardware(threads=1), Path(sys.argv[1]))
+gang.start()
+gang.wait_until_ready()
+print("ready", flush=True)
+time.sleep(600)
+"""
+
+
+def test_nothing_outlives_a_killed_owner(tmp_path: Path) -> None:
+    owner = subprocess.Popen([sys.executable, "-c", OWNER, str(tmp_path)], stdout=subprocess.PIPE, text=True)
+    assert owner.stdout is not None
+    assert owner.stdout.readline() == "ready\n"
+    assert len([line for _, line in command_lines() if str(tmp_path / "gang-") in line]) == 2
+    owner.kill()
+    owner.wait()
+    deadline = time.monotonic() + 10
+    while left := [line for _, line in command_lines() if str(tmp_path / "gang-") in line]:
+        assert time.monotonic() < deadline, left
+        time.sleep(0.05)
+
+
+def test_parent_side_imports_no_torch() -> None:
+    check = "import sys, stages.training.gang; sys.exit('torch' in sys.modules or 'torchtune' in sys.modules)"
+    assert subprocess.run([sys.executable, "-c", check], check=False).returncode == 0

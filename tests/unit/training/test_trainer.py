@@ -1,0 +1,187 @@
+"""Optimizer steps: independent of micro-batches, packing and sharding; hand-checked old log-probabilities."""
+
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+import torch.distributed as dist
+from numpy.typing import NDArray
+from safetensors.numpy import save_file
+from torch.distributed.tensor import DTensor
+
+from artifacts.errors import BadInputError
+from stages.training.job import LossConfig, OptimizerConfig, StepMetrics, TrainHardware, TrainJob
+from stages.training.packed import PackedBatch, micro_batches
+from stages.training.shape import read_shape
+from stages.training.trainer import Trainer
+from stages.training.weights import TrainedWeights
+from tests.unit.training.trees import VOCAB, save_model, tree_batch
+
+CPU = torch.device("cpu")
+MOMENTS = ("exp_avg", "exp_avg_sq", "step")
+
+
+@pytest.fixture(scope="module", autouse=True)
+def world_of_one(tmp_path_factory: pytest.TempPathFactory) -> Iterator[None]:
+    store = dist.FileStore(str(tmp_path_factory.mktemp("store") / "file"), 1)
+    dist.init_process_group("gloo", store=store, rank=0, world_size=1)
+    yield
+    dist.destroy_process_group()
+
+
+@pytest.fixture(scope="module")
+def checkpoint(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    folder = tmp_path_factory.mktemp("model")
+    save_model(folder, "Qwen2", tie_word_embeddings=True)
+    return folder
+
+
+def train(
+    checkpoint: Path, folder: Path, columns: dict[str, NDArray[Any]], *, sharded: bool = False, epochs: int = 2,
+    loss: LossConfig | None = None, **hardware: Any,
+) -> tuple[list[StepMetrics], dict[str, torch.Tensor]]:  # fmt: skip
+    """Trains in this process and returns metrics and masters."""
+    path = folder / "batch.safetensors"
+    save_file(columns, path)
+    steps = int(columns["minibatch"].max()) + 1
+    layout = TrainHardware(**{"compute_dtype": "fp32", **hardware})
+    job = TrainJob(
+        checkpoint_dir=checkpoint, batch_file=path, learning_rates=[0.01] * steps * epochs, epochs=epochs,
+        loss=loss or LossConfig(), optimizer=OptimizerConfig(eps=1e-3), hardware=layout,
+        out_checkpoint_dir=folder / "out", events_file=folder / "events.jsonl",
+    )  # fmt: skip
+    weights = TrainedWeights(read_shape(checkpoint), layout, CPU, sharded)
+    weights.load_checkpoint(checkpoint)
+    trainer = Trainer(weights, job, PackedBatch(path, VOCAB), lambda: None)
+    if job.loss.old_logprobs == "trainer":
+        trainer.recompute_old_logprobs()
+    metrics = [trainer.step(number, rows, len(job.learning_rates)) for number, rows in trainer.steps()]
+    return metrics, {name: p.detach().full_tensor() if sharded else p.detach() for name, p in weights.masters.items()}  # pyright: ignore[reportAttributeAccessIssue]
+
+
+def assert_same(first: tuple[Any, Any], second: tuple[Any, Any], tolerance: float = 2e-5) -> None:
+    for a, b in zip(first[0], second[0], strict=True):
+        assert a.loss == pytest.approx(b.loss, abs=tolerance)
+        assert a.grad_norm == pytest.approx(b.grad_norm, rel=20 * tolerance)
+        assert a.loss_tokens == b.loss_tokens
+    for name, tensor in first[1].items():
+        torch.testing.assert_close(tensor, second[1][name], atol=tolerance, rtol=1e-4)
+
+
+@pytest.mark.parametrize("aggregation", ["token_mean", "sequence_mean", "constant"])
+def test_micro_batches_and_packing_do_not_matter(checkpoint: Path, tmp_path: Path, aggregation: str) -> None:
+    loss = LossConfig.model_validate(
+        {"aggregation": aggregation, "constant_tokens": 9 if aggregation == "constant" else None, "entropy_coef": 0.02}
+    )
+    columns = tree_batch(1, [2, 1, 3, 1], steps=2)
+    whole = train(checkpoint, tmp_path, columns, loss=loss)
+    assert_same(whole, train(checkpoint, tmp_path, columns, loss=loss, micro_batch_tokens=10))
+    assert_same(whole, train(checkpoint, tmp_path, repacked(columns), loss=loss, micro_batch_tokens=40))
+    assert_same(whole, train(checkpoint, tmp_path, columns, loss=loss, logprob_chunk_tokens=3))
+
+
+def repacked(columns: dict[str, NDArray[Any]]) -> dict[str, NDArray[Any]]:
+    """The same groups, one a row, in reverse."""
+    rows: list[tuple[int, NDArray[Any]]] = []
+    for row, parents in enumerate(columns["parent_ids"]):
+        rows += [(row, np.flatnonzero(parents == parent)) for parent in np.unique(parents[parents >= 0])]
+    rows = sorted(rows, key=lambda item: (int(columns["minibatch"][item[0]]), -item[0]))
+    width = max(len(where) for _, where in rows)
+    out = {"minibatch": columns["minibatch"][[row for row, _ in rows]]}
+    for name, column in columns.items():
+        if name != "minibatch":
+            out[name] = np.full((len(rows), width), -1 if name in ("segment_ids", "parent_ids") else 0, column.dtype)
+            for index, (row, where) in enumerate(rows):
+                out[name][index, : len(where)] = column[row, where]
+    return out
+
+
+def test_sharded_equals_plain(checkpoint: Path, tmp_path: Path) -> None:
+    columns = tree_batch(2, [2, 1, 2], steps=2)
+    assert_same(train(checkpoint, tmp_path, columns), train(checkpoint, tmp_path, columns, sharded=True))
+
+
+def test_bf16_compute_keeps_float32_masters(checkpoint: Path, tmp_path: Path) -> None:
+    columns = tree_batch(2, [2, 1, 2])
+    exact, rounded = (train(checkpoint, tmp_path, columns, compute_dtype=dtype) for dtype in ("fp32", "bf16"))
+    sharded = train(checkpoint, tmp_path, columns, compute_dtype="bf16", sharded=True)
+    assert all(tensor.dtype == torch.float32 for tensor in rounded[1].values())
+    for other in (rounded, sharded):
+        assert other[0][0].grad_norm == pytest.approx(exact[0][0].grad_norm, rel=0.05)
+    moved = torch.cat([(rounded[1][name] - sharded[1][name]).abs().view(-1) for name in exact[1]])
+    assert moved.mean() < 1e-4
+
+
+def test_trainer_logprobs_make_the_first_ratio_one(checkpoint: Path, tmp_path: Path) -> None:
+    columns = tree_batch(4, [2, 2], steps=2)
+    loss = LossConfig(old_logprobs="trainer", importance_correction="token_truncate", importance_cap=2.0)
+    metrics, _ = train(checkpoint, tmp_path, columns, loss=loss, epochs=2)
+    assert metrics[0].ratio_mean == metrics[0].ratio_max == 1.0
+    assert metrics[1].ratio_max > 1.0, "the second mini-batch sees moved weights, its old log-probabilities do not"
+    assert all(step.sampler_gap_mean is not None for step in metrics), "the gap is about the starting weights"
+    assert metrics[0].sampler_gap_mean == pytest.approx(metrics[2].sampler_gap_mean)
+
+
+def test_sampler_gap_is_that_of_the_starting_weights(checkpoint: Path, tmp_path: Path) -> None:
+    """Sampler log-probabilities set 0.125 above the trainer's: gap 0.125, ratio exp(-0.125)."""
+    columns = tree_batch(5, [1, 2])
+    path = tmp_path / "batch.safetensors"
+    save_file(columns, path)
+    weights = TrainedWeights(read_shape(checkpoint), TrainHardware(compute_dtype="fp32"), CPU, sharded=False)
+    weights.load_checkpoint(checkpoint)
+    flat = PackedBatch(path, VOCAB).flat([0, 1])
+    inputs = weights.policy.inputs(flat, torch.float32, torch.device("cpu"))
+    with torch.no_grad():
+        logprobs, _ = weights.policy(inputs, 1.0)
+    columns["sampler_logprobs"].reshape(-1)[flat.addresses.numpy()] = (logprobs + 0.125).numpy()
+    metrics, _ = train(checkpoint, tmp_path, columns, epochs=1)
+    assert metrics[0].sampler_gap_mean == pytest.approx(0.125, abs=1e-5)
+    assert metrics[0].ratio_mean == pytest.approx(np.exp(-0.125), abs=1e-5)
+
+
+def test_masked_tokens_change_nothing(checkpoint: Path, tmp_path: Path) -> None:
+    columns = tree_batch(6, [2, 2])
+    first = columns["segment_ids"] == columns["segment_ids"][0][columns["completion_mask"][0] > 0][0]
+    columns["completion_mask"][first], columns["weights"][first] = 0, 0
+    changed = {name: column.copy() for name, column in columns.items()}
+    changed["advantages"][first] = 100.0
+    assert_same(train(checkpoint, tmp_path, columns), train(checkpoint, tmp_path, changed), tolerance=1e-9)
+
+
+def test_state_round_trip_is_exact(checkpoint: Path, tmp_path: Path) -> None:
+    layout = TrainHardware(compute_dtype="fp32")
+    weights = TrainedWeights(read_shape(checkpoint), layout, CPU, sharded=False)
+    weights.load_checkpoint(checkpoint)
+    for p in weights.masters.values():
+        p.grad = torch.randn_like(p)
+    weights.step(OptimizerConfig(), 0.01)
+    weights.save_state(tmp_path / "state")
+    for sharded in (False, True):
+        other = TrainedWeights(read_shape(checkpoint), layout, CPU, sharded)
+        other.load_state(tmp_path / "state")
+        for name, p in weights.masters.items():
+            q = other.masters[name]
+            moments = [(weights.optimizer.state[p][key], other.optimizer.state[q][key]) for key in MOMENTS]
+            for a, b in [(p, q), *moments]:
+                assert torch.equal(a, b.full_tensor() if isinstance(b, DTensor) else b)
+
+
+@pytest.mark.parametrize(
+    ("name", "value", "message"),
+    [("tokens", VOCAB, "ids 0 to 101"), ("advantages", np.nan, "NaN"), ("parent_ids", 77, "without its prompt")],
+)
+def test_broken_batches_are_refused(checkpoint: Path, tmp_path: Path, name: str, value: float, message: str) -> None:
+    columns = tree_batch(7, [1, 1])
+    columns["tokens"][0, 0] = 0
+    columns[name][0, np.flatnonzero(columns["completion_mask"][0])[-1]] = value
+    with pytest.raises(BadInputError, match=message):
+        train(checkpoint, tmp_path, columns)
+
+
+def test_rows_are_shared_out_evenly() -> None:
+    """Rows of 6, 5, 4, 3, 2 tokens on two processes: 6 3 2 and 5 4; micro-batches of at most 9."""
+    assert micro_batches([0, 1, 2, 3, 4], [6, 5, 4, 3, 2], 2, 9) == [[[0, 3], [4]], [[1, 2], []]]
+    assert micro_batches([1], [6, 5], 2, 1) == [[[1]], [[]]]
