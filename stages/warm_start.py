@@ -59,7 +59,9 @@ def warm_start(
             f"at least {wanted}", "raise puzzles.train or lower warm_start.steps",
         )
     chosen = train[random.Random(config.seed).sample(range(len(train)), wanted)]
-    tokenizer = ChatTokenizer(Artifact.open(ctx.store, weights).local_folder(ctx.downloads))
+    folder = Artifact.open(ctx.store, weights).local_folder(ctx.downloads)
+    ctx.engine.prestart(folder, weights.digest)  # whatever comes next samples from a model of this shape
+    tokenizer = ChatTokenizer(folder)
     batch, _ = pack_groups(
         _examples(chosen, tokenizer), PackConfig(row_tokens=config.row_tokens, updates=config.steps, seed=config.seed)
     )

@@ -64,7 +64,7 @@ class ChatTokenizer:
             raise BadInputError(str(path), "no such file", "a tokenizer", "export the model with its fast tokenizer")
         try:
             self._tokenizer = Tokenizer.from_str(path.read_text(encoding="utf-8"))
-        except Exception as error:  # noqa: BLE001  tokenizers raises bare Exception
+        except Exception as error:  # tokenizers raises bare Exception
             raise BadInputError(str(path), f"unreadable ({error})", "a file of the tokenizers library") from error
         self._tokenizer.no_padding()
         self._tokenizer.no_truncation()
@@ -118,7 +118,9 @@ class ChatTokenizer:
                 messages=[{"role": "user", "content": prompt}], add_generation_prompt=True, tools=None, **special
             )
         except (TemplateError, SecurityError) as error:
-            raise BadInputError(self._where, f"its chat template fails ({error})", "a template for one user message") from error
+            raise BadInputError(
+                self._where, f"its chat template fails ({error})", "a template for one user message"
+            ) from error
 
     def prompt_ids(self, prompt: str) -> list[int]:
         """Token ids of one user message in the chat template, up to where the answer begins."""

@@ -20,7 +20,9 @@ def _check_config(folder: Path) -> dict[str, Any]:
     architectures = config.get("architectures")
     supported = ", ".join(ARCHITECTURES)
     if not isinstance(architectures, list) or not any(name in ARCHITECTURES for name in architectures):  # pyright: ignore[reportUnknownVariableType]
-        raise BadInputError(str(path), f"architectures {architectures!r}", supported, "choose a model of these families")
+        raise BadInputError(
+            str(path), f"architectures {architectures!r}", supported, "choose a model of these families"
+        )
     for name in _SIZES:
         if not isinstance(config.get(name), int) or config[name] < 1:
             raise BadInputError(str(path), f"{name} is {config.get(name)!r}", "a positive whole number")
@@ -67,10 +69,14 @@ def _check_weights(folder: Path, config: dict[str, Any]) -> None:
     last = f"model.layers.{config['num_hidden_layers'] - 1}.self_attn.q_proj.weight"
     for name in (last, "model.norm.weight"):
         if name not in header:
-            raise BadInputError(where, f"no tensor {name}", "every layer that config.json counts", "copy the whole model")
+            raise BadInputError(
+                where, f"no tensor {name}", "every layer that config.json counts", "copy the whole model"
+            )
     for name, entry in header.items():
         if entry.get("dtype") not in _FLOATS:
-            raise BadInputError(where, f"{name} is {entry.get('dtype')}", ", ".join(_FLOATS), "take the unquantized model")
+            raise BadInputError(
+                where, f"{name} is {entry.get('dtype')}", ", ".join(_FLOATS), "take the unquantized model"
+            )
 
 
 def check_folder(folder: Path) -> None:
@@ -83,17 +89,23 @@ def check_folder(folder: Path) -> None:
         BadInputError: Missing or damaged files, an unsupported architecture, or no chat template.
     """
     if not folder.is_dir():
-        raise BadInputError(str(folder), "no such folder", "a Hugging Face model folder", "check the recipe's model.path")
+        raise BadInputError(
+            str(folder), "no such folder", "a Hugging Face model folder", "check the recipe's model.path"
+        )
     config = _check_config(folder)
     if not (folder / "tokenizer_config.json").is_file():
         raise BadInputError(
-            str(folder), "no tokenizer_config.json", "the tokenizer files beside the weights",
+            str(folder),
+            "no tokenizer_config.json",
+            "the tokenizer files beside the weights",
             "save the tokenizer into the folder too",
         )
     chat = ChatTokenizer(folder)
     if chat.vocabulary_size > config["vocab_size"]:
         raise BadInputError(
-            str(folder), f"a tokenizer of {chat.vocabulary_size} tokens", f"at most vocab_size {config['vocab_size']}",
+            str(folder),
+            f"a tokenizer of {chat.vocabulary_size} tokens",
+            f"at most vocab_size {config['vocab_size']}",
             "take the tokenizer that belongs to the model",
         )
     chat.prompt_ids("Who did it?")

@@ -103,7 +103,9 @@ def make_scratch(model: ScratchModel, texts: Sequence[str], out_dir: Path) -> No
     try:
         tokenizer = build_tokenizer(texts, model.vocabulary)
     except ValueError as error:
-        raise BadInputError("model.vocabulary", str(error), "room for every phrase of the puzzles", "raise it") from error
+        raise BadInputError(
+            "model.vocabulary", str(error), "room for every phrase of the puzzles", "raise it"
+        ) from error
     end_id = tokenizer.token_to_id(END_OF_TURN)
     vocabulary = tokenizer.get_vocab_size(with_added_tokens=True)
     write_bfloat16(out_dir / WEIGHTS, random_weights(model, vocabulary))

@@ -5,13 +5,16 @@ import os
 import shutil
 import subprocess
 import sys
+import tempfile
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Annotated, Literal
+from urllib.parse import unquote
 
 from pydantic import BaseModel, ConfigDict, Field
 
 from artifacts.errors import BadInputError
+from artifacts.store import Store
 from stages.models.folder import check_folder, weight_files
 from stages.models.scratch import ScratchModel, make_scratch
 from stages.models.tensor_file import read_header
@@ -89,7 +92,9 @@ def _convert(*arguments: str, network: bool = False) -> None:
         lines = [line.strip() for line in done.stderr.splitlines() if line.strip()]
         reason = lines[-1] if lines else f"exit status {done.returncode}"
         remedy = "check the name and the network" if network else "check that the file is whole and of a known family"
-        raise BadInputError(arguments[1], f"could not be opened: {reason}", "a model that transformers can load", remedy)
+        raise BadInputError(
+            arguments[1], f"could not be opened: {reason}", "a model that transformers can load", remedy
+        )
 
 
 def _take_folder(folder: Path, out_dir: Path) -> None:
@@ -102,6 +107,20 @@ def _take_folder(folder: Path, out_dir: Path) -> None:
     for name in _COPIED:
         if (folder / name).is_file():
             shutil.copyfile(folder / name, out_dir / name)
+
+
+def _take_address(address: str, out_dir: Path) -> None:
+    if "://" not in address or address.startswith("file://"):
+        path = unquote(address.removeprefix("file://")) if address.startswith("file://") else address
+        _take_folder(Path(path).expanduser(), out_dir)
+        return
+    store = Store.open(address, writable=False)
+    with tempfile.TemporaryDirectory(dir=out_dir.parent) as name:
+        names = [key for key in store.list() if "/" not in key and key.endswith((".json", ".safetensors", ".jinja"))]
+        if not names:
+            raise BadInputError("model.path", f"no model files in {address}", "a Hugging Face model folder")
+        store.download_tree("", Path(name), {key: store.digest(key) for key in names})
+        _take_folder(Path(name), out_dir)
 
 
 def materialise(config: ModelConfig, out_dir: Path, *, texts: Sequence[str] | None = None) -> None:
@@ -124,5 +143,5 @@ def materialise(config: ModelConfig, out_dir: Path, *, texts: Sequence[str] | No
         case HubModel():
             _convert("hub", config.id, config.revision, str(out_dir), network=True)
         case FolderModel():
-            _take_folder(Path(config.path).expanduser(), out_dir)
+            _take_address(config.path, out_dir)
     check_folder(out_dir)

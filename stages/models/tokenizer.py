@@ -8,6 +8,7 @@ back to bytes, so every text can be encoded and decodes to itself.
 import re
 from collections import Counter
 from collections.abc import Iterable, Sequence
+from itertools import pairwise
 
 from tokenizers import AddedToken, Tokenizer, decoders, pre_tokenizers
 from tokenizers.models import BPE
@@ -43,10 +44,10 @@ def _join_neighbours(sequences: list[list[str]], weights: list[int], *, both_way
         leaders: dict[str, set[str]] = {}
         counts: Counter[tuple[str, str]] = Counter()
         for sequence, weight in zip(sequences, weights, strict=True):
-            for pair in zip(sequence, sequence[1:], strict=False):
+            for pair in pairwise(sequence):
                 counts[pair] += weight
             bounded = ["", *sequence, ""]
-            for first, second in zip(bounded, bounded[1:], strict=False):
+            for first, second in pairwise(bounded):
                 followers.setdefault(first, set()).add(second)
                 leaders.setdefault(second, set()).add(first)
         joined: set[tuple[str, str]] = set()
@@ -100,7 +101,8 @@ def learn_phrases(texts: Iterable[str]) -> list[str]:
             blocks.append(block)
     others = sorted(line for line in spread if line not in shared)
     joined_blocks = _join_neighbours(blocks, [1] * len(blocks), both_ways=True)
-    joined_words = _join_neighbours([_PIECE.findall(line) for line in others], [spread[line] for line in others], both_ways=False)
+    words, weights = [_PIECE.findall(line) for line in others], [spread[line] for line in others]
+    joined_words = _join_neighbours(words, weights, both_ways=False)
     return sorted({phrase for sequence in (*joined_blocks, *joined_words) for phrase in sequence})
 
 

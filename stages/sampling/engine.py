@@ -149,12 +149,16 @@ class Engine:
     def _load_external(self, endpoint: Endpoint, model_dir: Path, digest: str) -> None:
         where = f"engine {endpoint.address}"
         try:
+            if weights.keeps_stale_head(endpoint, model_dir, timeout_s=LOAD_TIMEOUT_S):
+                found = "a CPU engine of vLLM and a model whose output head shares the embedding"
+                remedy = "vLLM 0.32 would go on sampling with the old head after a reload; leave external_urls empty"
+                raise BadInputError(where, found, "an engine on a GPU, or one that the flow starts itself", remedy)
             weights.load(endpoint, model_dir, timeout_s=LOAD_TIMEOUT_S)
             weights.name_version(endpoint, digest, timeout_s=SHORT_TIMEOUT_S)
         except weights.ReloadRefusedError as error:
             expected = "vLLM 0.32 with VLLM_SERVER_DEV_MODE=1, --enable-scale-out and a view of the checkpoint folder"
             raise BadInputError(where, f"did not take the weights of {model_dir}: {error}", expected) from error
-        except (OSError, http.client.HTTPException) as error:
+        except (OSError, EndpointError, http.client.HTTPException) as error:
             raise TransientError(where, f"unreachable: {error!r}", "an engine that answers", "start it") from error
 
     def sample_groups(

@@ -47,6 +47,17 @@ def load(endpoint: Endpoint, model_dir: Path, *, timeout_s: float) -> None:
         raise ReloadRefusedError("the prefix cache is still in use")
 
 
+def keeps_stale_head(endpoint: Endpoint, model_dir: Path, *, timeout_s: float) -> bool:
+    """Tell whether a plain vLLM server would keep its old output head over a reload (see server.py).
+
+    Raises:
+        OSError, http.client.HTTPException, EndpointError: The engine could not be asked.
+    """
+    if not json.loads((model_dir / "config.json").read_bytes()).get("tie_word_embeddings", False):
+        return False
+    return "device_config=cpu" in endpoint.call("GET", "/server_info", timeout_s=timeout_s)["vllm_config"]
+
+
 def name_version(endpoint: Endpoint, digest: str, *, timeout_s: float) -> None:
     """Give the loaded weights their digest as version; the engine stamps it on every completion.
 

