@@ -33,6 +33,7 @@ class Slot(Generic[K]):
 
     def __init__(self, store: Store, key: str, kind: type[K]) -> None:
         self.store, self.key, self.kind = store, key, kind
+        self._asked_at = time.perf_counter()
 
     def find(self, identity: Identity) -> Ref[K] | None:
         """The artifact already published here under this identity, or None where there is none.
@@ -42,6 +43,7 @@ class Slot(Generic[K]):
             IntegrityError: The manifest is damaged.
             StoreError: The store cannot be read; that is never taken for absence.
         """
+        self._asked_at = time.perf_counter()
         try:
             data = self.store.read_bytes(f"{self.key}/{MANIFEST_NAME}")
         except MissingKeyError:
@@ -65,16 +67,15 @@ class Slot(Generic[K]):
                 interrupted one left. Only for stages whose files are complete or absent one by one.
         """
         name = f"progress-{identity.digest[:12]}" if resumable else f"attempt-{uuid.uuid4().hex[:12]}"
-        return Attempt(self, identity, name)
+        return Attempt(self, identity, name, self._asked_at)
 
 
 class Attempt(Generic[K]):
     """Files on their way to becoming an artifact; nobody reads them before `publish`."""
 
-    def __init__(self, slot: Slot[K], identity: Identity, name: str) -> None:
-        self.slot, self.identity, self.name = slot, identity, name
+    def __init__(self, slot: Slot[K], identity: Identity, name: str, started: float) -> None:
+        self.slot, self.identity, self.name, self._started = slot, identity, name, started
         self.files: dict[str, StoredFile] = {}
-        self._started = time.perf_counter()
 
     @property
     def prefix(self) -> str:
