@@ -44,7 +44,9 @@ class Identity:
     inputs: dict[str, str]
 
     @classmethod
-    def of(cls, stage: str, revision: int, config: BaseModel | Mapping[str, Any], **inputs: Ref[Any] | None) -> "Identity":
+    def of(
+        cls, stage: str, revision: int, config: BaseModel | Mapping[str, Any], **inputs: Ref[Any] | None
+    ) -> "Identity":
         """Builds an identity from a config model and input refs; inputs that are None are left out."""
         plain = config.model_dump(mode="json") if isinstance(config, BaseModel) else dict(config)
         return cls(stage, revision, plain, {role: ref.digest for role, ref in inputs.items() if ref is not None})

@@ -80,7 +80,9 @@ class Manifest(BaseModel):
             ("identity_digest", manifest.identity_digest, sha256_json(manifest.identity.model_dump())),
         ):
             if stated != actual:
-                raise IntegrityError(where, f"{name} {stated}", actual, "the manifest was altered; restore or delete it")
+                raise IntegrityError(
+                    where, f"{name} {stated}", actual, "the manifest was altered; restore or delete it"
+                )
         return manifest
 
 

@@ -15,9 +15,7 @@ _FINISH_REASONS = ("stop", "length", "abort", "early_stop")
 
 
 def _equal_lengths(data: pa.PolarsData) -> pl.LazyFrame:
-    return data.lazyframe.select(
-        pl.col("completion_token_ids").list.len() == pl.col("sampler_logprobs").list.len()
-    )
+    return data.lazyframe.select(pl.col("completion_token_ids").list.len() == pl.col("sampler_logprobs").list.len())
 
 
 PUZZLES = TableSchema(

@@ -8,7 +8,7 @@ import shutil
 import tempfile
 import time
 import uuid
-from collections.abc import Iterator, Mapping
+from collections.abc import Generator, Mapping
 from contextlib import contextmanager
 from datetime import UTC, datetime
 from functools import cache
@@ -123,7 +123,7 @@ class Attempt(Generic[K]):
         return pl.concat(frames) if frames else None
 
     @contextmanager
-    def folder(self, scratch: Path) -> Iterator[Path]:
+    def folder(self, scratch: Path) -> Generator[Path, None, None]:
         """Yields an empty local folder whose files become the artifact's, for child processes to write into.
 
         On a directory store it is the attempt's own folder, so that large files are written once.

@@ -87,11 +87,16 @@ class PackedBatch:
         _rows(counted & ~completion, where, "a prompt token in the loss", "completion tokens only")
         _rows(~finite, where, "a NaN or an infinity", "finite numbers")
         _rows(self.sampler_logprobs > 1e-3, where, "a positive logprob", "at most 0")
-        _rows((self.weights < 0) | ((self.weights != 0) & ~counted), where, "a stray loss weight", ">= 0, masked tokens 0")
+        _rows(
+            (self.weights < 0) | ((self.weights != 0) & ~counted), where, "a stray loss weight", ">= 0, masked tokens 0"
+        )
         self._check_segments(where, completion)
         steps = np.unique(self.minibatch)
         _require(
-            np.array_equal(steps, np.arange(len(steps))), where, f"minibatch ids {steps.tolist()}", "0, 1, ... without gaps"
+            np.array_equal(steps, np.arange(len(steps))),
+            where,
+            f"minibatch ids {steps.tolist()}",
+            "0, 1, ... without gaps",
         )
 
     def _check_segments(self, where: str, completion: npt.NDArray[np.bool_]) -> None:
@@ -114,11 +119,15 @@ class PackedBatch:
                 found = int(self.position_ids[row, column])
                 _require(
                     parent in last_position and bool((self.segment_ids[row, :column] == parent).any()),
-                    where, f"row {row}: a completion without its prompt", "the prompt earlier in the same row",
+                    where,
+                    f"row {row}: a completion without its prompt",
+                    "the prompt earlier in the same row",
                 )
                 _require(
                     found == last_position[parent] + 1,
-                    where, f"row {row}: a completion at position {found}", str(last_position[parent] + 1),
+                    where,
+                    f"row {row}: a completion at position {found}",
+                    str(last_position[parent] + 1),
                 )
 
 

@@ -31,8 +31,8 @@ class EvaluationRequest(BaseModel):
 
     checkpoint: str = Field(description="A checkpoint as `flows.checkpoints` understands it.")
     puzzles: str = Field(description="A JSON file in the published format, or RUN:SPLIT.")
-    store: str = Field("./deerstalker-data", description="Where artifacts live.")
-    profile: str = Field("cpu", description="Name of a profile, or path of a TOML file.")
+    store: str = Field(default="./deerstalker-data", description="Where artifacts live.")
+    profile: str = Field(default="cpu", description="Name of a profile, or path of a TOML file.")
     config: EvaluateConfig = Field(default_factory=EvaluateConfig)
 
 

@@ -110,9 +110,7 @@ def read_run(store: Store, run: str) -> RunRecord:
     }
     manifests = _manifests(store, wanted)
     iterations = [
-        IterationRecord(
-            number, {stage: manifests[number, stage] for stage in STAGES if (number, stage) in manifests}
-        )
+        IterationRecord(number, {stage: manifests[number, stage] for stage in STAGES if (number, stage) in manifests})
         for number in numbers
     ]
     evaluations = _manifests(

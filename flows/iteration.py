@@ -26,19 +26,39 @@ def iteration(run: Session, puzzles: Ref[Puzzles], start: Position, n: int) -> P
     recipe, label = run.recipe, f"{n:04d}"
     policy = start.weights.checkpoint
 
-    rollouts = run.run(sample, recipe.sample, policy, puzzles, label=label, iteration=n, out=run.at(n, "rollouts", Rollouts))
+    rollouts = run.run(
+        sample, recipe.sample, policy, puzzles, label=label, iteration=n, out=run.at(n, "rollouts", Rollouts)
+    )
     grades = run.run(grade, recipe.grade, rollouts, puzzles, label=label, out=run.at(n, "grades", Grades))
     batch = run.run(pack, recipe.pack, rollouts, grades, label=label, out=run.at(n, "batch", Batch))
     weights = run.run(
-        finetune, recipe.finetune, start.weights, batch,
-        label=label, iteration=n, out=run.at(n, "checkpoint", Checkpoint), state_out=run.at(n, "training_state", TrainingState),
+        finetune,
+        recipe.finetune,
+        start.weights,
+        batch,
+        label=label,
+        iteration=n,
+        out=run.at(n, "checkpoint", Checkpoint),
+        state_out=run.at(n, "training_state", TrainingState),
     )
     report = run.run(
-        evaluate, recipe.evaluate, weights.checkpoint, puzzles,
-        label=label, split="val", out=run.at(n, "report", Report),
+        evaluate,
+        recipe.evaluate,
+        weights.checkpoint,
+        puzzles,
+        label=label,
+        split="val",
+        out=run.at(n, "report", Report),
     )
     decision = run.run(
-        promote, recipe.promote, weights.checkpoint, report, start.decision,
-        label=label, iteration=n, pointer=run.layout.promoted, out=run.at(n, "decision", Decision),
+        promote,
+        recipe.promote,
+        weights.checkpoint,
+        report,
+        start.decision,
+        label=label,
+        iteration=n,
+        pointer=run.layout.promoted,
+        out=run.at(n, "decision", Decision),
     )
     return Position(weights, decision)

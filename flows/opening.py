@@ -21,12 +21,16 @@ class RunRequest(BaseModel):
 
     model_config = ConfigDict(extra="forbid", frozen=True)
 
-    run: str = Field("quickstart", description="Name of the run; the same name with the same recipe continues it.")
-    recipe: str = Field("quickstart", description="Name of a recipe, or path of a TOML file.")
-    profile: str = Field("cpu", description="Name of a profile, or path of a TOML file.")
-    store: str = Field("./deerstalker-data", description="Where artifacts live: a folder, file://, or s3://bucket/prefix.")
-    overrides: list[str] = Field([], description="Changes of the recipe, `section.key=value` each.")
-    profile_overrides: list[str] = Field([], description="Changes of the profile, `section.key=value` each.")
+    run: str = Field(
+        default="quickstart", description="Name of the run; the same name with the same recipe continues it."
+    )
+    recipe: str = Field(default="quickstart", description="Name of a recipe, or path of a TOML file.")
+    profile: str = Field(default="cpu", description="Name of a profile, or path of a TOML file.")
+    store: str = Field(
+        default="./deerstalker-data", description="Where artifacts live: a folder, file://, or s3://bucket/prefix."
+    )
+    overrides: list[str] = Field(default=[], description="Changes of the recipe, `section.key=value` each.")
+    profile_overrides: list[str] = Field(default=[], description="Changes of the profile, `section.key=value` each.")
 
 
 @contextmanager

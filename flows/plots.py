@@ -114,9 +114,7 @@ def _line(
         axes.plot(numbers, values, style, color=colour, linewidth=1.8, label=label, marker=dots, markersize=4)
 
 
-def _finish(
-    axes: "Axes", title: str, x_label: str, *, percent: bool = False, legend_columns: int = 1
-) -> None:
+def _finish(axes: "Axes", title: str, x_label: str, *, percent: bool = False, legend_columns: int = 1) -> None:
     from matplotlib.ticker import MaxNLocator, PercentFormatter
 
     axes.set_title(title, loc="left", fontsize=10, color=INK, fontweight="bold", pad=8)

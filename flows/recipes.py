@@ -31,7 +31,7 @@ class Recipe(BaseModel):
 
     title: str = Field(description="One line on what the recipe is for.")
     iterations: int = Field(ge=0, description="GRPO iterations after the warm start.")
-    seed: int = Field(0, ge=0, description="Seed of every section that names none of its own.")
+    seed: int = Field(default=0, ge=0, description="Seed of every section that names none of its own.")
     model: ModelConfig
     puzzles: PrepareConfig = Field(default_factory=PrepareConfig)
     warm_start: WarmStartConfig | None = None

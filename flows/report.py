@@ -61,9 +61,7 @@ def report_files(record: RunRecord, store: Store) -> dict[str, bytes]:
     }
     graded = [item for item in record.iterations if "grade" in item.manifests]
     specimen = find_specimen(graded[-1], record.layout, store) if graded else None
-    page = document(
-        f"{record.layout.run}: Deerstalker report", _body(record, store, iterations, pictures, specimen)
-    )
+    page = document(f"{record.layout.run}: Deerstalker report", _body(record, store, iterations, pictures, specimen))
     return {**pictures, "summary.json": _json(summary(record, store)), PAGE: page.encode()}
 
 
@@ -110,10 +108,10 @@ def _body(
     parts += [
         "<h2>Learning</h2>",
         f'<div class="plots">{picture(pictures["accuracy.png"], "accuracy of each iteration")}'
-        f'{picture(pictures["reward.png"], "reward of each iteration")}</div>',
+        f"{picture(pictures['reward.png'], 'reward of each iteration')}</div>",
         "<h2>Health and time</h2>",
         f'<div class="plots">{picture(pictures["health.png"], "length, entropy, clip fraction and gap")}'
-        f'{picture(pictures["seconds.png"], "seconds of each stage")}</div>',
+        f"{picture(pictures['seconds.png'], 'seconds of each stage')}</div>",
         "<h2>Iterations</h2>",
         f'<div class="panel long">{_iteration_table(iterations)}</div>'
         '<p class="note">Green: the checkpoint was promoted. Sampled and greedy are measured on the validation split, '

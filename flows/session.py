@@ -91,6 +91,8 @@ def freeze_recipe(store: Store, layout: RunLayout, recipe: Recipe) -> None:
         raise BadInputError(f"{store.url}/{layout.recipe}", f"not JSON ({error})", "a frozen recipe") from error
     if changes := differences(frozen, resolved):
         raise IdentityMismatchError(
-            f"run {layout.run!r}", "made with another recipe: " + "; ".join(changes[:6]), "the recipe it began with",
+            f"run {layout.run!r}",
+            "made with another recipe: " + "; ".join(changes[:6]),
+            "the recipe it began with",
             "choose another --run name, or drop the changed settings",
         )

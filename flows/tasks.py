@@ -5,8 +5,8 @@ from typing import Any, TypeVar
 
 from prefect import Task
 from prefect.cache_policies import NO_CACHE
-from prefect.client.schemas.objects import TaskRun
-from prefect.states import Completed, State
+from prefect.client.schemas.objects import State, TaskRun
+from prefect.states import Completed
 
 from artifacts.errors import TransientError
 from stages.context import StageContext

@@ -1,13 +1,9 @@
 """The main job: warm start, iterations, and a measurement before and after on puzzles that no choice looked at."""
 
-from typing import Annotated
-
 from prefect import flow
-from pydantic import Field
 
 from artifacts.layout import shared_key
 from artifacts.refs import Checkpoint, Decision, Puzzles, Ref, Report
-from artifacts.identity import Identity
 from flows.iteration import Position, iteration
 from flows.opening import RunRequest, opened
 from flows.report import write_report
@@ -57,8 +53,15 @@ def first_position(run: Session, puzzles: Ref[Puzzles]) -> Position:
         evaluate, recipe.evaluate, weights, puzzles, label="0000", split="val", out=run.at(0, "report", Report)
     )
     decision = run.run(
-        promote, recipe.promote, weights, report, None,
-        label="0000", iteration=0, pointer=run.layout.promoted, out=run.at(0, "decision", Decision),
+        promote,
+        recipe.promote,
+        weights,
+        report,
+        None,
+        label="0000",
+        iteration=0,
+        pointer=run.layout.promoted,
+        out=run.at(0, "decision", Decision),
     )
     return Position(Weights(weights), decision)
 
@@ -68,6 +71,11 @@ def _measure(run: Session, position: Position, puzzles: Ref[Puzzles], when: str)
     assert position.decision is not None
     promoted = Ref[Checkpoint](**standing(position.decision, run.ctx)["checkpoint"])
     run.run(
-        evaluate, run.recipe.final, promoted, puzzles,
-        label=f"test-{when}", split="test", out=run.slot(run.layout.evaluation(when), Report),
+        evaluate,
+        run.recipe.final,
+        promoted,
+        puzzles,
+        label=f"test-{when}",
+        split="test",
+        out=run.slot(run.layout.evaluation(when), Report),
     )

@@ -30,12 +30,14 @@ class EvaluateConfig(BaseModel):
 
     model_config = ConfigDict(extra="forbid", frozen=True)
 
-    puzzles: int = Field(64, ge=1, description="Number of held-out puzzles, from the start of the split.")
+    puzzles: int = Field(default=64, ge=1, description="Number of held-out puzzles, from the start of the split.")
     sampled: SamplingConfig = Field(
         default_factory=lambda: SamplingConfig(samples_per_prompt=4), description="Settings of the sampled answers."
     )
-    greedy: bool = Field(True, description="Also take the most likely answer, once a puzzle.")
-    grader: Literal["strict", "published"] = Field("strict", description="How answers are read off a completion.")
+    greedy: bool = Field(default=True, description="Also take the most likely answer, once a puzzle.")
+    grader: Literal["strict", "published"] = Field(
+        default="strict", description="How answers are read off a completion."
+    )
 
 
 def evaluate(
@@ -69,7 +71,9 @@ def evaluate(
     modes = {"sampled": config.sampled}
     if config.greedy:
         modes["greedy"] = config.sampled.model_copy(update={"samples_per_prompt": 1, "temperature": 0.0})
-    results = pl.concat(_results(mode, sampling, chosen, weights, config, attempt, ctx) for mode, sampling in modes.items())
+    results = pl.concat(
+        _results(mode, sampling, chosen, weights, config, attempt, ctx) for mode, sampling in modes.items()
+    )
     attempt.write_table("results.parquet", results, RESULTS)
     facts = {"puzzles": len(chosen), "split": split, "grader": config.grader, **totals(results)}
     attempt.write_json("report.json", facts)

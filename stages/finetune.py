@@ -22,14 +22,18 @@ class FinetuneConfig(BaseModel):
 
     model_config = ConfigDict(extra="forbid", frozen=True)
 
-    learning_rate: float = Field(1e-6, gt=0, description="Highest learning rate of the schedule.")
+    learning_rate: float = Field(default=1e-6, gt=0, description="Highest learning rate of the schedule.")
     schedule: Literal["constant", "linear", "cosine"] = Field(
-        "constant", description="How the learning rate falls to 0 behind the last of `schedule_iterations`."
+        default="constant", description="How the learning rate falls to 0 behind the last of `schedule_iterations`."
     )
-    schedule_iterations: int = Field(1000, ge=1, description="Length of a falling schedule.")
-    warmup_iterations: int = Field(0, ge=0, description="Iterations over which the learning rate rises linearly.")
-    epochs: int = Field(1, ge=1, description="Passes over the rollouts of an iteration.")
-    carry_state: bool = Field(True, description="Carry fp32 weights and optimizer state on; false = fresh each time.")
+    schedule_iterations: int = Field(default=1000, ge=1, description="Length of a falling schedule.")
+    warmup_iterations: int = Field(
+        default=0, ge=0, description="Iterations over which the learning rate rises linearly."
+    )
+    epochs: int = Field(default=1, ge=1, description="Passes over the rollouts of an iteration.")
+    carry_state: bool = Field(
+        default=True, description="Carry fp32 weights and optimizer state on; false = fresh each time."
+    )
     loss: LossConfig = Field(default_factory=LossConfig)
     optimizer: OptimizerConfig = Field(default_factory=OptimizerConfig)
 
@@ -57,7 +61,9 @@ def finetune(
         DeerstalkerError: It ran out of memory, or the checkpoint is of an unsupported family.
     """
     learning_rate = learning_rate_at(config, iteration)
-    settings = config.model_dump(mode="json", exclude={"learning_rate", "schedule", "schedule_iterations", "warmup_iterations"})
+    settings = config.model_dump(
+        mode="json", exclude={"learning_rate", "schedule", "schedule_iterations", "warmup_iterations"}
+    )
     inputs = {"weights": weights.checkpoint, "training_state": weights.state, "batch": batch}
     target = Target(
         Identity.of("finetune", REVISION, {**settings, "learning_rate": learning_rate}, **inputs),

@@ -27,7 +27,9 @@ class GradeConfig(BaseModel):
 
     model_config = ConfigDict(extra="forbid", frozen=True)
 
-    grader: Literal["strict", "published"] = Field("strict", description="How answers are read off a completion.")
+    grader: Literal["strict", "published"] = Field(
+        default="strict", description="How answers are read off a completion."
+    )
     reward: RewardConfig = Field(default_factory=RewardConfig)
     advantage: AdvantageConfig = Field(default_factory=AdvantageConfig)
 

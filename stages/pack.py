@@ -52,7 +52,10 @@ def _group(rows: pl.DataFrame) -> Group:
         branches=[
             Branch(tokens, logprobs, advantage)
             for tokens, logprobs, advantage in zip(
-                rows["completion_token_ids"].to_list(), rows["sampler_logprobs"].to_list(), rows["advantage"], strict=True
+                rows["completion_token_ids"].to_list(),
+                rows["sampler_logprobs"].to_list(),
+                rows["advantage"],
+                strict=True,
             )
         ],
     )

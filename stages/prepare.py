@@ -9,7 +9,6 @@ from functools import partial
 from pathlib import Path
 from typing import Self
 
-import polars as pl
 from pydantic import BaseModel, ConfigDict, Field, model_validator
 
 from artifacts.errors import BadInputError
@@ -35,11 +34,13 @@ class PrepareConfig(BaseModel):
     model_config = ConfigDict(extra="forbid", frozen=True)
 
     puzzle: PuzzleConfig = Field(default_factory=PuzzleConfig)
-    train: int = Field(256, ge=0, description="Puzzles that iterations sample from.")
-    val: int = Field(64, ge=0, description="Held-out puzzles that promotion looks at.")
-    test: int = Field(64, ge=0, description="Held-out puzzles for the final measurement only.")
-    seed: int = Field(0, ge=0, description="Seed of the generator.")
-    file: str | None = Field(None, description="Read this file, JSON in the published format, into the test split.")
+    train: int = Field(default=256, ge=0, description="Puzzles that iterations sample from.")
+    val: int = Field(default=64, ge=0, description="Held-out puzzles that promotion looks at.")
+    test: int = Field(default=64, ge=0, description="Held-out puzzles for the final measurement only.")
+    seed: int = Field(default=0, ge=0, description="Seed of the generator.")
+    file: str | None = Field(
+        default=None, description="Read this file, JSON in the published format, into the test split."
+    )
 
     @model_validator(mode="after")
     def _something(self) -> Self:
@@ -94,7 +95,9 @@ def _generate(config: PrepareConfig, ctx: StageContext) -> dict[str, list[Puzzle
             break
         if drawn >= wanted * _MAX_DUPLICATE_RATIO:
             raise BadInputError(
-                "puzzles", f"{len(kept)} distinct puzzles in {drawn} draws", str(wanted),
+                "puzzles",
+                f"{len(kept)} distinct puzzles in {drawn} draws",
+                str(wanted),
                 "ask for fewer puzzles, or for larger ones",
             )
         if drawn % _CHUNK == 0:

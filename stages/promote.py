@@ -24,9 +24,13 @@ class PromoteConfig(BaseModel):
 
     model_config = ConfigDict(extra="forbid", frozen=True)
 
-    metric: Literal["accuracy", "exact"] = Field("accuracy", description="What is compared, a mean over completions.")
-    mode: Literal["sampled", "greedy"] = Field("sampled", description="Which completions are compared.")
-    min_gain: float = Field(0.0, ge=0, le=1, description="The candidate must beat the incumbent by more than this.")
+    metric: Literal["accuracy", "exact"] = Field(
+        default="accuracy", description="What is compared, a mean over completions."
+    )
+    mode: Literal["sampled", "greedy"] = Field(default="sampled", description="Which completions are compared.")
+    min_gain: float = Field(
+        default=0.0, ge=0, le=1, description="The candidate must beat the incumbent by more than this."
+    )
 
 
 def promote(
@@ -58,7 +62,9 @@ def promote(
         attempt.write_json("decision.json", verdict)
         decision = attempt.publish(
             {"promoted": verdict["promoted"], "reason": verdict["reason"]},
-            candidate=candidate, report=report, incumbent=incumbent,
+            candidate=candidate,
+            report=report,
+            incumbent=incumbent,
         )
     _point(pointer, iteration, decision, ctx)
     return decision

@@ -22,9 +22,9 @@ class SampleConfig(BaseModel):
 
     model_config = ConfigDict(extra="forbid", frozen=True)
 
-    puzzles_per_iteration: int = Field(32, ge=1, description="Groups an iteration samples.")
+    puzzles_per_iteration: int = Field(default=32, ge=1, description="Groups an iteration samples.")
     sampling: SamplingConfig = Field(default_factory=SamplingConfig)
-    seed: int = Field(0, ge=0, description="Seed of the order in which the train puzzles are gone through.")
+    seed: int = Field(default=0, ge=0, description="Seed of the order in which the train puzzles are gone through.")
 
 
 def sample(

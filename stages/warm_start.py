@@ -27,19 +27,26 @@ class WarmStartConfig(BaseModel):
 
     model_config = ConfigDict(extra="forbid", frozen=True)
 
-    steps: int = Field(16, ge=1, description="Optimizer steps of one pass.")
-    puzzles_per_step: int = Field(4, ge=1, description="Answers a step.")
-    epochs: int = Field(1, ge=1, description="Passes over the same puzzles.")
-    learning_rate: float = Field(1e-4, gt=0, description="Highest learning rate.")
-    schedule: Literal["constant", "linear"] = Field("constant", description="`linear` falls to 0 behind the last step.")
-    warmup_steps: int = Field(0, ge=0, description="Steps over which the learning rate rises linearly.")
-    row_tokens: int = Field(2048, ge=16, description="Token budget of a row.")
+    steps: int = Field(default=16, ge=1, description="Optimizer steps of one pass.")
+    puzzles_per_step: int = Field(default=4, ge=1, description="Answers a step.")
+    epochs: int = Field(default=1, ge=1, description="Passes over the same puzzles.")
+    learning_rate: float = Field(default=1e-4, gt=0, description="Highest learning rate.")
+    schedule: Literal["constant", "linear"] = Field(
+        default="constant", description="`linear` falls to 0 behind the last step."
+    )
+    warmup_steps: int = Field(default=0, ge=0, description="Steps over which the learning rate rises linearly.")
+    row_tokens: int = Field(default=2048, ge=16, description="Token budget of a row.")
     optimizer: OptimizerConfig = Field(default_factory=OptimizerConfig)
-    seed: int = Field(0, ge=0, description="Seed of the choice of puzzles.")
+    seed: int = Field(default=0, ge=0, description="Seed of the choice of puzzles.")
 
 
 def warm_start(
-    config: WarmStartConfig, weights: Ref[Checkpoint], puzzles: Ref[Puzzles], *, out: Slot[Checkpoint], ctx: StageContext
+    config: WarmStartConfig,
+    weights: Ref[Checkpoint],
+    puzzles: Ref[Puzzles],
+    *,
+    out: Slot[Checkpoint],
+    ctx: StageContext,
 ) -> Ref[Checkpoint]:
     """Trains on the solver's answers and publishes the checkpoint that GRPO starts from.
 
@@ -55,8 +62,10 @@ def warm_start(
     wanted = config.steps * config.puzzles_per_step
     if wanted > len(train):
         raise BadInputError(
-            "warm_start", f"{config.steps} steps of {config.puzzles_per_step} puzzles, but {len(train)} train puzzles",
-            f"at least {wanted}", "raise puzzles.train or lower warm_start.steps",
+            "warm_start",
+            f"{config.steps} steps of {config.puzzles_per_step} puzzles, but {len(train)} train puzzles",
+            f"at least {wanted}",
+            "raise puzzles.train or lower warm_start.steps",
         )
     chosen = train[random.Random(config.seed).sample(range(len(train)), wanted)]
     folder = Artifact.open(ctx.store, weights).local_folder(ctx.downloads)

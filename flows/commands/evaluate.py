@@ -14,9 +14,7 @@ from flows.summary import MEASURES, MODES
 from flows.surroundings import prepare_surroundings
 
 
-def evaluate_command(
-    checkpoint: str, puzzles: str, profile: str, settings: dict[str, Any], options: Stored
-) -> None:
+def evaluate_command(checkpoint: str, puzzles: str, profile: str, settings: dict[str, Any], options: Stored) -> None:
     """Runs the evaluate flow and prints the figures, one column a grader.
 
     Args:

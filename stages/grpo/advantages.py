@@ -17,11 +17,13 @@ class AdvantageConfig(BaseModel):
     model_config = ConfigDict(extra="forbid", frozen=True)
 
     scale: Literal["population_std", "sample_std", "none"] = Field(
-        "population_std", description="What the centred reward is divided by; `none` is Dr. GRPO."
+        default="population_std", description="What the centred reward is divided by; `none` is Dr. GRPO."
     )
-    epsilon: float = Field(1e-6, ge=0, description="Added to the standard deviation.")
+    epsilon: float = Field(default=1e-6, ge=0, description="Added to the standard deviation.")
     uniform_tolerance: float = Field(
-        1e-8, ge=0, description="A group whose rewards spread less than this has no signal: its advantages are 0."
+        default=1e-8,
+        ge=0,
+        description="A group whose rewards spread less than this has no signal: its advantages are 0.",
     )
 
 

@@ -19,9 +19,11 @@ class PackConfig(BaseModel):
 
     model_config = ConfigDict(extra="forbid", frozen=True)
 
-    row_tokens: int = Field(2048, ge=16, description="Token budget of a row.")
-    updates: int = Field(1, ge=1, description="Optimizer steps that one pass over the rollouts is divided into.")
-    seed: int = Field(0, ge=0, description="Seed of the shuffle that deals puzzles to optimizer steps.")
+    row_tokens: int = Field(default=2048, ge=16, description="Token budget of a row.")
+    updates: int = Field(
+        default=1, ge=1, description="Optimizer steps that one pass over the rollouts is divided into."
+    )
+    seed: int = Field(default=0, ge=0, description="Seed of the shuffle that deals puzzles to optimizer steps.")
 
 
 @dataclass(frozen=True)
@@ -96,8 +98,10 @@ def _fit(group: Group, row_tokens: int, facts: PackingFacts) -> Group:
     room = row_tokens - len(group.prompt)
     if room < 1:
         raise BadInputError(
-            "pack.row_tokens", f"{row_tokens}, but a prompt has {len(group.prompt)} tokens",
-            "room for a prompt and a completion", "raise pack.row_tokens",
+            "pack.row_tokens",
+            f"{row_tokens}, but a prompt has {len(group.prompt)} tokens",
+            "room for a prompt and a completion",
+            "raise pack.row_tokens",
         )
     filled = [branch for branch in group.branches if len(branch.tokens)]
     facts.empty_completions += len(group.branches) - len(filled)

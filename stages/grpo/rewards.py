@@ -10,13 +10,17 @@ class RewardConfig(BaseModel):
 
     model_config = ConfigDict(extra="forbid", frozen=True)
 
-    accuracy_weight: float = Field(1.0, ge=0, description="Times the fraction of lettered answers that are right.")
-    exact_weight: float = Field(0.0, ge=0, description="Added when every answer is right.")
+    accuracy_weight: float = Field(
+        default=1.0, ge=0, description="Times the fraction of lettered answers that are right."
+    )
+    exact_weight: float = Field(default=0.0, ge=0, description="Added when every answer is right.")
     truncated: Literal["graded", "zero", "penalty"] = Field(
-        "penalty",
+        default="penalty",
         description="A completion cut at the token limit: graded like any other, worth 0, or graded less the penalty.",
     )
-    truncation_penalty: float = Field(0.5, ge=0, description="Subtracted from a cut completion under `penalty`.")
+    truncation_penalty: float = Field(
+        default=0.5, ge=0, description="Subtracted from a cut completion under `penalty`."
+    )
 
 
 def reward(accuracy: float, exact: bool, truncated: bool, config: RewardConfig) -> float:

@@ -12,9 +12,9 @@ from artifacts.refs import Checkpoint, Ref
 from artifacts.schemas import ROLLOUTS
 from artifacts.slot import Attempt
 from stages.context import StageContext
+from stages.models.chat import ChatTokenizer
 from stages.sampling.client import GroupSamples, Prompt
 from stages.sampling.config import SamplingConfig
-from stages.models.chat import ChatTokenizer
 
 _FLUSH_INTERVAL_S = 0.5
 

@@ -28,7 +28,7 @@ class _TokenStatistics(torch.autograd.Function):
     """Keeps the probabilities of at most one chunk, in the compute dtype; more positions are recomputed in backward."""
 
     @staticmethod
-    def forward(  # noqa: PLR0917 - autograd passes by position
+    def forward(
         ctx: Any, hidden: Tensor, weight: Tensor, targets: Tensor, temperature: float, chunk: int
     ) -> tuple[Tensor, Tensor]:
         count, vocabulary = hidden.shape[0], weight.shape[0]

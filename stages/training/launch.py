@@ -100,8 +100,10 @@ def train_and_publish(
         else:
             with state_attempt.folder(ctx.scratch) as state_folder:
                 result = run(checkpoint_dir, state_folder)
-            state = state_attempt.publish(**target.inputs)
-            if not state.reused:  # else an attempt that was cut short published first, and memory holds another's numbers
+            state = state_attempt.publish({}, **target.inputs)
+            if (
+                not state.reused
+            ):  # else an attempt that was cut short published first, and memory holds another's numbers
                 gang.remember(state.digest)
     facts = {"steps": [step.model_dump() for step in result.steps], "totals": result.totals.model_dump()}
     return Weights(checkpoint_attempt.publish(facts, **target.inputs, state=state), state)

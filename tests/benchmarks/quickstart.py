@@ -17,6 +17,7 @@ from typing import Any
 from rich.console import Console
 from rich.table import Table
 
+MODES, MOMENTS = ("sampled", "greedy"), ("before", "after")
 SEEDS = (101, 102, 103, 104, 105)
 
 
@@ -38,12 +39,8 @@ def accuracy(document: dict[str, Any], when: str, mode: str) -> float:
 
 def row(document: dict[str, Any]) -> dict[str, Any]:
     """The figures of one seed."""
-    figures = {
-        f"{mode}_{when}": accuracy(document, when, mode) for mode in ("sampled", "greedy") for when in ("before", "after")
-    }
-    exact = {
-        f"exact_{when}": 100 * document["test"][when]["sampled"]["exact"]["mean"] for when in ("before", "after")
-    }
+    figures = {f"{mode}_{when}": accuracy(document, when, mode) for mode in ("sampled", "greedy") for when in MOMENTS}
+    exact = {f"exact_{when}": 100 * document["test"][when]["sampled"]["exact"]["mean"] for when in MOMENTS}
     return {
         "seed": document["seed"],
         **figures,
@@ -59,13 +56,14 @@ def row(document: dict[str, Any]) -> dict[str, Any]:
 def show(rows: list[dict[str, Any]], console: Console) -> None:
     """Prints the table and the five curves."""
     table = Table(title="test puzzles, percent of lettered answers right, before and after GRPO", title_justify="left")
-    for name in ("seed", "sampled", "gain", "greedy", "gain", "all right, sampled", "promoted", "wall s"):
+    for name in ("seed", "sampled", "gain", "greedy", "gain", "all right", "promoted", "wall s"):
         table.add_column(name, justify="right")
     for one in rows:
         table.add_row(
             str(one["seed"]), f"{one['sampled_before']:.1f} -> {one['sampled_after']:.1f}", f"{one['gain']:+.1f}",
             f"{one['greedy_before']:.1f} -> {one['greedy_after']:.1f}", f"{one['greedy_gain']:+.1f}",
-            f"{one['exact_before']:.1f} -> {one['exact_after']:.1f}", str(one["promoted_iteration"]), f"{one['wall_s']:.0f}",
+            f"{one['exact_before']:.1f} -> {one['exact_after']:.1f}", str(one["promoted_iteration"]),
+            f"{one['wall_s']:.0f}",
         )  # fmt: skip
     console.print(table)
     for one in rows:

@@ -79,7 +79,9 @@ def children_of_the_run(folder: Path) -> list[str]:
                 environment = (entry / "environ").read_bytes().decode(errors="replace")
             except OSError:
                 continue
-            if str(folder) in environment and any(name in command for name in ("vllm", "stages.training", "prefect", "flows.")):
+            if str(folder) in environment and any(
+                name in command for name in ("vllm", "stages.training", "prefect", "flows.")
+            ):
                 found.append(command)
     return found
 
@@ -108,8 +110,14 @@ def story(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Any]:
     again = run.finish()
     del os.environ["DEERSTALKER_TEST_FOLDER"]
     return {
-        "run": run, "first_shards": first_shards, "left": left, "manifests": (after_first, after_second, after_third),
-        "document": document, "again": again, "again_s": time.monotonic() - started, "last": run.manifests(),
+        "run": run,
+        "first_shards": first_shards,
+        "left": left,
+        "manifests": (after_first, after_second, after_third),
+        "document": document,
+        "again": again,
+        "again_s": time.monotonic() - started,
+        "last": run.manifests(),
     }
 
 
@@ -121,7 +129,9 @@ def test_what_was_published_before_a_kill_is_never_made_again(story: dict[str, A
     first, second, third = story["manifests"]
     assert first and second.keys() > first.keys() and third.keys() > second.keys()
     for earlier, later in ((first, second), (second, third), (third, story["last"])):
-        assert {key: later[key].attempt for key in earlier} == {key: manifest.attempt for key, manifest in earlier.items()}
+        assert {key: later[key].attempt for key in earlier} == {
+            key: manifest.attempt for key, manifest in earlier.items()
+        }
 
 
 def test_only_missing_groups_are_sampled_after_a_kill(story: dict[str, Any]) -> None:
@@ -149,7 +159,9 @@ def test_the_artifacts_fit_together(story: dict[str, Any]) -> None:
         informative = grades.filter(pl.col("reward").max().over("group") > pl.col("reward").min().over("group"))
         trained = rollouts.join(informative, on=["group", "sample"])
         assert int(batch.completion_mask.sum()) == trained["completion_token_ids"].list.len().sum()
-        assert set(rollouts["weights_digest"]) == {Artifact.at(store, f"{key}/rollouts").manifest.identity.inputs["weights"]}
+        assert set(rollouts["weights_digest"]) == {
+            Artifact.at(store, f"{key}/rollouts").manifest.identity.inputs["weights"]
+        }
         steps = Artifact.at(store, f"{key}/checkpoint").manifest.facts["steps"]
         assert [step["step"] for step in steps] == [1, 2]
         # The first step starts from the sampler's own weights: what remains is bf16 rounding.

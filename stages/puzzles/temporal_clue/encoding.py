@@ -70,7 +70,7 @@ class Encoding(Rules):
             self._defined[statement] = self._literal(statement)
         return self._defined[statement]
 
-    def _literal(self, statement: Statement) -> Literal:  # noqa: PLR0911, PLR0912
+    def _literal(self, statement: Statement) -> Literal:
         match statement:
             case At(ref, room, time):
                 return self.located(ref, time)[room]

@@ -202,7 +202,7 @@ class Grammar:
                 yield Found(statement, offsets[atom.start()], offsets[end - 1] + 1)
 
 
-def _built(kind: str, groups: dict[str, str | None]) -> Statement:  # noqa: PLR0911
+def _built(kind: str, groups: dict[str, str | None]) -> Statement:
     ref, second = _ref(groups.get("ref") or "Mr. Boddy"), _ref(groups.get("second") or "Mr. Boddy")
     room, origin, time = (_index(groups.get(name)) for name in ("room", "origin", "time"))
     match kind:

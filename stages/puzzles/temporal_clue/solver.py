@@ -44,7 +44,7 @@ def encode(puzzle: FormalPuzzle) -> Encoding:
     return encoding
 
 
-def answer_literal(encoding: Encoding, question: Question, value: int) -> BooleanLiteral:  # noqa: PLR0911
+def answer_literal(encoding: Encoding, question: Question, value: int) -> BooleanLiteral:
     """The literal that the answer to `question` is the one at index `value` of its answer type."""
     ref = question.ref or Ref("boddy")
     match question.kind:

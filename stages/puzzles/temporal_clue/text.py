@@ -88,7 +88,7 @@ def write_statement(scenario: Scenario, statement: Statement) -> str:
     return sentence[0].upper() + sentence[1:]
 
 
-def _sentence(scenario: Scenario, statement: Statement) -> str:  # noqa: PLR0911, PLR0912
+def _sentence(scenario: Scenario, statement: Statement) -> str:
     rooms = scenario.rooms
     match statement:
         case At(ref, room, time):
@@ -145,7 +145,7 @@ def _negated(scenario: Scenario, inner: Statement) -> str:
     return _sentence(scenario, inner).replace(" was ", " was not ", 1)
 
 
-def write_question(scenario: Scenario, question: Question) -> str:  # noqa: PLR0911
+def write_question(scenario: Scenario, question: Question) -> str:
     """One question as a sentence."""
     ref = question.ref or Ref("boddy")
     match question.kind:
@@ -238,7 +238,7 @@ def formal_digest(puzzle: FormalPuzzle, unread: tuple[str, ...] = ()) -> str:
     return hashlib.sha256(json.dumps(content, sort_keys=True).encode()).hexdigest()
 
 
-def canonical(scenario: Scenario, statement: Statement) -> Statement:  # noqa: PLR0911
+def canonical(scenario: Scenario, statement: Statement) -> Statement:
     """The one form of statements that say the same with their sides exchanged or with two negations."""
     match statement:
         case SameRoom(first, second, time) if write_ref(scenario, second) < write_ref(scenario, first):

@@ -156,7 +156,7 @@ class Worlds:
             found |= relation(piece) if bears is None else bears & relation(piece)
         return found
 
-    def holds(self, statement: Statement) -> Bools:  # noqa: PLR0911, PLR0912
+    def holds(self, statement: Statement) -> Bools:
         """Where `statement` is true, bool [N]."""
         rooms = self.rooms
         match statement:
@@ -237,7 +237,7 @@ def bearer(shape: Shape, world: World, ref: Ref) -> int:
             return world.motives.index(ref.index)
 
 
-def answer(shape: Shape, world: World, question: Question) -> int:  # noqa: PLR0911
+def answer(shape: Shape, world: World, question: Question) -> int:
     """Index of the answer to `question` in `world`, within the list that its answer type names."""
     ref = question.ref or Ref("boddy")
     match question.kind:

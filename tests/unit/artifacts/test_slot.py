@@ -36,8 +36,16 @@ def slot(store: Store) -> Slot[Grades]:
 
 def grades_table(reward: float = 0.5, accuracy: float = 0.5) -> pl.DataFrame:
     row = {
-        "puzzle_id": "p", "group": 0, "sample": 0, "accuracy": accuracy, "exact": False, "truncated": False,
-        "reward": reward, "advantage": 0.0, "answers": "{}", "grader": "strict",
+        "puzzle_id": "p",
+        "group": 0,
+        "sample": 0,
+        "accuracy": accuracy,
+        "exact": False,
+        "truncated": False,
+        "reward": reward,
+        "advantage": 0.0,
+        "answers": "{}",
+        "grader": "strict",
     }
     return pl.DataFrame([row], schema={name: column.dtype.type for name, column in GRADES.columns.items()})
 
@@ -81,7 +89,10 @@ def test_identity_follows_config_and_inputs_and_nothing_else() -> None:
     first, second = Ref[Puzzles]("Puzzles", "a", "0" * 64), Ref[Puzzles]("Puzzles", "b", "0" * 64)
     other = Ref[Puzzles]("Puzzles", "a", "1" * 64)
     assert identity(puzzles=first).digest == identity(puzzles=second).digest  # an address is not content
-    assert len({identity().digest, identity(4).digest, identity(puzzles=first).digest, identity(puzzles=other).digest}) == 4
+    assert (
+        len({identity().digest, identity(4).digest, identity(puzzles=first).digest, identity(puzzles=other).digest})
+        == 4
+    )
     # SHA-256 of {"config":{"size":3},"inputs":{},"revision":1,"stage":"grade"}, from the command line's sha256sum
     assert identity().digest == "cfa3ba20324d7e698a0b77a4c2fe594e47b99bd1d13b5080f674b92061ac3028"
 
@@ -111,9 +122,9 @@ def test_a_damaged_file_is_named(store: Store, slot: Slot[Grades], damage: str) 
         path.unlink()
     else:
         path.write_bytes(data[:-10] if damage == "truncate" else data[:50] + bytes([data[50] ^ 1]) + data[51:])
-    with pytest.raises(IntegrityError, match="grades.parquet"):
+    with pytest.raises(IntegrityError, match=r"grades\.parquet"):
         Artifact.open(store, ref).read_tables(GRADES)
-    with pytest.raises(IntegrityError, match="grades.parquet"):
+    with pytest.raises(IntegrityError, match=r"grades\.parquet"):
         Artifact.open(store, ref).local_folder(path.parent)
 
 

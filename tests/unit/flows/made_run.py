@@ -55,10 +55,13 @@ class _Maker:
                 "model": {"source": "scratch"},
                 "puzzles": {
                     "puzzle": REDUCED,
-                    "train": 24, "val": 8, "test": 12,
+                    "train": 24,
+                    "val": 8,
+                    "test": 12,
                 },
                 "sample": {"puzzles_per_iteration": 6, "sampling": {"samples_per_prompt": 4}},
-                "evaluate": {"puzzles": 8}, "final": {"puzzles": 12},
+                "evaluate": {"puzzles": 8},
+                "final": {"puzzles": 12},
             },
             "made",
         )
@@ -89,8 +92,14 @@ class _Maker:
         self, recipe: Recipe, weights: Ref[Checkpoint], report: Ref[Report], before: Ref[Decision] | None, n: int
     ) -> Ref[Decision]:
         return promote(
-            recipe.promote, weights, report, before,
-            iteration=n, pointer=self.layout.promoted, out=self._at(n, "decision", Decision), ctx=self.ctx,
+            recipe.promote,
+            weights,
+            report,
+            before,
+            iteration=n,
+            pointer=self.layout.promoted,
+            out=self._at(n, "decision", Decision),
+            ctx=self.ctx,
         )
 
     def _answers(self, puzzle: Puzzle, skill: float) -> str:
@@ -107,10 +116,18 @@ class _Maker:
                 tokens = list(text.encode()[:64])
                 rows.append(
                     {
-                        "puzzle_id": puzzle_id, "group": group, "sample": sample, "prompt_token_ids": [1, 2, 3],
-                        "completion_token_ids": tokens, "sampler_logprobs": [-0.5] * len(tokens), "text": text,
-                        "finish_reason": "length" if sample == 3 and group == 0 else "stop", "sampling": "{}",
-                        "weights_digest": weights.digest, "engine": "made", "group_s": 1.0,
+                        "puzzle_id": puzzle_id,
+                        "group": group,
+                        "sample": sample,
+                        "prompt_token_ids": [1, 2, 3],
+                        "completion_token_ids": tokens,
+                        "sampler_logprobs": [-0.5] * len(tokens),
+                        "text": text,
+                        "finish_reason": "length" if sample == 3 and group == 0 else "stop",
+                        "sampling": "{}",
+                        "weights_digest": weights.digest,
+                        "engine": "made",
+                        "group_s": 1.0,
                     }
                 )
         attempt = self._at(n, "rollouts", Rollouts).attempt(Identity.of("sample", 1, {"n": n}, weights=weights))
@@ -121,10 +138,23 @@ class _Maker:
         attempt = self._slot(key, Checkpoint).attempt(Identity.of("finetune", 1, {"n": n}))
         attempt.write_bytes("config.json", json.dumps({"n": n}).encode())
         step = {
-            "step": 1, "of": 1, "loss": 0.1, "policy_loss": 0.1, "entropy": 1.2 - skill, "grad_norm": 0.5,
-            "learning_rate": 1e-4 / max(n, 1), "ratio_mean": 1.0, "ratio_max": 1.1, "clip_low_fraction": 0.01,
-            "clip_high_fraction": 0.02, "sampler_gap_mean": 0.012, "sampler_gap_max": 0.1, "tokens": 100,
-            "loss_tokens": 60, "seconds": 1.0, "tokens_per_s": 100.0,
+            "step": 1,
+            "of": 1,
+            "loss": 0.1,
+            "policy_loss": 0.1,
+            "entropy": 1.2 - skill,
+            "grad_norm": 0.5,
+            "learning_rate": 1e-4 / max(n, 1),
+            "ratio_mean": 1.0,
+            "ratio_max": 1.1,
+            "clip_low_fraction": 0.01,
+            "clip_high_fraction": 0.02,
+            "sampler_gap_mean": 0.012,
+            "sampler_gap_max": 0.1,
+            "tokens": 100,
+            "loss_tokens": 60,
+            "seconds": 1.0,
+            "tokens_per_s": 100.0,
         }
         return attempt.publish({"steps": [step] if n else []})
 
@@ -142,9 +172,15 @@ class _Maker:
                     answers = {letter: asdict(answer) for letter, answer in graded.answers.items()}
                     rows.append(
                         {
-                            "puzzle_id": puzzle_id, "mode": mode, "sample": sample, "accuracy": graded.accuracy,
-                            "exact": graded.exact, "finish_reason": "stop", "completion_tokens": len(text),
-                            "text": text, "answers": json.dumps(answers),
+                            "puzzle_id": puzzle_id,
+                            "mode": mode,
+                            "sample": sample,
+                            "accuracy": graded.accuracy,
+                            "exact": graded.exact,
+                            "finish_reason": "stop",
+                            "completion_tokens": len(text),
+                            "text": text,
+                            "answers": json.dumps(answers),
                         }
                     )
         results = pl.DataFrame(rows, schema=_dtypes(RESULTS))

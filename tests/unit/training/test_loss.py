@@ -35,9 +35,7 @@ def clipped(ratio: float, advantage: float, weight: float = 1.0) -> tuple[float,
         (1.0, -0.5, 0.5, 0.5, False, False),
     ],
 )
-def test_clip_is_one_sided(  # noqa: PLR0917
-    ratio: float, advantage: float, loss: float, gradient: float, low: bool, high: bool
-) -> None:
+def test_clip_is_one_sided(ratio: float, advantage: float, loss: float, gradient: float, low: bool, high: bool) -> None:
     found = clipped(ratio, advantage)
     assert found[:2] == pytest.approx((loss, gradient), abs=1e-6)
     assert found[2:] == (low, high)
