@@ -86,6 +86,7 @@ def find_packaged_file(package: str, file: str) -> Path:
 
 def _convert(*arguments: str, network: bool = False) -> None:
     environment = {**os.environ, **_QUIET, **({} if network else _NETWORK_OFF)}
+    environment.pop("PYTHONDONTWRITEBYTECODE", None)  # without its bytecode, importing torch takes minutes
     command = [sys.executable, "-m", "stages.models.convert", *arguments]
     done = subprocess.run(command, env=environment, capture_output=True, text=True, errors="replace", check=False)
     if done.returncode:

@@ -92,6 +92,7 @@ class Gang:
             "TOKENIZERS_PARALLELISM": "false",
             "TORCH_CPP_LOG_LEVEL": "ERROR",
         }
+        environment.pop("PYTHONDONTWRITEBYTECODE", None)  # each start would compile torch anew
         with (spool.folder / "log.txt").open("wb") as log:
             self._agent = subprocess.Popen(
                 command,
