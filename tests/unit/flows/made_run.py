@@ -41,10 +41,15 @@ def make_run(store: Store, scratch: Path, run: str = "made", iterations: int = 4
     return maker.layout
 
 
+def make_context(store: Store, scratch: Path) -> StageContext:
+    """What stages are handed that need neither engine nor trainer."""
+    return StageContext(store, scratch, Profile(workers=1), lambda *_: None, logging.getLogger("made"))
+
+
 class _Maker:
     def __init__(self, store: Store, scratch: Path, layout: RunLayout, chance: random.Random) -> None:
         self.store, self.layout, self.chance = store, layout, chance
-        self.ctx = StageContext(store, scratch, Profile(workers=1), lambda *_: None, logging.getLogger("made"))
+        self.ctx = make_context(store, scratch)
 
     def make(self, iterations: int) -> None:
         recipe = validate(

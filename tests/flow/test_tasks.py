@@ -1,0 +1,109 @@
+"""Stages as Prefect tasks: what Prefect shows is what the store holds, and only transient failures are retried."""
+
+import logging
+import time
+from collections.abc import Iterator
+from pathlib import Path
+from uuid import UUID
+
+import pytest
+from prefect import flow
+from prefect.client.orchestration import get_client
+from prefect.client.schemas.filters import TaskRunFilter, TaskRunFilterFlowRunId
+from prefect.runtime import flow_run
+from prefect.settings import PREFECT_FLOWS_HEARTBEAT_FREQUENCY, PREFECT_LOCAL_STORAGE_PATH, temporary_settings
+from prefect.testing.utilities import prefect_test_harness
+
+from artifacts.errors import BadInputError, TransientError
+from artifacts.reading import Artifact
+from artifacts.refs import Puzzles, Ref
+from artifacts.schemas import PUZZLES
+from artifacts.slot import Slot
+from artifacts.store import Store
+from flows.tasks import run_as_task
+from stages.context import Profile, StageContext
+from stages.prepare import PrepareConfig, prepare
+
+SMALL = PrepareConfig(train=4, val=2, test=2)
+
+
+@pytest.fixture(scope="module")
+def _prefect(tmp_path_factory: pytest.TempPathFactory) -> Iterator[None]:
+    results = tmp_path_factory.mktemp("results")
+    with (
+        prefect_test_harness(server_startup_timeout=120),
+        temporary_settings({PREFECT_LOCAL_STORAGE_PATH: results, PREFECT_FLOWS_HEARTBEAT_FREQUENCY: None}),
+    ):
+        yield
+
+
+@pytest.fixture
+def ctx(tmp_path: Path) -> StageContext:
+    (tmp_path / "scratch").mkdir()
+    store = Store.open(str(tmp_path / "store"))
+    profile = Profile(retries=2, retry_delay_s=0.0)
+    return StageContext(store, tmp_path / "scratch", profile, lambda *_: None, logging.getLogger("test"))
+
+
+def states_of(run_id: str, count: int) -> dict[str, str]:
+    """State names of a flow run's tasks, by the task run's name; Prefect records them a little later."""
+    chosen = TaskRunFilter(flow_run_id=TaskRunFilterFlowRunId(any_=[UUID(run_id)]))
+    deadline = time.monotonic() + 20
+    with get_client(sync_client=True) as client:
+        while True:
+            runs = client.read_task_runs(task_run_filter=chosen)
+            states = {run.name: run.state.name for run in runs if run.state and run.state.is_final()}
+            if len(states) == count or time.monotonic() > deadline:
+                return states
+            time.sleep(0.1)
+
+
+@pytest.mark.usefixtures("_prefect")
+def test_a_stage_found_in_the_store_is_shown_as_cached(ctx: StageContext) -> None:
+    slot = Slot(ctx.store, "puzzles/set", Puzzles)
+
+    @flow
+    def twice() -> tuple[str, Ref[Puzzles], Ref[Puzzles]]:
+        first = run_as_task(prepare, SMALL, run_name="prepare-first", ctx=ctx, out=slot)
+        second = run_as_task(prepare, SMALL, run_name="prepare-second", ctx=ctx, out=slot)
+        return str(flow_run.id), first, second
+
+    run_id, first, second = twice()
+    assert states_of(run_id, 2) == {"prepare-first": "Completed", "prepare-second": "Cached"}
+    assert first == second
+    splits = [
+        Artifact.open(ctx.store, first).read_table(f"{name}.parquet", PUZZLES) for name in ("train", "val", "test")
+    ]
+    assert [len(split) for split in splits] == [4, 2, 2]
+    assert len({digest for split in splits for digest in split["digest"]}) == 8
+
+
+@pytest.mark.usefixtures("_prefect")
+@pytest.mark.parametrize(("error", "attempts"), [(TransientError, 3), (BadInputError, 1)])
+def test_only_transient_failures_are_retried(ctx: StageContext, error: type[Exception], attempts: int) -> None:
+    calls: list[int] = []
+
+    def failing(config: PrepareConfig, *, ctx: StageContext) -> Ref[Puzzles]:
+        """Fails every time."""
+        calls.append(config.train)
+        raise error("somewhere", "trouble")
+
+    @flow
+    def once() -> None:
+        run_as_task(failing, SMALL, run_name="failing", ctx=ctx)
+
+    with pytest.raises(error, match="somewhere: trouble"):
+        once()
+    assert len(calls) == attempts
+
+
+@pytest.mark.usefixtures("_prefect")
+def test_the_same_code_runs_without_prefect(ctx: StageContext) -> None:
+    plain = prepare(SMALL, out=Slot(ctx.store, "plain", Puzzles), ctx=ctx)
+
+    @flow
+    def decorated() -> Ref[Puzzles]:
+        slot = Slot(ctx.store, "decorated", Puzzles)
+        return run_as_task(prepare, SMALL, run_name="prepare", ctx=ctx, out=slot)
+
+    assert decorated().digest == plain.digest

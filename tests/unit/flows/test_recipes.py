@@ -1,0 +1,79 @@
+"""Recipes and profiles: all of ours load; what is wrong in one is named with its key."""
+
+import subprocess
+import sys
+from importlib.resources import files
+from pathlib import Path
+
+import pytest
+
+from artifacts.errors import BadInputError, IdentityMismatchError
+from artifacts.layout import RunLayout
+from artifacts.store import Store
+from flows.recipes import Recipe, load_profile, load_recipe, recipe_names
+from flows.session import freeze_recipe
+from stages.models.scratch import ScratchModel
+
+
+@pytest.mark.parametrize("name", recipe_names())
+def test_our_recipes_load_and_survive_freezing(name: str) -> None:
+    recipe = load_recipe(name)
+    assert Recipe.model_validate(recipe.model_dump(mode="json")) == recipe
+
+
+def test_our_profiles_load() -> None:
+    for entry in files("deployments").joinpath("profiles").iterdir():
+        load_profile(entry.name.removesuffix(".toml"))
+
+
+@pytest.mark.parametrize(
+    ("override", "message"),
+    [
+        ("finetune.lr=1e-3", r"finetune\.lr: Extra inputs are not permitted"),
+        ("finetune.learning_rate=0", r"finetune\.learning_rate: Input should be greater than 0 \(found 0\)"),
+        ("grade.grader=lenient", r"grade\.grader: Input should be 'strict' or 'published'"),
+        ("sample.puzzles_per_iteration=100000", r"sample\.puzzles_per_iteration is 100000, more than puzzles\.train"),
+        ("model.source=cloud", "model"),
+        ("iterations.first=1", "iterations is a value"),
+        ("nonsense", "no key=value"),
+    ],
+)
+def test_a_wrong_setting_is_named(override: str, message: str) -> None:
+    with pytest.raises(BadInputError, match=message):
+        load_recipe("quickstart", [override])
+
+
+def test_an_unknown_recipe_lists_the_known_ones() -> None:
+    with pytest.raises(BadInputError, match="quickstart, smollm2"):
+        load_recipe("quikstart")
+
+
+@pytest.mark.parametrize(("content", "message"), [(b"iterations = ", "not TOML"), (b"\xff\xfe", "not TOML")])
+def test_a_broken_file_is_named(tmp_path: Path, content: bytes, message: str) -> None:
+    path = tmp_path / "broken.toml"
+    path.write_bytes(content)
+    with pytest.raises(BadInputError, match=message):
+        load_recipe(str(path))
+
+
+def test_the_seed_reaches_every_section_that_names_none() -> None:
+    recipe = load_recipe("quickstart", ["seed=7", "pack.seed=1"])
+    assert isinstance(recipe.model, ScratchModel)
+    assert recipe.warm_start is not None
+    seeds = (recipe.model.seed, recipe.puzzles.seed, recipe.warm_start.seed, recipe.sample.seed, recipe.pack.seed)
+    assert seeds == (7, 7, 7, 7, 1)
+
+
+def test_a_run_name_belongs_to_one_recipe(tmp_path: Path) -> None:
+    store, layout = Store.open(str(tmp_path)), RunLayout("mine")
+    freeze_recipe(store, layout, load_recipe("quickstart"))
+    freeze_recipe(store, layout, load_recipe("quickstart"))
+    with pytest.raises(IdentityMismatchError, match=r"seed: 0 -> 5.*choose another --run name"):
+        freeze_recipe(store, layout, load_recipe("quickstart", ["seed=5"]))
+
+
+def test_starting_a_flow_loads_neither_torch_nor_an_engine() -> None:
+    heavy = "{'torch', 'torchtune', 'transformers', 'vllm'}"
+    code = f"import sys, flows.train; sys.exit(', '.join({heavy} & sys.modules.keys()) or None)"
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stderr
