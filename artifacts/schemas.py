@@ -1,5 +1,8 @@
 """Schemas of every table: strict, checked on writing and on reading."""
 
+from collections.abc import Mapping, Sequence
+from typing import Any
+
 import pandera.polars as pa
 import polars as pl
 from pandera.errors import SchemaError, SchemaErrors
@@ -89,6 +92,11 @@ RESULTS = TableSchema(
     ordered=True,
     name="results",
 )
+
+
+def as_table(rows: Sequence[Mapping[str, Any]], schema: TableSchema) -> pl.DataFrame:
+    """Rows as a table with the schema's columns and types, in its order; not yet validated."""
+    return pl.DataFrame(rows, schema={name: column.dtype.type for name, column in schema.columns.items()})
 
 
 def validated(frame: pl.DataFrame, schema: TableSchema, where: str) -> pl.DataFrame:

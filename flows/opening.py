@@ -1,5 +1,6 @@
 """Opening a run: store, recipe, profile and child processes, from the parameters a person gives."""
 
+import shutil
 import tempfile
 from collections.abc import Generator
 from contextlib import contextmanager
@@ -8,6 +9,7 @@ from pathlib import Path
 from prefect.logging import get_run_logger
 from pydantic import BaseModel, ConfigDict, Field
 
+from artifacts.errors import DeerstalkerError
 from artifacts.layout import RunLayout
 from artifacts.store import Store
 from flows.live import current_view
@@ -55,8 +57,21 @@ def opened(request: RunRequest) -> Generator[Session]:
 def opened_stages(store: Store, profile: Profile) -> Generator[Stages]:
     """Makes what stages need inside a flow, and closes the child processes at the end, whatever happens."""
     live = current_view()
-    with (
-        tempfile.TemporaryDirectory(prefix="deerstalker-") as scratch,
-        StageContext(store, Path(scratch), profile, live.progress, get_run_logger()) as ctx,
-    ):
-        yield Stages(ctx, live)
+    scratch = Path(tempfile.mkdtemp(prefix="deerstalker-"))
+    try:
+        with StageContext(store, scratch, profile, live.progress, get_run_logger()) as ctx:
+            yield Stages(ctx, live)
+    except DeerstalkerError:
+        _remove_all_but_logs(scratch)
+        raise
+    except BaseException:
+        shutil.rmtree(scratch, ignore_errors=True)
+        raise
+    shutil.rmtree(scratch)
+
+
+def _remove_all_but_logs(folder: Path) -> None:
+    """Errors name the logs of the engine and the trainer; everything else in a scratch folder can be made again."""
+    for path in folder.rglob("*"):
+        if path.suffix not in {".log", ".txt"} and not path.is_dir():
+            path.unlink(missing_ok=True)

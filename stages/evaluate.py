@@ -13,7 +13,7 @@ from artifacts.errors import BadInputError
 from artifacts.identity import Identity
 from artifacts.reading import Artifact
 from artifacts.refs import Checkpoint, Puzzles, Ref, Report
-from artifacts.schemas import PUZZLES, RESULTS, ROLLOUTS
+from artifacts.schemas import PUZZLES, RESULTS, ROLLOUTS, as_table
 from artifacts.slot import Attempt, Slot
 from stages.context import StageContext
 from stages.puzzles.puzzle import Grader, Puzzle
@@ -106,7 +106,7 @@ def _results(
                 "text": row["text"],
             }
         )
-    return _results_table(rows)
+    return as_table(rows, RESULTS)
 
 
 def regrade(results: pl.DataFrame, puzzles: pl.DataFrame, grader: Grader) -> pl.DataFrame:
@@ -117,17 +117,13 @@ def regrade(results: pl.DataFrame, puzzles: pl.DataFrame, grader: Grader) -> pl.
         puzzles: Table of the puzzles that they answer.
     """
     known = puzzles_by_id(puzzles)
-    return _results_table([{**row, **_graded(row, known, grader)} for row in results.iter_rows(named=True)])
+    return as_table([{**row, **_graded(row, known, grader)} for row in results.iter_rows(named=True)], RESULTS)
 
 
 def _graded(row: dict[str, Any], known: Mapping[str, Puzzle], grader: Grader) -> dict[str, Any]:
     graded = graded_text(row["text"], row["puzzle_id"], known, grader)
     answers = {letter: asdict(answer) for letter, answer in graded.answers.items()}
     return {"accuracy": graded.accuracy, "exact": graded.exact, "answers": json.dumps(answers)}
-
-
-def _results_table(rows: list[dict[str, Any]]) -> pl.DataFrame:
-    return pl.DataFrame(rows, schema={name: column.dtype.type for name, column in RESULTS.columns.items()})
 
 
 def totals(results: pl.DataFrame) -> dict[str, Any]:

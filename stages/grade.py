@@ -12,7 +12,7 @@ from pydantic import BaseModel, ConfigDict, Field
 from artifacts.identity import Identity
 from artifacts.reading import Artifact
 from artifacts.refs import Grades, Puzzles, Ref, Rollouts
-from artifacts.schemas import GRADES, PUZZLES, ROLLOUTS
+from artifacts.schemas import GRADES, PUZZLES, ROLLOUTS, as_table
 from artifacts.slot import Slot
 from stages.context import StageContext
 from stages.grpo.advantages import AdvantageConfig, group_advantages
@@ -71,11 +71,10 @@ def grade(
 
 
 def _with_advantages(rows: Sequence[dict[str, Any]], config: AdvantageConfig) -> pl.DataFrame:
-    dtypes = {name: column.dtype.type for name, column in GRADES.columns.items() if name != "advantage"}
-    frame = pl.DataFrame(rows, schema=dtypes)
+    frame = as_table(rows, GRADES)
     groups = frame.partition_by("group", maintain_order=True)
     advantages = [group_advantages(group["reward"].to_numpy(), config) for group in groups]
-    return frame.with_columns(pl.Series("advantage", np.concatenate(advantages))).select(list(GRADES.columns))
+    return frame.with_columns(pl.Series("advantage", np.concatenate(advantages)))
 
 
 def summary(grades: pl.DataFrame, rollouts: pl.DataFrame) -> dict[str, float]:

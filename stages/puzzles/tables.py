@@ -7,7 +7,7 @@ from typing import Literal
 import polars as pl
 
 from artifacts.errors import IntegrityError
-from artifacts.schemas import PUZZLES
+from artifacts.schemas import PUZZLES, as_table
 from stages.puzzles.answers import write_answer
 from stages.puzzles.grading import Graded, grade
 from stages.puzzles.puzzle import Puzzle
@@ -28,7 +28,7 @@ def to_table(puzzles: Sequence[Puzzle]) -> pl.DataFrame:
         }
         for puzzle in puzzles
     ]
-    return pl.DataFrame(rows, schema={name: column.dtype.type for name, column in PUZZLES.columns.items()})
+    return as_table(rows, PUZZLES)
 
 
 def from_table(table: pl.DataFrame) -> list[Puzzle]:
@@ -47,7 +47,7 @@ def puzzles_by_id(table: pl.DataFrame) -> dict[str, Puzzle]:
 def graded_text(
     text: str, puzzle_id: str, known: Mapping[str, Puzzle], grader: Literal["strict", "published"]
 ) -> Graded:
-    """Grades one completion of a puzzle of a puzzle of the table.
+    """Grades one completion of a known puzzle.
 
     Raises:
         IntegrityError: The puzzle is not among the known ones.

@@ -9,7 +9,7 @@ import polars as pl
 
 from artifacts.reading import Artifact
 from artifacts.refs import Checkpoint, Ref
-from artifacts.schemas import ROLLOUTS
+from artifacts.schemas import ROLLOUTS, as_table
 from artifacts.slot import Attempt
 from stages.context import StageContext
 from stages.models.chat import ChatTokenizer
@@ -120,7 +120,6 @@ class _Shards:
     def flush(self) -> None:
         with self._lock:
             if self._rows:
-                schema = {name: column.dtype.type for name, column in ROLLOUTS.columns.items()}
-                self.attempt.write_shard(self.stem, pl.DataFrame(self._rows, schema=schema), ROLLOUTS)
+                self.attempt.write_shard(self.stem, as_table(self._rows, ROLLOUTS), ROLLOUTS)
             self._rows = []
             self._flushed_at = time.monotonic()

@@ -11,7 +11,7 @@ from artifacts.errors import BadInputError, IdentityMismatchError, IntegrityErro
 from artifacts.identity import Identity
 from artifacts.reading import Artifact
 from artifacts.refs import Grades, Puzzles, Ref
-from artifacts.schemas import GRADES
+from artifacts.schemas import GRADES, as_table
 from artifacts.slot import Slot
 from artifacts.store import Store
 
@@ -47,7 +47,7 @@ def grades_table(reward: float = 0.5, accuracy: float = 0.5) -> pl.DataFrame:
         "answers": "{}",
         "grader": "strict",
     }
-    return pl.DataFrame([row], schema={name: column.dtype.type for name, column in GRADES.columns.items()})
+    return as_table([row], GRADES)
 
 
 def publish(slot: Slot[Grades], reward: float = 0.5, size: int = 3) -> Ref[Grades]:

@@ -11,13 +11,11 @@ from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
-import polars as pl
-
 from artifacts.identity import Identity
 from artifacts.layout import RunLayout, shared_key
 from artifacts.reading import Artifact
 from artifacts.refs import Batch, Checkpoint, Decision, Grades, Puzzles, Ref, Report, Rollouts
-from artifacts.schemas import PUZZLES, RESULTS, ROLLOUTS
+from artifacts.schemas import PUZZLES, RESULTS, ROLLOUTS, as_table
 from artifacts.slot import Slot
 from artifacts.store import Store
 from flows.recipes import Recipe, validate
@@ -136,7 +134,7 @@ class _Maker:
                     }
                 )
         attempt = self._at(n, "rollouts", Rollouts).attempt(Identity.of("sample", 1, {"n": n}, weights=weights))
-        attempt.write_shard("rollouts", pl.DataFrame(rows, schema=_dtypes(ROLLOUTS)), ROLLOUTS)
+        attempt.write_shard("rollouts", as_table(rows, ROLLOUTS), ROLLOUTS)
         return attempt.publish({"tokens_per_s": 300.0 + n}, weights=weights, puzzles=puzzles)
 
     def _checkpoint(self, key: str, n: int, skill: float) -> Ref[Checkpoint]:
@@ -188,12 +186,8 @@ class _Maker:
                             "answers": json.dumps(answers),
                         }
                     )
-        results = pl.DataFrame(rows, schema=_dtypes(RESULTS))
+        results = as_table(rows, RESULTS)
         attempt = self._slot(key, Report).attempt(Identity.of("evaluate", 1, {"key": key}, weights=weights))
         attempt.write_table("results.parquet", results, RESULTS)
         facts = {"puzzles": len(table), "split": split, "grader": "strict", **totals(results)}
         return attempt.publish(facts, weights=weights, puzzles=puzzles)
-
-
-def _dtypes(schema: Any) -> dict[str, Any]:
-    return {name: column.dtype.type for name, column in schema.columns.items()}
