@@ -56,7 +56,7 @@ class Recipe(BaseModel):
         return {**data, **{name: {**seed, **data.get(name, {})} for name in seeded}}
 
     @model_validator(mode="after")
-    def _sizes_agree(self) -> Self:
+    def _sections_agree(self) -> Self:
         for found, name, bound, what in (
             (self.sample.puzzles_per_iteration, "sample.puzzles_per_iteration", self.puzzles.train, "puzzles.train"),
             (self.evaluate.puzzles, "evaluate.puzzles", self.puzzles.val, "puzzles.val"),
@@ -65,6 +65,9 @@ class Recipe(BaseModel):
         ):
             if found > bound:
                 raise ValueError(f"{name} is {found}, more than {what} ({bound})")
+        sampled, trained = self.sample.sampling.temperature, self.finetune.loss.temperature
+        if sampled != trained:
+            raise ValueError(f"finetune.loss.temperature is {trained}, but sample.sampling.temperature is {sampled}")
         return self
 
 

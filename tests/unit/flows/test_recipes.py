@@ -33,6 +33,7 @@ def test_our_profiles_load() -> None:
         ("finetune.learning_rate=0", r"finetune\.learning_rate: Input should be greater than 0 \(found 0\)"),
         ("grade.grader=lenient", r"grade\.grader: Input should be 'strict' or 'published'"),
         ("sample.puzzles_per_iteration=100000", r"sample\.puzzles_per_iteration is 100000, more than puzzles\.train"),
+        ("sample.sampling.temperature=0.7", r"finetune\.loss\.temperature is 1\.0, but .* is 0\.7"),
         ("model.source=cloud", "model"),
         ("iterations.first=1", "iterations is a value"),
         ("nonsense", "no key=value"),
