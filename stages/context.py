@@ -5,10 +5,12 @@ from collections.abc import Callable, Mapping
 from functools import cached_property
 from pathlib import Path
 from types import TracebackType
-from typing import Self
+from typing import Any, Self
 
 from pydantic import BaseModel, ConfigDict, Field
 
+from artifacts.reading import Artifact
+from artifacts.refs import Ref
 from artifacts.store import Store
 from stages.sampling.config import EngineHardware
 from stages.sampling.engine import Engine
@@ -64,6 +66,10 @@ class StageContext:
     def gang(self) -> Gang:
         """The trainer processes; children from the first job on."""
         return Gang(self.profile.trainer, self.scratch / "gang")
+
+    def local_folder(self, ref: Ref[Any]) -> Path:
+        """A local folder with an artifact's files, each verified (see `artifacts.reading.Artifact.local_folder`)."""
+        return Artifact.open(self.store, ref).local_folder(self.downloads)
 
     def close(self) -> None:
         """Ends the child processes that were started."""

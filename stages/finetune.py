@@ -6,7 +6,6 @@ from typing import Literal
 from pydantic import BaseModel, ConfigDict, Field
 
 from artifacts.identity import Identity
-from artifacts.reading import Artifact
 from artifacts.refs import Batch, Checkpoint, Ref, TrainingState
 from artifacts.slot import Slot
 from artifacts.tensors import BATCH_FILE, PackedBatch
@@ -73,7 +72,7 @@ def finetune(
     )
     if found := target.found():
         return found
-    folder = Artifact.open(ctx.store, batch).local_folder(ctx.downloads)
+    folder = ctx.local_folder(batch)
     packed = PackedBatch.from_bytes((folder / BATCH_FILE).read_bytes(), batch.key)
     if packed.minibatches == 0:
         return carry_over(weights, target, ctx)

@@ -68,7 +68,7 @@ def warm_start(
             "raise puzzles.train or lower warm_start.steps",
         )
     chosen = train[random.Random(config.seed).sample(range(len(train)), wanted)]
-    folder = Artifact.open(ctx.store, weights).local_folder(ctx.downloads)
+    folder = ctx.local_folder(weights)
     ctx.engine.prestart(folder, weights.digest)  # whatever comes next samples from a model of this shape
     tokenizer = ChatTokenizer(folder)
     batch, _ = pack_groups(

@@ -7,7 +7,6 @@ from typing import Any
 
 import polars as pl
 
-from artifacts.reading import Artifact
 from artifacts.refs import Checkpoint, Ref
 from artifacts.schemas import ROLLOUTS, as_table
 from artifacts.slot import Attempt
@@ -41,7 +40,7 @@ def collect(
     """
     kept = attempt.adopt_shards(stem, ROLLOUTS)
     done = set(kept["puzzle_id"].to_list()) if kept is not None else set[str]()
-    folder = Artifact.open(ctx.store, weights).local_folder(ctx.downloads)
+    folder = ctx.local_folder(weights)
     tokenizer = ChatTokenizer(folder)
     groups = {puzzle_id: index for index, puzzle_id in enumerate(puzzles["puzzle_id"])}
     missing = puzzles.filter(~pl.col("puzzle_id").is_in(list(done)))

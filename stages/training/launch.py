@@ -8,7 +8,6 @@ from pathlib import Path
 from typing import Any
 
 from artifacts.identity import Identity
-from artifacts.reading import Artifact
 from artifacts.refs import Checkpoint, Ref, TrainingState
 from artifacts.slot import Attempt, Slot
 from stages.context import StageContext
@@ -68,7 +67,7 @@ def train_and_publish(
     warm = weights.state is not None and gang.holding == weights.state.digest
     state_dir = None
     if weights.state is not None and not warm:
-        state_dir = Artifact.open(ctx.store, weights.state).local_folder(ctx.downloads)
+        state_dir = ctx.local_folder(weights.state)
     checkpoint_attempt = target.checkpoint.attempt(target.identity)
     state_attempt = target.state.attempt(target.identity) if target.state else None
 
@@ -79,7 +78,7 @@ def train_and_publish(
 
     def run(checkpoint_dir: Path, out_state_dir: Path | None) -> TrainResult:
         job = TrainJob(
-            checkpoint_dir=Artifact.open(ctx.store, weights.checkpoint).local_folder(ctx.downloads),
+            checkpoint_dir=ctx.local_folder(weights.checkpoint),
             state_dir=state_dir,
             warm=warm,
             batch_file=batch_file,
@@ -122,5 +121,5 @@ def _copy(
     source: Ref[Any], attempt: Attempt[Any], inputs: Mapping[str, Ref[Any] | None], ctx: StageContext
 ) -> Ref[Any]:
     with attempt.folder(ctx.scratch) as folder:
-        shutil.copytree(Artifact.open(ctx.store, source).local_folder(ctx.downloads), folder, dirs_exist_ok=True)
+        shutil.copytree(ctx.local_folder(source), folder, dirs_exist_ok=True)
     return attempt.publish({"steps": [], "unchanged": True}, **inputs)
