@@ -20,7 +20,7 @@ from stages.training.gang import Gang
 from stages.training.job import LossConfig, TrainHardware, TrainJob
 from tests.unit.training.trees import save_model, tree_batch
 
-ONE = TrainHardware(compute_dtype="fp32", threads=1, no_progress_limit_s=3.0)
+ONE = TrainHardware(compute_dtype="fp32", threads=1, no_progress_limit_s=10.0)
 TWO = TrainHardware(compute_dtype="fp32", threads=1, processes=2, micro_batch_tokens=30)
 
 
@@ -92,7 +92,7 @@ def test_bad_input_is_told_and_the_gang_forgets(folder: Path, gang: Gang) -> Non
 
 def test_dead_and_hung_workers_are_noticed_and_replaced(folder: Path, gang: Gang) -> None:
     def kill(event: dict[str, Any]) -> None:
-        if event["event"] == "step":
+        if event["event"] == "step" and event["step"] == 1:  # later steps may have been written before the death
             os.kill(workers(gang)[0], signal.SIGKILL)
 
     with pytest.raises(TransientError, match="died"):
@@ -100,7 +100,7 @@ def test_dead_and_hung_workers_are_noticed_and_replaced(folder: Path, gang: Gang
     gang.run(job(folder, "replaced"))
     (pid,) = workers(gang)
     os.kill(pid, signal.SIGSTOP)
-    with pytest.raises(TransientError, match="no progress for 3 s"):
+    with pytest.raises(TransientError, match="no progress for 10 s"):
         gang.run(job(folder, "hung"))
     assert not Path(f"/proc/{pid}").exists()
 
