@@ -12,6 +12,10 @@ class Puzzles(Kind):
     """Puzzle sets, a table a split."""
 
 
+class Draw(Kind):
+    """A stretch of a puzzle generator's stream."""
+
+
 class Rollouts(Kind):
     """Sampled completions with token ids and the sampler's logprobs."""
 

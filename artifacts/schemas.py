@@ -14,6 +14,10 @@ TableSchema = pa.DataFrameSchema
 _ID = pa.Column(pl.String, pa.Check.str_length(min_value=1))
 _COUNT = pa.Column(pl.Int32, pa.Check.ge(0))
 _FRACTION = pa.Column(pl.Float64, pa.Check.in_range(0.0, 1.0))
+_DEDUCTIONS = {  # what a completion asserts about its puzzle, proved; null where nothing was asked or can be proved
+    name: pa.Column(pl.Int32, pa.Check.ge(0), nullable=True)
+    for name in ("statements", "proved", "restated", "open", "contradicted")
+}
 _FINISH_REASONS = ("stop", "length", "abort", "early_stop")
 
 
@@ -70,6 +74,7 @@ GRADES = TableSchema(
         "advantage": pa.Column(pl.Float64),
         "answers": pa.Column(pl.String, pa.Check.str_startswith("{")),  # JSON: letter -> what was read and why
         "grader": _ID,
+        **_DEDUCTIONS,
     },
     strict=True,
     ordered=True,
@@ -87,6 +92,7 @@ RESULTS = TableSchema(
         "completion_tokens": _COUNT,
         "text": pa.Column(pl.String),
         "answers": pa.Column(pl.String, pa.Check.str_startswith("{")),
+        **_DEDUCTIONS,
     },
     strict=True,
     ordered=True,

@@ -5,7 +5,7 @@ import signal
 import sys
 from collections.abc import Sequence
 from types import FrameType
-from typing import Annotated, Literal
+from typing import Annotated
 
 from cyclopts import App, CycloptsError, Parameter
 
@@ -24,7 +24,7 @@ app = App(
     version_flags=["--version"],
     suppress_keyboard_interrupt=False,
 )
-puzzles = App(name="puzzles", help="Make puzzles.")
+puzzles = App(name="puzzles", help="Make puzzles, and solve them.")
 recipes = App(name="recipes", help="List the recipes, or show one in full.")
 app.command(puzzles)
 app.command(recipes)
@@ -143,26 +143,56 @@ def make(
     *,
     out: str,
     count: int = 64,
-    tier: Literal["reduced", "easy", "small", "large", "full"] = "easy",
+    val: int = 0,
+    test: int = 0,
+    size: Annotated[str, Parameter(name=["--size", "--tier"])] = "easy",
+    environment: str = "temporal_clue",
     seed: int = 0,
+    tokenizer: Annotated[str | None, Parameter(show_default=False)] = None,
     options: Output = OUTPUT,
 ) -> None:
-    """Make different puzzles with one solution each, as JSON in the published format.
+    """Make different puzzles with one solution each and no clue to spare; a killed run goes on where it stopped.
 
     Parameters
     ----------
     out
-        The file to write.
+        A store, for splits that share no puzzle and a report; or a file that ends in .json, in the published format.
     count
-        How many.
-    tier
-        How large.
+        How many puzzles for training.
+    val
+        How many more for validation.
+    test
+        How many more for the final test.
+    size
+        temporal_clue: reduced, easy, small, large, full; zebra: easy, medium, full.
+    environment
+        The puzzle family: temporal_clue or zebra.
     seed
         The same seed gives the same puzzles on every machine.
+    tokenizer
+        A checkpoint, in any form that evaluate takes, in whose tokens the report measures prompts.
     """
     from flows.commands.puzzles import make_command
 
-    make_command(count, tier, seed, out, options)
+    make_command({"train": count, "val": val, "test": test}, size, environment, seed, out, tokenizer, options)
+
+
+@puzzles.command(name="solve")
+def solve_puzzles(
+    file: str, /, *, minimal: Annotated[bool, Parameter(negative=())] = False, options: Output = OUTPUT
+) -> None:
+    """Solve the puzzles of a file from their text alone, prove each answer unique or not, and compare.
+
+    Parameters
+    ----------
+    file
+        Puzzles as JSON in the published format.
+    minimal
+        Also prove of every clue that it is needed.
+    """
+    from flows.commands.puzzles import solve_command
+
+    solve_command(file, minimal, options)
 
 
 @app.command

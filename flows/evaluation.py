@@ -9,18 +9,16 @@ from artifacts.errors import BadInputError
 from artifacts.identity import Identity
 from artifacts.layout import RunLayout, shared_key
 from artifacts.reading import Artifact
-from artifacts.refs import Checkpoint, Puzzles, Ref, Report
+from artifacts.refs import Puzzles, Ref, Report
 from artifacts.schemas import PUZZLES, RESULTS
 from artifacts.store import Store
-from flows.checkpoints import find_checkpoint
+from flows.fetching import fetched
 from flows.opening import opened_stages
+from flows.puzzle_set import publish_set
 from flows.recipes import load_profile, validate
 from flows.session import Stages
 from stages.evaluate import EvaluateConfig, evaluate, regrade, totals
-from stages.fetch import fetch
-from stages.fetch import identity_of as identity_of_model
-from stages.prepare import SPLITS, PrepareConfig, prepare
-from stages.prepare import identity_of as identity_of_puzzles
+from stages.prepare import SPLITS, PrepareConfig
 from stages.puzzles.puzzle import Grader
 
 
@@ -62,10 +60,7 @@ def evaluate_checkpoint(request: EvaluationRequest) -> Evaluation:
     with opened_stages(store, load_profile(request.profile)) as stages:
         stages.live.opened(f"evaluating {request.checkpoint} on {request.puzzles}")
         puzzles, split = _puzzles(request.puzzles, stages)
-        checkpoint = find_checkpoint(request.checkpoint, store)
-        if not isinstance(checkpoint, Ref):
-            key = shared_key("models", checkpoint.source, identity_of_model(checkpoint, puzzles))
-            checkpoint = stages.run(fetch, checkpoint, puzzles, out=stages.slot(key, Checkpoint))
+        checkpoint = fetched(stages, request.checkpoint, puzzles)
         asked = {**request.config.model_dump(mode="json"), "split": split}
         key = shared_key("evaluations", split, Identity.of("evaluation", 1, asked, weights=checkpoint, puzzles=puzzles))
         out = stages.slot(key, Report)
@@ -88,5 +83,4 @@ def _puzzles(name: str, stages: Stages) -> tuple[Ref[Puzzles], str]:
         report = Artifact.at(stages.ctx.store, RunLayout(run).iteration(0, "report"))
         return Ref(**report.manifest.inputs["puzzles"]), split
     config = validate(PrepareConfig, {"file": name}, f"--puzzles {name}")
-    out = stages.slot(shared_key("puzzles", "file", identity_of_puzzles(config)), Puzzles)
-    return stages.run(prepare, config, out=out), "test"
+    return publish_set(stages, config, "file"), "test"

@@ -19,13 +19,14 @@ class Interval:
 
 @dataclass(frozen=True)
 class Measurement:
-    """One way of answering (sampled or greedy), measured on one split."""
+    """One way of answering (sampled or greedy), measured on one split; `deductions` are means a completion."""
 
     accuracy: Interval
     exact: Interval
     completions: int
     completion_tokens: float
     truncated_fraction: float
+    deductions: dict[str, float | None]
 
 
 @dataclass(frozen=True)
@@ -67,6 +68,7 @@ def measurement(facts: dict[str, Any], mode: str) -> Measurement | None:
         found["completions"],
         found["completion_tokens_mean"],
         found["truncated_fraction"],
+        found["deductions"],
     )
 
 

@@ -1,7 +1,7 @@
 """The pictures of a run, as PNG. Matplotlib is imported when the first one is drawn, and never its `pyplot`."""
 
 import io
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import TYPE_CHECKING
 
 from flows.figures import IterationFigures, Measurement
@@ -80,6 +80,28 @@ def seconds_plot(iterations: Sequence[IterationFigures]) -> bytes:
             axes.bar([item.number for item in timed], height, bottom=bottom, color=colour, width=0.8, label=stage)
         bottom = [low + part for low, part in zip(bottom, height, strict=True)]
     _finish(axes, "seconds a stage", "iteration", legend_columns=3)
+    return _png(figure)
+
+
+def histogram_plot(values: Sequence[int], title: str, x_label: str) -> bytes:
+    """How often each value, or each range of values, occurs."""
+    figure, axes = _figure(5.6, 3.0)
+    low, high = min(values), max(values)
+    bins = [low - 0.5 + i for i in range(high - low + 2)] if high - low < 40 else 30
+    axes.hist(values, bins=bins, color=SAMPLED, rwidth=0.9)
+    _finish(axes, title, x_label)
+    return _png(figure)
+
+
+def bars_plot(values: Mapping[str, float], title: str, spans: Mapping[str, tuple[float, float]] | None = None) -> bytes:
+    """A bar a name, the first on top; `spans` draws a line from a least to a most value over each."""
+    figure, axes = _figure(5.6, 0.9 + 0.28 * len(values))
+    names = list(values)[::-1]
+    axes.barh(names, [values[name] for name in names], color=SAMPLED, height=0.7)
+    for place, name in enumerate(names):
+        if spans:
+            axes.plot(spans[name], (place, place), color=GREEDY, linewidth=2)
+    _finish(axes, title, "")
     return _png(figure)
 
 

@@ -2,7 +2,7 @@
 
 import json
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Any, Protocol, TypeVar
 
 from artifacts.errors import BadInputError, IdentityMismatchError
@@ -13,7 +13,7 @@ from artifacts.slot import Slot
 from artifacts.store import Store
 from flows.live import LiveView
 from flows.recipes import Recipe
-from flows.tasks import run_as_task
+from flows.tasks import map_as_tasks, run_as_task
 from stages.context import StageContext
 
 
@@ -57,6 +57,25 @@ class Stages:
         result = run_as_task(stage, *inputs, run_name=name, ctx=self.ctx, **keywords)
         self.live.stage_finished(name, time.perf_counter() - started, result.reused)
         return result
+
+    def map(
+        self, stage: Callable[..., R], inputs: Sequence[Any], *, label: str, out: Callable[[Any], Slot[Any]]
+    ) -> list[R]:
+        """Runs a stage on each input as mapped Prefect tasks, side by side; the order is that of the inputs.
+
+        Args:
+            label: Name of each task run behind the stage's; `{item}` stands for the input.
+            out: The slot of an input.
+        """
+        name = stage.__name__
+        self.live.stage_started(name)
+        started = time.perf_counter()
+        results: list[R] = []
+        for result in map_as_tasks(stage, inputs, run_name=f"{name}-{label}", ctx=self.ctx, out=out):
+            results.append(result)
+            self.live.progress(name, len(results), len(inputs), {})
+        self.live.stage_finished(name, time.perf_counter() - started, all(result.reused for result in results))
+        return results
 
 
 class Session(Stages):

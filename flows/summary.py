@@ -91,11 +91,21 @@ def _unfinished(item: Measurement) -> str:
     return f"{item.truncated_fraction:.1%}"
 
 
+def _statements(item: Measurement) -> str:
+    """Means a completion: all statements, and of these how many the clues prove, state, leave open and contradict."""
+    if item.deductions["statements"] is None:
+        return "not provable"
+    return (
+        "{statements:.1f}: {proved:.1f} proved, {restated:.1f} restated, {open:.1f} open, {contradicted:.1f} wrong"
+    ).format(**item.deductions)
+
+
 MEASURES = (
     ("accuracy", _accuracy),
     ("all answers right", _exact),
     ("completion tokens", _length),
     ("unfinished", _unfinished),
+    ("statements", _statements),
 )
 """What is shown of a measurement: title and text."""
 

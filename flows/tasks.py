@@ -1,6 +1,6 @@
 """The one place where stages become Prefect tasks."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator, Sequence
 from typing import Any, TypeVar
 
 from prefect import Task
@@ -18,6 +18,29 @@ def _is_transient(task: Task[..., Any], task_run: TaskRun, state: State[Any]) ->
     return isinstance(state.result(raise_on_failure=False), TransientError)
 
 
+def map_as_tasks(
+    stage: Callable[..., R], inputs: Sequence[Any], *, run_name: str, ctx: StageContext, out: Callable[[Any], Any]
+) -> Iterator[R]:
+    """Runs a stage on each input, as mapped Prefect tasks side by side, and yields the results in order.
+
+    Args:
+        stage: Takes an input, a slot and the context.
+        inputs: What is mapped over.
+        run_name: Name of each task run; `{item}` stands for the input.
+        ctx: The context.
+        out: The slot of an input.
+
+    Raises:
+        Exception: Whatever the stage raised first, after the retries that the profile grants to transient errors.
+    """
+
+    def body(item: Any) -> Any:
+        return _labelled(stage(item, out=out(item), ctx=ctx))
+
+    for future in _task(stage, body, run_name, ctx).map(inputs):
+        yield future.result()
+
+
 def run_as_task(stage: Callable[..., R], *inputs: Any, run_name: str, ctx: StageContext, **keywords: Any) -> R:
     """Runs a stage in this thread, as a Prefect task of its name.
 
@@ -29,11 +52,19 @@ def run_as_task(stage: Callable[..., R], *inputs: Any, run_name: str, ctx: Stage
     """
 
     def body(*inputs: Any) -> Any:
-        result = stage(*inputs, ctx=ctx, **keywords)
-        return Completed(name="Cached", data=result) if getattr(result, "reused", False) else result
+        return _labelled(stage(*inputs, ctx=ctx, **keywords))
 
+    state: State[Any] = _task(stage, body, run_name, ctx)(*inputs, return_state=True)
+    return state.result()
+
+
+def _labelled(result: Any) -> Any:
+    return Completed(name="Cached", data=result) if getattr(result, "reused", False) else result
+
+
+def _task(stage: Callable[..., Any], body: Callable[..., Any], run_name: str, ctx: StageContext) -> Task[..., Any]:
     profile = ctx.profile
-    task = Task(
+    return Task(
         body,
         name=stage.__name__,
         task_run_name=run_name,
@@ -45,5 +76,3 @@ def run_as_task(stage: Callable[..., R], *inputs: Any, run_name: str, ctx: Stage
         cache_policy=NO_CACHE,
         persist_result=False,
     )
-    state: State[Any] = task(*inputs, return_state=True)
-    return state.result()

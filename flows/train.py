@@ -2,16 +2,14 @@
 
 from prefect import flow
 
-from artifacts.layout import shared_key
 from artifacts.refs import Checkpoint, Decision, Puzzles, Ref, Report
+from flows.fetching import fetched_source
 from flows.iteration import Position, iteration
 from flows.opening import RunRequest, opened
+from flows.puzzle_set import publish_set
 from flows.report import write_report
 from flows.session import Session
-from stages import fetch as fetching
 from stages.evaluate import evaluate
-from stages.fetch import fetch
-from stages.prepare import identity_of, prepare
 from stages.promote import promote, standing
 from stages.training.launch import Weights
 from stages.warm_start import warm_start
@@ -25,7 +23,7 @@ def train(request: RunRequest) -> str:
         request: Run name, recipe, profile, store and overrides.
     """
     with opened(request) as run:
-        puzzles = publish_puzzles(run)
+        puzzles = publish_set(run, run.recipe.puzzles)
         position = first_position(run, puzzles)
         _measure(run, position, puzzles, "before")
         for n in range(1, run.recipe.iterations + 1):
@@ -35,17 +33,10 @@ def train(request: RunRequest) -> str:
         return write_report(run)
 
 
-def publish_puzzles(run: Session) -> Ref[Puzzles]:
-    """The recipe's puzzle set; runs with the same settings share it."""
-    config = run.recipe.puzzles
-    return run.run(prepare, config, out=run.slot(shared_key("puzzles", "set", identity_of(config)), Puzzles))
-
-
 def first_position(run: Session, puzzles: Ref[Puzzles]) -> Position:
     """The run's model, warm-started where the recipe says so, measured, and promoted as the first candidate."""
     recipe = run.recipe
-    model_key = shared_key("models", recipe.model.source, fetching.identity_of(recipe.model, puzzles))
-    weights = run.run(fetch, recipe.model, puzzles, out=run.slot(model_key, Checkpoint))
+    weights = fetched_source(run, recipe.model, puzzles)
     if recipe.warm_start is not None:
         out = run.slot(run.layout.warm_start("checkpoint"), Checkpoint)
         weights = run.run(warm_start, recipe.warm_start, weights, puzzles, out=out)

@@ -1,7 +1,9 @@
 """What a stage is handed besides config and refs: the store, the circumstances, and the two child processes."""
 
 import logging
+import multiprocessing
 from collections.abc import Callable, Mapping
+from concurrent.futures import ProcessPoolExecutor
 from functools import cached_property
 from pathlib import Path
 from types import TracebackType
@@ -12,6 +14,7 @@ from pydantic import BaseModel, ConfigDict, Field
 from artifacts.reading import Artifact
 from artifacts.refs import Ref
 from artifacts.store import Store
+from stages.processes import die_with_parent
 from stages.sampling.config import EngineHardware
 from stages.sampling.engine import Engine
 from stages.training.gang import Gang
@@ -67,12 +70,25 @@ class StageContext:
         """The trainer processes; children from the first job on."""
         return Gang(self.profile.trainer, self.scratch / "gang")
 
+    @cached_property
+    def pool(self) -> ProcessPoolExecutor:
+        """Processes for work in pure Python; they end with this one, however it ends."""
+        # Not forked from this process, which has threads; the server that forks them ends when this process does.
+        context = multiprocessing.get_context("forkserver")
+        return ProcessPoolExecutor(self.profile.workers, mp_context=context, initializer=die_with_parent)
+
+    def drop_pool(self) -> None:
+        """Ends the pool; the next use of it starts another."""
+        if pool := self.__dict__.pop("pool", None):
+            pool.shutdown(wait=False, cancel_futures=True)
+
     def local_folder(self, ref: Ref[Any]) -> Path:
         """A local folder with an artifact's files, each verified (see `artifacts.reading.Artifact.local_folder`)."""
         return Artifact.open(self.store, ref).local_folder(self.downloads)
 
     def close(self) -> None:
         """Ends the child processes that were started."""
+        self.drop_pool()
         for name in ("engine", "gang"):
             if name in self.__dict__:
                 self.__dict__.pop(name).stop()

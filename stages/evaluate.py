@@ -17,12 +17,12 @@ from artifacts.schemas import PUZZLES, RESULTS, ROLLOUTS, as_table
 from artifacts.slot import Attempt, Slot
 from stages.context import StageContext
 from stages.puzzles.puzzle import Grader, Puzzle
-from stages.puzzles.tables import graded_text, puzzles_by_id
+from stages.puzzles.tables import DEDUCTION_COLUMNS, count_deductions, deduction_columns, graded_text, puzzles_by_id
 from stages.sampling.collect import collect
 from stages.sampling.config import SamplingConfig
 from stages.statistics import estimate
 
-REVISION = 1
+REVISION = 2
 
 
 class EvaluateConfig(BaseModel):
@@ -101,6 +101,7 @@ def _results(
                 "mode": mode,
                 "sample": row["sample"],
                 **_graded(row, known, config.grader),
+                **deduction_columns(count_deductions(row["text"], known[row["puzzle_id"]])),
                 "finish_reason": row["finish_reason"],
                 "completion_tokens": len(row["completion_token_ids"]),
                 "text": row["text"],
@@ -127,7 +128,7 @@ def _graded(row: dict[str, Any], known: Mapping[str, Puzzle], grader: Grader) ->
 
 
 def totals(results: pl.DataFrame) -> dict[str, Any]:
-    """Figures of a report by mode: accuracy and exact share with their intervals, lengths, unfinished answers."""
+    """Figures of a report by mode: accuracy and exact share with their intervals, statements, lengths, unfinished."""
     figures: dict[str, Any] = {}
     for (mode,), rows in results.group_by("mode", maintain_order=True):
         by_puzzle = rows.group_by("puzzle_id", maintain_order=True).agg(
@@ -136,8 +137,14 @@ def totals(results: pl.DataFrame) -> dict[str, Any]:
         figures[str(mode)] = {
             "accuracy": asdict(estimate(by_puzzle["accuracy"].to_list())),
             "exact": asdict(estimate(by_puzzle["exact"].to_list())),
+            "deductions": {name: _mean(rows[name]) for name in DEDUCTION_COLUMNS},
             "completions": len(rows),
             "completion_tokens_mean": float(np.mean(rows["completion_tokens"].to_numpy())),
             "truncated_fraction": float(np.mean((rows["finish_reason"] == "length").to_numpy())),
         }
     return figures
+
+
+def _mean(counts: pl.Series) -> float | None:
+    known = counts.drop_nulls()
+    return float(np.mean(known.to_numpy())) if len(known) else None

@@ -10,7 +10,7 @@ from artifacts.slot import Slot
 from stages.context import StageContext
 from stages.models.scratch import ScratchModel
 from stages.models.source import ModelConfig, materialise
-from stages.puzzles.tables import answer_texts
+from stages.puzzles.tables import taught_texts
 
 REVISION = 1
 _TOKENIZER_PUZZLES = 512  # texts that a scratch model's tokenizer is made from
@@ -43,4 +43,4 @@ def identity_of(config: ModelConfig, puzzles: Ref[Puzzles]) -> Identity:
 
 def _texts(puzzles: Ref[Puzzles], ctx: StageContext) -> list[str]:
     train = Artifact.open(ctx.store, puzzles).read_table("train.parquet", PUZZLES).head(_TOKENIZER_PUZZLES)
-    return pl.Series(train["prompt"]).to_list() + answer_texts(train)
+    return pl.Series(train["prompt"]).to_list() + taught_texts(train, "answers")

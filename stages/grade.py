@@ -17,9 +17,9 @@ from artifacts.slot import Slot
 from stages.context import StageContext
 from stages.grpo.advantages import AdvantageConfig, group_advantages
 from stages.grpo.rewards import RewardConfig, reward
-from stages.puzzles.tables import graded_text, puzzles_by_id
+from stages.puzzles.tables import count_deductions, deduction_columns, graded_text, puzzles_by_id
 
-REVISION = 1
+REVISION = 2
 
 
 class GradeConfig(BaseModel):
@@ -51,6 +51,7 @@ def grade(
     for row in sampled.iter_rows(named=True):
         graded = graded_text(row["text"], row["puzzle_id"], known, config.grader)
         truncated = row["finish_reason"] == "length"
+        deduced = count_deductions(row["text"], known[row["puzzle_id"]]) if config.reward.deductions_weight else None
         rows.append(
             {
                 "puzzle_id": row["puzzle_id"],
@@ -59,9 +60,12 @@ def grade(
                 "accuracy": graded.accuracy,
                 "exact": graded.exact,
                 "truncated": truncated,
-                "reward": reward(graded.accuracy, graded.exact, truncated, config.reward),
+                "reward": reward(
+                    graded.accuracy, graded.exact, truncated, config.reward, sound=deduced.sound if deduced else 0.0
+                ),
                 "answers": json.dumps({letter: asdict(answer) for letter, answer in graded.answers.items()}),
                 "grader": config.grader,
+                **deduction_columns(deduced),
             }
         )
     graded_rows = _with_advantages(rows, config.advantage)

@@ -1,11 +1,8 @@
 """The stage that makes or reads a puzzle set and divides it into splits."""
 
 import hashlib
-import multiprocessing
 import time
-from collections.abc import Iterator
-from concurrent.futures import ProcessPoolExecutor
-from functools import partial
+from itertools import takewhile
 from pathlib import Path
 from typing import Self
 
@@ -13,18 +10,19 @@ from pydantic import BaseModel, ConfigDict, Field, model_validator
 
 from artifacts.errors import BadInputError
 from artifacts.identity import Identity
+from artifacts.reading import Artifact
 from artifacts.refs import Puzzles, Ref
 from artifacts.schemas import PUZZLES
 from artifacts.slot import Slot
 from stages.context import StageContext
-from stages.puzzles.generate import PuzzleConfig, generate
+from stages.draw import TABLE, DrawConfig, draw, slot_of, stretches
+from stages.puzzles.generate import AnyPuzzleConfig, PuzzleConfig
 from stages.puzzles.published import read_puzzles
 from stages.puzzles.puzzle import Puzzle
-from stages.puzzles.tables import to_table
+from stages.puzzles.tables import from_table, to_table
 
 REVISION = 1
 SPLITS = ("train", "val", "test")
-_CHUNK = 32
 _MAX_DUPLICATE_RATIO = 20  # draws per wanted puzzle after which a tier counts as exhausted
 
 
@@ -33,7 +31,7 @@ class PrepareConfig(BaseModel):
 
     model_config = ConfigDict(extra="forbid", frozen=True)
 
-    puzzle: PuzzleConfig = Field(default_factory=PuzzleConfig)
+    puzzle: AnyPuzzleConfig = Field(default_factory=PuzzleConfig)
     train: int = Field(default=256, ge=0, description="Puzzles that iterations sample from.")
     val: int = Field(default=64, ge=0, description="Held-out puzzles that promotion looks at.")
     test: int = Field(default=64, ge=0, description="Held-out puzzles for the final measurement only.")
@@ -44,16 +42,30 @@ class PrepareConfig(BaseModel):
 
     @model_validator(mode="after")
     def _something(self) -> Self:
-        if self.train + self.val + self.test == 0:
+        if self.wanted == 0:
             raise ValueError("train, val and test are all 0")
         return self
+
+    @property
+    def wanted(self) -> int:
+        """Number of different puzzles in all splits."""
+        return self.train + self.val + self.test
+
+    def first_stretches(self) -> list[DrawConfig]:
+        """What certainly has to be drawn; a set whose stream repeats itself needs more."""
+        if self.file is not None:
+            return []
+        return list(
+            takewhile(lambda stretch: stretch.first < self.wanted, stretches(self.puzzle, self.seed, self.wanted))
+        )
 
 
 def prepare(config: PrepareConfig, *, out: Slot[Puzzles], ctx: StageContext) -> Ref[Puzzles]:
     """Publishes a puzzle set whose splits share no puzzle.
 
-    Generated puzzles are drawn by seed: number i of the stream has seed (`seed`, i); one whose formal digest came
-    before is passed over, so the splits are disjoint whatever their sizes.
+    Generated puzzles come from stretches of a stream, which are artifacts of their own: what an interrupted attempt has
+    drawn is found again. A puzzle whose formal digest came before is passed over, so the splits are disjoint whatever
+    their sizes.
 
     Raises:
         BadInputError: The file is not in the published format, or the tier has fewer puzzles than wanted.
@@ -87,39 +99,22 @@ def _read(config: PrepareConfig) -> dict[str, list[Puzzle]]:
 
 
 def _generate(config: PrepareConfig, ctx: StageContext) -> dict[str, list[Puzzle]]:
-    wanted = config.train + config.val + config.test
     kept: dict[str, Puzzle] = {}
-    for drawn, puzzle in enumerate(_draw(config, wanted, ctx.profile.workers), start=1):
-        kept.setdefault(puzzle.digest, puzzle)
-        if len(kept) == wanted:
-            break
-        if drawn >= wanted * _MAX_DUPLICATE_RATIO:
+    for stretch in stretches(config.puzzle, config.seed, config.wanted):
+        if stretch.first >= config.wanted * _MAX_DUPLICATE_RATIO:
             raise BadInputError(
                 "puzzles",
-                f"{len(kept)} distinct puzzles in {drawn} draws",
-                str(wanted),
+                f"{len(kept)} distinct puzzles in {stretch.first} draws",
+                str(config.wanted),
                 "ask for fewer puzzles, or for larger ones",
             )
-        if drawn % _CHUNK == 0:
-            ctx.progress("prepare", len(kept), wanted, {})
-    puzzles = list(kept.values())
+        drawn = draw(stretch, out=slot_of(stretch, ctx.store), ctx=ctx)
+        for puzzle in from_table(Artifact.open(ctx.store, drawn).read_table(TABLE, PUZZLES)):
+            kept.setdefault(puzzle.digest, puzzle)
+        if len(kept) >= config.wanted:
+            break
+        ctx.progress("prepare", len(kept), config.wanted, {})
+    puzzles = list(kept.values())[: config.wanted]
     # Held-out splits come first in the stream, so that they stay the same when the train split grows.
     val, test = puzzles[: config.val], puzzles[config.val : config.val + config.test]
     return {"train": puzzles[config.val + config.test :], "val": val, "test": test}
-
-
-def _draw(config: PrepareConfig, wanted: int, workers: int) -> Iterator[Puzzle]:
-    make = partial(_make, config.puzzle, config.seed)
-    if wanted < 4 * _CHUNK or workers == 1:
-        yield from (make(number) for number in range(wanted * _MAX_DUPLICATE_RATIO))
-        return
-    pool = ProcessPoolExecutor(workers, mp_context=multiprocessing.get_context("forkserver"))
-    try:
-        for start in range(0, wanted * _MAX_DUPLICATE_RATIO, wanted):
-            yield from pool.map(make, range(start, start + wanted), chunksize=_CHUNK)
-    finally:
-        pool.shutdown(wait=False, cancel_futures=True)
-
-
-def _make(config: PuzzleConfig, seed: int, number: int) -> Puzzle:
-    return generate(config, int.from_bytes(hashlib.sha256(f"{seed}/{number}".encode()).digest()[:6], "big"))

@@ -15,7 +15,7 @@ from artifacts.slot import Slot
 from stages.context import StageContext
 from stages.grpo.packing import Branch, Group, PackConfig, pack_groups
 from stages.models.chat import ChatTokenizer
-from stages.puzzles.tables import answer_texts
+from stages.puzzles.tables import taught_texts
 from stages.training.job import LossConfig, OptimizerConfig
 from stages.training.launch import Schedule, Target, Weights, train_and_publish
 
@@ -23,10 +23,14 @@ REVISION = 1
 
 
 class WarmStartConfig(BaseModel):
-    """Supervised steps on solver-written answers to train puzzles."""
+    """Supervised steps on what the solver writes for train puzzles."""
 
     model_config = ConfigDict(extra="forbid", frozen=True)
 
+    text: Literal["answers", "derivations"] = Field(
+        default="answers",
+        description="What is taught: the answers only, or first how they follow, proved step by step.",
+    )
     steps: int = Field(default=16, ge=1, description="Optimizer steps of one pass.")
     puzzles_per_step: int = Field(default=4, ge=1, description="Answers a step.")
     epochs: int = Field(default=1, ge=1, description="Passes over the same puzzles.")
@@ -48,7 +52,7 @@ def warm_start(
     out: Slot[Checkpoint],
     ctx: StageContext,
 ) -> Ref[Checkpoint]:
-    """Trains on the solver's answers and publishes the checkpoint that GRPO starts from.
+    """Trains on the solver's texts and publishes the checkpoint that GRPO starts from.
 
     Raises:
         BadInputError: There are fewer train puzzles than the steps need.
@@ -72,7 +76,8 @@ def warm_start(
     ctx.engine.prestart(folder, weights.digest)  # whatever comes next samples from a model of this shape
     tokenizer = ChatTokenizer(folder)
     batch, _ = pack_groups(
-        _examples(chosen, tokenizer), PackConfig(row_tokens=config.row_tokens, updates=config.steps, seed=config.seed)
+        _examples(chosen, taught_texts(chosen, config.text), tokenizer),
+        PackConfig(row_tokens=config.row_tokens, updates=config.steps, seed=config.seed),
     )
     batch.check("warm start batch")
     batch_file = ctx.scratch / "warm-start.safetensors"
@@ -86,9 +91,9 @@ def warm_start(
     return train_and_publish(Weights(weights), batch_file, schedule, target, ctx, label="warm start").checkpoint
 
 
-def _examples(puzzles: pl.DataFrame, tokenizer: ChatTokenizer) -> list[Group]:
+def _examples(puzzles: pl.DataFrame, texts: list[str], tokenizer: ChatTokenizer) -> list[Group]:
     examples: list[Group] = []
-    for prompt, answer in zip(puzzles["prompt"], answer_texts(puzzles), strict=True):
+    for prompt, answer in zip(puzzles["prompt"], texts, strict=True):
         tokens = tokenizer.answer_ids(answer)
         examples.append(Group(tokenizer.prompt_ids(prompt), [Branch(tokens, [0.0] * len(tokens), 1.0)]))
     return examples

@@ -1,45 +1,58 @@
-"""`deerstalker puzzles make`."""
+"""`deerstalker puzzles make` and `puzzles solve`."""
 
 import json
-import logging
 import os
 import sys
 import tempfile
+from concurrent.futures import ProcessPoolExecutor
+from dataclasses import asdict
+from functools import partial
 from pathlib import Path
+from typing import Any
 
 from artifacts.errors import BadInputError, StoreError
 from artifacts.reading import Artifact
-from artifacts.refs import Puzzles
+from artifacts.refs import Ref
 from artifacts.schemas import PUZZLES
-from artifacts.slot import Slot
 from artifacts.store import Store
-from flows.commands.output import print_json
-from flows.live import choose_view, use_view
+from flows.backend import Backend
+from flows.commands.output import local_folder, print_json
 from flows.options import Output
-from flows.recipes import validate
-from stages.context import Profile, StageContext
-from stages.prepare import PrepareConfig, prepare
-from stages.puzzles.generate import TIERS
+from flows.surroundings import prepare_surroundings
+from stages.puzzles import environment
+from stages.puzzles.published import read_puzzles
+from stages.puzzles.puzzle import Checked, Puzzle
 from stages.puzzles.tables import from_table
 
 
-def make_command(count: int, tier: str, seed: int, out: str, options: Output) -> None:
-    """Writes `count` different puzzles as JSON in the published format; the same for (tier, seed) everywhere."""
-    if tier not in TIERS:
-        raise BadInputError(f"--tier {tier}", "unknown", ", ".join(TIERS))
-    path = Path(out)
+def make_command(
+    sizes: dict[str, int], tier: str, family: str, seed: int, out: str, tokenizer: str | None, options: Output
+) -> None:
+    """Publishes a set of different puzzles in a store, or writes one as a JSON file; the same everywhere.
+
+    Args:
+        sizes: Number of puzzles by split.
+        out: A store, or a file that ends in `.json`.
+    """
+    tiers = environment.get(family).tiers
+    if tier not in tiers:
+        raise BadInputError(f"--size {tier}", f"unknown to {family}", ", ".join(tiers))
+    settings = {"puzzle": tiers[tier].model_dump(), "seed": seed, **sizes}
+    if not out.endswith(".json"):
+        made = _publish(out, settings, tokenizer, options)
+        if options.json:
+            print_json({"store": Store.open(out).url, "tier": tier, "seed": seed, **sizes, **made})
+        else:
+            shown = ", ".join(f"{split} {count}" for split, count in sizes.items() if count)
+            sys.stdout.write(f"{made['artifact']['key']} ({shown})\nreport: {made['report']}\n")
+        return
+    path, count = Path(out), sum(sizes.values())
     if not path.parent.is_dir():
         raise BadInputError(f"--out {out}", "no such folder", "a file in an existing folder", "make the folder first")
-    settings = {"puzzle": TIERS[tier], "train": 0, "val": 0, "test": count, "seed": seed}
-    config = validate(PrepareConfig, settings, "puzzles make")
-    store = Store.open("memory://puzzles")
-    view = choose_view(plain=options.json or options.debug)
-    with tempfile.TemporaryDirectory(prefix="deerstalker-") as scratch, use_view(view):
-        view.opened(f"making {count} puzzles of tier {tier}")
-        profile = validate(Profile, {"workers": len(os.sched_getaffinity(0))}, "profile")
-        ctx = StageContext(store, Path(scratch), profile, view.progress, logging.getLogger(__name__))
-        made = prepare(config, out=Slot(store, "puzzles", Puzzles), ctx=ctx)
-    puzzles = from_table(Artifact.open(store, made).read_table("test.parquet", PUZZLES))
+    with tempfile.TemporaryDirectory(prefix="deerstalker-") as folder:
+        made = _publish(folder, {**settings, "train": 0, "val": 0, "test": count}, tokenizer, options)
+        artifact = Artifact.open(Store.open(folder), Ref(**made["artifact"]))
+        puzzles = from_table(artifact.read_table("test.parquet", PUZZLES))
     published = [{"num_clues": item.num_clues, "prompt": item.prompt, "solution": item.solution} for item in puzzles]
     try:
         path.write_text(json.dumps(published, indent=4) + "\n", encoding="utf-8")
@@ -49,3 +62,74 @@ def make_command(count: int, tier: str, seed: int, out: str, options: Output) ->
         print_json({"file": str(path), "puzzles": len(puzzles), "tier": tier, "seed": seed})
     else:
         sys.stdout.write(f"{len(puzzles)} puzzles of tier {tier} in {path}\n")
+
+
+def _publish(url: str, settings: dict[str, Any], tokenizer: str | None, options: Output) -> dict[str, Any]:
+    from flows.recipes import validate
+    from stages.prepare import PrepareConfig
+
+    config = validate(PrepareConfig, settings, "puzzles make")
+    home = local_folder(Store.open(url))
+    prepare_surroundings(home, debug=options.debug)
+    with Backend(home / "server.log") as backend:
+        from flows.live import choose_view, use_view
+        from flows.puzzle_set import PuzzleSetRequest, make_puzzles
+
+        request = PuzzleSetRequest(store=url, puzzles=config, tokenizer=tokenizer)
+        with backend.ready(), use_view(choose_view(plain=options.json or options.debug)):
+            return make_puzzles(request).model_dump(mode="json")
+
+
+def solve_command(file: str, minimal: bool, options: Output) -> None:
+    """Solves every puzzle of a file from its text alone, on all cores, and compares with the given solutions."""
+    puzzles = read_puzzles(file)
+    workers = min(len(puzzles), len(os.sched_getaffinity(0)))
+    with ProcessPoolExecutor(workers) as pool:
+        checked = list(pool.map(partial(_check, minimal=minimal), puzzles))
+    report: dict[str, Any] = {
+        "file": file,
+        "count": len(checked),
+        "read": sum(not item.unread for item in checked),
+        "unique": sum(item.all_unique for item in checked),
+        "equal": sum(item.equal for item in checked),
+        "same_text": sum(item.same_text for item in checked),
+        "minimal": sum(item.needless == () for item in checked) if minimal else None,
+        "seconds": sum(item.seconds for item in checked),
+        "puzzles": [
+            {**asdict(item), "all_unique": item.all_unique, "equal": item.equal, "given": puzzle.solution}
+            for item, puzzle in zip(checked, puzzles, strict=True)
+        ],
+    }
+    if options.json:
+        print_json(report)
+        return
+    for item, puzzle in zip(checked, puzzles, strict=True):
+        sys.stdout.write(f"{item.puzzle_id}: {_verdict(item, puzzle)}; {item.seconds:.2f} s\n")
+    proved = f", {report['minimal']} minimal" if minimal else ""
+    sys.stdout.write(
+        f"{report['count']} puzzles: {report['read']} read, {report['unique']} unique, {report['equal']} equal to the "
+        f"given solution{proved}; {report['seconds']:.1f} s of solving\n"
+    )
+
+
+def _check(puzzle: Puzzle, minimal: bool) -> Checked:
+    return environment.get(puzzle.environment).check(puzzle, minimal=minimal)
+
+
+def _verdict(item: Checked, puzzle: Puzzle) -> str:
+    if item.unread:
+        return "not solved, unread: " + "; ".join(item.unread)
+    if not item.answers:
+        return "the clues contradict one another"
+    words = " ".join(f"{letter} {answer}" for letter, answer in item.answers.items())
+    open_letters = ", ".join(letter for letter, unique in item.unique.items() if not unique)
+    parts = [words, f"not unique: {open_letters}" if open_letters else "unique"]
+    if item.different:
+        given = ", ".join(f"{letter} {puzzle.solution[letter]}" for letter in item.different)
+        parts.append(f"differs from the given {given}")
+    else:
+        parts.append("equal")
+    if item.needless is not None:
+        numbers = ", ".join(map(str, item.needless))
+        parts.append(f"clues that may go: {numbers}" if numbers else "minimal")
+    return "; ".join(parts)

@@ -4,15 +4,14 @@ A family is a folder beside this file that has an object with this interface; `_
 """
 
 from importlib import import_module
-from pathlib import Path
 from typing import Any, Protocol, cast
 
 from artifacts.errors import BadInputError
-from stages.puzzles.puzzle import Checked, DeductionCounts, Graded, Grader, Puzzle
+from stages.puzzles.puzzle import Checked, DeductionCounts, Graded, Grader, Kinds, Puzzle
 
 
 class Environment(Protocol):
-    """One puzzle family: generate, read, list the possible answers, grade, and write the right answer.
+    """One puzzle family: generate, read, solve, grade, write the right answer, and prove what is said about a puzzle.
 
     Every family asks lettered questions, so `stages.puzzles.grading` and `answers` serve all of them.
     """
@@ -20,6 +19,11 @@ class Environment(Protocol):
     @property
     def name(self) -> str:
         """The name that puzzles carry in `Puzzle.environment`."""
+        ...
+
+    @property
+    def mark(self) -> str:
+        """Words that stand in every prompt of this family and in none of another."""
         ...
 
     @property
@@ -43,14 +47,6 @@ class Environment(Protocol):
         """
         ...
 
-    def read_published(self, path: Path | str) -> list[Puzzle]:
-        """The puzzles of a JSON file in the published format.
-
-        Raises:
-            BadInputError: See `stages.puzzles.published.read_puzzles`.
-        """
-        ...
-
     def grade(self, text: str, puzzle: Puzzle, grader: Grader = "strict") -> Graded:
         """The grade of a completion; any text at all."""
         ...
@@ -59,12 +55,16 @@ class Environment(Protocol):
         """The final answers as the prompt asks for them."""
         ...
 
+    def kinds(self, puzzle: Puzzle) -> Kinds:
+        """What the puzzle's text is made of: its clues and its questions by kind, those left out that are unread."""
+        ...
 
-class Deductive(Environment, Protocol):
-    """A family that can also solve its puzzles from the text and prove what is said about them."""
+    def check(self, puzzle: Puzzle, *, minimal: bool = False) -> Checked:
+        """Solves the puzzle from its prompt only, and compares.
 
-    def check(self, puzzle: Puzzle) -> Checked:
-        """Solves the puzzle from its prompt only, and compares."""
+        Args:
+            minimal: Also prove of each clue that without it there is another solution.
+        """
         ...
 
     def write_derivation(self, puzzle: Puzzle) -> str:
@@ -75,11 +75,10 @@ class Deductive(Environment, Protocol):
         """
         ...
 
-    def count_deductions(self, text: str, puzzle: Puzzle) -> DeductionCounts:
-        """What a completion asserts about the puzzle, each statement proved or refuted.
+    def count_deductions(self, text: str, puzzle: Puzzle) -> DeductionCounts | None:
+        """What a completion asserts about the puzzle, each statement proved or refuted; any text at all.
 
-        Raises:
-            BadInputError: The puzzle's text has a clue that cannot be read.
+        None where nothing can be proved: a clue cannot be read, or the clues contradict one another.
         """
         ...
 
@@ -107,15 +106,7 @@ def get(name: str) -> Environment:
     return cast(Environment, getattr(import_module(module), attribute))
 
 
-def get_deductive(name: str) -> Deductive:
-    """The family called `name`, for proofs about its puzzles.
-
-    Raises:
-        BadInputError: There is none of that name, or it proves nothing.
-    """
-    family = get(name)
-    if not hasattr(family, "count_deductions"):
-        raise BadInputError(
-            "environment", f"{name!r} proves no deductions", "a family that does, such as temporal_clue"
-        )
-    return cast(Deductive, family)
+def of_text(prompt: str) -> Environment:
+    """The family whose mark stands in `prompt`; the first one, whose reader says what is wrong, where none does."""
+    families = [get(name) for name in _FAMILIES]
+    return next((family for family in families if family.mark in prompt), families[0])

@@ -1,8 +1,8 @@
 """Generates puzzles of any family: the config says which family and how hard."""
 
-from typing import Annotated
+from typing import Annotated, Any
 
-from pydantic import Field
+from pydantic import Discriminator, Tag
 
 from stages.puzzles import environment
 from stages.puzzles.puzzle import Puzzle
@@ -11,8 +11,15 @@ from stages.puzzles.zebra.config import ZebraConfig
 
 __all__ = ["TIERS", "AnyPuzzleConfig", "PuzzleConfig", "ZebraConfig", "generate"]
 
-AnyPuzzleConfig = Annotated[PuzzleConfig | ZebraConfig, Field(discriminator="environment")]
-"""The config of any family, told apart by its `environment`."""
+
+def _family(config: Any) -> str:
+    return config.get("environment", "temporal_clue") if isinstance(config, dict) else config.environment
+
+
+AnyPuzzleConfig = Annotated[
+    Annotated[PuzzleConfig, Tag("temporal_clue")] | Annotated[ZebraConfig, Tag("zebra")], Discriminator(_family)
+]
+"""The config of any family, told apart by its `environment`; Temporal Clue where none is named."""
 
 
 def generate(config: PuzzleConfig | ZebraConfig, seed: int) -> Puzzle:

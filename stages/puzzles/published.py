@@ -11,8 +11,8 @@ from stages.puzzles.puzzle import Puzzle
 _FIELDS = {"num_clues", "prompt", "solution"}
 
 
-def read_puzzles(path: Path | str, environment_name: str = "temporal_clue") -> list[Puzzle]:
-    """Reads the puzzles of a file, in order; `puzzle_id` is the file's name and the position in it.
+def read_puzzles(path: Path | str) -> list[Puzzle]:
+    """Reads the puzzles of a file, of any family, in order; `puzzle_id` is the file's name and the position in it.
 
     Raises:
         BadInputError: The file cannot be read, is not JSON, or holds something else than such puzzles; the message
@@ -30,9 +30,7 @@ def read_puzzles(path: Path | str, environment_name: str = "temporal_clue") -> l
     entries = cast(list[Any], content)
     if not entries:
         raise BadInputError(str(path), "an empty list", "at least one puzzle")
-    return [
-        _read_one(f"{path}[{i}]", f"{path.stem}-{i:05d}", entry, environment_name) for i, entry in enumerate(entries)
-    ]
+    return [_read_one(f"{path}[{i}]", f"{path.stem}-{i:05d}", entry) for i, entry in enumerate(entries)]
 
 
 def _kind(value: object) -> str:
@@ -47,7 +45,7 @@ def _kind(value: object) -> str:
     return names.get(type(value), "null")
 
 
-def _read_one(where: str, puzzle_id: str, entry: Any, environment_name: str) -> Puzzle:
+def _read_one(where: str, puzzle_id: str, entry: Any) -> Puzzle:
     if not isinstance(entry, dict):
         raise BadInputError(where, f"a {_kind(entry)}", "an object with num_clues, prompt and solution")
     fields = cast(dict[str, Any], entry)
@@ -72,6 +70,6 @@ def _read_one(where: str, puzzle_id: str, entry: Any, environment_name: str) -> 
             found = "an empty string" if isinstance(answer, str) else f"a {_kind(answer)}"
             raise BadInputError(f"{where}.solution.{letter}", found, "a string")
     try:
-        return environment.get(environment_name).read(puzzle_id, num_clues, prompt, cast(dict[str, str], answers))
+        return environment.of_text(prompt).read(puzzle_id, num_clues, prompt, cast(dict[str, str], answers))
     except BadInputError as error:
         raise BadInputError(f"{where}.{error.where}", error.found, error.expected, error.remedy) from error

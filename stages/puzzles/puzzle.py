@@ -82,6 +82,19 @@ class DeductionCounts:
     open: int
     contradicted: int
 
+    @property
+    def sound(self) -> float:
+        """Fraction proved of all statements but the restated ones, 0 where there are none."""
+        return self.proved / max(1, self.statements - self.restated)
+
+
+@dataclass(frozen=True)
+class Kinds:
+    """How many clues and questions of each kind a puzzle has, by the kind's name."""
+
+    clues: dict[str, int]
+    questions: dict[str, int]
+
 
 @dataclass(frozen=True)
 class Checked:
@@ -93,6 +106,8 @@ class Checked:
         answers: Letter to the solver's answer; empty where there is no solution.
         unique: Letter to whether the clues allow no other answer (proved).
         different: Letters whose answer is not the given one.
+        same_text: Whether the formal puzzle, written again, is the prompt itself.
+        needless: Numbers (from 1) of clues that may be dropped without a second solution; None where not asked.
         seconds: Wall time of reading and solving.
     """
 
@@ -101,6 +116,8 @@ class Checked:
     answers: dict[str, str]
     unique: dict[str, bool]
     different: tuple[str, ...]
+    same_text: bool
+    needless: tuple[int, ...] | None
     seconds: float
 
     @property

@@ -2,15 +2,19 @@
 
 import json
 from collections.abc import Mapping, Sequence
+from dataclasses import asdict, fields
 from typing import Literal
 
 import polars as pl
 
 from artifacts.errors import IntegrityError
 from artifacts.schemas import PUZZLES, as_table
+from stages.puzzles import environment
 from stages.puzzles.answers import write_answer
 from stages.puzzles.grading import Graded, grade
-from stages.puzzles.puzzle import Puzzle
+from stages.puzzles.puzzle import DeductionCounts, Puzzle
+
+DEDUCTION_COLUMNS = tuple(field.name for field in fields(DeductionCounts))
 
 
 def to_table(puzzles: Sequence[Puzzle]) -> pl.DataFrame:
@@ -57,6 +61,19 @@ def graded_text(
     return grade(text, known[puzzle_id], grader)
 
 
-def answer_texts(table: pl.DataFrame) -> list[str]:
-    """The solver-written answer of every puzzle of a table."""
-    return [write_answer(puzzle) for puzzle in from_table(table)]
+def count_deductions(text: str, puzzle: Puzzle) -> DeductionCounts | None:
+    """What a completion asserts about its puzzle; None where nothing can be proved."""
+    return environment.get(puzzle.environment).count_deductions(text, puzzle)
+
+
+def deduction_columns(counts: DeductionCounts | None) -> dict[str, int | None]:
+    """Counts as columns of a table, null where there are none."""
+    return dict.fromkeys(DEDUCTION_COLUMNS) if counts is None else asdict(counts)
+
+
+def taught_texts(table: pl.DataFrame, text: Literal["answers", "derivations"]) -> list[str]:
+    """What the solver writes for every puzzle of a table: the answers, with or without how they follow."""
+    puzzles = from_table(table)
+    if text == "answers":
+        return [write_answer(puzzle) for puzzle in puzzles]
+    return [environment.get(puzzle.environment).write_derivation(puzzle) for puzzle in puzzles]

@@ -117,6 +117,9 @@ def _asserted(text: str, start: int, end: int) -> bool:
 
 
 @lru_cache(maxsize=256)
-def judge_of(puzzle: FormalPuzzle) -> Judge:
-    """The judge of `puzzle`, built once."""
-    return Judge(puzzle)
+def judge_of(puzzle: FormalPuzzle) -> Judge | None:
+    """The judge of `puzzle`, built once; None where the clues contradict one another."""
+    try:
+        return Judge(puzzle)
+    except ValueError:
+        return None

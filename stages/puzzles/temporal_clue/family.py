@@ -1,13 +1,12 @@
 """Temporal Clue behind the interface that all puzzle families share."""
 
 import time
-from pathlib import Path
+from collections import Counter
 
 from artifacts.errors import BadInputError
 from stages.puzzles.answers import write_answer
 from stages.puzzles.grading import grade
-from stages.puzzles.published import read_puzzles
-from stages.puzzles.puzzle import Checked, DeductionCounts, Graded, Grader, Puzzle
+from stages.puzzles.puzzle import Checked, DeductionCounts, Graded, Grader, Kinds, Puzzle
 from stages.puzzles.temporal_clue.config import TIERS, PuzzleConfig
 from stages.puzzles.temporal_clue.deductions import judge_of
 from stages.puzzles.temporal_clue.derivation import derive, write_derivation
@@ -15,14 +14,15 @@ from stages.puzzles.temporal_clue.formal import FormalPuzzle
 from stages.puzzles.temporal_clue.generate import difficulty, generate
 from stages.puzzles.temporal_clue.reader import read_formal
 from stages.puzzles.temporal_clue.sections import cut
-from stages.puzzles.temporal_clue.solver import solve
-from stages.puzzles.temporal_clue.text import formal_digest
+from stages.puzzles.temporal_clue.solver import needless_clues, solve
+from stages.puzzles.temporal_clue.text import formal_digest, write_prompt
 
 
 class TemporalClue:
     """The puzzle family of this folder; see `stages.puzzles.environment.Environment`."""
 
     name = "temporal_clue"
+    mark = "Mr. Boddy"
     tiers: dict[str, PuzzleConfig] = TIERS
 
     def generate(self, config: PuzzleConfig, seed: int) -> Puzzle:
@@ -63,10 +63,6 @@ class TemporalClue:
             difficulty=difficulty(sections.scenario),
         )
 
-    def read_published(self, path: Path | str) -> list[Puzzle]:
-        """See `stages.puzzles.published.read_puzzles`."""
-        return read_puzzles(path, self.name)
-
     def grade(self, text: str, puzzle: Puzzle, grader: Grader = "strict") -> Graded:
         """See `stages.puzzles.grading.grade`."""
         return grade(text, puzzle, grader)
@@ -75,27 +71,43 @@ class TemporalClue:
         """See `stages.puzzles.answers.write_answer`."""
         return write_answer(puzzle)
 
-    def check(self, puzzle: Puzzle) -> Checked:
+    def kinds(self, puzzle: Puzzle) -> Kinds:
+        """Clues by the class that stands for them in `formal`, questions by what they ask."""
+        formal = read_formal(puzzle.prompt).puzzle
+        questions = Counter[str](question.kind for question in formal.questions + formal.bonus)
+        return Kinds(dict(Counter(type(clue).__name__ for clue in formal.clues)), dict(questions))
+
+    def check(self, puzzle: Puzzle, *, minimal: bool = False) -> Checked:
         """Reads the prompt, solves it, proves each answer unique or not, and compares with the given solution."""
         started = time.perf_counter()
         reading = read_formal(puzzle.prompt)
         if reading.unread:
             unread = tuple(f"{item.part} {item.position}: {item.text}" for item in reading.unread)
-            return Checked(puzzle.puzzle_id, unread, {}, {}, tuple(puzzle.solution), time.perf_counter() - started)
+            seconds = time.perf_counter() - started
+            return Checked(puzzle.puzzle_id, unread, {}, {}, tuple(puzzle.solution), False, None, seconds)
         solved = solve(reading.puzzle)
-        different = tuple(letter for letter, given in puzzle.solution.items() if solved.answers.get(letter) != given)
-        seconds = time.perf_counter() - started
-        return Checked(puzzle.puzzle_id, (), solved.answers, solved.unique, different, seconds)
+        needless = needless_clues(reading.puzzle, solved.world) if minimal and solved.world is not None else None
+        return Checked(
+            puzzle.puzzle_id,
+            unread=(),
+            answers=solved.answers,
+            unique=solved.unique,
+            different=tuple(letter for letter, given in puzzle.solution.items() if solved.answers.get(letter) != given),
+            same_text=write_prompt(reading.puzzle, puzzle.prompt.split("\n\n")[0]) == puzzle.prompt,
+            needless=needless,
+            seconds=time.perf_counter() - started,
+        )
 
     def write_derivation(self, puzzle: Puzzle) -> str:
         """See `stages.puzzles.temporal_clue.derivation.derive`; the answers follow after an empty line."""
         formal = _fully_read(puzzle)
         return f"{write_derivation(formal.scenario, derive(formal))}\n\n{write_answer(puzzle)}"
 
-    def count_deductions(self, text: str, puzzle: Puzzle) -> DeductionCounts:
+    def count_deductions(self, text: str, puzzle: Puzzle) -> DeductionCounts | None:
         """See `stages.puzzles.temporal_clue.deductions.Judge`."""
-        judge = judge_of(_fully_read(puzzle))
-        return judge.count(judge.read(text))
+        reading = read_formal(puzzle.prompt)
+        judge = None if reading.unread else judge_of(reading.puzzle)
+        return None if judge is None else judge.count(judge.read(text))
 
 
 def _fully_read(puzzle: Puzzle) -> FormalPuzzle:

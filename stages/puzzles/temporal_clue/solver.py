@@ -89,3 +89,11 @@ def solve(puzzle: FormalPuzzle) -> Solved:
         for letter, question, value in zip(names, asked, given, strict=True):
             unique[letter] = encoding.solve([~answer_literal(encoding, question, value)]) is None
     return Solved(world, answers, unique, world_unique, time.perf_counter() - started)
+
+
+def needless_clues(puzzle: FormalPuzzle, world: World) -> tuple[int, ...]:
+    """Numbers (from 1) of the clues that may be dropped, one at a time, while `world` stays the only one (proved)."""
+    encoding = rules(puzzle.scenario.shape).copy()
+    literals = [encoding.literal(clue) for clue in puzzle.clues]
+    encoding.require([~literal for literal in encoding.truths(world)])
+    return tuple(i + 1 for i in range(len(literals)) if encoding.solve(literals[:i] + literals[i + 1 :]) is None)

@@ -2,7 +2,8 @@
 
 import itertools
 import random
-from pathlib import Path
+import time
+from collections import Counter
 
 import numpy as np
 
@@ -10,9 +11,9 @@ from artifacts.errors import BadInputError
 from stages.puzzles.answers import write_answer
 from stages.puzzles.grading import grade
 from stages.puzzles.minimal import Pool, keep_needed
-from stages.puzzles.published import read_puzzles
-from stages.puzzles.puzzle import Graded, Grader, Puzzle
+from stages.puzzles.puzzle import Checked, DeductionCounts, Graded, Grader, Kinds, Puzzle
 from stages.puzzles.zebra.config import TIERS, WORDS, ZebraConfig
+from stages.puzzles.zebra.deductions import Reasoner, reasoner_of, statement_of, write_derivation
 from stages.puzzles.zebra.formal import Asked, Clue, Grid, Houses, InHouse, Related, Relation, Thing, ZebraPuzzle, holds
 from stages.puzzles.zebra.solver import Model
 from stages.puzzles.zebra.text import ORDINALS, answer_type, formal_digest, read_prompt, values_of, write_prompt
@@ -88,16 +89,18 @@ def generate_formal(config: ZebraConfig, seed: int) -> tuple[ZebraPuzzle, Houses
 
 
 def _answer(grid: Grid, world: Houses, asked: Asked) -> str:
-    house = int(world[0, asked.thing[0], asked.thing[1]])
-    if asked.attribute is None:
-        return ORDINALS[house]
-    return grid.values[asked.attribute][int(np.flatnonzero(world[0, asked.attribute] == house)[0])]
+    statement = statement_of(grid, world, asked)
+    if isinstance(statement, InHouse):
+        return ORDINALS[statement.house]
+    attribute, value = statement.first
+    return grid.values[attribute][value]
 
 
 class Zebra:
     """The puzzle family of this folder; see `stages.puzzles.environment.Environment`."""
 
     name = "zebra"
+    mark = "houses in a row, the first on the left"
     tiers: dict[str, ZebraConfig] = TIERS
 
     def generate(self, config: ZebraConfig, seed: int) -> Puzzle:
@@ -139,10 +142,6 @@ class Zebra:
             raise BadInputError("num_clues", str(num_clues), f"{len(formal.clues)}, the clues in the text")
         return self._puzzle(puzzle_id, formal, {letter: solution[letter] for letter in sorted(solution)}, None)
 
-    def read_published(self, path: Path | str) -> list[Puzzle]:
-        """See `stages.puzzles.published.read_puzzles`."""
-        return read_puzzles(path, self.name)
-
     def grade(self, text: str, puzzle: Puzzle, grader: Grader = "strict") -> Graded:
         """See `stages.puzzles.grading.grade`."""
         return grade(text, puzzle, grader)
@@ -150,6 +149,40 @@ class Zebra:
     def write_answer(self, puzzle: Puzzle) -> str:
         """See `stages.puzzles.answers.write_answer`."""
         return write_answer(puzzle)
+
+    def kinds(self, puzzle: Puzzle) -> Kinds:
+        """Clues by relation (`house` for a placement), questions by what they ask for."""
+        formal = read_prompt(puzzle.prompt)
+        clues = Counter[str]("house" if isinstance(clue, InHouse) else clue.relation for clue in formal.clues)
+        return Kinds(dict(clues), dict(Counter(answer_type(formal.grid, asked) for asked in formal.questions)))
+
+    def check(self, puzzle: Puzzle, *, minimal: bool = False) -> Checked:
+        """Reads the prompt, solves it, proves each answer unique or not, and compares with the given solution."""
+        started = time.perf_counter()
+        formal = read_prompt(puzzle.prompt)
+        reasoner = Reasoner(formal)
+        given = [_answer(formal.grid, reasoner.world, asked) for asked in formal.questions]
+        answers = dict(zip(puzzle.solution, given, strict=True))
+        unique = [reasoner.entails(statement_of(formal.grid, reasoner.world, asked)) for asked in formal.questions]
+        return Checked(
+            puzzle.puzzle_id,
+            unread=(),
+            answers=answers,
+            unique=dict(zip(answers, unique, strict=True)),
+            different=tuple(letter for letter, given in puzzle.solution.items() if answers[letter] != given),
+            same_text=write_prompt(formal) == puzzle.prompt,
+            needless=reasoner.needless() if minimal else None,
+            seconds=time.perf_counter() - started,
+        )
+
+    def write_derivation(self, puzzle: Puzzle) -> str:
+        """See `stages.puzzles.zebra.deductions.write_derivation`; the answers follow after an empty line."""
+        return f"{write_derivation(read_prompt(puzzle.prompt))}\n\n{write_answer(puzzle)}"
+
+    def count_deductions(self, text: str, puzzle: Puzzle) -> DeductionCounts | None:
+        """See `stages.puzzles.zebra.deductions.Reasoner`."""
+        reasoner = reasoner_of(read_prompt(puzzle.prompt))
+        return None if reasoner is None else reasoner.count(text)
 
 
 ZEBRA = Zebra()

@@ -39,6 +39,11 @@ class Model:
         truth = {"same": step == 0, "left": step == 1, "before": step > 0, "next": abs(step) == 1}[clue.relation]
         return truth != clue.no
 
+    def add(self, clue: Clue) -> int:
+        """Adds a clue, which is off, and returns its position."""
+        self._switches.append(self._switch(clue))
+        return len(self._switches) - 1
+
     def exclude(self, world: Houses) -> None:
         """Forbids `world`, [1, attributes, values]."""
         self._model.add_bool_or(

@@ -95,16 +95,24 @@ def read_prompt(prompt: str) -> ZebraPuzzle:
     grid = Grid(tuple(name for name, _, _ in rows), tuple(tuple(values.split(", ")) for _, _, values in rows))
     if any(a not in PHRASES for a in grid.attributes) or any(len(v) != grid.houses for v in grid.values):
         raise BadInputError("prompt, attributes", repr(rows)[:120], "known attributes with one value a house")
-    people = {phrase(grid, (a, v)).lower(): (a, v) for a in range(len(grid.values)) for v in range(grid.houses)}
-    clues = tuple(
-        _clue(people, line.removeprefix("- "), position)
-        for position, line in enumerate(after[CLUES_HEADING].splitlines(), start=1)
-    )
+    people = people_of(grid)
+    clues: list[Clue] = []
+    for position, line in enumerate(after[CLUES_HEADING].splitlines(), start=1):
+        clue = read_clue(people, line.removeprefix("- "))
+        if clue is None or (isinstance(clue, InHouse) and clue.house >= grid.houses):
+            raise BadInputError(f"prompt, clue {position}", repr(line), "a clue of the known grammar")
+        clues.append(clue)
     questions = tuple(_question(grid, people, line[3:]) for line in after[QUESTIONS_HEADING].splitlines())
-    return ZebraPuzzle(grid, clues, questions)
+    return ZebraPuzzle(grid, tuple(clues), questions)
 
 
-def _clue(people: dict[str, Thing], sentence: str, position: int) -> Clue:
+def people_of(grid: Grid) -> dict[str, Thing]:
+    """The words for each person, in small letters, to the value they are named by."""
+    return {phrase(grid, (a, v)).lower(): (a, v) for a in range(len(grid.values)) for v in range(grid.houses)}
+
+
+def read_clue(people: dict[str, Thing], sentence: str) -> Clue | None:
+    """The clue that a sentence says, without its full stop; None where it is not of the grammar."""
     match = _HOUSE.fullmatch(sentence)
     if match and match[1].lower() in people and match[3] in ORDINALS:
         return InHouse(people[match[1].lower()], ORDINALS.index(match[3]), match[2] != "lives")
@@ -113,7 +121,7 @@ def _clue(people: dict[str, Thing], sentence: str, position: int) -> Clue:
             first, found, second = sentence.partition(f" {verb} ")
             if found and first.lower() in people and second.lower() in people:
                 return Related(people[first.lower()], relation, people[second.lower()], bool(no))
-    raise BadInputError(f"prompt, clue {position}", repr(sentence), "a clue of the known grammar")
+    return None
 
 
 def _question(grid: Grid, people: dict[str, Thing], sentence: str) -> Asked:

@@ -26,7 +26,7 @@ from stages.pack import pack
 from stages.prepare import identity_of, prepare
 from stages.promote import promote
 from stages.puzzles.puzzle import Puzzle
-from stages.puzzles.tables import graded_text, puzzles_by_id
+from stages.puzzles.tables import count_deductions, deduction_columns, graded_text, puzzles_by_id
 
 REDUCED = {"connectives": False, "fixed_cast": True, "fixed_rooms": True, "questions": "placements"}
 WRONG = "Nobody <b>& co</b>"
@@ -184,6 +184,7 @@ class _Maker:
                             "completion_tokens": len(text),
                             "text": text,
                             "answers": json.dumps(answers),
+                            **deduction_columns(count_deductions(text, known[puzzle_id])),
                         }
                     )
         results = as_table(rows, RESULTS)

@@ -4,15 +4,13 @@ import json
 import subprocess
 import sys
 from pathlib import Path
-from typing import get_args, get_type_hints
 
 import pytest
 
 from artifacts.layout import RunLayout
 from artifacts.store import Store
-from flows.cli import make, run_command
+from flows.cli import run_command
 from flows.commands.output import printable
-from stages.puzzles.generate import TIERS
 from stages.puzzles.published import read_puzzles
 
 
@@ -41,6 +39,9 @@ def test_the_command_line_imports_little() -> None:
         (["evaluate", "--checkpoint", "x", "--puzzles", "y", "--samples", "0"], "samples_per_prompt"),
         (["puzzles", "make", "--out", "p.json", "--count", "0"], "are all 0"),
         (["puzzles", "make", "--out", "absent/p.json"], "no such folder"),
+        (["puzzles", "make", "--out", "p.json", "--size", "huge"], "reduced, easy, small, large, full"),
+        (["puzzles", "make", "--out", "p.json", "--environment", "chess"], "temporal_clue, zebra"),
+        (["puzzles", "solve", "absent.json"], "absent.json"),
     ],
 )
 def test_bad_usage(
@@ -90,10 +91,6 @@ def test_made_puzzles_can_be_read_and_are_the_same_each_time(
         assert json.loads(capsys.readouterr().out)["puzzles"] == 5
     assert first.read_bytes() == again.read_bytes()
     assert len({puzzle.digest for puzzle in read_puzzles(first)}) == 5
-
-
-def test_every_tier_can_be_asked_for() -> None:
-    assert set(get_args(get_type_hints(make)["tier"])) == set(TIERS)
 
 
 @pytest.mark.parametrize("form", ["", "--json"])

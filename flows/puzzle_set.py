@@ -1,0 +1,66 @@
+"""Puzzle sets: drawn by mapped tasks on all cores, divided into splits that share no puzzle, and reported."""
+
+from prefect import flow
+from pydantic import BaseModel, ConfigDict, Field
+
+from artifacts.layout import shared_key
+from artifacts.refs import Puzzles, Ref
+from artifacts.store import Store
+from flows.fetching import fetched
+from flows.opening import opened_stages
+from flows.puzzle_report import write_report
+from flows.recipes import load_profile
+from flows.session import Stages
+from stages.draw import draw, slot_of
+from stages.prepare import PrepareConfig, identity_of, prepare
+
+
+class PuzzleSetRequest(BaseModel):
+    """What a person asks for."""
+
+    model_config = ConfigDict(extra="forbid", frozen=True)
+
+    store: str = Field(default="./deerstalker-data", description="Where artifacts live.")
+    profile: str = Field(default="cpu", description="Name of a profile, or path of a TOML file.")
+    puzzles: PrepareConfig = Field(default_factory=PrepareConfig)
+    tokenizer: str | None = Field(
+        default=None, description="A checkpoint in whose tokens the report measures prompts; characters where None."
+    )
+
+
+class PuzzleSet(BaseModel):
+    """A published set.
+
+    Attributes:
+        artifact: Its ref, as JSON.
+        report: Address of the page that describes it.
+    """
+
+    model_config = ConfigDict(extra="forbid", frozen=True)
+
+    artifact: dict[str, str]
+    report: str
+
+
+@flow(name="make-puzzles", flow_run_name="make {request.puzzles.wanted} puzzles", persist_result=False)
+def make_puzzles(request: PuzzleSetRequest) -> PuzzleSet:
+    """Publishes a puzzle set and a report on it; a run that was killed goes on with the stretches that are missing.
+
+    Args:
+        request: Store, profile, difficulty, seed and the sizes of the splits.
+    """
+    store = Store.open(request.store)
+    with opened_stages(store, load_profile(request.profile)) as stages:
+        stages.live.opened(f"{request.puzzles.wanted} puzzles, seed {request.puzzles.seed}, into {store.url}")
+        made = publish_set(stages, request.puzzles)
+        tokenizer = None if request.tokenizer is None else fetched(stages, request.tokenizer, made)
+        return PuzzleSet(artifact=made.as_json(), report=f"{store.url}/{write_report(stages, made, tokenizer)}")
+
+
+def publish_set(stages: Stages, config: PrepareConfig, name: str = "set") -> Ref[Puzzles]:
+    """The puzzle set of a config; whoever asks for the same shares it."""
+    identity = identity_of(config)
+    out = stages.slot(shared_key("puzzles", name, identity), Puzzles)
+    if out.find(identity) is None and (missing := config.first_stretches()):
+        stages.map(draw, missing, label="{item.first}", out=lambda stretch: slot_of(stretch, stages.ctx.store))
+    return stages.run(prepare, config, out=out)

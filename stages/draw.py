@@ -1,0 +1,78 @@
+"""The stage that generates one stretch of an endless stream of puzzles."""
+
+import hashlib
+from collections.abc import Iterator
+from concurrent.futures.process import BrokenProcessPool
+from functools import partial
+
+from pydantic import BaseModel, ConfigDict, Field
+
+from artifacts.errors import TransientError
+from artifacts.identity import Identity
+from artifacts.layout import shared_key
+from artifacts.refs import Draw, Ref
+from artifacts.schemas import PUZZLES
+from artifacts.slot import Slot
+from artifacts.store import Store
+from stages.context import StageContext
+from stages.puzzles.generate import AnyPuzzleConfig, PuzzleConfig, ZebraConfig, generate
+from stages.puzzles.puzzle import Puzzle
+from stages.puzzles.tables import to_table
+
+REVISION = 1
+TABLE = "puzzles.parquet"
+
+
+class DrawConfig(BaseModel):
+    """Numbers `first` to `first + count - 1` of the stream of a difficulty and a seed."""
+
+    model_config = ConfigDict(extra="forbid", frozen=True)
+
+    puzzle: AnyPuzzleConfig = Field(default_factory=PuzzleConfig)
+    seed: int = Field(default=0, ge=0)
+    first: int = Field(ge=0)
+    count: int = Field(ge=1)
+
+
+def draw(config: DrawConfig, *, out: Slot[Draw], ctx: StageContext) -> Ref[Draw]:
+    """Publishes the puzzles of one stretch, in order; number i has seed (`seed`, i), so repeats are possible.
+
+    Raises:
+        TransientError: A process of the pool died.
+    """
+    identity = identity_of(config)
+    if found := out.find(identity):
+        return found
+    attempt = out.attempt(identity)
+    make = partial(_make, config.puzzle, config.seed)
+    numbers = range(config.first, config.first + config.count)
+    try:
+        puzzles = list(ctx.pool.map(make, numbers, chunksize=max(1, config.count // 16)))
+    except BrokenProcessPool as error:
+        ctx.drop_pool()
+        raise TransientError("puzzle generator", "a process died", "", "is memory short?") from error
+    attempt.write_table(TABLE, to_table(puzzles), PUZZLES)
+    return attempt.publish({"puzzles": len(puzzles)})
+
+
+def identity_of(config: DrawConfig) -> Identity:
+    """The identity of a stretch."""
+    return Identity.of("draw", REVISION, config)
+
+
+def slot_of(config: DrawConfig, store: Store) -> Slot[Draw]:
+    """Where a stretch stands: beside the sets that are made of such stretches, under its identity."""
+    return Slot(store, shared_key("puzzles/drawn", f"{config.first:07d}", identity_of(config)), Draw)
+
+
+def stretches(puzzle: PuzzleConfig | ZebraConfig, seed: int, wanted: int) -> Iterator[DrawConfig]:
+    """The stream in stretches, for ever: 8 to 256 puzzles each, about 32 to the first `wanted`."""
+    first = 0
+    while True:
+        count = min(256, max(8, wanted // 32)) if first < wanted else 256
+        yield DrawConfig(puzzle=puzzle, seed=seed, first=first, count=count)
+        first += count
+
+
+def _make(config: PuzzleConfig | ZebraConfig, seed: int, number: int) -> Puzzle:
+    return generate(config, int.from_bytes(hashlib.sha256(f"{seed}/{number}".encode()).digest()[:6], "big"))

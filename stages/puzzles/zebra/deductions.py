@@ -1,0 +1,127 @@
+"""What follows from the clues of a zebra grid: statements in a completion, proved one by one, and a derivation."""
+
+import re
+from collections import Counter
+from collections.abc import Iterator
+from dataclasses import replace
+from functools import lru_cache
+from typing import Literal
+
+import numpy as np
+
+from stages.puzzles.puzzle import DeductionCounts
+from stages.puzzles.zebra.formal import Asked, Clue, Grid, Houses, InHouse, Related, ZebraPuzzle, holds
+from stages.puzzles.zebra.solver import Model
+from stages.puzzles.zebra.text import people_of, read_clue, write_clue
+
+Verdict = Literal["restated", "proved", "open", "contradicted"]
+
+_SENTENCE_END = re.compile(r"[\n.;!?()]")
+_OPENING = re.compile(r"(?:[-*>#\s\d]|so,? |thus,? |hence,? |then,? |and |therefore,? )*", re.IGNORECASE)
+_SENTENCE_CHARACTERS = 300
+
+
+class Reasoner:
+    """Proofs about one puzzle; the model is built once, and every proof is one solve.
+
+    Attributes:
+        world: A world that the clues allow, int8 [1, attributes, values].
+    """
+
+    def __init__(self, puzzle: ZebraPuzzle) -> None:
+        """Encodes the puzzle.
+
+        Raises:
+            ValueError: No world satisfies the clues, so that they entail everything.
+        """
+        self._puzzle, self._model = puzzle, Model(puzzle.grid, puzzle.clues)
+        self._every = list(range(len(puzzle.clues)))
+        self._stated = {_canonical(clue) for clue in puzzle.clues}
+        world = self._model.solve(self._every)
+        if world is None:
+            raise ValueError("the clues contradict one another")
+        self.world: Houses = world
+
+    def entails(self, statement: Clue, clues: int | None = None) -> bool:
+        """Whether the clues (the first `clues` of them) leave no world in which `statement` is false."""
+        opposite = self._model.add(replace(statement, no=not statement.no))
+        return self._model.solve([*self._every[:clues], opposite]) is None
+
+    def verdict(self, statement: Clue) -> Verdict:
+        """The verdict on `statement`, proved."""
+        if _canonical(statement) in self._stated:
+            return "restated"
+        truth = bool(holds(statement, self.world)[0])
+        if not self.entails(statement if truth else replace(statement, no=not statement.no)):
+            return "open"
+        return "proved" if truth else "contradicted"
+
+    def read(self, text: str) -> Iterator[Clue]:
+        """The statements that are a sentence of `text`, by themselves or after a word such as "so"."""
+        people = people_of(self._puzzle.grid)
+        for sentence in _SENTENCE_END.split(text):
+            if len(sentence) <= _SENTENCE_CHARACTERS:
+                opening = _OPENING.match(sentence)
+                statement = read_clue(people, sentence[opening.end() if opening else 0 :].rstrip())
+                if statement is not None and _within(statement, self._puzzle.grid):
+                    yield statement
+
+    def count(self, text: str) -> DeductionCounts:
+        """Counts the different statements of a text by verdict."""
+        different = {_canonical(statement): statement for statement in self.read(text)}
+        counts = Counter[str](self.verdict(statement) for statement in different.values())
+        return DeductionCounts(
+            len(different), counts["proved"], counts["restated"], counts["open"], counts["contradicted"]
+        )
+
+    def needless(self) -> tuple[int, ...]:
+        """Numbers (from 1) of the clues that may be dropped, one at a time, while `world` stays the only one."""
+        others = Model(self._puzzle.grid, self._puzzle.clues)
+        others.exclude(self.world)
+        return tuple(i + 1 for i in self._every if others.solve([j for j in self._every if j != i]) is None)
+
+
+@lru_cache(maxsize=256)
+def reasoner_of(puzzle: ZebraPuzzle) -> Reasoner | None:
+    """The reasoner of `puzzle`, built once; None where the clues contradict one another."""
+    try:
+        return Reasoner(puzzle)
+    except ValueError:
+        return None
+
+
+def statement_of(grid: Grid, world: Houses, asked: Asked) -> Clue:
+    """The answer to a question in `world`, as a statement."""
+    house = int(world[0, asked.thing[0], asked.thing[1]])
+    if asked.attribute is None:
+        return InHouse(asked.thing, house)
+    return Related((asked.attribute, int(np.flatnonzero(world[0, asked.attribute] == house)[0])), "same", asked.thing)
+
+
+def write_derivation(puzzle: ZebraPuzzle) -> str:
+    """The places that the answers need, each at the first clue from which it follows together with those before it."""
+    reasoner = Reasoner(puzzle)
+    world = reasoner.world[0]
+    needed = {asked.thing for asked in puzzle.questions}
+    for asked in puzzle.questions:
+        if asked.attribute is not None:
+            house = world[asked.thing[0], asked.thing[1]]
+            needed.add((asked.attribute, int(np.flatnonzero(world[asked.attribute] == house)[0])))
+    pending = [InHouse(thing, int(world[thing[0], thing[1]])) for thing in sorted(needed)]
+    lines: list[str] = []
+    for count in range(len(puzzle.clues) + 1):
+        found = [fact for fact in pending if reasoner.entails(fact, count)]
+        pending = [fact for fact in pending if fact not in found]
+        sources = "rules" if not count else "clue 1" if count == 1 else f"clues 1 to {count}"
+        lines += [f"{write_clue(puzzle.grid, fact)} ({sources})." for fact in found]
+    return "\n".join(f"{number}. {line}" for number, line in enumerate(lines, start=1))
+
+
+def _within(statement: Clue, grid: Grid) -> bool:
+    return not isinstance(statement, InHouse) or statement.house < grid.houses
+
+
+def _canonical(statement: Clue) -> Clue:
+    if isinstance(statement, Related) and statement.relation in ("same", "next") and statement.first > statement.second:
+        return replace(statement, first=statement.second, second=statement.first)
+    return statement

@@ -1,0 +1,90 @@
+"""Puzzle sets: splits share nothing, and what an interrupted attempt has drawn is found again."""
+
+import json
+import logging
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from artifacts.errors import BadInputError, TransientError
+from artifacts.reading import Artifact
+from artifacts.refs import Puzzles, Ref
+from artifacts.schemas import PUZZLES
+from artifacts.slot import Slot
+from artifacts.store import Store
+from stages.context import Profile, StageContext
+from stages.draw import draw, slot_of
+from stages.prepare import SPLITS, PrepareConfig, prepare
+from stages.puzzles.generate import TIERS, PuzzleConfig, ZebraConfig
+from stages.puzzles.puzzle import Puzzle
+from stages.puzzles.tables import from_table
+
+EASY = PrepareConfig(puzzle=TIERS["easy"], train=20, val=6, test=6, seed=5)
+
+
+@pytest.fixture
+def ctx(tmp_path: Path) -> Iterator[StageContext]:
+    store, log = Store.open(str(tmp_path / "store")), logging.getLogger("test")
+    with StageContext(store, tmp_path / "scratch", Profile(), lambda *_: None, log) as ctx:
+        yield ctx
+
+
+def made(config: PrepareConfig, ctx: StageContext, key: str = "set") -> Ref[Puzzles]:
+    return prepare(config, out=Slot(ctx.store, key, Puzzles), ctx=ctx)
+
+
+def splits_of(ref: Ref[Puzzles], ctx: StageContext) -> dict[str, list[Puzzle]]:
+    artifact = Artifact.open(ctx.store, ref)
+    return {name: from_table(artifact.read_table(f"{name}.parquet", PUZZLES)) for name in SPLITS}
+
+
+def test_splits_share_no_puzzle_and_held_out_ones_stay_when_train_grows(ctx: StageContext) -> None:
+    small = splits_of(made(EASY, ctx), ctx)
+    assert {name: len(rows) for name, rows in small.items()} == {"train": 20, "val": 6, "test": 6}
+    assert len({puzzle.digest for rows in small.values() for puzzle in rows}) == 32
+    more = splits_of(made(EASY.model_copy(update={"train": 30}), ctx, "more"), ctx)
+    assert (more["val"], more["test"]) == (small["val"], small["test"])
+    assert more["train"][:20] == small["train"]
+
+
+def test_an_interrupted_attempt_is_continued_and_ends_the_same(ctx: StageContext) -> None:
+    first, second, *_ = EASY.first_stretches()
+    drawn = [draw(stretch, out=slot_of(stretch, ctx.store), ctx=ctx) for stretch in (first, second)]
+    manifests = {ref.key: ctx.store.read_bytes(f"{ref.key}/manifest.json") for ref in drawn}
+    whole = made(EASY, ctx)
+    assert {key: ctx.store.read_bytes(f"{key}/manifest.json") for key in manifests} == manifests
+    elsewhere = Store.open("memory://undisturbed")
+    undisturbed = StageContext(elsewhere, ctx.scratch, ctx.profile, ctx.progress, ctx.log)
+    with undisturbed:
+        assert made(EASY, undisturbed).digest == whole.digest
+
+
+def test_a_dead_generator_process_is_a_transient_failure(ctx: StageContext, monkeypatch: pytest.MonkeyPatch) -> None:
+    stretch = EASY.first_stretches()[0]
+    assert list(ctx.pool.map(abs, [-1]))
+    for process in list(ctx.pool._processes.values()):  # pyright: ignore[reportPrivateUsage]
+        process.kill()
+        process.join()
+    with pytest.raises(TransientError, match="a process died"):
+        draw(stretch, out=slot_of(stretch, ctx.store), ctx=ctx)
+    assert draw(stretch, out=slot_of(stretch, ctx.store), ctx=ctx).reused is False
+
+
+def test_a_difficulty_with_too_few_puzzles_says_so(ctx: StageContext) -> None:
+    tiny = PuzzleConfig(weapons=(1, 1), connectives=False, referents=False, fixed_cast=True, fixed_rooms=True)
+    with pytest.raises(BadInputError, match="distinct puzzles in 8[0-9]{3} draws; expected 400"):
+        made(PrepareConfig(puzzle=tiny, train=400, val=0, test=0), ctx)
+
+
+def test_another_family_goes_through_the_same_stage(ctx: StageContext, tmp_path: Path) -> None:
+    config = PrepareConfig(puzzle=ZebraConfig(houses=(3, 3), attributes=(3, 3)), train=4, val=2, test=2)
+    splits = splits_of(made(config, ctx), ctx)
+    puzzles = [puzzle for rows in splits.values() for puzzle in rows]
+    assert {puzzle.environment for puzzle in puzzles} == {"zebra"}
+    published = [{"num_clues": p.num_clues, "prompt": p.prompt, "solution": p.solution} for p in puzzles]
+    (tmp_path / "zebra.json").write_text(json.dumps(published))
+    ref = made(PrepareConfig(file=str(tmp_path / "zebra.json")), ctx, "file")
+    read = from_table(Artifact.open(ctx.store, ref).read_table("test.parquet", PUZZLES))
+    assert [puzzle.digest for puzzle in read] == [puzzle.digest for puzzle in puzzles]
+    assert {puzzle.environment for puzzle in read} == {"zebra"}
