@@ -14,7 +14,7 @@ from pydantic import BaseModel, ConfigDict, Field
 from artifacts.reading import Artifact
 from artifacts.refs import Ref
 from artifacts.store import Store
-from stages.processes import die_with_parent
+from stages.processes import end_with_parent
 from stages.sampling.config import EngineHardware
 from stages.sampling.engine import Engine
 from stages.training.gang import Gang
@@ -75,7 +75,7 @@ class StageContext:
         """Processes for work in pure Python; they end with this one, however it ends."""
         # Not forked from this process, which has threads; the server that forks them ends when this process does.
         context = multiprocessing.get_context("forkserver")
-        return ProcessPoolExecutor(self.profile.workers, mp_context=context, initializer=die_with_parent)
+        return ProcessPoolExecutor(self.profile.workers, mp_context=context, initializer=end_with_parent)
 
     def drop_pool(self) -> None:
         """Ends the pool; the next use of it starts another."""

@@ -1,11 +1,20 @@
-"""Child processes that do not outlive their parents."""
+"""Pool processes that do not outlive the process they work for."""
 
-import ctypes
-import signal
+import multiprocessing
+import os
+import threading
 
-_PR_SET_PDEATHSIG = 1
 
+def end_with_parent() -> None:
+    """Ends this process as soon as the one that started it through `multiprocessing` is gone, however it went.
 
-def die_with_parent() -> None:
-    """Has the kernel kill this process when the thread that started it ends (Linux)."""
-    ctypes.CDLL(None).prctl(_PR_SET_PDEATHSIG, signal.SIGKILL)
+    An idle pool process waits for work for ever, and keeps the server alive that forked it.
+    """
+    parent = multiprocessing.parent_process()
+
+    def follow() -> None:
+        if parent is not None:
+            parent.join()
+            os._exit(1)
+
+    threading.Thread(target=follow, name="parent-watch", daemon=True).start()

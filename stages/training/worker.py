@@ -4,6 +4,7 @@ Started by `stages.training.gang` through `python -m torch.distributed.run ... -
 """
 
 import argparse
+import ctypes
 import json
 import os
 import resource
@@ -14,16 +15,16 @@ import time
 from pathlib import Path
 from typing import Any
 
-from stages.processes import die_with_parent
 from stages.training.spool import Spool, process_started
 
+PR_SET_PDEATHSIG = 1
 POLL_S = 0.01
 OWNER_POLL_S = 0.5
 
 
 def die_with(owner_pid: int, owner_started: str) -> None:
     """Ties this process to torchrun's agent and, through it, the whole gang to the owner."""
-    die_with_parent()
+    ctypes.CDLL(None).prctl(PR_SET_PDEATHSIG, signal.SIGKILL)
     agent = os.getppid()
 
     def watch() -> None:

@@ -8,16 +8,17 @@ import json
 import statistics
 import time
 from collections import Counter
-from collections.abc import Iterable
 from pathlib import Path
 from typing import Any
 
+from stages.puzzles import environment
 from stages.puzzles.published import read_puzzles
 from stages.puzzles.temporal_clue.config import TIERS, PuzzleConfig
-from stages.puzzles.temporal_clue.formal import FormalPuzzle, Statement
+from stages.puzzles.temporal_clue.formal import FormalPuzzle
 from stages.puzzles.temporal_clue.generate import generate_formal
 from stages.puzzles.temporal_clue.reader import read_formal
 
+FAMILY = environment.get("temporal_clue")
 VAL = Path(__file__).parents[2].parent / "shared" / "data" / "temporal-clue" / "val.json"
 CLASSES: dict[str, tuple[PuzzleConfig, float]] = {
     "2 suspects": (PuzzleConfig(), 0.18),
@@ -39,11 +40,6 @@ def time_class(config: PuzzleConfig, seeds: int) -> dict[str, float]:
     return {"median_s": statistics.median(seconds), "max_s": max(seconds), "clues": statistics.median(clues)}
 
 
-def kinds(clues: Iterable[Statement]) -> Counter[str]:
-    """How many clues of each kind."""
-    return Counter(type(clue).__name__ for clue in clues)
-
-
 def config_like(formal: FormalPuzzle) -> PuzzleConfig:
     """A config for puzzles of the same sizes."""
     shape = formal.scenario.shape
@@ -63,8 +59,8 @@ def compare_kinds(path: Path) -> dict[str, dict[str, float]]:
     theirs, ours = Counter[str](), Counter[str]()
     for i, puzzle in enumerate(read_puzzles(path)):
         formal = read_formal(puzzle.prompt).puzzle
-        theirs += kinds(formal.clues)
-        ours += kinds(generate_formal(config_like(formal), i)[0].clues)
+        theirs += Counter(FAMILY.kinds(puzzle).clues)
+        ours += Counter(FAMILY.kinds(FAMILY.generate(config_like(formal), i)).clues)
     names = sorted(theirs | ours, key=lambda name: -theirs[name])
     return {name: {"published": theirs[name] / theirs.total(), "ours": ours[name] / ours.total()} for name in names}
 

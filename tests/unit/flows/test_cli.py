@@ -11,7 +11,6 @@ from artifacts.layout import RunLayout
 from artifacts.store import Store
 from flows.cli import run_command
 from flows.commands.output import printable
-from stages.puzzles.published import read_puzzles
 
 
 def test_the_command_line_imports_little() -> None:
@@ -81,16 +80,27 @@ def test_recipes(capsys: pytest.CaptureFixture[str]) -> None:
     assert json.loads(capsys.readouterr().out)["iterations"] == 7
 
 
-def test_made_puzzles_can_be_read_and_are_the_same_each_time(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
-    first, again = tmp_path / "a.json", tmp_path / "b.json"
-    for path in (first, again):
-        made = ["puzzles", "make", "--tier", "reduced", "--count", "5", "--seed", "3", "--out", str(path), "--json"]
-        assert run_command(made) == 0
-        assert json.loads(capsys.readouterr().out)["puzzles"] == 5
-    assert first.read_bytes() == again.read_bytes()
-    assert len({puzzle.digest for puzzle in read_puzzles(first)}) == 5
+def test_made_puzzles_are_read_solved_and_proved_minimal(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    path = tmp_path / "made.json"
+    made = ["puzzles", "make", "--size", "reduced", "--count", "5", "--seed", "3", "--out", str(path), "--json"]
+    assert run_command(made) == 0
+    assert json.loads(capsys.readouterr().out)["puzzles"] == 5
+    assert run_command(["puzzles", "solve", str(path), "--minimal", "--json"]) == 0
+    report = json.loads(capsys.readouterr().out)
+    counts = {name: report[name] for name in ("count", "read", "unique", "equal", "same_text", "minimal")}
+    assert counts == dict.fromkeys(counts, 5)
+    assert report["seconds"] == pytest.approx(sum(item["seconds"] for item in report["puzzles"]))
+
+    puzzles = json.loads(path.read_text())
+    puzzles[0]["prompt"] = puzzles[0]["prompt"].replace("- The ", "- Perhaps the ", 1)
+    puzzles[1]["solution"]["B"] = next(room for room in ("Hall", "Lounge") if room != puzzles[1]["solution"]["B"])
+    path.write_text(json.dumps(puzzles))
+    assert run_command(["puzzles", "solve", str(path)]) == 0
+    lines = capsys.readouterr().out.splitlines()
+    assert "made-00000: not solved, unread: clue " in lines[0]
+    assert "Perhaps the " in lines[0]
+    assert f"differs from the given B {puzzles[1]['solution']['B']}" in lines[1]
+    assert lines[-1].startswith("5 puzzles: 4 read, 4 unique, 3 equal to the given solution; ")
 
 
 @pytest.mark.parametrize("form", ["", "--json"])

@@ -1,0 +1,81 @@
+"""`deerstalker puzzles make`, killed on the way: what was drawn is kept, and the set is that of a quiet run."""
+
+import json
+import logging
+import os
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+from artifacts.reading import Artifact
+from artifacts.refs import Puzzles, Ref
+from artifacts.schemas import PUZZLES
+from artifacts.slot import Slot
+from artifacts.store import Store
+from stages.context import Profile, StageContext
+from stages.prepare import PrepareConfig, prepare
+from stages.puzzles.generate import TIERS
+
+SET = PrepareConfig(puzzle=TIERS["small"], train=300, val=30, test=30, seed=2)
+LIMIT_S = 120
+
+
+def start(store: Path) -> subprocess.Popen[str]:
+    command = [
+        str(Path(sys.executable).with_name("deerstalker")), "puzzles", "make", "--size", "small", "--count", "300",
+        "--val", "30", "--test", "30", "--seed", "2", "--out", str(store), "--json",
+    ]  # fmt: skip
+    return subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, text=True)
+
+
+def drawn(store: Path) -> dict[str, int]:
+    """Manifests of published stretches, with the time of their writing."""
+    return {str(path): path.stat().st_mtime_ns for path in store.glob("puzzles/drawn/*/manifest.json")}
+
+
+def processes_of(store: Path) -> list[str]:
+    """Command lines of live processes whose environment names the store; all children of the command do."""
+    found: list[str] = []
+    for entry in Path("/proc").glob("[0-9]*"):
+        try:
+            if entry.name != str(os.getpid()) and str(store) in (entry / "environ").read_text(errors="replace"):
+                found.append((entry / "cmdline").read_text(errors="replace"))
+        except OSError:
+            continue
+    return found
+
+
+def test_a_killed_command_is_continued_and_ends_the_same(tmp_path: Path) -> None:
+    store = tmp_path / "store"
+    process = start(store)
+    deadline = time.monotonic() + LIMIT_S
+    while len(drawn(store)) < 3:
+        assert process.poll() is None
+        assert time.monotonic() < deadline
+        time.sleep(0.005)
+    os.kill(process.pid, signal.SIGKILL)
+    process.wait()
+    before = drawn(store)
+    assert len(before) < len(SET.first_stretches())
+    assert not list(store.glob("puzzles/set-*/manifest.json"))
+    while left := processes_of(store):
+        assert time.monotonic() < deadline, left
+        time.sleep(0.1)
+
+    output, _ = start(store).communicate(timeout=LIMIT_S)
+    made = json.loads(output)
+    assert {path: written for path, written in drawn(store).items() if path in before} == before
+    with StageContext(
+        Store.open("memory://undisturbed-set"), tmp_path / "scratch", Profile(), lambda *_: None, logging.getLogger()
+    ) as ctx:
+        undisturbed = prepare(SET, out=Slot(ctx.store, "set", Puzzles), ctx=ctx)
+    assert made["artifact"]["digest"] == undisturbed.digest
+    train = Artifact.open(Store.open(str(store)), Ref(**made["artifact"])).read_table("train.parquet", PUZZLES)
+    assert len(train) == 300
+    page = Path(made["report"].removeprefix("file://"))
+    facts = json.loads(page.with_name("report.json").read_text())
+    assert (facts["splits"], facts["different"]) == ({"train": 300, "val": 30, "test": 30}, 360)
+    assert sum(facts["clue_kinds"].values()) == sum(facts["clues"])
+    assert page.read_text().count("data:image/png") == 5
