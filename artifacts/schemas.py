@@ -71,7 +71,7 @@ GRADES = TableSchema(
         "exact": pa.Column(pl.Boolean),
         "truncated": pa.Column(pl.Boolean),
         "reward": pa.Column(pl.Float64),
-        "advantage": pa.Column(pl.Float64),
+        "advantage": pa.Column(pl.Float64, nullable=True),  # null: the completion takes no part in training
         "answers": pa.Column(pl.String, pa.Check.str_startswith("{")),  # JSON: letter -> what was read and why
         "grader": _ID,
         **_DEDUCTIONS,

@@ -174,13 +174,14 @@ def _specimen(specimen: Specimen) -> list[str]:
 
 def _completion(item: Completion) -> str:
     end = "" if item.finish_reason == "stop" else f", ended by {item.finish_reason}"
+    advantage = "not trained on" if item.advantage is None else f"advantage {item.advantage:+.2f}"
     rows = "".join(
         f'<tr class="{"right" if answer.correct else "wrong"}"><td>{escape(answer.letter)}</td>'
         f"<td>{escape(answer.said or answer.note)}</td><td>{'' if answer.correct else escape(answer.right)}</td></tr>"
         for answer in item.answers
     )
     return (
-        f'<div class="panel"><h3>{escape(item.title)}: reward {item.reward:.3f}, advantage {item.advantage:+.2f}'
+        f'<div class="panel"><h3>{escape(item.title)}: reward {item.reward:.3f}, {advantage}'
         f"{escape(end)}</h3>"
         f"<pre>{escape(item.text)}</pre>"
         f"<table><thead><tr><th></th><th>read</th><th>right answer</th></tr></thead><tbody>{rows}</tbody></table></div>"

@@ -38,12 +38,12 @@ class ReadAnswer:
 
 @dataclass(frozen=True)
 class Completion:
-    """One completion of the group."""
+    """One completion of the group; without an advantage where it takes no part in training."""
 
     title: str
     text: str
     reward: float
-    advantage: float
+    advantage: float | None
     finish_reason: str
     answers: list[ReadAnswer]
 

@@ -1,6 +1,7 @@
 """The stage that grades rollouts and computes their advantages."""
 
 import json
+from collections import defaultdict
 from collections.abc import Sequence
 from dataclasses import asdict
 from typing import Any, Literal
@@ -15,8 +16,8 @@ from artifacts.refs import Grades, Puzzles, Ref, Rollouts
 from artifacts.schemas import GRADES, PUZZLES, ROLLOUTS, as_table
 from artifacts.slot import Slot
 from stages.context import StageContext
-from stages.grpo.advantages import AdvantageConfig, group_advantages
-from stages.grpo.rewards import RewardConfig, reward
+from stages.grpo.advantages import AdvantageConfig, batch_advantages
+from stages.grpo.rewards import Judged, RewardConfig, reward_terms
 from stages.puzzles.tables import count_deductions, deduction_columns, graded_text, puzzles_by_id
 
 REVISION = 2
@@ -39,6 +40,8 @@ def grade(
 ) -> Ref[Grades]:
     """Grades every completion, and sets it against the others of its group.
 
+    A masked completion (`reward.truncated`) is graded, but it neither has an advantage nor counts in those of others.
+
     Raises:
         IntegrityError: The rollouts name a puzzle that the set does not hold.
     """
@@ -48,10 +51,24 @@ def grade(
     sampled = Artifact.open(ctx.store, rollouts).read_tables(ROLLOUTS).sort("group", "sample")
     known = puzzles_by_id(Artifact.open(ctx.store, puzzles).read_table("train.parquet", PUZZLES))
     rows: list[dict[str, Any]] = []
+    sums: defaultdict[str, float] = defaultdict(float)
     for row in sampled.iter_rows(named=True):
         graded = graded_text(row["text"], row["puzzle_id"], known, config.grader)
         truncated = row["finish_reason"] == "length"
         deduced = count_deductions(row["text"], known[row["puzzle_id"]]) if config.reward.deductions_weight else None
+        judged = Judged(
+            accuracy=graded.accuracy,
+            exact=graded.exact,
+            truncated=truncated,
+            sound=deduced.sound if deduced else 0.0,
+            text=row["text"],
+            letters=graded.answers.keys(),
+            tokens=len(row["completion_token_ids"]),
+            limit_tokens=json.loads(row["sampling"])["max_tokens"],
+        )
+        terms = reward_terms(judged, config.reward)
+        for name, term in terms.items():
+            sums[f"reward/{name}/mean"] += term / len(sampled)
         rows.append(
             {
                 "puzzle_id": row["puzzle_id"],
@@ -60,25 +77,26 @@ def grade(
                 "accuracy": graded.accuracy,
                 "exact": graded.exact,
                 "truncated": truncated,
-                "reward": reward(
-                    graded.accuracy, graded.exact, truncated, config.reward, sound=deduced.sound if deduced else 0.0
-                ),
+                "reward": sum(terms.values()),
                 "answers": json.dumps({letter: asdict(answer) for letter, answer in graded.answers.items()}),
                 "grader": config.grader,
                 **deduction_columns(deduced),
             }
         )
-    graded_rows = _with_advantages(rows, config.advantage)
+    graded_rows = _with_advantages(rows, config)
     attempt = out.attempt(identity)
     attempt.write_table("grades.parquet", graded_rows, GRADES)
-    return attempt.publish(summary(graded_rows, sampled), rollouts=rollouts, puzzles=puzzles)
+    return attempt.publish({**summary(graded_rows, sampled), **sums}, rollouts=rollouts, puzzles=puzzles)
 
 
-def _with_advantages(rows: Sequence[dict[str, Any]], config: AdvantageConfig) -> pl.DataFrame:
-    frame = as_table(rows, GRADES)
-    groups = frame.partition_by("group", maintain_order=True)
-    advantages = [group_advantages(group["reward"].to_numpy(), config) for group in groups]
-    return frame.with_columns(pl.Series("advantage", np.concatenate(advantages)))
+def _with_advantages(rows: Sequence[dict[str, Any]], config: GradeConfig) -> pl.DataFrame:
+    """The rows, sorted by group, as a table with advantages; null where a completion is masked."""
+    frame = as_table(rows, GRADES).drop("advantage")
+    compared = frame.filter(~pl.col("truncated")) if config.reward.truncated == "masked" else frame
+    groups = [group["reward"].to_numpy() for group in compared.partition_by("group", maintain_order=True)]
+    advantages = np.concatenate([np.zeros(0), *batch_advantages(groups, config.advantage)])
+    found = compared.select("group", "sample").with_columns(pl.Series("advantage", advantages))
+    return frame.join(found, on=["group", "sample"], how="left", maintain_order="left").select(*GRADES.columns)
 
 
 def summary(grades: pl.DataFrame, rollouts: pl.DataFrame) -> dict[str, float]:

@@ -19,9 +19,10 @@ REVISION = 1
 def pack(
     config: PackConfig, rollouts: Ref[Rollouts], grades: Ref[Grades], *, out: Slot[Batch], ctx: StageContext
 ) -> Ref[Batch]:
-    """Packs every group that carries a signal; a group without (all rewards equal) has no gradient and is left out.
+    """Packs the groups; one without a signal (all advantages 0) as `uniform_groups` says.
 
-    The batch may have no rows, where no group carries a signal.
+    A completion without an advantage (null in the grades) is left out, and so is a group that has no other. The batch
+    may have no rows.
 
     Raises:
         BadInputError: A prompt alone fills a row.
@@ -36,14 +37,15 @@ def pack(
         .join(Artifact.open(ctx.store, grades).read_tables(GRADES), on=["puzzle_id", "group", "sample"], validate="1:1")
         .sort("group", "sample")
     )
-    groups = [_group(rows) for rows in graded.partition_by("group", maintain_order=True)]
-    batch, facts = pack_groups([group for group in groups if any(b.advantage for b in group.branches)], config)
+    trained = graded.filter(pl.col("advantage").is_not_null())
+    groups = [_group(rows) for rows in trained.partition_by("group", maintain_order=True)]
+    informative = [group for group in groups if any(branch.advantage for branch in group.branches)]
+    batch, facts = pack_groups(informative if config.uniform_groups == "dropped" else groups, config)
     batch.check(out.key)
     attempt = out.attempt(identity)
     attempt.write_bytes(BATCH_FILE, batch.to_bytes())
-    return attempt.publish(
-        {**asdict(facts), "uniform_groups": len(groups) - facts.groups}, rollouts=rollouts, grades=grades
-    )
+    left_out = {"uniform_groups": len(groups) - len(informative), "masked_completions": len(graded) - len(trained)}
+    return attempt.publish({**asdict(facts), **left_out}, rollouts=rollouts, grades=grades)
 
 
 def _group(rows: pl.DataFrame) -> Group:

@@ -1,23 +1,33 @@
-"""Rewards of a group of completions to advantages.
+"""Rewards of groups of completions to advantages.
 
-Shapes: P puzzles (groups), G completions of one puzzle. Formulas: DeepSeekMath (arXiv 2402.03300) for the normalised
-advantage, "Understanding R1-Zero-like training" (arXiv 2503.20783) for the variant that only subtracts the mean.
+Shapes: P puzzles (groups), G completions of one puzzle. Sources: DeepSeekMath (arXiv 2402.03300) for division by the
+group's deviation, "Understanding R1-Zero-like training" (arXiv 2503.20783) for none, Lite PPO (arXiv 2508.08221) for
+the batch's deviation, "Back to basics" (arXiv 2402.14740) for the leave-one-out baseline (RLOO).
 """
 
+from collections.abc import Sequence
 from typing import Literal
 
 import numpy as np
 import numpy.typing as npt
 from pydantic import BaseModel, ConfigDict, Field
 
+Rewards = npt.NDArray[np.float64]
+
 
 class AdvantageConfig(BaseModel):
-    """How the rewards of a group become advantages."""
+    """How the rewards of a group become advantages: what is subtracted, and what the difference is divided by."""
 
     model_config = ConfigDict(extra="forbid", frozen=True)
 
-    scale: Literal["population_std", "sample_std", "none"] = Field(
-        default="population_std", description="What the centred reward is divided by; `none` is Dr. GRPO."
+    baseline: Literal["group_mean", "leave_one_out"] = Field(
+        default="group_mean",
+        description="What is subtracted from a reward: the mean of its group, or the mean of the others in it (RLOO).",
+    )
+    scale: Literal["population_std", "sample_std", "batch_std", "none"] = Field(
+        default="population_std",
+        description="What the difference is divided by: the standard deviation of the group's rewards (over G, or over "
+        "G - 1), that of all rewards of the batch (over their number - 1), or nothing (Dr. GRPO).",
     )
     epsilon: float = Field(default=1e-6, ge=0, description="Added to the standard deviation.")
     uniform_tolerance: float = Field(
@@ -27,19 +37,25 @@ class AdvantageConfig(BaseModel):
     )
 
 
-def group_advantages(rewards_G: npt.NDArray[np.float64], config: AdvantageConfig) -> npt.NDArray[np.float64]:
-    """Advantages of one group.
+def batch_advantages(groups: Sequence[Rewards], config: AdvantageConfig) -> list[Rewards]:
+    """Advantages of the groups of one batch.
 
     Args:
-        rewards_G: Rewards of the completions of one puzzle, [G].
+        groups: P arrays [G], the rewards of the completions of one puzzle each; G may differ, and be 0.
 
     Returns:
-        Advantages, [G]. Exactly 0 for a uniform group: floating point leaves residues of 1e-10 in the mean of equal
+        P arrays [G]. Exactly 0 for a uniform group: floating point leaves residues of 1e-10 in the mean of equal
         fractions, which must not pass for a signal.
     """
-    if float(np.ptp(rewards_G)) <= config.uniform_tolerance:
+    return [_advantages(rewards_G, groups, config) for rewards_G in groups]
+
+
+def _advantages(rewards_G: Rewards, groups: Sequence[Rewards], config: AdvantageConfig) -> Rewards:
+    if not rewards_G.size or float(np.ptp(rewards_G)) <= config.uniform_tolerance:
         return np.zeros_like(rewards_G)
     centred_G = rewards_G - rewards_G.mean()
+    if config.baseline == "leave_one_out":  # r - (sum of the others) / (G - 1)
+        centred_G = centred_G * (rewards_G.size / (rewards_G.size - 1))
     match config.scale:
         case "none":
             return centred_G
@@ -47,3 +63,5 @@ def group_advantages(rewards_G: npt.NDArray[np.float64], config: AdvantageConfig
             return centred_G / (rewards_G.std() + config.epsilon)
         case "sample_std":
             return centred_G / (rewards_G.std(ddof=1) + config.epsilon)
+        case "batch_std":
+            return centred_G / (np.concatenate(groups).std(ddof=1) + config.epsilon)

@@ -6,6 +6,7 @@ First-fit decreasing over blocks (a prompt with some of its completions) within 
 import random
 from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
+from typing import Literal
 
 import numpy as np
 from pydantic import BaseModel, ConfigDict, Field
@@ -22,6 +23,11 @@ class PackConfig(BaseModel):
     row_tokens: int = Field(default=2048, ge=16, description="Token budget of a row.")
     updates: int = Field(
         default=1, ge=1, description="Optimizer steps that one pass over the rollouts is divided into."
+    )
+    uniform_groups: Literal["dropped", "kept"] = Field(
+        default="dropped",
+        description="Groups whose advantages are all 0: left out, or kept with no gradient of their own but counted in "
+        "the loss's denominators, the entropy bonus and the KL term.",
     )
     seed: int = Field(default=0, ge=0, description="Seed of the shuffle that deals puzzles to optimizer steps.")
 

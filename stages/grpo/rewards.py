@@ -1,17 +1,24 @@
-"""What a completion is worth: accuracy, and what an unfinished answer costs."""
+"""What a completion is worth: a weighted sum of terms, and what an unfinished answer costs."""
 
-from typing import Literal
+from collections.abc import Collection
+from dataclasses import dataclass
+from typing import Literal, Self
 
-from pydantic import BaseModel, ConfigDict, Field
+from pydantic import BaseModel, ConfigDict, Field, model_validator
+
+from stages.grpo.reward_terms import LengthCosineConfig, length_cosine, repetition, soft_overlong, well_formed
 
 
 class RewardConfig(BaseModel):
-    """Terms of the reward."""
+    """Terms of the reward; a term whose weight is 0 is not looked at."""
 
     model_config = ConfigDict(extra="forbid", frozen=True)
 
     accuracy_weight: float = Field(
         default=1.0, ge=0, description="Times the fraction of lettered answers that are right."
+    )
+    accuracy_power: float = Field(
+        default=1.0, gt=0, description="The fraction is raised to this power first (OpenPipe tried 2 and 3)."
     )
     exact_weight: float = Field(default=0.0, ge=0, description="Added when every answer is right.")
     deductions_weight: float = Field(
@@ -20,26 +27,83 @@ class RewardConfig(BaseModel):
         description="Times the fraction of the asserted statements that are proved; those that restate a clue count "
         "neither way, and a completion that asserts nothing else gets nothing.",
     )
-    truncated: Literal["graded", "zero", "penalty"] = Field(
+    format_weight: float = Field(default=0.0, ge=0, description="Added when every letter begins a line of its own.")
+    length_cosine: LengthCosineConfig | None = Field(default=None, description="A term that follows the length.")
+    repetition_weight: float = Field(
+        default=0.0, ge=0, description="Times the share of n-grams that stood before, subtracted."
+    )
+    repetition_words: int = Field(default=3, ge=1, description="Words of an n-gram.")
+    truncated: Literal["graded", "zero", "penalty", "masked", "soft_overlong"] = Field(
         default="penalty",
-        description="A completion cut at the token limit: graded like any other, worth 0, or graded less the penalty.",
+        description="A completion cut at the token limit is graded like any other, worth 0, graded less the penalty, "
+        "or taken out of its group and the loss; under `soft_overlong` the penalty grows linearly over the last "
+        "`overlong_buffer_tokens` before the limit, finished or not (DAPO).",
     )
     truncation_penalty: float = Field(
-        default=0.5, ge=0, description="Subtracted from a cut completion under `penalty`."
+        default=0.5, ge=0, description="Subtracted from a cut completion under `penalty` and `soft_overlong`."
     )
+    overlong_buffer_tokens: int | None = Field(default=None, ge=1, description="The buffer of `soft_overlong`.")
+
+    @model_validator(mode="after")
+    def _buffer_is_used(self) -> Self:
+        if (self.truncated == "soft_overlong") != (self.overlong_buffer_tokens is not None):
+            raise ValueError("overlong_buffer_tokens is given if, and only if, truncated is 'soft_overlong'")
+        return self
 
 
-def reward(accuracy: float, exact: bool, truncated: bool, config: RewardConfig, *, sound: float = 0.0) -> float:
-    """Reward of one completion; with an unfinished answer costing nothing, lengths run into the limit.
+@dataclass(frozen=True)
+class Judged:
+    """What the terms look at in one completion.
 
-    Args:
+    Attributes:
         accuracy: Fraction of the lettered answers that are right.
         exact: Whether all are.
         truncated: Whether the completion was cut at the token limit.
-        config: The terms.
-        sound: Fraction of the completion's statements, restated clues aside, that the clues entail.
+        sound: Fraction of its statements, restated clues aside, that the clues entail.
+        text: The completion.
+        letters: Letters that the puzzle asks for.
+        tokens: Length of the completion.
+        limit_tokens: The sampler's limit.
     """
-    graded = config.accuracy_weight * accuracy + config.exact_weight * exact + config.deductions_weight * sound
-    if not truncated or config.truncated == "graded":
-        return graded
-    return 0.0 if config.truncated == "zero" else graded - config.truncation_penalty
+
+    accuracy: float
+    exact: bool
+    truncated: bool
+    sound: float
+    text: str
+    letters: Collection[str]
+    tokens: int
+    limit_tokens: int
+
+
+def reward_terms(judged: Judged, config: RewardConfig) -> dict[str, float]:
+    """The weighted terms of one completion by name; the reward is their sum.
+
+    With an unfinished answer costing nothing, lengths run into the limit.
+    """
+    terms: dict[str, float] = {}
+    if config.accuracy_weight:
+        terms["accuracy"] = config.accuracy_weight * judged.accuracy**config.accuracy_power
+    if config.exact_weight:
+        terms["exact"] = config.exact_weight * judged.exact
+    if config.deductions_weight:
+        terms["deductions"] = config.deductions_weight * judged.sound
+    if config.format_weight:
+        terms["format"] = config.format_weight * well_formed(judged.text, judged.letters)
+    if config.length_cosine is not None:
+        terms["length_cosine"] = config.length_cosine.weight * length_cosine(
+            judged.exact, judged.tokens, len(judged.text), judged.limit_tokens, config.length_cosine
+        )
+    if config.repetition_weight:
+        terms["repetition"] = -config.repetition_weight * repetition(judged.text, config.repetition_words)
+    match config.truncated:
+        case "zero" if judged.truncated:
+            return dict.fromkeys(terms, 0.0)
+        case "penalty":
+            terms["truncated"] = -config.truncation_penalty * judged.truncated
+        case "soft_overlong":
+            reach = soft_overlong(judged.tokens, judged.limit_tokens, config.overlong_buffer_tokens or 1)
+            terms["truncated"] = -config.truncation_penalty * reach
+        case _:
+            pass
+    return terms

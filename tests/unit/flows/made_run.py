@@ -127,7 +127,7 @@ class _Maker:
                         "sampler_logprobs": [-0.5] * len(tokens),
                         "text": text,
                         "finish_reason": "length" if sample == 3 and group == 0 else "stop",
-                        "sampling": "{}",
+                        "sampling": json.dumps({"max_tokens": 64}),
                         "weights_digest": weights.digest,
                         "engine": "made",
                         "group_s": 1.0,

@@ -1,28 +1,121 @@
-"""Rewards by hand: an unfinished answer costs what the recipe says."""
+"""Rewards by hand: each term, and that an unfinished answer costs what the recipe says."""
+
+from typing import Any
 
 import pytest
+from pydantic import ValidationError
 
-from stages.grpo.rewards import RewardConfig, reward
+from stages.grpo.reward_terms import LengthCosineConfig, length_cosine, repetition, well_formed
+from stages.grpo.rewards import Judged, RewardConfig, reward_terms
 from stages.puzzles.puzzle import DeductionCounts
+
+
+def reward(config: RewardConfig, **changes: Any) -> float:
+    judged = {
+        "accuracy": 0.75, "exact": False, "truncated": False, "sound": 0.0, "text": "", "letters": "AB",
+        "tokens": 10, "limit_tokens": 20480, **changes,
+    }  # fmt: skip
+    return sum(reward_terms(Judged(**judged), config).values())
 
 
 @pytest.mark.parametrize(
     ("truncated", "policy", "expected"),
-    [(False, "penalty", 0.75), (True, "penalty", 0.5), (True, "zero", 0.0), (True, "graded", 0.75)],
+    [
+        (False, "penalty", 0.75),
+        (True, "penalty", 0.5),
+        (True, "zero", 0.0),
+        (False, "zero", 0.75),
+        (True, "graded", 0.75),
+        (True, "masked", 0.75),
+    ],
 )
 def test_truncation(truncated: bool, policy: str, expected: float) -> None:
     config = RewardConfig.model_validate({"truncated": policy, "truncation_penalty": 0.25})
-    assert reward(0.75, exact=False, truncated=truncated, config=config) == expected
+    assert reward(config, truncated=truncated) == expected
+
+
+@pytest.mark.parametrize(
+    ("tokens", "expected"), [(16384, 0.75), (17408, 0.5), (18432, 0.25), (20480, -0.25), (21504, -0.25)]
+)
+def test_soft_overlong_of_dapo(tokens: int, expected: float) -> None:
+    """Limit 20480, buffer 4096: 0, -0.25, -0.5, -1, and no less beyond."""
+    config = RewardConfig(truncated="soft_overlong", truncation_penalty=1.0, overlong_buffer_tokens=4096)
+    assert reward(config, tokens=tokens) == pytest.approx(expected)
+
+
+def test_a_buffer_without_its_policy_is_refused() -> None:
+    for settings in ({"overlong_buffer_tokens": 8}, {"truncated": "soft_overlong"}):
+        with pytest.raises(ValidationError, match="if, and only if"):
+            RewardConfig.model_validate(settings)
 
 
 def test_sound_deductions_are_worth_their_weight() -> None:
-    config = RewardConfig(deductions_weight=0.5)
-    assert reward(0.5, exact=False, truncated=False, config=config, sound=0.75) == 0.875
+    assert reward(RewardConfig(deductions_weight=0.5), accuracy=0.5, sound=0.75) == 0.875
     assert DeductionCounts(statements=6, proved=3, restated=2, open=1, contradicted=0).sound == 0.75
     assert DeductionCounts(statements=2, proved=0, restated=2, open=0, contradicted=0).sound == 0.0
 
 
 def test_exact_bonus() -> None:
     config = RewardConfig(accuracy_weight=2.0, exact_weight=0.5)
-    assert reward(1.0, exact=True, truncated=False, config=config) == 2.5
-    assert reward(0.5, exact=False, truncated=False, config=config) == 1.0
+    assert reward(config, accuracy=1.0, exact=True) == 2.5
+    assert reward(config, accuracy=0.5) == 1.0
+
+
+def test_accuracy_power() -> None:
+    assert reward(RewardConfig(accuracy_power=3.0), accuracy=0.5) == 0.125
+
+
+@pytest.mark.parametrize(
+    ("text", "expected"),
+    [
+        ("A. Miss Peach\nB. Rope", True),
+        ("So:\n**A.** Miss Peach\n  B) Rope", True),
+        ("A. Miss Peach B. Rope", False),
+        ("A. Miss Peach", False),
+        ("A.\nB. Rope", False),
+        ("The answer A. Miss Peach\nB. Rope", False),
+        ("", False),
+    ],
+)
+def test_every_letter_on_its_own_line(text: str, expected: bool) -> None:
+    assert well_formed(text, "AB") is expected
+    assert reward(RewardConfig(format_weight=0.25), text=text) == 0.75 + 0.25 * expected
+
+
+@pytest.mark.parametrize(
+    ("text", "expected"),
+    [("a b c a b c", 0.25), ("A b C a B c", 0.25), ("a b", 0.0), ("a a a a", 0.5), ("a b c d", 0.0)],
+)
+def test_repeated_trigrams(text: str, expected: float) -> None:
+    """abc bca cab abc: three different of four; aaa aaa: one of two."""
+    assert repetition(text, 3) == pytest.approx(expected)
+    assert reward(RewardConfig(repetition_weight=2.0), text=text) == pytest.approx(0.75 - 2.0 * expected)
+
+
+@pytest.mark.parametrize(
+    ("exact", "wrong", "values"),
+    [
+        (True, "short_is_worse", [1.0, 0.9268, 0.75, 0.5732, 0.5]),
+        (False, "long_is_worse", [0.0, -0.0732, -0.25, -0.4268, -0.5]),
+        (False, "short_is_worse", [-1.0, -0.9268, -0.75, -0.5732, -0.5]),
+    ],
+)
+def test_length_cosine_of_open_rs(exact: bool, wrong: str, values: list[float]) -> None:
+    config = LengthCosineConfig.model_validate({"wrong": wrong})
+    for tokens, value in zip((0, 896, 1792, 2688, 3584), values, strict=True):
+        assert length_cosine(exact, tokens, 0, 3584, config) == pytest.approx(value, abs=5e-5)
+
+
+def test_length_cosine_goes_on_unless_clamped_and_counts_what_it_is_told() -> None:
+    wave = LengthCosineConfig(unit="characters", limit=1000, clamped=False)
+    held = wave.model_copy(update={"clamped": True})
+    assert [length_cosine(True, 0, n, 7, wave) for n in (500, 1500, 2000)] == pytest.approx([0.75, 0.75, 1.0])
+    assert [length_cosine(True, 0, n, 7, held) for n in (500, 1500, 2000)] == pytest.approx([0.75, 0.5, 0.5])
+    with pytest.raises(ValidationError, match="limit is needed"):
+        LengthCosineConfig(unit="characters")
+
+
+def test_terms_are_named() -> None:
+    config = RewardConfig(format_weight=1.0, length_cosine=LengthCosineConfig(weight=2.0), truncated="graded")
+    terms = reward_terms(Judged(0.5, True, False, 0.0, "A. x\nB. y", "AB", 0, 8), config)
+    assert terms == {"accuracy": 0.5, "format": 1.0, "length_cosine": 2.0}

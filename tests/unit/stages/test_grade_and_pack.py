@@ -1,0 +1,111 @@
+"""Grades and batches of two groups of completions, worked by hand: uniform groups, masked completions, reward terms."""
+
+import json
+import logging
+from pathlib import Path
+from typing import Any
+
+import polars as pl
+import pytest
+
+from artifacts.identity import Identity
+from artifacts.reading import Artifact
+from artifacts.refs import Batch, Grades, Puzzles, Ref, Rollouts
+from artifacts.schemas import GRADES, PUZZLES, ROLLOUTS, as_table
+from artifacts.slot import Slot
+from artifacts.store import Store
+from artifacts.tensors import BATCH_FILE, PackedBatch
+from stages.context import Profile, StageContext
+from stages.grade import GradeConfig, grade
+from stages.grpo.packing import PackConfig
+from stages.pack import pack
+from stages.puzzles.tables import to_table
+from tests.unit.puzzles.cases import FIVE_LETTERS
+
+LINES = [f"{letter}. {answer}" for letter, answer in FIVE_LETTERS.solution.items()]
+GROUPS = [[5, 0, 0, 0], [2, 2]]
+"""Right answers of five, by group; the last completion of the first group is cut at the limit."""
+
+
+class Stages:
+    def __init__(self, folder: Path) -> None:
+        self.store = Store.open(str(folder / "store"))
+        self.ctx = StageContext(self.store, folder, Profile(workers=1), lambda *_: None, logging.getLogger("test"))
+        attempt = Slot(self.store, "puzzles", Puzzles).attempt(Identity.of("prepare", 1, {}))
+        attempt.write_table("train.parquet", to_table([FIVE_LETTERS]), PUZZLES)
+        self.puzzles: Ref[Puzzles] = attempt.publish()
+        rows = [
+            {
+                "puzzle_id": FIVE_LETTERS.puzzle_id, "group": group, "sample": sample, "prompt_token_ids": [1, 2],
+                "completion_token_ids": [3] * (sample + 1), "sampler_logprobs": [-0.5] * (sample + 1),
+                "text": "\n".join(LINES[:right]), "finish_reason": "length" if sample == 3 else "stop",
+                "sampling": json.dumps({"max_tokens": 4}), "weights_digest": "w", "engine": "e", "group_s": 1.0,
+            }
+            for group, counts in enumerate(GROUPS)
+            for sample, right in enumerate(counts)
+        ]  # fmt: skip
+        sampled = Slot(self.store, "rollouts", Rollouts).attempt(Identity.of("sample", 1, {}))
+        sampled.write_shard("rollouts", as_table(rows, ROLLOUTS), ROLLOUTS)
+        self.rollouts: Ref[Rollouts] = sampled.publish()
+
+    def run(self, grading: dict[str, Any], packing: dict[str, Any]) -> tuple[pl.DataFrame, dict[str, Any], Any, Any]:
+        """Grades, their facts, the batch, its facts."""
+        config = GradeConfig.model_validate(grading)
+        grades = grade(config, self.rollouts, self.puzzles, out=Slot(self.store, "grades", Grades), ctx=self.ctx)
+        batch = pack(PackConfig(**packing), self.rollouts, grades, out=Slot(self.store, "batch", Batch), ctx=self.ctx)
+        graded, packed = Artifact.open(self.store, grades), Artifact.open(self.store, batch)
+        tensors = PackedBatch.from_bytes(packed.read_bytes(BATCH_FILE), "batch")
+        return graded.read_tables(GRADES), graded.manifest.facts, tensors, packed.manifest.facts
+
+
+@pytest.fixture
+def stages(tmp_path: Path) -> Stages:
+    return Stages(tmp_path)
+
+
+PLAIN = {"scale": "none"}
+
+
+def test_uniform_groups_are_dropped(stages: Stages) -> None:
+    grades, facts, batch, packed = stages.run({"advantage": PLAIN, "reward": {"truncated": "graded"}}, {})
+    assert grades["advantage"].to_list() == pytest.approx([0.75, -0.25, -0.25, -0.25, 0.0, 0.0])
+    assert (packed["groups"], packed["uniform_groups"], packed["masked_completions"]) == (1, 1, 0)
+    assert int(batch.completion_mask.sum()) == 1 + 2 + 3 + 4
+    assert facts["reward/accuracy/mean"] == pytest.approx((1.0 + 0.4 + 0.4) / 6) == facts["reward/mean"]
+
+
+def test_uniform_groups_are_kept(stages: Stages) -> None:
+    settings = {"advantage": PLAIN, "reward": {"truncated": "graded"}}
+    _, _, batch, packed = stages.run(settings, {"uniform_groups": "kept"})
+    assert (packed["groups"], packed["uniform_groups"], packed["completions"]) == (2, 1, 6)
+    assert int(batch.completion_mask.sum()) == 10 + 1 + 2
+    assert int((batch.advantages != 0).sum()) == 10
+
+
+def test_a_masked_completion_is_in_no_baseline_and_in_no_batch(stages: Stages) -> None:
+    grades, _, batch, packed = stages.run({"advantage": PLAIN, "reward": {"truncated": "masked"}}, {})
+    assert grades["advantage"].to_list() == pytest.approx([2 / 3, -1 / 3, -1 / 3, None, 0.0, 0.0])
+    assert grades["truncated"].to_list()[3]
+    assert (packed["completions"], packed["masked_completions"]) == (3, 1)
+    assert int(batch.completion_mask.sum()) == 1 + 2 + 3
+
+
+def test_the_terms_are_in_the_facts(stages: Stages) -> None:
+    reward = {
+        "exact_weight": 0.6, "format_weight": 0.5, "repetition_weight": 1.0, "repetition_words": 1,
+        "length_cosine": {"wrong": "long_is_worse"}, "truncated": "soft_overlong", "overlong_buffer_tokens": 2,
+    }  # fmt: skip
+    grades, facts, _, _ = stages.run({"reward": reward, "advantage": PLAIN}, {})
+    named = {
+        name.split("/")[1]: value
+        for name, value in facts.items()
+        if name.startswith("reward/") and name.count("/") == 2
+    }
+    assert named["accuracy"] == pytest.approx(1.8 / 6)
+    assert named["exact"] == pytest.approx(0.1)
+    assert named["format"] == pytest.approx(0.5 / 6)
+    # Lengths 1 2 3 4 and 1 2 of limit 4. Over the last two tokens the penalty of 0.5 grows: 0.25 at 3, 0.5 at 4.
+    assert named["truncated"] == pytest.approx(-0.75 / 6)
+    # Right with 1 of 4: 0.75 + 0.25 cos(pi / 4) = 0.926777; wrong: -(1 - cos(pi p)) / 4 for p = .5 .75 1 and .25 .5.
+    assert named["length_cosine"] == pytest.approx((0.926777 - 0.25 - 0.426777 - 0.5 - 0.073223 - 0.25) / 6, abs=1e-6)
+    assert sum(named.values()) == pytest.approx(facts["reward/mean"]) == pytest.approx(grades["reward"].mean())
