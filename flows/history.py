@@ -45,7 +45,7 @@ class IterationRecord:
 
     @property
     def steps(self) -> list[dict[str, Any]]:
-        """Metrics of each optimizer step (see `stages.training.job.StepMetrics`)."""
+        """Metrics of each optimizer step (see `stages.training.metrics.StepMetrics`)."""
         return self.facts("finetune").get("steps", [])
 
 

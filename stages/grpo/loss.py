@@ -1,6 +1,6 @@
-"""Token losses of policy optimization, and what their sum is divided by.
+"""Token losses of policy optimization.
 
-Shapes: C completion tokens that take part in the loss, in any order; S completions.
+Shapes: C completion tokens that take part in the loss, in any order.
 """
 
 from dataclasses import dataclass
@@ -9,8 +9,9 @@ from typing import Literal
 import torch
 from torch import Tensor
 
-LOG_RATIO_LIMIT = 20.0
-"""Log-ratios are held within this before exp, so that one broken token cannot make the loss infinite."""
+from stages.grpo.ratios import importance_ratio, sequence_sums
+
+LossKind = Literal["ppo_clip", "reinforce", "cispo", "gspo", "tanh", "cross_entropy"]
 
 
 @dataclass(frozen=True)
@@ -19,9 +20,9 @@ class TokenLoss:
 
     Attributes:
         loss: [C] weighted loss of each token, differentiable.
-        ratio: [C] importance ratio new / old, detached.
-        clipped_low: [C] bool, the clip held the ratio up (A < 0), no gradient.
-        clipped_high: [C] bool, the clip held the ratio down (A > 0), no gradient.
+        ratio: [C] importance ratio new / old, that of the completion under `gspo`, detached.
+        clipped_low: [C] bool, the clip held the ratio up; no gradient but under `cispo`.
+        clipped_high: [C] bool, the clip (or dual clip) held the ratio down; no gradient but under `cispo`.
     """
 
     loss: Tensor
@@ -31,7 +32,7 @@ class TokenLoss:
 
 
 def token_loss(
-    kind: Literal["ppo_clip", "reinforce", "cross_entropy"],
+    kind: LossKind,
     new: Tensor,
     old: Tensor,
     advantages: Tensor,
@@ -39,74 +40,55 @@ def token_loss(
     *,
     clip_low: float,
     clip_high: float,
+    sequences: Tensor,
+    dual_clip: float | None = None,
     correction: Tensor | None = None,
 ) -> TokenLoss:
     """Computes the loss of each token.
 
     Args:
-        kind: `ppo_clip` -min(rho A, clip(rho) A), `reinforce` -rho A, `cross_entropy` -new.
+        kind: With rho = exp(new - old) and sg for no gradient, `ppo_clip` -min(rho A, clip(rho) A) (PPO, arXiv
+            1707.06347); `gspo` the same with rho = exp(mean of new - old over the completion) (arXiv 2507.18071);
+            `cispo` -sg(clip(rho)) A new (MiniMax-M1, arXiv 2506.13585); `reinforce` -rho A, the off-policy policy
+            gradient without a clip; `tanh` -tanh(new - old) A (OpenPipe); `cross_entropy` -new.
         new: [C] log-probabilities under the weights being trained, differentiable.
         old: [C] log-probabilities that the ratio compares with, constant.
         advantages: [C].
         weights: [C] >= 0, multiply each token's loss.
         clip_low: the ratio is clipped below 1 - clip_low.
         clip_high: the ratio is clipped above 1 + clip_high.
+        sequences: [C] int, the completion of each token; all tokens of a completion are here.
+        dual_clip: for A < 0 the loss of `ppo_clip` and `gspo` is at most -dual_clip A (arXiv 1912.09729); None = off.
         correction: [C] constant factor for the sampler-trainer gap, or None for 1.
 
     Returns:
         The losses with their ratios and clip marks.
     """
-    ratio = torch.exp(torch.clamp(new - old, -LOG_RATIO_LIMIT, LOG_RATIO_LIMIT))
-    low = torch.zeros_like(new, dtype=torch.bool)
-    high = low
-    if kind == "cross_entropy":
-        loss = -new
-    elif kind == "reinforce":
-        loss = -ratio * advantages
-    else:
-        free = ratio * advantages
-        held = torch.clamp(ratio, 1.0 - clip_low, 1.0 + clip_high) * advantages
-        loss = -torch.minimum(free, held)
-        low = (ratio.detach() < 1.0 - clip_low) & (advantages < 0)
-        high = (ratio.detach() > 1.0 + clip_high) & (advantages > 0)
+    log_ratio = new - old
+    if kind == "gspo":
+        sums, lengths = sequence_sums(log_ratio, sequences)
+        log_ratio = sums / lengths
+    ratio = importance_ratio(log_ratio)
+    clipped = torch.clamp(ratio, 1.0 - clip_low, 1.0 + clip_high)
+    low = high = torch.zeros_like(new, dtype=torch.bool)
+    match kind:
+        case "cross_entropy":
+            loss = -new
+        case "reinforce":
+            loss = -ratio * advantages
+        case "tanh":
+            loss = -torch.tanh(log_ratio) * advantages
+        case "cispo":
+            loss = -clipped.detach() * advantages * new
+            low, high = ratio < 1.0 - clip_low, ratio > 1.0 + clip_high
+        case "ppo_clip" | "gspo":
+            loss = -torch.minimum(ratio * advantages, clipped * advantages)
+            low = (ratio < 1.0 - clip_low) & (advantages < 0)
+            high = (ratio > 1.0 + clip_high) & (advantages > 0)
+            if dual_clip is not None:
+                dual = (ratio > dual_clip) & (advantages < 0)
+                loss, high = torch.where(dual, -dual_clip * advantages, loss), high | dual
     loss = loss * weights
     if correction is not None:
         loss = loss * correction
     return TokenLoss(loss, ratio.detach(), low, high)
-
-
-def truncated_importance(old: Tensor, sampler: Tensor, cap: float) -> Tensor:
-    """Importance of trainer over sampler per token, min(exp(old - sampler), cap): [C]."""
-    return torch.exp(torch.clamp(old - sampler, -LOG_RATIO_LIMIT, LOG_RATIO_LIMIT)).clamp(max=cap)
-
-
-def token_shares(
-    aggregation: Literal["token_mean", "sequence_mean", "constant"],
-    sequence_of_token: Tensor,
-    constant_tokens: int | None = None,
-) -> Tensor:
-    """What each token's loss is multiplied by so that the plain sum is the aggregated loss of an optimizer step.
-
-    The shares are taken over all tokens of the step, wherever they are computed: that is what makes the loss
-    independent of micro-batches, packing and the number of processes.
-
-    Args:
-        aggregation: `token_mean` 1 / C; `sequence_mean` 1 / (S * tokens of the token's completion);
-            `constant` 1 / (S * constant_tokens).
-        sequence_of_token: [C] int, the completion each token of the step belongs to.
-        constant_tokens: the length of `constant`.
-
-    Returns:
-        [C] float32.
-    """
-    if sequence_of_token.numel() == 0:
-        return torch.zeros(0)
-    _, inverse, lengths = torch.unique(sequence_of_token, return_inverse=True, return_counts=True)
-    tokens, sequences = sequence_of_token.numel(), lengths.numel()
-    if aggregation == "token_mean":
-        return torch.full((tokens,), 1.0 / tokens)
-    if aggregation == "sequence_mean":
-        return 1.0 / (sequences * lengths[inverse].to(torch.float32))
-    if constant_tokens is None:
-        raise ValueError("aggregation 'constant' needs constant_tokens")
-    return torch.full((tokens,), 1.0 / (sequences * constant_tokens))

@@ -113,13 +113,14 @@ class StoredWeights:
                 raise BadInputError(str(path), f"unreadable ({error})", "weights in safetensors") from error
 
 
-def write_checkpoint(source: Path, out: Path, weights: dict[str, Tensor]) -> None:
-    """Writes a Hugging Face folder: bf16 weights, and config, tokenizer and other files as in the source.
+def write_checkpoint(source: Path, out: Path, weights: dict[str, Tensor], dtype: torch.dtype = torch.bfloat16) -> None:
+    """Writes a Hugging Face folder: weights, and config, tokenizer and other files as in the source.
 
     Args:
         source: folder whose files other than weights are copied.
         out: folder to make.
         weights: full tensors by policy name, any float dtype.
+        dtype: of the weights on disk.
     """
     out.mkdir(parents=True, exist_ok=True)
     for path in source.iterdir():
@@ -127,8 +128,8 @@ def write_checkpoint(source: Path, out: Path, weights: dict[str, Tensor]) -> Non
             shutil.copyfile(path, out / path.name)
     config = json.loads((source / "config.json").read_text())
     config.pop("torch_dtype", None)
-    config["dtype"] = "bfloat16"
+    config["dtype"] = str(dtype).removeprefix("torch.")
     (out / "config.json").write_text(json.dumps(config, indent=2) + "\n")
-    tensors = {published_name(name): t.detach().to("cpu", torch.bfloat16).contiguous() for name, t in weights.items()}
+    tensors = {published_name(name): t.detach().to("cpu", dtype).contiguous() for name, t in weights.items()}
     save_file(tensors, out / WEIGHTS_FILE, metadata={"format": "pt"})
     (out / WEIGHTS_FILE).chmod((out / "config.json").stat().st_mode)  # safetensors makes it private

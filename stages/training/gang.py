@@ -13,7 +13,8 @@ from types import TracebackType
 from typing import Any, NoReturn, Self
 
 from artifacts.errors import BadInputError, DeerstalkerError, TransientError
-from stages.training.job import StepMetrics, TrainHardware, TrainJob, TrainResult, TrainTotals
+from stages.training.job import TrainHardware, TrainJob
+from stages.training.metrics import StepMetrics, TrainResult, TrainTotals
 from stages.training.spool import Spool, process_started
 
 POLL_S = 0.02

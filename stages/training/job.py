@@ -1,4 +1,4 @@
-"""What the trainer is asked to do and what it answers: plain data, readable without torch."""
+"""What the trainer is asked to do: plain data, readable without torch."""
 
 from pathlib import Path
 from typing import Literal, Self
@@ -7,23 +7,31 @@ from pydantic import BaseModel, ConfigDict, Field, model_validator
 
 
 class LossConfig(BaseModel):
-    """The loss of one token and how tokens are averaged.
+    """The loss of one token, how tokens are averaged, and what is added to their loss.
 
     With rho = exp(new - old), advantage A and weight w, the loss of a token is
-    `ppo_clip`: -w * min(rho A, clip(rho, 1 - clip_low, 1 + clip_high) A); `reinforce`: -w rho A (no clip);
-    `cross_entropy`: -w * new, which reads neither advantages nor old log-probabilities.
+    `ppo_clip`: -w min(rho A, clip(rho, 1 - clip_low, 1 + clip_high) A); `gspo`: the same with the geometric mean of rho
+    over the completion; `cispo`: -w clip(rho) A new, the clipped ratio a constant; `reinforce`: -w rho A, no clip;
+    `tanh`: -w tanh(new - old) A; `cross_entropy`: -w new, which reads neither advantages nor old log-probabilities.
 
     An optimizer step divides by counts over all its rows on all processes: `token_mean` by the tokens that take part,
     `sequence_mean` by the tokens of each completion and then by the completions, `constant` by
-    completions times `constant_tokens`. The entropy bonus is always a mean over tokens.
+    completions times `constant_tokens`; `inverse_length` weighs a token by the inverse length of its completion,
+    rescaled to a mean of 1 over the batch, and divides by the tokens. GSPO's own aggregation is `sequence_mean`.
+    The entropy bonus is always a mean over tokens; the KL term is aggregated like the loss, but never corrected.
     """
 
     model_config = ConfigDict(extra="forbid", frozen=True)
 
-    kind: Literal["ppo_clip", "reinforce", "cross_entropy"] = Field(default="ppo_clip", description="loss of one token")
+    kind: Literal["ppo_clip", "reinforce", "cispo", "gspo", "tanh", "cross_entropy"] = Field(
+        default="ppo_clip", description="loss of one token"
+    )
     clip_low: float = Field(default=0.2, ge=0.0, le=1.0, description="the ratio is clipped below 1 - clip_low")
     clip_high: float = Field(default=0.2, ge=0.0, description="the ratio is clipped above 1 + clip_high")
-    aggregation: Literal["token_mean", "sequence_mean", "constant"] = Field(
+    dual_clip: float | None = Field(
+        default=None, gt=1.0, description="where A < 0 the ratio is clipped above this too (ppo_clip, gspo); null = off"
+    )
+    aggregation: Literal["token_mean", "sequence_mean", "inverse_length", "constant"] = Field(
         default="token_mean", description="what the sum of token losses is divided by"
     )
     constant_tokens: int | None = Field(default=None, ge=1, description="length that `constant` divides by")
@@ -32,10 +40,19 @@ class LossConfig(BaseModel):
     )
     temperature: float = Field(default=1.0, gt=0.0, description="logits are divided by it, as the sampler did")
     entropy_coef: float = Field(default=0.0, ge=0.0, description="weight of the mean token entropy that is rewarded")
-    importance_correction: Literal["none", "token_truncate"] = Field(
-        default="none",
-        description="token_truncate multiplies the loss by min(exp(old - sampler), importance_cap)",
+    kl_coef: float = Field(default=0.0, ge=0.0, description="weight of the divergence from the reference in the loss")
+    kl_estimator: Literal["k1", "k2", "k3", "unbiased_k3"] = Field(
+        default="k3",
+        description="with d = new - reference: d, d^2 / 2, exp(-d) + d - 1, or the last times exp(new - old)",
     )
+    importance_correction: Literal["none", "token_truncate", "token_mask", "sequence_truncate", "sequence_mask"] = (
+        Field(
+            default="none",
+            description="the loss is multiplied by the importance exp(old - sampler) of the token, or by their product "
+            "over the completion: held within importance_floor and importance_cap, or 0 where it is outside",
+        )
+    )
+    importance_floor: float = Field(default=0.0, ge=0.0, description="lower bound of the importance correction")
     importance_cap: float = Field(default=2.0, gt=0.0, description="upper bound of the importance correction")
 
     @model_validator(mode="after")
@@ -44,6 +61,10 @@ class LossConfig(BaseModel):
             raise ValueError("constant_tokens is given if, and only if, aggregation is 'constant'")
         if self.importance_correction != "none" and self.old_logprobs != "trainer":
             raise ValueError("importance_correction needs old_logprobs = 'trainer': with the sampler's it is always 1")
+        if self.importance_floor > self.importance_cap:
+            raise ValueError(f"importance_floor {self.importance_floor} is above importance_cap {self.importance_cap}")
+        if self.dual_clip is not None and self.kind not in ("ppo_clip", "gspo"):
+            raise ValueError(f"dual_clip bounds the losses ppo_clip and gspo, not {self.kind}")
         return self
 
 
@@ -98,6 +119,13 @@ class TrainJob(BaseModel):
     batch_file: Path = Field(description="packed batch (safetensors)")
     learning_rates: list[float] = Field(min_length=1, description="one per optimizer step: epochs x mini-batches")
     epochs: int = Field(default=1, ge=1, description="passes over the mini-batches, in ascending order each")
+    reference_dir: Path | None = Field(
+        default=None, description="Hugging Face folder of the model that the KL term measures from; null = no such term"
+    )
+    out_reference_dir: Path | None = Field(
+        default=None, description="next reference, reference_decay x reference + (1 - reference_decay) x new weights"
+    )
+    reference_decay: float = Field(default=0.99, ge=0.0, le=1.0, description="weight of the old in the next reference")
     loss: LossConfig = Field(default_factory=LossConfig)
     optimizer: OptimizerConfig = Field(default_factory=OptimizerConfig)
     hardware: TrainHardware = Field(default_factory=TrainHardware)
@@ -105,52 +133,8 @@ class TrainJob(BaseModel):
     out_state_dir: Path | None = Field(default=None, description="new training state folder; null = not written")
     events_file: Path = Field(description="JSON lines of progress, appended to")
 
-
-class StepMetrics(BaseModel):
-    """One optimizer step, over all processes."""
-
-    model_config = ConfigDict(extra="forbid", frozen=True)
-
-    step: int = Field(description="1-based")
-    of: int = Field(description="optimizer steps of the job")
-    loss: float = Field(description="what was minimised: policy_loss - entropy_coef x entropy")
-    policy_loss: float = Field(description="the aggregated token loss")
-    entropy: float = Field(description="mean entropy of the predicting distribution, nats a token")
-    grad_norm: float = Field(description="norm of the whole gradient before clipping")
-    learning_rate: float
-    ratio_mean: float = Field(description="mean importance ratio new / old")
-    ratio_max: float
-    clip_low_fraction: float = Field(description="share of tokens whose loss was clipped from below (A < 0)")
-    clip_high_fraction: float = Field(description="share of tokens whose loss was clipped from above (A > 0)")
-    sampler_gap_mean: float | None = Field(
-        description="mean |trainer - sampler| log-probability under the starting weights; null once they have moved"
-    )
-    sampler_gap_max: float | None
-    tokens: int = Field(description="tokens gone through the model, prompts once")
-    loss_tokens: int = Field(description="completion tokens that took part in the loss")
-    seconds: float
-    tokens_per_s: float
-
-
-class TrainTotals(BaseModel):
-    """The whole job."""
-
-    model_config = ConfigDict(extra="forbid", frozen=True)
-
-    tokens: int
-    loss_tokens: int
-    tokens_per_s: float = Field(description="tokens over the seconds of training, loading and saving left out")
-    peak_memory_bytes: int = Field(description="of the process (CPU) or device (CUDA) that used most")
-    load_s: float
-    old_logprobs_s: float
-    train_s: float
-    save_s: float
-
-
-class TrainResult(BaseModel):
-    """What a finished job reports."""
-
-    model_config = ConfigDict(extra="forbid", frozen=True)
-
-    steps: list[StepMetrics]
-    totals: TrainTotals
+    @model_validator(mode="after")
+    def _reference_is_there(self) -> Self:
+        if self.reference_dir is None and (self.loss.kl_coef or self.out_reference_dir is not None):
+            raise ValueError("reference_dir is needed: kl_coef is not 0, or the next reference is asked for")
+        return self

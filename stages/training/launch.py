@@ -11,7 +11,8 @@ from artifacts.identity import Identity
 from artifacts.refs import Checkpoint, Ref, TrainingState
 from artifacts.slot import Attempt, Slot
 from stages.context import StageContext
-from stages.training.job import LossConfig, OptimizerConfig, TrainJob, TrainResult
+from stages.training.job import LossConfig, OptimizerConfig, TrainJob
+from stages.training.metrics import TrainResult
 
 
 @dataclass(frozen=True)

@@ -4,6 +4,7 @@ Shapes: R rows, T tokens of a padded row, N tokens of a micro-batch, C tokens in
 """
 
 from dataclasses import dataclass
+from functools import cached_property
 from pathlib import Path
 
 import torch
@@ -112,6 +113,12 @@ class PackedBatch:
         chosen[rows] = self._columns["completion_mask"][rows] > 0
         where = torch.nonzero(chosen.view(-1)).view(-1)
         return where, self._columns["segment_ids"].view(-1)[where].long()
+
+    @cached_property
+    def mean_length(self) -> float:
+        """Tokens in the loss over completions that have any, of the whole batch; 0 where there are none."""
+        _, sequences = self.loss_sequences(list(range(self.shape[0])))
+        return sequences.numel() / max(1, sequences.unique().numel())
 
     def flat(self, rows: list[int]) -> FlatRows:
         """Cuts rows out of the batch, dropping the padding.

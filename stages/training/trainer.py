@@ -10,9 +10,15 @@ import torch
 import torch.distributed as dist
 from torch import Tensor
 
-from stages.grpo.loss import TokenLoss, token_loss, token_shares, truncated_importance
-from stages.training.job import LossConfig, StepMetrics, TrainJob
+from stages.grpo.aggregation import token_shares
+from stages.grpo.divergence import divergence
+from stages.grpo.loss import TokenLoss, token_loss
+from stages.grpo.ratios import correction_factors
+from stages.training.job import TrainJob
+from stages.training.metrics import StepMetrics
+from stages.training.model import Policy
 from stages.training.packed import FlatRows, PackedBatch, micro_batches
+from stages.training.step_sums import StepSums
 from stages.training.weights import TrainedWeights
 
 
@@ -32,28 +38,38 @@ class Trainer:
         rows, width = batch.shape
         self._old: Tensor = torch.full((rows * width,), torch.nan)
         """Log-probabilities under the starting weights by address, NaN where not (yet) computed by this process."""
+        self._reference: Tensor | None = None
+        """The same under the reference, where there is one."""
 
     def _share(self, rows: list[int]) -> list[list[int]]:
         plan = micro_batches(rows, self._batch.row_tokens, self._world, self._job.hardware.micro_batch_tokens)
         return plan[self._rank]
 
-    def _forward(self, flat: FlatRows) -> tuple[Tensor, Tensor]:
-        weights = self._weights
-        inputs = weights.policy.inputs(flat, weights.dtype, weights.device)
-        return weights.policy(inputs, self._job.loss.temperature)
+    def _forward(self, flat: FlatRows, policy: Policy) -> tuple[Tensor, Tensor]:
+        inputs = policy.inputs(flat, self._weights.dtype, self._weights.device)
+        return policy(inputs, self._job.loss.temperature)
+
+    def _logprobs(self, policy: Policy, steps: list[list[int]], into: Tensor) -> None:
+        """Fills in the log-probabilities that a policy gives the tokens of some mini-batches, by address."""
+        with torch.no_grad():
+            for rows in steps:
+                for micro in self._share(rows):
+                    flat = self._batch.flat(micro or rows[:1])
+                    logprobs, _ = self._forward(flat, policy)
+                    into[flat.addresses] = logprobs.cpu()
+                    self._beat()
 
     def recompute_old_logprobs(self) -> None:
         """Fills in log-probabilities under the starting weights for every mini-batch but the first.
 
         The first is trained before anything has moved, so its own forward pass yields them.
         """
-        with torch.no_grad():
-            for rows in self._batch.steps[1:]:
-                for micro in self._share(rows):
-                    flat = self._batch.flat(micro or rows[:1])
-                    logprobs, _ = self._forward(flat)
-                    self._old[flat.addresses] = logprobs.cpu()
-                    self._beat()
+        self._logprobs(self._weights.policy, self._batch.steps[1:], self._old)
+
+    def compute_reference_logprobs(self, reference: Policy) -> None:
+        """Fills in the log-probabilities of the model that the KL term measures from; it is not needed afterwards."""
+        self._reference = torch.full_like(self._old, torch.nan)
+        self._logprobs(reference, self._batch.steps, self._reference)
 
     def steps(self) -> "list[tuple[int, list[int]]]":
         """The optimizer steps in order: number from 0, rows."""
@@ -73,46 +89,62 @@ class Trainer:
         started = time.perf_counter()
         job, batch, device = self._job, self._batch, self._weights.device
         addresses, sequences = batch.loss_sequences(rows)
-        shares = token_shares(job.loss.aggregation, sequences, job.loss.constant_tokens)
-        gathered = _Sums()
+        shares = token_shares(job.loss.aggregation, sequences, job.loss.constant_tokens, batch.mean_length)
+        sums = StepSums()
         for micro in self._share(rows):
             flat = batch.flat(micro or rows[:1])
             share = shares[torch.searchsorted(addresses, flat.addresses)]
             entropy_share = torch.full_like(share, 1.0 / max(1, addresses.numel()))
             if not micro:
                 share, entropy_share = torch.zeros_like(share), torch.zeros_like(share)
-            logprobs, entropies = self._forward(flat)
-            old, gap = self._references(flat, logprobs, number)
-            loss_config = job.loss
-            correction = None
-            if loss_config.importance_correction == "token_truncate":
-                correction = truncated_importance(old, flat.sampler_logprobs.to(device), loss_config.importance_cap)
-            token = token_loss(
-                loss_config.kind,
-                logprobs,
-                old,
-                flat.advantages.to(device),
-                flat.weights.to(device),
-                clip_low=loss_config.clip_low,
-                clip_high=loss_config.clip_high,
-                correction=correction,
-            )
-            share, entropy_share = share.to(device), entropy_share.to(device)
+            share, entropy_share, token_weights = share.to(device), entropy_share.to(device), flat.weights.to(device)
+            logprobs, entropies = self._forward(flat, self._weights.policy)
+            old, gap = self._old_logprobs(flat, logprobs, number)
+            token = self._token_loss(flat, logprobs, old)
             policy_loss = (token.loss * share).sum()
-            loss = policy_loss
-            if loss_config.entropy_coef:
-                loss = loss - loss_config.entropy_coef * (entropies * entropy_share).sum()
+            loss, kl = policy_loss, None
+            if self._reference is not None:
+                reference = self._reference[flat.addresses].to(device)
+                kl = (divergence(job.loss.kl_estimator, logprobs, reference, old) * token_weights * share).sum()
+            if kl is not None and job.loss.kl_coef:
+                loss = loss + job.loss.kl_coef * kl
+            if job.loss.entropy_coef:
+                loss = loss - job.loss.entropy_coef * (entropies * entropy_share).sum()
             (loss * self._world).backward()
             if micro:
-                gathered.add(policy_loss.detach(), entropies.detach(), token, gap, flat.tokens.numel())
+                sums.add(token, entropies, gap, flat.tokens.numel())
+                sums.add_losses(policy_loss, kl)
             self._beat()
-        total = gathered.reduced(device)
+        sums.reduce(device)
         rate = job.learning_rates[number]
         norm = self._weights.step(job.optimizer, rate)
         seconds = time.perf_counter() - started
-        return total.metrics(job.loss, (number + 1, of), norm, rate, seconds)
+        return sums.metrics(job.loss, (number + 1, of), norm, rate, seconds, with_kl=self._reference is not None)
 
-    def _references(self, flat: FlatRows, logprobs: Tensor, number: int) -> tuple[Tensor, Tensor | None]:
+    def _token_loss(self, flat: FlatRows, logprobs: Tensor, old: Tensor) -> TokenLoss:
+        config, device = self._job.loss, self._weights.device
+        sequences = flat.sequences.to(device)
+        return token_loss(
+            config.kind,
+            logprobs,
+            old,
+            flat.advantages.to(device),
+            flat.weights.to(device),
+            clip_low=config.clip_low,
+            clip_high=config.clip_high,
+            sequences=sequences,
+            dual_clip=config.dual_clip,
+            correction=correction_factors(
+                config.importance_correction,
+                old,
+                flat.sampler_logprobs.to(device),
+                sequences,
+                config.importance_floor,
+                config.importance_cap,
+            ),
+        )
+
+    def _old_logprobs(self, flat: FlatRows, logprobs: Tensor, number: int) -> tuple[Tensor, Tensor | None]:
         """Old log-probabilities of the ratio, and trainer - sampler under the starting weights where known."""
         sampler = flat.sampler_logprobs
         if self._job.loss.kind == "cross_entropy":
@@ -126,52 +158,3 @@ class Trainer:
             start = self._old[flat.addresses]
         old = sampler if self._job.loss.old_logprobs == "sampler" else start
         return old.to(logprobs.device), start - sampler
-
-
-class _Sums:
-    """Sums and maxima over the micro-batches of a step, then over processes."""
-
-    def __init__(self) -> None:
-        self.sums = torch.zeros(9, dtype=torch.float64)
-        self.tops = torch.zeros(2, dtype=torch.float64)
-
-    def add(self, policy_loss: Tensor, entropies: Tensor, token: TokenLoss, gap: Tensor | None, tokens: int) -> None:
-        gaps = (0.0, 0.0) if gap is None else (float(gap.abs().sum()), float(gap.numel()))
-        marks = (float(token.ratio.sum()), float(token.clipped_low.sum()), float(token.clipped_high.sum()))
-        count = token.ratio.numel()
-        values = float(policy_loss), float(entropies.sum()), *marks, float(count), float(tokens), *gaps
-        self.sums += torch.tensor(values, dtype=torch.float64)
-        if count:
-            top_gap = 0.0 if gap is None else float(gap.abs().max())
-            self.tops = torch.maximum(self.tops, torch.tensor([float(token.ratio.max()), top_gap], dtype=torch.float64))
-
-    def reduced(self, device: torch.device) -> "_Sums":
-        if dist.get_world_size() > 1:
-            sums, tops = self.sums.to(device), self.tops.to(device)
-            dist.all_reduce(sums)
-            dist.all_reduce(tops, op=dist.ReduceOp.MAX)
-            self.sums, self.tops = sums.cpu(), tops.cpu()
-        return self
-
-    def metrics(self, loss: LossConfig, at: tuple[int, int], norm: float, rate: float, seconds: float) -> StepMetrics:
-        policy_loss, entropy, ratio, low, high, count, tokens, gap, gap_count = self.sums.tolist()
-        each = max(1.0, count)
-        return StepMetrics(
-            step=at[0],
-            of=at[1],
-            loss=policy_loss - loss.entropy_coef * entropy / each,
-            policy_loss=policy_loss,
-            entropy=entropy / each,
-            grad_norm=norm,
-            learning_rate=rate,
-            ratio_mean=ratio / each,
-            ratio_max=float(self.tops[0]),
-            clip_low_fraction=low / each,
-            clip_high_fraction=high / each,
-            sampler_gap_mean=gap / gap_count if gap_count else None,
-            sampler_gap_max=float(self.tops[1]) if gap_count else None,
-            tokens=int(tokens),
-            loss_tokens=int(count),
-            seconds=seconds,
-            tokens_per_s=tokens / max(seconds, 1e-9),
-        )

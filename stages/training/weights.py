@@ -15,14 +15,12 @@ from torch.distributed.checkpoint.api import CheckpointException
 from torch.distributed.checkpoint.filesystem import FileSystemReader, FileSystemWriter
 from torch.distributed.checkpoint.state_dict_loader import load
 from torch.distributed.checkpoint.state_dict_saver import save
-from torch.distributed.device_mesh import init_device_mesh
-from torch.distributed.fsdp import MixedPrecisionPolicy, fully_shard
 from torch.distributed.tensor import DTensor
 
 from artifacts.errors import BadInputError
 from stages.training.checkpoint import StoredWeights, write_checkpoint
 from stages.training.job import OptimizerConfig, TrainHardware
-from stages.training.model import Policy
+from stages.training.placement import compute_dtype, fill, place_policy
 from stages.training.shape import DecoderShape
 
 
@@ -38,31 +36,15 @@ class TrainedWeights:
 
     def __init__(self, shape: DecoderShape, hardware: TrainHardware, device: torch.device, sharded: bool) -> None:
         self.shape, self.device, self.sharded = shape, device, sharded
-        self.dtype = torch.bfloat16 if hardware.compute_dtype == "bf16" else torch.float32
-        with torch.device("meta"):
-            policy = Policy(
-                shape,
-                activation_checkpointing=hardware.activation_checkpointing,
-                chunk_tokens=hardware.logprob_chunk_tokens,
-            )
-        policy.place_frequencies()
-        if sharded:
-            precision = MixedPrecisionPolicy(param_dtype=self.dtype, reduce_dtype=torch.float32)
-            mesh = init_device_mesh(device.type, (dist.get_world_size(),))
-            for layer in policy.decoder.layers:
-                fully_shard(layer, mesh=mesh, mp_policy=precision, reshard_after_forward=hardware.reshard_after_forward)
-            fully_shard(policy, mesh=mesh, mp_policy=precision)
-            policy.to_empty(device=device)
-            self.masters: dict[str, nn.Parameter] = dict(policy.named_parameters())
-        else:
-            policy.to(self.dtype).to_empty(device=device)
-            self.masters = dict(policy.named_parameters())
-            if self.dtype != torch.float32:
-                self.masters = {
-                    name: nn.Parameter(torch.empty_like(p, dtype=torch.float32)) for name, p in self.masters.items()
-                }
-                for name, p in policy.named_parameters():
-                    p.register_post_accumulate_grad_hook(self._collector(self.masters[name]))
+        self.dtype = compute_dtype(hardware)
+        policy = place_policy(shape, hardware, device, sharded, torch.float32 if sharded else self.dtype)
+        self.masters: dict[str, nn.Parameter] = dict(policy.named_parameters())
+        if not sharded and self.dtype != torch.float32:
+            self.masters = {
+                name: nn.Parameter(torch.empty_like(p, dtype=torch.float32)) for name, p in self.masters.items()
+            }
+            for name, p in policy.named_parameters():
+                p.register_post_accumulate_grad_hook(self._collector(self.masters[name]))
         self.policy = policy
         self.optimizer = torch.optim.AdamW(self.masters.values(), lr=0.0, fused=True)
         self.reset_optimizer()
@@ -94,18 +76,7 @@ class TrainedWeights:
         Raises:
             BadInputError: the folder does not hold this decoder.
         """
-        stored = StoredWeights(folder)
-        stored.check(self.shape, self.masters)
-        with torch.no_grad():
-            for name, tensor in stored.read(self.masters, lambda name: self.masters[name].shape):
-                master = self.masters[name]
-                if isinstance(master, DTensor):
-                    world, rank = dist.get_world_size(), dist.get_rank()
-                    rows = -(-tensor.shape[0] // world)
-                    local = master.to_local()
-                    local.copy_(tensor[rank * rows : rank * rows + local.shape[0]])
-                else:
-                    master.copy_(tensor)
+        fill(self.masters, folder, self.shape)
         self.reset_optimizer()
         self.refresh()
 
@@ -152,6 +123,22 @@ class TrainedWeights:
                 full[name] = tensor.detach().to("cpu", torch.bfloat16)
         if first:
             write_checkpoint(source, out, full)
+
+    def save_average(self, reference: Path, decay: float, out: Path) -> None:
+        """Writes decay x reference + (1 - decay) x weights as a Hugging Face folder (collective; the first writes).
+
+        It is kept in float32: with a decay near 1, bf16 would lose most of a step to rounding.
+        """
+        first = dist.get_rank() == 0
+        stored = StoredWeights(reference)
+        stored.check(self.shape, self.masters)
+        mean: dict[str, Tensor] = {}
+        for name, tensor in self._full():
+            if first:
+                ((_, old),) = stored.read([name], lambda name: self.masters[name].shape)
+                mean[name] = torch.lerp(tensor.detach().float().cpu(), old.float(), decay)
+        if first:
+            write_checkpoint(reference, out, mean, torch.float32)
 
     def _state(self) -> dict[str, Tensor]:
         state: dict[str, Tensor] = {}

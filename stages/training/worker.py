@@ -120,8 +120,9 @@ class Worker:
         import torch
 
         from artifacts.errors import BadInputError
-        from stages.training.job import TrainTotals
+        from stages.training.metrics import TrainTotals
         from stages.training.packed import PackedBatch
+        from stages.training.placement import load_reference
         from stages.training.shape import read_shape
         from stages.training.trainer import Trainer
 
@@ -156,6 +157,9 @@ class Worker:
         trainer = Trainer(weights, job, batch, beat)
         if job.loss.old_logprobs == "trainer" and job.loss.kind != "cross_entropy":
             trainer.recompute_old_logprobs()
+        if job.reference_dir is not None:
+            reference = (job.reference_dir, shape.vocab_size, self._hardware, self._device, self._sharded)
+            trainer.compute_reference_logprobs(load_reference(*reference))
         recomputed = time.perf_counter()
         tokens = loss_tokens = 0
         for number, rows in trainer.steps():
@@ -164,9 +168,7 @@ class Worker:
             if first:
                 events.send("step", **metrics.model_dump())
         trained = time.perf_counter()
-        weights.save_checkpoint(job.checkpoint_dir, job.out_checkpoint_dir)
-        if job.out_state_dir is not None:
-            weights.save_state(job.out_state_dir)
+        self._save(weights, job)
         self._weights = weights
         totals = TrainTotals(
             tokens=tokens,
@@ -180,6 +182,14 @@ class Worker:
         )
         if first:
             events.send("done", **totals.model_dump())
+
+    @staticmethod
+    def _save(weights: Any, job: Any) -> None:
+        weights.save_checkpoint(job.checkpoint_dir, job.out_checkpoint_dir)
+        if job.out_state_dir is not None:
+            weights.save_state(job.out_state_dir)
+        if job.out_reference_dir is not None:
+            weights.save_average(job.reference_dir, job.reference_decay, job.out_reference_dir)
 
     def _peak_memory_bytes(self) -> int:
         import torch

@@ -1,24 +1,36 @@
 """Token losses and shares against numbers worked by hand."""
 
 import math
+from typing import Any
 
 import pytest
 import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
-from stages.grpo.loss import token_loss, token_shares, truncated_importance
+from stages.grpo.aggregation import token_shares
+from stages.grpo.divergence import divergence
+from stages.grpo.loss import TokenLoss, token_loss
+from stages.grpo.ratios import correction_factors
 
 LENGTHS = [2, 4, 4, 8]
 SEQUENCES = torch.repeat_interleave(torch.arange(4), torch.tensor(LENGTHS))
 
 
-def clipped(ratio: float, advantage: float, weight: float = 1.0) -> tuple[float, float, bool, bool]:
-    """Loss and its gradient by the new log-probability, with clip 0.2 / 0.28."""
+def losses(kind: Any, new: torch.Tensor, advantages: torch.Tensor, **changes: Any) -> TokenLoss:
+    """Token losses with clip 0.2 / 0.28; by default old log-probabilities 0, weights 1, each token a completion."""
+    count = new.numel()
+    settings: dict[str, Any] = {
+        "old": torch.zeros(count), "weights": torch.ones(count), "sequences": torch.arange(count),
+        "clip_low": 0.2, "clip_high": 0.28, **changes,
+    }  # fmt: skip
+    return token_loss(kind, new, advantages=advantages, **settings)
+
+
+def single(kind: str, ratio: float, advantage: float, **changes: Any) -> tuple[float, float, bool, bool]:
+    """Loss of one token, its gradient by the new log-probability, and its clip marks."""
     new = torch.tensor([math.log(ratio)], requires_grad=True)
-    one = token_loss(
-        "ppo_clip", new, torch.zeros(1), torch.tensor([advantage]), torch.tensor([weight]), clip_low=0.2, clip_high=0.28
-    )
+    one = losses(kind, new, torch.tensor([advantage]), **changes)
     one.loss.sum().backward()
     assert new.grad is not None
     return one.loss.item(), new.grad.item(), bool(one.clipped_low), bool(one.clipped_high)
@@ -36,40 +48,140 @@ def clipped(ratio: float, advantage: float, weight: float = 1.0) -> tuple[float,
     ],
 )
 def test_clip_is_one_sided(ratio: float, advantage: float, loss: float, gradient: float, low: bool, high: bool) -> None:
-    found = clipped(ratio, advantage)
+    found = single("ppo_clip", ratio, advantage)
     assert found[:2] == pytest.approx((loss, gradient), abs=1e-6)
     assert found[2:] == (low, high)
 
 
 def test_weight_multiplies() -> None:
-    assert clipped(1.25, 1.0, weight=3.0)[0] == pytest.approx(-3.75)
+    assert single("ppo_clip", 1.25, 1.0, weights=torch.tensor([3.0]))[0] == pytest.approx(-3.75)
+
+
+@pytest.mark.parametrize(
+    ("ratio", "advantage", "loss", "gradient", "high"),
+    [
+        (4.0, -1.0, 3.0, 0.0, True),
+        (2.5, -1.0, 2.5, 2.5, False),
+        (4.0, -2.0, 6.0, 0.0, True),
+        (4.0, 1.0, -1.28, 0.0, True),
+    ],
+)
+def test_dual_clip_bounds_the_loss_of_a_bad_token(
+    ratio: float, advantage: float, loss: float, gradient: float, high: bool
+) -> None:
+    found = single("ppo_clip", ratio, advantage, dual_clip=3.0)
+    assert found[:2] == pytest.approx((loss, gradient), abs=1e-5)
+    assert found[2:] == (False, high)
+
+
+@pytest.mark.parametrize(
+    ("ratio", "advantage", "clipped"), [(1.5, 1.0, 1.28), (1.5, -1.0, 1.28), (0.5, 2.0, 0.8), (1.1, -1.0, 1.1)]
+)
+def test_cispo_keeps_the_gradient_of_clipped_tokens(ratio: float, advantage: float, clipped: float) -> None:
+    """Loss -sg(clip(rho)) A log p, so the gradient is -clip(rho) A whatever the clip did."""
+    loss, gradient, low, high = single("cispo", ratio, advantage)
+    assert loss == pytest.approx(-clipped * advantage * math.log(ratio), abs=1e-5)
+    assert gradient == pytest.approx(-clipped * advantage, abs=1e-5)
+    assert (low, high) == (ratio < 0.8, ratio > 1.28)
+
+
+@pytest.mark.parametrize(("gap", "factor"), [(0.0, 1.0), (0.2, 0.961043), (1.0, 0.419974)])
+def test_tanh(gap: float, factor: float) -> None:
+    """-tanh(d) A, whose gradient is -A (1 - tanh(d)^2)."""
+    loss, gradient, _, _ = single("tanh", math.exp(gap), 2.0)
+    assert loss == pytest.approx(-2.0 * math.tanh(gap), abs=1e-6)
+    assert gradient == pytest.approx(-2.0 * factor, abs=1e-5)
+
+
+def test_gspo_takes_one_ratio_a_completion() -> None:
+    """Two completions, interleaved. Log-ratios 0.1 0.3: ratio exp(0.2) = 1.2214, under 1.28; -0.5 -0.1 0: exp(-0.2) =
+    0.81873, over 0.8. With A = 1 and -1 the aggregated loss is -(1.22140 - 0.81873) / 2, and each token's share of the
+    gradient -rho A / (2 L)."""
+    new = torch.tensor([0.1, -0.5, 0.3, -0.1, 0.0], requires_grad=True)
+    sequences = torch.tensor([7, 3, 7, 3, 3])
+    advantages = torch.tensor([1.0, -1.0, 1.0, -1.0, -1.0])
+    token = losses("gspo", new, advantages, sequences=sequences)
+    assert token.ratio.tolist() == pytest.approx([1.221403, 0.818731, 1.221403, 0.818731, 0.818731], abs=1e-6)
+    loss = (token.loss * token_shares("sequence_mean", sequences)).sum()
+    assert loss.item() == pytest.approx(-0.201336, abs=1e-6)
+    loss.backward()
+    assert new.grad is not None
+    assert new.grad.tolist() == pytest.approx([-0.305351, 0.136455, -0.305351, 0.136455, 0.136455], abs=1e-6)
+
+
+def test_gspo_clips_whole_completions() -> None:
+    """Log-ratios 0 and 0.6: ratio exp(0.3) = 1.35 over 1.28, so neither token moves, not even the one at ratio 1."""
+    new = torch.tensor([0.0, 0.6], requires_grad=True)
+    token = losses("gspo", new, torch.ones(2), sequences=torch.zeros(2, dtype=torch.long))
+    assert token.loss.tolist() == pytest.approx([-1.28, -1.28])
+    assert token.clipped_high.all()
+    token.loss.sum().backward()
+    assert new.grad is not None
+    assert new.grad.tolist() == [0.0, 0.0]
 
 
 def test_reinforce_has_no_clip_and_cross_entropy_no_advantage() -> None:
     new, old = torch.tensor([math.log(0.5), math.log(0.1)]), torch.tensor([math.log(0.25), math.log(0.1)])
     advantages, weights = torch.tensor([3.0, -2.0]), torch.tensor([1.0, 0.5])
-    plain = token_loss("reinforce", new, old, advantages, weights, clip_low=0.2, clip_high=0.2)
+    plain = losses("reinforce", new, advantages, old=old, weights=weights)
     assert plain.loss.tolist() == pytest.approx([-6.0, 1.0])
     assert not plain.clipped_low.any() and not plain.clipped_high.any()
-    supervised = token_loss("cross_entropy", new, old, advantages, weights, clip_low=0.2, clip_high=0.2)
+    supervised = losses("cross_entropy", new, advantages, old=old, weights=weights)
     assert supervised.loss.tolist() == pytest.approx([math.log(2.0), 0.5 * math.log(10.0)])
 
 
-def test_truncated_importance() -> None:
-    old, sampler = torch.log(torch.tensor([0.5, 0.5, 0.1])), torch.log(torch.tensor([0.4, 0.1, 0.2]))
-    assert truncated_importance(old, sampler, 2.0).tolist() == pytest.approx([1.25, 2.0, 0.5])
-    corrected = token_loss(
-        "reinforce", old, old, torch.ones(3), torch.ones(3), clip_low=0.2, clip_high=0.2,
-        correction=truncated_importance(old, sampler, 2.0),
-    )  # fmt: skip
-    assert corrected.loss.tolist() == pytest.approx([-1.25, -2.0, -0.5])
+@pytest.mark.parametrize(
+    ("kind", "floor", "expected"),
+    [
+        ("token_truncate", 0.0, [1.25, 2.0, 0.5, 1.5]),
+        ("token_truncate", 0.75, [1.25, 2.0, 0.75, 1.5]),
+        ("token_mask", 0.0, [1.25, 0.0, 0.5, 1.5]),
+        ("token_mask", 0.75, [1.25, 0.0, 0.0, 1.5]),
+        ("sequence_truncate", 0.0, [0.625, 2.0, 0.625, 2.0]),  # 1.25 x 0.5 and 5 x 1.5
+        ("sequence_mask", 0.0, [0.625, 0.0, 0.625, 0.0]),
+        ("sequence_mask", 0.75, [0.0, 0.0, 0.0, 0.0]),
+    ],
+)
+def test_corrections_of_the_sampler_gap(kind: Any, floor: float, expected: list[float]) -> None:
+    """Importances 1.25, 5, 0.5, 1.5 of two completions, cap 2."""
+    old, sampler = torch.log(torch.tensor([0.5, 0.5, 0.1, 0.6])), torch.log(torch.tensor([0.4, 0.1, 0.2, 0.4]))
+    sequences = torch.tensor([4, 9, 4, 9])
+    factors = correction_factors(kind, old, sampler, sequences, floor, 2.0)
+    assert factors is not None
+    assert factors.tolist() == pytest.approx(expected)
+    corrected = losses("reinforce", old, torch.ones(4), old=old, correction=factors)
+    assert corrected.loss.tolist() == pytest.approx([-factor for factor in expected])
+    assert correction_factors("none", old, sampler, sequences, 0.0, 2.0) is None
+
+
+@pytest.mark.parametrize(
+    ("estimator", "value", "gradient"),
+    [
+        ("k1", 0.693147, 1.0),
+        ("k2", 0.240227, 0.693147),
+        ("k3", 0.193147, 0.5),  # 1 - exp(-d)
+        ("unbiased_k3", 0.096574, 0.346574),  # at rho = 1/2: rho k3; its gradient rho (k3 + 1 - exp(-d)) = rho d
+    ],
+)
+def test_divergence_estimators(estimator: Any, value: float, gradient: float) -> None:
+    """p = 0.5 where the reference has 0.25 and the old weights had 1."""
+    new = torch.tensor([math.log(0.5)], requires_grad=True)
+    found = divergence(estimator, new, torch.tensor([math.log(0.25)]), torch.zeros(1))
+    found.sum().backward()
+    assert new.grad is not None
+    assert (found.item(), new.grad.item()) == pytest.approx((value, gradient), abs=1e-6)
+
+
+def test_at_the_reference_every_divergence_is_0() -> None:
+    new = torch.tensor([-0.3, -7.0])
+    for estimator in ("k1", "k2", "k3", "unbiased_k3"):
+        assert divergence(estimator, new, new, new).tolist() == [0.0, 0.0]
 
 
 def test_broken_token_keeps_the_loss_finite() -> None:
-    one = token_loss(
-        "reinforce", torch.zeros(1), torch.tensor([-1e9]), torch.ones(1), torch.ones(1), clip_low=0.2, clip_high=0.2
-    )
+    one = losses("reinforce", torch.zeros(1), torch.ones(1), old=torch.tensor([-1e9]))
     assert one.loss.item() == pytest.approx(-math.exp(20.0))
+    assert divergence("k3", torch.tensor([-1e9]), torch.zeros(1), torch.zeros(1)).item() < math.exp(20.0)
 
 
 @pytest.mark.parametrize(
@@ -87,11 +199,21 @@ def test_aggregation_of_one_right_answer_in_four(
     """Rewards 1 0 0 0, lengths 2 4 4 8, ratio 1."""
     each = torch.tensor(advantages)[SEQUENCES]
     shares = token_shares(aggregation, SEQUENCES, constant)  # pyright: ignore[reportArgumentType]
-    token = token_loss("ppo_clip", torch.zeros(18), torch.zeros(18), each, torch.ones(18), clip_low=0.2, clip_high=0.2)
+    token = losses("ppo_clip", torch.zeros(18), each)
     assert (token.loss * shares).sum().item() == pytest.approx(loss, abs=1e-5)
     if coefficients is not None:
         firsts = [0, 2, 6, 10]
         assert (each * shares)[firsts].tolist() == pytest.approx(coefficients, abs=1e-6)
+
+
+def test_inverse_length_has_a_mean_weight_of_one() -> None:
+    """Lengths 2 and 4, mean 3: weights 1.5 and 0.75, over 6 tokens. In one step that is the sequence mean; a step that
+    holds only the shorter of them divides by its own 2 tokens."""
+    sequences = torch.tensor([0, 0, 1, 1, 1, 1])
+    shares = token_shares("inverse_length", sequences, mean_length=3.0)
+    assert (shares * 6).tolist() == pytest.approx([1.5, 1.5, 0.75, 0.75, 0.75, 0.75])
+    assert torch.allclose(shares, token_shares("sequence_mean", sequences))
+    assert token_shares("inverse_length", sequences[:2], mean_length=3.0).tolist() == pytest.approx([0.75, 0.75])
 
 
 @given(st.lists(st.integers(1, 9), min_size=1, max_size=6), st.randoms())

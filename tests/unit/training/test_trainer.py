@@ -9,13 +9,19 @@ import pytest
 import torch
 import torch.distributed as dist
 from numpy.typing import NDArray
+from pydantic import ValidationError
 from safetensors.numpy import save_file
+from safetensors.torch import load_file
 from torch.distributed.tensor import DTensor
 
 from artifacts.errors import BadInputError
-from stages.training.job import LossConfig, OptimizerConfig, StepMetrics, TrainHardware, TrainJob
+from stages.grpo.loss import TokenLoss
+from stages.training.job import LossConfig, OptimizerConfig, TrainHardware, TrainJob
+from stages.training.metrics import StepMetrics
 from stages.training.packed import PackedBatch, micro_batches
+from stages.training.placement import load_reference
 from stages.training.shape import read_shape
+from stages.training.step_sums import StepSums
 from stages.training.trainer import Trainer
 from stages.training.weights import TrainedWeights
 from tests.unit.training.trees import VOCAB, save_model, tree_batch
@@ -41,7 +47,7 @@ def checkpoint(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 def train(
     checkpoint: Path, folder: Path, columns: dict[str, NDArray[Any]], *, sharded: bool = False, epochs: int = 2,
-    loss: LossConfig | None = None, **hardware: Any,
+    loss: LossConfig | None = None, reference: Path | None = None, **hardware: Any,
 ) -> tuple[list[StepMetrics], dict[str, torch.Tensor]]:  # fmt: skip
     """Trains in this process and returns metrics and masters."""
     path = folder / "batch.safetensors"
@@ -51,13 +57,15 @@ def train(
     job = TrainJob(
         checkpoint_dir=checkpoint, batch_file=path, learning_rates=[0.01] * steps * epochs, epochs=epochs,
         loss=loss or LossConfig(), optimizer=OptimizerConfig(eps=1e-3), hardware=layout,
-        out_checkpoint_dir=folder / "out", events_file=folder / "events.jsonl",
+        reference_dir=reference, out_checkpoint_dir=folder / "out", events_file=folder / "events.jsonl",
     )  # fmt: skip
     weights = TrainedWeights(read_shape(checkpoint), layout, CPU, sharded)
     weights.load_checkpoint(checkpoint)
     trainer = Trainer(weights, job, PackedBatch(path, VOCAB), lambda: None)
     if job.loss.old_logprobs == "trainer":
         trainer.recompute_old_logprobs()
+    if reference is not None:
+        trainer.compute_reference_logprobs(load_reference(reference, VOCAB, layout, CPU, sharded))
     metrics = [trainer.step(number, rows, len(job.learning_rates)) for number, rows in trainer.steps()]
     return metrics, {name: p.detach().full_tensor() if sharded else p.detach() for name, p in weights.masters.items()}  # pyright: ignore[reportAttributeAccessIssue]
 
@@ -71,16 +79,33 @@ def assert_same(first: tuple[Any, Any], second: tuple[Any, Any], tolerance: floa
         torch.testing.assert_close(tensor, second[1][name], atol=tolerance, rtol=1e-4)
 
 
-@pytest.mark.parametrize("aggregation", ["token_mean", "sequence_mean", "constant"])
-def test_micro_batches_and_packing_do_not_matter(checkpoint: Path, tmp_path: Path, aggregation: str) -> None:
-    loss = LossConfig.model_validate(
-        {"aggregation": aggregation, "constant_tokens": 9 if aggregation == "constant" else None, "entropy_coef": 0.02}
-    )
-    columns = tree_batch(1, [2, 1, 3, 1], steps=2)
-    whole = train(checkpoint, tmp_path, columns, loss=loss)
-    assert_same(whole, train(checkpoint, tmp_path, columns, loss=loss, micro_batch_tokens=10))
-    assert_same(whole, train(checkpoint, tmp_path, repacked(columns), loss=loss, micro_batch_tokens=40))
-    assert_same(whole, train(checkpoint, tmp_path, columns, loss=loss, logprob_chunk_tokens=3))
+@pytest.fixture(scope="module")
+def other(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A smaller model of another architecture with the same vocabulary."""
+    folder = tmp_path_factory.mktemp("other")
+    save_model(folder, "Llama", tie_word_embeddings=True, hidden_size=16)
+    return folder
+
+
+@pytest.mark.parametrize(
+    "settings",
+    [
+        {"aggregation": "token_mean", "kl_coef": 0.1, "kl_estimator": "unbiased_k3"},
+        {"aggregation": "sequence_mean", "kind": "gspo", "dual_clip": 1.5},
+        {"aggregation": "inverse_length", "old_logprobs": "trainer", "importance_correction": "sequence_truncate"},
+        {"aggregation": "constant", "constant_tokens": 9, "kind": "cispo"},
+    ],
+)
+def test_micro_batches_and_packing_do_not_matter(
+    checkpoint: Path, other: Path, tmp_path: Path, settings: dict[str, Any]
+) -> None:
+    loss = LossConfig.model_validate({"entropy_coef": 0.02, **settings})
+    columns, reference = tree_batch(1, [2, 1, 3, 1], steps=2), other if loss.kl_coef else None
+    whole = train(checkpoint, tmp_path, columns, loss=loss, reference=reference)
+    for layout in ({"micro_batch_tokens": 10}, {"logprob_chunk_tokens": 3}):
+        assert_same(whole, train(checkpoint, tmp_path, columns, loss=loss, reference=reference, **layout))
+    again = repacked(columns)
+    assert_same(whole, train(checkpoint, tmp_path, again, loss=loss, reference=reference, micro_batch_tokens=40))
 
 
 def repacked(columns: dict[str, NDArray[Any]]) -> dict[str, NDArray[Any]]:
@@ -140,6 +165,91 @@ def test_sampler_gap_is_that_of_the_starting_weights(checkpoint: Path, tmp_path:
     metrics, _ = train(checkpoint, tmp_path, columns, epochs=1)
     assert metrics[0].sampler_gap_mean == pytest.approx(0.125, abs=1e-5)
     assert metrics[0].ratio_mean == pytest.approx(np.exp(-0.125), abs=1e-5)
+
+
+def logprobs_of(folder: Path, path: Path) -> tuple[torch.Tensor, torch.Tensor]:
+    """Log-probabilities of all tokens in the loss under a model, and their loss weights."""
+    policy = load_reference(folder, VOCAB, TrainHardware(compute_dtype="fp32"), CPU, sharded=False)
+    batch = PackedBatch(path, VOCAB)
+    flat = batch.flat(list(range(batch.shape[0])))
+    return policy(policy.inputs(flat, torch.float32, CPU), 1.0)[0], flat.weights
+
+
+def test_the_divergence_from_another_model_is_in_the_loss(checkpoint: Path, other: Path, tmp_path: Path) -> None:
+    columns = tree_batch(5, [1, 2])
+    measured, _ = train(checkpoint, tmp_path, columns, epochs=1, reference=other)
+    punished, _ = train(checkpoint, tmp_path, columns, epochs=1, reference=other, loss=LossConfig(kl_coef=0.5))
+    (new, weights), (reference, _) = (
+        logprobs_of(folder, tmp_path / "batch.safetensors") for folder in (checkpoint, other)
+    )
+    gap = new - reference
+    expected = float((weights * (torch.exp(-gap) + gap - 1)).mean())
+    assert measured[0].kl == pytest.approx(expected, rel=1e-4) == pytest.approx(punished[0].kl, rel=1e-4)
+    assert measured[0].loss == pytest.approx(measured[0].policy_loss)
+    assert punished[0].loss == pytest.approx(measured[0].loss + 0.5 * expected, rel=1e-4)
+    assert punished[0].grad_norm != pytest.approx(measured[0].grad_norm, rel=0.01)
+
+
+def test_the_divergence_from_the_start_begins_at_0(checkpoint: Path, tmp_path: Path) -> None:
+    columns, loss = tree_batch(5, [1, 2]), LossConfig(kl_coef=0.5)
+    plain = train(checkpoint, tmp_path, columns, loss=loss, reference=checkpoint)
+    assert plain[0][0].kl == pytest.approx(0.0, abs=1e-7)
+    assert (plain[0][1].kl or 0.0) > 1e-4, "the second step sees moved weights"
+    assert_same(plain, train(checkpoint, tmp_path, columns, loss=loss, reference=checkpoint, sharded=True))
+    assert train(checkpoint, tmp_path, columns)[0][0].kl is None
+
+
+def test_a_reference_of_another_vocabulary_is_refused(tmp_path: Path) -> None:
+    save_model(tmp_path / "alien", "Llama", vocab_size=VOCAB + 1)
+    with pytest.raises(BadInputError, match="102 token ids"):
+        load_reference(tmp_path / "alien", VOCAB, TrainHardware(), CPU, sharded=False)
+
+
+@pytest.mark.parametrize("sharded", [False, True])
+def test_the_average_reference(checkpoint: Path, tmp_path: Path, sharded: bool) -> None:
+    """Old weights w, new w + 1, decay 0.75: w + 0.25, in float32, and a reference again."""
+    weights = TrainedWeights(read_shape(checkpoint), TrainHardware(), CPU, sharded)
+    weights.load_checkpoint(checkpoint)
+    with torch.no_grad():
+        for p in weights.masters.values():
+            p.add_(1.0)
+    weights.save_average(checkpoint, 0.75, tmp_path / "average")
+    old, mean = (load_file(folder / "model.safetensors") for folder in (checkpoint, tmp_path / "average"))
+    assert old.keys() == mean.keys()
+    for name, tensor in mean.items():
+        assert tensor.dtype == torch.float32
+        torch.testing.assert_close(tensor, old[name].float() + 0.25, atol=1e-6, rtol=1e-6)
+    load_reference(tmp_path / "average", VOCAB, TrainHardware(), CPU, sharded)
+
+
+def test_the_sampler_gap_by_hand() -> None:
+    """Trainer over sampler 2, 1, 1, 1: mean 1.25, effective share 5^2 / (4 x 7)."""
+    zeros = torch.zeros(4)
+    marks = torch.zeros(4, dtype=torch.bool)
+    sums = StepSums()
+    gap = torch.log(torch.tensor([2.0, 1.0, 1.0, 1.0]))
+    for part in (slice(0, 1), slice(1, 4)):
+        sums.add(TokenLoss(zeros[part], zeros[part], marks[part], marks[part]), zeros[part], gap[part], 9)
+    found = sums.metrics(LossConfig(), (1, 1), 0.0, 0.0, 1.0, with_kl=False)
+    assert found.sampler_gap_mean == pytest.approx(np.log(2) / 4)
+    assert found.sampler_gap_max == pytest.approx(np.log(2))
+    assert (found.sampler_ratio_mean, found.sampler_ratio_max) == pytest.approx((1.25, 2.0))
+    assert found.sampler_ess == pytest.approx(25 / 28)
+    assert (found.tokens, found.loss_tokens) == (18, 4)
+
+
+@pytest.mark.parametrize(
+    ("settings", "message"),
+    [
+        ({"dual_clip": 3.0, "kind": "cispo"}, "dual_clip bounds"),
+        ({"importance_floor": 3.0}, "above importance_cap"),
+        ({"importance_correction": "sequence_mask"}, "needs old_logprobs"),
+        ({"constant_tokens": 3}, "if, and only if"),
+    ],
+)
+def test_losses_that_contradict_themselves(settings: dict[str, Any], message: str) -> None:
+    with pytest.raises(ValidationError, match=message):
+        LossConfig.model_validate(settings)
 
 
 def test_masked_tokens_change_nothing(checkpoint: Path, tmp_path: Path) -> None:

@@ -1,0 +1,98 @@
+"""A policy on its device, whole or sharded, and the weights of a folder in it."""
+
+from collections.abc import Mapping
+from pathlib import Path
+
+import torch
+import torch.distributed as dist
+from torch import Tensor
+from torch.distributed.device_mesh import init_device_mesh
+from torch.distributed.fsdp import MixedPrecisionPolicy, fully_shard
+from torch.distributed.tensor import DTensor
+
+from artifacts.errors import BadInputError
+from stages.training.checkpoint import StoredWeights
+from stages.training.job import TrainHardware
+from stages.training.model import Policy
+from stages.training.shape import DecoderShape, read_shape
+
+
+def compute_dtype(hardware: TrainHardware) -> torch.dtype:
+    """Precision of forward and backward."""
+    return torch.bfloat16 if hardware.compute_dtype == "bf16" else torch.float32
+
+
+def place_policy(
+    shape: DecoderShape, hardware: TrainHardware, device: torch.device, sharded: bool, stored: torch.dtype
+) -> Policy:
+    """Builds a policy with uninitialised parameters.
+
+    Args:
+        shape: sizes and switches of the decoder.
+        hardware: precision and memory savers.
+        device: where the policy lives.
+        sharded: shard over all processes; they compute in the hardware's precision.
+        stored: dtype of the parameters.
+    """
+    with torch.device("meta"):
+        policy = Policy(
+            shape,
+            activation_checkpointing=hardware.activation_checkpointing,
+            chunk_tokens=hardware.logprob_chunk_tokens,
+        )
+    policy.place_frequencies()
+    policy.to(stored)
+    if sharded:
+        precision = MixedPrecisionPolicy(param_dtype=compute_dtype(hardware), reduce_dtype=torch.float32)
+        mesh = init_device_mesh(device.type, (dist.get_world_size(),))
+        for layer in policy.decoder.layers:
+            fully_shard(layer, mesh=mesh, mp_policy=precision, reshard_after_forward=hardware.reshard_after_forward)
+        fully_shard(policy, mesh=mesh, mp_policy=precision)
+    policy.to_empty(device=device)
+    return policy
+
+
+def fill(parameters: Mapping[str, Tensor], folder: Path, shape: DecoderShape) -> None:
+    """Copies the weights of a Hugging Face folder into parameters, whole or sharded by rows.
+
+    Raises:
+        BadInputError: the folder does not hold this decoder.
+    """
+    stored = StoredWeights(folder)
+    stored.check(shape, parameters)
+    with torch.no_grad():
+        for name, tensor in stored.read(parameters, lambda name: parameters[name].shape):
+            parameter = parameters[name]
+            if isinstance(parameter, DTensor):
+                world, rank = dist.get_world_size(), dist.get_rank()
+                rows = -(-tensor.shape[0] // world)
+                local = parameter.to_local()
+                local.copy_(tensor[rank * rows : rank * rows + local.shape[0]])
+            else:
+                parameter.copy_(tensor)
+
+
+def load_reference(
+    folder: Path, vocab_size: int, hardware: TrainHardware, device: torch.device, sharded: bool
+) -> Policy:
+    """The model that a KL term measures from: no gradients, no optimizer, in the compute precision.
+
+    Args:
+        folder: Hugging Face folder; the model may be of another size than the trained one.
+        vocab_size: of the trained model.
+        hardware: precision and memory savers.
+        device: where it lives.
+        sharded: over all processes.
+
+    Raises:
+        BadInputError: it has another vocabulary, or the folder does not hold what its config.json says.
+    """
+    shape = read_shape(folder)
+    if shape.vocab_size != vocab_size:
+        raise BadInputError(
+            f"reference {folder}", f"{shape.vocab_size} token ids", f"{vocab_size}, as the trained model"
+        )
+    policy = place_policy(shape, hardware, device, sharded, compute_dtype(hardware))
+    policy.requires_grad_(False)
+    fill(dict(policy.named_parameters()), folder, shape)
+    return policy

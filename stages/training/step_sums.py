@@ -1,0 +1,118 @@
+"""Sums and maxima of one optimizer step, over its micro-batches and then over processes."""
+
+from collections import defaultdict
+
+import torch
+import torch.distributed as dist
+from torch import Tensor
+
+from stages.grpo.loss import TokenLoss
+from stages.grpo.ratios import importance_ratio
+from stages.training.job import LossConfig
+from stages.training.metrics import StepMetrics
+
+_SUMS = (
+    "policy_loss", "kl", "entropy", "ratio", "clipped_low", "clipped_high", "loss_tokens", "tokens",
+    "gap", "gap_tokens", "sampler_ratio", "sampler_ratio_squared",
+)  # fmt: skip
+_TOPS = ("ratio", "gap", "sampler_ratio")
+
+
+class StepSums:
+    """What a step's metrics are made of.
+
+    Shapes: C tokens in the loss of a micro-batch.
+    """
+
+    def __init__(self) -> None:
+        self._sums: defaultdict[str, float] = defaultdict(float)
+        self._tops = dict.fromkeys(_TOPS, 0.0)
+
+    def add(self, token: TokenLoss, entropies: Tensor, gap: Tensor | None, tokens: int) -> None:
+        """Adds a micro-batch.
+
+        Args:
+            token: its losses.
+            entropies: [C].
+            gap: [C] log-probabilities of the trainer less those of the sampler, or None where they are not comparable.
+            tokens: all its tokens, prompts included.
+        """
+        self._sum("entropy", entropies)
+        self._sum("ratio", token.ratio)
+        self._sum("clipped_low", token.clipped_low)
+        self._sum("clipped_high", token.clipped_high)
+        self._sums["loss_tokens"] += token.ratio.numel()
+        self._sums["tokens"] += tokens
+        self._top("ratio", token.ratio)
+        if gap is not None:
+            importance = importance_ratio(gap.double())
+            self._sum("gap", gap.abs())
+            self._sum("sampler_ratio", importance)
+            self._sum("sampler_ratio_squared", importance.square())
+            self._sums["gap_tokens"] += gap.numel()
+            self._top("gap", gap.abs())
+            self._top("sampler_ratio", importance)
+
+    def add_losses(self, policy_loss: Tensor, kl: Tensor | None) -> None:
+        """Adds a micro-batch's shares of the step's aggregated loss and divergence, scalars."""
+        self._sum("policy_loss", policy_loss)
+        if kl is not None:
+            self._sum("kl", kl)
+
+    def _sum(self, name: str, values: Tensor) -> None:
+        self._sums[name] += float(values.detach().sum())
+
+    def _top(self, name: str, values: Tensor) -> None:
+        if values.numel():
+            self._tops[name] = max(self._tops[name], float(values.max()))
+
+    def reduce(self, device: torch.device) -> None:
+        """Adds up over processes (collective)."""
+        if dist.get_world_size() == 1:
+            return
+        sums = torch.tensor([self._sums[name] for name in _SUMS], dtype=torch.float64, device=device)
+        tops = torch.tensor([self._tops[name] for name in _TOPS], dtype=torch.float64, device=device)
+        dist.all_reduce(sums)
+        dist.all_reduce(tops, op=dist.ReduceOp.MAX)
+        self._sums = defaultdict(float, zip(_SUMS, sums.tolist(), strict=True))
+        self._tops = dict(zip(_TOPS, tops.tolist(), strict=True))
+
+    def metrics(
+        self, loss: LossConfig, at: tuple[int, int], norm: float, rate: float, seconds: float, *, with_kl: bool
+    ) -> StepMetrics:
+        """The step's metrics.
+
+        Args:
+            loss: how the parts were put together.
+            at: the step, from 1, and how many there are.
+            norm: of the gradient.
+            rate: learning rate.
+            seconds: wall time.
+            with_kl: whether there is a reference.
+        """
+        sums, each, compared = self._sums, max(1.0, self._sums["loss_tokens"]), self._sums["gap_tokens"]
+        entropy = sums["entropy"] / each
+        squares = compared * sums["sampler_ratio_squared"]
+        return StepMetrics(
+            step=at[0],
+            of=at[1],
+            loss=sums["policy_loss"] + loss.kl_coef * sums["kl"] - loss.entropy_coef * entropy,
+            policy_loss=sums["policy_loss"],
+            entropy=entropy,
+            kl=sums["kl"] if with_kl else None,
+            grad_norm=norm,
+            learning_rate=rate,
+            ratio_mean=sums["ratio"] / each,
+            ratio_max=self._tops["ratio"],
+            clip_low_fraction=sums["clipped_low"] / each,
+            clip_high_fraction=sums["clipped_high"] / each,
+            sampler_gap_mean=sums["gap"] / compared if compared else None,
+            sampler_gap_max=self._tops["gap"] if compared else None,
+            sampler_ratio_mean=sums["sampler_ratio"] / compared if compared else None,
+            sampler_ratio_max=self._tops["sampler_ratio"] if compared else None,
+            sampler_ess=sums["sampler_ratio"] ** 2 / squares if compared else None,
+            tokens=int(sums["tokens"]),
+            loss_tokens=int(sums["loss_tokens"]),
+            seconds=seconds,
+            tokens_per_s=sums["tokens"] / max(seconds, 1e-9),
+        )
