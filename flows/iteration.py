@@ -40,6 +40,7 @@ def iteration(run: Session, puzzles: Ref[Puzzles], start: Position, n: int) -> P
         iteration=n,
         out=run.at(n, "checkpoint", Checkpoint),
         state_out=run.at(n, "training_state", TrainingState),
+        reference_out=run.at(n, "reference", Checkpoint),
     )
     report = run.run(
         evaluate,

@@ -54,7 +54,7 @@ def first_position(run: Session, puzzles: Ref[Puzzles]) -> Position:
         pointer=run.layout.promoted,
         out=run.at(0, "decision", Decision),
     )
-    return Position(Weights(weights), decision)
+    return Position(Weights(weights, reference=weights), decision)
 
 
 def _measure(run: Session, position: Position, puzzles: Ref[Puzzles], when: str) -> None:

@@ -1,10 +1,12 @@
 """The stage that updates the weights on a packed batch."""
 
 import math
-from typing import Literal
+from dataclasses import replace
+from typing import Literal, Self
 
-from pydantic import BaseModel, ConfigDict, Field
+from pydantic import BaseModel, ConfigDict, Field, model_validator
 
+from artifacts.errors import BadInputError
 from artifacts.identity import Identity
 from artifacts.refs import Batch, Checkpoint, Ref, TrainingState
 from artifacts.slot import Slot
@@ -17,14 +19,16 @@ REVISION = 1
 
 
 class FinetuneConfig(BaseModel):
-    """Loss, optimizer and learning-rate schedule of the GRPO updates."""
+    """Loss, optimizer, learning-rate schedule and reference of the GRPO updates."""
 
     model_config = ConfigDict(extra="forbid", frozen=True)
 
     learning_rate: float = Field(default=1e-6, gt=0, description="Highest learning rate of the schedule.")
     schedule: Literal["constant", "linear", "cosine"] = Field(
-        default="constant", description="How the learning rate falls to 0 behind the last of `schedule_iterations`."
+        default="constant",
+        description="How the learning rate falls to `min_learning_rate` behind the last of `schedule_iterations`.",
     )
+    min_learning_rate: float = Field(default=0.0, ge=0, description="Where a falling schedule ends.")
     schedule_iterations: int = Field(default=1000, ge=1, description="Length of a falling schedule.")
     warmup_iterations: int = Field(
         default=0, ge=0, description="Iterations over which the learning rate rises linearly."
@@ -35,6 +39,25 @@ class FinetuneConfig(BaseModel):
     )
     loss: LossConfig = Field(default_factory=LossConfig)
     optimizer: OptimizerConfig = Field(default_factory=OptimizerConfig)
+    reference: Literal["none", "base", "periodic", "ema"] = Field(
+        default="none",
+        description="What the KL term measures from: nothing, the model that GRPO starts from, the policy of every so "
+        "many iterations, or a moving average of the policies. With `loss.kl_coef` 0 it is only measured.",
+    )
+    reference_iterations: int = Field(
+        default=10, ge=1, description="Under `periodic`, iterations after which the policy becomes the reference."
+    )
+    reference_decay: float = Field(
+        default=0.99, ge=0, le=1, description="Under `ema`, weight of the old reference in the next, once an iteration."
+    )
+
+    @model_validator(mode="after")
+    def _settings_agree(self) -> Self:
+        if self.loss.kl_coef and self.reference == "none":
+            raise ValueError("loss.kl_coef needs a reference: base, periodic or ema")
+        if self.min_learning_rate > self.learning_rate:
+            raise ValueError(f"min_learning_rate {self.min_learning_rate} is above learning_rate {self.learning_rate}")
+        return self
 
 
 def finetune(
@@ -45,49 +68,78 @@ def finetune(
     iteration: int,
     out: Slot[Checkpoint],
     state_out: Slot[TrainingState],
+    reference_out: Slot[Checkpoint],
     ctx: StageContext,
 ) -> Weights:
     """Trains on the batch and publishes the new checkpoint, with its training state where the recipe carries it on.
 
+    Beside it goes the next reference, where that is an average; any other is a checkpoint that stands already.
     A batch without rows (no group had a signal) leaves the weights as they are; they are published again.
 
     Args:
-        weights: Checkpoint that the rollouts came from, and the training state that was saved beside it.
+        weights: Checkpoint that the rollouts came from, the training state that was saved beside it, and the model that
+            the KL term measures from (read only where the recipe has a reference).
         iteration: From 1; decides the learning rate.
 
     Raises:
         TransientError: The trainer died or hung.
+        BadInputError: There is no reference although the recipe asks for one, or its vocabulary is another.
         DeerstalkerError: It ran out of memory, or the checkpoint is of an unsupported family.
     """
     learning_rate = learning_rate_at(config, iteration)
     settings = config.model_dump(
-        mode="json", exclude={"learning_rate", "schedule", "schedule_iterations", "warmup_iterations"}
+        mode="json",
+        exclude={"learning_rate", "min_learning_rate", "schedule", "schedule_iterations", "warmup_iterations"},
     )
-    inputs = {"weights": weights.checkpoint, "training_state": weights.state, "batch": batch}
+    reference = None if config.reference == "none" else weights.reference
+    if config.reference != "none" and reference is None:
+        raise BadInputError(
+            f"finetune {iteration}", "no reference model", f"one, since finetune.reference is {config.reference!r}",
+            "was the reference of the iteration before removed?",
+        )  # fmt: skip
+    inputs = {
+        "weights": weights.checkpoint,
+        "training_state": weights.state,
+        "batch": batch,
+        "reference": reference,
+    }
     target = Target(
         Identity.of("finetune", REVISION, {**settings, "learning_rate": learning_rate}, **inputs),
         out,
         state_out if config.carry_state else None,
         inputs,
+        reference_out if config.reference == "ema" else None,
     )
     if found := target.found():
-        return found
+        return _with_reference(found, weights, config, iteration)
     folder = ctx.local_folder(batch)
     packed = PackedBatch.from_bytes((folder / BATCH_FILE).read_bytes(), batch.key)
     if packed.minibatches == 0:
-        return carry_over(weights, target, ctx)
-    steps = packed.minibatches * config.epochs
-    schedule = Schedule([learning_rate] * steps, config.epochs, config.loss, config.optimizer)
-    return train_and_publish(weights, folder / BATCH_FILE, schedule, target, ctx, label=f"finetune {iteration}")
+        return _with_reference(carry_over(weights, target, ctx), weights, config, iteration)
+    rates = [learning_rate] * packed.minibatches * config.epochs
+    schedule = Schedule(rates, config.epochs, config.loss, config.optimizer, reference, config.reference_decay)
+    trained = train_and_publish(weights, folder / BATCH_FILE, schedule, target, ctx, label=f"finetune {iteration}")
+    return _with_reference(trained, weights, config, iteration)
+
+
+def _with_reference(trained: Weights, before: Weights, config: FinetuneConfig, iteration: int) -> Weights:
+    """What was trained, with the reference of the next iteration."""
+    if config.reference == "ema":
+        return trained
+    renewed = config.reference == "periodic" and iteration % config.reference_iterations == 0
+    return replace(trained, reference=trained.checkpoint if renewed else before.reference)
 
 
 def learning_rate_at(config: FinetuneConfig, iteration: int) -> float:
     """Learning rate of one iteration, counted from 1.
 
-    With n = `schedule_iterations`: `linear` gives lr (1 - (i-1)/n), `cosine` gives lr (1 + cos(pi (i-1)/n)) / 2;
-    both stay at their last positive value behind n.
+    With n = `schedule_iterations` and what lies between the two rates multiplied by s, `linear` has s = 1 - (i-1)/n,
+    `cosine` s = (1 + cos(pi (i-1)/n)) / 2. Behind n the rate is `min_learning_rate`, or, where that is 0, stays at its
+    last positive value. The warm-up multiplies all of it.
     """
     warmup = min(1.0, iteration / config.warmup_iterations) if config.warmup_iterations else 1.0
-    spent = min(iteration - 1, config.schedule_iterations - 1) / config.schedule_iterations
+    last = config.schedule_iterations - (0 if config.min_learning_rate else 1)
+    spent = min(iteration - 1, last) / config.schedule_iterations
     decay = {"constant": 1.0, "linear": 1.0 - spent, "cosine": (1.0 + math.cos(math.pi * spent)) / 2}
-    return config.learning_rate * warmup * decay[config.schedule]
+    falling = config.learning_rate - config.min_learning_rate
+    return falling * warmup * decay[config.schedule] + config.min_learning_rate * warmup

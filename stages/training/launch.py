@@ -3,6 +3,7 @@
 import shutil
 import uuid
 from collections.abc import Mapping, Sequence
+from contextlib import ExitStack
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -12,15 +13,15 @@ from artifacts.refs import Checkpoint, Ref, TrainingState
 from artifacts.slot import Attempt, Slot
 from stages.context import StageContext
 from stages.training.job import LossConfig, OptimizerConfig, TrainJob
-from stages.training.metrics import TrainResult
 
 
 @dataclass(frozen=True)
 class Weights:
-    """A checkpoint, and the training state that was saved beside it."""
+    """A checkpoint, the training state that was saved beside it, and the model that a KL term measures from."""
 
     checkpoint: Ref[Checkpoint]
     state: Ref[TrainingState] | None = None
+    reference: Ref[Checkpoint] | None = None
 
     @property
     def reused(self) -> bool:
@@ -30,35 +31,42 @@ class Weights:
 
 @dataclass(frozen=True)
 class Target:
-    """Where a training job publishes, and under which identity."""
+    """Where a training job publishes, and under which identity; no slot, nothing of that kind."""
 
     identity: Identity
     checkpoint: Slot[Checkpoint]
     state: Slot[TrainingState] | None
     inputs: Mapping[str, Ref[Any] | None]
+    reference: Slot[Checkpoint] | None = None
 
     def found(self) -> Weights | None:
         """What is already published; the checkpoint is published last, so it decides."""
         checkpoint = self.checkpoint.find(self.identity)
         if checkpoint is None:
             return None
-        return Weights(checkpoint, self.state.find(self.identity) if self.state else None)
+        return Weights(
+            checkpoint,
+            self.state.find(self.identity) if self.state else None,
+            self.reference.find(self.identity) if self.reference else None,
+        )
 
 
 @dataclass(frozen=True)
 class Schedule:
-    """What one job does with its batch."""
+    """What one job does with its batch; with a reference it measures the divergence from it."""
 
     learning_rates: Sequence[float]
     epochs: int
     loss: LossConfig
     optimizer: OptimizerConfig
+    reference: Ref[Checkpoint] | None = None
+    reference_decay: float = 1.0
 
 
 def train_and_publish(
     weights: Weights, batch_file: Path, schedule: Schedule, target: Target, ctx: StageContext, *, label: str
 ) -> Weights:
-    """Runs one job on the gang and publishes the training state, then the checkpoint.
+    """Runs one job on the gang and publishes the training state, the next averaged reference, then the checkpoint.
 
     Raises:
         TransientError: The trainer died or hung.
@@ -71,13 +79,18 @@ def train_and_publish(
         state_dir = ctx.local_folder(weights.state)
     checkpoint_attempt = target.checkpoint.attempt(target.identity)
     state_attempt = target.state.attempt(target.identity) if target.state else None
+    reference_attempt = target.reference.attempt(target.identity) if target.reference else None
 
     def follow(event: Mapping[str, Any]) -> None:
         if event["event"] == "step":
             figures = {key: event[key] for key in ("loss", "tokens_per_s") if event[key] is not None}
             ctx.progress(label, event["step"], event["of"], figures)
 
-    def run(checkpoint_dir: Path, out_state_dir: Path | None) -> TrainResult:
+    with ExitStack() as folders:
+
+        def folder(attempt: Attempt[Any] | None) -> Path | None:
+            return folders.enter_context(attempt.folder(ctx.scratch)) if attempt else None
+
         job = TrainJob(
             checkpoint_dir=ctx.local_folder(weights.checkpoint),
             state_dir=state_dir,
@@ -85,28 +98,23 @@ def train_and_publish(
             batch_file=batch_file,
             learning_rates=list(schedule.learning_rates),
             epochs=schedule.epochs,
+            reference_dir=ctx.local_folder(schedule.reference) if schedule.reference else None,
+            reference_decay=schedule.reference_decay,
+            out_reference_dir=folder(reference_attempt),
             loss=schedule.loss,
             optimizer=schedule.optimizer,
             hardware=ctx.profile.trainer,
-            out_checkpoint_dir=checkpoint_dir,
-            out_state_dir=out_state_dir,
+            out_checkpoint_dir=folders.enter_context(checkpoint_attempt.folder(ctx.scratch)),
+            out_state_dir=folder(state_attempt),
             events_file=ctx.scratch / f"events-{uuid.uuid4().hex[:8]}.jsonl",
         )
-        return gang.run(job, follow)
-
-    with checkpoint_attempt.folder(ctx.scratch) as checkpoint_dir:
-        if state_attempt is None:
-            result, state = run(checkpoint_dir, None), None
-        else:
-            with state_attempt.folder(ctx.scratch) as state_folder:
-                result = run(checkpoint_dir, state_folder)
-            state = state_attempt.publish({}, **target.inputs)
-            if (
-                not state.reused
-            ):  # else an attempt that was cut short published first, and memory holds another's numbers
-                gang.remember(state.digest)
+        result = gang.run(job, follow)
+    state = state_attempt.publish({}, **target.inputs) if state_attempt else None
+    if state is not None and not state.reused:
+        gang.remember(state.digest)  # else an attempt cut short published first, and memory holds another's numbers
+    reference = reference_attempt.publish({}, **target.inputs) if reference_attempt else None
     facts = {"steps": [step.model_dump() for step in result.steps], "totals": result.totals.model_dump()}
-    return Weights(checkpoint_attempt.publish(facts, **target.inputs, state=state), state)
+    return Weights(checkpoint_attempt.publish(facts, **target.inputs, state=state), state, reference)
 
 
 def carry_over(weights: Weights, target: Target, ctx: StageContext) -> Weights:
@@ -114,8 +122,11 @@ def carry_over(weights: Weights, target: Target, ctx: StageContext) -> Weights:
     state = None
     if target.state is not None and weights.state is not None:
         state = _copy(weights.state, target.state.attempt(target.identity), target.inputs, ctx)
+    reference = None
+    if target.reference is not None and weights.reference is not None:
+        reference = _copy(weights.reference, target.reference.attempt(target.identity), target.inputs, ctx)
     checkpoint = _copy(weights.checkpoint, target.checkpoint.attempt(target.identity), target.inputs, ctx)
-    return Weights(checkpoint, state)
+    return Weights(checkpoint, state, reference)
 
 
 def _copy(

@@ -1,8 +1,29 @@
-"""The learning-rate schedule against numbers worked by hand."""
+"""The learning-rate schedule against numbers worked by hand; which model is the reference, with a real trainer."""
+
+import logging
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
 
 import pytest
+import torch
+from pydantic import ValidationError
+from safetensors.numpy import save
+from safetensors.torch import load_file
 
-from stages.finetune import FinetuneConfig, learning_rate_at
+from artifacts.errors import BadInputError
+from artifacts.identity import Identity
+from artifacts.reading import Artifact
+from artifacts.refs import Batch, Checkpoint, Ref, TrainingState
+from artifacts.slot import Slot
+from artifacts.store import Store
+from artifacts.tensors import BATCH_FILE
+from stages.context import Profile, StageContext
+from stages.finetune import FinetuneConfig, finetune, learning_rate_at
+from stages.grpo.packing import PackConfig, pack_groups
+from stages.training.job import TrainHardware
+from stages.training.launch import Weights
+from tests.unit.training.trees import save_model, tree_batch
 
 
 @pytest.mark.parametrize(
@@ -15,8 +36,115 @@ from stages.finetune import FinetuneConfig, learning_rate_at
         ({"schedule": "cosine", "schedule_iterations": 4}, 3, 0.5),  # (1 + cos(pi / 2)) / 2
         ({"schedule": "constant", "warmup_iterations": 4}, 1, 0.25),
         ({"schedule": "linear", "schedule_iterations": 4, "warmup_iterations": 2}, 1, 0.5),
+        ({"schedule": "linear", "schedule_iterations": 4, "min_learning_rate": 0.2}, 3, 0.6),  # 0.2 + 0.8 / 2
+        ({"schedule": "cosine", "schedule_iterations": 4, "min_learning_rate": 0.1}, 2, 0.868198),  # .1 + .9 x .853553
+        ({"schedule": "cosine", "schedule_iterations": 4, "min_learning_rate": 0.1}, 5, 0.1),
+        ({"schedule": "cosine", "schedule_iterations": 4, "min_learning_rate": 0.1}, 9, 0.1),
+        ({"schedule": "linear", "min_learning_rate": 0.2, "warmup_iterations": 4}, 1, 0.25),
+        ({"schedule": "constant", "min_learning_rate": 0.2}, 7, 1.0),
     ],
 )
 def test_schedules(settings: dict[str, object], iteration: int, expected: float) -> None:
     config = FinetuneConfig.model_validate({"learning_rate": 1.0, **settings})
     assert learning_rate_at(config, iteration) == pytest.approx(expected)
+
+
+@pytest.mark.parametrize(
+    ("settings", "message"),
+    [({"loss": {"kl_coef": 0.1}}, "needs a reference"), ({"min_learning_rate": 1.0}, "is above learning_rate")],
+)
+def test_settings_that_contradict_themselves(settings: dict[str, object], message: str) -> None:
+    with pytest.raises(ValidationError, match=message):
+        FinetuneConfig.model_validate(settings)
+
+
+class Run:
+    """Iterations of finetune on one batch, from one model."""
+
+    def __init__(self, folder: Path) -> None:
+        self.store = Store.open(str(folder / "store"))
+        profile = Profile(trainer=TrainHardware(compute_dtype="fp32", threads=1))
+        self.ctx = StageContext(self.store, folder / "scratch", profile, lambda *_: None, logging.getLogger("test"))
+        attempt = Slot(self.store, "model", Checkpoint).attempt(Identity.of("fetch", 1, {}))
+        with attempt.folder(folder) as model:
+            save_model(model, "Qwen2", tie_word_embeddings=True)
+        self.model: Ref[Checkpoint] = attempt.publish()
+        empty, _ = pack_groups([], PackConfig())
+        self.batch = self._batch("batch", save(tree_batch(1, [2, 1])))
+        self.empty = self._batch("empty", empty.to_bytes())
+
+    def _batch(self, key: str, data: bytes) -> Ref[Batch]:
+        attempt = Slot(self.store, key, Batch).attempt(Identity.of("pack", 1, {"key": key}))
+        attempt.write_bytes(BATCH_FILE, data)
+        return attempt.publish()
+
+    def step(self, run: str, n: int, weights: Weights, batch: Ref[Batch] | None = None, **settings: Any) -> Weights:
+        config = FinetuneConfig.model_validate({"learning_rate": 0.01, **settings})
+        state_out = Slot(self.store, f"{run}/{n}/state", TrainingState)
+        out, reference_out = (Slot(self.store, f"{run}/{n}/{part}", Checkpoint) for part in ("checkpoint", "reference"))
+        return finetune(
+            config, weights, batch or self.batch,
+            iteration=n, out=out, state_out=state_out, reference_out=reference_out, ctx=self.ctx,
+        )  # fmt: skip
+
+    def steps_of(self, weights: Weights) -> list[dict[str, Any]]:
+        return Artifact.open(self.store, weights.checkpoint).manifest.facts["steps"]
+
+    def tensors(self, ref: Ref[Checkpoint] | None) -> dict[str, torch.Tensor]:
+        assert ref is not None
+        folder = self.ctx.local_folder(ref)
+        return {name: tensor.float() for name, tensor in load_file(folder / "model.safetensors").items()}
+
+
+@pytest.fixture(scope="module")
+def run(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Run]:
+    run = Run(tmp_path_factory.mktemp("finetune"))
+    yield run
+    run.ctx.close()
+
+
+def test_the_base_stays_the_reference_and_is_part_of_the_identity(run: Run) -> None:
+    start = Weights(run.model, reference=run.model)
+    settings = {"reference": "base", "loss": {"kl_coef": 0.1}}
+    first = run.step("base", 1, start, **settings)
+    second = run.step("base", 2, first, **settings)
+    assert first.reference == second.reference == run.model
+    assert run.steps_of(first)[0]["kl"] == pytest.approx(0.0, abs=1e-7)
+    assert run.steps_of(second)[0]["kl"] > 1e-6
+    manifest = Artifact.open(run.store, second.checkpoint).manifest
+    assert manifest.identity.inputs["reference"] == run.model.digest
+    again = run.step("base", 2, first, **settings)
+    assert again == second and again.reused
+    plain = run.step("plain", 1, start)
+    assert "reference" not in Artifact.open(run.store, plain.checkpoint).manifest.identity.inputs
+    assert run.steps_of(plain)[0]["kl"] is None
+    with pytest.raises(BadInputError, match="no reference model"):
+        run.step("lost", 1, Weights(run.model), **settings)
+
+
+def test_a_periodic_reference_is_replaced_by_the_policy(run: Run) -> None:
+    weights = Weights(run.model, reference=run.model)
+    settings = {"reference": "periodic", "reference_iterations": 2}
+    first = run.step("periodic", 1, weights, **settings)
+    second = run.step("periodic", 2, first, **settings)
+    assert first.reference == run.model
+    assert second.reference == second.checkpoint
+
+
+def test_an_average_reference_follows_the_policies(run: Run) -> None:
+    """Decay 0.75: reference 0.75 w0 + 0.25 w1 after the first iteration, also when it is found again; the published
+    weights are rounded to bf16, the average of the fp32 ones is not."""
+    start = Weights(run.model, reference=run.model)
+    settings = {"reference": "ema", "reference_decay": 0.75, "loss": {"kl_coef": 0.1, "kl_estimator": "k2"}}
+    first = run.step("ema", 1, start, **settings)
+    assert first.reference is not None and first.reference.key == "ema/1/reference"
+    old, new, mean = (run.tensors(ref) for ref in (run.model, first.checkpoint, first.reference))
+    assert any((mean[name] - old[name]).abs().max() > 1e-3 for name in mean)
+    for name, tensor in mean.items():
+        torch.testing.assert_close(tensor, 0.75 * old[name] + 0.25 * new[name], atol=1e-3, rtol=2**-8)
+    assert run.step("ema", 1, start, **settings) == first
+    idle = run.step("ema", 2, first, run.empty, **settings)
+    assert idle.reference is not None
+    assert (idle.reference.key, idle.reference.digest) == ("ema/2/reference", first.reference.digest)
+    third = run.step("ema", 3, idle, **settings)
+    assert run.steps_of(third)[0]["kl"] > 1e-6
