@@ -26,7 +26,7 @@ class StepSums:
 
     def __init__(self) -> None:
         self._sums: defaultdict[str, float] = defaultdict(float)
-        self._tops = dict.fromkeys(_TOPS, 0.0)
+        self._tops: dict[str, float] = dict.fromkeys(_TOPS, 0.0)
 
     def add(self, token: TokenLoss, entropies: Tensor, gap: Tensor | None, tokens: int) -> None:
         """Adds a micro-batch.
