@@ -42,7 +42,7 @@ def gang(folder: Path) -> Iterator[Gang]:
 def job(folder: Path, out: str, hardware: TrainHardware = ONE, **changes: Any) -> TrainJob:
     values: dict[str, Any] = {
         "checkpoint_dir": folder / "model", "batch_file": folder / "batch.safetensors", "learning_rates": [0.01] * 4,
-        "epochs": 2, "hardware": hardware, "loss": LossConfig(kl_coef=0.1), "reference_dir": folder / "model",
+        "epochs": 2, "hardware": hardware, "loss": LossConfig(kl_coef=0.01), "reference_dir": folder / "model",
         "out_checkpoint_dir": folder / out / "checkpoint", "out_reference_dir": folder / out / "reference",
         "out_state_dir": folder / out / "state", "events_file": folder / out / "events.jsonl", **changes,
     }  # fmt: skip
@@ -73,7 +73,7 @@ def test_warm_equals_cold_and_two_processes_equal_one(folder: Path, gang: Gang) 
         for a, b in zip(one.steps, two.steps, strict=True):
             assert a.loss == pytest.approx(b.loss, abs=1e-5)
             assert a.grad_norm == pytest.approx(b.grad_norm, rel=1e-4)
-            assert a.kl == pytest.approx(b.kl, abs=1e-5)
+            assert a.kl == pytest.approx(b.kl, rel=1e-4)
             assert a.sampler_ess == pytest.approx(b.sampler_ess)
             assert (a.tokens, a.loss_tokens) == (b.tokens, b.loss_tokens)
     for written in (weights, "reference/model.safetensors"):
