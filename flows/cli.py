@@ -195,6 +195,31 @@ def solve_puzzles(
     solve_command(file, minimal, options)
 
 
+@puzzles.command
+def prove(
+    file: str,
+    completion: Annotated[str, Parameter(allow_leading_hyphen=True)],
+    /,
+    *,
+    index: int = 0,
+    options: Output = OUTPUT,
+) -> None:
+    """List what a completion asserts about a puzzle: proved, restating a clue, left open, or contradicted.
+
+    Parameters
+    ----------
+    file
+        Puzzles as JSON in the published format.
+    completion
+        A text file; - reads stdin.
+    index
+        Which puzzle of the file, from 0.
+    """
+    from flows.commands.puzzles import prove_command
+
+    prove_command(file, completion, index, options)
+
+
 @app.command
 def runs(*, options: Stored = STORED) -> None:
     """List the runs of a store."""
