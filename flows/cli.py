@@ -138,6 +138,37 @@ def solve(
     solve_command(checkpoint, file, index, profile, settings=settings, options=options)
 
 
+@app.command
+def compare(
+    run: str,
+    /,
+    *,
+    recipes: str,
+    iteration: int = 1,
+    set_: Annotated[Changes, Parameter(name="--set")] = (),
+    profile: str = "cpu",
+    options: Stored = STORED,
+) -> None:
+    """Learn from one iteration's published rollouts under several recipes, and set what differs side by side.
+
+    Parameters
+    ----------
+    run
+        The run whose rollouts are used.
+    recipes
+        Names of recipes or paths of TOML files, with commas between; `own` stands for the run's own settings.
+    iteration
+        Which iteration of the run.
+    set_
+        Change of every recipe, as section.key=value; may be repeated.
+    profile
+        Name of a profile, or path of a TOML file.
+    """
+    from flows.commands.compare import compare_command
+
+    compare_command(run, iteration, recipes.split(","), profile, changes=set_, options=options)
+
+
 @puzzles.command
 def make(
     *,

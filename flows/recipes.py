@@ -116,9 +116,18 @@ def _load(model: type[M], folder: str, name: str, overrides: Sequence[str]) -> M
         data = tomllib.loads(source.read_text())
     except (tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
         raise BadInputError(str(source), f"not TOML ({error})", "a TOML file") from error
+    return validate(model, overridden(data, overrides), name)
+
+
+def overridden(data: dict[str, Any], overrides: Sequence[str]) -> dict[str, Any]:
+    """Settings with changes, `section.key=value` each, made in place.
+
+    Raises:
+        BadInputError: A change is no `key=value`, or treats a value as a section.
+    """
     for override in overrides:
         _apply(data, override)
-    return validate(model, data, name)
+    return data
 
 
 def validate(model: type[M], data: Mapping[str, Any], where: str) -> M:
