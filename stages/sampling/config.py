@@ -6,6 +6,9 @@ from typing import Annotated
 
 from pydantic import BaseModel, ConfigDict, Field
 
+KEPT_GROUPS_FILE = "kept_groups.json"
+"""In rollouts of dynamic sampling: numbers of the groups to train on, ascending. Where it is missing, all are."""
+
 
 class SamplingConfig(BaseModel):
     """How completions are drawn. Every field is sent with every request, so no server default takes part.
