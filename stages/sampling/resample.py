@@ -59,9 +59,10 @@ def collect_mixed(
     Returns:
         Counts and speed over all rounds, for the manifest.
     """
-    size, fresh, tokens, seconds = min(wanted, len(puzzles)), 0, 0, 0.0
-    for rounds in range(1, config.max_rounds + 2):
+    size, rounds, fresh, tokens, seconds = min(wanted, len(puzzles)), 0, 0, 0, 0.0
+    while True:
         facts = collect(puzzles.head(size), sampling, weights, attempt, ctx, stem=STEM, label=label)
+        rounds += 1
         fresh += facts["groups"] - facts["groups_reused"]
         tokens, seconds = tokens + facts["completion_tokens"], seconds + facts["sampling_s"]
         sampled = attempt.adopt_shards(STEM, ROLLOUTS)

@@ -10,6 +10,7 @@ import pytest
 from artifacts.errors import BadInputError, IdentityMismatchError
 from artifacts.layout import RunLayout
 from artifacts.store import Store
+from flows.opening import able_to_run
 from flows.recipes import Recipe, load_profile, load_recipe, recipe_names
 from flows.session import freeze_recipe
 from stages.models.scratch import ScratchModel
@@ -75,6 +76,15 @@ def test_a_run_name_belongs_to_one_recipe(tmp_path: Path) -> None:
     freeze_recipe(store, layout, load_recipe("quickstart"))
     with pytest.raises(IdentityMismatchError, match=r"seed: 0 -> 5.*choose another --run name"):
         freeze_recipe(store, layout, load_recipe("quickstart", ["seed=5"]))
+
+
+@pytest.mark.parametrize("section", ["sample.sampling", "evaluate.sampled", "final.sampled"])
+def test_a_recipe_that_gives_up_on_completions_gets_an_engine_that_can(section: str) -> None:
+    profile = load_profile("cpu")
+    assert able_to_run(load_recipe("quickstart"), profile) == profile
+    able = able_to_run(load_recipe("quickstart", [f"{section}.early_stop.threshold=-2.5"]), profile)
+    assert able.engine.early_stop
+    assert able.trainer == profile.trainer
 
 
 def test_starting_a_flow_loads_neither_torch_nor_an_engine() -> None:

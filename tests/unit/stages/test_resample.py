@@ -160,7 +160,8 @@ def opened(tmp_path: Path, puzzles: list[Puzzle], model: Path) -> Generator[Open
             url = stack.enter_context(served(speaker))
             profile = Profile(engine=EngineHardware(external_urls=(url,), restarts=0, max_num_seqs=1))
             store = Store.open(str(tmp_path / name))
-            ctx = StageContext(store, tmp_path / f"{name}-scratch", profile, lambda *_: None, logging.getLogger("t"))
+            log = logging.getLogger("test")
+            ctx = StageContext(store, tmp_path / f"{name}-scratch", profile, lambda *_: None, log)
             return Place(stack.enter_context(ctx), speaker, puzzles, model)
 
         yield place
