@@ -12,6 +12,7 @@ from artifacts.tensors import BATCH_FILE, PackedBatch
 from stages.context import StageContext
 from stages.training.job import LossConfig, OptimizerConfig
 from stages.training.launch import Schedule, Target, Weights, carry_over, train_and_publish
+from stages.training.trainable import TrainableConfig
 
 REVISION = 1
 
@@ -35,6 +36,7 @@ class FinetuneConfig(BaseModel):
     )
     loss: LossConfig = Field(default_factory=LossConfig)
     optimizer: OptimizerConfig = Field(default_factory=OptimizerConfig)
+    trainable: TrainableConfig = Field(default_factory=TrainableConfig)
 
 
 def finetune(
@@ -77,7 +79,7 @@ def finetune(
     if packed.minibatches == 0:
         return carry_over(weights, target, ctx)
     steps = packed.minibatches * config.epochs
-    schedule = Schedule([learning_rate] * steps, config.epochs, config.loss, config.optimizer)
+    schedule = Schedule([learning_rate] * steps, config.epochs, config.loss, config.optimizer, config.trainable)
     return train_and_publish(weights, folder / BATCH_FILE, schedule, target, ctx, label=f"finetune {iteration}")
 
 

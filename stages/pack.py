@@ -12,6 +12,7 @@ from artifacts.slot import Slot
 from artifacts.tensors import BATCH_FILE
 from stages.context import StageContext
 from stages.grpo.packing import Branch, Group, PackConfig, pack_groups
+from stages.sampling.config import KEPT_GROUPS_FILE
 
 REVISION = 1
 
@@ -21,7 +22,8 @@ def pack(
 ) -> Ref[Batch]:
     """Packs every group that carries a signal; a group without (all rewards equal) has no gradient and is left out.
 
-    The batch may have no rows, where no group carries a signal.
+    Of rollouts from dynamic sampling, only the groups that it kept take part. A batch may have no rows, where no group
+    carries a signal.
 
     Raises:
         BadInputError: A prompt alone fills a row.
@@ -30,19 +32,22 @@ def pack(
     identity = Identity.of("pack", REVISION, config, rollouts=rollouts, grades=grades)
     if found := out.find(identity):
         return found
+    sampled = Artifact.open(ctx.store, rollouts)
     graded = (
-        Artifact.open(ctx.store, rollouts)
-        .read_tables(ROLLOUTS)
+        sampled.read_tables(ROLLOUTS)
         .join(Artifact.open(ctx.store, grades).read_tables(GRADES), on=["puzzle_id", "group", "sample"], validate="1:1")
         .sort("group", "sample")
     )
+    all_groups = graded["group"].n_unique()
+    if KEPT_GROUPS_FILE in sampled.names():
+        graded = graded.filter(pl.col("group").is_in(sampled.read_json(KEPT_GROUPS_FILE)))
     groups = [_group(rows) for rows in graded.partition_by("group", maintain_order=True)]
     batch, facts = pack_groups([group for group in groups if any(b.advantage for b in group.branches)], config)
     batch.check(out.key)
     attempt = out.attempt(identity)
     attempt.write_bytes(BATCH_FILE, batch.to_bytes())
     return attempt.publish(
-        {**asdict(facts), "uniform_groups": len(groups) - facts.groups}, rollouts=rollouts, grades=grades
+        {**asdict(facts), "uniform_groups": all_groups - facts.groups}, rollouts=rollouts, grades=grades
     )
 
 

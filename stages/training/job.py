@@ -5,6 +5,8 @@ from typing import Literal, Self
 
 from pydantic import BaseModel, ConfigDict, Field, model_validator
 
+from stages.training.trainable import TrainableConfig
+
 
 class LossConfig(BaseModel):
     """The loss of one token and how tokens are averaged.
@@ -48,7 +50,7 @@ class LossConfig(BaseModel):
 
 
 class OptimizerConfig(BaseModel):
-    """AdamW with decoupled weight decay on every parameter; its state and the weights are kept in float32."""
+    """AdamW with decoupled weight decay on every trained parameter, which are kept in float32, as is its state."""
 
     model_config = ConfigDict(extra="forbid", frozen=True)
 
@@ -100,6 +102,7 @@ class TrainJob(BaseModel):
     epochs: int = Field(default=1, ge=1, description="passes over the mini-batches, in ascending order each")
     loss: LossConfig = Field(default_factory=LossConfig)
     optimizer: OptimizerConfig = Field(default_factory=OptimizerConfig)
+    trainable: TrainableConfig = Field(default_factory=TrainableConfig)
     hardware: TrainHardware = Field(default_factory=TrainHardware)
     out_checkpoint_dir: Path = Field(description="new Hugging Face folder (made here)")
     out_state_dir: Path | None = Field(default=None, description="new training state folder; null = not written")

@@ -12,6 +12,7 @@ from artifacts.refs import Checkpoint, Ref, TrainingState
 from artifacts.slot import Attempt, Slot
 from stages.context import StageContext
 from stages.training.job import LossConfig, OptimizerConfig, TrainJob, TrainResult
+from stages.training.trainable import EVERYTHING, TrainableConfig
 
 
 @dataclass(frozen=True)
@@ -52,6 +53,7 @@ class Schedule:
     epochs: int
     loss: LossConfig
     optimizer: OptimizerConfig
+    trainable: TrainableConfig = EVERYTHING
 
 
 def train_and_publish(
@@ -86,6 +88,7 @@ def train_and_publish(
             epochs=schedule.epochs,
             loss=schedule.loss,
             optimizer=schedule.optimizer,
+            trainable=schedule.trainable,
             hardware=ctx.profile.trainer,
             out_checkpoint_dir=checkpoint_dir,
             out_state_dir=out_state_dir,

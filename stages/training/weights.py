@@ -1,7 +1,8 @@
 """float32 master weights with AdamW state, and the compute copy the model runs on.
 
 One process keeps masters beside a bf16 copy that is cast once an optimizer step; several processes shard the masters
-with FSDP2, which casts as it gathers. Both add up gradients in float32 over micro-batches.
+with FSDP2, which casts as it gathers. Both add up gradients in float32 over micro-batches. A parameter that does not
+learn has no master of its own, no gradient and no optimizer state.
 """
 
 from collections.abc import Iterator
@@ -22,8 +23,10 @@ from torch.distributed.tensor import DTensor
 from artifacts.errors import BadInputError
 from stages.training.checkpoint import StoredWeights, write_checkpoint
 from stages.training.job import OptimizerConfig, TrainHardware
+from stages.training.lora import add_adapters, first_adapter, merged
 from stages.training.model import Policy
 from stages.training.shape import DecoderShape
+from stages.training.trainable import EVERYTHING, TrainableConfig, is_adapter
 
 
 class TrainedWeights:
@@ -34,10 +37,21 @@ class TrainedWeights:
         hardware: precision and memory savers.
         device: where the policy lives.
         sharded: shard over all processes; False needs a world of one.
+        trainable: which parameters learn.
+
+    Attributes:
+        masters: every parameter by policy name; one that learns in float32, a frozen one as the model computes with it.
     """
 
-    def __init__(self, shape: DecoderShape, hardware: TrainHardware, device: torch.device, sharded: bool) -> None:
-        self.shape, self.device, self.sharded = shape, device, sharded
+    def __init__(
+        self,
+        shape: DecoderShape,
+        hardware: TrainHardware,
+        device: torch.device,
+        sharded: bool,
+        trainable: TrainableConfig = EVERYTHING,
+    ) -> None:
+        self.shape, self.device, self.sharded, self.trainable = shape, device, sharded, trainable
         self.dtype = torch.bfloat16 if hardware.compute_dtype == "bf16" else torch.float32
         with torch.device("meta"):
             policy = Policy(
@@ -45,7 +59,11 @@ class TrainedWeights:
                 activation_checkpointing=hardware.activation_checkpointing,
                 chunk_tokens=hardware.logprob_chunk_tokens,
             )
+            if trainable.parameters == "lora":
+                add_adapters(policy.decoder, trainable)
         policy.place_frequencies()
+        for name, p in policy.named_parameters():
+            p.requires_grad_(trainable.trains(name, shape.layers))
         if sharded:
             precision = MixedPrecisionPolicy(param_dtype=self.dtype, reduce_dtype=torch.float32)
             mesh = init_device_mesh(device.type, (dist.get_world_size(),))
@@ -58,13 +76,12 @@ class TrainedWeights:
             policy.to(self.dtype).to_empty(device=device)
             self.masters = dict(policy.named_parameters())
             if self.dtype != torch.float32:
-                self.masters = {
-                    name: nn.Parameter(torch.empty_like(p, dtype=torch.float32)) for name, p in self.masters.items()
-                }
                 for name, p in policy.named_parameters():
-                    p.register_post_accumulate_grad_hook(self._collector(self.masters[name]))
+                    if p.requires_grad:
+                        self.masters[name] = nn.Parameter(torch.empty_like(p, dtype=torch.float32))
+                        p.register_post_accumulate_grad_hook(self._collector(self.masters[name]))
         self.policy = policy
-        self.optimizer = torch.optim.AdamW(self.masters.values(), lr=0.0, fused=True)
+        self.optimizer = torch.optim.AdamW([p for p in self.masters.values() if p.requires_grad], lr=0.0, fused=True)
         self.reset_optimizer()
 
     @staticmethod
@@ -81,7 +98,7 @@ class TrainedWeights:
 
     def reset_optimizer(self) -> None:
         """Forgets the moments: as before the first step."""
-        for p in self.masters.values():
+        for p in self.optimizer.param_groups[0]["params"]:
             self.optimizer.state[p] = {
                 "step": torch.zeros((), dtype=torch.float32, device=self.device),
                 "exp_avg": torch.zeros_like(p),
@@ -89,25 +106,30 @@ class TrainedWeights:
             }
 
     def load_checkpoint(self, folder: Path) -> None:
-        """Takes over bf16 (or other) weights of a Hugging Face folder as masters, with a fresh optimizer.
+        """Takes over bf16 (or other) weights of a Hugging Face folder as masters, with fresh adapters and optimizer.
 
         Raises:
             BadInputError: the folder does not hold this decoder.
         """
         stored = StoredWeights(folder)
-        stored.check(self.shape, self.masters)
-        with torch.no_grad():
-            for name, tensor in stored.read(self.masters, lambda name: self.masters[name].shape):
-                master = self.masters[name]
-                if isinstance(master, DTensor):
-                    world, rank = dist.get_world_size(), dist.get_rank()
-                    rows = -(-tensor.shape[0] // world)
-                    local = master.to_local()
-                    local.copy_(tensor[rank * rows : rank * rows + local.shape[0]])
-                else:
-                    master.copy_(tensor)
+        adapters = [name for name in self.masters if is_adapter(name)]
+        published = self.masters.keys() - adapters
+        stored.check(self.shape, published)
+        for name, tensor in stored.read(published, lambda name: self.masters[name].shape):
+            self._place(name, tensor)
+        for name in adapters:
+            self._place(name, first_adapter(name, self.masters[name].shape))
         self.reset_optimizer()
         self.refresh()
+
+    def _place(self, name: str, tensor: Tensor) -> None:
+        master = self.masters[name].detach()
+        if isinstance(master, DTensor):
+            local = master.to_local()
+            first = dist.get_rank() * -(-tensor.shape[0] // dist.get_world_size())
+            local.copy_(tensor[first : first + local.shape[0]])
+        else:
+            master.copy_(tensor)
 
     def refresh(self) -> None:
         """Casts the masters into the compute copy."""
@@ -144,21 +166,21 @@ class TrainedWeights:
             yield name, master.full_tensor() if isinstance(master, DTensor) else master
 
     def save_checkpoint(self, source: Path, out: Path) -> None:
-        """Writes the weights as a Hugging Face folder (collective; the first process writes)."""
+        """Writes the weights, adapters added in, as a Hugging Face folder (collective; the first process writes)."""
         first = dist.get_rank() == 0
-        full = {}
+        full: dict[str, Tensor] = {}
         for name, tensor in self._full():
             if first:
-                full[name] = tensor.detach().to("cpu", torch.bfloat16)
+                full[name] = tensor.detach().to("cpu", torch.float32 if is_adapter(name) else torch.bfloat16)
         if first:
-            write_checkpoint(source, out, full)
+            write_checkpoint(source, out, merged(full, self.trainable))
 
     def _state(self) -> dict[str, Tensor]:
         state: dict[str, Tensor] = {}
         for name, p in self.masters.items():
             state[f"weights.{name}"] = p.detach()
-            for key in ("exp_avg", "exp_avg_sq", "step"):
-                state[f"{key}.{name}"] = self.optimizer.state[p][key]
+            for key, moment in self.optimizer.state.get(p, {}).items():
+                state[f"{key}.{name}"] = moment
         return state
 
     def save_state(self, out: Path) -> None:
