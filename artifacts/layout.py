@@ -59,6 +59,10 @@ class RunLayout:
         """Artifacts of iteration `number`, counted from 1; 0 is the state before the first update."""
         return f"{self.root}/iterations/{number:04d}/{part}"
 
+    def comparison(self, number: int, recipe: str, part: str) -> str:
+        """Artifacts of a recipe that was tried on the rollouts of iteration `number`."""
+        return f"{self.root}/comparisons/{number:04d}/{recipe}/{part}"
+
     def evaluation(self, part: str) -> str:
         """Evaluations outside the iterations, such as before and after on the test split."""
         return f"{self.root}/evaluations/{part}"

@@ -138,6 +138,37 @@ def solve(
     solve_command(checkpoint, file, index, profile, settings=settings, options=options)
 
 
+@app.command
+def compare(
+    run: str,
+    /,
+    *,
+    recipes: str,
+    iteration: int = 1,
+    set_: Annotated[Changes, Parameter(name="--set")] = (),
+    profile: str = "cpu",
+    options: Stored = STORED,
+) -> None:
+    """Learn from one iteration's published rollouts under several recipes, and set what differs side by side.
+
+    Parameters
+    ----------
+    run
+        The run whose rollouts are used.
+    recipes
+        Names of recipes or paths of TOML files, with commas between; `own` stands for the run's own settings.
+    iteration
+        Which iteration of the run.
+    set_
+        Change of every recipe, as section.key=value; may be repeated.
+    profile
+        Name of a profile, or path of a TOML file.
+    """
+    from flows.commands.compare import compare_command
+
+    compare_command(run, iteration, recipes.split(","), profile, changes=set_, options=options)
+
+
 @puzzles.command
 def make(
     *,
@@ -193,6 +224,31 @@ def solve_puzzles(
     from flows.commands.puzzles import solve_command
 
     solve_command(file, minimal, options)
+
+
+@puzzles.command
+def prove(
+    file: str,
+    completion: Annotated[str, Parameter(allow_leading_hyphen=True)],
+    /,
+    *,
+    index: int = 0,
+    options: Output = OUTPUT,
+) -> None:
+    """List what a completion asserts about a puzzle: proved, restating a clue, left open, or contradicted.
+
+    Parameters
+    ----------
+    file
+        Puzzles as JSON in the published format.
+    completion
+        A text file; - reads stdin.
+    index
+        Which puzzle of the file, from 0.
+    """
+    from flows.commands.puzzles import prove_command
+
+    prove_command(file, completion, index, options)
 
 
 @app.command

@@ -13,7 +13,7 @@ from artifacts.errors import DeerstalkerError
 from artifacts.layout import RunLayout
 from artifacts.store import Store
 from flows.live import current_view
-from flows.recipes import load_profile, load_recipe
+from flows.recipes import Recipe, load_profile, load_recipe
 from flows.session import Session, Stages, freeze_recipe
 from stages.context import Profile, StageContext
 
@@ -44,13 +44,21 @@ def opened(request: RunRequest) -> Generator[Session]:
         IdentityMismatchError: The run name is taken by a run of another recipe.
     """
     recipe = load_recipe(request.recipe, request.overrides)
-    profile = load_profile(request.profile, request.profile_overrides)
+    profile = able_to_run(recipe, load_profile(request.profile, request.profile_overrides))
     layout = RunLayout(request.run)
     store = Store.open(request.store)
     freeze_recipe(store, layout, recipe)
     with opened_stages(store, profile) as stages:
         stages.live.run_opened(store, layout, recipe)
         yield Session(recipe, layout, stages.ctx, stages.live)
+
+
+def able_to_run(recipe: Recipe, profile: Profile) -> Profile:
+    """The profile, with an engine that ends hopeless completions where the recipe asks for that."""
+    sampled = (recipe.sample.sampling, recipe.evaluate.sampled, recipe.final.sampled)
+    if not any(sampling.early_stop for sampling in sampled):
+        return profile
+    return profile.model_copy(update={"engine": profile.engine.model_copy(update={"early_stop": True})})
 
 
 @contextmanager

@@ -59,6 +59,7 @@ class Recipe(BaseModel):
     def _sections_agree(self) -> Self:
         for found, name, bound, what in (
             (self.sample.puzzles_per_iteration, "sample.puzzles_per_iteration", self.puzzles.train, "puzzles.train"),
+            (self.sample.stride, "the stride of sample.resample", self.puzzles.train, "puzzles.train"),
             (self.evaluate.puzzles, "evaluate.puzzles", self.puzzles.val, "puzzles.val"),
             (self.final.puzzles, "final.puzzles", self.puzzles.test, "puzzles.test"),
             (self.pack.updates, "pack.updates", self.sample.puzzles_per_iteration, "sample.puzzles_per_iteration"),
@@ -68,6 +69,9 @@ class Recipe(BaseModel):
         sampled, trained = self.sample.sampling.temperature, self.finetune.loss.temperature
         if sampled != trained:
             raise ValueError(f"finetune.loss.temperature is {trained}, but sample.sampling.temperature is {sampled}")
+        if self.sample.resample and self.sample.resample.grader != self.grade.grader:
+            graders = self.sample.resample.grader, self.grade.grader
+            raise ValueError(f"sample.resample.grader is '{graders[0]}', but grade.grader is '{graders[1]}'")
         return self
 
 
@@ -116,9 +120,18 @@ def _load(model: type[M], folder: str, name: str, overrides: Sequence[str]) -> M
         data = tomllib.loads(source.read_text())
     except (tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
         raise BadInputError(str(source), f"not TOML ({error})", "a TOML file") from error
+    return validate(model, overridden(data, overrides), name)
+
+
+def overridden(data: dict[str, Any], overrides: Sequence[str]) -> dict[str, Any]:
+    """Settings with changes, `section.key=value` each, made in place.
+
+    Raises:
+        BadInputError: A change is no `key=value`, or treats a value as a section.
+    """
     for override in overrides:
         _apply(data, override)
-    return validate(model, data, name)
+    return data
 
 
 def validate(model: type[M], data: Mapping[str, Any], where: str) -> M:

@@ -14,6 +14,7 @@ from artifacts.tensors import BATCH_FILE, PackedBatch
 from stages.context import StageContext
 from stages.training.job import LossConfig, OptimizerConfig
 from stages.training.launch import Schedule, Target, Weights, carry_over, train_and_publish
+from stages.training.trainable import TrainableConfig
 
 REVISION = 1
 
@@ -39,6 +40,7 @@ class FinetuneConfig(BaseModel):
     )
     loss: LossConfig = Field(default_factory=LossConfig)
     optimizer: OptimizerConfig = Field(default_factory=OptimizerConfig)
+    trainable: TrainableConfig = Field(default_factory=TrainableConfig)
     reference: Literal["none", "base", "periodic", "ema"] = Field(
         default="none",
         description="What the KL term measures from: nothing, the model that GRPO starts from, the policy of every so "
@@ -117,7 +119,9 @@ def finetune(
     if packed.minibatches == 0:
         return _with_reference(carry_over(weights, target, ctx), weights, config, iteration)
     rates = [learning_rate] * packed.minibatches * config.epochs
-    schedule = Schedule(rates, config.epochs, config.loss, config.optimizer, reference, config.reference_decay)
+    schedule = Schedule(
+        rates, config.epochs, config.loss, config.optimizer, config.trainable, reference, config.reference_decay
+    )
     trained = train_and_publish(weights, folder / BATCH_FILE, schedule, target, ctx, label=f"finetune {iteration}")
     return _with_reference(trained, weights, config, iteration)
 

@@ -12,6 +12,7 @@ from artifacts.slot import Slot
 from artifacts.tensors import BATCH_FILE
 from stages.context import StageContext
 from stages.grpo.packing import Branch, Group, PackConfig, pack_groups
+from stages.sampling.config import KEPT_GROUPS_FILE
 
 REVISION = 1
 
@@ -21,8 +22,8 @@ def pack(
 ) -> Ref[Batch]:
     """Packs the groups; one without a signal (all advantages 0) as `uniform_groups` says.
 
-    A completion without an advantage (null in the grades) is left out, and so is a group that has no other. The batch
-    may have no rows.
+    A completion without an advantage (null in the grades) is left out, and so is a group that has no other; of rollouts
+    from dynamic sampling, only the groups that it kept take part. The batch may have no rows.
 
     Raises:
         BadInputError: A prompt alone fills a row.
@@ -31,12 +32,15 @@ def pack(
     identity = Identity.of("pack", REVISION, config, rollouts=rollouts, grades=grades)
     if found := out.find(identity):
         return found
+    sampled = Artifact.open(ctx.store, rollouts)
     graded = (
-        Artifact.open(ctx.store, rollouts)
-        .read_tables(ROLLOUTS)
+        sampled.read_tables(ROLLOUTS)
         .join(Artifact.open(ctx.store, grades).read_tables(GRADES), on=["puzzle_id", "group", "sample"], validate="1:1")
         .sort("group", "sample")
     )
+    all_groups = graded["group"].n_unique()
+    if KEPT_GROUPS_FILE in sampled.names():
+        graded = graded.filter(pl.col("group").is_in(sampled.read_json(KEPT_GROUPS_FILE)))
     trained = graded.filter(pl.col("advantage").is_not_null())
     groups = [_group(rows) for rows in trained.partition_by("group", maintain_order=True)]
     informative = [group for group in groups if any(branch.advantage for branch in group.branches)]
@@ -44,7 +48,7 @@ def pack(
     batch.check(out.key)
     attempt = out.attempt(identity)
     attempt.write_bytes(BATCH_FILE, batch.to_bytes())
-    left_out = {"uniform_groups": len(groups) - len(informative), "masked_completions": len(graded) - len(trained)}
+    left_out = {"uniform_groups": all_groups - len(informative), "masked_completions": len(graded) - len(trained)}
     return attempt.publish({**asdict(facts), **left_out}, rollouts=rollouts, grades=grades)
 
 

@@ -1,9 +1,10 @@
 """The stage that samples completions from a checkpoint."""
 
 import random
+from typing import Self
 
 import polars as pl
-from pydantic import BaseModel, ConfigDict, Field
+from pydantic import BaseModel, ConfigDict, Field, model_validator
 
 from artifacts.identity import Identity
 from artifacts.reading import Artifact
@@ -13,6 +14,7 @@ from artifacts.slot import Slot
 from stages.context import StageContext
 from stages.sampling.collect import collect
 from stages.sampling.config import SamplingConfig
+from stages.sampling.resample import STEM, ResampleConfig, collect_mixed
 
 REVISION = 1
 
@@ -24,7 +26,21 @@ class SampleConfig(BaseModel):
 
     puzzles_per_iteration: int = Field(default=32, ge=1, description="Groups an iteration samples.")
     sampling: SamplingConfig = Field(default_factory=SamplingConfig)
+    resample: ResampleConfig | None = Field(
+        default=None, description="Dynamic sampling: further puzzles in place of uniformly right or wrong ones."
+    )
     seed: int = Field(default=0, ge=0, description="Seed of the order in which the train puzzles are gone through.")
+
+    @property
+    def stride(self) -> int:
+        """Train puzzles set aside for an iteration: with `resample`, enough for every round to fail."""
+        return self.puzzles_per_iteration * (1 + (self.resample.max_rounds if self.resample else 0))
+
+    @model_validator(mode="after")
+    def _groups_can_differ(self) -> Self:
+        if self.resample and (self.sampling.samples_per_prompt == 1 or self.sampling.greedy):
+            raise ValueError("resample needs groups that can differ: samples_per_prompt above 1, temperature above 0")
+        return self
 
 
 def sample(
@@ -36,7 +52,7 @@ def sample(
     out: Slot[Rollouts],
     ctx: StageContext,
 ) -> Ref[Rollouts]:
-    """Samples a group of completions for each of the iteration's puzzles.
+    """Samples a group of completions for each of the iteration's puzzles; with `resample`, for more where needed.
 
     Finished groups are stored as they come; a retry samples only what is missing.
 
@@ -52,9 +68,14 @@ def sample(
     if found := out.find(identity):
         return found
     train = Artifact.open(ctx.store, puzzles).read_table("train.parquet", PUZZLES)
-    chosen = stride(train, config.puzzles_per_iteration, iteration, config.seed)
+    chosen = stride(train, config.stride, iteration, config.seed)
     attempt = out.attempt(identity, resumable=True)
-    facts = collect(chosen, config.sampling, weights, attempt, ctx, stem="rollouts", label=f"sample {iteration}")
+    task = (chosen, config.sampling, weights, attempt, ctx)
+    label = f"sample {iteration}"
+    if config.resample is None:
+        facts = collect(*task, stem=STEM, label=label)
+    else:
+        facts = collect_mixed(config.puzzles_per_iteration, config.resample, *task, label=label)
     return attempt.publish(facts, weights=weights, puzzles=puzzles)
 
 

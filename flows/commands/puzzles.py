@@ -1,4 +1,4 @@
-"""`deerstalker puzzles make` and `puzzles solve`."""
+"""`deerstalker puzzles make`, `puzzles solve` and `puzzles prove`."""
 
 import json
 import os
@@ -16,12 +16,12 @@ from artifacts.refs import Ref
 from artifacts.schemas import PUZZLES
 from artifacts.store import Store
 from flows.backend import Backend
-from flows.commands.output import local_folder, print_json
+from flows.commands.output import local_folder, print_json, printable
 from flows.options import Output
 from flows.surroundings import prepare_surroundings
 from stages.puzzles import environment
 from stages.puzzles.published import read_puzzles
-from stages.puzzles.puzzle import Checked, Puzzle
+from stages.puzzles.puzzle import Checked, DeductionCounts, Puzzle
 from stages.puzzles.tables import from_table
 
 
@@ -110,6 +110,29 @@ def solve_command(file: str, minimal: bool, options: Output) -> None:
         f"{report['count']} puzzles: {report['read']} read, {report['unique']} unique, {report['equal']} equal to the "
         f"given solution{proved}; {report['seconds']:.1f} s of solving\n"
     )
+
+
+def prove_command(file: str, completion: str, index: int, options: Output) -> None:
+    """Prints what a completion asserts about a puzzle, each statement with its proof."""
+    puzzles = read_puzzles(file)
+    if not 0 <= index < len(puzzles):
+        raise BadInputError(f"--index {index}", f"{len(puzzles)} puzzles in {file}", f"0 to {len(puzzles) - 1}")
+    puzzle = puzzles[index]
+    try:
+        text = sys.stdin.read() if completion == "-" else Path(completion).read_text(encoding="utf-8", errors="replace")
+    except OSError as error:
+        raise BadInputError(completion, f"cannot be read ({error.strerror})", "a text file, or - for stdin") from error
+    asserted = environment.get(puzzle.environment).deductions(text, puzzle)
+    if asserted is None:
+        raise BadInputError(f"{file}[{index}]", "a clue that cannot be read, or clues that contradict one another")
+    counts = asdict(DeductionCounts.of(asserted))
+    if options.json:
+        statements = [asdict(item) for item in asserted]
+        print_json({"puzzle_id": puzzle.puzzle_id, "counts": counts, "statements": statements})
+        return
+    for item in asserted:
+        sys.stdout.write(f"{item.verdict:<13} {printable(item.text)}\n")
+    sys.stdout.write(", ".join(f"{count} {name}" for name, count in counts.items()) + "\n")
 
 
 def _check(puzzle: Puzzle, minimal: bool) -> Checked:

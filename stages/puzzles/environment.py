@@ -7,7 +7,7 @@ from importlib import import_module
 from typing import Any, Protocol, cast
 
 from artifacts.errors import BadInputError
-from stages.puzzles.puzzle import Checked, DeductionCounts, Graded, Grader, Kinds, Puzzle
+from stages.puzzles.puzzle import Asserted, Checked, Graded, Grader, Kinds, Puzzle
 
 
 class Environment(Protocol):
@@ -75,8 +75,8 @@ class Environment(Protocol):
         """
         ...
 
-    def count_deductions(self, text: str, puzzle: Puzzle) -> DeductionCounts | None:
-        """What a completion asserts about the puzzle, each statement proved or refuted; any text at all.
+    def deductions(self, text: str, puzzle: Puzzle) -> list[Asserted] | None:
+        """The different statements that a completion makes about the puzzle, each with its proof; any text at all.
 
         None where nothing can be proved: a clue cannot be read, or the clues contradict one another.
         """

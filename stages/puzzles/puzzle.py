@@ -1,9 +1,12 @@
 """The puzzle as every stage sees it: a prompt and lettered answers; and the grade of an attempt at it."""
 
+from collections import Counter
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Literal
 
 Grader = Literal["strict", "published"]
+Verdict = Literal["restated", "proved", "open", "contradicted"]
 Note = Literal["", "missing", "outside", "ambiguous"]
 
 
@@ -65,6 +68,20 @@ class Graded:
 
 
 @dataclass(frozen=True)
+class Asserted:
+    """A statement that a completion asserts.
+
+    Attributes:
+        text: The words.
+        verdict: `restated` (a clue says just this), `proved` (the clues entail it), `contradicted` (they entail the
+            opposite), or `open` (neither).
+    """
+
+    text: str
+    verdict: Verdict
+
+
+@dataclass(frozen=True)
 class DeductionCounts:
     """How many different statements about a puzzle a text asserts; a repeated statement counts once.
 
@@ -81,6 +98,12 @@ class DeductionCounts:
     restated: int
     open: int
     contradicted: int
+
+    @classmethod
+    def of(cls, asserted: Sequence[Asserted]) -> "DeductionCounts":
+        """Counts statements by verdict."""
+        counts = Counter(item.verdict for item in asserted)
+        return cls(len(asserted), counts["proved"], counts["restated"], counts["open"], counts["contradicted"])
 
     @property
     def sound(self) -> float:

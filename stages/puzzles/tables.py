@@ -63,7 +63,8 @@ def graded_text(
 
 def count_deductions(text: str, puzzle: Puzzle) -> DeductionCounts | None:
     """What a completion asserts about its puzzle; None where nothing can be proved."""
-    return environment.get(puzzle.environment).count_deductions(text, puzzle)
+    asserted = environment.get(puzzle.environment).deductions(text, puzzle)
+    return None if asserted is None else DeductionCounts.of(asserted)
 
 
 def deduction_columns(counts: DeductionCounts | None) -> dict[str, int | None]:

@@ -16,7 +16,8 @@ from typing import Any
 
 from artifacts.errors import BadInputError
 
-from .config import SamplingConfig
+from .config import EarlyStopConfig, SamplingConfig
+from .early_stop import hopeless_at
 from .endpoint import Endpoint, EndpointError
 from .window import Pulse, Window
 
@@ -46,7 +47,8 @@ class Completion:
     Args:
         token_ids: The tokens, the end token included where the model produced it.
         logprobs: Log-probability of each token under the distribution it was drawn from; same length.
-        finish_reason: "stop" (end token or stop string), "length" (max_tokens or the model's limit) or "abort".
+        finish_reason: "stop" (end token or stop string), "length" (max_tokens or the model's limit), "early_stop"
+            (hopeless by the recipe's rule) or "abort".
         text: The decoded tokens, special ones left out.
     """
 
@@ -118,6 +120,8 @@ def request_body(prompt: Prompt, config: SamplingConfig, eos_token_ids: Sequence
     }
     if config.stop:
         sampling["stop"] = list(config.stop)
+    if config.early_stop:
+        sampling["extra_args"] = {"early_stop": config.early_stop.model_dump()}
     return {"token_ids": list(prompt.token_ids), "sampling_params": sampling}
 
 
@@ -194,8 +198,12 @@ class Call:
                         connection.sock.shutdown(socket.SHUT_RDWR)
 
 
-def read_choice(choice: dict[str, Any], source: Source) -> tuple[list[int], list[float], str]:
+def read_choice(
+    choice: dict[str, Any], source: Source, early_stop: EarlyStopConfig | None = None
+) -> tuple[list[int], list[float], str]:
     """Return token ids, log-probabilities and finish reason of one choice, checked.
+
+    A hopeless one is cut behind the token that made it so, whether or not the engine ended it there.
 
     Raises:
         EngineLostError: The answer does not hold together, or comes from other weights than those loaded.
@@ -209,6 +217,9 @@ def read_choice(choice: dict[str, Any], source: Source) -> tuple[list[int], list
         versions = {span["version"] for span in choice.get("weight_versions") or []}
         if versions - {source.weights_digest}:
             raise EngineLostError(f"sampled by weights {sorted(versions)} instead of {source.weights_digest}")
+    last = hopeless_at(logprobs, early_stop.alpha, early_stop.threshold) if early_stop else None
+    if last is not None:
+        return token_ids[: last + 1], logprobs[: last + 1], "early_stop"
     return token_ids, logprobs, choice["finish_reason"]
 
 
@@ -263,7 +274,7 @@ def sample_groups(
             if isinstance(result, BaseException):
                 raise result
             source, prompt, answer, started_s, seconds = result
-            parts = [read_choice(choice, source) for choice in answer["choices"]]
+            parts = [read_choice(choice, source, config.early_stop) for choice in answer["choices"]]
             if len(parts) != config.samples_per_prompt:
                 raise EngineLostError(f"{len(parts)} completions instead of {config.samples_per_prompt}")
             completions = [Completion(ids, logprobs, why, decode(ids)) for ids, logprobs, why in parts]

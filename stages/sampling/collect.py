@@ -39,10 +39,10 @@ def collect(
         Counts and speed, for the manifest.
     """
     kept = attempt.adopt_shards(stem, ROLLOUTS)
-    done = set(kept["puzzle_id"].to_list()) if kept is not None else set[str]()
+    groups = {puzzle_id: index for index, puzzle_id in enumerate(puzzles["puzzle_id"])}
+    done = groups.keys() & set(kept["puzzle_id"].to_list()) if kept is not None else set[str]()
     folder = ctx.local_folder(weights)
     tokenizer = ChatTokenizer(folder)
-    groups = {puzzle_id: index for index, puzzle_id in enumerate(puzzles["puzzle_id"])}
     missing = puzzles.filter(~pl.col("puzzle_id").is_in(list(done)))
     prompts = [
         Prompt(puzzle_id, tokenizer.prompt_ids(text))

@@ -112,7 +112,8 @@ def engine_environment(hardware: EngineHardware, model_dir: Path, scratch: Path,
         threads = cpu_threads(hardware, model_dir)
         environment["VLLM_CPU_OMP_THREADS_BIND"] = "nobind"
         environment["OMP_NUM_THREADS"] = "1" if forks(hardware) else str(threads)
-        environment[THREADS_VARIABLE] = str(threads)
+        if forks(hardware):
+            environment[THREADS_VARIABLE] = str(threads)
         # By default idle OpenMP threads spin for a while; where cores are shared that made an engine 10 times slower.
         environment.setdefault("GOMP_SPINCOUNT", "1000")
     return environment
@@ -136,7 +137,7 @@ class EngineProcess:
         self.log_start = log_path.stat().st_size if log_path.exists() else 0
         lifeline_read, self._lifeline = os.pipe()
         script = ["-P", str(Path(__file__).with_name("server.py"))]
-        module = script if forks(hardware) else ["-m", "vllm.entrypoints.openai.api_server"]
+        module = script if forks(hardware) or hardware.early_stop else ["-m", "vllm.entrypoints.openai.api_server"]
         server = [sys.executable, "-W", "ignore", *module]
         command = [sys.executable, "-I", guard.__file__, str(lifeline_read), str(self.scratch), *server]
         try:

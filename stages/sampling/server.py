@@ -1,4 +1,9 @@
-"""Entry of the engine's process on a CPU: vLLM's own API server, imported once and with two faults of 0.32 made good.
+"""Entry of the engine's process: vLLM's own API server with an early stop and, on a CPU, two faults of 0.32 made good.
+
+Early stop: a request whose `extra_args` ask for it ends when its running mean log-probability falls too low. It takes
+the way of vLLM's stop strings, which are looked for in the server's process and end the request in the engine core;
+so the sampled distribution is not touched, and it works with every model runner. A custom logits processor would have
+to exist twice (for both model runners), keep the last step's logits, and end a request by forcing a token on it.
 
 Start: vLLM spawns its engine core on CPUs, which imports torch and vllm all over (10 s of CPU time), only so that
 OpenMP reads its thread count from the environment. Here OpenMP starts with one thread, so that forking is safe, and
@@ -17,8 +22,10 @@ import gc
 import multiprocessing
 import os
 import runpy
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Any
+
+from stages.sampling.early_stop import next_average
 
 THREADS_VARIABLE = "DEERSTALKER_ENGINE_THREADS"
 
@@ -66,8 +73,60 @@ def import_once(threads: int) -> None:
     setattr(CPUModelRunner, "reload_weights", reload_weights_and_head)  # noqa: B010
 
 
+class Watch:
+    """Follows the log-probabilities of one request; its `update` takes the place of its detokenizer's.
+
+    Args:
+        update: The detokenizer's own: new token ids and whether the core ended the request, to the stop string found.
+        alpha: Share of the old mean in the new one.
+        threshold: Mean below which the request ends, nats.
+    """
+
+    def __init__(self, update: Callable[[list[int], bool], str | None], alpha: float, threshold: float) -> None:
+        self._update, self._alpha, self._threshold = update, alpha, threshold
+        self._average, self._hopeless = 0.0, False
+
+    def observe(self, logprobs: Sequence[float]) -> None:
+        """Take note of newly sampled tokens' log-probabilities."""
+        for logprob in logprobs:
+            self._average = next_average(self._average, logprob, self._alpha)
+            self._hopeless = self._hopeless or self._average < self._threshold
+
+    def update(self, new_token_ids: list[int], stop_terminated: bool) -> str | None:
+        """Say what stops the request, if anything does."""
+        return self._update(new_token_ids, stop_terminated) or ("early_stop" if self._hopeless else None)
+
+
+def end_hopeless_requests() -> None:
+    """Let requests with `early_stop` in their extra arguments end by it."""
+    from vllm.v1.engine.output_processor import OutputProcessor, RequestState
+
+    from_new_request: Any = RequestState.from_new_request
+    process_outputs: Any = OutputProcessor.process_outputs
+
+    def watched_request(**keywords: Any) -> Any:
+        state = from_new_request(**keywords)
+        parameters = keywords["request"].sampling_params
+        if parameters is not None and (rule := (parameters.extra_args or {}).get("early_stop")):
+            state.watch = Watch(state.detokenizer.update, rule["alpha"], rule["threshold"])
+            state.detokenizer.update = state.watch.update
+        return state
+
+    def process_watched(self: Any, outputs: Any, *arguments: Any, **keywords: Any) -> Any:
+        for output in outputs:
+            watch = getattr(self.request_states.get(output.request_id), "watch", None)
+            if watch is not None and output.new_logprobs is not None:
+                watch.observe(output.new_logprobs.logprobs[:, 0].tolist())  # column 0 is the sampled token
+        return process_outputs(self, outputs, *arguments, **keywords)
+
+    setattr(RequestState, "from_new_request", watched_request)  # noqa: B010
+    setattr(OutputProcessor, "process_outputs", process_watched)  # noqa: B010
+
+
 if __name__ == "__main__":
-    gc.set_threshold(200_000, 50, 100)  # thousands of small objects a step: the defaults cost 8% of the CPU time
-    fork_instead_of_spawn()
-    import_once(int(os.environ[THREADS_VARIABLE]))
+    if THREADS_VARIABLE in os.environ:
+        gc.set_threshold(200_000, 50, 100)  # thousands of small objects a step: the defaults cost 8% of the CPU time
+        fork_instead_of_spawn()
+        import_once(int(os.environ[THREADS_VARIABLE]))
+    end_hopeless_requests()
     runpy.run_module("vllm.entrypoints.openai.api_server", run_name="__main__", alter_sys=True)

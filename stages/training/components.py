@@ -30,5 +30,6 @@ from torchtune.modules import (  # noqa: E402
     TransformerDecoder,
     TransformerSelfAttentionLayer,
 )
+from torchtune.modules.peft import LoRALinear  # noqa: E402
 
-__all__ = ["FeedForward", "RMSNorm", "TransformerDecoder", "TransformerSelfAttentionLayer"]
+__all__ = ["FeedForward", "LoRALinear", "RMSNorm", "TransformerDecoder", "TransformerSelfAttentionLayer"]

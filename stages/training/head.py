@@ -47,13 +47,14 @@ class _TokenStatistics(torch.autograd.Function):
         return logprobs, entropies
 
     @staticmethod
-    def backward(ctx: Any, *grads: Any) -> tuple[Tensor, Tensor, None, None, None]:
+    def backward(ctx: Any, *grads: Any) -> tuple[Tensor, Tensor | None, None, None, None]:
         hidden, weight, targets, logprobs, entropies, kept = ctx.saved_tensors
         grad_logprobs, grad_entropies = (g / ctx.temperature for g in grads)
         with_entropy = bool(grad_entropies.any())
         grad_hidden = torch.empty_like(hidden)
         pieces = range(0, hidden.shape[0], ctx.chunk)
-        grad_weight = torch.zeros_like(weight, dtype=weight.dtype if len(pieces) <= 1 else torch.float32)
+        summed = weight.dtype if len(pieces) <= 1 else torch.float32
+        grad_weight = torch.zeros_like(weight, dtype=summed) if ctx.needs_input_grad[1] else None
         for start in pieces:
             piece = slice(start, start + ctx.chunk)
             p = _recomputed(hidden[piece], weight, ctx.temperature) if kept is None else kept
@@ -71,9 +72,10 @@ class _TokenStatistics(torch.autograd.Function):
                 exact = g - own * logprobs[rows, None].exp()
                 p[block].scatter_(1, targets[rows, None], exact.to(p.dtype))
             grad_hidden[piece] = p @ weight
-            share = p.t() @ hidden[piece]
-            grad_weight = share if len(pieces) == 1 else grad_weight.add_(share)
-        return grad_hidden, grad_weight.to(weight.dtype), None, None, None
+            if grad_weight is not None:
+                share = p.t() @ hidden[piece]
+                grad_weight = share if len(pieces) == 1 else grad_weight.add_(share)
+        return grad_hidden, None if grad_weight is None else grad_weight.to(weight.dtype), None, None, None
 
 
 def _recomputed(hidden: Tensor, weight: Tensor, temperature: float) -> Tensor:

@@ -5,6 +5,8 @@ from typing import Literal, Self
 
 from pydantic import BaseModel, ConfigDict, Field, model_validator
 
+from stages.training.trainable import TrainableConfig
+
 
 class LossConfig(BaseModel):
     """The loss of one token, how tokens are averaged, and what is added to their loss.
@@ -69,7 +71,7 @@ class LossConfig(BaseModel):
 
 
 class OptimizerConfig(BaseModel):
-    """AdamW with decoupled weight decay on every parameter; its state and the weights are kept in float32."""
+    """AdamW with decoupled weight decay on every trained parameter, which are kept in float32, as is its state."""
 
     model_config = ConfigDict(extra="forbid", frozen=True)
 
@@ -128,6 +130,7 @@ class TrainJob(BaseModel):
     reference_decay: float = Field(default=0.99, ge=0.0, le=1.0, description="weight of the old in the next reference")
     loss: LossConfig = Field(default_factory=LossConfig)
     optimizer: OptimizerConfig = Field(default_factory=OptimizerConfig)
+    trainable: TrainableConfig = Field(default_factory=TrainableConfig)
     hardware: TrainHardware = Field(default_factory=TrainHardware)
     out_checkpoint_dir: Path = Field(description="new Hugging Face folder (made here)")
     out_state_dir: Path | None = Field(default=None, description="new training state folder; null = not written")

@@ -13,6 +13,7 @@ from artifacts.refs import Checkpoint, Ref, TrainingState
 from artifacts.slot import Attempt, Slot
 from stages.context import StageContext
 from stages.training.job import LossConfig, OptimizerConfig, TrainJob
+from stages.training.trainable import EVERYTHING, TrainableConfig
 
 
 @dataclass(frozen=True)
@@ -59,6 +60,7 @@ class Schedule:
     epochs: int
     loss: LossConfig
     optimizer: OptimizerConfig
+    trainable: TrainableConfig = EVERYTHING
     reference: Ref[Checkpoint] | None = None
     reference_decay: float = 1.0
 
@@ -103,6 +105,7 @@ def train_and_publish(
             out_reference_dir=folder(reference_attempt),
             loss=schedule.loss,
             optimizer=schedule.optimizer,
+            trainable=schedule.trainable,
             hardware=ctx.profile.trainer,
             out_checkpoint_dir=folders.enter_context(checkpoint_attempt.folder(ctx.scratch)),
             out_state_dir=folder(state_attempt),

@@ -13,8 +13,10 @@ from torch.distributed.tensor import DTensor
 from artifacts.errors import BadInputError
 from stages.training.checkpoint import StoredWeights
 from stages.training.job import TrainHardware
+from stages.training.lora import add_adapters
 from stages.training.model import Policy
 from stages.training.shape import DecoderShape, read_shape
+from stages.training.trainable import EVERYTHING, TrainableConfig
 
 
 def compute_dtype(hardware: TrainHardware) -> torch.dtype:
@@ -23,7 +25,12 @@ def compute_dtype(hardware: TrainHardware) -> torch.dtype:
 
 
 def place_policy(
-    shape: DecoderShape, hardware: TrainHardware, device: torch.device, sharded: bool, stored: torch.dtype
+    shape: DecoderShape,
+    hardware: TrainHardware,
+    device: torch.device,
+    sharded: bool,
+    stored: torch.dtype,
+    trainable: TrainableConfig = EVERYTHING,
 ) -> Policy:
     """Builds a policy with uninitialised parameters.
 
@@ -33,6 +40,7 @@ def place_policy(
         device: where the policy lives.
         sharded: shard over all processes; they compute in the hardware's precision.
         stored: dtype of the parameters.
+        trainable: which of them learn, and the adapters that are added.
     """
     with torch.device("meta"):
         policy = Policy(
@@ -40,7 +48,11 @@ def place_policy(
             activation_checkpointing=hardware.activation_checkpointing,
             chunk_tokens=hardware.logprob_chunk_tokens,
         )
+        if trainable.parameters == "lora":
+            add_adapters(policy.decoder, trainable)
     policy.place_frequencies()
+    for name, p in policy.named_parameters():
+        p.requires_grad_(trainable.trains(name, shape.layers))
     policy.to(stored)
     if sharded:
         precision = MixedPrecisionPolicy(param_dtype=compute_dtype(hardware), reduce_dtype=torch.float32)
@@ -52,24 +64,27 @@ def place_policy(
     return policy
 
 
+def place(parameter: Tensor, tensor: Tensor) -> None:
+    """Copies a full tensor into a parameter, whole or sharded by rows."""
+    parameter = parameter.detach()
+    if isinstance(parameter, DTensor):
+        local = parameter.to_local()
+        first = dist.get_rank() * -(-tensor.shape[0] // dist.get_world_size())
+        local.copy_(tensor[first : first + local.shape[0]])
+    else:
+        parameter.copy_(tensor)
+
+
 def fill(parameters: Mapping[str, Tensor], folder: Path, shape: DecoderShape) -> None:
-    """Copies the weights of a Hugging Face folder into parameters, whole or sharded by rows.
+    """Copies the weights of a Hugging Face folder into parameters by policy name.
 
     Raises:
         BadInputError: the folder does not hold this decoder.
     """
     stored = StoredWeights(folder)
     stored.check(shape, parameters)
-    with torch.no_grad():
-        for name, tensor in stored.read(parameters, lambda name: parameters[name].shape):
-            parameter = parameters[name]
-            if isinstance(parameter, DTensor):
-                world, rank = dist.get_world_size(), dist.get_rank()
-                rows = -(-tensor.shape[0] // world)
-                local = parameter.to_local()
-                local.copy_(tensor[rank * rows : rank * rows + local.shape[0]])
-            else:
-                parameter.copy_(tensor)
+    for name, tensor in stored.read(parameters, lambda name: parameters[name].shape):
+        place(parameters[name], tensor)
 
 
 def load_reference(

@@ -1,10 +1,10 @@
 """float32 master weights with AdamW state, and the compute copy the model runs on.
 
 One process keeps masters beside a bf16 copy that is cast once an optimizer step; several processes shard the masters
-with FSDP2, which casts as it gathers. Both add up gradients in float32 over micro-batches.
+with FSDP2, which casts as it gathers. Both add up gradients in float32 over micro-batches. A parameter that does not
+learn has no master of its own, no gradient and no optimizer state.
 """
 
-from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -20,8 +20,10 @@ from torch.distributed.tensor import DTensor
 from artifacts.errors import BadInputError
 from stages.training.checkpoint import StoredWeights, write_checkpoint
 from stages.training.job import OptimizerConfig, TrainHardware
-from stages.training.placement import compute_dtype, fill, place_policy
+from stages.training.lora import first_adapter, merged
+from stages.training.placement import compute_dtype, fill, place, place_policy
 from stages.training.shape import DecoderShape
+from stages.training.trainable import EVERYTHING, TrainableConfig, is_adapter
 
 
 class TrainedWeights:
@@ -32,21 +34,32 @@ class TrainedWeights:
         hardware: precision and memory savers.
         device: where the policy lives.
         sharded: shard over all processes; False needs a world of one.
+        trainable: which parameters learn.
+
+    Attributes:
+        masters: every parameter by policy name; one that learns in float32, a frozen one as the model computes with it.
     """
 
-    def __init__(self, shape: DecoderShape, hardware: TrainHardware, device: torch.device, sharded: bool) -> None:
-        self.shape, self.device, self.sharded = shape, device, sharded
+    def __init__(
+        self,
+        shape: DecoderShape,
+        hardware: TrainHardware,
+        device: torch.device,
+        sharded: bool,
+        trainable: TrainableConfig = EVERYTHING,
+    ) -> None:
+        self.shape, self.device, self.sharded, self.trainable = shape, device, sharded, trainable
         self.dtype = compute_dtype(hardware)
-        policy = place_policy(shape, hardware, device, sharded, torch.float32 if sharded else self.dtype)
+        stored = torch.float32 if sharded else self.dtype
+        policy = place_policy(shape, hardware, device, sharded, stored, trainable)
         self.masters: dict[str, nn.Parameter] = dict(policy.named_parameters())
         if not sharded and self.dtype != torch.float32:
-            self.masters = {
-                name: nn.Parameter(torch.empty_like(p, dtype=torch.float32)) for name, p in self.masters.items()
-            }
             for name, p in policy.named_parameters():
-                p.register_post_accumulate_grad_hook(self._collector(self.masters[name]))
+                if p.requires_grad:
+                    self.masters[name] = nn.Parameter(torch.empty_like(p, dtype=torch.float32))
+                    p.register_post_accumulate_grad_hook(self._collector(self.masters[name]))
         self.policy = policy
-        self.optimizer = torch.optim.AdamW(self.masters.values(), lr=0.0, fused=True)
+        self.optimizer = torch.optim.AdamW([p for p in self.masters.values() if p.requires_grad], lr=0.0, fused=True)
         self.reset_optimizer()
 
     @staticmethod
@@ -63,7 +76,7 @@ class TrainedWeights:
 
     def reset_optimizer(self) -> None:
         """Forgets the moments: as before the first step."""
-        for p in self.masters.values():
+        for p in self.optimizer.param_groups[0]["params"]:
             self.optimizer.state[p] = {
                 "step": torch.zeros((), dtype=torch.float32, device=self.device),
                 "exp_avg": torch.zeros_like(p),
@@ -71,12 +84,15 @@ class TrainedWeights:
             }
 
     def load_checkpoint(self, folder: Path) -> None:
-        """Takes over bf16 (or other) weights of a Hugging Face folder as masters, with a fresh optimizer.
+        """Takes over bf16 (or other) weights of a Hugging Face folder as masters, with fresh adapters and optimizer.
 
         Raises:
             BadInputError: the folder does not hold this decoder.
         """
-        fill(self.masters, folder, self.shape)
+        fill({name: p for name, p in self.masters.items() if not is_adapter(name)}, folder, self.shape)
+        for name, p in self.masters.items():
+            if is_adapter(name):
+                place(p, first_adapter(name, p.shape))
         self.reset_optimizer()
         self.refresh()
 
@@ -110,42 +126,42 @@ class TrainedWeights:
         self.refresh()
         return float(norm)
 
-    def _full(self) -> Iterator[tuple[str, Tensor]]:
+    def _gathered(self, dtype: torch.dtype) -> dict[str, Tensor] | None:
+        """Full weights in `dtype` on the CPU, adapters added in (collective; None but on the first process)."""
+        first = dist.get_rank() == 0
+        full: dict[str, Tensor] = {}
         for name, master in self.masters.items():
-            yield name, master.full_tensor() if isinstance(master, DTensor) else master
+            tensor = master.full_tensor() if isinstance(master, DTensor) else master
+            if first:
+                full[name] = tensor.detach().to("cpu", torch.float32 if is_adapter(name) else dtype)
+        return merged(full, self.trainable) if first else None
 
     def save_checkpoint(self, source: Path, out: Path) -> None:
-        """Writes the weights as a Hugging Face folder (collective; the first process writes)."""
-        first = dist.get_rank() == 0
-        full = {}
-        for name, tensor in self._full():
-            if first:
-                full[name] = tensor.detach().to("cpu", torch.bfloat16)
-        if first:
-            write_checkpoint(source, out, full)
+        """Writes the weights, adapters added in, as a Hugging Face folder (collective; the first process writes)."""
+        if weights := self._gathered(torch.bfloat16):
+            write_checkpoint(source, out, weights)
 
     def save_average(self, reference: Path, decay: float, out: Path) -> None:
         """Writes decay x reference + (1 - decay) x weights as a Hugging Face folder (collective; the first writes).
 
         It is kept in float32: with a decay near 1, bf16 would lose most of a step to rounding.
+
+        Raises:
+            BadInputError: the reference is of another shape.
         """
-        first = dist.get_rank() == 0
-        stored = StoredWeights(reference)
-        stored.check(self.shape, self.masters)
-        mean: dict[str, Tensor] = {}
-        for name, tensor in self._full():
-            if first:
-                ((_, old),) = stored.read([name], lambda name: self.masters[name].shape)
-                mean[name] = torch.lerp(tensor.detach().float().cpu(), old.float(), decay)
-        if first:
-            write_checkpoint(reference, out, mean, torch.float32)
+        if weights := self._gathered(torch.float32):
+            stored = StoredWeights(reference)
+            stored.check(self.shape, weights)
+            for name, old in stored.read(weights, lambda name: weights[name].shape):
+                weights[name] = torch.lerp(weights[name].float(), old.float(), decay)
+            write_checkpoint(reference, out, weights, torch.float32)
 
     def _state(self) -> dict[str, Tensor]:
         state: dict[str, Tensor] = {}
         for name, p in self.masters.items():
             state[f"weights.{name}"] = p.detach()
-            for key in ("exp_avg", "exp_avg_sq", "step"):
-                state[f"{key}.{name}"] = self.optimizer.state[p][key]
+            for key, moment in self.optimizer.state.get(p, {}).items():
+                state[f"{key}.{name}"] = moment
         return state
 
     def save_state(self, out: Path) -> None:

@@ -132,7 +132,10 @@ class Worker:
         first = self._rank == 0
         started = time.perf_counter()
         shape = read_shape(job.checkpoint_dir)
-        if job.warm and (self._weights is None or self._weights.shape != shape):
+        held = self._weights
+        if held is not None and (held.shape, held.trainable) != (shape, job.trainable):
+            held = None
+        if job.warm and held is None:
             raise BadInputError("warm", "the gang holds no such model", "a job before this one", "set warm to false")
         batch = PackedBatch(job.batch_file, shape.vocab_size)
         of = len(batch.steps) * job.epochs
@@ -142,10 +145,8 @@ class Worker:
                 f"{len(job.learning_rates)} values",
                 f"{of} ({job.epochs} epochs x {len(batch.steps)} steps)",
             )
-        weights = self._weights
         self._weights = None
-        if weights is None or weights.shape != shape:
-            weights = self._build(shape, self._hardware, self._device, self._sharded)
+        weights = held or self._build(shape, self._hardware, self._device, self._sharded, job.trainable)
         if not job.warm:
             weights.load_checkpoint(job.checkpoint_dir) if job.state_dir is None else weights.load_state(job.state_dir)
         beat()

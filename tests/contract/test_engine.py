@@ -18,7 +18,8 @@ from artifacts.errors import BadInputError, TransientError
 from stages.models.chat import ChatTokenizer
 from stages.models.scratch import ScratchModel, make_scratch
 from stages.sampling.client import Completion, GroupSamples, Prompt
-from stages.sampling.config import EngineHardware, SamplingConfig
+from stages.sampling.config import EarlyStopConfig, EngineHardware, SamplingConfig
+from stages.sampling.early_stop import hopeless_at
 from stages.sampling.engine import Engine
 
 TEXTS = ["Who was it? The cook, in the hall, with the rope, at nine.", "A: cook\nB: hall\nC: rope\nD: nine"]
@@ -234,3 +235,21 @@ def test_an_engine_that_cannot_start_says_why(models: dict[str, Path], tmp_path:
         with pytest.raises(BadInputError, match=r"(?s)ended with status 1.*Expecting value"):
             engine.ensure(broken, "broken")
         assert not engine.running
+
+
+def test_hopeless_completions_end_inside_the_engine(engine: Engine, models: dict[str, Path]) -> None:
+    """With alpha 1/2 a few unlikely tokens are enough; without the rule the same prompt runs to the limit."""
+    engine.ensure(models["a"], "a")
+    rule = EarlyStopConfig(alpha=0.5, threshold=-2.0)
+    config = SamplingConfig(samples_per_prompt=8, max_tokens=300, early_stop=rule)
+    groups = list[GroupSamples]()
+    endpoint = engine._sources[0].endpoint  # pyright: ignore[reportPrivateUsage]
+    before = endpoint.metrics(timeout_s=5.0)["vllm:generation_tokens_total"]
+    engine.sample_groups([Prompt("p", ChatTokenizer(models["a"]).prompt_ids(TEXTS[0]))], config, groups.append)
+    computed = endpoint.metrics(timeout_s=5.0)["vllm:generation_tokens_total"] - before
+    completions = groups[0].completions
+    assert {completion.finish_reason for completion in completions} == {"early_stop"}
+    for completion in completions:
+        assert hopeless_at(completion.logprobs, rule.alpha, rule.threshold) == len(completion.token_ids) - 1
+    kept = sum(len(completion.token_ids) for completion in completions)
+    assert kept <= computed <= kept + 3 * len(completions), "the engine computed hardly more than was kept"

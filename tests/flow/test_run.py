@@ -182,3 +182,19 @@ def test_a_finished_run_is_read_not_repeated(story: dict[str, Any]) -> None:
     last_lines = story["run"].log.read_text().splitlines()[-24:]
     stages = [line for line in last_lines if line.startswith(("sample", "finetune", "evaluate", "warm_start"))]
     assert stages and all("cached" in line.lower() for line in stages)
+
+
+def test_recipes_are_compared_on_published_rollouts(story: dict[str, Any], tmp_path: Path) -> None:
+    run: Run = story["run"]
+    other = tmp_path / "reinforce.toml"
+    other.write_text((HERE / "tiny.toml").read_text() + '\n[finetune.loss]\nkind = "reinforce"\n')
+    command = [
+        str(Path(sys.executable).with_name("deerstalker")), "compare", "tiny", "--recipes", f"own,{other}",
+        "--profile", str(HERE / "slow.toml"), "--store", str(run.store), "--json",
+    ]  # fmt: skip
+    compared = json.loads(subprocess.run(command, stdout=subprocess.PIPE, check=True, timeout=LIMIT_S).stdout)
+    own, reinforce = (compared["recipes"][name] for name in ("own", str(other)))
+    made = Artifact.at(Store.open(str(run.store)), "runs/tiny/iterations/0001/checkpoint")
+    assert own["checkpoint"] == made.manifest.digest != reinforce["checkpoint"]
+    assert own["reward"] == reinforce["reward"]
+    assert Path(compared["report"].removeprefix("file://")).read_text().count("data:image/png") == 4

@@ -1,19 +1,15 @@
 """Finds the statements a completion makes about a puzzle and proves each: do the clues entail it or contradict it?"""
 
 import re
-from collections import Counter
 from dataclasses import dataclass
 from functools import lru_cache
-from typing import Literal
 
-from stages.puzzles.puzzle import DeductionCounts
+from stages.puzzles.puzzle import Asserted, Verdict
 from stages.puzzles.temporal_clue.formal import FormalPuzzle, Statement
 from stages.puzzles.temporal_clue.grammar import grammar_of
 from stages.puzzles.temporal_clue.solver import encode
 from stages.puzzles.temporal_clue.text import canonical
 from stages.puzzles.temporal_clue.worlds import Worlds
-
-Verdict = Literal["restated", "proved", "open", "contradicted"]
 
 _BOUNDARY = re.compile(r"\n|[!?;:]|(?<!\bMr)(?<!\bMrs)(?<!\bSgt)\.(?=\s|$)")
 _HYPOTHESIS = re.compile(
@@ -34,8 +30,7 @@ class Deduction:
         statement: What it says.
         text: The words.
         start: Offset of the words in the text.
-        verdict: `restated` (a clue says just this), `proved` (the clues entail it), `contradicted` (they entail the
-            opposite), or `open` (neither).
+        verdict: See `stages.puzzles.puzzle.Asserted`.
     """
 
     statement: Statement
@@ -99,13 +94,12 @@ class Judge:
             found.append(Deduction(item.statement, words, item.start, verdicts[item.statement]))
         return found
 
-    def count(self, deductions: list[Deduction]) -> DeductionCounts:
-        """Counts the different statements among `deductions`."""
-        different = {canonical(self._scenario, item.statement): item.verdict for item in deductions}
-        counts = Counter(different.values())
-        return DeductionCounts(
-            len(different), counts["proved"], counts["restated"], counts["open"], counts["contradicted"]
-        )
+    def different(self, text: str) -> list[Asserted]:
+        """The different statements that `text` asserts, in order; the same one in other words counts once."""
+        found: dict[Statement, Asserted] = {}
+        for item in self.read(text):
+            found.setdefault(canonical(self._scenario, item.statement), Asserted(item.text, item.verdict))
+        return list(found.values())
 
 
 def _asserted(text: str, start: int, end: int) -> bool:

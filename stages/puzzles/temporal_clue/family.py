@@ -6,7 +6,7 @@ from collections import Counter
 from artifacts.errors import BadInputError
 from stages.puzzles.answers import write_answer
 from stages.puzzles.grading import grade
-from stages.puzzles.puzzle import Checked, DeductionCounts, Graded, Grader, Kinds, Puzzle
+from stages.puzzles.puzzle import Asserted, Checked, Graded, Grader, Kinds, Puzzle
 from stages.puzzles.temporal_clue.config import TIERS, PuzzleConfig
 from stages.puzzles.temporal_clue.deductions import judge_of
 from stages.puzzles.temporal_clue.derivation import derive, write_derivation
@@ -103,11 +103,11 @@ class TemporalClue:
         formal = _fully_read(puzzle)
         return f"{write_derivation(formal.scenario, derive(formal))}\n\n{write_answer(puzzle)}"
 
-    def count_deductions(self, text: str, puzzle: Puzzle) -> DeductionCounts | None:
+    def deductions(self, text: str, puzzle: Puzzle) -> list[Asserted] | None:
         """See `stages.puzzles.temporal_clue.deductions.Judge`."""
         reading = read_formal(puzzle.prompt)
         judge = None if reading.unread else judge_of(reading.puzzle)
-        return None if judge is None else judge.count(judge.read(text))
+        return None if judge is None else judge.different(text)
 
 
 def _fully_read(puzzle: Puzzle) -> FormalPuzzle:

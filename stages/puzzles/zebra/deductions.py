@@ -1,20 +1,15 @@
 """What follows from the clues of a zebra grid: statements in a completion, proved one by one, and a derivation."""
 
 import re
-from collections import Counter
-from collections.abc import Iterator
 from dataclasses import replace
 from functools import lru_cache
-from typing import Literal
 
 import numpy as np
 
-from stages.puzzles.puzzle import DeductionCounts
+from stages.puzzles.puzzle import Asserted, Verdict
 from stages.puzzles.zebra.formal import Asked, Clue, Grid, Houses, InHouse, Related, ZebraPuzzle, holds
 from stages.puzzles.zebra.solver import Model
 from stages.puzzles.zebra.text import people_of, read_clue, write_clue
-
-Verdict = Literal["restated", "proved", "open", "contradicted"]
 
 _SENTENCE_END = re.compile(r"[\n.;!?()]")
 _OPENING = re.compile(r"(?:[-*>#\s\d]|so,? |thus,? |hence,? |then,? |and |therefore,? )*", re.IGNORECASE)
@@ -56,23 +51,21 @@ class Reasoner:
             return "open"
         return "proved" if truth else "contradicted"
 
-    def read(self, text: str) -> Iterator[Clue]:
-        """The statements that are a sentence of `text`, by themselves or after a word such as "so"."""
+    def different(self, text: str) -> list[Asserted]:
+        """The different statements of a text, in order, each proved.
+
+        A statement is a sentence by itself, or behind a word such as "so".
+        """
         people = people_of(self._puzzle.grid)
+        found: dict[Clue, str] = {}
         for sentence in _SENTENCE_END.split(text):
             if len(sentence) <= _SENTENCE_CHARACTERS:
                 opening = _OPENING.match(sentence)
-                statement = read_clue(people, sentence[opening.end() if opening else 0 :].rstrip())
+                words = sentence[opening.end() if opening else 0 :].rstrip()
+                statement = read_clue(people, words)
                 if statement is not None and _within(statement, self._puzzle.grid):
-                    yield statement
-
-    def count(self, text: str) -> DeductionCounts:
-        """Counts the different statements of a text by verdict."""
-        different = {_canonical(statement): statement for statement in self.read(text)}
-        counts = Counter[str](self.verdict(statement) for statement in different.values())
-        return DeductionCounts(
-            len(different), counts["proved"], counts["restated"], counts["open"], counts["contradicted"]
-        )
+                    found.setdefault(_canonical(statement), words)
+        return [Asserted(words, self.verdict(statement)) for statement, words in found.items()]
 
     def needless(self) -> tuple[int, ...]:
         """Numbers (from 1) of the clues that may be dropped, one at a time, while `world` stays the only one."""

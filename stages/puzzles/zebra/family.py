@@ -11,7 +11,7 @@ from artifacts.errors import BadInputError
 from stages.puzzles.answers import write_answer
 from stages.puzzles.grading import grade
 from stages.puzzles.minimal import Pool, keep_needed
-from stages.puzzles.puzzle import Checked, DeductionCounts, Graded, Grader, Kinds, Puzzle
+from stages.puzzles.puzzle import Asserted, Checked, Graded, Grader, Kinds, Puzzle
 from stages.puzzles.zebra.config import TIERS, WORDS, ZebraConfig
 from stages.puzzles.zebra.deductions import Reasoner, reasoner_of, statement_of, write_derivation
 from stages.puzzles.zebra.formal import Asked, Clue, Grid, Houses, InHouse, Related, Relation, Thing, ZebraPuzzle, holds
@@ -179,10 +179,10 @@ class Zebra:
         """See `stages.puzzles.zebra.deductions.write_derivation`; the answers follow after an empty line."""
         return f"{write_derivation(read_prompt(puzzle.prompt))}\n\n{write_answer(puzzle)}"
 
-    def count_deductions(self, text: str, puzzle: Puzzle) -> DeductionCounts | None:
+    def deductions(self, text: str, puzzle: Puzzle) -> list[Asserted] | None:
         """See `stages.puzzles.zebra.deductions.Reasoner`."""
         reasoner = reasoner_of(read_prompt(puzzle.prompt))
-        return None if reasoner is None else reasoner.count(text)
+        return None if reasoner is None else reasoner.different(text)
 
 
 ZEBRA = Zebra()

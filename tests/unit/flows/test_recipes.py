@@ -10,6 +10,7 @@ import pytest
 from artifacts.errors import BadInputError, IdentityMismatchError
 from artifacts.layout import RunLayout
 from artifacts.store import Store
+from flows.opening import able_to_run
 from flows.recipes import Recipe, load_profile, load_recipe, recipe_names
 from flows.session import freeze_recipe
 from stages.models.scratch import ScratchModel
@@ -34,6 +35,10 @@ def test_our_profiles_load() -> None:
         ("grade.grader=lenient", r"grade\.grader: Input should be 'strict' or 'published'"),
         ("sample.puzzles_per_iteration=100000", r"sample\.puzzles_per_iteration is 100000, more than puzzles\.train"),
         ("sample.sampling.temperature=0.7", r"finetune\.loss\.temperature is 1\.0, but .* is 0\.7"),
+        ("sample.resample.grader=published", r"resample\.grader is 'published', but grade\.grader is 'strict'"),
+        ("sample.resample.max_rounds=50", r"the stride of sample\.resample is 6528, more than puzzles\.train"),
+        ("sample={resample={}, sampling={samples_per_prompt=1}}", r"resample needs groups that can differ"),
+        ("finetune.trainable={parameters='attention', rank=4}", r"rank is set, but parameters is 'attention'"),
         ("model.source=cloud", "model"),
         ("iterations.first=1", "iterations is a value"),
         ("nonsense", "no key=value"),
@@ -71,6 +76,15 @@ def test_a_run_name_belongs_to_one_recipe(tmp_path: Path) -> None:
     freeze_recipe(store, layout, load_recipe("quickstart"))
     with pytest.raises(IdentityMismatchError, match=r"seed: 0 -> 5.*choose another --run name"):
         freeze_recipe(store, layout, load_recipe("quickstart", ["seed=5"]))
+
+
+@pytest.mark.parametrize("section", ["sample.sampling", "evaluate.sampled", "final.sampled"])
+def test_a_recipe_that_gives_up_on_completions_gets_an_engine_that_can(section: str) -> None:
+    profile = load_profile("cpu")
+    assert able_to_run(load_recipe("quickstart"), profile) == profile
+    able = able_to_run(load_recipe("quickstart", [f"{section}.early_stop.threshold=-2.5"]), profile)
+    assert able.engine.early_stop
+    assert able.trainer == profile.trainer
 
 
 def test_starting_a_flow_loads_neither_torch_nor_an_engine() -> None:

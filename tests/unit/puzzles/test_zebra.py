@@ -12,6 +12,7 @@ from artifacts.errors import BadInputError
 from stages.puzzles import environment
 from stages.puzzles.generate import ZebraConfig, generate
 from stages.puzzles.puzzle import DeductionCounts
+from stages.puzzles.tables import count_deductions
 from stages.puzzles.zebra.config import TIERS
 from stages.puzzles.zebra.deductions import Reasoner
 from stages.puzzles.zebra.family import generate_formal
@@ -91,7 +92,7 @@ def test_statements_of_a_text_are_counted() -> None:
         "the keeper of the cat! Bruno lives in the first house. If Ada lives in the second house, nothing fits. "
         "Ada lives in the sixth house. Bruno is the keeper of the cat."
     )
-    assert FAMILY.count_deductions(text, puzzle) == DeductionCounts(4, proved=2, restated=1, open=0, contradicted=1)
+    assert count_deductions(text, puzzle) == DeductionCounts(4, proved=2, restated=1, open=0, contradicted=1)
     checked = FAMILY.check(puzzle, minimal=True)
     assert (checked.answers, checked.all_unique, checked.equal) == (puzzle.solution, True, True)
     assert (checked.same_text, checked.needless) == (True, ())

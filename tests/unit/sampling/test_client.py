@@ -17,7 +17,7 @@ from pydantic import ValidationError
 from safetensors.numpy import save_file
 
 from stages.sampling.client import EngineLostError, Prompt, Source, read_choice, request_body
-from stages.sampling.config import EngineHardware, SamplingConfig
+from stages.sampling.config import EarlyStopConfig, EngineHardware, SamplingConfig
 from stages.sampling.endpoint import Endpoint, EndpointError
 from stages.sampling.process import engine_arguments, engine_environment
 from stages.sampling.weights import same_shape, tensor_digests
@@ -42,7 +42,11 @@ def test_every_sampling_parameter_is_sent_and_no_seed() -> None:
     body = request_body(Prompt("p", (4, 5)), config, (1, 2))
     assert body["token_ids"] == [4, 5]
     sampling = body["sampling_params"]
-    named = {name: value for name, value in config.model_dump().items() if name not in ("samples_per_prompt", "stop")}
+    named = {
+        name: value
+        for name, value in config.model_dump().items()
+        if name not in ("samples_per_prompt", "stop", "early_stop")
+    }
     assert named.items() <= sampling.items()
     assert sampling["n"] == 3
     assert sampling["stop_token_ids"] == [1, 2]
@@ -51,11 +55,23 @@ def test_every_sampling_parameter_is_sent_and_no_seed() -> None:
     assert (sampling["detokenize"], "stop" in sampling) == (False, False)
     stopping = request_body(Prompt("p", [4]), SamplingConfig(stop=("END",)), (1,))["sampling_params"]
     assert (stopping["detokenize"], stopping["stop"]) == (True, ["END"])
+    assert "extra_args" not in sampling
+    early = request_body(Prompt("p", [4]), SamplingConfig(early_stop=EarlyStopConfig()), (1,))["sampling_params"]
+    assert early["extra_args"] == {"early_stop": {"alpha": 0.992, "threshold": -3.0}}
 
 
 def test_a_choice_is_read_as_tokens_logprobs_and_reason() -> None:
     assert read_choice(choice([7, 8], [-0.5, -1.0]), SOURCE) == ([7, 8], [-0.5, -1.0], "stop")
     assert read_choice(choice([], []), SOURCE) == ([], [], "stop")
+
+
+def test_a_hopeless_choice_is_cut_behind_the_token_that_made_it_so() -> None:
+    """With alpha 1/2 the mean is -1, -3.5, -1.75: below -3 after the second token."""
+    answer, rule = choice([7, 8, 9], [-2.0, -6.0, 0.0]), EarlyStopConfig(alpha=0.5, threshold=-3.0)
+    assert read_choice(answer, SOURCE, rule) == ([7, 8], [-2.0, -6.0], "early_stop")
+    assert read_choice(answer, SOURCE) == ([7, 8, 9], [-2.0, -6.0, 0.0], "stop")
+    patient = EarlyStopConfig(alpha=0.5, threshold=-4.0)
+    assert read_choice(answer, SOURCE, patient) == ([7, 8, 9], [-2.0, -6.0, 0.0], "stop")
 
 
 @pytest.mark.parametrize(
@@ -69,7 +85,16 @@ def test_an_answer_that_does_not_hold_together_is_not_taken(answer: dict[str, An
 
 @pytest.mark.parametrize(
     "wrong",
-    [{"temperature": -1}, {"top_p": 0}, {"max_tokens": 0}, {"samples_per_prompt": 0}, {"min_p": 2}, {"tempratur": 1}],
+    [
+        {"temperature": -1},
+        {"top_p": 0},
+        {"max_tokens": 0},
+        {"samples_per_prompt": 0},
+        {"min_p": 2},
+        {"tempratur": 1},
+        {"early_stop": {"threshold": 0.5}},
+        {"early_stop": {"alpha": 1.0}},
+    ],
 )
 def test_settings_out_of_range_or_unknown_are_refused(wrong: dict[str, float]) -> None:
     with pytest.raises(ValidationError):

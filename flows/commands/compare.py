@@ -1,0 +1,55 @@
+"""`deerstalker compare`."""
+
+from collections.abc import Sequence
+
+from rich.console import Console
+from rich.table import Table
+
+from artifacts.store import Store
+from flows.backend import Backend
+from flows.commands.output import local_folder, print_json
+from flows.options import Stored
+from flows.surroundings import prepare_surroundings
+
+
+def compare_command(
+    run: str, iteration: int, recipes: Sequence[str], profile: str, *, changes: Sequence[str], options: Stored
+) -> None:
+    """Runs the compare flow and prints a column a recipe."""
+    store = Store.open(options.store, writable=False)
+    home = local_folder(store)
+    prepare_surroundings(home, debug=options.debug)
+    with Backend(home / "server.log") as backend:
+        from flows.compare import OWN, CompareRequest, compare
+        from flows.compare_report import text_rows
+        from flows.history import read_run
+        from flows.live import choose_view, use_view
+        from flows.recipes import load_profile, load_recipe
+
+        read_run(store, run)
+        load_profile(profile)
+        for name in recipes:
+            if name != OWN:
+                load_recipe(name)
+        request = CompareRequest(
+            run=run,
+            iteration=iteration,
+            recipes=list(recipes),
+            overrides=list(changes),
+            store=options.store,
+            profile=profile,
+        )
+        with backend.ready(), use_view(choose_view(plain=options.json or options.debug)):
+            result = compare(request)
+    if options.json:
+        print_json(result)
+        return
+    table = Table(title=f"{run}, iteration {iteration}: the same rollouts under each recipe", title_justify="left")
+    table.add_column("")
+    for name in result["recipes"]:
+        table.add_column(name, justify="right")
+    for row in text_rows(result["recipes"]):
+        table.add_row(*row)
+    console = Console()
+    console.print(table)
+    console.print(f"report: {result['report']}", highlight=False, soft_wrap=True)

@@ -1,0 +1,215 @@
+"""Which parameters learn: frozen ones stay bit for bit and cost nothing, LoRA is published as plain weights."""
+
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+import torch.distributed as dist
+from pydantic import ValidationError
+from safetensors.numpy import save_file
+from torch.distributed.tensor import DTensor
+from transformers import AutoModelForCausalLM
+
+from artifacts.errors import BadInputError
+from stages.training.gang import Gang
+from stages.training.job import OptimizerConfig, TrainHardware, TrainJob
+from stages.training.packed import PackedBatch
+from stages.training.shape import read_shape
+from stages.training.trainable import TrainableConfig
+from stages.training.trainer import Trainer
+from stages.training.weights import TrainedWeights
+from tests.unit.training.trees import VOCAB, save_model, tree_batch
+
+CPU = torch.device("cpu")
+EVERY_PROJECTION = ("q_proj", "k_proj", "v_proj", "o_proj", "gate_proj", "up_proj", "down_proj")
+ATTENTION = TrainableConfig(parameters="attention")
+TOP = TrainableConfig(parameters="top_layers", top_fraction=0.5)
+LORA = TrainableConfig(parameters="lora", rank=4, alpha=8.0, projections=EVERY_PROJECTION)
+ONE = TrainHardware(compute_dtype="fp32", threads=1)
+TWO = TrainHardware(compute_dtype="fp32", threads=1, processes=2, micro_batch_tokens=30)
+
+
+@pytest.fixture(scope="module", autouse=True)
+def world_of_one(tmp_path_factory: pytest.TempPathFactory) -> Iterator[None]:
+    store = dist.FileStore(str(tmp_path_factory.mktemp("store") / "file"), 1)
+    dist.init_process_group("gloo", store=store, rank=0, world_size=1)
+    yield
+    dist.destroy_process_group()
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A checkpoint of three layers and a batch of two steps."""
+    folder = tmp_path_factory.mktemp("trainable")
+    save_model(folder / "model", "Qwen2", tie_word_embeddings=True, num_hidden_layers=3)
+    save_file(tree_batch(1, [2, 1, 2], steps=2), folder / "batch.safetensors")
+    return folder
+
+
+def job(folder: Path, out: Path, trainable: TrainableConfig, hardware: TrainHardware, **changes: Any) -> TrainJob:
+    return TrainJob(
+        checkpoint_dir=folder / "model", batch_file=folder / "batch.safetensors", learning_rates=[0.01] * 2,
+        optimizer=OptimizerConfig(eps=1e-3, weight_decay=0.1), trainable=trainable, hardware=hardware,
+        out_checkpoint_dir=out / "checkpoint", out_state_dir=out / "state", events_file=out / "events.jsonl", **changes,
+    )  # fmt: skip
+
+
+def built(
+    folder: Path, trainable: TrainableConfig, hardware: TrainHardware = ONE, sharded: bool = False
+) -> TrainedWeights:
+    return TrainedWeights(read_shape(folder / "model"), hardware, CPU, sharded, trainable)
+
+
+def trained(
+    folder: Path, trainable: TrainableConfig, hardware: TrainHardware = ONE, sharded: bool = False
+) -> TrainedWeights:
+    weights = built(folder, trainable, hardware, sharded)
+    weights.load_checkpoint(folder / "model")
+    batch = PackedBatch(folder / "batch.safetensors", VOCAB)
+    trainer = Trainer(weights, job(folder, folder, trainable, hardware), batch, lambda: None)
+    for number, rows in trainer.steps():
+        trainer.step(number, rows, 2)
+    return weights
+
+
+def whole(weights: TrainedWeights) -> dict[str, torch.Tensor]:
+    return {
+        name: p.detach().full_tensor() if isinstance(p, DTensor) else p.detach().clone()
+        for name, p in weights.masters.items()
+    }
+
+
+@pytest.mark.parametrize("sharded", [False, True])
+@pytest.mark.parametrize("dtype", ["fp32", "bf16"])
+@pytest.mark.parametrize(
+    ("trainable", "learns", "count"),
+    [
+        (ATTENTION, ("attn.q_proj", "attn.k_proj", "attn.v_proj", "attn.output_proj"), 3 * 7),
+        (TOP, ("layers.1.", "layers.2."), 2 * 12),
+        (LORA, (".lora_a.", ".lora_b."), 3 * 7 * 2),
+    ],
+)
+def test_frozen_parameters_stay_and_cost_nothing(
+    folder: Path, trainable: TrainableConfig, learns: tuple[str, ...], count: int, dtype: str, sharded: bool
+) -> None:
+    hardware = ONE.model_copy(update={"compute_dtype": dtype})
+    fresh = built(folder, trainable, hardware, sharded)
+    fresh.load_checkpoint(folder / "model")
+    before, weights = whole(fresh), trained(folder, trainable, hardware, sharded)
+    after = whole(weights)
+    moved = {name for name in before if not torch.equal(before[name], after[name])}
+    assert moved == {name for name in before if any(part in name for part in learns)}
+    assert len(moved) == count
+    assert {id(p) for p in weights.optimizer.state} == {id(weights.masters[name]) for name in moved}
+    for name, p in weights.policy.named_parameters():
+        master = weights.masters[name]
+        assert p.grad is None and master.grad is None
+        assert name in moved or (master is p and not p.requires_grad), "a frozen parameter has no second copy"
+
+
+def test_no_gradient_is_made_for_frozen_parameters(folder: Path) -> None:
+    weights = built(folder, ATTENTION)
+    weights.load_checkpoint(folder / "model")
+    flat = PackedBatch(folder / "batch.safetensors", VOCAB).flat([0])
+    logprobs, _ = weights.policy(weights.policy.inputs(flat, torch.float32, CPU), 1.0)
+    logprobs.sum().backward()
+    with_gradient = {name for name, p in weights.policy.named_parameters() if p.grad is not None}
+    assert with_gradient == {name for name in weights.masters if "_proj." in name}
+
+
+@pytest.mark.parametrize("trainable", [ATTENTION, TOP, LORA])
+def test_sharded_equals_plain(folder: Path, trainable: TrainableConfig) -> None:
+    plain, sharded = whole(trained(folder, trainable)), whole(trained(folder, trainable, sharded=True))
+    assert plain.keys() == sharded.keys()
+    for name, tensor in plain.items():
+        torch.testing.assert_close(tensor, sharded[name], atol=2e-5, rtol=1e-4)
+
+
+def test_adapters_change_nothing_before_the_first_step(folder: Path) -> None:
+    flat = PackedBatch(folder / "batch.safetensors", VOCAB).flat([0])
+    logits: list[torch.Tensor] = []
+    for trainable in (LORA, TrainableConfig()):
+        weights = built(folder, trainable)
+        weights.load_checkpoint(folder / "model")
+        with torch.no_grad():
+            logits.append(weights.policy.logits(weights.policy.inputs(flat, torch.float32, CPU)))
+    assert torch.equal(logits[0], logits[1])
+
+
+def test_a_checkpoint_of_lora_is_the_trained_model_in_plain_weights(folder: Path, tmp_path: Path) -> None:
+    weights = trained(folder, LORA)
+    weights.save_checkpoint(folder / "model", tmp_path / "merged")
+    flat = PackedBatch(folder / "batch.safetensors", VOCAB).flat([0])
+    plain = TrainedWeights(read_shape(tmp_path / "merged"), ONE, CPU, sharded=False)
+    plain.load_checkpoint(tmp_path / "merged")  # refuses names that the config does not call for
+    inputs = weights.policy.inputs(flat, torch.float32, CPU)
+    sequence = flat.tokens[flat.segment_ids == 0]
+    theirs = AutoModelForCausalLM.from_pretrained(tmp_path / "merged", dtype=torch.float32)
+    base = built(folder, TrainableConfig())
+    base.load_checkpoint(folder / "model")
+    with torch.no_grad():
+        mine, published, untrained = (model.policy.logits(inputs) for model in (weights, plain, base))
+        reference = theirs(sequence[None]).logits[0, -1]
+    rounding, learned = (mine - published).abs().mean(), (mine - untrained).abs().mean()
+    assert rounding < 0.01 * mine.abs().mean(), "bf16 keeps 8 bits of a weight"
+    assert learned > 10 * rounding
+    first = int((flat.predictors[0] == sequence.numel() - 1).nonzero()[0])
+    torch.testing.assert_close(reference, published[first], atol=2e-5, rtol=2e-5)
+
+
+def test_a_state_goes_on_as_if_nothing_had_happened(folder: Path, tmp_path: Path) -> None:
+    weights = trained(folder, LORA)
+    weights.save_state(tmp_path / "state")
+    for sharded in (False, True):
+        other = built(folder, LORA, sharded=sharded)
+        other.load_state(tmp_path / "state")
+        for name, tensor in whole(weights).items():
+            assert torch.equal(tensor, whole(other)[name])
+            moments = weights.optimizer.state.get(weights.masters[name], {})
+            for key, moment in moments.items():
+                found = other.optimizer.state[other.masters[name]][key]
+                assert torch.equal(moment, found.full_tensor() if isinstance(found, DTensor) else found)
+    with pytest.raises(BadInputError, match="a training state of this model"):
+        built(folder, TrainableConfig()).load_state(tmp_path / "state")
+
+
+def test_two_processes_equal_one_and_a_gang_takes_another_choice(folder: Path, tmp_path: Path) -> None:
+    with Gang(ONE, tmp_path / "one") as gang:
+        one = gang.run(job(folder, tmp_path / "lora", LORA, ONE))
+        gang.remember("lora")
+        with_all = gang.run(job(folder, tmp_path / "all", TrainableConfig(), ONE))
+        assert with_all.steps[0].loss == pytest.approx(one.steps[0].loss, abs=1e-6)
+        assert with_all.steps[0].grad_norm > 2 * one.steps[0].grad_norm
+    with Gang(TWO, tmp_path / "two") as pair:
+        two = pair.run(job(folder, tmp_path / "pair", LORA, TWO))
+    for a, b in zip(one.steps, two.steps, strict=True):
+        assert a.loss == pytest.approx(b.loss, abs=1e-5)
+        assert a.grad_norm == pytest.approx(b.grad_norm, rel=1e-4)
+    first, second = (
+        AutoModelForCausalLM.from_pretrained(tmp_path / out / "checkpoint", dtype=torch.float32).state_dict()
+        for out in ("lora", "pair")
+    )
+    for name, tensor in first.items():
+        torch.testing.assert_close(tensor, second[name], atol=4e-3, rtol=2**-7)
+
+
+@pytest.mark.parametrize(
+    ("fraction", "layers", "first"), [(0.7, 10, 3), (0.7, 30, 9), (0.5, 3, 1), (0.01, 12, 11), (1.0, 4, 0)]
+)
+def test_the_share_of_layers_is_rounded_up(fraction: float, layers: int, first: int) -> None:
+    config = TrainableConfig(parameters="top_layers", top_fraction=fraction)
+    learning = [n for n in range(layers) if config.trains(f"decoder.layers.{n}.mlp.w1.weight", layers)]
+    assert learning == list(range(first, layers))
+    assert not any(config.trains(name, layers) for name in ("decoder.norm.scale", "decoder.tok_embeddings.weight"))
+
+
+@pytest.mark.parametrize(
+    "wrong",
+    [{"rank": 8}, {"parameters": "attention", "top_fraction": 0.25}, {"parameters": "lora", "projections": ()}],
+)
+def test_settings_of_another_choice_are_refused(wrong: dict[str, Any]) -> None:
+    with pytest.raises(ValidationError):
+        TrainableConfig.model_validate(wrong)
+    assert TrainableConfig.model_validate(LORA.model_dump(mode="json")) == LORA
