@@ -123,7 +123,7 @@ def regrade(results: pl.DataFrame, puzzles: pl.DataFrame, grader: Grader) -> pl.
 
 def _graded(row: dict[str, Any], known: Mapping[str, Puzzle], grader: Grader) -> dict[str, Any]:
     graded = graded_text(row["text"], row["puzzle_id"], known, grader)
-    answers = {letter: asdict(answer) for letter, answer in graded.answers.items()}
+    answers = {letter: vars(answer) for letter, answer in graded.answers.items()}
     return {"accuracy": graded.accuracy, "exact": graded.exact, "answers": json.dumps(answers)}
 
 

@@ -3,7 +3,6 @@
 import json
 from collections import defaultdict
 from collections.abc import Sequence
-from dataclasses import asdict
 from typing import Any, Literal
 
 import numpy as np
@@ -78,7 +77,7 @@ def grade(
                 "exact": graded.exact,
                 "truncated": truncated,
                 "reward": sum(terms.values()),
-                "answers": json.dumps({letter: asdict(answer) for letter, answer in graded.answers.items()}),
+                "answers": json.dumps({letter: vars(answer) for letter, answer in graded.answers.items()}),
                 "grader": config.grader,
                 **deduction_columns(deduced),
             }

@@ -1,11 +1,11 @@
-"""The stage that keeps the better of candidate and incumbent, and says why."""
+"""The stage that keeps the best checkpoint so far, or the newest as good as it, and says why."""
 
 import json
 from dataclasses import asdict
-from typing import Any, Literal
+from typing import Any, Literal, Self
 
 import polars as pl
-from pydantic import BaseModel, ConfigDict, Field
+from pydantic import BaseModel, ConfigDict, Field, model_validator
 
 from artifacts.identity import Identity
 from artifacts.reading import Artifact
@@ -16,7 +16,7 @@ from artifacts.store import MissingKeyError
 from stages.context import StageContext
 from stages.statistics import estimate
 
-REVISION = 1
+REVISION = 2
 
 
 class PromoteConfig(BaseModel):
@@ -29,8 +29,21 @@ class PromoteConfig(BaseModel):
     )
     mode: Literal["sampled", "greedy"] = Field(default="sampled", description="Which completions are compared.")
     min_gain: float = Field(
-        default=0.0, ge=0, le=1, description="The candidate must beat the incumbent by more than this."
+        default=0.0, ge=0, le=1, description="The candidate must beat the best so far by more than this."
     )
+    tolerance_se: float = Field(
+        default=0.0,
+        ge=0,
+        description="A candidate that is at most so many standard errors (of the paired difference) below the best so "
+        "far is as good as it, and being newer, stands; 1 is the one-standard-error rule of Breiman et al. (1984). "
+        "The highest of many noisy scores is mostly a lucky one, and early.",
+    )
+
+    @model_validator(mode="after")
+    def _one_bar(self) -> Self:
+        if self.min_gain and self.tolerance_se:
+            raise ValueError("min_gain asks for more than the best so far, tolerance_se for less: give one of them")
+        return self
 
 
 def promote(
@@ -44,7 +57,7 @@ def promote(
     out: Slot[Decision],
     ctx: StageContext,
 ) -> Ref[Decision]:
-    """Compares a candidate with the incumbent on the same puzzles and records which one stands.
+    """Compares a candidate with the best so far on the same puzzles and records which one stands.
 
     Args:
         candidate: The checkpoint just trained.
@@ -84,24 +97,28 @@ def _judge(
     ctx: StageContext,
 ) -> dict[str, Any]:
     scores = _scores(config, report, ctx)
-    score = float(scores["score"].mean())  # pyright: ignore[reportArgumentType]
+    score = estimate(scores["score"].to_list()).mean
     challenger = {"checkpoint": candidate.as_json(), "report": report.as_json(), "iteration": iteration, "score": score}
     if incumbent is None:
-        return {"promoted": True, "reason": "first candidate", "standing": challenger, "candidate": challenger}
-    before = standing(incumbent, ctx)
-    paired = scores.join(_scores(config, Ref(**before["report"]), ctx), on="puzzle_id", suffix="_incumbent")
-    gain = estimate((paired["score"] - paired["score_incumbent"]).to_list())
-    promoted = gain.mean > config.min_gain
+        first = {"standing": challenger, "best": challenger, "candidate": challenger}
+        return {"promoted": True, "reason": "first candidate", **first}
+    before = Artifact.open(ctx.store, incumbent).read_json("decision.json")
+    best = before["best"]
+    paired = scores.join(_scores(config, Ref(**best["report"]), ctx), on="puzzle_id", suffix="_best")
+    gain = estimate((paired["score"] - paired["score_best"]).to_list())
+    bar = config.min_gain - config.tolerance_se * gain.standard_error
+    promoted = gain.mean > bar
     reason = (
-        f"{config.mode} {config.metric} {score:.4f} against {before['score']:.4f} of iteration {before['iteration']}: "
-        f"{gain.mean:+.4f} (95% interval {gain.low:+.4f} to {gain.high:+.4f}, {len(paired)} puzzles), "
-        f"{'more' if promoted else 'not more'} than {config.min_gain:g}"
+        f"{config.mode} {config.metric} {score:.4f} against the best so far, {best['score']:.4f} of iteration "
+        f"{best['iteration']}: {gain.mean:+.4f} (95% interval {gain.low:+.4f} to {gain.high:+.4f}, {len(paired)} "
+        f"puzzles), {'more' if promoted else 'not more'} than {bar:.3g}"
     )
     return {
         "promoted": promoted,
         "reason": reason,
         "gain": asdict(gain),
-        "standing": challenger if promoted else before,
+        "standing": challenger if promoted else before["standing"],
+        "best": challenger if score > best["score"] else best,
         "candidate": challenger,
     }
 

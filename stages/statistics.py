@@ -20,6 +20,11 @@ class Estimate:
     low: float
     high: float
 
+    @property
+    def standard_error(self) -> float:
+        """Standard error of the mean."""
+        return (self.high - self.mean) / _Z95
+
 
 def estimate(cluster_means_P: Sequence[float]) -> Estimate:
     """Normal 95% interval of a mean over clusters.

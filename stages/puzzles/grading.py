@@ -1,6 +1,7 @@
 """Reads lettered answers out of a completion and grades them; never raises, linear in the length of the text."""
 
 import re
+from functools import lru_cache
 
 from stages.puzzles import environment
 from stages.puzzles.puzzle import Graded, Grader, Parsed, Puzzle
@@ -70,6 +71,7 @@ def plain(text: str) -> str:
     return _CLOCK.sub(lambda m: f"{m.group(1):0>2}:{m.group(2)} {m.group(3)}m", words)
 
 
+@lru_cache(maxsize=1 << 16)  # the completions of a group mostly say the same
 def _strict(said: str | None, right: str, values: tuple[str, ...]) -> Parsed:
     if said is None:
         return Parsed(None, None, False, "missing")

@@ -18,7 +18,7 @@ from rich.console import Console
 from rich.table import Table
 
 MODES, MOMENTS = ("sampled", "greedy"), ("before", "after")
-SEEDS = (301, 302, 303, 304, 305)
+SEEDS = (401, 402, 403, 404, 405)
 
 
 def train(recipe: str, seed: int, store: str, settings: list[str]) -> dict[str, Any]:

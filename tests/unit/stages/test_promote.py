@@ -26,6 +26,35 @@ def test_the_best_so_far_stands_and_the_pointer_follows(tmp_path: Path) -> None:
     assert (pointer["decided_at_iteration"], pointer["iteration"]) == (4, standing)
 
 
+def test_the_newest_as_good_as_the_best_stands(tmp_path: Path) -> None:
+    """With a tolerance what stands may be newer than the best; others are held against the best all the same."""
+    store = Store.open(str(tmp_path / "store"))
+    layout = make_run(store, tmp_path, iterations=4)
+    ctx = make_context(store, tmp_path)
+    before: Ref[Decision] | None = None
+    best = -1.0
+    for number in (4, 1, 3, 0):  # skills 0.72, 0.48, 0.64, 0.4
+        report: Ref[Report] = Artifact.at(store, layout.iteration(number, "report")).ref
+        checkpoint = Ref[Checkpoint](**Artifact.open(store, report).manifest.inputs["weights"])
+        before = promote(
+            PromoteConfig(tolerance_se=2.0),
+            checkpoint,
+            report,
+            before,
+            iteration=number,
+            pointer="pointer.json",
+            out=Slot(store, f"tolerant/{number}", Decision),
+            ctx=ctx,
+        )
+        verdict = Artifact.open(store, before).read_json("decision.json")
+        best = max(best, verdict["candidate"]["score"])
+        assert verdict["best"]["score"] == best
+        if "gain" in verdict:
+            half = (verdict["gain"]["high"] - verdict["gain"]["mean"]) / 1.959963984540054
+            assert verdict["promoted"] == (verdict["gain"]["mean"] > -2.0 * half)
+            assert (verdict["standing"]["iteration"] == number) == verdict["promoted"]
+
+
 def test_deciding_again_changes_nothing_and_does_not_move_the_pointer_back(tmp_path: Path) -> None:
     store = Store.open(str(tmp_path / "store"))
     layout = make_run(store, tmp_path, iterations=3)
