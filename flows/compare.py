@@ -48,7 +48,7 @@ def compare(request: CompareRequest) -> dict[str, Any]:
     """Learns from one iteration's rollouts under each recipe, and reports what differs.
 
     Only `grade`, `pack` and `finetune` are taken from the recipes; rollouts, starting weights, optimizer state and the
-    evaluation are the run's.
+    evaluation are the run's. A KL term is measured from the model that the run's first iteration began with.
 
     Args:
         request: Run, iteration, recipes, store and profile.
@@ -97,7 +97,8 @@ def _candidate(
 
     store, inputs = stages.ctx.store, rollouts.manifest.inputs
     policy, puzzles = Ref[Any](**inputs["weights"]), Ref[Any](**inputs["puzzles"])
-    start = Weights(policy, _state(store, policy))
+    first = Artifact.at(store, layout.iteration(1, "rollouts")).manifest.inputs["weights"]
+    start = Weights(policy, _state(store, policy), reference=Ref(**first))
     grades = stages.run(grade, recipe.grade, rollouts.ref, puzzles, label=name, out=at("grades", Grades))
     batch = stages.run(pack, recipe.pack, rollouts.ref, grades, label=name, out=at("batch", Batch))
     weights = stages.run(
@@ -109,6 +110,7 @@ def _candidate(
         iteration=number,
         out=at("checkpoint", Checkpoint),
         state_out=at("training_state", TrainingState),
+        reference_out=at("reference", Checkpoint),
     )
     report = stages.run(
         evaluate, own.evaluate, weights.checkpoint, puzzles, label=name, split="val", out=at("report", Report)
