@@ -195,7 +195,7 @@ SEGMENTS = st.text("abzAZ09._=+@,-", min_size=1, max_size=12).filter(
 KEYS = st.lists(SEGMENTS, min_size=1, max_size=3).map(lambda segments: "/".join(["k", *segments]))
 
 
-@settings(max_examples=50, deadline=None)
+@settings(max_examples=50)
 @given(st.dictionaries(KEYS, st.binary(max_size=40), max_size=6))
 def test_a_folder_and_memory_hold_the_same(tmp_path_factory: pytest.TempPathFactory, content: dict[str, bytes]) -> None:
     folder, memory = Store.open(str(tmp_path_factory.mktemp("same"))), Store.open("memory://same")

@@ -36,7 +36,7 @@ def verdict_by_enumeration(puzzle: FormalPuzzle, statement: Statement) -> str:
     return "proved" if truths.all() else "open" if truths.any() else "contradicted"
 
 
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=60)
 @given(st.integers(0, 10**9), st.booleans())
 def test_verdicts_equal_enumeration(seed: int, whole: bool) -> None:
     """On whole puzzles and on ones that lack a clue, so that much is left open."""
@@ -102,7 +102,6 @@ def test_alternatives_and_doubts_are_not_asserted() -> None:
     assert joined.verdict == "proved"
 
 
-@settings(deadline=None)
 @given(st.text(max_size=200))
 def test_any_text_has_counts(text: str) -> None:
     judge = Judge(TWO_ROOMS)
@@ -110,7 +109,6 @@ def test_any_text_has_counts(text: str) -> None:
     assert counts.statements == counts.proved + counts.restated + counts.open + counts.contradicted
 
 
-@settings(deadline=None)
 @given(st.text(alphabet=st.characters(codec="utf-8") | st.sampled_from("\ue000\ue100\ue001"), max_size=60))
 def test_found_words_are_where_they_are_said_to_be(noise: str) -> None:
     text = f"{noise} the Rope was in the Lounge. {noise}"
@@ -118,7 +116,7 @@ def test_found_words_are_where_they_are_said_to_be(noise: str) -> None:
     assert [text[f.start : f.end] for f in found] == ["the Rope was in the Lounge"]
 
 
-@settings(max_examples=40, deadline=None)
+@settings(max_examples=40)
 @given(st.integers(0, 10**9), st.sampled_from(["reduced", "easy"]))
 def test_derivations_are_sound_and_end_in_the_answers(seed: int, tier: str) -> None:
     puzzle, _ = generate_formal(TIERS[tier], seed)

@@ -16,7 +16,7 @@ from stages.puzzles.temporal_clue.solver import solve
 from stages.puzzles.temporal_clue.worlds import enumerate_worlds
 
 
-@settings(max_examples=80, deadline=None)
+@settings(max_examples=80)
 @given(st.integers(0, 10**9), st.sampled_from(["reduced", "easy"]))
 def test_unique_and_minimal_by_enumeration(seed: int, tier: str) -> None:
     formal, world = generate_formal(TIERS[tier], seed)
@@ -28,7 +28,7 @@ def test_unique_and_minimal_by_enumeration(seed: int, tier: str) -> None:
         assert np.delete(truths, i, axis=0).all(axis=0).sum() > 1
 
 
-@settings(max_examples=6, deadline=None)
+@settings(max_examples=6)
 @given(st.integers(0, 10**9))
 def test_unique_and_minimal_by_solver(seed: int) -> None:
     config = PuzzleConfig(suspects=(3, 3), weapons=(2, 2), rooms=(4, 4), times=(2, 3), motives=(3, 3))

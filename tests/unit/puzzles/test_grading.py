@@ -4,7 +4,7 @@ import time
 from dataclasses import replace
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from stages.puzzles import environment
@@ -74,7 +74,6 @@ def test_a_leading_zero_of_a_time_does_not_matter() -> None:
     assert grade("D. 1:30 AM", early).answers["D"].correct
 
 
-@settings(deadline=None)
 @given(st.text(max_size=300), st.sampled_from(["strict", "published"]))
 def test_any_text_has_a_grade(text: str, grader: str) -> None:
     graded = grade(text, FIVE_LETTERS, grader)  # type: ignore[arg-type]
@@ -83,7 +82,6 @@ def test_any_text_has_a_grade(text: str, grader: str) -> None:
     assert graded.accuracy == pytest.approx(sum(a.correct for a in graded.answers.values()) / 5)
 
 
-@settings(deadline=None)
 @given(st.text(max_size=200))
 def test_what_stands_before_the_answers_does_not_matter(reasoning: str) -> None:
     assert grade(reasoning + "\n" + PERFECT, FIVE_LETTERS, "strict").exact

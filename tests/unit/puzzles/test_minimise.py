@@ -24,7 +24,7 @@ DIGESTS = {
 """Of seeds 0, 1 and 2: a change here means that every puzzle set made before is another one now."""
 
 
-@settings(max_examples=15, deadline=None)
+@settings(max_examples=15)
 @given(st.integers(0, 10**9))
 def test_same_as_dropping_one_by_one(seed: int) -> None:
     config = PuzzleConfig(suspects=(2, 3), weapons=(2, 2), rooms=(2, 4), times=(1, 3), motives=(0, 3))
@@ -40,7 +40,7 @@ def test_same_as_dropping_one_by_one(seed: int) -> None:
     assert minimise(rules(shape).copy(), world, clues) == one_by_one
 
 
-@settings(max_examples=25, deadline=None)
+@settings(max_examples=25)
 @given(st.integers(0, 10**9), st.sampled_from([SMALL, SHARED]))
 def test_nearby_worlds_are_lawful_and_others(seed: int, config: PuzzleConfig) -> None:
     rng = random.Random(seed)

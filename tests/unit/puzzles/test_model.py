@@ -99,7 +99,7 @@ def lawful(shape: Shape, world: World) -> bool:
     return carried and sorted(world.motives) == [m for m, n in enumerate(shape.motive_counts) for _ in range(n)]
 
 
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=60)
 @given(st.integers(0, 10**9), st.sampled_from([SMALL, SHARED]))
 def test_encoding_agrees_with_evaluation(seed: int, config: PuzzleConfig) -> None:
     """In a drawn world every random statement's literal has the statement's truth, negations included."""
@@ -119,7 +119,7 @@ def test_encoding_agrees_with_evaluation(seed: int, config: PuzzleConfig) -> Non
         assert encoding.solve([*encoding.truths(world), ~literal if truth else literal]) is None
 
 
-@settings(max_examples=30, deadline=None)
+@settings(max_examples=30)
 @given(st.integers(0, 10**9), st.sampled_from([SMALL, SHARED]))
 def test_solutions_are_lawful(seed: int, config: PuzzleConfig) -> None:
     rng = random.Random(seed)

@@ -25,7 +25,7 @@ def test_board() -> None:
     assert write_board(10, 4).splitlines()[3] == "W 09|10|-|- E"
 
 
-@settings(max_examples=100, deadline=None)
+@settings(max_examples=100)
 @given(st.integers(0, 10**9), st.sampled_from([SMALL, SHARED]))
 def test_statements_round_trip(seed: int, config: object) -> None:
     rng = random.Random(seed)

@@ -43,7 +43,7 @@ def test_by_hand() -> None:
     assert FAMILY.grade("A. second\nB. ferret", puzzle).accuracy == 0.0
 
 
-@settings(max_examples=30, deadline=None)
+@settings(max_examples=30)
 @given(st.integers(0, 10**9))
 def test_unique_minimal_and_readable(seed: int) -> None:
     config = ZebraConfig(houses=(2, 4), attributes=(2, 3))
@@ -62,7 +62,7 @@ def test_unique_minimal_and_readable(seed: int) -> None:
     assert (again.digest, again.prompt, again.solution) == (puzzle.digest, puzzle.prompt, puzzle.solution)
 
 
-@settings(max_examples=20, deadline=None)
+@settings(max_examples=20)
 @given(st.integers(0, 10**9), st.booleans())
 def test_verdicts_equal_enumeration(seed: int, whole: bool) -> None:
     """On whole puzzles and on ones that lack a clue, so that much is left open."""

@@ -68,7 +68,7 @@ def alone(reference: Any, flat: FlatRows, temperature: float = 1.0) -> tuple[tor
     return logprobs, entropies
 
 
-@settings(max_examples=12, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@settings(max_examples=12, suppress_health_check=[HealthCheck.function_scoped_fixture])
 @given(seed=st.integers(0, 10**6), groups=st.lists(st.integers(1, 3), min_size=1, max_size=4), hot=st.booleans())
 def test_packed_equals_each_sequence_alone(
     checkpoint: Path, tmp_path: Path, seed: int, groups: list[int], hot: bool
