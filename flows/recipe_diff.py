@@ -22,8 +22,8 @@ class Difference:
 
 def differences(a: Recipe, b: Recipe) -> list[Difference]:
     """What a run by `a` and one by `b` do differently, in the order of the sections; the title does nothing."""
-    sides = [recipe.model_dump(mode="json", exclude={"title"}) for recipe in (a, b)]
-    return list(_differences(*sides))
+    ours, theirs = (recipe.model_dump(mode="json", exclude={"title"}) for recipe in (a, b))
+    return list(_differences(ours, theirs))
 
 
 def _differences(a: Mapping[str, Any], b: Mapping[str, Any], path: str = "") -> Iterator[Difference]:
