@@ -1,11 +1,11 @@
 """Any recipe as one small iteration: to see on two cores that what it asks for runs, not that it learns.
 
 The rule. Replaced by those of `tests/flow/tiny.toml`: the model (made from scratch), the puzzles' kind, and the warm
-start, without which a scratch model has no signal. Cut to a limit: iterations, puzzles, group sizes, rounds of dynamic
-sampling, and optimizer steps, of which there are at most as many as puzzles. Multiplied by one factor, that which takes
-the longest completion to 64 tokens: every length that belongs to it; a row keeps room for a prompt. Everything else,
-which is the algorithm, stays: reward, advantage, loss, optimizer, schedules, reference, correction, early stop,
-graders.
+start (with more passes), without which a scratch model has no signal. Cut to a limit: iterations, puzzles, group sizes,
+rounds of dynamic sampling, and optimizer steps, of which there are at most as many as puzzles. Multiplied by one
+factor, that which takes the longest completion to 64 tokens: every length that belongs to it; a row keeps room for a
+prompt. Everything else, which is the algorithm, stays: reward, advantage, loss, optimizer, schedules, reference,
+correction, early stop, graders.
 """
 
 import json
@@ -17,6 +17,7 @@ from flows.recipes import Recipe
 
 TINY = Path(__file__).parent / "flow" / "tiny.toml"
 PUZZLES, GROUP, ROUNDS, HELD_OUT, ANSWERS = 16, 8, 2, 8, 2
+WARM_START_EPOCHS = 16  # until answers have their form: else no answer is right, and binary rewards say nothing
 COMPLETION_TOKENS, EVALUATED_TOKENS, LEAST_ROW_TOKENS = 64, 32, 512
 
 
@@ -31,7 +32,7 @@ def scaled_settings(recipe: Recipe) -> list[str]:
         "iterations": 1,
         "model": tiny["model"],
         "puzzles": {**tiny["puzzles"], "val": HELD_OUT, "test": HELD_OUT},
-        "warm_start": tiny["warm_start"],
+        "warm_start": {**tiny["warm_start"], "epochs": WARM_START_EPOCHS},
         "sample.puzzles_per_iteration": puzzles,
         "sample.sampling.samples_per_prompt": min(GROUP, sampling.samples_per_prompt),
         "sample.sampling.max_tokens": _scaled(sampling.max_tokens, factor),
