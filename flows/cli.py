@@ -25,7 +25,7 @@ app = App(
     suppress_keyboard_interrupt=False,
 )
 puzzles = App(name="puzzles", help="Make puzzles, and solve them.")
-recipes = App(name="recipes", help="List the recipes, or show one in full.")
+recipes = App(name="recipes", help="List the recipes, show one in full, or compare two.")
 app.command(puzzles)
 app.command(recipes)
 
@@ -297,6 +297,22 @@ def show_recipe(
     from flows.commands.runs import show_recipe_command
 
     show_recipe_command(name, set_, options)
+
+
+@recipes.command(name="diff")
+def diff_recipes(a: str, b: str, /, *, options: Output = OUTPUT) -> None:
+    """List the settings in which two recipes differ, every default filled in.
+
+    Parameters
+    ----------
+    a
+        Name of a recipe, or path of a TOML file.
+    b
+        Name of another.
+    """
+    from flows.commands.runs import diff_recipes_command
+
+    diff_recipes_command(a, b, options)
 
 
 class Terminated(BaseException):

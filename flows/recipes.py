@@ -124,14 +124,14 @@ def _load(model: type[M], folder: str, name: str, overrides: Sequence[str]) -> M
 
 
 def overridden(data: dict[str, Any], overrides: Sequence[str]) -> dict[str, Any]:
-    """Settings with changes, `section.key=value` each, made in place.
+    """Settings with changes, `section.key=value` each; the string "null" becomes None, for which TOML has no word.
 
     Raises:
         BadInputError: A change is no `key=value`, or treats a value as a section.
     """
     for override in overrides:
         _apply(data, override)
-    return data
+    return {key: _with_nulls(value) for key, value in data.items()}
 
 
 def validate(model: type[M], data: Mapping[str, Any], where: str) -> M:
@@ -166,3 +166,9 @@ def _value(text: str) -> Any:
         return tomllib.loads(f"value = {text}")["value"]
     except tomllib.TOMLDecodeError:
         return text
+
+
+def _with_nulls(value: Any) -> Any:
+    if isinstance(value, dict):
+        return {key: _with_nulls(item) for key, item in value.items()}
+    return None if value == "null" else value

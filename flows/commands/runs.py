@@ -1,8 +1,10 @@
 """`deerstalker runs`, `show` and `recipes`."""
 
+import json
 from typing import Any
 
 from rich.console import Console
+from rich.markup import escape
 from rich.table import Table
 
 from artifacts.store import Store
@@ -81,6 +83,28 @@ def show_recipe_command(name: str, changes: tuple[str, ...], options: Output) ->
     console = Console()
     for line in _lines(resolved):
         console.print(line, highlight=False, markup=False, soft_wrap=True)
+
+
+def diff_recipes_command(a: str, b: str, options: Output) -> None:
+    """Prints the settings in which two recipes differ, defaults filled in."""
+    from flows.recipe_diff import differences
+    from flows.recipes import load_recipe
+
+    found = differences(load_recipe(a), load_recipe(b))
+    if options.json:
+        print_json({"a": a, "b": b, "settings": [{"setting": one.setting, **one.values} for one in found]})
+        return
+    if not found:
+        Console().print(f"{a} and {b} have the same settings", highlight=False, markup=False, soft_wrap=True)
+        return
+    table = Table()
+    table.add_column("setting", no_wrap=True)
+    for name in (a, b):
+        table.add_column(escape(name), overflow="fold")
+    for one in found:
+        shown = [json.dumps(one.values[side]) if side in one.values else "" for side in ("a", "b")]
+        table.add_row(one.setting, *(escape(text) for text in shown))
+    Console().print(table)
 
 
 def _lines(value: dict[str, Any], path: str = "") -> list[str]:

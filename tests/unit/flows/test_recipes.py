@@ -49,6 +49,14 @@ def test_a_wrong_setting_is_named(override: str, message: str) -> None:
         load_recipe("quickstart", [override])
 
 
+def test_null_switches_off_what_toml_cannot(tmp_path: Path) -> None:
+    assert load_recipe("quickstart").finetune.optimizer.max_grad_norm == 1.0
+    assert load_recipe("quickstart", ["finetune.optimizer.max_grad_norm=null"]).finetune.optimizer.max_grad_norm is None
+    path = tmp_path / "own.toml"
+    path.write_text('[engine]\nkv_cache_gib = "null"\n')
+    assert load_profile(str(path)).engine.kv_cache_gib is None
+
+
 def test_an_unknown_recipe_lists_the_known_ones() -> None:
     with pytest.raises(BadInputError, match="quickstart, smollm2"):
         load_recipe("quikstart")

@@ -1,0 +1,89 @@
+"""Does what every recipe asks for run? One small iteration of each: `python -m tests.benchmarks.recipes [NAME ...]`.
+
+Each is a whole `deerstalker train`, with vLLM and torchrun, of the recipe as `tests/scaled_recipes.py` scales it down.
+The figures say that something was sampled, graded and learned from; they say nothing about the recipe's merit.
+"""
+
+import argparse
+import json
+import subprocess
+import sys
+import tempfile
+import time
+from pathlib import Path
+from statistics import fmean
+from typing import Any
+
+from rich.console import Console
+from rich.table import Table
+
+from artifacts.store import Store
+from flows.history import read_run
+from flows.recipes import load_recipe, recipe_names
+from tests.scaled_recipes import scaled_settings
+
+
+def run(name: str, store: str, profile: str) -> dict[str, Any]:
+    """One scaled run; where it failed, its last words in place of figures."""
+    command = [str(Path(sys.executable).with_name("deerstalker")), "train", "--json", "--recipe", name, "--run", name]
+    command += ["--store", store, "--profile", profile]
+    for setting in scaled_settings(load_recipe(name)):
+        command += ["--set", setting]
+    started = time.perf_counter()
+    done = subprocess.run(command, capture_output=True, text=True, check=False)
+    outcome = {"recipe": name, "seconds": time.perf_counter() - started, "exit_status": done.returncode}
+    if done.returncode:
+        return {**outcome, "error": (done.stderr.strip().splitlines() or ["no message"])[-1]}
+    return {**outcome, **figures(name, store)}
+
+
+def figures(name: str, store: str) -> dict[str, Any]:
+    """Of the one iteration: mean reward, and means over its optimizer steps; None where nothing gave a signal."""
+    record = read_run(Store.open(store, writable=False), name)
+    (iteration,) = (one for one in record.iterations if one.number == 1)
+    steps = iteration.steps
+    return {
+        "reward": iteration.facts("grade")["reward/mean"],
+        "steps": len(steps),
+        "policy_loss": fmean(step["policy_loss"] for step in steps) if steps else None,
+        "grad_norm": fmean(step["grad_norm"] for step in steps) if steps else None,
+    }
+
+
+def show(rows: list[dict[str, Any]], console: Console) -> None:
+    """Prints the table, and the last words of what failed."""
+    table = Table(title="one small iteration of each recipe", title_justify="left")
+    for name in ("recipe", "reward", "steps", "policy loss", "grad norm", "seconds", "exit status"):
+        table.add_column(name, justify="left" if name == "recipe" else "right")
+    for row in rows:
+        numbers = (row.get(name) for name in ("reward", "policy_loss", "grad_norm"))
+        reward, loss, norm = ("" if number is None else f"{number:.4g}" for number in numbers)
+        steps = str(row.get("steps", ""))
+        table.add_row(row["recipe"], reward, steps, loss, norm, f"{row['seconds']:.0f}", str(row["exit_status"]))
+    console.print(table)
+    for row in rows:
+        if "error" in row:
+            console.print(f"{row['recipe']}: {row['error']}", markup=False, highlight=False, soft_wrap=True)
+
+
+def main() -> int:
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("recipes", nargs="*", metavar="NAME", help="recipes to run; by default all")
+    parser.add_argument("--profile", default="cpu")
+    parser.add_argument("--store", help="keep the runs here; by default they go with the benchmark")
+    parser.add_argument("--json", action="store_true")
+    options = parser.parse_args()
+    rows: list[dict[str, Any]] = []
+    with tempfile.TemporaryDirectory() as scratch:
+        for name in options.recipes or recipe_names():
+            print(f"{name} ...", file=sys.stderr, flush=True)
+            rows.append(run(name, options.store or scratch, options.profile))
+    if options.json:
+        json.dump(rows, sys.stdout, indent=2)
+    else:
+        show(rows, Console())
+    return int(any(row["exit_status"] for row in rows))
+
+
+if __name__ == "__main__":
+    sys.exit(main())

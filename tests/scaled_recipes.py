@@ -1,0 +1,64 @@
+"""Any recipe as one small iteration: to see on two cores that what it asks for runs, not that it learns.
+
+The rule. Replaced by those of `tests/flow/tiny.toml`: the model (made from scratch), the puzzles' kind, and the warm
+start (with more passes), without which a scratch model has no signal. Cut to a limit: iterations, puzzles, group sizes,
+rounds of dynamic sampling, and optimizer steps, of which there are at most as many as puzzles. Multiplied by one
+factor, that which takes the longest completion to 64 tokens: every length that belongs to it; a row keeps room for a
+prompt. Everything else, which is the algorithm, stays: reward, advantage, loss, optimizer, schedules, reference,
+correction, early stop, graders.
+"""
+
+import json
+import tomllib
+from pathlib import Path
+from typing import Any
+
+from flows.recipes import Recipe
+
+TINY = Path(__file__).parent / "flow" / "tiny.toml"
+PUZZLES, GROUP, ROUNDS, HELD_OUT, ANSWERS = 16, 8, 2, 8, 2
+WARM_START_EPOCHS = 16  # until answers have their form: else no answer is right, and binary rewards say nothing
+COMPLETION_TOKENS, EVALUATED_TOKENS, LEAST_ROW_TOKENS = 64, 32, 512
+
+
+def scaled_settings(recipe: Recipe) -> list[str]:
+    """The changes that scale a recipe down, as `--set` takes them."""
+    tiny = tomllib.loads(TINY.read_text())
+    sampling, reward = recipe.sample.sampling, recipe.grade.reward
+    factor = min(1.0, COMPLETION_TOKENS / sampling.max_tokens)
+    puzzles = min(PUZZLES, recipe.sample.puzzles_per_iteration)
+    rounds = min(ROUNDS, recipe.sample.resample.max_rounds) if recipe.sample.resample else 0
+    settings: dict[str, Any] = {
+        "iterations": 1,
+        "model": tiny["model"],
+        "puzzles": {**tiny["puzzles"], "val": HELD_OUT, "test": HELD_OUT},
+        "warm_start": {**tiny["warm_start"], "epochs": WARM_START_EPOCHS},
+        "sample.puzzles_per_iteration": puzzles,
+        "sample.sampling.samples_per_prompt": min(GROUP, sampling.samples_per_prompt),
+        "sample.sampling.max_tokens": _scaled(sampling.max_tokens, factor),
+        "pack.row_tokens": max(LEAST_ROW_TOKENS, _scaled(recipe.pack.row_tokens, factor)),
+        "pack.updates": min(puzzles, recipe.pack.updates),
+    }
+    if rounds:
+        settings["sample.resample.max_rounds"] = rounds
+    if reward.overlong_buffer_tokens is not None:
+        settings["grade.reward.overlong_buffer_tokens"] = _scaled(reward.overlong_buffer_tokens, factor)
+    if reward.length_cosine is not None and reward.length_cosine.limit is not None:
+        settings["grade.reward.length_cosine.limit"] = _scaled(reward.length_cosine.limit, factor)
+    if recipe.finetune.loss.constant_tokens is not None:
+        settings["finetune.loss.constant_tokens"] = _scaled(recipe.finetune.loss.constant_tokens, factor)
+    for name, config in (("evaluate", recipe.evaluate), ("final", recipe.final)):
+        settings[f"{name}.puzzles"] = min(HELD_OUT, config.puzzles)
+        settings[f"{name}.sampled.samples_per_prompt"] = min(ANSWERS, config.sampled.samples_per_prompt)
+        settings[f"{name}.sampled.max_tokens"] = min(EVALUATED_TOKENS, config.sampled.max_tokens)
+    return [f"{key}={_toml(value)}" for key, value in settings.items()]
+
+
+def _scaled(length: int, factor: float) -> int:
+    return max(1, round(length * factor))
+
+
+def _toml(value: Any) -> str:
+    if isinstance(value, dict):
+        return "{" + ", ".join(f"{key} = {_toml(item)}" for key, item in value.items()) + "}"
+    return json.dumps(value)

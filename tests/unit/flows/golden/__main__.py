@@ -1,0 +1,3 @@
+from tests.unit.flows.golden import rewrite
+
+rewrite()
