@@ -25,15 +25,19 @@ from stages.statistics import estimate
 REVISION = 2
 
 
+class HeldOutSampling(SamplingConfig):
+    """How held-out puzzles are answered: fewer samples than an iteration learns from."""
+
+    samples_per_prompt: int = Field(default=4, ge=1, le=1024, description="Sampled answers a puzzle.")
+
+
 class EvaluateConfig(BaseModel):
     """What a checkpoint is measured on, and how."""
 
     model_config = ConfigDict(extra="forbid", frozen=True)
 
     puzzles: int = Field(default=64, ge=1, description="Number of held-out puzzles, from the start of the split.")
-    sampled: SamplingConfig = Field(
-        default_factory=lambda: SamplingConfig(samples_per_prompt=4), description="Settings of the sampled answers."
-    )
+    sampled: HeldOutSampling = Field(default_factory=HeldOutSampling, description="Settings of the sampled answers.")
     greedy: bool = Field(default=True, description="Also take the most likely answer, once a puzzle.")
     grader: Literal["strict", "published"] = Field(
         default="strict", description="How answers are read off a completion."
