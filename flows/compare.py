@@ -1,7 +1,6 @@
 """The same published rollouts under several recipes: grade, pack, finetune and evaluate as sibling artifacts."""
 
 from collections.abc import Sequence
-from statistics import fmean
 from typing import Any
 
 from prefect import flow
@@ -13,7 +12,7 @@ from artifacts.reading import Artifact
 from artifacts.refs import Batch, Checkpoint, Grades, Ref, Report, TrainingState
 from artifacts.store import Store
 from flows.compare_report import write_report
-from flows.figures import measurement
+from flows.figures import mean_known, measurement
 from flows.history import read_run
 from flows.opening import opened_stages
 from flows.recipes import Recipe, load_profile, load_recipe, overridden, validate
@@ -129,8 +128,7 @@ def _figures(grades: Manifest, batch: Manifest, checkpoint: Manifest, report: Ma
     sampled, greedy = (measurement(report.facts, mode) for mode in ("sampled", "greedy"))
 
     def mean(name: str) -> float | None:
-        known = [step[name] for step in steps if step[name] is not None]
-        return fmean(known) if known else None
+        return mean_known(step[name] for step in steps)
 
     return {
         "reward": grades.facts["reward/mean"],

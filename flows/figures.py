@@ -86,9 +86,9 @@ def iteration_figures(record: IterationRecord) -> IterationFigures:
         completion_tokens=grades.get("completion_tokens/mean"),
         truncated_fraction=grades.get("truncated/fraction"),
         uniform_fraction=grades.get("groups/uniform_fraction"),
-        entropy=_mean(step["entropy"] for step in steps),
-        clip_fraction=_mean(step["clip_low_fraction"] + step["clip_high_fraction"] for step in steps),
-        gap=_mean(step["sampler_gap_mean"] for step in steps),
+        entropy=mean_known(step["entropy"] for step in steps),
+        clip_fraction=mean_known(step["clip_low_fraction"] + step["clip_high_fraction"] for step in steps),
+        gap=mean_known(step["sampler_gap_mean"] for step in steps),
         learning_rate=steps[0]["learning_rate"] if steps else None,
         tokens_per_s=record.facts("sample").get("tokens_per_s"),
         promoted=bool(decision.get("promoted", False)),
@@ -97,6 +97,7 @@ def iteration_figures(record: IterationRecord) -> IterationFigures:
     )
 
 
-def _mean(values: Iterable[float | None]) -> float | None:
+def mean_known(values: Iterable[float | None]) -> float | None:
+    """The mean of what is not None; None where nothing is."""
     known = [value for value in values if value is not None]
     return fmean(known) if known else None

@@ -1,12 +1,10 @@
 """Which parameters learn: frozen ones stay bit for bit and cost nothing, LoRA is published as plain weights."""
 
-from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
 import pytest
 import torch
-import torch.distributed as dist
 from pydantic import ValidationError
 from safetensors.numpy import save_file
 from torch.distributed.tensor import DTensor
@@ -22,6 +20,8 @@ from stages.training.trainer import Trainer
 from stages.training.weights import TrainedWeights
 from tests.unit.training.trees import VOCAB, save_model, tree_batch
 
+pytestmark = pytest.mark.usefixtures("world_of_one")
+
 CPU = torch.device("cpu")
 EVERY_PROJECTION = ("q_proj", "k_proj", "v_proj", "o_proj", "gate_proj", "up_proj", "down_proj")
 ATTENTION = TrainableConfig(parameters="attention")
@@ -29,14 +29,6 @@ TOP = TrainableConfig(parameters="top_layers", top_fraction=0.5)
 LORA = TrainableConfig(parameters="lora", rank=4, alpha=8.0, projections=EVERY_PROJECTION)
 ONE = TrainHardware(compute_dtype="fp32", threads=1)
 TWO = TrainHardware(compute_dtype="fp32", threads=1, processes=2, micro_batch_tokens=30)
-
-
-@pytest.fixture(scope="module", autouse=True)
-def world_of_one(tmp_path_factory: pytest.TempPathFactory) -> Iterator[None]:
-    store = dist.FileStore(str(tmp_path_factory.mktemp("store") / "file"), 1)
-    dist.init_process_group("gloo", store=store, rank=0, world_size=1)
-    yield
-    dist.destroy_process_group()
 
 
 @pytest.fixture(scope="module")

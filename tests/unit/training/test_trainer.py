@@ -1,13 +1,11 @@
 """Optimizer steps: independent of micro-batches, packing and sharding; hand-checked old log-probabilities."""
 
-from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
 import torch
-import torch.distributed as dist
 from numpy.typing import NDArray
 from pydantic import ValidationError
 from safetensors.numpy import save_file
@@ -26,16 +24,10 @@ from stages.training.trainer import Trainer
 from stages.training.weights import TrainedWeights
 from tests.unit.training.trees import VOCAB, save_model, tree_batch
 
+pytestmark = pytest.mark.usefixtures("world_of_one")
+
 CPU = torch.device("cpu")
 MOMENTS = ("exp_avg", "exp_avg_sq", "step")
-
-
-@pytest.fixture(scope="module", autouse=True)
-def world_of_one(tmp_path_factory: pytest.TempPathFactory) -> Iterator[None]:
-    store = dist.FileStore(str(tmp_path_factory.mktemp("store") / "file"), 1)
-    dist.init_process_group("gloo", store=store, rank=0, world_size=1)
-    yield
-    dist.destroy_process_group()
 
 
 @pytest.fixture(scope="module")
