@@ -6,6 +6,7 @@ its completions. A completion attends to its prompt and to itself. Shapes: R row
 
 from collections.abc import Mapping
 from dataclasses import dataclass, fields
+from typing import get_args, get_type_hints
 
 import numpy as np
 import numpy.typing as npt
@@ -42,6 +43,12 @@ class PackedBatch:
     weights: npt.NDArray[np.float32]
     minibatch: npt.NDArray[np.int32]
 
+    @classmethod
+    def dtypes(cls) -> dict[str, np.dtype[np.generic]]:
+        """Names and element types of the tensors, as the fields state them; whoever lists them asks here."""
+        hints = get_type_hints(cls)
+        return {field.name: np.dtype(get_args(get_args(hints[field.name])[1])[0]) for field in fields(cls)}
+
     @property
     def minibatches(self) -> int:
         """Number of optimizer steps in one pass."""
@@ -49,19 +56,20 @@ class PackedBatch:
 
     def to_bytes(self) -> bytes:
         """The batch as a safetensors file."""
-        return save({field.name: np.ascontiguousarray(getattr(self, field.name)) for field in fields(self)})
+        return save({name: np.ascontiguousarray(getattr(self, name)) for name in self.dtypes()})
 
     @classmethod
     def from_bytes(cls, data: bytes, where: str) -> "PackedBatch":
         """Reads a batch and checks it.
 
         Raises:
-            IntegrityError: A tensor is missing, or an invariant does not hold.
+            IntegrityError: A tensor is missing or of another type, or an invariant does not hold.
         """
         tensors: Mapping[str, np.ndarray] = load(data)
-        names = {field.name for field in fields(cls)}
-        if set(tensors) != names:
-            raise IntegrityError(where, f"tensors {sorted(tensors)}", f"{sorted(names)}", "pack the batch again")
+        found, wanted = {name: tensor.dtype for name, tensor in tensors.items()}, cls.dtypes()
+        if found != wanted:
+            told = (", ".join(f"{name} {types[name]}" for name in sorted(types)) for types in (found, wanted))
+            raise IntegrityError(where, *told, "pack the batch again")
         batch = cls(**tensors)
         batch.check(where)
         return batch
@@ -78,10 +86,9 @@ class PackedBatch:
         counted = self.completion_mask == 1
         finite = np.isfinite(self.sampler_logprobs) & np.isfinite(self.advantages) & np.isfinite(self.weights)
         _require(len(shape) == 2 and self.minibatch.shape == shape[:1], where, f"shape {shape}", "[R, T] and [R]")
-        for field in fields(self):
-            tensor: np.ndarray = getattr(self, field.name)
-            if field.name != "minibatch":
-                _require(tensor.shape == shape, where, f"{field.name} of shape {tensor.shape}", str(shape))
+        for name in self.dtypes().keys() - {"minibatch"}:
+            tensor: np.ndarray = getattr(self, name)
+            _require(tensor.shape == shape, where, f"{name} of shape {tensor.shape}", str(shape))
         _rows(~padding[:, 1:] & padding[:, :-1], where, "a token behind padding", "padding on the right only")
         _rows(padding & ((self.tokens != 0) | counted), where, "content in padding", "zeros")
         _rows(counted & ~completion, where, "a prompt token in the loss", "completion tokens only")

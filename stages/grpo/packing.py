@@ -6,10 +6,11 @@ First-fit decreasing over blocks (a prompt with some of its completions) within 
 import random
 from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
-from typing import Literal
+from itertools import groupby
+from typing import Literal, Self
 
 import numpy as np
-from pydantic import BaseModel, ConfigDict, Field
+from pydantic import BaseModel, ConfigDict, Field, model_validator
 
 from artifacts.errors import BadInputError
 from artifacts.tensors import PackedBatch
@@ -24,12 +25,31 @@ class PackConfig(BaseModel):
     updates: int = Field(
         default=1, ge=1, description="Optimizer steps that one pass over the rollouts is divided into."
     )
+    minibatch_size: int | None = Field(
+        default=None,
+        ge=1,
+        description="What an optimizer step takes, the last perhaps less, so that the number of steps follows from the "
+        "groups that are left; null = as many steps as `updates`.",
+    )
+    minibatch_unit: Literal["puzzles", "completions", "rows"] = Field(
+        default="puzzles",
+        description="What `minibatch_size` counts: puzzles with all their completions (verl), completions, where a "
+        "group may be cut in two (TRL, OpenRLHF), or packed rows, whatever they hold (OpenPipe).",
+    )
     uniform_groups: Literal["dropped", "kept"] = Field(
         default="dropped",
         description="Groups whose advantages are all 0: left out, or kept with no gradient of their own but counted in "
         "the loss's denominators, the entropy bonus and the KL term.",
     )
     seed: int = Field(default=0, ge=0, description="Seed of the shuffle that deals puzzles to optimizer steps.")
+
+    @model_validator(mode="after")
+    def _steps_are_counted_once(self) -> Self:
+        if self.minibatch_size is not None and self.updates != 1:
+            raise ValueError(f"updates is {self.updates}, but with minibatch_size the number of steps follows from it")
+        if self.minibatch_size is None and self.minibatch_unit != "puzzles":
+            raise ValueError(f"minibatch_unit is {self.minibatch_unit!r}, but minibatch_size is not given")
+        return self
 
 
 @dataclass(frozen=True)
@@ -62,6 +82,7 @@ class PackingFacts:
     row_tokens: int = 0
     used_tokens: int = 0
     completion_tokens: int = 0
+    minibatches: int = 0
     groups: int = 0
     completions: int = 0
     cut_completions: int = 0
@@ -84,20 +105,46 @@ def pack_groups(groups: Sequence[Group], config: PackConfig) -> tuple[PackedBatc
     facts = PackingFacts()
     kept = [trimmed for group in groups if (trimmed := _fit(group, config.row_tokens, facts)).branches]
     facts.groups, facts.completions = len(kept), sum(len(group.branches) for group in kept)
-    random.Random(config.seed).shuffle(kept)
-    updates = min(config.updates, len(kept))
+    draw = random.Random(config.seed)
+    draw.shuffle(kept)
     rows: list[list[Group]] = []
     minibatch: list[int] = []
-    for update in range(updates):
-        blocks = [block for group in kept[update::updates] for block in _blocks(group, config.row_tokens, facts)]
+    for step, groups_of_step in enumerate(_steps(kept, config)):
+        blocks = [block for group in groups_of_step for block in _blocks(group, config.row_tokens, facts)]
         packed = _first_fit_decreasing(blocks, config.row_tokens)
         rows += packed
-        minibatch += [update] * len(packed)
+        minibatch += [step] * len(packed)
+    if config.minibatch_size is not None and config.minibatch_unit == "rows":
+        draw.shuffle(rows)  # as packed they go from the longest to the shortest groups
+        minibatch = [row // config.minibatch_size for row in range(len(rows))]
     batch = _lay_out(rows, minibatch)
     facts.rows, facts.row_tokens = batch.tokens.shape
+    facts.minibatches = batch.minibatches
     facts.used_tokens = int((batch.segment_ids >= 0).sum())
     facts.completion_tokens = int(batch.completion_mask.sum())
     return batch, facts
+
+
+def _steps(groups: Sequence[Group], config: PackConfig) -> list[list[Group]]:
+    """Deals groups to optimizer steps; those that count rows are dealt once there are rows."""
+    size = config.minibatch_size
+    if size is None:
+        updates = min(config.updates, len(groups))
+        return [list(groups[update::updates]) for update in range(updates)]
+    match config.minibatch_unit:
+        case "rows":
+            return [list(groups)]
+        case "puzzles":
+            return [list(groups[start : start + size]) for start in range(0, len(groups), size)]
+        case "completions":
+            branches = [(group, branch) for group in groups for branch in group.branches]
+            return [_regrouped(branches[start : start + size]) for start in range(0, len(branches), size)]
+
+
+def _regrouped(branches: Sequence[tuple[Group, Branch]]) -> list[Group]:
+    """Groups of what is here of each."""
+    together = [list(members) for _, members in groupby(branches, key=lambda member: id(member[0]))]
+    return [replace(members[0][0], branches=[branch for _, branch in members]) for members in together]
 
 
 def _fit(group: Group, row_tokens: int, facts: PackingFacts) -> Group:
@@ -183,21 +230,13 @@ def _lay_out(rows: Sequence[Sequence[Group]], minibatch: Sequence[int]) -> Packe
         columns.append(laid)
     width = max((len(laid.tokens) for laid in columns), default=0)
 
-    def padded(name: str, dtype: type[np.generic], fill: int = 0) -> np.ndarray:
-        tensor = np.full((len(columns), width), fill, dtype=dtype)
+    def padded(name: str, dtype: np.dtype[np.generic]) -> np.ndarray:
+        tensor = np.full((len(columns), width), -1 if name in ("segment_ids", "parent_ids") else 0, dtype=dtype)
         for index, laid in enumerate(columns):
             values = getattr(laid, name)
             tensor[index, : len(values)] = values
         return tensor
 
-    return PackedBatch(
-        tokens=padded("tokens", np.int32),
-        position_ids=padded("position_ids", np.int32),
-        segment_ids=padded("segment_ids", np.int32, -1),
-        parent_ids=padded("parent_ids", np.int32, -1),
-        completion_mask=padded("completion_mask", np.uint8),
-        sampler_logprobs=padded("sampler_logprobs", np.float32),
-        advantages=padded("advantages", np.float32),
-        weights=padded("weights", np.float32),
-        minibatch=np.asarray(minibatch, dtype=np.int32),
-    )
+    dtypes = PackedBatch.dtypes()
+    steps = np.asarray(minibatch, dtype=dtypes.pop("minibatch"))
+    return PackedBatch(**{name: padded(name, dtype) for name, dtype in dtypes.items()}, minibatch=steps)

@@ -7,23 +7,18 @@ from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
 
+import numpy as np
 import torch
 from safetensors import SafetensorError
 from safetensors.torch import load_file
 from torch import Tensor
 
+from artifacts import tensors
 from artifacts.errors import BadInputError
 
-COLUMNS = {
-    "tokens": torch.int32,
-    "position_ids": torch.int32,
-    "segment_ids": torch.int32,
-    "parent_ids": torch.int32,
-    "completion_mask": torch.uint8,
-    "sampler_logprobs": torch.float32,
-    "advantages": torch.float32,
-    "weights": torch.float32,
-}
+_DTYPES = {name: torch.from_numpy(np.empty(0, dtype)).dtype for name, dtype in tensors.PackedBatch.dtypes().items()}
+COLUMNS = tuple(name for name in _DTYPES if name != "minibatch")
+"""The tensors that have a value for each token."""
 
 
 @dataclass(frozen=True)
@@ -73,9 +68,9 @@ class PackedBatch:
             columns = load_file(path)
         except (OSError, SafetensorError) as error:
             raise BadInputError(str(path), f"unreadable ({error})", "a packed batch") from error
-        for name, dtype in (*COLUMNS.items(), ("minibatch", torch.int32)):
+        for name, dtype in _DTYPES.items():
             if name not in columns:
-                raise BadInputError(str(path), f"no tensor '{name}'", ", ".join((*COLUMNS, "minibatch")))
+                raise BadInputError(str(path), f"no tensor '{name}'", ", ".join(_DTYPES))
             if columns[name].dtype != dtype:
                 raise BadInputError(f"{path}: {name}", str(columns[name].dtype), str(dtype))
         self._columns, self._path = columns, path

@@ -1,15 +1,18 @@
 """Packing: every token exactly once in the right place, for any groups; sizes by hand."""
 
 from collections import Counter
+from dataclasses import replace
 
 import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from pydantic import ValidationError
 
 from artifacts.errors import BadInputError, IntegrityError
 from artifacts.tensors import PackedBatch
 from stages.grpo.packing import Branch, Group, PackConfig, pack_groups
+from stages.training.packed import COLUMNS
 
 TOKENS = st.integers(1, 500)
 
@@ -104,3 +107,67 @@ def test_a_batch_survives_its_file_and_a_broken_one_is_named() -> None:
         getattr(broken, name)[0, 3] = value
         with pytest.raises(IntegrityError, match=message):
             broken.check("file")
+
+
+def dealt(sizes: list[list[int]], **config: object) -> list[list[list[int]]]:
+    """Tokens of each completion, by row of each optimizer step; prompts have 4 tokens."""
+    given = [Group([9] * 4, [Branch([2] * size, [-1.0] * size, 1.0) for size in lengths]) for lengths in sizes]
+    batch, facts = pack_groups(given, PackConfig.model_validate({"row_tokens": 16, **config}))
+    batch.check("test")
+    assert facts.minibatches == batch.minibatches
+    steps: list[list[list[int]]] = [[] for _ in range(batch.minibatches)]
+    for step, segments, parents in zip(batch.minibatch, batch.segment_ids, batch.parent_ids, strict=True):
+        counts = Counter(segments[segments != parents].tolist())
+        steps[step].append([counts[segment] for segment in sorted(counts)])
+    return steps
+
+
+def test_steps_of_so_many_puzzles() -> None:
+    """Five puzzles by two: three steps, the last of one; each puzzle in one step only."""
+    steps = dealt([[1], [2], [3], [4], [5]], minibatch_size=2)
+    assert [sum(len(row) for row in rows) for rows in steps] == [2, 2, 1]
+    assert sorted(size for rows in steps for row in rows for size in row) == [1, 2, 3, 4, 5]
+    assert [sorted(row) for (row,) in dealt([[1], [2]], minibatch_size=7)] == [[1, 2]], "one step where there is less"
+
+
+def test_steps_of_so_many_completions() -> None:
+    """Groups of 3, 2 and 3 completions by four: 4 and 4, and a group that is cut has its prompt in both."""
+    steps = dealt([[1, 1, 1], [2, 2], [3, 3, 3]], minibatch_size=4, minibatch_unit="completions")
+    assert [sum(len(row) for row in rows) for rows in steps] == [4, 4]
+    found = Counter(size for rows in steps for row in rows for size in row)
+    assert found == {1: 3, 2: 2, 3: 3}
+    steps = dealt([[1] * 5], minibatch_size=2, minibatch_unit="completions")
+    assert [sum(len(row) for row in rows) for rows in steps] == [2, 2, 1]
+
+
+def test_steps_of_so_many_rows() -> None:
+    """Each group of 4 + 12 tokens fills a row: five rows by two, in an order that the seed decides."""
+    sizes = [[12], [6, 6], [4, 8], [3, 9], [12]]
+    steps = dealt(sizes, minibatch_size=2, minibatch_unit="rows")
+    assert [len(rows) for rows in steps] == [2, 2, 1]
+    assert sorted(row for rows in steps for row in rows) == sorted(sizes)
+    orders = {str(dealt(sizes, minibatch_size=2, minibatch_unit="rows", seed=seed)) for seed in range(4)}
+    assert len(orders) > 1
+
+
+@pytest.mark.parametrize(
+    ("settings", "message"),
+    [({"updates": 2, "minibatch_size": 4}, "follows from it"), ({"minibatch_unit": "rows"}, "is not given")],
+)
+def test_steps_that_are_counted_twice_are_refused(settings: dict[str, object], message: str) -> None:
+    with pytest.raises(ValidationError, match=message):
+        PackConfig.model_validate(settings)
+
+
+def test_the_tensors_are_listed_once() -> None:
+    """Names and types follow from the fields, and the trainer's are the same."""
+    assert {name: str(dtype) for name, dtype in PackedBatch.dtypes().items()} == {
+        **dict.fromkeys(("tokens", "position_ids", "segment_ids", "parent_ids", "minibatch"), "int32"),
+        **dict.fromkeys(("sampler_logprobs", "advantages", "weights"), "float32"),
+        "completion_mask": "uint8",
+    }
+    assert (*COLUMNS, "minibatch") == tuple(PackedBatch.dtypes())
+    batch, _ = pack_groups([Group([1, 2], [Branch([3, 4], [-0.1, -0.2], 1.0)])], PackConfig())
+    wide = replace(batch, tokens=batch.tokens.astype(np.int64))
+    with pytest.raises(IntegrityError, match="tokens int64"):
+        PackedBatch.from_bytes(wide.to_bytes(), "file")
