@@ -1,10 +1,9 @@
 """The stage that updates the weights on a packed batch."""
 
-import math
 from dataclasses import replace
 from typing import Literal, Self
 
-from pydantic import BaseModel, ConfigDict, Field, model_validator
+from pydantic import Field, model_validator
 
 from artifacts.errors import BadInputError
 from artifacts.identity import Identity
@@ -14,26 +13,15 @@ from artifacts.tensors import BATCH_FILE, PackedBatch
 from stages.context import StageContext
 from stages.training.job import LossConfig, OptimizerConfig
 from stages.training.launch import Schedule, Target, Weights, carry_over, train_and_publish
+from stages.training.rates import RateConfig, learning_rate_at, step_rate
 from stages.training.trainable import TrainableConfig
 
 REVISION = 1
 
 
-class FinetuneConfig(BaseModel):
-    """Loss, optimizer, learning-rate schedule and reference of the GRPO updates."""
+class FinetuneConfig(RateConfig):
+    """Loss, optimizer, learning rate and reference of the GRPO updates."""
 
-    model_config = ConfigDict(extra="forbid", frozen=True)
-
-    learning_rate: float = Field(default=1e-6, gt=0, description="Highest learning rate of the schedule.")
-    schedule: Literal["constant", "linear", "cosine"] = Field(
-        default="constant",
-        description="How the learning rate falls to `min_learning_rate` behind the last of `schedule_iterations`.",
-    )
-    min_learning_rate: float = Field(default=0.0, ge=0, description="Where a falling schedule ends.")
-    schedule_iterations: int = Field(default=1000, ge=1, description="Length of a falling schedule.")
-    warmup_iterations: int = Field(
-        default=0, ge=0, description="Iterations over which the learning rate rises linearly."
-    )
     epochs: int = Field(default=1, ge=1, description="Passes over the rollouts of an iteration.")
     carry_state: bool = Field(
         default=True, description="Carry fp32 weights and optimizer state on; false = fresh each time."
@@ -57,8 +45,6 @@ class FinetuneConfig(BaseModel):
     def _settings_agree(self) -> Self:
         if self.loss.kl_coef and self.reference == "none":
             raise ValueError("loss.kl_coef needs a reference: base, periodic or ema")
-        if self.min_learning_rate > self.learning_rate:
-            raise ValueError(f"min_learning_rate {self.min_learning_rate} is above learning_rate {self.learning_rate}")
         return self
 
 
@@ -118,7 +104,7 @@ def finetune(
     packed = PackedBatch.from_bytes((folder / BATCH_FILE).read_bytes(), batch.key)
     if packed.minibatches == 0:
         return _with_reference(carry_over(weights, target, ctx), weights, config, iteration)
-    rates = [learning_rate] * packed.minibatches * config.epochs
+    rates = [step_rate(config, iteration, packed.minibatches)] * packed.minibatches * config.epochs
     schedule = Schedule(
         rates, config.epochs, config.loss, config.optimizer, config.trainable, reference, config.reference_decay
     )
@@ -132,18 +118,3 @@ def _with_reference(trained: Weights, before: Weights, config: FinetuneConfig, i
         return trained
     renewed = config.reference == "periodic" and iteration % config.reference_iterations == 0
     return replace(trained, reference=trained.checkpoint if renewed else before.reference)
-
-
-def learning_rate_at(config: FinetuneConfig, iteration: int) -> float:
-    """Learning rate of one iteration, counted from 1.
-
-    With n = `schedule_iterations` and what lies between the two rates multiplied by s, `linear` has s = 1 - (i-1)/n,
-    `cosine` s = (1 + cos(pi (i-1)/n)) / 2. Behind n the rate is `min_learning_rate`, or, where that is 0, stays at its
-    last positive value. The warm-up multiplies all of it.
-    """
-    warmup = min(1.0, iteration / config.warmup_iterations) if config.warmup_iterations else 1.0
-    last = config.schedule_iterations - (0 if config.min_learning_rate else 1)
-    spent = min(iteration - 1, last) / config.schedule_iterations
-    decay = {"constant": 1.0, "linear": 1.0 - spent, "cosine": (1.0 + math.cos(math.pi * spent)) / 2}
-    falling = config.learning_rate - config.min_learning_rate
-    return falling * warmup * decay[config.schedule] + config.min_learning_rate * warmup

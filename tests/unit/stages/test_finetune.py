@@ -19,10 +19,11 @@ from artifacts.slot import Slot
 from artifacts.store import Store
 from artifacts.tensors import BATCH_FILE
 from stages.context import Profile, StageContext
-from stages.finetune import FinetuneConfig, finetune, learning_rate_at
+from stages.finetune import FinetuneConfig, finetune
 from stages.grpo.packing import PackConfig, pack_groups
 from stages.training.job import TrainHardware
 from stages.training.launch import Weights
+from stages.training.rates import learning_rate_at, step_rate
 from tests.unit.training.trees import save_model, tree_batch
 
 
@@ -47,6 +48,18 @@ from tests.unit.training.trees import save_model, tree_batch
 def test_schedules(settings: dict[str, object], iteration: int, expected: float) -> None:
     config = FinetuneConfig.model_validate({"learning_rate": 1.0, **settings})
     assert learning_rate_at(config, iteration) == pytest.approx(expected)
+
+
+@pytest.mark.parametrize(
+    ("steps", "expected"), [(1, 2.4e-6), (24, 2.4e-6), (25, 2.4e-6), (100, 6e-7), (50, 1.2e-6)]
+)
+def test_the_steps_of_an_iteration_share_its_rate(steps: int, expected: float) -> None:
+    """OpenPipe's dynamic rate: 6e-5 over the steps, over 25 at least; 100 and 400 rows by four are 25 and 100 steps."""
+    config = FinetuneConfig(learning_rate=6e-5, learning_rate_of="iteration")
+    assert step_rate(config, 3, steps) == pytest.approx(expected)
+    assert step_rate(FinetuneConfig(learning_rate=6e-5), 3, steps) == 6e-5
+    half = FinetuneConfig(learning_rate=6e-5, learning_rate_of="iteration", warmup_iterations=6)
+    assert step_rate(half, 3, steps) == pytest.approx(expected / 2)
 
 
 @pytest.mark.parametrize(
@@ -120,6 +133,13 @@ def test_the_base_stays_the_reference_and_is_part_of_the_identity(run: Run) -> N
     assert run.steps_of(plain)[0]["kl"] is None
     with pytest.raises(BadInputError, match="no reference model"):
         run.step("lost", 1, Weights(run.model), **settings)
+
+
+def test_a_shared_rate_reaches_the_optimizer(run: Run) -> None:
+    """Two passes over a batch of one step; the rate 0.01 is shared by 4."""
+    settings = {"learning_rate_of": "iteration", "least_shares": 4, "epochs": 2}
+    trained = run.step("shared", 1, Weights(run.model), **settings)
+    assert [step["learning_rate"] for step in run.steps_of(trained)] == [0.0025, 0.0025]
 
 
 def test_a_periodic_reference_is_replaced_by_the_policy(run: Run) -> None:

@@ -1,0 +1,58 @@
+"""The learning rate of an iteration and of its optimizer steps."""
+
+import math
+from typing import Literal, Self
+
+from pydantic import BaseModel, ConfigDict, Field, model_validator
+
+
+class RateConfig(BaseModel):
+    """How the learning rate goes over the iterations, and how it is shared within one."""
+
+    model_config = ConfigDict(extra="forbid", frozen=True)
+
+    learning_rate: float = Field(default=1e-6, gt=0, description="Highest learning rate of the schedule.")
+    schedule: Literal["constant", "linear", "cosine"] = Field(
+        default="constant",
+        description="How the learning rate falls to `min_learning_rate` behind the last of `schedule_iterations`.",
+    )
+    min_learning_rate: float = Field(default=0.0, ge=0, description="Where a falling schedule ends.")
+    schedule_iterations: int = Field(default=1000, ge=1, description="Length of a falling schedule.")
+    warmup_iterations: int = Field(
+        default=0, ge=0, description="Iterations over which the learning rate rises linearly."
+    )
+    learning_rate_of: Literal["step", "iteration"] = Field(
+        default="step",
+        description="What has the rate: every optimizer step; or the iteration, whose steps share it: each has rate / "
+        "max(steps of a pass, `least_shares`), OpenPipe's dynamic rate (rl-experiments notebook 026, of 6e-5).",
+    )
+    least_shares: int = Field(
+        default=25, ge=1, description="Under `iteration`, the least number that the rate is divided by."
+    )
+
+    @model_validator(mode="after")
+    def _rates_agree(self) -> Self:
+        if self.min_learning_rate > self.learning_rate:
+            raise ValueError(f"min_learning_rate {self.min_learning_rate} is above learning_rate {self.learning_rate}")
+        return self
+
+
+def learning_rate_at(config: RateConfig, iteration: int) -> float:
+    """Learning rate of one iteration, counted from 1.
+
+    With n = `schedule_iterations` and what lies between the two rates multiplied by s, `linear` has s = 1 - (i-1)/n,
+    `cosine` s = (1 + cos(pi (i-1)/n)) / 2. Behind n the rate is `min_learning_rate`, or, where that is 0, stays at its
+    last positive value. The warm-up multiplies all of it.
+    """
+    warmup = min(1.0, iteration / config.warmup_iterations) if config.warmup_iterations else 1.0
+    last = config.schedule_iterations - (0 if config.min_learning_rate else 1)
+    spent = min(iteration - 1, last) / config.schedule_iterations
+    decay = {"constant": 1.0, "linear": 1.0 - spent, "cosine": (1.0 + math.cos(math.pi * spent)) / 2}
+    falling = config.learning_rate - config.min_learning_rate
+    return falling * warmup * decay[config.schedule] + config.min_learning_rate * warmup
+
+
+def step_rate(config: RateConfig, iteration: int, steps: int) -> float:
+    """Learning rate of each optimizer step of an iteration, of which one pass over the rollouts has so many."""
+    rate = learning_rate_at(config, iteration)
+    return rate / max(steps, config.least_shares) if config.learning_rate_of == "iteration" else rate
