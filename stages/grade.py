@@ -2,7 +2,8 @@
 
 import json
 from collections import defaultdict
-from collections.abc import Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
+from pathlib import Path
 from typing import Any, Literal
 
 import numpy as np
@@ -17,6 +18,9 @@ from artifacts.slot import Slot
 from stages.context import StageContext
 from stages.grpo.advantages import AdvantageConfig, batch_advantages
 from stages.grpo.rewards import Judged, RewardConfig, reward_terms
+from stages.grpo.surprise import surprise, tokens_until
+from stages.models.chat import ChatTokenizer
+from stages.puzzles.grading import answers_end
 from stages.puzzles.tables import count_deductions, deduction_columns, graded_text, puzzles_by_id
 
 REVISION = 2
@@ -47,7 +51,9 @@ def grade(
     identity = Identity.of("grade", REVISION, config, rollouts=rollouts, puzzles=puzzles)
     if found := out.find(identity):
         return found
-    sampled = Artifact.open(ctx.store, rollouts).read_tables(ROLLOUTS).sort("group", "sample")
+    opened = Artifact.open(ctx.store, rollouts)
+    sampled = opened.read_tables(ROLLOUTS).sort("group", "sample")
+    decode = ChatTokenizer(_sampled_model(opened, ctx)).decode if config.reward.surprise_weight else None
     known = puzzles_by_id(Artifact.open(ctx.store, puzzles).read_table("train.parquet", PUZZLES))
     rows: list[dict[str, Any]] = []
     sums: defaultdict[str, float] = defaultdict(float)
@@ -60,6 +66,7 @@ def grade(
             exact=graded.exact,
             truncated=truncated,
             sound=deduced.sound if deduced else 0.0,
+            surprise=_surprise(row, graded.answers.keys(), config, decode) if decode else 0.0,
             text=row["text"],
             letters=graded.answers.keys(),
             tokens=len(row["completion_token_ids"]),
@@ -86,6 +93,18 @@ def grade(
     attempt = out.attempt(identity)
     attempt.write_table("grades.parquet", graded_rows, GRADES)
     return attempt.publish({**summary(graded_rows, sampled), **sums}, rollouts=rollouts, puzzles=puzzles)
+
+
+def _sampled_model(rollouts: Artifact, ctx: StageContext) -> Path:
+    """Folder of the model that the rollouts were sampled from: its tokenizer says which tokens make which text."""
+    return ctx.local_folder(Ref(**rollouts.manifest.inputs["weights"]))
+
+
+def _surprise(
+    row: Mapping[str, Any], letters: Collection[str], config: GradeConfig, decode: Callable[[list[int]], str]
+) -> float:
+    until = answers_end(row["text"], letters, config.grader)
+    return surprise(row["sampler_logprobs"], tokens_until(decode, row["completion_token_ids"], until))
 
 
 def _with_advantages(rows: Sequence[dict[str, Any]], config: GradeConfig) -> pl.DataFrame:

@@ -7,6 +7,7 @@ from typing import Literal, Self
 from pydantic import BaseModel, ConfigDict, Field, model_validator
 
 from stages.grpo.reward_terms import LengthCosineConfig, length_cosine, repetition, soft_overlong, well_formed
+from stages.grpo.script import Script, share_in_script
 
 
 class RewardConfig(BaseModel):
@@ -33,6 +34,17 @@ class RewardConfig(BaseModel):
         default=0.0, ge=0, description="Times the share of n-grams that stood before, subtracted."
     )
     repetition_words: int = Field(default=3, ge=1, description="Words of an n-gram.")
+    language_weight: float = Field(
+        default=0.0, ge=0, description="Times the share of words in `language_script` (DeepSeek-R1, by script)."
+    )
+    language_script: Script = Field(default="latin", description="The script that a completion is to keep to.")
+    surprise_weight: float = Field(
+        default=0.0,
+        ge=0,
+        le=1,
+        description="Share b of the accuracy term that is worth the completion's surprise s instead, a (1 - b) + a b s "
+        "(OpenPipe tried 0.1 to 0.3): s is the mean of its negative log-probabilities up to the last answer.",
+    )
     truncated: Literal["graded", "zero", "penalty", "masked", "soft_overlong"] = Field(
         default="penalty",
         description="A completion cut at the token limit is graded like any other, worth 0, graded less the penalty, "
@@ -45,9 +57,11 @@ class RewardConfig(BaseModel):
     overlong_buffer_tokens: int | None = Field(default=None, ge=1, description="The buffer of `soft_overlong`.")
 
     @model_validator(mode="after")
-    def _buffer_is_used(self) -> Self:
+    def _settings_agree(self) -> Self:
         if (self.truncated == "soft_overlong") != (self.overlong_buffer_tokens is not None):
             raise ValueError("overlong_buffer_tokens is given if, and only if, truncated is 'soft_overlong'")
+        if self.surprise_weight and not self.accuracy_weight:
+            raise ValueError("surprise_weight is a share of the accuracy term, but accuracy_weight is 0")
         return self
 
 
@@ -60,6 +74,7 @@ class Judged:
         exact: Whether all are.
         truncated: Whether the completion was cut at the token limit.
         sound: Fraction of its statements, restated clues aside, that the clues entail.
+        surprise: Mean negative log-probability of its tokens up to the last answer, nats.
         text: The completion.
         letters: Letters that the puzzle asks for.
         tokens: Length of the completion.
@@ -70,6 +85,7 @@ class Judged:
     exact: bool
     truncated: bool
     sound: float
+    surprise: float
     text: str
     letters: Collection[str]
     tokens: int
@@ -84,6 +100,8 @@ def reward_terms(judged: Judged, config: RewardConfig) -> dict[str, float]:
     terms: dict[str, float] = {}
     if config.accuracy_weight:
         terms["accuracy"] = config.accuracy_weight * judged.accuracy**config.accuracy_power
+    if config.surprise_weight:
+        terms["surprise"] = config.surprise_weight * terms["accuracy"] * (judged.surprise - 1.0)
     if config.exact_weight:
         terms["exact"] = config.exact_weight * judged.exact
     if config.deductions_weight:
@@ -96,6 +114,8 @@ def reward_terms(judged: Judged, config: RewardConfig) -> dict[str, float]:
         )
     if config.repetition_weight:
         terms["repetition"] = -config.repetition_weight * repetition(judged.text, config.repetition_words)
+    if config.language_weight:
+        terms["language"] = config.language_weight * share_in_script(judged.text, config.language_script)
     match config.truncated:
         case "zero" if judged.truncated:
             return dict.fromkeys(terms, 0.0)

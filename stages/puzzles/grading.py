@@ -1,6 +1,7 @@
 """Reads lettered answers out of a completion and grades them; never raises, linear in the length of the text."""
 
 import re
+from collections.abc import Collection, Iterator
 from functools import lru_cache
 
 from stages.puzzles import environment
@@ -9,6 +10,7 @@ from stages.puzzles.puzzle import Graded, Grader, Parsed, Puzzle
 _MARKER = re.compile(r"(?<![A-Za-z0-9])([A-Z])[*_]{0,3}[.):][*_]{0,3}(?![^\s*_`\"'(\[])")
 _CLOCK = re.compile(r"(?<![0-9])([0-9]{1,2}):([0-9]{2})[ \t]{0,3}([ap])\.?[ \t]?m\b\.?")
 _MARKUP = str.maketrans(dict.fromkeys("*_`\"'“”‘’()[]{}<>\\$", " "))
+_NOTHING = None, 0
 _READ_CHARACTERS = 300
 """An answer is looked for in this many characters after its letter."""
 
@@ -31,15 +33,27 @@ def grade(text: str, puzzle: Puzzle, grader: Grader = "strict") -> Graded:
     else:
         said = _last_segments(text)
         answers = {
-            letter: _strict(said.get(letter), right, values[letter]) for letter, right in puzzle.solution.items()
+            letter: _strict(said.get(letter, _NOTHING)[0], right, values[letter])
+            for letter, right in puzzle.solution.items()
         }
     right_count = sum(parsed.correct for parsed in answers.values())
     return Graded(right_count / max(1, len(answers)), right_count == len(answers), answers)
 
 
+def answers_end(text: str, letters: Collection[str], grader: Grader) -> int:
+    """Where the last of the lettered answers that `grade` reads ends: characters before it and with it, 0 if none."""
+    if grader == "strict":
+        return max((end for letter, (_, end) in _last_segments(text).items() if letter in letters), default=0)
+    return max((found.end() for letter in letters for found in _published_matches(text, letter)), default=0)
+
+
+def _published_matches(text: str, letter: str) -> Iterator[re.Match[str]]:
+    return re.finditer(rf"{letter}\. ([A-Za-z \.:-]+)", text)
+
+
 def _published(text: str, letter: str, right: str, values: tuple[str, ...]) -> Parsed:
     last = None
-    for found in re.finditer(rf"{letter}\. ([A-Za-z \.:-]+)", text):
+    for found in _published_matches(text, letter):
         last = found
     if last is None:
         return Parsed(None, None, False, "missing")
@@ -48,10 +62,10 @@ def _published(text: str, letter: str, right: str, values: tuple[str, ...]) -> P
     return Parsed(said, value, said.lower() == right.lower(), "" if value is not None else "outside")
 
 
-def _last_segments(text: str) -> dict[str, str]:
-    """The words after the last mark of each letter, up to the next mark or the end of the line."""
+def _last_segments(text: str) -> dict[str, tuple[str, int]]:
+    """The words after the last mark of each letter, up to the next mark or the end of the line, and where they end."""
     marks = list(_MARKER.finditer(text))
-    found: dict[str, str] = {}
+    found: dict[str, tuple[str, int]] = {}
     for i in range(len(marks) - 1, -1, -1):
         letter = marks[i].group(1)
         if letter in found:
@@ -61,7 +75,7 @@ def _last_segments(text: str) -> dict[str, str]:
         lines = text[start:end].splitlines()
         segment = lines[0].strip() if lines else ""
         if segment.strip("*_`. "):
-            found[letter] = segment
+            found[letter] = segment, start + len(lines[0].rstrip())
     return found
 
 

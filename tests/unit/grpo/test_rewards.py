@@ -7,12 +7,14 @@ from pydantic import ValidationError
 
 from stages.grpo.reward_terms import LengthCosineConfig, length_cosine, repetition, well_formed
 from stages.grpo.rewards import Judged, RewardConfig, reward_terms
+from stages.grpo.script import share_in_script
+from stages.grpo.surprise import surprise, tokens_until
 from stages.puzzles.puzzle import DeductionCounts
 
 
 def reward(config: RewardConfig, **changes: Any) -> float:
     judged = {
-        "accuracy": 0.75, "exact": False, "truncated": False, "sound": 0.0, "text": "", "letters": "AB",
+        "accuracy": 0.75, "exact": False, "truncated": False, "sound": 0.0, "surprise": 0.0, "text": "", "letters": "AB",
         "tokens": 10, "limit_tokens": 20480, **changes,
     }  # fmt: skip
     return sum(reward_terms(Judged(**judged), config).values())
@@ -117,5 +119,56 @@ def test_length_cosine_goes_on_unless_clamped_and_counts_what_it_is_told() -> No
 
 def test_terms_are_named() -> None:
     config = RewardConfig(format_weight=1.0, length_cosine=LengthCosineConfig(weight=2.0), truncated="graded")
-    terms = reward_terms(Judged(0.5, True, False, 0.0, "A. x\nB. y", "AB", 0, 8), config)
+    terms = reward_terms(Judged(0.5, True, False, 0.0, 0.0, "A. x\nB. y", "AB", 0, 8), config)
     assert terms == {"accuracy": 0.5, "format": 1.0, "length_cosine": 2.0}
+
+
+@pytest.mark.parametrize(("weight", "expected"), [(0.1, 0.49), (0.2, 0.48), (0.3, 0.47), (1.0, 0.4)])
+def test_surprise_takes_the_place_of_a_share_of_the_accuracy(weight: float, expected: float) -> None:
+    """Accuracy 0.5, surprise 0.8: (1 - b) 0.5 + b 0.5 0.8."""
+    config = RewardConfig(surprise_weight=weight)
+    assert reward(config, accuracy=0.5, surprise=0.8) == pytest.approx(expected)
+    assert reward(config, accuracy=0.0, surprise=0.8) == 0.0
+    squared = RewardConfig(surprise_weight=weight, accuracy_power=2.0, accuracy_weight=4.0)
+    assert reward(squared, accuracy=0.5, surprise=0.8) == pytest.approx(2 * expected)
+    assert reward(RewardConfig(surprise_weight=weight, truncated="zero"), surprise=9.0, truncated=True) == 0.0
+
+
+def test_surprise_without_accuracy_is_refused() -> None:
+    with pytest.raises(ValidationError, match="a share of the accuracy term"):
+        RewardConfig(surprise_weight=0.1, accuracy_weight=0.0, exact_weight=1.0)
+
+
+def test_surprise_is_the_mean_of_the_first_tokens() -> None:
+    assert surprise([-0.5, -1.5, -4.0], 2) == 1.0
+    assert surprise([-0.5, -1.5, -4.0], 3) == 2.0
+    assert surprise([-0.5], 0) == surprise([], 0) == 0.0
+
+
+@pytest.mark.parametrize(("characters", "tokens"), [(0, 0), (1, 1), (2, 1), (3, 3), (6, 4), (7, 4)])
+def test_tokens_until_a_character(characters: int, tokens: int) -> None:
+    """Tokens of 2, 0, 1 and 3 characters, the second a special one."""
+    pieces = ["ab", "", "c", "def"]
+    assert tokens_until(lambda ids: "".join(pieces[i] for i in ids), [0, 1, 2, 3], characters) == tokens
+
+
+@pytest.mark.parametrize(
+    ("text", "script", "expected"),
+    [
+        ("The rope, 3 times: 11:30 PM", "latin", 1.0),
+        ("\u6211\u4eec need \u63a8\u7406", "latin", 0.2),  # four Han characters, one Latin word
+        ("\u6211\u4eec need \u63a8\u7406", "han", 0.8),
+        ("\u041f\u0440\u0438\u0432\u0435\u0442 to you too", "latin", 0.75),
+        ("\u041f\u0440\u0438\u0432\u0435\u0442 to you too", "cyrillic", 0.25),
+        ("\u0440ope", "latin", 0.0),  # a Cyrillic letter in disguise
+        ("na\u00efve caf\u00e9", "latin", 1.0),  # accents are no letters
+        ("\u0939\u093f\u0928\u094d\u0926\u0940 is one word", "devanagari", 0.25),
+        ("12 + 3 = 15", "latin", 0.0),
+        ("", "latin", 0.0),
+        ("plain", "han", 0.0),
+    ],
+)
+def test_share_of_words_in_a_script(text: str, script: Any, expected: float) -> None:
+    assert share_in_script(text, script) == pytest.approx(expected)
+    config = RewardConfig(language_weight=0.5, language_script=script)
+    assert reward(config, text=text) == pytest.approx(0.75 + 0.5 * expected)

@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 
 from stages.puzzles import environment
 from stages.puzzles.answers import write_answer
-from stages.puzzles.grading import grade
+from stages.puzzles.grading import answers_end, grade
 from stages.puzzles.published import read_puzzles
 from tests.unit.puzzles.cases import FIVE_LETTERS, VAL
 
@@ -110,3 +110,18 @@ def test_grades_of_perfect_answers_on_published_puzzles() -> None:
     assert sum(published) / 64 == pytest.approx(0.9259, abs=1e-3)
     values = [environment.get("temporal_clue").answer_values(p) for p in puzzles]
     assert all(p.solution[letter] in v[letter] for p, v in zip(puzzles, values, strict=True) for letter in p.solution)
+
+
+@pytest.mark.parametrize(
+    ("text", "published", "strict"),
+    [
+        ("Well. A. Miss Peach\nB. Rope\nqx zz", 27, 27),
+        ("A. Miss Peach\nD. 11:30 PM\nZ. not asked", 13, 25),  # the published rule cannot read times
+        ("A. Miss Peach (sure) zq", 14, 23),  # it stops at the parenthesis, a person at the end of the line
+        ("no answer", 0, 0),
+        ("", 0, 0),
+    ],
+)
+def test_where_the_last_answer_ends(text: str, published: int, strict: int) -> None:
+    assert answers_end(text, "ABCDE", "published") == published
+    assert answers_end(text, "ABCDE", "strict") == strict

@@ -10,7 +10,7 @@ import pytest
 
 from artifacts.identity import Identity
 from artifacts.reading import Artifact
-from artifacts.refs import Batch, Grades, Puzzles, Ref, Rollouts
+from artifacts.refs import Batch, Checkpoint, Grades, Puzzles, Ref, Rollouts
 from artifacts.schemas import GRADES, PUZZLES, ROLLOUTS, as_table
 from artifacts.slot import Slot
 from artifacts.store import Store
@@ -18,6 +18,7 @@ from artifacts.tensors import BATCH_FILE, PackedBatch
 from stages.context import Profile, StageContext
 from stages.grade import GradeConfig, grade
 from stages.grpo.packing import PackConfig
+from stages.models.tokenizer import CHAT_TEMPLATE, END_OF_TURN, build_tokenizer
 from stages.pack import pack
 from stages.puzzles.tables import to_table
 from tests.unit.puzzles.cases import FIVE_LETTERS
@@ -109,3 +110,35 @@ def test_the_terms_are_in_the_facts(stages: Stages) -> None:
     # Right with 1 of 4: 0.75 + 0.25 cos(pi / 4) = 0.926777; wrong: -(1 - cos(pi p)) / 4 for p = .5 .75 1 and .25 .5.
     assert named["length_cosine"] == pytest.approx((0.926777 - 0.25 - 0.426777 - 0.5 - 0.073223 - 0.25) / 6, abs=1e-6)
     assert sum(named.values()) == pytest.approx(facts["reward/mean"]) == pytest.approx(grades["reward"].mean())
+
+
+def test_surprise_ends_with_the_last_answer(tmp_path: Path) -> None:
+    """Two of five answers in tokens of log-probability -2, then noise at -9 that must not pay: s = 2, so that the
+    term is b (s - 1) a = 0.1 x 1 x 0.4; the other completion answers nothing, and nothing is what it gets."""
+    stages = Stages(tmp_path)
+    answers, noise = "\n".join(LINES[:2]), "\nqx zv jk"
+    tokenizer = build_tokenizer([answers, noise, noise + "."], 4096)
+    attempt = Slot(stages.store, "model", Checkpoint).attempt(Identity.of("fetch", 1, {}))
+    settings = {"chat_template": CHAT_TEMPLATE, "eos_token": END_OF_TURN}
+    attempt.write_bytes("tokenizer.json", tokenizer.to_str().encode())
+    attempt.write_json("tokenizer_config.json", settings)
+    model: Ref[Checkpoint] = attempt.publish()
+    counted = tokenizer.encode(answers).ids
+    rows: list[dict[str, Any]] = []
+    for sample, ids in enumerate(([*counted, *tokenizer.encode(noise).ids], tokenizer.encode(noise).ids)):
+        quiet = len(counted) if sample == 0 else 0
+        rows.append(
+            {
+                "puzzle_id": FIVE_LETTERS.puzzle_id, "group": 0, "sample": sample, "prompt_token_ids": [1, 2],
+                "completion_token_ids": [*ids, tokenizer.token_to_id(END_OF_TURN)],
+                "sampler_logprobs": [-2.0] * quiet + [-9.0] * (len(ids) - quiet + 1),
+                "text": tokenizer.decode(ids), "finish_reason": "stop", "sampling": json.dumps({"max_tokens": 99}),
+                "weights_digest": "w", "engine": "e", "group_s": 1.0,
+            }
+        )  # fmt: skip
+    sampled = Slot(stages.store, "surprising", Rollouts).attempt(Identity.of("sample", 1, {}))
+    sampled.write_shard("rollouts", as_table(rows, ROLLOUTS), ROLLOUTS)
+    stages.rollouts = sampled.publish(weights=model)
+    grades, facts, _, _ = stages.run({"reward": {"surprise_weight": 0.1}, "advantage": PLAIN}, {})
+    assert grades["reward"].to_list() == pytest.approx([0.44, 0.0])
+    assert facts["reward/surprise/mean"] == pytest.approx(0.02)

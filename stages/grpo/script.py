@@ -1,0 +1,36 @@
+"""In which script a text is written: what DeepSeek-R1 calls language consistency, measured without a dictionary."""
+
+import re
+import unicodedata
+from functools import lru_cache
+from typing import Literal
+
+Script = Literal["latin", "greek", "cyrillic", "hebrew", "arabic", "devanagari", "hangul", "han"]
+
+_NAMES: dict[str, Script] = {
+    "LATIN": "latin", "GREEK": "greek", "CYRILLIC": "cyrillic", "HEBREW": "hebrew", "ARABIC": "arabic",
+    "DEVANAGARI": "devanagari", "HANGUL": "hangul", "CJK": "han",
+}  # fmt: skip
+_HAN = "\u3400-\u4dbf\u4e00-\u9fff\uf900-\ufaff\U00020000-\U0003ffff"
+_WORD = re.compile(rf"[{_HAN}]|[^\W\d_{_HAN}]+")
+
+
+def share_in_script(text: str, script: Script) -> float:
+    """Share of the words that are written in a script, 0 where there are no words.
+
+    DeepSeek-R1 (arXiv 2501.12948, section 2.3.2) adds the proportion of words in the target language to the reward. A
+    script tells languages apart only where they are written differently: English and Chinese, not English and French.
+    A word is a run of letters, and is in the script if all its letters are; a Han character is a word of its own, since
+    Chinese has no spaces. Digits, punctuation and accents do not count.
+    """
+    if text.isascii():
+        return float(script == "latin" and _WORD.search(text) is not None)
+    letters = unicodedata.normalize("NFKD", text)
+    bare = "".join(letter for letter in letters if not unicodedata.category(letter).startswith("M"))
+    words = _WORD.findall(bare)
+    return sum(all(_script_of(letter) == script for letter in word) for word in words) / len(words) if words else 0.0
+
+
+@lru_cache(maxsize=1 << 14)
+def _script_of(letter: str) -> Script | None:
+    return _NAMES.get(unicodedata.name(letter, "").split(" ")[0])
