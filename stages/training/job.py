@@ -20,7 +20,8 @@ class LossConfig(BaseModel):
     `sequence_mean` by the tokens of each completion and then by the completions, `constant` by
     completions times `constant_tokens`; `inverse_length` weighs a token by the inverse length of its completion,
     rescaled to a mean of 1 over the batch, and divides by the tokens. GSPO's own aggregation is `sequence_mean`.
-    The entropy bonus is always a mean over tokens; the KL term is aggregated like the loss, but never corrected.
+    The entropy bonus is always a mean over tokens; the KL term is aggregated like the loss, but never corrected. In the
+    reward the divergence is a constant, and no term of the loss: `stages/grpo/kl_reward.py` says what it becomes.
     """
 
     model_config = ConfigDict(extra="forbid", frozen=True)
@@ -42,10 +43,16 @@ class LossConfig(BaseModel):
     )
     temperature: float = Field(default=1.0, gt=0.0, description="logits are divided by it, as the sampler did")
     entropy_coef: float = Field(default=0.0, ge=0.0, description="weight of the mean token entropy that is rewarded")
-    kl_coef: float = Field(default=0.0, ge=0.0, description="weight of the divergence from the reference in the loss")
+    kl_coef: float = Field(default=0.0, ge=0.0, description="weight of the divergence from the reference")
     kl_estimator: Literal["k1", "k2", "k3", "unbiased_k3"] = Field(
         default="k3",
         description="with d = new - reference: d, d^2 / 2, exp(-d) + d - 1, or the last times exp(new - old)",
+    )
+    kl_place: Literal["loss", "token_reward", "sequence_reward"] = Field(
+        default="loss",
+        description="the divergence is a term of the loss, or part of the reward: kl_coef times what it is under the "
+        "old log-probabilities comes off the advantages, of this token and those behind it, or of the whole "
+        "completion less the mean of its group's",
     )
     importance_correction: Literal["none", "token_truncate", "token_mask", "sequence_truncate", "sequence_mask"] = (
         Field(
@@ -67,6 +74,10 @@ class LossConfig(BaseModel):
             raise ValueError(f"importance_floor {self.importance_floor} is above importance_cap {self.importance_cap}")
         if self.dual_clip is not None and self.kind not in ("ppo_clip", "gspo"):
             raise ValueError(f"dual_clip bounds the losses ppo_clip and gspo, not {self.kind}")
+        if self.kl_place != "loss" and self.kl_estimator == "unbiased_k3":
+            raise ValueError("unbiased_k3 corrects a divergence in the loss; in the reward it is k1, k2 or k3")
+        if self.kl_place != "loss" and self.kind == "cross_entropy":
+            raise ValueError("cross_entropy reads no advantages, so kl_place must be 'loss'")
         return self
 
 

@@ -109,6 +109,24 @@ class PackedBatch:
         where = torch.nonzero(chosen.view(-1)).view(-1)
         return where, self._columns["segment_ids"].view(-1)[where].long()
 
+    def values(self, name: str, addresses: Tensor) -> Tensor:
+        """A column's values at some addresses: [C]."""
+        return self._columns[name].view(-1)[addresses]
+
+    def groups(self, addresses: Tensor) -> Tensor:
+        """For tokens of completions a number that all completions of the same prompt share: [C] int64.
+
+        It is the prompt's tokens that tell: a group that is cut over rows repeats its prompt as another segment.
+        """
+        segments, parents = self._columns["segment_ids"].view(-1), self._columns["parent_ids"].view(-1)
+        prompt = self.real.view(-1) & (segments == parents)
+        names, lengths = segments[prompt].unique_consecutive(return_counts=True)
+        texts = [text.numpy().tobytes() for text in self._columns["tokens"].view(-1)[prompt].split(lengths.tolist())]
+        numbers = {text: number for number, text in enumerate(dict.fromkeys(texts))}
+        order = torch.argsort(names)
+        numbered = torch.tensor([numbers[text] for text in texts])[order]
+        return numbered[torch.searchsorted(names[order], parents[addresses])]
+
     @cached_property
     def mean_length(self) -> float:
         """Tokens in the loss over completions that have any, of the whole batch; 0 where there are none."""

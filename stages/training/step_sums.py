@@ -78,7 +78,15 @@ class StepSums:
         self._tops = dict(zip(_TOPS, tops.tolist(), strict=True))
 
     def metrics(
-        self, loss: LossConfig, at: tuple[int, int], norm: float, rate: float, seconds: float, *, with_kl: bool
+        self,
+        loss: LossConfig,
+        at: tuple[int, int],
+        norm: float,
+        rate: float,
+        seconds: float,
+        *,
+        with_kl: bool,
+        kl_penalty: float | None = None,
     ) -> StepMetrics:
         """The step's metrics.
 
@@ -89,17 +97,20 @@ class StepSums:
             rate: learning rate.
             seconds: wall time.
             with_kl: whether there is a reference.
+            kl_penalty: what completions lost in reward for the divergence from it, where it is there.
         """
         sums, each, compared = self._sums, max(1.0, self._sums["loss_tokens"]), self._sums["gap_tokens"]
         entropy = sums["entropy"] / each
+        kl_coef = loss.kl_coef if loss.kl_place == "loss" else 0.0
         squares = compared * sums["sampler_ratio_squared"]
         return StepMetrics(
             step=at[0],
             of=at[1],
-            loss=sums["policy_loss"] + loss.kl_coef * sums["kl"] - loss.entropy_coef * entropy,
+            loss=sums["policy_loss"] + kl_coef * sums["kl"] - loss.entropy_coef * entropy,
             policy_loss=sums["policy_loss"],
             entropy=entropy,
             kl=sums["kl"] if with_kl else None,
+            kl_penalty=kl_penalty,
             grad_norm=norm,
             learning_rate=rate,
             ratio_mean=sums["ratio"] / each,

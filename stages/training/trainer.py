@@ -15,6 +15,7 @@ from stages.grpo.divergence import divergence
 from stages.grpo.loss import TokenLoss, token_loss
 from stages.grpo.ratios import correction_factors
 from stages.training.job import TrainJob
+from stages.training.kl_reward import KLReward
 from stages.training.metrics import StepMetrics
 from stages.training.model import Policy
 from stages.training.packed import FlatRows, PackedBatch, micro_batches
@@ -40,6 +41,8 @@ class Trainer:
         """Log-probabilities under the starting weights by address, NaN where not (yet) computed by this process."""
         self._reference: Tensor | None = None
         """The same under the reference, where there is one."""
+        self._kl_reward: KLReward | None = None
+        """What the divergence takes off the advantages, where it is in the reward."""
 
     def _share(self, rows: list[int]) -> list[list[int]]:
         plan = micro_batches(rows, self._batch.row_tokens, self._world, self._job.hardware.micro_batch_tokens)
@@ -62,14 +65,18 @@ class Trainer:
     def recompute_old_logprobs(self) -> None:
         """Fills in log-probabilities under the starting weights for every mini-batch but the first.
 
-        The first is trained before anything has moved, so its own forward pass yields them.
+        The first is trained before anything has moved, so its own forward pass yields them; a divergence in the reward
+        asks for them before.
         """
-        self._logprobs(self._weights.policy, self._batch.steps[1:], self._old)
+        first = 0 if self._job.loss.kl_place != "loss" else 1
+        self._logprobs(self._weights.policy, self._batch.steps[first:], self._old)
 
     def compute_reference_logprobs(self, reference: Policy) -> None:
         """Fills in the log-probabilities of the model that the KL term measures from; it is not needed afterwards."""
         self._reference = torch.full_like(self._old, torch.nan)
         self._logprobs(reference, self._batch.steps, self._reference)
+        if self._job.loss.kl_place != "loss":
+            self._kl_reward = KLReward(self._job.loss, self._batch, self._old, self._reference)
 
     def steps(self) -> "list[tuple[int, list[int]]]":
         """The optimizer steps in order: number from 0, rows."""
@@ -106,7 +113,7 @@ class Trainer:
             if self._reference is not None:
                 reference = self._reference[flat.addresses].to(device)
                 kl = (divergence(job.loss.kl_estimator, logprobs, reference, old) * token_weights * share).sum()
-            if kl is not None and job.loss.kl_coef:
+            if kl is not None and job.loss.kl_coef and job.loss.kl_place == "loss":
                 loss = loss + job.loss.kl_coef * kl
             if job.loss.entropy_coef:
                 loss = loss - job.loss.entropy_coef * (entropies * entropy_share).sum()
@@ -119,16 +126,26 @@ class Trainer:
         rate = job.learning_rates[number]
         norm = self._weights.step(job.optimizer, rate)
         seconds = time.perf_counter() - started
-        return sums.metrics(job.loss, (number + 1, of), norm, rate, seconds, with_kl=self._reference is not None)
+        return sums.metrics(
+            job.loss,
+            (number + 1, of),
+            norm,
+            rate,
+            seconds,
+            with_kl=self._reference is not None,
+            kl_penalty=None if self._kl_reward is None else self._kl_reward.penalty(addresses, sequences),
+        )
 
     def _token_loss(self, flat: FlatRows, logprobs: Tensor, old: Tensor) -> TokenLoss:
         config, device = self._job.loss, self._weights.device
-        sequences = flat.sequences.to(device)
+        sequences, advantages = flat.sequences.to(device), flat.advantages
+        if self._kl_reward is not None:
+            advantages = advantages - self._kl_reward.advantages[flat.addresses]
         return token_loss(
             config.kind,
             logprobs,
             old,
-            flat.advantages.to(device),
+            advantages.to(device),
             flat.weights.to(device),
             clip_low=config.clip_low,
             clip_high=config.clip_high,
