@@ -46,8 +46,11 @@ class PackedBatch:
     @classmethod
     def dtypes(cls) -> dict[str, np.dtype[np.generic]]:
         """Names and element types of the tensors, as the fields state them; whoever lists them asks here."""
-        hints = get_type_hints(cls)
-        return {field.name: np.dtype(get_args(get_args(hints[field.name])[1])[0]) for field in fields(cls)}
+        hints = get_type_hints(cls)  # of a field: ndarray[shape, dtype[scalar]]
+        scalars: dict[str, type[np.generic]] = {
+            field.name: get_args(get_args(hints[field.name])[1])[0] for field in fields(cls)
+        }
+        return {name: np.dtype(scalar) for name, scalar in scalars.items()}
 
     @property
     def minibatches(self) -> int:

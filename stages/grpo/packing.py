@@ -237,6 +237,5 @@ def _lay_out(rows: Sequence[Sequence[Group]], minibatch: Sequence[int]) -> Packe
             tensor[index, : len(values)] = values
         return tensor
 
-    dtypes = PackedBatch.dtypes()
-    steps = np.asarray(minibatch, dtype=dtypes.pop("minibatch"))
-    return PackedBatch(**{name: padded(name, dtype) for name, dtype in dtypes.items()}, minibatch=steps)
+    tensors = {name: padded(name, dtype) for name, dtype in PackedBatch.dtypes().items() if name != "minibatch"}
+    return PackedBatch(**tensors, minibatch=np.asarray(minibatch, dtype=np.int32))

@@ -10,13 +10,15 @@ class StepMetrics(BaseModel):
 
     step: int = Field(description="1-based")
     of: int = Field(description="optimizer steps of the job")
-    loss: float = Field(description="what was minimised: policy_loss + kl_coef x kl (no kl in the reward) - entropy_coef x entropy")
+    loss: float = Field(
+        description="what was minimised: policy_loss + kl_coef x kl (no kl in the reward) - entropy_coef x entropy"
+    )
     policy_loss: float = Field(description="the aggregated token loss")
     entropy: float = Field(description="mean entropy of the predicting distribution, nats a token")
     kl: float | None = Field(description="estimated divergence from the reference, averaged like the loss")
     kl_penalty: float | None = Field(
-        description="what a completion lost for it in reward: mean of kl_coef x the sum of its tokens' divergences under "
-        "the old log-probabilities; null where kl_place is `loss`"
+        description="what a completion lost for it in reward, on average: kl_coef x the sum of its tokens' divergences "
+        "under the old log-probabilities; null where kl_place is `loss`"
     )
     grad_norm: float = Field(description="norm of the whole gradient before clipping")
     learning_rate: float

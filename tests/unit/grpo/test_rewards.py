@@ -14,8 +14,8 @@ from stages.puzzles.puzzle import DeductionCounts
 
 def reward(config: RewardConfig, **changes: Any) -> float:
     judged = {
-        "accuracy": 0.75, "exact": False, "truncated": False, "sound": 0.0, "surprise": 0.0, "text": "", "letters": "AB",
-        "tokens": 10, "limit_tokens": 20480, **changes,
+        "accuracy": 0.75, "exact": False, "truncated": False, "sound": 0.0, "surprise": 0.0, "text": "",
+        "letters": "AB", "tokens": 10, "limit_tokens": 20480, **changes,
     }  # fmt: skip
     return sum(reward_terms(Judged(**judged), config).values())
 

@@ -50,9 +50,7 @@ def test_schedules(settings: dict[str, object], iteration: int, expected: float)
     assert learning_rate_at(config, iteration) == pytest.approx(expected)
 
 
-@pytest.mark.parametrize(
-    ("steps", "expected"), [(1, 2.4e-6), (24, 2.4e-6), (25, 2.4e-6), (100, 6e-7), (50, 1.2e-6)]
-)
+@pytest.mark.parametrize(("steps", "expected"), [(1, 2.4e-6), (24, 2.4e-6), (25, 2.4e-6), (100, 6e-7), (50, 1.2e-6)])
 def test_the_steps_of_an_iteration_share_its_rate(steps: int, expected: float) -> None:
     """OpenPipe's dynamic rate: 6e-5 over the steps, over 25 at least; 100 and 400 rows by four are 25 and 100 steps."""
     config = FinetuneConfig(learning_rate=6e-5, learning_rate_of="iteration")

@@ -28,6 +28,7 @@ TWO = TrainHardware(compute_dtype="fp32", threads=1, processes=2, micro_batch_to
 def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
     folder = tmp_path_factory.mktemp("gang")
     save_model(folder / "model", "Qwen2", tie_word_embeddings=True)
+    save_model(folder / "other", "Llama", tie_word_embeddings=True)
     (folder / "model" / "tokenizer.json").write_text("{}")
     save_file(tree_batch(1, [2, 1, 3, 1, 2], steps=2), folder / "batch.safetensors")
     return folder
@@ -66,10 +67,16 @@ def test_warm_equals_cold_and_two_processes_equal_one(folder: Path, gang: Gang) 
     assert not filecmp.cmp(folder / "first" / weights, folder / "warm" / weights, shallow=False)
     assert (folder / "first" / "checkpoint" / "tokenizer.json").read_text() == "{}"
 
+    loss = LossConfig(kl_coef=0.1, kl_place="sequence_reward", old_logprobs="trainer")
+    in_reward = {"loss": loss, "reference_dir": folder / "other", "out_reference_dir": None}
     with Gang(TWO, folder / "two") as pair:
         double = pair.run(job(folder, "double", TWO))
         again = pair.run(job(folder, "again", TWO, state_dir=folder / "first" / "state"))
-    for one, two in ((first, double), (warm, again)):
+        shared = pair.run(job(folder, "shared", TWO, **in_reward))
+    alone = gang.run(job(folder, "alone", **in_reward))
+    for a, b in zip(alone.steps, shared.steps, strict=True):
+        assert a.kl_penalty == pytest.approx(b.kl_penalty, rel=1e-4)
+    for one, two in ((first, double), (warm, again), (alone, shared)):
         for a, b in zip(one.steps, two.steps, strict=True):
             assert a.loss == pytest.approx(b.loss, abs=1e-5)
             assert a.grad_norm == pytest.approx(b.grad_norm, rel=1e-4)
