@@ -71,8 +71,7 @@ class PackedBatch:
         tensors: Mapping[str, np.ndarray] = load(data)
         found, wanted = {name: tensor.dtype for name, tensor in tensors.items()}, cls.dtypes()
         if found != wanted:
-            told = (", ".join(f"{name} {types[name]}" for name in sorted(types)) for types in (found, wanted))
-            raise IntegrityError(where, *told, "pack the batch again")
+            raise IntegrityError(where, f"tensors {_told(found)}", _told(wanted), "pack the batch again")
         batch = cls(**tensors)
         batch.check(where)
         return batch
@@ -139,6 +138,10 @@ class PackedBatch:
                     f"row {row}: a completion at position {found}",
                     str(last_position[parent] + 1),
                 )
+
+
+def _told(dtypes: Mapping[str, np.dtype[np.generic]]) -> str:
+    return ", ".join(f"{dtype} {name}" for name, dtype in sorted(dtypes.items()))
 
 
 def _rows(broken: npt.NDArray[np.bool_], where: str, found: str, expected: str) -> None:

@@ -41,6 +41,11 @@ class PackConfig(BaseModel):
         description="Groups whose advantages are all 0: left out, or kept with no gradient of their own but counted in "
         "the loss's denominators, the entropy bonus and the KL term.",
     )
+    last_token_advantage: Literal["kept", "zero"] = Field(
+        default="kept",
+        description="`zero`: a completion's last token is in the loss without an advantage, so that GRPO does not "
+        "unlearn when to stop (OpenPipe).",
+    )
     seed: int = Field(default=0, ge=0, description="Seed of the shuffle that deals puzzles to optimizer steps.")
 
     @model_validator(mode="after")
@@ -117,7 +122,7 @@ def pack_groups(groups: Sequence[Group], config: PackConfig) -> tuple[PackedBatc
     if config.minibatch_size is not None and config.minibatch_unit == "rows":
         draw.shuffle(rows)  # as packed they go from the longest to the shortest groups
         minibatch = [row // config.minibatch_size for row in range(len(rows))]
-    batch = _lay_out(rows, minibatch)
+    batch = _lay_out(rows, minibatch, config.last_token_advantage)
     facts.rows, facts.row_tokens = batch.tokens.shape
     facts.minibatches = batch.minibatches
     facts.used_tokens = int((batch.segment_ids >= 0).sum())
@@ -202,8 +207,8 @@ class _Columns:
     advantages: list[float] = field(default_factory=list[float])
     weights: list[float] = field(default_factory=list[float])
 
-    def add(self, branch: Branch, start: int, segment: int, parent: int) -> None:
-        """Appends a segment; a prompt is its own parent and takes no part in the loss."""
+    def add(self, branch: Branch, start: int, segment: int, parent: int, last: float) -> None:
+        """Appends a segment, with its last token's advantage; a prompt is its own parent and not in the loss."""
         count, counted = len(branch.tokens), int(segment != parent)
         self.tokens += branch.tokens
         self.position_ids += range(start, start + count)
@@ -211,21 +216,24 @@ class _Columns:
         self.parent_ids += [parent] * count
         self.completion_mask += [counted] * count
         self.sampler_logprobs += branch.logprobs
-        self.advantages += [branch.advantage] * count
+        self.advantages += [*[branch.advantage] * (count - 1), last]
         self.weights += [float(counted)] * count
 
 
-def _lay_out(rows: Sequence[Sequence[Group]], minibatch: Sequence[int]) -> PackedBatch:
+def _lay_out(
+    rows: Sequence[Sequence[Group]], minibatch: Sequence[int], last_token_advantage: Literal["kept", "zero"]
+) -> PackedBatch:
     columns: list[_Columns] = []
     segments = 0
     for row in rows:
         laid = _Columns()
         for group in row:
             prompt = segments
-            laid.add(Branch(group.prompt, [0.0] * len(group.prompt), 0.0), 0, prompt, prompt)
+            laid.add(Branch(group.prompt, [0.0] * len(group.prompt), 0.0), 0, prompt, prompt, 0.0)
             for branch in group.branches:
                 segments += 1
-                laid.add(branch, len(group.prompt), segments, prompt)
+                last = branch.advantage if last_token_advantage == "kept" else 0.0
+                laid.add(branch, len(group.prompt), segments, prompt, last)
             segments += 1
         columns.append(laid)
     width = max((len(laid.tokens) for laid in columns), default=0)

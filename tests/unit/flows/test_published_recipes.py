@@ -152,7 +152,10 @@ def test_the_command_shows_what_differs(capsys: pytest.CaptureFixture[str]) -> N
     assert json.loads(capsys.readouterr().out) == {
         "a": "openpipe_14b",
         "b": "openpipe_on_policy",
-        "settings": [{"setting": "pack.updates", "a": 24, "b": 1}],
+        "settings": [
+            {"setting": "pack.minibatch_size", "a": 4, "b": None},
+            {"setting": "pack.minibatch_unit", "a": "rows", "b": "puzzles"},
+        ],
     }
     assert run_command(["recipes", "diff", "grpo", "dr_grpo"]) == 0
     row = next(line for line in capsys.readouterr().out.splitlines() if "finetune.loss.aggregation" in line)

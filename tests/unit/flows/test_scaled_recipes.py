@@ -45,5 +45,6 @@ def test_lengths_keep_their_proportions() -> None:
 
 
 def test_there_are_no_more_steps_than_puzzles() -> None:
-    small = load_recipe("openpipe_14b", scaled_settings(load_recipe("openpipe_14b")))
-    assert (small.sample.puzzles_per_iteration, small.pack.updates) == (16, 16)  # 32 and 24
+    full = load_recipe("dapo", ["pack.updates=24"])
+    small = load_recipe("dapo", ["pack.updates=24", *scaled_settings(full)])
+    assert (small.sample.puzzles_per_iteration, small.pack.updates) == (16, 16)  # 512 and 24

@@ -159,6 +159,17 @@ def test_steps_that_are_counted_twice_are_refused(settings: dict[str, object], m
         PackConfig.model_validate(settings)
 
 
+def test_the_last_token_may_go_without_its_advantage() -> None:
+    """Completions of 3 and 1 tokens with advantages 2 and -1 behind a prompt of 2; all four stay in the loss."""
+    given = [Group([1, 2], [Branch([3, 4, 5], [-0.1] * 3, 2.0), Branch([6], [-0.1], -1.0)])]
+    batch, _ = pack_groups(given, PackConfig(last_token_advantage="zero"))
+    batch.check("test")
+    assert batch.advantages.tolist() == [[0.0, 0.0, 2.0, 2.0, 0.0, 0.0]]
+    assert batch.completion_mask.tolist() == [[0, 0, 1, 1, 1, 1]]
+    kept, _ = pack_groups(given, PackConfig())
+    assert kept.advantages.tolist() == [[0.0, 0.0, 2.0, 2.0, 2.0, -1.0]]
+
+
 def test_the_tensors_are_listed_once() -> None:
     """Names and types follow from the fields, and the trainer's are the same."""
     assert {name: str(dtype) for name, dtype in PackedBatch.dtypes().items()} == {
@@ -169,5 +180,5 @@ def test_the_tensors_are_listed_once() -> None:
     assert (*COLUMNS, "minibatch") == tuple(PackedBatch.dtypes())
     batch, _ = pack_groups([Group([1, 2], [Branch([3, 4], [-0.1, -0.2], 1.0)])], PackConfig())
     wide = replace(batch, tokens=batch.tokens.astype(np.int64))
-    with pytest.raises(IntegrityError, match="tokens int64"):
+    with pytest.raises(IntegrityError, match="int64 tokens"):
         PackedBatch.from_bytes(wide.to_bytes(), "file")
