@@ -22,7 +22,8 @@ def kl_in_advantages(place: Place, divergences: Tensor, sequences: Tensor, group
     baseline (the return of OpenRLHF's group_norm and of REINFORCE++, arXiv 2501.03262; STILL-3).
     `sequence_reward`: the divergence of the whole completion less the mean of its group's completions (T1, arXiv
     2501.11651), which is what a reward less that sum has, where advantages are not divided by a deviation.
-    Either way advantages are first divided by the deviation of the rewards without it, as OpenRLHF does.
+    Either way advantages are first divided by the deviation of the rewards without it, as OpenRLHF does, and a group
+    whose rewards are uniform without it is in the batch only where `pack.uniform_groups` is `kept`.
 
     Args:
         place: Where the divergence goes; nothing is subtracted for `loss`.
