@@ -2,9 +2,9 @@
 
 `python trl_step.py PLAN RESULT`, both JSON files, in an environment of its own that knows nothing of Deerstalker.
 
-Settings: what is TRL's default stays (float32 weights under bf16 autocast, as the trainer of ours has them; fused AdamW,
-SDPA, 8 completions a pass, log-probabilities of completions only, no reference model, no vLLM), with the exceptions that
-make the work equal or TRL faster: no gradient checkpointing, every completion of full length, nothing saved or logged.
+Settings: what is TRL's default stays (float32 weights under bf16 autocast, as our trainer has them; fused AdamW, SDPA,
+8 completions a pass, log-probabilities of completions only, no reference model, no vLLM). Only what makes the work
+equal or TRL faster differs: no gradient checkpointing, completions of full length, nothing saved or logged.
 """
 
 import json
