@@ -36,6 +36,11 @@ UTILISATION_BAR, PROPORTION_BAR, START_BAR_S = 0.50, 0.10, 8.0
 SAME_GRADIENT = 0.05
 """Relative difference of two bf16 gradients' norms up to which they count as the same."""
 
+_UTILISATION = {
+    "tokens": ".0f", "flops": ".3g", "forward_backward_s": ".3f", "optimizer_s": ".3f",
+    "forward_backward_utilisation": ".1%", "step_utilisation": ".1%",
+}  # fmt: skip
+
 
 class Sizes:
     """Tokens of a prompt and of a completion, the model, and how often a step is measured."""
@@ -135,11 +140,10 @@ def show(report: dict[str, Any], console: Console) -> None:
         peaks = f"{part['peak_before'] / 1e9:.0f} before, {part['peak_after'] / 1e9:.0f} after"
         title = f"utilisation of forward and backward, {report['threads']} threads; bf16 matmul peak GFLOP/s: {peaks}"
         rows = [
-            [count, f"{row['tokens']:.0f}", f"{row['flops'] / 1e9:.0f}", f"{row['forward_backward_s']:.3f}",
-             f"{row['optimizer_s']:.3f}", *(f"{row[f'{name}_utilisation']:.1%}" for name in ("forward_backward", "step"))]
+            [count, *(format(row[name], form) for name, form in _UTILISATION.items())]
             for count, row in part["rows"].items()
-        ]  # fmt: skip
-        head = ["groups", "tokens", "GFLOP", "fwd+bwd s", "optimizer s", "utilisation", "whole step"]
+        ]
+        head = ["groups", "tokens", "FLOP", "fwd+bwd s", "optimizer s", "utilisation", "whole step"]
         _print(console, title, head, rows, f"bar {part['bar']:.0%} on fwd+bwd, both: {_verdict(part)}")
         rows = [[name, f"{share:.1%}"] for name, share in part["profile"].items()]
         _print(console, "time of one step, one group, under the profiler", ["kind of work", "share"], rows)
