@@ -80,7 +80,7 @@ def shared_start(options: argparse.Namespace, store: str, base: Recipe, settings
     """Warm-starts the base recipe's model once; returns the settings by which other runs begin with it."""
     if base.warm_start is None:
         return []
-    train(options, store, WARM_START, [*settings, "iterations=0"])
+    train(options, store, WARM_START, [*settings, "iterations=0", "evaluate.puzzles=1", "final.puzzles=1"])
     opened = Store.open(store)
     warm = Artifact.at(opened, RunLayout(WARM_START).warm_start("checkpoint"))
     model = {"source": "folder", "path": f"{opened.url}/{warm.key}/{warm.manifest.attempt}"}
