@@ -2,6 +2,7 @@
 
 import io
 from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
 from flows.figures import IterationFigures, Measurement
@@ -14,6 +15,7 @@ if TYPE_CHECKING:
 INK, MUTED, GRID = "#1f2937", "#6b7280", "#e5e7eb"
 SAMPLED, GREEDY, TRAIN = "#0f766e", "#c2410c", "#9ca3af"
 STAGE_COLOURS = ("#0f766e", "#a3b18a", "#d6d3d1", "#c2410c", "#1d4ed8", "#7c3aed")
+_CURVE_COLOURS = ("#0f766e", "#c2410c", "#1d4ed8", "#7c3aed", "#b45309", "#6b7280")
 _DPI = 150
 
 
@@ -101,7 +103,38 @@ def bars_plot(values: Mapping[str, float], title: str, spans: Mapping[str, tuple
     for place, name in enumerate(names):
         if spans:
             axes.plot(spans[name], (place, place), color=GREEDY, linewidth=2)
-    _finish(axes, title, "")
+    _finish(axes, title, "", horizontal=True)
+    return _png(figure)
+
+
+@dataclass(frozen=True)
+class Curves:
+    """Several runs over the same iterations: `(iteration, value)` points by name, and a band where one is known."""
+
+    title: str
+    points: Mapping[str, Sequence[tuple[int, float]]]
+    bands: Mapping[str, Sequence[tuple[float, float]]] = field(default_factory=dict[str, Sequence[tuple[float, float]]])
+    percent: bool = False
+
+
+def curves_plot(panels: Sequence[Curves]) -> bytes:
+    """Panels side by side in which a name has the same colour."""
+    from matplotlib.figure import Figure
+
+    figure = Figure(figsize=(5.6 * len(panels), 3.6), dpi=_DPI, layout="constrained")
+    names = list(dict.fromkeys(name for panel in panels for name in panel.points))
+    for axes, panel in zip(figure.subplots(1, len(panels), squeeze=False).flat, panels, strict=True):
+        for name, points in panel.points.items():
+            colour = _CURVE_COLOURS[names.index(name) % len(_CURVE_COLOURS)]
+            if points:
+                numbers, values = zip(*points, strict=True)
+                if name in panel.bands:
+                    low, high = zip(*panel.bands[name], strict=True)
+                    axes.fill_between(numbers, low, high, color=colour, alpha=0.1, linewidth=0)
+                axes.plot(
+                    numbers, values, color=colour, linewidth=1.8, label=name, marker=_marker(points), markersize=4
+                )
+        _finish(axes, panel.title, "iteration", percent=panel.percent)
     return _png(figure)
 
 
@@ -136,15 +169,19 @@ def _line(
         axes.plot(numbers, values, style, color=colour, linewidth=1.8, label=label, marker=dots, markersize=4)
 
 
-def _finish(axes: "Axes", title: str, x_label: str, *, percent: bool = False, legend_columns: int = 1) -> None:
+def _finish(
+    axes: "Axes", title: str, x_label: str, *, percent: bool = False, legend_columns: int = 1, horizontal: bool = False
+) -> None:
+    """Title, ticks, grid and legend; `horizontal` bars have their values, which need not be whole, along x."""
     from matplotlib.ticker import MaxNLocator, PercentFormatter
 
     axes.set_title(title, loc="left", fontsize=10, color=INK, fontweight="bold", pad=8)
     axes.set_xlabel(x_label, fontsize=9, color=MUTED)
-    axes.xaxis.set_major_locator(MaxNLocator(integer=True, min_n_ticks=1))
+    if not horizontal:
+        axes.xaxis.set_major_locator(MaxNLocator(integer=True, min_n_ticks=1))
     if percent:
         axes.yaxis.set_major_formatter(PercentFormatter(1.0, decimals=0 if axes.get_ylim()[1] > 0.05 else 2))
-    axes.grid(axis="y", color=GRID, linewidth=0.8)
+    axes.grid(axis="x" if horizontal else "y", color=GRID, linewidth=0.8)
     axes.set_axisbelow(True)
     axes.tick_params(labelsize=8, colors=MUTED, length=0)
     for side in ("top", "right", "left"):

@@ -51,14 +51,15 @@ def scaled_settings(recipe: Recipe) -> list[str]:
         settings[f"{name}.puzzles"] = min(HELD_OUT, config.puzzles)
         settings[f"{name}.sampled.samples_per_prompt"] = min(ANSWERS, config.sampled.samples_per_prompt)
         settings[f"{name}.sampled.max_tokens"] = min(EVALUATED_TOKENS, config.sampled.max_tokens)
-    return [f"{key}={_toml(value)}" for key, value in settings.items()]
+    return [f"{key}={as_toml(value)}" for key, value in settings.items()]
+
+
+def as_toml(value: Any) -> str:
+    """A value as `--set` takes it, which has a word for None."""
+    if isinstance(value, dict):
+        return "{" + ", ".join(f"{key} = {as_toml(item)}" for key, item in value.items()) + "}"
+    return json.dumps("null" if value is None else value)
 
 
 def _scaled(length: int, factor: float) -> int:
     return max(1, round(length * factor))
-
-
-def _toml(value: Any) -> str:
-    if isinstance(value, dict):
-        return "{" + ", ".join(f"{key} = {_toml(item)}" for key, item in value.items()) + "}"
-    return json.dumps(value)

@@ -1,0 +1,213 @@
+"""Published algorithms on one small task: `python -m tests.benchmarks.curves --recipes grpo,dapo,dr_grpo`.
+
+Every curve is a whole `deerstalker train` of the base recipe (`quickstart`): its model, puzzles, sizes, reward,
+optimizer and learning rate, from one shared warm start and one seed. Laid over it is what a published recipe says of
+the algorithm, and nothing else:
+
+* how rewards become advantages (`grade.advantage`);
+* loss, clip range, aggregation, old log-probabilities, KL and entropy terms, corrections (`finetune.loss`). The length
+  that a `constant` aggregation divides by becomes the base recipe's longest completion; the temperature stays;
+* the reference of the KL term (`finetune.reference`, `reference_iterations`, `reference_decay`);
+* what becomes of groups without a signal (`pack.uniform_groups`, `sample.resample`; at most 2 further rounds).
+
+So the curves say how the algorithms differ here, not what their authors' recipes reach.
+"""
+
+import argparse
+import json
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import Sequence
+from html import escape
+from pathlib import Path
+from typing import Any
+
+from rich.console import Console
+from rich.table import Table
+
+from artifacts.layout import RunLayout
+from artifacts.reading import Artifact
+from artifacts.store import Store
+from flows.figures import iteration_figures
+from flows.history import read_run
+from flows.page import document, picture, table
+from flows.plots import Curves, curves_plot
+from flows.recipe_diff import differences
+from flows.recipes import Recipe, load_recipe
+from tests.scaled_recipes import ROUNDS, as_toml
+
+WARM_START = "warm-start"
+TAKEN = (
+    "grade.advantage", "finetune.loss", "finetune.reference", "finetune.reference_iterations",
+    "finetune.reference_decay", "pack.uniform_groups", "sample.resample",
+)  # fmt: skip
+"""Settings that come from the published recipe."""
+
+
+def algorithm(base: Recipe, published: Recipe) -> list[str]:
+    """The settings of a published recipe's algorithm, cut to the base recipe's lengths, as `--set` takes them."""
+    settings: dict[str, Any] = {}
+    for name in TAKEN:
+        value: Any = published.model_dump(mode="json")
+        for part in name.split("."):
+            value = value[part]
+        settings[name] = value
+    loss = settings["finetune.loss"]
+    loss["temperature"] = base.finetune.loss.temperature
+    if loss["constant_tokens"] is not None:
+        loss["constant_tokens"] = base.sample.sampling.max_tokens
+    if settings["sample.resample"] is not None:
+        rounds = min(ROUNDS, settings["sample.resample"]["max_rounds"])
+        settings["sample.resample"] = {"max_rounds": rounds, "grader": base.grade.grader}
+    return [f"{name}={as_toml(value)}" for name, value in settings.items()]
+
+
+def train(options: argparse.Namespace, store: str, run: str, settings: Sequence[str]) -> float:
+    """One run of the base recipe with changes; returns its wall time in seconds."""
+    print(f"{run} ...", file=sys.stderr, flush=True)
+    command = [str(Path(sys.executable).with_name("deerstalker")), "train", "--json", "--recipe", options.base]
+    command += ["--run", run, "--store", store, "--profile", options.profile]
+    for setting in settings:
+        command += ["--set", setting]
+    started = time.perf_counter()
+    subprocess.run(command, stdout=subprocess.DEVNULL, check=True)
+    return time.perf_counter() - started
+
+
+def shared_start(options: argparse.Namespace, store: str, base: Recipe, settings: Sequence[str]) -> list[str]:
+    """Warm-starts the base recipe's model once; returns the settings by which other runs begin with it."""
+    if base.warm_start is None:
+        return []
+    train(options, store, WARM_START, [*settings, "iterations=0", "evaluate.puzzles=1", "final.puzzles=1"])
+    opened = Store.open(store)
+    warm = Artifact.at(opened, RunLayout(WARM_START).warm_start("checkpoint"))
+    model = {"source": "folder", "path": f"{opened.url}/{warm.key}/{warm.manifest.attempt}"}
+    return [f"model={as_toml(model)}", "warm_start=null"]
+
+
+def curve(store: str, run: str) -> dict[str, Any]:
+    """A run's figures by iteration, and its accuracy on the test split before and after, in shares of 1."""
+    record = read_run(Store.open(store, writable=False), run)
+    iterations = [iteration_figures(iteration) for iteration in record.iterations]
+    sampled = {item.number: item.sampled.accuracy for item in iterations if item.sampled}
+    test = {when: manifest.facts["sampled"]["accuracy"]["mean"] for when, manifest in record.evaluations.items()}
+    return {
+        "reward": [[item.number, item.reward] for item in iterations if item.reward is not None],
+        "uniform": [[item.number, item.uniform_fraction] for item in iterations if item.uniform_fraction is not None],
+        "held_out": [[number, accuracy.mean] for number, accuracy in sampled.items()],
+        "held_out_band": [[accuracy.low, accuracy.high] for accuracy in sampled.values()],
+        "held_out_greedy": [[item.number, item.greedy.accuracy.mean] for item in iterations if item.greedy],
+        "test_before": test.get("before"),
+        "test_after": test.get("after"),
+    }
+
+
+def measure(options: argparse.Namespace, store: str) -> list[dict[str, Any]]:
+    """A row a recipe: what was laid over the base, the curves, and the wall time."""
+    common = [f"iterations={options.iterations}", f"seed={options.seed}", *options.settings]
+    base = load_recipe(options.base, common)
+    over = {name: algorithm(base, load_recipe(name)) for name in options.recipes}
+    laid = {
+        name: {
+            found.setting: found.values.get("b")
+            for found in differences(base, load_recipe(options.base, [*common, *changes]))
+        }
+        for name, changes in over.items()
+    }  # before any run, so that what does not fit together costs nothing
+    start = shared_start(options, store, base, common)
+    rows: list[dict[str, Any]] = []
+    for name, changes in over.items():
+        run = f"curve-{Path(name).stem}"
+        seconds = train(options, store, run, [*common, *changes, *start])
+        rows.append({"recipe": name, "laid_over": laid[name], "seconds": seconds, **curve(store, run)})
+    return rows
+
+
+HEAD = ("recipe", "reward", "held-out", "best", "test before", "test after", "uniform groups", "seconds")
+
+
+def text_rows(rows: Sequence[dict[str, Any]]) -> list[list[str]]:
+    """The table's cells: first and last reward and held-out accuracy, best held-out, test accuracy, time."""
+
+    def ends(points: Sequence[Sequence[float]], form: str) -> str:
+        return f"{points[0][1]:{form}} -> {points[-1][1]:{form}}" if points else ""
+
+    return [
+        [
+            row["recipe"], ends(row["reward"], ".3f"), ends(row["held_out"], ".1%"),
+            f"{max((value for _, value in row['held_out']), default=0.0):.1%}", f"{row['test_before']:.1%}",
+            f"{row['test_after']:.1%}", ends(row["uniform"], ".0%"), f"{row['seconds']:.0f}",
+        ]
+        for row in rows
+    ]  # fmt: skip
+
+
+def draw(rows: Sequence[dict[str, Any]]) -> bytes:
+    """Reward and held-out accuracy of all recipes, as PNG."""
+    return curves_plot(
+        [
+            Curves("mean reward of the rollouts", {row["recipe"]: row["reward"] for row in rows}),
+            Curves(
+                "held-out accuracy, sampled, with its 95% interval",
+                {row["recipe"]: row["held_out"] for row in rows},
+                {row["recipe"]: row["held_out_band"] for row in rows},
+                percent=True,
+            ),
+        ]
+    )
+
+
+def page(rows: Sequence[dict[str, Any]], png: bytes, title: str) -> str:
+    """Everything in one HTML file."""
+    settings = dict.fromkeys(setting for row in rows for setting in row["laid_over"])
+    cells = [
+        [setting, *("" if setting not in row["laid_over"] else json.dumps(row["laid_over"][setting]) for row in rows)]
+        for setting in settings
+    ]
+    laid_over = table(["setting", *(row["recipe"] for row in rows)], cells)
+    words = "".join(f'<p class="note">{escape(part)}</p>' for part in (__doc__ or "").split("\n\n")[1:])
+    body = [
+        f'<header><span class="kicker">Deerstalker &middot; curves</span><h1>{escape(title)}</h1></header>',
+        f'<div class="plots" style="display:block">{picture(png, "reward and held-out accuracy by recipe")}</div>',
+        f'<h2>Figures</h2><div class="panel">{table(HEAD, text_rows(rows))}</div>',
+        f'<h2>What was laid over</h2><div class="panel">{laid_over}</div>',
+        f'<h2>The rule</h2><div class="panel">{words}</div>',
+    ]
+    return document(title, body)
+
+
+def main() -> int:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--recipes", type=lambda text: text.split(","), default=["grpo", "dapo", "dr_grpo"])
+    parser.add_argument("--base", default="quickstart", help="recipe, or path of a TOML file, that they are laid over")
+    parser.add_argument("--iterations", type=int, default=10)
+    parser.add_argument("--seed", type=int, default=0)
+    parser.add_argument("--set", action="append", default=[], dest="settings", metavar="KEY=VALUE", help="of the base")
+    parser.add_argument("--profile", default="cpu")
+    parser.add_argument("--store", help="keep the runs here, and go on with those begun; else they go at the end")
+    parser.add_argument("--out", type=Path, default=Path("curves"), help="folder for curves.png and curves.html")
+    parser.add_argument("--json", action="store_true")
+    options = parser.parse_args()
+    with tempfile.TemporaryDirectory(prefix="curves-") as scratch:
+        rows = measure(options, options.store or scratch)
+    png, title = draw(rows), f"{', '.join(options.recipes)} over {Path(options.base).stem}, seed {options.seed}"
+    options.out.mkdir(parents=True, exist_ok=True)
+    (options.out / "curves.png").write_bytes(png)
+    (options.out / "curves.html").write_text(page(rows, png, title), encoding="utf-8")
+    if options.json:
+        json.dump(rows, sys.stdout, indent=2)
+        return 0
+    shown, console = Table(title=title, title_justify="left"), Console()
+    for name in HEAD:
+        shown.add_column(name, justify="left" if name == "recipe" else "right")
+    for cells in text_rows(rows):
+        shown.add_row(*cells)
+    console.print(shown)
+    console.print(f"{options.out / 'curves.png'}, {options.out / 'curves.html'}", highlight=False)
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,225 @@
+"""The trainer on the CPU: model FLOP utilisation, cost of larger groups, start-up, and a naive step beside it.
+
+python -m tests.benchmarks.trainer [--small] [--only PART ...] [--threads N] [--json]
+
+A random model of SmolLM2-135M's shape; groups of a 440-token prompt and completions of 64 tokens. Utilisation is of
+forward and backward, against the machine's bf16 matmul peak, measured with as many threads before and after.
+"""
+
+import argparse
+import json
+import os
+import sys
+import tempfile
+import time
+from pathlib import Path
+from statistics import fmean, median
+from typing import TYPE_CHECKING, Any
+
+from rich.console import Console
+from rich.table import Table
+
+if TYPE_CHECKING:
+    from tests.benchmarks.trainer_work import Bench
+
+SMOLLM2 = {
+    "vocab_size": 49152, "hidden_size": 576, "intermediate_size": 1536, "num_hidden_layers": 30,
+    "num_attention_heads": 9, "num_key_value_heads": 3,
+}  # fmt: skip
+QUICKSTART = {
+    "vocab_size": 400, "hidden_size": 128, "intermediate_size": 384, "num_hidden_layers": 3,
+    "num_attention_heads": 4, "num_key_value_heads": 4,
+}  # fmt: skip
+PARTS = ("utilisation", "groups", "start", "naive")
+GROUP_SIZES = (4, 16, 64)
+UTILISATION_BAR, PROPORTION_BAR, START_BAR_S = 0.50, 0.10, 8.0
+SAME_GRADIENT = 0.05
+"""Relative difference of two bf16 gradients' norms up to which they count as the same."""
+
+_UTILISATION = {
+    "tokens": ".0f", "flops": ".3g", "forward_backward_s": ".3f", "optimizer_s": ".3f",
+    "forward_backward_utilisation": ".1%", "step_utilisation": ".1%",
+}  # fmt: skip
+
+
+class Sizes:
+    """Tokens of a prompt and of a completion, the model, and how often a step is measured."""
+
+    def __init__(self, options: argparse.Namespace) -> None:
+        small = options.small
+        self.model = QUICKSTART if small else SMOLLM2
+        self.prompt, self.completion = (44, 8) if small else (440, 64)
+        self.repeats = options.repeats or (2 if small else 3)
+
+
+def utilisation(bench: "Bench", sizes: Sizes, folder: Path) -> dict[str, Any]:
+    """One packed row and four: rate of forward and backward, as a share of the matmul peak; profile of one row."""
+    from tests.benchmarks.trainer_profile import time_shares
+    from tests.benchmarks.trainer_work import draw_groups, matmul_peak, needed_flops, save_batch
+
+    before, rows = matmul_peak(), dict[str, Any]()
+    for count in (1, 4):
+        groups = draw_groups(count, sizes.prompt, 16, sizes.completion, bench.shape.vocab_size)
+        batch = save_batch(groups, folder / f"rows-{count}.safetensors")
+        flops = needed_flops(bench.shape, groups)
+        rows[str(count)] = {"flops": flops, **bench.measure(batch, sizes.repeats)}
+    trainer, chosen = bench.trainer(folder / "rows-1.safetensors")
+    trainer.step(0, chosen, 1)
+    profile = time_shares(lambda: trainer.step(0, chosen, 1))
+    after = matmul_peak()
+    for row in rows.values():
+        for part in ("forward_backward", "step"):
+            row[f"{part}_utilisation"] = row["flops"] / row[f"{part}_s"] / max(before, after)
+    reached = min(row["forward_backward_utilisation"] for row in rows.values())
+    bar = {"bar": UTILISATION_BAR, "met": reached >= UTILISATION_BAR}
+    return {"peak_before": before, "peak_after": after, "rows": rows, "profile": profile, **bar}
+
+
+def group_cost(bench: "Bench", sizes: Sizes, folder: Path) -> dict[str, Any]:
+    """Groups of more completions: cost of forward and backward a completion, and a unique token."""
+    from tests.benchmarks.trainer_work import draw_groups, needed_flops, save_batch
+
+    rows: dict[str, Any] = {}
+    for size in GROUP_SIZES:
+        groups = draw_groups(1, sizes.prompt, size, sizes.completion, bench.shape.vocab_size)
+        row = bench.measure(save_batch(groups, folder / f"group-{size}.safetensors"), sizes.repeats)
+        seconds = row["forward_backward_s"]
+        row |= {"completion_s": seconds / size, "token_s": seconds / row["tokens"]}
+        rows[str(size)] = row | {"token_flops": needed_flops(bench.shape, groups) / row["tokens"]}
+    for name in ("token_s", "token_flops"):
+        mean = fmean(row[name] for row in rows.values())
+        for row in rows.values():
+            row[f"{name}_over_mean"] = row[name] / mean
+    worst = max(abs(row["token_s_over_mean"] - 1) for row in rows.values())
+    return {"rows": rows, "worst": worst, "bar": PROPORTION_BAR, "met": worst <= PROPORTION_BAR}
+
+
+def start(folder: Path, repeats: int) -> dict[str, Any]:
+    """From the start of the gang's processes to the end of the first step of a small model, seconds."""
+    from stages.training.gang import Gang
+    from tests.benchmarks.trainer_work import Bench, draw_groups, save_batch, save_random_model
+
+    model = save_random_model(folder / "quickstart", **QUICKSTART)
+    groups = draw_groups(4, 80, 16, 8, QUICKSTART["vocab_size"])
+    bench, batch = Bench(model), save_batch(groups, folder / "small.safetensors")
+    ready, stepped = list[float](), list[float]()
+    for number in range(repeats):
+        scratch = folder / f"start-{number}"
+        scratch.mkdir()
+        began, steps = time.time(), list[float]()
+        with Gang(bench.hardware, scratch) as gang:
+            gang.start()
+            gang.wait_until_ready()
+            ready.append(time.time() - began)
+            job = bench.job(batch, scratch)
+            gang.run(
+                job, lambda event, steps=steps: steps.append(event["time_s"]) if event["event"] == "step" else None
+            )
+        stepped.append(steps[0] - began)
+    seconds = median(stepped)
+    return {"ready_s": median(ready), "first_step_s": seconds, "bar_s": START_BAR_S, "met": seconds <= START_BAR_S}
+
+
+def naive(bench: "Bench", sizes: Sizes, folder: Path, sequences_a_pass: int) -> dict[str, Any]:
+    """One group: our step, the same step written plainly, and the norms of their gradients."""
+    from tests.benchmarks.trainer_naive import naive_step
+    from tests.benchmarks.trainer_work import RATE, draw_groups, save_batch
+
+    groups = draw_groups(1, sizes.prompt, 16, sizes.completion, bench.shape.vocab_size)
+    ours = bench.measure(save_batch(groups, folder / "naive.safetensors"), sizes.repeats)
+    theirs = naive_step(bench.model, groups, RATE, sequences_a_pass)
+    if abs(theirs["grad_norm"] / ours["grad_norm"] - 1) > SAME_GRADIENT:
+        sys.exit(f"not the same step: gradient norms {ours['grad_norm']:.4f} and {theirs['grad_norm']:.4f}")
+    ratios = {name: theirs[name] / ours[name] for name in ("step_s", "tokens")}
+    return {"ours": ours, "naive": theirs, "ratios": ratios}
+
+
+def show(report: dict[str, Any], console: Console) -> None:
+    """Prints a table a part."""
+    if part := report.get("utilisation"):
+        peaks = f"{part['peak_before'] / 1e9:.0f} before, {part['peak_after'] / 1e9:.0f} after"
+        title = f"utilisation of forward and backward, {report['threads']} threads; bf16 matmul peak GFLOP/s: {peaks}"
+        rows = [
+            [count, *(format(row[name], form) for name, form in _UTILISATION.items())]
+            for count, row in part["rows"].items()
+        ]
+        head = ["groups", "tokens", "FLOP", "fwd+bwd s", "optimizer s", "utilisation", "whole step"]
+        _print(console, title, head, rows, f"bar {part['bar']:.0%} on fwd+bwd, both: {_verdict(part)}")
+        rows = [[name, f"{share:.1%}"] for name, share in part["profile"].items()]
+        _print(console, "time of one step, one group, under the profiler", ["kind of work", "share"], rows)
+    if part := report.get("groups"):
+        rows = [
+            [size, f"{row['tokens']:.0f}", f"{row['completion_s'] * 1e3:.1f}", f"{row['token_s'] * 1e6:.1f}",
+             f"{row['token_s_over_mean']:.3f}", f"{row['token_flops_over_mean']:.3f}"]
+            for size, row in part["rows"].items()
+        ]  # fmt: skip
+        head = ["group", "tokens", "ms / completion", "us / token", "over mean", "FLOP over mean"]
+        verdict = f"farthest from proportional {part['worst']:.1%}, bar {part['bar']:.0%}: {_verdict(part)}"
+        _print(console, "cost of forward and backward as the group grows", head, rows, verdict)
+    if part := report.get("start"):
+        words = f"gang ready {part['ready_s']:.1f} s, first step done {part['first_step_s']:.1f} s"
+        console.print(f"start, small model: {words}; bar {part['bar_s']:.0f} s: {_verdict(part)}\n", highlight=False)
+    if part := report.get("naive"):
+        rows = [
+            [name, f"{part[name]['step_s']:.3f}", f"{part[name]['tokens']:.0f}", f"{part[name]['grad_norm']:.4f}"]
+            for name in ("ours", "naive")
+        ]
+        words = f"naive / ours: {part['ratios']['step_s']:.1f} in time, {part['ratios']['tokens']:.1f} in tokens"
+        _print(console, "one step, one group", ["", "step s", "tokens", "gradient norm"], rows, words)
+
+
+def _print(console: Console, title: str, head: list[str], rows: list[list[str]], under: str = "") -> None:
+    table = Table(title=title, title_justify="left")
+    for place, name in enumerate(head):
+        table.add_column(name, justify="right" if place else "left")
+    for row in rows:
+        table.add_row(*row)
+    console.print(table)
+    console.print(under + "\n", highlight=False)
+
+
+def _verdict(part: dict[str, Any]) -> str:
+    return "met" if part["met"] else "missed"
+
+
+def main() -> int:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--small", action="store_true", help="a tiny model and tiny groups: shows that it runs")
+    parser.add_argument("--only", nargs="+", choices=PARTS, default=list(PARTS))
+    parser.add_argument("--threads", type=int, default=len(os.sched_getaffinity(0)))
+    parser.add_argument("--repeats", type=int, help="measured steps, of which the median counts")
+    parser.add_argument("--naive-pass", type=int, default=4, help="sequences of one pass of the naive step")
+    parser.add_argument("--json", action="store_true")
+    options = parser.parse_args()
+    # As the gang sets them for its workers; torch reads them when it is imported, which is below.
+    os.environ.update(OMP_NUM_THREADS=str(options.threads), OMP_WAIT_POLICY="PASSIVE")
+    import torch
+
+    from tests.benchmarks.trainer_work import Bench, save_random_model
+
+    torch.set_num_threads(options.threads)
+    report: dict[str, Any] = {"threads": options.threads}
+    with tempfile.TemporaryDirectory(prefix="bench-trainer-") as name:
+        folder, sizes = Path(name), Sizes(options)
+        store = f"file://{folder}/rendezvous"
+        torch.distributed.init_process_group("gloo", init_method=store, rank=0, world_size=1)
+        bench = Bench(save_random_model(folder / "model", **sizes.model))
+        parts = {
+            "utilisation": lambda: utilisation(bench, sizes, folder),
+            "groups": lambda: group_cost(bench, sizes, folder),
+            "start": lambda: start(folder, sizes.repeats),
+            "naive": lambda: naive(bench, sizes, folder, options.naive_pass),
+        }
+        for part in options.only:
+            print(f"{part} ...", file=sys.stderr, flush=True)
+            report[part] = parts[part]()
+        torch.distributed.destroy_process_group()
+    if options.json:
+        json.dump(report, sys.stdout, indent=2)
+    else:
+        show(report, Console())
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

