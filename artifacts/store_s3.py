@@ -63,11 +63,9 @@ class S3Backend:
             if self._s3.retried(lambda: self._s3.put_if_absent(key, data), key):
                 return True
             return self.read(key) == data  # the answer to our own put may have been lost
-        started = time.monotonic()
-        if not self.exists(key):
-            self.write(key, data)
-            elapsed_s = time.monotonic() - started
-            time.sleep(min(_SETTLE_CEILING_S, max(_SETTLE_FLOOR_S, _SETTLE_FACTOR * elapsed_s)))
+        took_s = self._s3.retried(lambda: self._put_where_nothing_is(key, data), key)
+        if took_s is not None:
+            time.sleep(min(_SETTLE_CEILING_S, max(_SETTLE_FLOOR_S, _SETTLE_FACTOR * took_s)))
         return self.read(key) == data
 
     def exists(self, key: str) -> bool:
@@ -143,6 +141,24 @@ class S3Backend:
 
     def local_path(self, key: str) -> Path | None:
         return None
+
+    def _put_where_nothing_is(self, key: str, data: bytes) -> float | None:
+        """Looks and puts in one attempt: a put repeated without another look would fall on a winner's content.
+
+        Returns:
+            The seconds from look to put; None if something was there.
+        """
+        for last in (False, False, True):
+            started = time.monotonic()
+            try:
+                self._s3.head(key)
+            except MissingKeyError:
+                if last or time.monotonic() - started < _SETTLE_FLOOR_S / 2:  # else the look is old by now
+                    self._s3.put(key, data)
+                    return time.monotonic() - started
+            else:
+                return None
+        raise AssertionError("unreachable")
 
     def _part(self, key: str, start: int, end: int, total: int) -> bytes:
         data, found_total = self._s3.retried(lambda: self._s3.get(key, (start, end)), key)
