@@ -14,7 +14,7 @@ from artifacts.refs import Ref
 from artifacts.schemas import TableSchema, validated
 from artifacts.store import FileDigest, MissingKeyError, Store
 
-_verified: dict[tuple[str, str, str], Path] = {}
+_verified: dict[tuple[str, str, str], tuple[Path, list[tuple[int, int, int]]]] = {}
 
 
 class Artifact:
@@ -93,7 +93,7 @@ class Artifact:
         return validated(pl.concat(frames), schema, self.key)
 
     def local_folder(self, cache: Path) -> Path:
-        """A local folder with all files, each verified once a process.
+        """A local folder with all files, each verified once a process, and again when it was touched since.
 
         On a directory store it is the artifact's own folder; otherwise a copy under `cache`.
 
@@ -101,8 +101,8 @@ class Artifact:
             IntegrityError: A file is missing or its checksum fails.
         """
         memo = (self.store.url, self.key, self.manifest.digest)
-        if memo in _verified and _verified[memo].is_dir():
-            return _verified[memo]
+        if memo in _verified and _verified[memo][1] == self._stamps(_verified[memo][0]):
+            return _verified[memo][0]
         prefix = f"{self.key}/{self.manifest.attempt}"
         folder = self.store.local_path(prefix)
         if folder is not None:
@@ -112,8 +112,13 @@ class Artifact:
             folder = cache / self.manifest.digest
             wanted = {n: FileDigest(f.sha256, f.size_bytes) for n, f in self.manifest.files.items()}
             self.store.download_tree(prefix, folder, wanted)
-        _verified[memo] = folder
+        _verified[memo] = (folder, self._stamps(folder))
         return folder
+
+    def _stamps(self, folder: Path) -> list[tuple[int, int, int]]:
+        """What changes when someone writes to one of the files; nothing for one that is gone."""
+        found = [(folder / name).stat() for name in self.names() if (folder / name).is_file()]
+        return [(status.st_ino, status.st_size, status.st_mtime_ns) for status in found]
 
     def _check_local(self, path: Path, name: str) -> None:
         stated = self.manifest.files[name]
