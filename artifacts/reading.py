@@ -12,7 +12,7 @@ from artifacts.errors import BadInputError, IntegrityError
 from artifacts.manifest import MANIFEST_NAME, Manifest
 from artifacts.refs import Ref
 from artifacts.schemas import TableSchema, validated
-from artifacts.store import FileDigest, MissingKeyError, Store
+from artifacts.store import FileDigest, MissingKeyError, Store, Watch
 
 _verified: dict[tuple[str, str, str], tuple[Path, list[tuple[int, int, int]]]] = {}
 
@@ -92,10 +92,14 @@ class Artifact:
             raise IntegrityError(f"{self.store.url}/{self.key}", "no tables", "at least one Parquet file")
         return validated(pl.concat(frames), schema, self.key)
 
-    def local_folder(self, cache: Path) -> Path:
+    def local_folder(self, cache: Path, watch: Watch | None = None) -> Path:
         """A local folder with all files, each verified once a process, and again when it was touched since.
 
         On a directory store it is the artifact's own folder; otherwise a copy under `cache`.
+
+        Args:
+            cache: Where copies go, by content digest.
+            watch: Given the bytes of a download when it begins; what it returns is told of each part.
 
         Raises:
             IntegrityError: A file is missing or its checksum fails.
@@ -111,7 +115,8 @@ class Artifact:
         else:
             folder = cache / self.manifest.digest
             wanted = {n: FileDigest(f.sha256, f.size_bytes) for n, f in self.manifest.files.items()}
-            self.store.download_tree(prefix, folder, wanted)
+            progress = watch(sum(file.size_bytes for file in wanted.values())) if watch else None
+            self.store.download_tree(prefix, folder, wanted, progress)
         _verified[memo] = (folder, self._stamps(folder))
         return folder
 

@@ -2,6 +2,7 @@
 
 import http.client
 import random
+import sys
 import threading
 import time
 from collections import Counter, deque
@@ -20,6 +21,7 @@ SLOW_FAULTS = ("truncated_up", "late_duplicate", "delayed", "stalled")
 _HELD_BACK = 8
 """Duplicates that wait; the next request delivers the oldest of more first."""
 
+_EXPIRED = b"<?xml version='1.0'?><Error><Code>ExpiredToken</Code><Message>The token has expired.</Message></Error>"
 _SLOW_DOWN = b"<?xml version='1.0'?><Error><Code>SlowDown</Code><Message>reduce your request rate</Message></Error>"
 
 
@@ -87,6 +89,8 @@ def fault_proxy(upstream: str, choose: Callable[[str, str], str | None]) -> Gene
                 return self._answer(503, [("Content-Type", "application/xml")], _SLOW_DOWN)
             if fault == "internal_error":
                 return self._answer(500, [], b"")
+            if fault == "expired":
+                return self._answer(400, [("Content-Type", "application/xml")], _EXPIRED)
             if fault == "not_found":
                 return self._answer(404, [], b"")
             if fault == "truncated_up":
@@ -142,7 +146,12 @@ def fault_proxy(upstream: str, choose: Callable[[str, str], str | None]) -> Gene
         def log_message(self, format: str, *args: object) -> None:  # noqa: A002
             del format, args
 
-    server = ThreadingHTTPServer(("127.0.0.1", 0), Handler)
+    class Server(ThreadingHTTPServer):
+        def handle_error(self, request: object, client_address: object) -> None:
+            if not isinstance(sys.exception(), ConnectionError):  # a client that gave up is what faults are for
+                super().handle_error(request, client_address)  # type: ignore[arg-type]
+
+    server = Server(("127.0.0.1", 0), Handler)
     server.daemon_threads = True
     proxy.url = f"http://127.0.0.1:{server.server_address[1]}"
     thread = threading.Thread(target=server.serve_forever, kwargs={"poll_interval": 0.05}, daemon=True)

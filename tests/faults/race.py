@@ -8,7 +8,6 @@ conditional puts (moto), and on one that does not (rclone), where writers pause 
 import argparse
 import json
 import multiprocessing
-import os
 import random
 import sys
 import tempfile
@@ -17,6 +16,7 @@ from collections.abc import Generator
 from contextlib import contextmanager
 from dataclasses import dataclass
 from multiprocessing.connection import Connection
+from multiprocessing.process import BaseProcess
 from multiprocessing.synchronize import Barrier
 from pathlib import Path
 from typing import Any
@@ -28,13 +28,13 @@ from artifacts.identity import Identity
 from artifacts.reading import Artifact
 from artifacts.refs import Batch, Ref
 from artifacts.slot import Slot
-from artifacts.store import Store
+from artifacts.store import S3Options, Store
 from tests.servers import S3Server, moto_server, rclone_server
 
 BUCKET = "races"
 KINDS = ("directory", "moto", "rclone")
 _LARGEST_SKEW_S = 0.01
-_LIMIT_S = 120.0
+_LIMIT_S = 300.0
 
 
 @dataclass(frozen=True)
@@ -43,12 +43,11 @@ class Place:
 
     kind: str
     url: str
-    environment: dict[str, str]
+    options: S3Options | None = None
 
     def open(self) -> Store:
         """The store, for this process."""
-        os.environ.update(self.environment)
-        return Store.open(self.url)
+        return Store.open(self.url, options=self.options)
 
 
 @dataclass(frozen=True)
@@ -64,7 +63,7 @@ class Outcome:
 def place(kind: str, scratch: Path) -> Generator[Place]:
     """A store of one kind; S3 ones on a server of their own."""
     if kind == "directory":
-        yield Place(kind, str(scratch / "store"), {})
+        yield Place(kind, str(scratch / "store"))
         return
     with moto_server() if kind == "moto" else rclone_server(scratch / "served") as server:
         yield on_server(kind, server)
@@ -73,7 +72,7 @@ def place(kind: str, scratch: Path) -> Generator[Place]:
 def on_server(kind: str, server: S3Server) -> Place:
     """A store in a new bucket of a running server."""
     server.create_bucket(BUCKET)
-    return Place(kind, f"s3://{BUCKET}/r", server.environment())
+    return Place(kind, f"s3://{BUCKET}/r", server.options())
 
 
 def race(where: Place, count: int, seed: int = 1) -> dict[str, Any]:
@@ -96,7 +95,7 @@ def race(where: Place, count: int, seed: int = 1) -> dict[str, Any]:
     store = where.open()
     try:
         for number in range(count):
-            outcomes = [_received(pipe) for pipe, _ in pipes]
+            outcomes = [_received(pipe, writer) for (pipe, _), writer in zip(pipes, writers, strict=True)]
             winners = [who for who, outcome in enumerate(outcomes) if not outcome.reused]
             assert len(winners) == 1, f"round {number}: {len(winners)} winners"
             assert outcomes[0].ref == outcomes[1].ref, f"round {number}: they hold different refs"
@@ -128,9 +127,11 @@ def _write(where: Place, who: int, count: int, seed: int, barrier: Barrier, pipe
         pipe.send(Outcome(ref, ref.reused, Artifact.open(store, ref).read_bytes("batch.bin")))
 
 
-def _received(pipe: Connection) -> Outcome:
-    if not pipe.poll(_LIMIT_S):
-        raise AssertionError(f"a writer said nothing for {_LIMIT_S:.0f} s")
+def _received(pipe: Connection, writer: BaseProcess) -> Outcome:
+    deadline = time.monotonic() + _LIMIT_S
+    while not pipe.poll(1.0):
+        assert writer.is_alive(), f"a writer ended with {writer.exitcode}"
+        assert time.monotonic() < deadline, f"a writer said nothing for {_LIMIT_S:.0f} s"
     return pipe.recv()
 
 

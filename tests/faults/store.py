@@ -56,7 +56,7 @@ class Campaign:
 
     server: S3Server
     proxy: FaultProxy
-    prefix: str
+    url: str
     seed: int
     scratch: Path
     published: dict[int, Ref[Checkpoint]] = field(default_factory=dict[int, Ref[Checkpoint]])
@@ -104,10 +104,10 @@ class Campaign:
         options = self.server.options(
             endpoint_url=self.proxy.url, part_bytes=PART_BYTES, read_timeout_s=_READ_TIMEOUT_S
         )
-        return Store.open(f"s3://{BUCKET}/{self.prefix}", options=options)
+        return Store.open(self.url, options=options)
 
     def _clean(self) -> Store:
-        return Store.open(f"s3://{BUCKET}/{self.prefix}", options=self.server.options())
+        return Store.open(self.url, options=self.server.options())
 
     def _slot(self, store: Store, number: int) -> Slot[Checkpoint]:
         return Slot(store, f"runs/r/iterations/{number:04d}/checkpoint", Checkpoint)
@@ -197,14 +197,14 @@ def _read(store: Store, ref: Ref[Checkpoint], scratch: Path) -> dict[str, bytes]
     return {name: artifact.read_bytes(name) for name in artifact.names()}
 
 
-def campaign(server: S3Server, count: int, scratch: Path, seed: int = 1) -> dict[str, Any]:
+def campaign(server: S3Server, count: int, scratch: Path, seed: int = 1, bucket: str = BUCKET) -> dict[str, Any]:
     """Injects so many faults between a store and one server.
 
     Raises:
         AssertionError: Something was lost, damaged or published before it was complete.
     """
     with fault_proxy(server.url, lambda method, path: None) as proxy:
-        one = Campaign(server, proxy, f"faults-{seed}", seed, scratch)
+        one = Campaign(server, proxy, f"s3://{bucket}/faults-{seed}", seed, scratch)
         one.run(count)
         return one.report()
 
