@@ -6,6 +6,7 @@ from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
 from artifacts.errors import IntegrityError
 from artifacts.identity import sha256_json
+from artifacts.seal import BLANK, check_seal, sealed
 
 MANIFEST_NAME = "manifest.json"
 
@@ -39,6 +40,7 @@ class Manifest(BaseModel):
         facts: What the stage measured or counted, for readers; not covered by the digest.
         inputs: The refs behind `identity.inputs`, for lineage.
         provenance: Time, host, code and library versions.
+        checksum: SHA-256 of the manifest's own bytes with this field blank; None in manifests of earlier versions.
     """
 
     model_config = ConfigDict(extra="forbid", frozen=True)
@@ -53,10 +55,11 @@ class Manifest(BaseModel):
     inputs: dict[str, dict[str, Any]]
     facts: dict[str, Any]
     provenance: dict[str, Any]
+    checksum: str | None = None
 
     def to_bytes(self) -> bytes:
-        """The manifest as readable JSON."""
-        return (self.model_dump_json(indent=2) + "\n").encode()
+        """The manifest as readable JSON, with its checksum."""
+        return sealed((self.model_copy(update={"checksum": BLANK}).model_dump_json(indent=2) + "\n").encode())
 
     @classmethod
     def from_bytes(cls, data: bytes, where: str) -> "Manifest":
@@ -83,6 +86,8 @@ class Manifest(BaseModel):
                 raise IntegrityError(
                     where, f"{name} {stated}", actual, "the manifest was altered; restore or delete it"
                 )
+        if manifest.checksum is not None:
+            check_seal(data, where)
         return manifest
 
 

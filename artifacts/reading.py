@@ -12,9 +12,9 @@ from artifacts.errors import BadInputError, IntegrityError
 from artifacts.manifest import MANIFEST_NAME, Manifest
 from artifacts.refs import Ref
 from artifacts.schemas import TableSchema, validated
-from artifacts.store import FileDigest, MissingKeyError, Store
+from artifacts.store import FileDigest, MissingKeyError, Store, Watch
 
-_verified: dict[tuple[str, str, str], Path] = {}
+_verified: dict[tuple[str, str, str], tuple[Path, list[tuple[int, int, int]]]] = {}
 
 
 class Artifact:
@@ -92,17 +92,21 @@ class Artifact:
             raise IntegrityError(f"{self.store.url}/{self.key}", "no tables", "at least one Parquet file")
         return validated(pl.concat(frames), schema, self.key)
 
-    def local_folder(self, cache: Path) -> Path:
-        """A local folder with all files, each verified once a process.
+    def local_folder(self, cache: Path, watch: Watch | None = None) -> Path:
+        """A local folder with all files, each verified once a process, and again when it was touched since.
 
         On a directory store it is the artifact's own folder; otherwise a copy under `cache`.
+
+        Args:
+            cache: Where copies go, by content digest.
+            watch: Given the bytes of a download when it begins; what it returns is told of each part.
 
         Raises:
             IntegrityError: A file is missing or its checksum fails.
         """
         memo = (self.store.url, self.key, self.manifest.digest)
-        if memo in _verified and _verified[memo].is_dir():
-            return _verified[memo]
+        if memo in _verified and _verified[memo][1] == self._stamps(_verified[memo][0]):
+            return _verified[memo][0]
         prefix = f"{self.key}/{self.manifest.attempt}"
         folder = self.store.local_path(prefix)
         if folder is not None:
@@ -111,9 +115,15 @@ class Artifact:
         else:
             folder = cache / self.manifest.digest
             wanted = {n: FileDigest(f.sha256, f.size_bytes) for n, f in self.manifest.files.items()}
-            self.store.download_tree(prefix, folder, wanted)
-        _verified[memo] = folder
+            progress = watch(sum(file.size_bytes for file in wanted.values())) if watch else None
+            self.store.download_tree(prefix, folder, wanted, progress)
+        _verified[memo] = (folder, self._stamps(folder))
         return folder
+
+    def _stamps(self, folder: Path) -> list[tuple[int, int, int]]:
+        """What changes when someone writes to one of the files; nothing for one that is gone."""
+        found = [(folder / name).stat() for name in self.names() if (folder / name).is_file()]
+        return [(status.st_ino, status.st_size, status.st_mtime_ns) for status in found]
 
     def _check_local(self, path: Path, name: str) -> None:
         stated = self.manifest.files[name]

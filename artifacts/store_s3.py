@@ -53,7 +53,7 @@ class S3Backend:
             raise StoreError(self.url, error.found, "an S3 endpoint that answers", remedy) from error
 
     def read(self, key: str) -> bytes:
-        return self._s3.retried(lambda: self._s3.get(key, None)[0], key)
+        return b"".join(self._s3.retried(lambda: self._s3.get(key, None)[0], key))
 
     def write(self, key: str, data: bytes) -> None:
         self._s3.retried(lambda: self._s3.put(key, data), key)
@@ -63,11 +63,9 @@ class S3Backend:
             if self._s3.retried(lambda: self._s3.put_if_absent(key, data), key):
                 return True
             return self.read(key) == data  # the answer to our own put may have been lost
-        started = time.monotonic()
-        if not self.exists(key):
-            self.write(key, data)
-            elapsed_s = time.monotonic() - started
-            time.sleep(min(_SETTLE_CEILING_S, max(_SETTLE_FLOOR_S, _SETTLE_FACTOR * elapsed_s)))
+        took_s = self._s3.retried(lambda: self._put_where_nothing_is(key, data), key)
+        if took_s is not None:
+            time.sleep(min(_SETTLE_CEILING_S, max(_SETTLE_FLOOR_S, _SETTLE_FACTOR * took_s)))
         return self.read(key) == data
 
     def exists(self, key: str) -> bool:
@@ -117,12 +115,12 @@ class S3Backend:
 
     def chunks(self, key: str) -> Iterator[bytes]:
         step = self._options.part_bytes
-        data, total = self._s3.retried(lambda: self._s3.get(key, (0, step)), key)
-        yield data
-        starts = deque(range(len(data), total, step))
+        blocks, total = self._s3.retried(lambda: self._s3.get(key, (0, step)), key)
+        yield from blocks
+        starts = deque(range(sum(map(len, blocks)), total, step))
         if not starts:
             return
-        window: deque[Future[bytes]] = deque()
+        window: deque[Future[list[bytes]]] = deque()
         with ThreadPoolExecutor(self.parallel_transfers, thread_name_prefix="store-get") as pool:
             try:
                 while starts or window:
@@ -132,10 +130,10 @@ class S3Backend:
                         window.append(pool.submit(self._part, key, start, min(start + step, total), total))
                     future = window.popleft()
                     try:
-                        data = future.result()
+                        blocks = future.result()
                     finally:
                         self._in_flight.release()
-                    yield data
+                    yield from blocks
             finally:
                 for future in window:
                     future.cancel()
@@ -144,12 +142,31 @@ class S3Backend:
     def local_path(self, key: str) -> Path | None:
         return None
 
-    def _part(self, key: str, start: int, end: int, total: int) -> bytes:
-        data, found_total = self._s3.retried(lambda: self._s3.get(key, (start, end)), key)
-        if found_total != total or len(data) != end - start:
-            found = f"{len(data)} bytes of {found_total} at {start}"
+    def _put_where_nothing_is(self, key: str, data: bytes) -> float | None:
+        """Looks and puts in one attempt: a put repeated without another look would fall on a winner's content.
+
+        Returns:
+            The seconds from look to put; None if something was there.
+        """
+        for last in (False, False, True):
+            started = time.monotonic()
+            try:
+                self._s3.head(key)
+            except MissingKeyError:
+                if last or time.monotonic() - started < _SETTLE_FLOOR_S / 2:  # else the look is old by now
+                    self._s3.put(key, data)
+                    return time.monotonic() - started
+            else:
+                return None
+        raise AssertionError("unreachable")
+
+    def _part(self, key: str, start: int, end: int, total: int) -> list[bytes]:
+        blocks, found_total = self._s3.retried(lambda: self._s3.get(key, (start, end)), key)
+        received = sum(map(len, blocks))
+        if found_total != total or received != end - start:
+            found = f"{received} bytes of {found_total} at {start}"
             raise IntegrityError(self._s3.place(key), found, f"{end - start} of {total}", "it was changed while read")
-        return data
+        return blocks
 
     def _send_large(self, local: Path, key: str, size_bytes: int, progress: Progress) -> FileDigest:
         for attempt in range(_UPLOAD_ATTEMPTS):

@@ -84,7 +84,7 @@ class S3Options:
     open_retry_for_s: float = 2.0
     retry_for_s: float = 20.0
     parallel_transfers: int = 8
-    part_bytes: int = 16 << 20
+    part_bytes: int = 8 << 20
     listing_page_keys: int = 1000
 
 

@@ -2,8 +2,8 @@
 
 import logging
 import multiprocessing
-from collections.abc import Callable, Mapping
 from concurrent.futures import ProcessPoolExecutor
+from contextlib import AbstractContextManager
 from functools import cached_property
 from pathlib import Path
 from types import TracebackType
@@ -13,14 +13,14 @@ from pydantic import BaseModel, ConfigDict, Field
 
 from artifacts.reading import Artifact
 from artifacts.refs import Ref
+from artifacts.slot import Attempt
 from artifacts.store import Store
 from stages.processes import end_with_parent
 from stages.sampling.config import EngineHardware
 from stages.sampling.engine import Engine
 from stages.training.gang import Gang
 from stages.training.job import TrainHardware
-
-ProgressReport = Callable[[str, int, int, Mapping[str, float]], None]
+from stages.transfers import ProgressReport, watched
 
 
 class Profile(BaseModel):
@@ -84,7 +84,12 @@ class StageContext:
 
     def local_folder(self, ref: Ref[Any]) -> Path:
         """A local folder with an artifact's files, each verified (see `artifacts.reading.Artifact.local_folder`)."""
-        return Artifact.open(self.store, ref).local_folder(self.downloads)
+        watch = watched(f"fetching {ref.kind}", self.progress)
+        return Artifact.open(self.store, ref).local_folder(self.downloads, watch)
+
+    def folder(self, attempt: Attempt[Any]) -> AbstractContextManager[Path]:
+        """An empty local folder whose files become an attempt's (see `artifacts.slot.Attempt.folder`)."""
+        return attempt.folder(self.scratch, watched(f"storing {attempt.slot.kind.__name__}", self.progress))
 
     def close(self) -> None:
         """Ends the child processes that were started."""

@@ -31,7 +31,7 @@ def fetch(config: ModelConfig, puzzles: Ref[Puzzles], *, out: Slot[Checkpoint], 
     if found := out.find(identity):
         return found
     attempt = out.attempt(identity)
-    with attempt.folder(ctx.scratch) as folder:
+    with ctx.folder(attempt) as folder:
         materialise(config, folder, texts=_texts(puzzles, ctx) if scratch else None)
     return attempt.publish(puzzles=puzzles if scratch else None)
 

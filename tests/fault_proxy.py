@@ -2,17 +2,26 @@
 
 import http.client
 import random
+import sys
 import threading
-from collections import Counter
+import time
+from collections import Counter, deque
 from collections.abc import Callable, Generator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
-from urllib.parse import urlsplit
+from urllib.parse import SplitResult, urlsplit
 
 FAULTS = ("slow_down", "internal_error", "reset", "lost_answer", "truncated", "duplicate")
 """Refused with 503 or 500, cut off before or after delivery, answered in part, delivered twice."""
 
+SLOW_FAULTS = ("truncated_up", "late_duplicate", "delayed", "stalled")
+"""Delivered in part, delivered again after later requests, kept for `delay_s`, and answered after `stall_s`."""
+
+_HELD_BACK = 8
+"""Duplicates that wait; the next request delivers the oldest of more first."""
+
+_EXPIRED = b"<?xml version='1.0'?><Error><Code>ExpiredToken</Code><Message>The token has expired.</Message></Error>"
 _SLOW_DOWN = b"<?xml version='1.0'?><Error><Code>SlowDown</Code><Message>reduce your request rate</Message></Error>"
 
 
@@ -24,11 +33,14 @@ class FaultProxy:
         url: Its endpoint.
         choose: Called for each request with its method and path; returns a fault or None.
         injected: How often each fault was injected.
+        delay_s, stall_s: How long the slow faults take. A stall is meant to outlast the client's patience.
     """
 
     url: str
     choose: Callable[[str, str], str | None]
     injected: Counter[str] = field(default_factory=Counter[str])
+    delay_s: float = 0.2
+    stall_s: float = 2.0
 
 
 def at_random(share: float, seed: int, faults: Sequence[str] = FAULTS) -> Callable[[str, str], str | None]:
@@ -42,11 +54,24 @@ def at_random(share: float, seed: int, faults: Sequence[str] = FAULTS) -> Callab
     return choose
 
 
+def _deliver(
+    target: SplitResult, method: str, path: str, body: bytes, headers: dict[str, str]
+) -> tuple[int, list[tuple[str, str]], bytes]:
+    connection = http.client.HTTPConnection(target.hostname or "", target.port, timeout=60)
+    try:
+        connection.request(method, path, body, headers)
+        answer = connection.getresponse()
+        return answer.status, answer.getheaders(), answer.read()
+    finally:
+        connection.close()
+
+
 @contextmanager
 def fault_proxy(upstream: str, choose: Callable[[str, str], str | None]) -> Generator[FaultProxy]:
     """Runs a proxy to `upstream` for the length of a with block."""
     target = urlsplit(upstream)
     proxy = FaultProxy("", choose)
+    waiting: deque[tuple[str, str, bytes, dict[str, str]]] = deque()
 
     class Handler(BaseHTTPRequestHandler):
         protocol_version = "HTTP/1.1"
@@ -54,32 +79,51 @@ def fault_proxy(upstream: str, choose: Callable[[str, str], str | None]) -> Gene
         def handle_any(self) -> None:
             body = self.rfile.read(int(self.headers.get("Content-Length") or 0))
             fault = proxy.choose(self.command, self.path)
+            if fault == "truncated_up" and len(body) < 2:
+                fault = "reset"
             if fault:
                 proxy.injected[fault] += 1
+            while len(waiting) > _HELD_BACK:
+                _deliver(target, *waiting.popleft())
             if fault == "slow_down":
                 return self._answer(503, [("Content-Type", "application/xml")], _SLOW_DOWN)
             if fault == "internal_error":
                 return self._answer(500, [], b"")
+            if fault == "expired":
+                return self._answer(400, [("Content-Type", "application/xml")], _EXPIRED)
             if fault == "not_found":
                 return self._answer(404, [], b"")
-            if fault == "reset":
+            if fault == "truncated_up":
+                self._forward_part(body)
+            if fault in ("reset", "truncated_up"):
                 self.close_connection = True
                 return None
-            status, headers, answer = self._forward(body)
+            if fault == "delayed":
+                time.sleep(proxy.delay_s)
+            request = (self.command, self.path, body, self._headers())
+            status, headers, answer = _deliver(target, *request)
             if fault == "duplicate":
-                status, headers, answer = self._forward(body)
-            if fault == "lost_answer":
+                status, headers, answer = _deliver(target, *request)
+            if fault == "late_duplicate":
+                waiting.append(request)
+            if fault == "stalled":
+                time.sleep(proxy.stall_s)
+            if fault in ("lost_answer", "stalled"):
                 self.close_connection = True
                 return None
             return self._answer(status, headers, answer, cut=fault == "truncated")
 
-        def _forward(self, body: bytes) -> tuple[int, list[tuple[str, str]], bytes]:
+        def _headers(self) -> dict[str, str]:
+            return {name: value for name, value in self.headers.items() if name.lower() != "expect"}
+
+        def _forward_part(self, body: bytes) -> None:
+            """Announces the whole body upstream, sends half of it and hangs up."""
             connection = http.client.HTTPConnection(target.hostname or "", target.port, timeout=60)
             try:
-                headers = {name: value for name, value in self.headers.items() if name.lower() != "expect"}
-                connection.request(self.command, self.path, body, headers)
-                answer = connection.getresponse()
-                return answer.status, answer.getheaders(), answer.read()
+                connection.putrequest(self.command, self.path, skip_host=True, skip_accept_encoding=True)
+                for name, value in self._headers().items():
+                    connection.putheader(name, value)
+                connection.endheaders(body[: len(body) // 2])
             finally:
                 connection.close()
 
@@ -102,7 +146,12 @@ def fault_proxy(upstream: str, choose: Callable[[str, str], str | None]) -> Gene
         def log_message(self, format: str, *args: object) -> None:  # noqa: A002
             del format, args
 
-    server = ThreadingHTTPServer(("127.0.0.1", 0), Handler)
+    class Server(ThreadingHTTPServer):
+        def handle_error(self, request: object, client_address: object) -> None:
+            if not isinstance(sys.exception(), ConnectionError):  # a client that gave up is what faults are for
+                super().handle_error(request, client_address)  # type: ignore[arg-type]
+
+    server = Server(("127.0.0.1", 0), Handler)
     server.daemon_threads = True
     proxy.url = f"http://127.0.0.1:{server.server_address[1]}"
     thread = threading.Thread(target=server.serve_forever, kwargs={"poll_interval": 0.05}, daemon=True)

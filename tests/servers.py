@@ -13,7 +13,7 @@ from pathlib import Path
 
 from artifacts.store_s3_faults import S3Options
 
-_START_LIMIT_S = 30.0
+_START_LIMIT_S = 120.0
 
 
 @dataclass

@@ -91,7 +91,7 @@ def train_and_publish(
     with ExitStack() as folders:
 
         def folder(attempt: Attempt[Any] | None) -> Path | None:
-            return folders.enter_context(attempt.folder(ctx.scratch)) if attempt else None
+            return folders.enter_context(ctx.folder(attempt)) if attempt else None
 
         job = TrainJob(
             checkpoint_dir=ctx.local_folder(weights.checkpoint),
@@ -107,7 +107,7 @@ def train_and_publish(
             optimizer=schedule.optimizer,
             trainable=schedule.trainable,
             hardware=ctx.profile.trainer,
-            out_checkpoint_dir=folders.enter_context(checkpoint_attempt.folder(ctx.scratch)),
+            out_checkpoint_dir=folders.enter_context(ctx.folder(checkpoint_attempt)),
             out_state_dir=folder(state_attempt),
             events_file=ctx.scratch / f"events-{uuid.uuid4().hex[:8]}.jsonl",
         )
@@ -135,6 +135,6 @@ def carry_over(weights: Weights, target: Target, ctx: StageContext) -> Weights:
 def _copy(
     source: Ref[Any], attempt: Attempt[Any], inputs: Mapping[str, Ref[Any] | None], ctx: StageContext
 ) -> Ref[Any]:
-    with attempt.folder(ctx.scratch) as folder:
+    with ctx.folder(attempt) as folder:
         shutil.copytree(ctx.local_folder(source), folder, dirs_exist_ok=True)
     return attempt.publish({"steps": [], "unchanged": True}, **inputs)

@@ -117,19 +117,6 @@ def test_a_folder_that_is_gone_is_not_an_empty_store(tmp_path: Path) -> None:
     assert not (tmp_path / "store").exists()
 
 
-@pytest.fixture
-def small_disk(tmp_path: Path) -> Generator[Path]:
-    """A file system of one megabyte."""
-    place = tmp_path / "small"
-    place.mkdir()
-    command = ["mount", "-t", "tmpfs", "-o", "size=1m", "tmpfs", str(place)]
-    made = subprocess.run(command, capture_output=True, check=False)
-    if made.returncode != 0:
-        pytest.skip("mounting a small file system needs rights that are not given here")
-    yield place
-    subprocess.run(["umount", str(place)], check=True)
-
-
 def test_a_full_disk(small_disk: Path, tmp_path: Path) -> None:
     store = Store.open(str(small_disk / "store"))
     store.write_bytes("kept", b"old")

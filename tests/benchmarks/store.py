@@ -1,0 +1,188 @@
+"""A checkpoint to an S3 server and back, ours against `rclone copy`: `python -m tests.benchmarks.store`.
+
+Both talk to the same `rclone serve s3`, in turns, in one run. Ours is what a stage does: the files go up and the
+artifact is published; it is opened and its files come down verified. Each time includes connecting, ours also the pause
+in which a writer settles who was first on a server without conditional puts. `rclone copy` is as it comes, without
+options.
+`--scratch` has to hold three times the size; in memory (`/dev/shm`) the disk does not blur the ratios.
+"""
+
+import argparse
+import json
+import os
+import shutil
+import statistics
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import Callable
+from dataclasses import asdict, dataclass
+from pathlib import Path
+
+from pydantic import BaseModel
+from rich.console import Console
+from rich.table import Table
+
+from artifacts.identity import Identity
+from artifacts.reading import Artifact
+from artifacts.refs import Checkpoint, Ref
+from artifacts.slot import Slot
+from artifacts.store import Store
+from tests.servers import S3Server, rclone_server
+
+BUCKET, TARGET = "benchmark", 0.8
+_BLOCK_BYTES = 16 << 20
+
+
+class Nothing(BaseModel):
+    """The config of a stage that has none."""
+
+
+@dataclass(frozen=True)
+class Round:
+    """Seconds of one round."""
+
+    ours_up_s: float
+    rclone_up_s: float
+    ours_down_s: float
+    rclone_down_s: float
+
+
+class Bench:
+    """One server, one checkpoint, and two ways to move it."""
+
+    def __init__(self, server: S3Server, scratch: Path, size_mb: int) -> None:
+        self.server, self.scratch, self.size_bytes = server, scratch, size_mb << 20
+        self.source = scratch / "source"
+        self.source.mkdir()
+        with (self.source / "model.safetensors").open("wb") as stream:
+            for start in range(0, self.size_bytes, _BLOCK_BYTES):
+                stream.write(os.urandom(min(_BLOCK_BYTES, self.size_bytes - start)))
+        (self.source / "config.json").write_text("{}")
+        self._rounds = 0
+        self._ref: Ref[Checkpoint] | None = None
+
+    def round(self) -> Round:
+        """Up and down, once each way; who goes first changes with every round."""
+        self._rounds += 1
+        order = 1 if self._rounds % 2 else -1
+        up = {action: self._timed(action) for action in (self._ours_up, self._rclone_up)[::order]}
+        down = {action: self._timed_down(action) for action in (self._ours_down, self._rclone_down)[::order]}
+        store = self._open()
+        store.delete("runs")
+        store.delete("rclone")
+        return Round(up[self._ours_up], up[self._rclone_up], down[self._ours_down], down[self._rclone_down])
+
+    def _open(self) -> Store:
+        return Store.open(f"s3://{BUCKET}", options=self.server.options())
+
+    def _slot(self, store: Store) -> Slot[Checkpoint]:
+        return Slot(store, f"runs/r/iterations/{self._rounds:04d}/checkpoint", Checkpoint)
+
+    def _ours_up(self) -> None:
+        identity = Identity.of("finetune", 1, Nothing())
+        attempt = self._slot(self._open()).attempt(identity)
+        with attempt.folder(self.scratch) as folder:
+            for path in self.source.iterdir():
+                os.link(path, folder / path.name)  # as if the trainer had written it there
+        self._ref = attempt.publish()
+
+    def _ours_down(self) -> None:
+        assert self._ref is not None
+        folder = Artifact.open(self._open(), self._ref).local_folder(self.scratch / "down")
+        if (folder / "model.safetensors").stat().st_size != self.size_bytes:
+            raise AssertionError("ours is not complete")
+
+    def _rclone(self, *arguments: str) -> None:
+        settings = {
+            "TYPE": "s3", "PROVIDER": "Rclone", "ENDPOINT": self.server.url,
+            "ACCESS_KEY_ID": self.server.access_key, "SECRET_ACCESS_KEY": self.server.secret_key,
+        }  # fmt: skip
+        environment = {f"RCLONE_CONFIG_BENCH_{name}": value for name, value in settings.items()}
+        program = str(Path(sys.executable).with_name("rclone"))
+        command = [program, "--config", os.devnull, *arguments]
+        subprocess.run(command, env=os.environ | environment, check=True)
+
+    def _rclone_up(self) -> None:
+        self._rclone("copy", str(self.source), f"bench:{BUCKET}/rclone")
+
+    def _rclone_down(self) -> None:
+        self._rclone("copy", f"bench:{BUCKET}/rclone", str(self.scratch / "down" / "rclone"))
+        if (self.scratch / "down" / "rclone" / "model.safetensors").stat().st_size != self.size_bytes:
+            raise AssertionError("rclone's is not complete")
+
+    def _timed_down(self, action: Callable[[], None]) -> float:
+        try:
+            return self._timed(action)
+        finally:
+            shutil.rmtree(self.scratch / "down")
+
+    @staticmethod
+    def _timed(action: Callable[[], None]) -> float:
+        started = time.perf_counter()
+        action()
+        return time.perf_counter() - started
+
+
+def summary(rounds: list[Round], size_mb: int) -> dict[str, float]:
+    """Median throughputs in MB/s, and the medians over rounds of ours over rclone's."""
+    figures: dict[str, float] = {}
+    for way in ("up", "down"):
+        for who in ("ours", "rclone"):
+            figures[f"{who}_{way}_mb_per_s"] = statistics.median(
+                size_mb / getattr(one, f"{who}_{way}_s") for one in rounds
+            )
+        figures[f"{way}_ratio"] = statistics.median(
+            getattr(one, f"rclone_{way}_s") / getattr(one, f"ours_{way}_s") for one in rounds
+        )
+    return figures
+
+
+def show(rounds: list[Round], figures: dict[str, float], size_mb: int, console: Console) -> None:
+    """Prints a row a round and the medians."""
+    table = Table(title=f"{size_mb} MB, MB/s and ours over rclone's", title_justify="left")
+    for name in ("round", "ours up", "rclone up", "ratio", "ours down", "rclone down", "ratio"):
+        table.add_column(name, justify="right")
+    for number, one in enumerate(rounds, 1):
+        cells = [f"{size_mb / seconds:.0f}" for seconds in asdict(one).values()]
+        up, down = one.rclone_up_s / one.ours_up_s, one.rclone_down_s / one.ours_down_s
+        table.add_row(str(number), *cells[:2], f"{up:.2f}", *cells[2:], f"{down:.2f}")
+    medians = [f"{figures[f'{who}_{way}_mb_per_s']:.0f}" for way in ("up", "down") for who in ("ours", "rclone")]
+    up, down = f"{figures['up_ratio']:.2f}", f"{figures['down_ratio']:.2f}"
+    table.add_row("median", *medians[:2], up, *medians[2:], down, style="bold")
+    console.print(table)
+
+
+def measure(size_mb: int, count: int, scratch: Path) -> list[Round]:
+    """Runs so many rounds in an empty folder, after a small one that warms both up."""
+    (scratch / "served").mkdir()
+    with rclone_server(scratch / "served") as server:
+        server.create_bucket(BUCKET)
+        (scratch / "warm").mkdir()
+        Bench(server, scratch / "warm", 1).round()
+        bench = Bench(server, scratch, size_mb)
+        return [bench.round() for _ in range(count)]
+
+
+def main() -> int:
+    """Prints the table; status 1 if a median ratio is below the target."""
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--size-mb", type=int, default=1024)
+    parser.add_argument("--rounds", type=int, default=3)
+    parser.add_argument("--scratch", type=Path, help="a folder for the files; by default a temporary one")
+    parser.add_argument("--json", action="store_true")
+    options = parser.parse_args()
+    with tempfile.TemporaryDirectory(dir=options.scratch, prefix="store-benchmark-") as folder:
+        rounds = measure(options.size_mb, options.rounds, Path(folder))
+    figures = summary(rounds, options.size_mb)
+    if options.json:
+        report = {"size_mb": options.size_mb, "target": TARGET, **figures, "rounds": [asdict(one) for one in rounds]}
+        print(json.dumps(report, indent=2))
+    else:
+        show(rounds, figures, options.size_mb, Console())
+    return int(min(figures["up_ratio"], figures["down_ratio"]) < TARGET)
+
+
+if __name__ == "__main__":
+    sys.exit(main())
