@@ -1,5 +1,6 @@
 """The manifest: the file whose presence makes an artifact exist."""
 
+import hashlib
 from typing import Any, Literal
 
 from pydantic import BaseModel, ConfigDict, Field, ValidationError
@@ -8,6 +9,7 @@ from artifacts.errors import IntegrityError
 from artifacts.identity import sha256_json
 
 MANIFEST_NAME = "manifest.json"
+_BLANK = "0" * 64
 
 
 class StoredFile(BaseModel):
@@ -30,6 +32,15 @@ class StoredIdentity(BaseModel):
     inputs: dict[str, str]
 
 
+class Pruned(BaseModel):
+    """Says of an artifact that its files were removed, when, and by which rule."""
+
+    model_config = ConfigDict(extra="forbid", frozen=True)
+
+    at: str
+    rule: str
+
+
 class Manifest(BaseModel):
     """Everything known about one artifact.
 
@@ -38,7 +49,10 @@ class Manifest(BaseModel):
         digest: SHA-256 of `files`; covers content only, so equal content has equal digests.
         facts: What the stage measured or counted, for readers; not covered by the digest.
         inputs: The refs behind `identity.inputs`, for lineage.
-        provenance: Time, host, code and library versions.
+        provenance: Time, host, hardware, code and library versions.
+        pruned: Set when the files were removed to save space. The artifact keeps its name, figures and lineage, so that
+            a run goes on past it; only reading its files fails.
+        checksum: SHA-256 of the manifest's own text with this field blanked out; None in manifests of early versions.
     """
 
     model_config = ConfigDict(extra="forbid", frozen=True)
@@ -53,10 +67,14 @@ class Manifest(BaseModel):
     inputs: dict[str, dict[str, Any]]
     facts: dict[str, Any]
     provenance: dict[str, Any]
+    pruned: Pruned | None = None
+    checksum: str | None = Field(default=None, pattern=r"^[0-9a-f]{64}$")
 
     def to_bytes(self) -> bytes:
-        """The manifest as readable JSON."""
-        return (self.model_dump_json(indent=2) + "\n").encode()
+        """The manifest as readable JSON that carries its own checksum."""
+        blank = (self.model_copy(update={"checksum": _BLANK}).model_dump_json(indent=2) + "\n").encode()
+        before, _, after = blank.rpartition(_BLANK.encode())
+        return before + hashlib.sha256(blank).hexdigest().encode() + after
 
     @classmethod
     def from_bytes(cls, data: bytes, where: str) -> "Manifest":
@@ -78,12 +96,20 @@ class Manifest(BaseModel):
         for name, stated, actual in (
             ("digest", manifest.digest, content_digest(manifest.files)),
             ("identity_digest", manifest.identity_digest, sha256_json(manifest.identity.model_dump())),
+            ("checksum", manifest.checksum, _checksum(data, manifest.checksum)),
         ):
             if stated != actual:
                 raise IntegrityError(
                     where, f"{name} {stated}", actual, "the manifest was altered; restore or delete it"
                 )
         return manifest
+
+
+def _checksum(data: bytes, stated: str | None) -> str | None:
+    if stated is None:
+        return None
+    before, _, after = data.rpartition(stated.encode())
+    return hashlib.sha256(before + _BLANK.encode() + after).hexdigest()
 
 
 def content_digest(files: dict[str, StoredFile]) -> str:

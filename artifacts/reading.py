@@ -62,8 +62,10 @@ class Artifact:
         """One file's content.
 
         Raises:
+            BadInputError: The artifact's files were pruned.
             IntegrityError: The artifact has no such file, or its checksum fails.
         """
+        self._not_pruned()
         where = f"{self.store.url}/{self.key}/{self.manifest.attempt}/{name}"
         stated = self.manifest.files.get(name)
         if stated is None:
@@ -98,8 +100,10 @@ class Artifact:
         On a directory store it is the artifact's own folder; otherwise a copy under `cache`.
 
         Raises:
+            BadInputError: The artifact's files were pruned.
             IntegrityError: A file is missing or its checksum fails.
         """
+        self._not_pruned()
         memo = (self.store.url, self.key, self.manifest.digest)
         if memo in _verified and _verified[memo].is_dir():
             return _verified[memo]
@@ -114,6 +118,15 @@ class Artifact:
             self.store.download_tree(prefix, folder, wanted)
         _verified[memo] = folder
         return folder
+
+    def _not_pruned(self) -> None:
+        if pruned := self.manifest.pruned:
+            raise BadInputError(
+                f"{self.store.url}/{self.key}",
+                f"its files were pruned on {pruned.at[:10]} ({pruned.rule})",
+                "files",
+                "use what was kept (see `deerstalker show`), or train again under another --run name",
+            )
 
     def _check_local(self, path: Path, name: str) -> None:
         stated = self.manifest.files[name]
