@@ -1,7 +1,7 @@
 """Checksums of files that belong to no artifact: frozen recipes, reports for people, and a run's pointer.
 
-They stand beside the files in the format of `sha256sum`, with the checksum of the list itself in a comment. A pointer is
-swapped at once, so it carries its own.
+They stand beside the files in the format of `sha256sum`, with the checksum of the list itself in a comment. A pointer
+is swapped at once, so it carries its own.
 """
 
 import hashlib
@@ -51,7 +51,7 @@ def sealed(content: Mapping[str, object]) -> bytes:
 
 
 def is_sealed(data: bytes) -> bool | None:
-    """Whether an object is as `sealed` wrote it, to the byte; None for a pointer of an early version, without a seal."""
+    """Whether an object is as `sealed` wrote it, to the byte; None for an early pointer, without a seal."""
     try:
         content = json.loads(data)
         if content.keys() == _UNSEALED_POINTER:
