@@ -2,6 +2,7 @@
 
 from collections.abc import Iterable
 from dataclasses import dataclass
+from typing import Any
 
 from artifacts.errors import BadInputError
 from artifacts.manifest import Manifest
@@ -21,20 +22,20 @@ class Node:
         replaced: Something else is published under the key now; `manifest` describes that.
     """
 
-    ref: Ref[object]
+    ref: Ref[Any]
     depth: int
     manifest: Manifest | None
     replaced: bool = False
 
     @property
-    def inputs(self) -> dict[str, Ref[object]]:
+    def inputs(self) -> dict[str, Ref[Any]]:
         """Refs of what it was made from, by role; empty where that is not known."""
         if self.manifest is None or self.replaced:
             return {}
         return {role: Ref(**ref) for role, ref in self.manifest.inputs.items()}
 
 
-def lineage(store: Store, refs: Iterable[Ref[object]], depth: int | None = None) -> list[Node]:
+def lineage(store: Store, refs: Iterable[Ref[Any]], depth: int | None = None) -> list[Node]:
     """The artifacts that `refs` name and those they descend from, the nearest first, each once.
 
     Args:
@@ -47,7 +48,7 @@ def lineage(store: Store, refs: Iterable[Ref[object]], depth: int | None = None)
     nodes: dict[tuple[str, str], Node] = {}
     level, steps = list(refs), 0
     while level:
-        following: list[Ref[object]] = []
+        following: list[Ref[Any]] = []
         for ref in level:
             if (ref.key, ref.digest) not in nodes:
                 node = nodes[ref.key, ref.digest] = _node(store, ref, steps)
@@ -56,7 +57,7 @@ def lineage(store: Store, refs: Iterable[Ref[object]], depth: int | None = None)
     return list(nodes.values())
 
 
-def _node(store: Store, ref: Ref[object], depth: int) -> Node:
+def _node(store: Store, ref: Ref[Any], depth: int) -> Node:
     try:
         artifact = Artifact.at(store, ref.key)
     except BadInputError:

@@ -100,7 +100,7 @@ class Manifest(BaseModel):
         ):
             if stated != actual:
                 raise IntegrityError(
-                    where, f"{name} {stated}", actual, "the manifest was altered; restore or delete it"
+                    where, f"{name} {stated}", str(actual), "the manifest was altered; restore or delete it"
                 )
         return manifest
 

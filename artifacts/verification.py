@@ -4,6 +4,7 @@ import re
 from collections.abc import Callable, Mapping
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
+from functools import partial
 
 from artifacts.errors import IntegrityError
 from artifacts.manifest import MANIFEST_NAME, Manifest
@@ -126,7 +127,7 @@ def _check_content(
     store: Store, stated: Mapping[str, str], found: Verification, progress: Callable[[int, int], None] | None
 ) -> None:
     with ThreadPoolExecutor(_PARALLEL_READS, thread_name_prefix="verify") as pool:
-        checked = pool.map(lambda item: _check(store, *item), stated.items())
+        checked = pool.map(partial(_check, store), stated, stated.values())
         for number, (size_bytes, damage) in enumerate(checked, 1):
             found.files += 1
             found.size_bytes += size_bytes

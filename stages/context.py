@@ -86,6 +86,10 @@ class StageContext:
         """A local folder with an artifact's files, each verified (see `artifacts.reading.Artifact.local_folder`)."""
         return Artifact.open(self.store, ref).local_folder(self.downloads)
 
+    def abandon(self) -> None:
+        """Makes a stage that samples in another thread fail at once; to be followed by `close`."""
+        self.engine.retire()
+
     def close(self) -> None:
         """Ends the child processes that were started."""
         self.drop_pool()

@@ -20,7 +20,7 @@ def licence_of(config: ModelConfig) -> str | None:
     match config:
         case GgufPackageModel():
             stated = importlib.metadata.metadata(config.package)
-            return (stated.get("License-Expression") or stated.get("License") or "").lower() or None
+            return next((stated[name].lower() for name in ("License-Expression", "License") if name in stated), None)
         case FolderModel():
             return stated_licence(_card(config.path))
         case _:
