@@ -21,7 +21,7 @@ _IN_ATTEMPT = re.compile(r"(.+?)/((?:attempt|progress)-[0-9a-f]+)/")
 
 
 class Retention(BaseModel):
-    """What is kept. Manifests, grades, reports and decisions always are; so is all that a promoted checkpoint needed."""
+    """What is kept. Manifests, grades, reports, decisions and a promoted checkpoint's ancestors always are."""
 
     model_config = ConfigDict(extra="forbid", frozen=True)
 

@@ -47,7 +47,8 @@ def paired(a: RunRecord, b: RunRecord, store: Store) -> dict[str, Estimate]:
 
     Empty where the runs were not measured on the same puzzles.
     """
-    if "after" not in a.evaluations or "after" not in b.evaluations:
+    after = [item.evaluations.get("after") for item in (a, b)]
+    if not after[0] or not after[1] or after[0].inputs["puzzles"]["digest"] != after[1].inputs["puzzles"]["digest"]:
         return {}
     ours, theirs = (_scores(item, store) for item in (a, b))
     both = ours.join(theirs, on=["mode", "puzzle_id"], suffix="_b")
