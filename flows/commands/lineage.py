@@ -22,6 +22,8 @@ from flows.options import Stored
 from flows.run_diff import circumstances, first_parting, paired, settings
 from flows.summary import measure_rows
 
+_DEEPEST_TREE = 40
+
 
 def lineage_command(name: str, depth: int, options: Stored) -> None:
     """Prints what made an artifact, and a tree of what it descends from."""
@@ -37,6 +39,8 @@ def lineage_command(name: str, depth: int, options: Stored) -> None:
         console.print(line, highlight=False, markup=False, soft_wrap=True)
     known = {node.ref: node for node in nodes}
     console.print(_tree(nodes[0], known, set()), highlight=False, soft_wrap=True)
+    if nodes[-1].depth > _DEEPEST_TREE:
+        console.print(f"... {len(nodes)} artifacts in all; --json lists them", highlight=False)
 
 
 def diff_command(a: str, b: str, options: Stored) -> None:
@@ -79,6 +83,7 @@ def _ref(name: str, store: Store) -> Ref[Any]:
     found = find_checkpoint(name, store)
     if not isinstance(found, Ref):
         raise BadInputError(name, "a model source", "an artifact: its key, a run, or RUN@ITERATION")
+    Artifact.at(store, found.key)
     return found
 
 
@@ -108,7 +113,7 @@ def _state(node: Node) -> str:
 
 def _facts(node: Node) -> list[str]:
     manifest = node.manifest
-    assert manifest is not None  # it was opened to begin with
+    assert manifest is not None  # `_ref` has opened it
     made, identity = manifest.provenance, manifest.identity
     hardware, code = made.get("hardware", {}), made.get("code", {})
     size_bytes = sum(file.size_bytes for file in manifest.files.values())
@@ -130,8 +135,8 @@ def _tree(node: Node, known: dict[Ref[Any], Node], shown: set[Ref[Any]], role: s
     stage = node.manifest.identity.stage if node.manifest and not node.replaced else _state(node)
     state = "" if _state(node) == "kept" else f" [{_state(node)}]"
     words = f"{f'{role}: ' if role else ''}{node.ref.key}  {node.ref.digest[:12]}  by {stage}{state}"
-    if node.ref in shown and node.inputs:
-        return Tree(escape(f"{words} (above)"))
+    if (node.ref in shown or node.depth >= _DEEPEST_TREE) and node.inputs:
+        return Tree(escape(f"{words} ..."))
     shown.add(node.ref)
     tree = Tree(escape(words))
     for name, ref in node.inputs.items():
