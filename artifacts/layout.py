@@ -42,6 +42,11 @@ class RunLayout:
         return f"{self.root}/recipe.json"
 
     @property
+    def sums(self) -> str:
+        """Checksum of the frozen recipe."""
+        return f"{self.root}/SHA256SUMS"
+
+    @property
     def promoted(self) -> str:
         """The run's one mutable object: which checkpoint is the best so far."""
         return f"{self.root}/promoted.json"
@@ -62,6 +67,14 @@ class RunLayout:
     def comparison(self, number: int, recipe: str, part: str) -> str:
         """Artifacts of a recipe that was tried on the rollouts of iteration `number`."""
         return f"{self.root}/comparisons/{number:04d}/{recipe}/{part}"
+
+    def suite(self, suite: str, number: int) -> str:
+        """The report of iteration `number` on a suite of puzzles that was evaluated afterwards."""
+        if not _RUN_NAME.fullmatch(suite):
+            raise BadInputError(
+                "suite name", repr(suite), "1 to 64 letters, digits, dots, dashes, underscores", "choose another name"
+            )
+        return f"{self.root}/suites/{suite}/{number:04d}"
 
     def evaluation(self, part: str) -> str:
         """Evaluations outside the iterations, such as before and after on the test split."""

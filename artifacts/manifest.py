@@ -31,6 +31,15 @@ class StoredIdentity(BaseModel):
     inputs: dict[str, str]
 
 
+class Pruned(BaseModel):
+    """Says of an artifact that its files were removed, when, and by which rule."""
+
+    model_config = ConfigDict(extra="forbid", frozen=True)
+
+    at: str
+    rule: str
+
+
 class Manifest(BaseModel):
     """Everything known about one artifact.
 
@@ -39,8 +48,10 @@ class Manifest(BaseModel):
         digest: SHA-256 of `files`; covers content only, so equal content has equal digests.
         facts: What the stage measured or counted, for readers; not covered by the digest.
         inputs: The refs behind `identity.inputs`, for lineage.
-        provenance: Time, host, code and library versions.
-        checksum: SHA-256 of the manifest's own bytes with this field blank; None in manifests of earlier versions.
+        provenance: Time, host, hardware, code and library versions.
+        pruned: Set when the files were removed to save space. The artifact keeps its name, figures and lineage, so that
+            a run goes on past it; only reading its files fails.
+        checksum: SHA-256 of the manifest's own bytes with this field blank.
     """
 
     model_config = ConfigDict(extra="forbid", frozen=True)
@@ -55,7 +66,8 @@ class Manifest(BaseModel):
     inputs: dict[str, dict[str, Any]]
     facts: dict[str, Any]
     provenance: dict[str, Any]
-    checksum: str | None = None
+    pruned: Pruned | None = None
+    checksum: str = BLANK
 
     def to_bytes(self) -> bytes:
         """The manifest as readable JSON, with its checksum."""
@@ -86,8 +98,7 @@ class Manifest(BaseModel):
                 raise IntegrityError(
                     where, f"{name} {stated}", actual, "the manifest was altered; restore or delete it"
                 )
-        if manifest.checksum is not None:
-            check_seal(data, where)
+        check_seal(data, where)
         return manifest
 
 

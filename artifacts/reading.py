@@ -62,8 +62,10 @@ class Artifact:
         """One file's content.
 
         Raises:
+            BadInputError: The artifact's files were pruned.
             IntegrityError: The artifact has no such file, or its checksum fails.
         """
+        self._not_pruned()
         where = f"{self.store.url}/{self.key}/{self.manifest.attempt}/{name}"
         stated = self.manifest.files.get(name)
         if stated is None:
@@ -102,8 +104,10 @@ class Artifact:
             watch: Given the bytes of a download when it begins; what it returns is told of each part.
 
         Raises:
+            BadInputError: The artifact's files were pruned.
             IntegrityError: A file is missing or its checksum fails.
         """
+        self._not_pruned()
         memo = (self.store.url, self.key, self.manifest.digest)
         if memo in _verified and _verified[memo][1] == self._stamps(_verified[memo][0]):
             return _verified[memo][0]
@@ -124,6 +128,15 @@ class Artifact:
         """What changes when someone writes to one of the files; nothing for one that is gone."""
         found = [(folder / name).stat() for name in self.names() if (folder / name).is_file()]
         return [(status.st_ino, status.st_size, status.st_mtime_ns) for status in found]
+
+    def _not_pruned(self) -> None:
+        if pruned := self.manifest.pruned:
+            raise BadInputError(
+                f"{self.store.url}/{self.key}",
+                f"its files were pruned on {pruned.at[:10]} ({pruned.rule})",
+                "files",
+                "use what was kept (see `deerstalker show`), or train again under another --run name",
+            )
 
     def _check_local(self, path: Path, name: str) -> None:
         stated = self.manifest.files[name]

@@ -1,7 +1,9 @@
 """A checksum inside a JSON file over the file's own bytes, so that no flipped bit in it goes unseen."""
 
 import hashlib
+import json
 import re
+from collections.abc import Mapping
 
 from artifacts.errors import IntegrityError
 
@@ -17,6 +19,12 @@ def sealed(data: bytes) -> bytes:
     if field is None or field[1] != BLANK.encode():
         raise ValueError("no blank checksum at the end")
     return data[: field.start(1)] + hashlib.sha256(data).hexdigest().encode() + data[field.end(1) :]
+
+
+def sealed_json(content: Mapping[str, object]) -> bytes:
+    """A JSON object as readable text, with its checksum as the last field."""
+    blank = {**content, "checksum": BLANK}
+    return sealed((json.dumps(blank, indent=2, ensure_ascii=False, allow_nan=False) + "\n").encode())
 
 
 def check_seal(data: bytes, where: str) -> None:

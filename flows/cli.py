@@ -10,13 +10,10 @@ from typing import Annotated
 from cyclopts import App, CycloptsError, Parameter
 
 from artifacts.errors import BadInputError, DeerstalkerError, IdentityMismatchError
-from flows.options import Output, Stored
+from flows import cli_store
+from flows.options import OUTPUT, STORED, Changes, Output, Stored, Switch
 
-STORED, OUTPUT = Stored(), Output()
 FAILED, BAD_USAGE, INTERRUPTED, TERMINATED = 1, 2, 130, 143
-
-Changes = Annotated[tuple[str, ...], Parameter(negative=(), show_default=False)]
-Switch = Annotated[bool, Parameter(show_default=False)]
 
 app = App(
     name="deerstalker",
@@ -28,6 +25,8 @@ puzzles = App(name="puzzles", help="Make puzzles, and solve them.")
 recipes = App(name="recipes", help="List the recipes, show one in full, or compare two.")
 app.command(puzzles)
 app.command(recipes)
+for command in cli_store.COMMANDS:
+    app.command(command)
 
 
 @app.command
@@ -249,28 +248,6 @@ def prove(
     from flows.commands.puzzles import prove_command
 
     prove_command(file, completion, index, options)
-
-
-@app.command
-def runs(*, options: Stored = STORED) -> None:
-    """List the runs of a store."""
-    from flows.commands.runs import runs_command
-
-    runs_command(options)
-
-
-@app.command
-def show(run: str, /, *, options: Stored = STORED) -> None:
-    """Show a run: its iterations, before and after, and how to use what it made.
-
-    Parameters
-    ----------
-    run
-        Name of the run.
-    """
-    from flows.commands.runs import show_command
-
-    show_command(run, options)
 
 
 @recipes.default

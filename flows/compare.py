@@ -21,7 +21,7 @@ from stages.evaluate import evaluate
 from stages.finetune import finetune
 from stages.grade import grade
 from stages.pack import pack
-from stages.training.launch import Weights
+from stages.training.launch import Weights, state_beside
 
 OWN = "own"
 """Stands for the settings that the run itself was made with."""
@@ -97,7 +97,7 @@ def _candidate(
     store, inputs = stages.ctx.store, rollouts.manifest.inputs
     policy, puzzles = Ref[Any](**inputs["weights"]), Ref[Any](**inputs["puzzles"])
     first = Artifact.at(store, layout.iteration(1, "rollouts")).manifest.inputs["weights"]
-    start = Weights(policy, _state(store, policy), reference=Ref(**first))
+    start = Weights(policy, state_beside(policy, store), reference=Ref(**first))
     grades = stages.run(grade, recipe.grade, rollouts.ref, puzzles, label=name, out=at("grades", Grades))
     batch = stages.run(pack, recipe.pack, rollouts.ref, grades, label=name, out=at("batch", Batch))
     weights = stages.run(
@@ -115,12 +115,6 @@ def _candidate(
         evaluate, own.evaluate, weights.checkpoint, puzzles, label=name, split="val", out=at("report", Report)
     )
     return _figures(*(Artifact.open(store, ref).manifest for ref in (grades, batch, weights.checkpoint, report)))
-
-
-def _state(store: Store, policy: Ref[Checkpoint]) -> Ref[TrainingState] | None:
-    """The training state that was saved beside a checkpoint."""
-    saved = Artifact.open(store, policy).manifest.inputs.get("state")
-    return Ref(**saved) if saved else None
 
 
 def _figures(grades: Manifest, batch: Manifest, checkpoint: Manifest, report: Manifest) -> dict[str, Any]:

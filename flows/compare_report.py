@@ -6,6 +6,7 @@ from html import escape
 from typing import Any
 
 from artifacts.store import Store
+from artifacts.sums import write_files
 from flows.page import document, picture, table
 from flows.plots import bars_plot
 
@@ -48,8 +49,7 @@ def write_report(store: Store, key: str, title: str, rows: Mapping[str, Mapping[
         "report.json": (json.dumps(rows, indent=2) + "\n").encode(),
         **{f"{name}.png": png for name, png in drawn.items()},
     }
-    for name, data in files.items():
-        store.write_bytes(f"{key}/{name}", data)
+    write_files(store, key, files)
     return f"{store.url}/{key}/report.html"
 
 

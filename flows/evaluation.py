@@ -59,7 +59,7 @@ def evaluate_checkpoint(request: EvaluationRequest) -> Evaluation:
     store = Store.open(request.store)
     with opened_stages(store, load_profile(request.profile)) as stages:
         stages.live.opened(f"evaluating {request.checkpoint} on {request.puzzles}")
-        puzzles, split = _puzzles(request.puzzles, stages)
+        puzzles, split = named_puzzles(request.puzzles, stages)
         checkpoint = fetched(stages, request.checkpoint, puzzles)
         asked = {**request.config.model_dump(mode="json"), "split": split}
         key = shared_key("evaluations", split, Identity.of("evaluation", 1, asked, weights=checkpoint, puzzles=puzzles))
@@ -75,12 +75,22 @@ def evaluate_checkpoint(request: EvaluationRequest) -> Evaluation:
         )
 
 
-def _puzzles(name: str, stages: Stages) -> tuple[Ref[Puzzles], str]:
-    run, colon, split = name.rpartition(":")
-    if colon and not name.endswith(".json"):
-        if split not in SPLITS:
-            raise BadInputError(f"--puzzles {name}", f"split {split!r}", ", ".join(SPLITS), "name it as RUN:SPLIT")
-        report = Artifact.at(stages.ctx.store, RunLayout(run).iteration(0, "report"))
-        return Ref(**report.manifest.inputs["puzzles"]), split
-    config = validate(PrepareConfig, {"file": name}, f"--puzzles {name}")
-    return publish_set(stages, config, "file"), "test"
+def named_puzzles(name: str, stages: Stages) -> tuple[Ref[Puzzles], str]:
+    """The puzzle set and split that a person means: RUN:SPLIT, KEY:SPLIT of a set in the store, or a JSON file.
+
+    Raises:
+        BadInputError: It stands for nothing.
+    """
+    where, colon, split = name.rpartition(":")
+    if not colon or name.endswith(".json"):
+        config = validate(PrepareConfig, {"file": name}, f"--puzzles {name}")
+        return publish_set(stages, config, "file"), "test"
+    if split not in SPLITS:
+        raise BadInputError(f"--puzzles {name}", f"split {split!r}", ", ".join(SPLITS), "name it as RUN:SPLIT")
+    if "/" in where:
+        named = Artifact.at(stages.ctx.store, where)
+        if named.manifest.kind != Puzzles.__name__:
+            raise BadInputError(f"--puzzles {name}", f"an artifact of kind {named.manifest.kind}", "Puzzles")
+        return named.ref, split
+    report = Artifact.at(stages.ctx.store, RunLayout(where).iteration(0, "report"))
+    return Ref(**report.manifest.inputs["puzzles"]), split

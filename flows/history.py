@@ -3,7 +3,7 @@
 import json
 from collections.abc import Iterable, Mapping
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from functools import partial
 from typing import Any, TypeVar
 
@@ -39,6 +39,11 @@ class IterationRecord:
         """What a stage measured; empty where it has not published."""
         return self.manifests[stage].facts if stage in self.manifests else {}
 
+    def kept(self, *stages: str) -> bool:
+        """Whether what these stages published has its files still."""
+        found = [self.manifests.get(stage) for stage in stages]
+        return all(manifest is not None and manifest.pruned is None for manifest in found)
+
     def seconds(self) -> dict[str, float]:
         """Wall time of each stage when it was executed."""
         return {stage: manifest.provenance["seconds"] for stage, manifest in self.manifests.items()}
@@ -58,6 +63,8 @@ class RunRecord:
     iterations: list[IterationRecord]
     evaluations: dict[str, Manifest]  # `before` and `after`, on the test split
     promoted: dict[str, Any] | None
+    suites: dict[str, dict[int, Manifest]] = field(default_factory=dict[str, dict[int, Manifest]])
+    """Reports that were made afterwards (see `flows.backfill`), by suite and iteration."""
 
 
 def run_names(store: Store) -> list[str]:
@@ -120,16 +127,26 @@ def read_run(store: Store, run: str) -> RunRecord:
         promoted = json.loads(store.read_bytes(layout.promoted))
     except MissingKeyError:
         promoted = None
-    return RunRecord(layout, recipe, iterations, evaluations, promoted)
+    return RunRecord(layout, recipe, iterations, evaluations, promoted, _suites(store, layout, published))
+
+
+def _suites(store: Store, layout: RunLayout, published: Iterable[str]) -> dict[str, dict[int, Manifest]]:
+    keys = [key for key in sorted(published) if key.startswith(f"{layout.root}/suites/")]
+    found: dict[str, dict[int, Manifest]] = {}
+    for key, manifest in _manifests(store, {key: key for key in keys}).items():
+        *_, suite, number = key.split("/")
+        found.setdefault(suite, {})[int(number)] = manifest
+    return found
 
 
 def read_iteration(store: Store, layout: RunLayout, number: int) -> IterationRecord:
-    """Reads one finished iteration.
+    """Reads one finished iteration; 0 measures what the first one starts from.
 
     Raises:
         BadInputError: One of its stages has not published.
     """
-    keys = {stage: layout.iteration(number, part) for stage, part in STAGES.items()}
+    stages = STAGES if number else {stage: STAGES[stage] for stage in ("evaluate", "promote")}
+    keys = {stage: layout.iteration(number, part) for stage, part in stages.items()}
     return IterationRecord(number, _manifests(store, keys))
 
 

@@ -8,7 +8,7 @@ from stages.evaluate import evaluate
 from stages.finetune import finetune
 from stages.grade import grade
 from stages.pack import pack
-from stages.promote import promote
+from stages.promote import promote, weights_after
 from stages.sample import sample
 from stages.training.launch import Weights
 
@@ -62,4 +62,4 @@ def iteration(run: Session, puzzles: Ref[Puzzles], start: Position, n: int) -> P
         pointer=run.layout.promoted,
         out=run.at(n, "decision", Decision),
     )
-    return Position(weights, decision)
+    return Position(weights_after(decision, weights, run.ctx), decision)

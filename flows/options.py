@@ -7,6 +7,9 @@ from cyclopts import Parameter
 
 from flows.surroundings import DEFAULT_STORE
 
+Changes = Annotated[tuple[str, ...], Parameter(negative=(), show_default=False)]
+Switch = Annotated[bool, Parameter(show_default=False)]
+
 
 @Parameter(name="*")
 @dataclass(frozen=True)
@@ -37,3 +40,6 @@ class Stored(Output):
     """
 
     store: str = DEFAULT_STORE
+
+
+STORED, OUTPUT = Stored(), Output()

@@ -14,6 +14,7 @@ if TYPE_CHECKING:
 
 INK, MUTED, GRID = "#1f2937", "#6b7280", "#e5e7eb"
 SAMPLED, GREEDY, TRAIN = "#0f766e", "#c2410c", "#9ca3af"
+MODE_COLOURS = {"sampled": SAMPLED, "greedy": GREEDY}
 STAGE_COLOURS = ("#0f766e", "#a3b18a", "#d6d3d1", "#c2410c", "#1d4ed8", "#7c3aed")
 _CURVE_COLOURS = ("#0f766e", "#c2410c", "#1d4ed8", "#7c3aed", "#b45309", "#6b7280")
 _DPI = 150
@@ -22,17 +23,9 @@ _DPI = 150
 def accuracy_plot(iterations: Sequence[IterationFigures], dpi: int = _DPI) -> bytes:
     """Held-out accuracy with its 95% band, sampled and greedy, and the accuracy of the rollouts trained on."""
     figure, axes = _figure(5.6, 3.3, dpi)
-    for mode, colour in (("sampled", SAMPLED), ("greedy", GREEDY)):
-        points = [(item, found) for item in iterations if (found := _measured(item, mode))]
-        if points:
-            numbers = [item.number for item, _ in points]
-            accuracy = [found.accuracy for _, found in points]
-            axes.fill_between(
-                numbers, [a.low for a in accuracy], [a.high for a in accuracy], color=colour, alpha=0.13, linewidth=0
-            )
-            means = [a.mean for a in accuracy]
-            label, dots = f"held-out, {mode}", _marker(points)
-            axes.plot(numbers, means, color=colour, linewidth=2, label=label, marker=dots, markersize=4)
+    for mode, colour in MODE_COLOURS.items():
+        points = [(item.number, found) for item in iterations if (found := _measured(item, mode))]
+        _band(axes, points, colour, f"held-out, {mode}")
     rollouts = [(item.number - 1, item.train_accuracy) for item in iterations if item.train_accuracy is not None]
     if rollouts:
         numbers, means = zip(*rollouts, strict=True)
@@ -41,6 +34,26 @@ def accuracy_plot(iterations: Sequence[IterationFigures], dpi: int = _DPI) -> by
     if stars:
         axes.scatter(*zip(*stars, strict=True), marker="*", s=70, color=SAMPLED, zorder=4, label="promoted")
     _finish(axes, "accuracy", "weights after iteration", percent=True)
+    return _png(figure)
+
+
+def suites_plot(curves: Mapping[str, Mapping[str, Sequence[tuple[int, Measurement]]]], dpi: int = _DPI) -> bytes:
+    """Accuracy with its 95% band, a panel a suite side by side, on one scale.
+
+    Args:
+        curves: By the suite's title and by mode, what was measured after each iteration.
+    """
+    from matplotlib.figure import Figure
+
+    columns = min(3, len(curves))
+    figure = Figure(figsize=(3.6 * columns, 3.1 * -(-len(curves) // columns)), dpi=dpi, layout="constrained")
+    panels = figure.subplots(-(-len(curves) // columns), columns, sharey=True, squeeze=False).flat
+    for axes, (title, modes) in zip(panels, curves.items(), strict=False):
+        for mode, points in modes.items():
+            _band(axes, points, MODE_COLOURS[mode], mode)
+        _finish(axes, title, "weights after iteration", percent=True)
+    for axes in list(figure.axes)[len(curves) :]:
+        axes.set_visible(False)
     return _png(figure)
 
 
@@ -136,6 +149,18 @@ def curves_plot(panels: Sequence[Curves]) -> bytes:
                 )
         _finish(axes, panel.title, "iteration", percent=panel.percent)
     return _png(figure)
+
+
+def _band(axes: "Axes", points: Sequence[tuple[int, Measurement]], colour: str, label: str) -> None:
+    """A curve of accuracies with their 95% intervals; nothing where there is no point."""
+    if not points:
+        return
+    numbers, accuracy = [number for number, _ in points], [found.accuracy for _, found in points]
+    axes.fill_between(
+        numbers, [a.low for a in accuracy], [a.high for a in accuracy], color=colour, alpha=0.13, linewidth=0
+    )
+    means = [a.mean for a in accuracy]
+    axes.plot(numbers, means, color=colour, linewidth=2, label=label, marker=_marker(points), markersize=4)
 
 
 def _measured(item: IterationFigures, mode: str) -> Measurement | None:

@@ -11,6 +11,7 @@ import numpy as np
 from artifacts.reading import Artifact
 from artifacts.refs import Checkpoint, Puzzles, Ref
 from artifacts.schemas import PUZZLES
+from artifacts.sums import write_files
 from flows.page import card, document, picture, table
 from flows.plots import bars_plot, histogram_plot
 from flows.session import Stages
@@ -40,8 +41,7 @@ def write_report(stages: Stages, made: Ref[Puzzles], tokenizer: Ref[Checkpoint] 
         chat = ChatTokenizer(stages.ctx.local_folder(tokenizer))
         measure = ("tokens", lambda prompt: len(chat.prompt_ids(prompt)))
     facts = describe(splits, *measure)
-    for name, data in report_files(facts).items():
-        stages.ctx.store.write_bytes(f"{made.key}/report/{name}", data)
+    write_files(stages.ctx.store, f"{made.key}/report", report_files(facts))
     return f"{made.key}/report/{PAGE}"
 
 

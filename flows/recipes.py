@@ -13,11 +13,11 @@ from artifacts.errors import BadInputError
 from stages.context import Profile
 from stages.evaluate import EvaluateConfig
 from stages.finetune import FinetuneConfig
+from stages.gate import PromoteConfig
 from stages.grade import GradeConfig
 from stages.grpo.packing import PackConfig
 from stages.models.source import ModelConfig
 from stages.prepare import PrepareConfig
-from stages.promote import PromoteConfig
 from stages.sample import SampleConfig
 from stages.warm_start import WarmStartConfig
 

@@ -11,11 +11,13 @@ import polars as pl
 from artifacts.reading import Artifact
 from artifacts.schemas import RESULTS
 from artifacts.store import Store
+from artifacts.sums import write_files
 from flows.figures import IterationFigures, iteration_figures, measurement
 from flows.history import RunRecord, read_run
 from flows.page import card, document, picture, table
-from flows.plots import accuracy_plot, health_plot, reward_plot, seconds_plot
+from flows.plots import accuracy_plot, health_plot, reward_plot, seconds_plot, suites_plot
 from flows.specimen import Completion, Specimen, find_specimen
+from flows.suites import curves, suites_section
 from flows.summary import before_after_rows, interval_text, solve_command, summary
 from stages.statistics import Estimate, estimate
 
@@ -32,18 +34,27 @@ _HEADLINES = (
 
 
 def write_report(run: "Session") -> str:
-    """Writes the report into the store, shows its gist in Prefect, and returns the key of its page."""
-    from flows.ui import show_in_prefect
-
+    """Writes the report of a run in progress, with its gist in Prefect, and returns the key of its page."""
     started = time.perf_counter()
     run.live.stage_started("report")
-    store, layout = run.ctx.store, run.layout
-    record = read_run(store, layout.run)
-    for name, data in report_files(record, store).items():
-        store.write_bytes(f"{layout.summary}/{name}", data)
-    show_in_prefect(record, store)
+    page = publish_report(run.ctx.store, run.layout.run)
     run.live.stage_finished("report", time.perf_counter() - started, reused=False)
-    return f"{layout.summary}/{PAGE}"
+    return page
+
+
+def publish_report(store: Store, run: str, *, in_prefect: bool = True) -> str:
+    """Writes a run's report into the store, and returns the key of its page.
+
+    Args:
+        in_prefect: Also show its gist in Prefect; call it inside a flow then.
+    """
+    record = read_run(store, run)
+    write_files(store, record.layout.summary, report_files(record, store))
+    if in_prefect:
+        from flows.ui import show_in_prefect
+
+        show_in_prefect(record, store)
+    return f"{record.layout.summary}/{PAGE}"
 
 
 def report_files(record: RunRecord, store: Store) -> dict[str, bytes]:
@@ -59,7 +70,9 @@ def report_files(record: RunRecord, store: Store) -> dict[str, bytes]:
         "health.png": health_plot(iterations),
         "seconds.png": seconds_plot(iterations),
     }
-    graded = [item for item in record.iterations if "grade" in item.manifests]
+    if record.suites:
+        pictures["suites.png"] = suites_plot(curves(record))
+    graded = [item for item in record.iterations if item.kept("sample", "grade")]
     specimen = find_specimen(graded[-1], record.layout, store) if graded else None
     page = document(f"{record.layout.run}: Deerstalker report", _body(record, store, iterations, pictures, specimen))
     return {**pictures, "summary.json": _json(summary(record, store)), PAGE: page.encode()}
@@ -109,6 +122,7 @@ def _body(
         "<h2>Learning</h2>",
         f'<div class="plots">{picture(pictures["accuracy.png"], "accuracy of each iteration")}'
         f"{picture(pictures['reward.png'], 'reward of each iteration')}</div>",
+        *suites_section(record, pictures),
         "<h2>Health and time</h2>",
         f'<div class="plots">{picture(pictures["health.png"], "length, entropy, clip fraction and gap")}'
         f"{picture(pictures['seconds.png'], 'seconds of each stage')}</div>",

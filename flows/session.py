@@ -11,6 +11,7 @@ from artifacts.layout import RunLayout
 from artifacts.refs import K
 from artifacts.slot import Slot
 from artifacts.store import Store
+from artifacts.sums import sums_of
 from flows.live import LiveView
 from flows.recipes import Recipe
 from flows.tasks import map_as_tasks, run_as_task
@@ -102,7 +103,9 @@ def freeze_recipe(store: Store, layout: RunLayout, recipe: Recipe) -> None:
         IdentityMismatchError: The name is taken by a run of another recipe.
     """
     resolved = recipe.model_dump(mode="json")
-    if store.create_bytes(layout.recipe, (json.dumps(resolved, indent=2, ensure_ascii=False) + "\n").encode()):
+    text = (json.dumps(resolved, indent=2, ensure_ascii=False) + "\n").encode()
+    if store.create_bytes(layout.recipe, text):
+        store.create_bytes(layout.sums, sums_of({layout.recipe.rpartition("/")[2]: text}))
         return
     try:
         frozen = json.loads(store.read_bytes(layout.recipe))

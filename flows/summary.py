@@ -1,6 +1,7 @@
 """A run in a few lines: before and after on the test split, what is promoted, and how to use it."""
 
 import shlex
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
@@ -29,6 +30,10 @@ def summary(record: RunRecord, store: Store) -> dict[str, Any]:
         "store": store.url,
         "iterations": [_iteration(record, index) for index in range(len(record.iterations))],
         "test": {when: manifest.facts for when, manifest in record.evaluations.items()},
+        "suites": {
+            suite: {number: manifest.facts for number, manifest in sorted(reports.items())}
+            for suite, reports in record.suites.items()
+        },
         "promoted": record.promoted,
         "report": f"{store.url}/{record.layout.summary}/report.html",
         "solve": solve_command(record, store),
@@ -42,6 +47,8 @@ def print_summary(record: RunRecord, store: Store, console: Console) -> None:
     if record.promoted:
         promoted = f"iteration {record.promoted['iteration']}, validation {record.promoted['score']:.1%}"
         console.print(f"promoted: {promoted}", highlight=False)
+    if record.promoted and (card := record.promoted.get("model_card")):
+        console.print(f"card:     {store.url}/{card}", highlight=False, soft_wrap=True)
     console.print(f"report:   {store.url}/{record.layout.summary}/report.html", highlight=False, soft_wrap=True)
     console.print(f"try it:   {solve_command(record, store)}", highlight=False, soft_wrap=True)
 
@@ -60,11 +67,20 @@ def before_after_table(record: RunRecord) -> Table:
 
 def before_after_rows(record: RunRecord) -> list[list[str]]:
     """Figures on the test split with their 95% intervals, before the first update and of what stands promoted."""
+    return measure_rows([manifest.facts for manifest in record.evaluations.values()])
+
+
+def measure_rows(columns: Sequence[dict[str, Any]]) -> list[list[str]]:
+    """A row a figure and mode, a column a report's facts.
+
+    Modes that nothing was measured in are left out, and statements where no completion makes any.
+    """
     rows: list[list[str]] = []
     for title, cell in MEASURES:
         for mode in MODES:
-            found = [measurement(manifest.facts, mode) for manifest in record.evaluations.values()]
-            if any(found):
+            found = [measurement(facts, mode) for facts in columns]
+            silent = cell is _statements and all(item is None or item.deductions["statements"] == 0 for item in found)
+            if any(found) and not silent:
                 rows.append([f"{title}, {mode}", *(cell(item) if item else "" for item in found)])
     return rows
 

@@ -6,7 +6,9 @@ from typing import Any, TypeVar
 from prefect import Task
 from prefect.cache_policies import NO_CACHE
 from prefect.client.schemas.objects import State, TaskRun
+from prefect.futures import PrefectFuture
 from prefect.states import Completed
+from prefect.task_runners import ThreadPoolTaskRunner
 
 from artifacts.errors import TransientError
 from stages.context import StageContext
@@ -19,7 +21,12 @@ def _is_transient(task: Task[..., Any], task_run: TaskRun, state: State[Any]) ->
 
 
 def map_as_tasks(
-    stage: Callable[..., R], inputs: Sequence[Any], *, run_name: str, ctx: StageContext, out: Callable[[Any], Any]
+    stage: Callable[..., R],
+    inputs: Sequence[Any],
+    *,
+    run_name: str,
+    ctx: StageContext,
+    out: Callable[[Any], Any],
 ) -> Iterator[R]:
     """Runs a stage on each input, as mapped Prefect tasks side by side, and yields the results in order.
 
@@ -39,6 +46,39 @@ def map_as_tasks(
 
     for future in _task(stage, body, run_name, ctx).map(inputs):
         yield future.result()
+
+
+def map_some_at_once(
+    stage: Callable[[Any], R],
+    inputs: Sequence[Any],
+    *,
+    run_name: str,
+    ctx: StageContext,
+    at_once: int,
+    abandon: Callable[[], None],
+) -> Iterator[R | Exception]:
+    """Runs a stage on each input, as mapped Prefect tasks, and yields in order what each returned or failed with.
+
+    Args:
+        stage: Takes an input.
+        run_name: Name of each task run; `{item}` stands for the input.
+        ctx: Whose profile says how often a task is tried again after a transient failure.
+        at_once: How many run side by side.
+        abandon: Makes those fail that are running; called when this is interrupted, which else would wait for them.
+    """
+
+    def body(item: Any) -> Any:
+        return _labelled(stage(item))
+
+    task = _task(stage, body, run_name, ctx)
+    with ThreadPoolTaskRunner[Any](max_workers=at_once) as runner:
+        futures: list[PrefectFuture[Any]] = list(runner.map(task, {"item": inputs}))
+        try:
+            for future in futures:
+                yield future.result(raise_on_failure=False)
+        except BaseException:
+            abandon()
+            raise
 
 
 def run_as_task(stage: Callable[..., R], *inputs: Any, run_name: str, ctx: StageContext, **keywords: Any) -> R:

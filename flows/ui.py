@@ -10,7 +10,8 @@ from prefect.artifacts import create_image_artifact, create_markdown_artifact, c
 from artifacts.store import Store
 from flows.figures import IterationFigures, iteration_figures
 from flows.history import RunRecord
-from flows.plots import accuracy_plot
+from flows.plots import accuracy_plot, suites_plot
+from flows.suites import curves
 from flows.summary import before_after_rows, solve_command
 
 _SMALL_DPI = 70
@@ -27,6 +28,11 @@ def show_in_prefect(record: RunRecord, store: Store) -> None:
     create_image_artifact(
         f"data:image/png;base64,{picture}", key=f"{run}-accuracy", description="Held-out accuracy by iteration"
     )
+    if record.suites:
+        picture = base64.b64encode(suites_plot(curves(record), dpi=_SMALL_DPI)).decode()
+        create_image_artifact(
+            f"data:image/png;base64,{picture}", key=f"{run}-suites", description="The curve on each suite"
+        )
 
 
 def slug(name: str) -> str:

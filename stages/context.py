@@ -91,6 +91,10 @@ class StageContext:
         """An empty local folder whose files become an attempt's (see `artifacts.slot.Attempt.folder`)."""
         return attempt.folder(self.scratch, watched(f"storing {attempt.slot.kind.__name__}", self.progress))
 
+    def abandon(self) -> None:
+        """Makes a stage that samples in another thread fail at once; to be followed by `close`."""
+        self.engine.retire()
+
     def close(self) -> None:
         """Ends the child processes that were started."""
         self.drop_pool()

@@ -8,6 +8,7 @@ from artifacts.refs import Checkpoint, Puzzles, Ref
 from artifacts.schemas import PUZZLES
 from artifacts.slot import Slot
 from stages.context import StageContext
+from stages.models.licence import licence_of
 from stages.models.scratch import ScratchModel
 from stages.models.source import ModelConfig, materialise
 from stages.puzzles.tables import taught_texts
@@ -33,7 +34,7 @@ def fetch(config: ModelConfig, puzzles: Ref[Puzzles], *, out: Slot[Checkpoint], 
     attempt = out.attempt(identity)
     with ctx.folder(attempt) as folder:
         materialise(config, folder, texts=_texts(puzzles, ctx) if scratch else None)
-    return attempt.publish(puzzles=puzzles if scratch else None)
+    return attempt.publish({"licence": licence_of(config)}, puzzles=puzzles if scratch else None)
 
 
 def identity_of(config: ModelConfig, puzzles: Ref[Puzzles]) -> Identity:

@@ -6,10 +6,9 @@ from rich.console import Console
 from rich.table import Table
 
 from artifacts.store import Store
-from flows.backend import Backend
-from flows.commands.output import local_folder, print_json
+from flows.commands.backend import prefect_beside
+from flows.commands.output import print_json
 from flows.options import Stored
-from flows.surroundings import prepare_surroundings
 
 
 def compare_command(
@@ -17,13 +16,10 @@ def compare_command(
 ) -> None:
     """Runs the compare flow and prints a column a recipe."""
     store = Store.open(options.store, writable=False)
-    home = local_folder(store)
-    prepare_surroundings(home, debug=options.debug)
-    with Backend(home / "server.log") as backend:
+    with prefect_beside(store, options) as running:
         from flows.compare import OWN, CompareRequest, compare
         from flows.compare_report import text_rows
         from flows.history import read_run
-        from flows.live import choose_view, use_view
         from flows.recipes import load_profile, load_recipe
 
         read_run(store, run)
@@ -39,7 +35,7 @@ def compare_command(
             store=options.store,
             profile=profile,
         )
-        with backend.ready(), use_view(choose_view(plain=options.json or options.debug)):
+        with running():
             result = compare(request)
     if options.json:
         print_json(result)

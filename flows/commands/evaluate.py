@@ -6,12 +6,10 @@ from rich.console import Console
 from rich.table import Table
 
 from artifacts.store import Store
-from flows.backend import Backend
-from flows.commands.output import local_folder, print_json
-from flows.figures import measurement
+from flows.commands.backend import prefect_beside
+from flows.commands.output import print_json
 from flows.options import Stored
-from flows.summary import MEASURES, MODES
-from flows.surroundings import prepare_surroundings
+from flows.summary import measure_rows
 
 
 def evaluate_command(checkpoint: str, puzzles: str, profile: str, settings: dict[str, Any], options: Stored) -> None:
@@ -21,9 +19,7 @@ def evaluate_command(checkpoint: str, puzzles: str, profile: str, settings: dict
         settings: Fields of `stages.evaluate.EvaluateConfig`, as given.
     """
     store = Store.open(options.store)
-    home = local_folder(store)
-    prepare_surroundings(home, debug=options.debug)
-    with Backend(home / "server.log") as backend:
+    with prefect_beside(store, options) as running:
         from flows.recipes import load_profile, validate
         from stages.evaluate import EvaluateConfig
 
@@ -31,12 +27,11 @@ def evaluate_command(checkpoint: str, puzzles: str, profile: str, settings: dict
         load_profile(profile)
 
         from flows.evaluation import EvaluationRequest, evaluate_checkpoint
-        from flows.live import choose_view, use_view
 
         request = EvaluationRequest(
             checkpoint=checkpoint, puzzles=puzzles, store=options.store, profile=profile, config=config
         )
-        with backend.ready(), use_view(choose_view(plain=options.json or options.debug)):
+        with running():
             result = evaluate_checkpoint(request)
     if options.json:
         print_json(result.model_dump(mode="json"))
@@ -45,11 +40,8 @@ def evaluate_command(checkpoint: str, puzzles: str, profile: str, settings: dict
     table.add_column("")
     for grader in result.gradings:
         table.add_column(f"{grader} grading", justify="right")
-    for title, cell in MEASURES:
-        for mode in MODES:
-            found = [measurement(facts, mode) for facts in result.gradings.values()]
-            if any(found):
-                table.add_row(f"{title}, {mode}", *(cell(item) if item else "" for item in found))
+    for row in measure_rows(list(result.gradings.values())):
+        table.add_row(*row)
     console = Console()
     console.print(table)
     console.print(f"report: {result.report}", highlight=False, soft_wrap=True)

@@ -15,10 +15,9 @@ from artifacts.reading import Artifact
 from artifacts.refs import Ref
 from artifacts.schemas import PUZZLES
 from artifacts.store import Store
-from flows.backend import Backend
-from flows.commands.output import local_folder, print_json, printable
+from flows.commands.backend import prefect_beside
+from flows.commands.output import print_json, printable
 from flows.options import Output
-from flows.surroundings import prepare_surroundings
 from stages.puzzles import environment
 from stages.puzzles.published import read_puzzles
 from stages.puzzles.puzzle import Checked, DeductionCounts, Puzzle
@@ -69,14 +68,11 @@ def _publish(url: str, settings: dict[str, Any], tokenizer: str | None, options:
     from stages.prepare import PrepareConfig
 
     config = validate(PrepareConfig, settings, "puzzles make")
-    home = local_folder(Store.open(url))
-    prepare_surroundings(home, debug=options.debug)
-    with Backend(home / "server.log") as backend:
-        from flows.live import choose_view, use_view
+    with prefect_beside(Store.open(url), options) as running:
         from flows.puzzle_set import PuzzleSetRequest, make_puzzles
 
         request = PuzzleSetRequest(store=url, puzzles=config, tokenizer=tokenizer)
-        with backend.ready(), use_view(choose_view(plain=options.json or options.debug)):
+        with running():
             return make_puzzles(request).model_dump(mode="json")
 
 

@@ -1,4 +1,4 @@
-"""`deerstalker runs`, `show` and `recipes`."""
+"""`deerstalker runs`, `show`, `report` and `recipes`."""
 
 import json
 from typing import Any
@@ -56,6 +56,18 @@ def show_command(run: str, options: Stored) -> None:
         console.print(table_row(iteration_figures(iteration)), highlight=False, soft_wrap=True)
     console.print()
     print_summary(record, store, console)
+
+
+def report_command(run: str, options: Stored) -> None:
+    """Writes a run's report again and prints its address."""
+    from flows.report import publish_report
+
+    store = Store.open(options.store)
+    page = f"{store.url}/{publish_report(store, run, in_prefect=False)}"
+    if options.json:
+        print_json({"run": run, "report": page})
+    else:
+        Console().print(page, highlight=False, soft_wrap=True)
 
 
 def recipes_command(options: Output) -> None:

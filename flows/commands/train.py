@@ -7,10 +7,9 @@ from rich.console import Console
 
 from artifacts.layout import RunLayout
 from artifacts.store import Store
-from flows.backend import Backend
-from flows.commands.output import local_folder, print_json
+from flows.commands.backend import prefect_beside
+from flows.commands.output import print_json
 from flows.options import Stored
-from flows.surroundings import prepare_surroundings
 
 
 def train_command(
@@ -26,15 +25,12 @@ def train_command(
     name = run or Path(recipe).stem
     RunLayout(name)
     store = Store.open(options.store)
-    home = local_folder(store)
-    prepare_surroundings(home, debug=options.debug)
-    with Backend(home / "server.log") as backend:
+    with prefect_beside(store, options) as running:
         from flows.recipes import load_profile, load_recipe
 
         load_recipe(recipe, changes)
         load_profile(profile, profile_changes)
 
-        from flows.live import choose_view, use_view
         from flows.opening import RunRequest
         from flows.train import train
 
@@ -46,7 +42,7 @@ def train_command(
             overrides=list(changes),
             profile_overrides=list(profile_changes),
         )
-        with backend.ready(), use_view(choose_view(plain=options.json or options.debug)):
+        with running():
             train(request)
     show_run(name, store, options)
 

@@ -8,7 +8,7 @@ from pathlib import Path
 from types import TracebackType
 from typing import Self
 
-from artifacts.errors import BadInputError, TransientError
+from artifacts.errors import BadInputError, DeerstalkerError, TransientError
 from stages.models.chat import ChatTokenizer
 
 from . import client, weights
@@ -42,6 +42,7 @@ class Engine:
         self._check: weights.WeightCheck | None = None
         self._tokenizer: ChatTokenizer | None = None
         self._sources: list[Source] = []
+        self._retired = False
         self.start_s = 0.0
         self.starts = 0
         self.reloads = 0
@@ -89,7 +90,12 @@ class Engine:
         Raises:
             BadInputError: The folder is not a model that the engine can serve.
             TransientError: The engine could not be started this time.
+            DeerstalkerError: It was retired.
         """
+        if self._retired:
+            raise DeerstalkerError(
+                "engine", "ended while it was in use", "", "the same command goes on where it stopped"
+            )
         if self._sources and digest == self._loaded_digest and (self._external or self.running):
             return
         self._sources = []
@@ -215,6 +221,12 @@ class Engine:
         if self._process is not None:
             self._process.stop()
         self._forget()
+
+    def retire(self) -> None:
+        """End the child process for good; whoever is sampling in another thread fails instead of restarting it."""
+        self._retired = True
+        if self._process is not None:
+            self._process.kill()
 
     def _exited(self) -> str | None:
         code = None if self._process is None else self._process.exit_code()

@@ -9,8 +9,10 @@ from pathlib import Path
 from typing import Any
 
 from artifacts.identity import Identity
+from artifacts.reading import Artifact
 from artifacts.refs import Checkpoint, Ref, TrainingState
 from artifacts.slot import Attempt, Slot
+from artifacts.store import Store
 from stages.context import StageContext
 from stages.training.job import LossConfig, OptimizerConfig, TrainJob
 from stages.training.trainable import EVERYTHING, TrainableConfig
@@ -118,6 +120,12 @@ def train_and_publish(
     reference = reference_attempt.publish({}, **target.inputs) if reference_attempt else None
     facts = {"steps": [step.model_dump() for step in result.steps], "totals": result.totals.model_dump()}
     return Weights(checkpoint_attempt.publish(facts, **target.inputs, state=state), state, reference)
+
+
+def state_beside(checkpoint: Ref[Checkpoint], store: Store) -> Ref[TrainingState] | None:
+    """The training state that was saved beside a checkpoint, if one was."""
+    saved = Artifact.open(store, checkpoint).manifest.inputs.get("state")
+    return Ref(**saved) if saved else None
 
 
 def carry_over(weights: Weights, target: Target, ctx: StageContext) -> Weights:

@@ -198,3 +198,48 @@ def test_recipes_are_compared_on_published_rollouts(story: dict[str, Any], tmp_p
     assert own["checkpoint"] == made.manifest.digest != reinforce["checkpoint"]
     assert own["reward"] == reinforce["reward"]
     assert Path(compared["report"].removeprefix("file://")).read_text().count("data:image/png") == 4
+
+
+def deerstalker(run: Run, *arguments: str, status: int = 0) -> Any:
+    """The JSON document that a command on the story's store prints."""
+    command = [str(Path(sys.executable).with_name("deerstalker")), *arguments, "--json"]
+    store = [] if arguments[0] == "verify" else ["--store", str(run.store)]
+    done = subprocess.run([*command, *store], capture_output=True, text=True, check=False, timeout=LIMIT_S)
+    assert done.returncode == status, done.stderr[-3000:]
+    return json.loads(done.stdout) if done.stdout else done.stderr
+
+
+def test_checkpoints_are_evaluated_afterwards_once(story: dict[str, Any]) -> None:
+    """Two side by side, each with an engine of its own; the second command finds all reports."""
+    run: Run = story["run"]
+    wanted = [
+        "backfill", "tiny", "--suite", "harder", "--puzzles", "tiny:test", "--count", "4", "--samples", "2",
+        "--max-tokens", "24", "--profile", str(HERE / "slow.toml"),
+    ]  # fmt: skip
+    first = deerstalker(run, *wanted, "--checkpoints", "every", "--every", "2", "--at-once", "2")
+    assert (first["evaluated"], first["cached"], list(first["runs"]["tiny"])) == (2, 0, ["0", "2"])
+    facts = first["runs"]["tiny"]["2"]
+    assert (facts["puzzles"], facts["split"], facts["sampled"]["completions"]) == (4, "test", 8)
+    both = deerstalker(run, *wanted)
+    assert (both["evaluated"], both["cached"]) == (1, 2)
+    attempts = {key: manifest.attempt for key, manifest in run.manifests().items() if "/suites/" in key}
+    assert len(attempts) == 3
+    again = deerstalker(run, *wanted)
+    assert (again["evaluated"], again["cached"]) == (0, 3)
+    assert attempts == {key: found.attempt for key, found in run.manifests().items() if "/suites/" in key}
+    page = Path(again["reports"]["tiny"].removeprefix("file://")).read_text()
+    assert "<h2>Suites</h2>" in page
+    other = deerstalker(run, *wanted, "--temperature", "0.5", status=1)
+    assert "temperature: 1.0 -> 0.5" in other
+
+
+def test_a_pruned_run_still_finds_every_stage(story: dict[str, Any]) -> None:
+    run: Run = story["run"]
+    rule = ["--keep-last", "1", "--keep-every", "0", "--keep-for", "regrade", "--comparisons"]
+    parts = ["--parts", "training_state,checkpoint,batch,rollouts"]
+    pruned = deerstalker(run, "prune", *rule, *parts, "--yes")
+    assert pruned["size_bytes"] > 0
+    assert deerstalker(run, "verify", str(run.store))["damaged"] == []
+    before = run.manifests()
+    assert [item["iteration"] for item in run.finish()["iterations"]] == [0, 1, 2]
+    assert run.manifests() == before

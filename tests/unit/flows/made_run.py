@@ -19,6 +19,7 @@ from artifacts.schemas import PUZZLES, RESULTS, ROLLOUTS, as_table
 from artifacts.slot import Slot
 from artifacts.store import Store
 from flows.recipes import Recipe, validate
+from flows.session import freeze_recipe
 from stages.context import Profile, StageContext
 from stages.evaluate import totals
 from stages.grade import grade
@@ -68,7 +69,7 @@ class _Maker:
             },
             "made",
         )
-        self.store.create_bytes(self.layout.recipe, json.dumps(recipe.model_dump(mode="json")).encode())
+        freeze_recipe(self.store, self.layout, recipe)
         out = self._slot(shared_key("puzzles", "set", identity_of(recipe.puzzles)), Puzzles)
         puzzles = prepare(recipe.puzzles, out=out, ctx=self.ctx)
         weights = self._checkpoint(self.layout.warm_start("checkpoint"), 0, 0.4)

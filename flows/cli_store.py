@@ -1,0 +1,197 @@
+"""The commands that look at runs and look after a store; `flows.cli` registers them."""
+
+from typing import Annotated, Literal
+
+from cyclopts import Parameter
+
+from flows.options import OUTPUT, STORED, Output, Stored, Switch
+from flows.surroundings import DEFAULT_STORE
+
+
+def runs(*, options: Stored = STORED) -> None:
+    """List the runs of a store."""
+    from flows.commands.runs import runs_command
+
+    runs_command(options)
+
+
+def show(run: str, /, *, options: Stored = STORED) -> None:
+    """Show a run: its iterations, before and after, and how to use what it made.
+
+    Parameters
+    ----------
+    run
+        Name of the run.
+    """
+    from flows.commands.runs import show_command
+
+    show_command(run, options)
+
+
+def report(run: str, /, *, options: Stored = STORED) -> None:
+    """Write a run's report again: one self-contained page, its pictures, and the same figures as JSON.
+
+    Parameters
+    ----------
+    run
+        Name of the run.
+    """
+    from flows.commands.runs import report_command
+
+    report_command(run, options)
+
+
+def backfill(
+    runs: Annotated[tuple[str, ...], Parameter(negative=())],
+    /,
+    *,
+    suite: str,
+    puzzles: str,
+    checkpoints: Literal["all", "every", "best"] = "all",
+    every: int = 10,
+    count: int = 64,
+    samples: int = 4,
+    temperature: float = 1.0,
+    max_tokens: int = 256,
+    greedy: Switch = True,
+    at_once: int = 1,
+    profile: str = "cpu",
+    options: Stored = STORED,
+) -> None:
+    """Evaluate checkpoints of runs on another suite of puzzles, and draw its learning curve beside the run's own.
+
+    What has a report is not evaluated again; the same command goes on where it stopped.
+
+    Parameters
+    ----------
+    runs
+        Names of one or more runs.
+    suite
+        Name of the suite: of its folder under each run, and of its curve.
+    puzzles
+        RUN:SPLIT or KEY:SPLIT (of a set made by puzzles make), or a JSON file in the published format.
+    checkpoints
+        All; every k-th and the last; or the best, which is the one that stands promoted.
+    every
+        The k of --checkpoints every.
+    count
+        How many puzzles, from the first.
+    samples
+        Sampled answers a puzzle.
+    temperature
+        Temperature of the sampled answers.
+    max_tokens
+        Longest answer.
+    greedy
+        Also take the most likely answer, once a puzzle.
+    at_once
+        How many checkpoints are evaluated side by side, each with an engine of its own.
+    profile
+        Name of a profile, or path of a TOML file.
+    """
+    from flows.commands.backfill import backfill_command
+
+    sampled = {"samples_per_prompt": samples, "temperature": temperature, "max_tokens": max_tokens}
+    request = {
+        "runs": list(runs),
+        "suite": suite,
+        "puzzles": puzzles,
+        "checkpoints": checkpoints,
+        "every": every,
+        "config": {"puzzles": count, "sampled": sampled, "greedy": greedy},
+        "at_once": at_once,
+        "profile": profile,
+    }
+    backfill_command(request, options)
+
+
+def lineage(artifact: str, /, *, depth: int = 2, options: Stored = STORED) -> None:
+    """Tell who made an artifact: from what, with which config, code and hardware, and what that was made from.
+
+    Parameters
+    ----------
+    artifact
+        Its key, as in runs/quickstart/iterations/0003/rollouts; a run (its promoted checkpoint); or RUN@ITERATION.
+    depth
+        How many steps back; 0 goes to the beginning.
+    """
+    from flows.commands.lineage import lineage_command
+
+    lineage_command(artifact, depth, options)
+
+
+def diff(a: str, b: str, /, *, options: Stored = STORED) -> None:
+    """Set two runs side by side: settings, code and hardware that differ, where they part, and what came of it.
+
+    Parameters
+    ----------
+    a
+        Name of a run.
+    b
+        Name of another.
+    """
+    from flows.commands.lineage import diff_command
+
+    diff_command(a, b, options)
+
+
+def prune(
+    runs: Annotated[tuple[str, ...], Parameter(negative=())] = (),
+    /,
+    *,
+    parts: str = "training_state",
+    keep_last: int = 2,
+    keep_every: int = 10,
+    keep_for: Literal["regrade", "retrain"] = "retrain",
+    comparisons: Annotated[bool, Parameter(negative=())] = False,
+    yes: Annotated[bool, Parameter(negative=())] = False,
+    options: Stored = STORED,
+) -> None:
+    """List the large files that a rule lets go, and with --yes remove them.
+
+    What a promoted checkpoint of any run descends from always stays, and so do figures, reports and lineage: a pruned
+    run can still be shown, continued and reported on.
+
+    Parameters
+    ----------
+    runs
+        Names of runs; all of the store where none is given.
+    parts
+        What may go from an iteration, with commas between: training_state, checkpoint, reference, batch, rollouts.
+    keep_last
+        Keep everything of a run's last iterations.
+    keep_every
+        Keep everything of every so many iterations; 0: of none.
+    keep_for
+        For retrain, also keep what the kept iterations started from.
+    comparisons
+        Also remove what compare made.
+    yes
+        Remove. Without it nothing is touched.
+    """
+    from flows.commands.upkeep import prune_command
+
+    rule = {
+        "parts": parts.split(","),
+        "keep_last": keep_last,
+        "keep_every": keep_every,
+        "keep_for": keep_for,
+        "comparisons": comparisons,
+    }
+    prune_command(runs, rule, yes, options)
+
+
+def verify(store: str = DEFAULT_STORE, /, *, options: Output = OUTPUT) -> None:
+    """Read every file of a store again and compare it with its checksum; fails where one is damaged or gone.
+
+    Parameters
+    ----------
+    store
+        Where artifacts live: a folder, file://, or s3://bucket/prefix.
+    """
+    from flows.commands.upkeep import verify_command
+
+    verify_command(store, options)
+
+
+COMMANDS = (runs, show, report, backfill, lineage, diff, prune, verify)

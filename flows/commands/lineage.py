@@ -1,0 +1,157 @@
+"""`deerstalker lineage` and `diff`."""
+
+import json
+from collections.abc import Sequence
+from dataclasses import asdict
+from typing import Any
+
+from rich.console import Console
+from rich.markup import escape
+from rich.table import Table
+from rich.tree import Tree
+
+from artifacts.errors import BadInputError
+from artifacts.lineage import Node, lineage
+from artifacts.reading import Artifact
+from artifacts.refs import Ref
+from artifacts.store import Store
+from flows.checkpoints import find_checkpoint
+from flows.commands.output import print_json
+from flows.history import read_run
+from flows.options import Stored
+from flows.run_diff import circumstances, first_parting, paired, settings
+from flows.summary import measure_rows
+
+_DEEPEST_TREE = 40
+
+
+def lineage_command(name: str, depth: int, options: Stored) -> None:
+    """Prints what made an artifact, and a tree of what it descends from."""
+    if depth < 0:
+        raise BadInputError("--depth", str(depth), "0 or more")
+    store = Store.open(options.store, writable=False)
+    nodes = lineage(store, [_ref(name, store)], depth or None)
+    if options.json:
+        print_json({"store": store.url, "artifact": _node(nodes[0]), "ancestors": [_node(node) for node in nodes[1:]]})
+        return
+    console = Console()
+    for line in _facts(nodes[0]):
+        console.print(line, highlight=False, markup=False, soft_wrap=True)
+    known = {node.ref: node for node in nodes}
+    console.print(_tree(nodes[0], known, set()), highlight=False, soft_wrap=True)
+    if nodes[-1].depth > _DEEPEST_TREE:
+        console.print(f"... {len(nodes)} artifacts in all; --json lists them", highlight=False)
+
+
+def diff_command(a: str, b: str, options: Stored) -> None:
+    """Prints what two runs were told, where they part, and what came of it."""
+    store = Store.open(options.store, writable=False)
+    ours, theirs = read_run(store, a), read_run(store, b)
+    told, parting = settings(ours, theirs), first_parting(ours, theirs)
+    around, gains = circumstances(ours, theirs), paired(ours, theirs, store)
+    after = {name: item.evaluations["after"].facts for name, item in ((a, ours), (b, theirs)) if item.evaluations}
+    if options.json:
+        print_json(
+            {
+                "a": a,
+                "b": b,
+                "settings": [{"setting": one.setting, **one.values} for one in told],
+                "circumstances": around,
+                "first_parting": parting,
+                "after": after,
+                "gain_of_b": {mode: asdict(gain) for mode, gain in gains.items()},
+                "promoted": {a: ours.promoted, b: theirs.promoted},
+            }
+        )
+        return
+    console = Console()
+    rows = [(one.setting, *(_shown(one.values, side) for side in ("a", "b"))) for one in told]
+    rows += [(name, *(_shown(values, side) for side in ("a", "b"))) for name, values in around.items()]
+    _print_table(console, ("setting", a, b), rows or [("no difference", "", "")])
+    where = f"iteration {parting['iteration']}, {parting['stage']}" if parting else "nowhere, as far as both have come"
+    console.print(f"they part at: {where}", highlight=False, soft_wrap=True)
+    if len(after) == 2:
+        _print_table(console, ("after training", a, b), measure_rows(list(after.values())))
+    for mode, gain in gains.items():
+        points = f"{gain.mean * 100:+.1f} points ({gain.low * 100:+.1f} to {gain.high * 100:+.1f})"
+        console.print(f"{b} less {a}, accuracy {mode}, puzzle by puzzle: {points}", highlight=False, soft_wrap=True)
+
+
+def _ref(name: str, store: Store) -> Ref[Any]:
+    if "/" in name:
+        return Artifact.at(store, name.strip("/").removesuffix("/manifest.json")).ref
+    found = find_checkpoint(name, store)
+    if not isinstance(found, Ref):
+        raise BadInputError(name, "a model source", "an artifact: its key, a run, or RUN@ITERATION")
+    Artifact.at(store, found.key)
+    return found
+
+
+def _node(node: Node) -> dict[str, Any]:
+    manifest = node.manifest
+    return {
+        **node.ref.as_json(),
+        "depth": node.depth,
+        "state": _state(node),
+        "stage": manifest.identity.stage if manifest else None,
+        "revision": manifest.identity.revision if manifest else None,
+        "config": manifest.identity.config if manifest else None,
+        "inputs": {role: ref.as_json() for role, ref in node.inputs.items()},
+        "files": {name: file.model_dump() for name, file in manifest.files.items()} if manifest else {},
+        "provenance": manifest.provenance if manifest else None,
+        "pruned": manifest.pruned.model_dump() if manifest and manifest.pruned else None,
+    }
+
+
+def _state(node: Node) -> str:
+    if node.manifest is None:
+        return "gone"
+    if node.replaced:
+        return "replaced"
+    return "pruned" if node.manifest.pruned else "kept"
+
+
+def _facts(node: Node) -> list[str]:
+    manifest = node.manifest
+    assert manifest is not None  # `_ref` has opened it
+    made, identity = manifest.provenance, manifest.identity
+    hardware, code = made.get("hardware", {}), made.get("code", {})
+    size_bytes = sum(file.size_bytes for file in manifest.files.values())
+    gpus = "".join(f", {name}" for name in hardware.get("gpus", []))
+    return [
+        f"{node.ref.kind} {node.ref.key}",
+        f"content   {node.ref.digest}, {len(manifest.files)} files, {size_bytes:,} bytes, {_state(node)}",
+        f"made by   stage {identity.stage}, revision {identity.revision}, in {made.get('seconds', 0):.1f} s",
+        f"when      {made['created_at']} on {made['host']}",
+        f"hardware  {hardware.get('cpu') or made['machine']}, {hardware.get('cores', '?')} cores, "
+        f"{hardware.get('memory_gib', '?')} GiB{gpus}",
+        f"code      {code.get('commit', '')} sources {code.get('sources', 'not recorded')}",
+        "versions  " + ", ".join(f"{name} {version}" for name, version in made["versions"].items()),
+        "config    " + json.dumps(identity.config, ensure_ascii=False),
+    ]
+
+
+def _tree(node: Node, known: dict[Ref[Any], Node], shown: set[Ref[Any]], role: str = "") -> Tree:
+    stage = node.manifest.identity.stage if node.manifest and not node.replaced else _state(node)
+    state = "" if _state(node) == "kept" else f" [{_state(node)}]"
+    words = f"{f'{role}: ' if role else ''}{node.ref.key}  {node.ref.digest[:12]}  by {stage}{state}"
+    if (node.ref in shown or node.depth >= _DEEPEST_TREE) and node.inputs:
+        return Tree(escape(f"{words} ..."))
+    shown.add(node.ref)
+    tree = Tree(escape(words))
+    for name, ref in node.inputs.items():
+        tree.add(_tree(known[ref], known, shown, name) if ref in known else escape(f"{name}: {ref.key}  ..."))
+    return tree
+
+
+def _shown(values: dict[str, Any], side: str) -> str:
+    return json.dumps(values[side], ensure_ascii=False) if side in values else ""
+
+
+def _print_table(console: Console, head: Sequence[str], rows: Sequence[Sequence[str]]) -> None:
+    table = Table()
+    for name in head:
+        table.add_column(escape(name), overflow="fold")
+    for row in rows:
+        table.add_row(*(escape(cell) for cell in row))
+    console.print(table)

@@ -1,0 +1,90 @@
+"""`deerstalker prune` and `verify`."""
+
+import sys
+from collections.abc import Sequence
+from dataclasses import asdict
+from typing import Any
+
+from rich.console import Console
+from rich.table import Table
+
+from artifacts.errors import IntegrityError
+from artifacts.store import Store
+from artifacts.verification import verify
+from flows.commands.output import print_json
+from flows.options import Output, Stored
+from flows.recipes import validate
+from flows.retention import Retention, plan, remove
+
+_SHOWN = 20
+
+
+def prune_command(runs: Sequence[str], rule: dict[str, Any], yes: bool, options: Stored) -> None:
+    """Prints what the rule lets go, and removes it where `yes` says so.
+
+    Args:
+        rule: Fields of `flows.retention.Retention`, as given.
+    """
+    retention = validate(Retention, rule, "prune")
+    store = Store.open(options.store, writable=False)
+    removals = plan(store, retention, runs)
+    total = sum(item.size_bytes for item in removals)
+    if yes:
+        remove(store, removals, retention)
+    if options.json:
+        listed = [{"key": item.key, "what": item.what, "size_bytes": item.size_bytes} for item in removals]
+        rule = retention.model_dump(mode="json")
+        print_json({"store": store.url, "rule": rule, "removed": yes, "size_bytes": total, "removals": listed})
+        return
+    console = Console()
+    if removals:
+        table = Table(title=f"prune {store.url}: {retention}", title_justify="left")
+        table.add_column("artifact", overflow="fold")
+        table.add_column("what")
+        table.add_column("size", justify="right")
+        for item in removals:
+            table.add_row(item.key, item.what, _size(item.size_bytes))
+        console.print(table)
+    done = "removed" if yes else "would be removed; --yes removes them"
+    console.print(f"{len(removals)} artifacts, {_size(total)}, {done}", highlight=False, soft_wrap=True)
+
+
+def verify_command(url: str, options: Output) -> None:
+    """Hashes a store again and prints what is damaged.
+
+    Raises:
+        IntegrityError: Something is; the document or the list is on stdout then.
+    """
+    store = Store.open(url, writable=False)
+    found = verify(store, None if options.json else _progress)
+    if options.json:
+        print_json({"store": store.url, **asdict(found)})
+    else:
+        for damage in found.damaged:
+            sys.stdout.write(f"damaged: {damage.file}: {damage.found}; expected {damage.expected}\n")
+        for key in found.unchecked[:_SHOWN]:
+            sys.stdout.write(f"no checksum: {key}\n")
+        if len(found.unchecked) > _SHOWN:
+            sys.stdout.write(f"no checksum: {len(found.unchecked) - _SHOWN} more\n")
+        sys.stdout.write(
+            f"{store.url}: {found.artifacts} artifacts ({found.pruned} pruned), {found.files} files, "
+            f"{_size(found.size_bytes)}; {len(found.damaged)} damaged, {len(found.unchecked)} without a checksum\n"
+        )
+    if found.damaged:
+        sys.stdout.flush()
+        raise IntegrityError(
+            store.url, f"{len(found.damaged)} damaged files, first {found.damaged[0].file}", "",
+            "restore them, or delete the folders of their artifacts and run again",
+        )  # fmt: skip
+
+
+def _progress(done: int, total: int) -> None:
+    if sys.stderr.isatty() and (done % 50 == 0 or done == total):
+        sys.stderr.write(f"\r{done} of {total} files" + ("\n" if done == total else ""))
+
+
+def _size(size_bytes: int) -> str:
+    size, units = float(size_bytes), ["B", "KiB", "MiB", "GiB"]
+    while size >= 1024 and len(units) > 1:
+        size, units = size / 1024, units[1:]
+    return f"{size:.0f} {units[0]}" if units[0] == "B" else f"{size:.1f} {units[0]}"

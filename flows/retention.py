@@ -1,0 +1,149 @@
+"""Which large artifacts of a store may go, by a rule, and their removal."""
+
+import re
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+from datetime import UTC, datetime
+from typing import Any, Literal
+
+from pydantic import BaseModel, ConfigDict, Field
+
+from artifacts.layout import RunLayout
+from artifacts.lineage import lineage
+from artifacts.manifest import MANIFEST_NAME, Manifest, Pruned
+from artifacts.reading import Artifact
+from artifacts.refs import Ref
+from artifacts.store import Store
+from flows.history import read_run, run_names
+
+Part = Literal["training_state", "checkpoint", "reference", "batch", "rollouts"]
+_IN_ATTEMPT = re.compile(r"(.+?)/((?:attempt|progress)-[0-9a-f]+)/")
+
+
+class Retention(BaseModel):
+    """What is kept. Manifests, grades, reports, decisions and a promoted checkpoint's ancestors always are."""
+
+    model_config = ConfigDict(extra="forbid", frozen=True)
+
+    parts: tuple[Part, ...] = Field(default=("training_state",), description="What may go from an iteration.")
+    keep_last: int = Field(default=2, ge=1, description="Keep everything of a run's last iterations, to go on from.")
+    keep_every: int = Field(default=10, ge=0, description="Keep everything of every so many iterations; 0: of none.")
+    keep_for: Literal["regrade", "retrain"] = Field(
+        default="retrain",
+        description="Kept iterations have what grading them again needs; `retrain` also keeps the weights and the "
+        "training state that they started from.",
+    )
+    comparisons: bool = Field(default=False, description="Also remove what `compare` made.")
+
+    def __str__(self) -> str:
+        what = f"{', '.join(self.parts)} except the last {self.keep_last}"
+        return what + (f" and every {self.keep_every}th" if self.keep_every else "")
+
+
+@dataclass(frozen=True)
+class Removal:
+    """Something that may go.
+
+    Attributes:
+        key: Of the artifact, or of the folder of a lost attempt.
+        what: The artifact's kind, or `lost attempt`.
+        size_bytes: What is freed.
+        folder: The folder that is removed.
+        manifest: Set for an artifact, whose manifest stays and says that it was pruned.
+    """
+
+    key: str
+    what: str
+    size_bytes: int
+    folder: str
+    manifest: Manifest | None = None
+
+
+def plan(store: Store, rule: Retention, runs: Sequence[str] = ()) -> list[Removal]:
+    """What the rule lets go, in the order of keys.
+
+    Args:
+        runs: Names of runs; all of them where empty.
+
+    Raises:
+        BadInputError: The store has no such run.
+        IntegrityError: A manifest is damaged: then nothing can be said of what depends on what.
+    """
+    safe = protected(store)
+    return [removal for run in runs or run_names(store) for removal in _of_run(store, run, rule, safe)]
+
+
+def protected(store: Store) -> set[str]:
+    """Keys of all that the promoted and the best checkpoint of any run descend from."""
+    refs: list[Ref[Any]] = []
+    for run in run_names(store):
+        if promoted := read_run(store, run).promoted:
+            refs.append(Ref(**promoted["checkpoint"]))
+            decision = Artifact.open(store, Ref(**promoted["decision"])).read_json("decision.json")
+            refs += [Ref(**decision[place]["checkpoint"]) for place in ("standing", "best")]
+    return {node.ref.key for node in lineage(store, refs)}
+
+
+def remove(store: Store, removals: Iterable[Removal], rule: Retention) -> None:
+    """Removes files. The manifest goes first: it says what happened, so that nobody takes the rest for damage."""
+    pruned = Pruned(at=datetime.now(UTC).isoformat(timespec="seconds"), rule=str(rule))
+    for item in removals:
+        if item.manifest is not None:
+            marked = item.manifest.model_copy(update={"pruned": pruned})
+            store.write_bytes(f"{item.key}/{MANIFEST_NAME}", marked.to_bytes())
+        store.delete(item.folder)
+
+
+def _of_run(store: Store, run: str, rule: Retention, safe: set[str]) -> list[Removal]:
+    layout = read_run(store, run).layout
+    keys = store.list(layout.root)
+    published = {
+        key: Artifact.at(store, key).manifest
+        for key in (key.removesuffix(f"/{MANIFEST_NAME}") for key in keys if key.endswith(f"/{MANIFEST_NAME}"))
+    }
+    kept = _kept(layout, published, rule)
+    removals = _lost_attempts(store, keys, published)
+    for key, manifest in published.items():
+        removable = _part(layout, key) in rule.parts or (
+            rule.comparisons and key.startswith(f"{layout.root}/comparisons/")
+        )
+        if removable and manifest.pruned is None and manifest.files and key not in safe | kept:
+            size = sum(file.size_bytes for file in manifest.files.values())
+            removals.append(Removal(key, manifest.kind, size, f"{key}/{manifest.attempt}", manifest))
+    return sorted(removals, key=lambda removal: removal.folder)
+
+
+def _kept(layout: RunLayout, published: dict[str, Manifest], rule: Retention) -> set[str]:
+    trained = [_number(layout, key) for key in published if _part(layout, key) == "checkpoint"]
+    first_of_last = max(trained, default=0) - rule.keep_last + 1
+
+    def stays(number: int) -> bool:
+        return number >= first_of_last or bool(rule.keep_every and number % rule.keep_every == 0)
+
+    kept = {key for key in published if _part(layout, key) and stays(_number(layout, key))}
+    if rule.keep_for == "retrain":
+        kept |= {ref["key"] for key in tuple(kept) for ref in published[key].inputs.values()}
+    return kept
+
+
+def _lost_attempts(store: Store, keys: Iterable[str], published: dict[str, Manifest]) -> list[Removal]:
+    """Attempts at what another attempt published, and what an interrupted removal left."""
+    folders: dict[tuple[str, str], int] = {}
+    for key in keys:
+        if not (found := _IN_ATTEMPT.match(key)):
+            continue
+        artifact, name = found.groups()
+        manifest = published.get(artifact)
+        if manifest and (name != manifest.attempt or manifest.pruned):
+            folders[artifact, name] = folders.get((artifact, name), 0) + store.size(key)
+    return [Removal(key, "lost attempt", size, f"{key}/{name}") for (key, name), size in folders.items()]
+
+
+def _part(layout: RunLayout, key: str) -> str:
+    """Which part of an iteration stands under a key; empty where it is none."""
+    parts = key.removeprefix(f"{layout.root}/iterations/").split("/")
+    return parts[1] if key.startswith(f"{layout.root}/iterations/") and len(parts) == 2 else ""
+
+
+def _number(layout: RunLayout, key: str) -> int:
+    return int(key.removeprefix(f"{layout.root}/iterations/").partition("/")[0])

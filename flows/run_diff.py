@@ -1,0 +1,72 @@
+"""Two runs side by side: what they were told, where they part, and what came of it."""
+
+from typing import Any
+
+import polars as pl
+
+from artifacts.manifest import Manifest
+from artifacts.reading import Artifact
+from artifacts.schemas import RESULTS
+from artifacts.store import Store
+from flows.history import STAGES, RunRecord
+from flows.recipe_diff import Difference, differences
+from flows.recipes import Recipe, validate
+from stages.statistics import Estimate, estimate
+
+
+def settings(a: RunRecord, b: RunRecord) -> list[Difference]:
+    """The settings of the frozen recipes that differ."""
+    ours, theirs = (validate(Recipe, item.recipe, f"recipe of {item.layout.run}") for item in (a, b))
+    return list(differences(ours, theirs))
+
+
+def first_parting(a: RunRecord, b: RunRecord) -> dict[str, Any] | None:
+    """The first stage whose artifacts have other content, with both digests; None where all that both have agree.
+
+    A decision names its run, so it is not looked at.
+    """
+    others = {item.number: item for item in b.iterations}
+    for item in a.iterations:
+        other = others.get(item.number)
+        for stage in STAGES:
+            pair = [one.manifests.get(stage) for one in (item, other) if one is not None]
+            if stage != "promote" and len(pair) == 2 and pair[0] and pair[1] and pair[0].digest != pair[1].digest:
+                return {"iteration": item.number, "stage": stage, "a": pair[0].digest, "b": pair[1].digest}
+    return None
+
+
+def circumstances(a: RunRecord, b: RunRecord) -> dict[str, dict[str, Any]]:
+    """Code, versions and hardware, as the newest artifact of each run records them, where they differ."""
+    ours, theirs = (found.provenance if (found := _newest(item)) else {} for item in (a, b))
+    names = ("host", "machine", "hardware", "code", "versions")
+    return {name: {"a": ours.get(name), "b": theirs.get(name)} for name in names if ours.get(name) != theirs.get(name)}
+
+
+def paired(a: RunRecord, b: RunRecord, store: Store) -> dict[str, Estimate]:
+    """Accuracy of b less that of a, after training, with its 95% interval by mode, puzzle by puzzle of one test split.
+
+    Empty where the runs were not measured on the same puzzles.
+    """
+    after = [item.evaluations.get("after") for item in (a, b)]
+    if not after[0] or not after[1] or after[0].inputs["puzzles"]["digest"] != after[1].inputs["puzzles"]["digest"]:
+        return {}
+    ours, theirs = (_scores(item, store) for item in (a, b))
+    both = ours.join(theirs, on=["mode", "puzzle_id"], suffix="_b")
+    return {
+        str(mode): estimate((rows["score_b"] - rows["score"]).to_list())
+        for (mode,), rows in both.group_by("mode", maintain_order=True)
+    }
+
+
+def _newest(record: RunRecord) -> Manifest | None:
+    manifests: list[Manifest] = [found for item in record.iterations for found in item.manifests.values()]
+    return manifests[-1] if manifests else None
+
+
+def _scores(record: RunRecord, store: Store) -> pl.DataFrame:
+    after = Artifact(store, record.layout.evaluation("after"), record.evaluations["after"])
+    return (
+        after.read_table("results.parquet", RESULTS)
+        .group_by("mode", "puzzle_id", maintain_order=True)
+        .agg(pl.col("accuracy").mean().alias("score"))
+    )

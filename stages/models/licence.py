@@ -1,0 +1,45 @@
+"""Under which licence a model source stands, where the source itself says so."""
+
+import importlib.metadata
+import re
+from pathlib import Path
+from urllib.parse import unquote
+
+from artifacts.store import MissingKeyError, Store
+from stages.models.source import FolderModel, GgufPackageModel, ModelConfig
+
+_STATED = re.compile(r"^license:[ \t]*['\"]?([\w.+-]+)", re.MULTILINE)
+
+
+def licence_of(config: ModelConfig) -> str | None:
+    """The licence as a Hugging Face identifier (`apache-2.0`), or None where the source does not state one.
+
+    A package states it in its metadata, a folder in the model card that lies in it. A hub model's own page is not
+    fetched; a model made from scratch has no base.
+    """
+    match config:
+        case GgufPackageModel():
+            stated = importlib.metadata.metadata(config.package)
+            return next((stated[name].lower() for name in ("License-Expression", "License") if name in stated), None)
+        case FolderModel():
+            return stated_licence(_card(config.path))
+        case _:
+            return None
+
+
+def stated_licence(card: str) -> str | None:
+    """The licence in the front matter of a model card."""
+    if not card.startswith("---"):
+        return None
+    found = _STATED.search(card.removeprefix("---").partition("\n---")[0])
+    return found[1] if found else None
+
+
+def _card(address: str) -> str:
+    if "://" in address and not address.startswith("file://"):
+        try:
+            return Store.open(address, writable=False).read_bytes("README.md").decode(errors="replace")
+        except MissingKeyError:
+            return ""
+    path = Path(unquote(address.removeprefix("file://"))).expanduser() / "README.md"
+    return path.read_text(errors="replace") if path.is_file() else ""

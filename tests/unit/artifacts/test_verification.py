@@ -1,0 +1,127 @@
+"""Every flipped bit of a store is found, and named by its file; what was removed on purpose is no damage."""
+
+import random
+from pathlib import Path
+
+import pytest
+
+from artifacts.errors import BadInputError, IntegrityError
+from artifacts.identity import Identity
+from artifacts.layout import RunLayout
+from artifacts.manifest import MANIFEST_NAME, Manifest, Pruned
+from artifacts.reading import Artifact
+from artifacts.refs import Grades
+from artifacts.seal import check_seal, sealed_json
+from artifacts.slot import Slot
+from artifacts.store import Store
+from artifacts.sums import read_sums, sums_of, write_files
+from artifacts.verification import verify
+from tests.unit.flows.made_run import make_run
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A directory store with one run of two iterations and its report."""
+    folder = tmp_path_factory.mktemp("verified")
+    store = Store.open(str(folder / "store"))
+    layout = make_run(store, folder / "scratch", iterations=2)
+    write_files(store, layout.summary, {"report.html": b"<p>made</p>", "summary.json": b"{}\n"})
+    return folder / "store"
+
+
+def test_a_store_as_it_was_written_is_whole(folder: Path) -> None:
+    found = verify(Store.open(str(folder)))
+    files = [path for path in folder.rglob("*") if path.is_file()]
+    assert (found.damaged, found.unchecked) == ([], [])
+    assert found.files == len(files)
+    assert found.size_bytes == sum(path.stat().st_size for path in files)
+    assert found.artifacts == len(list(folder.rglob(MANIFEST_NAME))) > 10
+
+
+def test_every_flipped_bit_is_found_and_its_file_named(folder: Path) -> None:
+    """One bit in each file in turn, and several in small files: manifests, tables, recipe, pointer and report."""
+    store, chance = Store.open(str(folder)), random.Random(7)
+    paths = sorted(path for path in folder.rglob("*") if path.is_file())
+    names = {path.name for path in paths}
+    assert {"manifest.json", "recipe.json", "promoted.json", "SHA256SUMS", "report.html", "config.json"} <= names
+    for path in paths:
+        whole = path.read_bytes()
+        for _ in range(3):
+            place, bit = chance.randrange(len(whole)), chance.randrange(8)
+            flipped = bytearray(whole)
+            flipped[place] ^= 1 << bit
+            path.write_bytes(flipped)
+            damaged = [damage.file for damage in verify(store).damaged]
+            assert path.relative_to(folder).as_posix() in damaged, (path.name, place, bit)
+        path.write_bytes(whole)
+    assert verify(store).damaged == []
+
+
+@pytest.mark.parametrize("name", ["promoted.json", "SHA256SUMS", "manifest.json"])
+def test_every_single_bit_of_the_files_that_vouch_for_others(folder: Path, name: str) -> None:
+    path = next(iter(sorted(folder.rglob(name))))
+    whole = path.read_bytes()
+
+    def intact(data: bytes) -> bool:
+        try:
+            match name:
+                case "promoted.json":
+                    check_seal(data, "here")
+                case "SHA256SUMS":
+                    read_sums(data, "here")
+                case _:
+                    Manifest.from_bytes(data, "here")
+            return True
+        except IntegrityError:
+            return False
+
+    assert intact(whole)
+    for place in range(min(len(whole), 4000)):
+        for bit in range(8):
+            flipped = bytearray(whole)
+            flipped[place] ^= 1 << bit
+            assert not intact(bytes(flipped)), (place, bit, whole[max(0, place - 20) : place + 20])
+
+
+def test_a_missing_file_is_damage_and_a_pruned_one_is_not(folder: Path, tmp_path: Path) -> None:
+    store = Store.open(str(tmp_path))
+    slot = Slot(store, "runs/r/iterations/0001/grades", Grades)
+    attempt = slot.attempt(Identity.of("grade", 1, {}))
+    attempt.write_bytes("a.bin", b"a")
+    ref = attempt.publish({"mean": 0.5})
+    store.delete(f"{attempt.prefix}/a.bin")
+    (damage,) = verify(store).damaged
+    assert (damage.file, damage.found) == (f"{attempt.prefix}/a.bin", "the file is gone")
+
+    artifact = Artifact.at(store, ref.key)
+    pruned = artifact.manifest.model_copy(update={"pruned": Pruned(at="2026-11-20T00:00:00Z", rule="keep last 2")})
+    store.write_bytes(f"{ref.key}/{MANIFEST_NAME}", pruned.to_bytes())
+    found = verify(store)
+    assert (found.damaged, found.pruned, found.artifacts) == ([], 1, 1)
+    assert slot.find(Identity.of("grade", 1, {})) == ref, "a pruned artifact keeps its name"
+    with pytest.raises(BadInputError, match=r"pruned on 2026-11-20 \(keep last 2\).*train again"):
+        Artifact.open(store, ref).read_bytes("a.bin")
+    with pytest.raises(BadInputError, match="pruned"):
+        Artifact.open(store, ref).local_folder(tmp_path)
+
+
+def test_unpublished_attempts_are_named_as_unchecked_except_shards(tmp_path: Path) -> None:
+    store = Store.open(str(tmp_path))
+    store.write_bytes("runs/r/iterations/0001/rollouts/progress-0/rollouts-0123456789abcdef.parquet", b"not this")
+    store.write_bytes("runs/r/iterations/0001/batch/attempt-1/batch.safetensors", b"whatever")
+    found = verify(store)
+    assert [damage.file[-24:] for damage in found.damaged] == ["0123456789abcdef.parquet"]
+    assert found.unchecked == ["runs/r/iterations/0001/batch/attempt-1/batch.safetensors"]
+
+
+def test_sums_are_those_of_sha256sum() -> None:
+    data = sums_of({"b": b"2", "a": b"1"})
+    assert data.startswith(b"6b86b273ff34fce19d6b804eff5a3f5747ada4eaa22f1d49c01e52ddb7875b4b  a\n")
+    assert list(read_sums(data, "here")) == ["a", "b"]
+    check_seal(sealed_json({"score": 0.1, "where": "\u00e9"}), "here")
+
+
+def test_suite_names_are_folders() -> None:
+    assert RunLayout("r").suite("harder", 3) == "runs/r/suites/harder/0003"
+    with pytest.raises(BadInputError, match="suite name"):
+        RunLayout("r").suite("a/b", 1)
