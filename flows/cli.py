@@ -10,6 +10,7 @@ from typing import Annotated
 from cyclopts import App, CycloptsError, Parameter
 
 from artifacts.errors import BadInputError, DeerstalkerError, IdentityMismatchError
+from flows import cli_deployed
 from flows.options import Output, Stored
 
 STORED, OUTPUT = Stored(), Output()
@@ -28,6 +29,8 @@ puzzles = App(name="puzzles", help="Make puzzles, and solve them.")
 recipes = App(name="recipes", help="List the recipes, show one in full, or compare two.")
 app.command(puzzles)
 app.command(recipes)
+for command in (cli_deployed.up, cli_deployed.down):
+    app.command(command)
 
 
 @app.command

@@ -7,6 +7,7 @@ from typing import Any, Literal, Self
 import polars as pl
 from pydantic import BaseModel, ConfigDict, Field, model_validator
 
+from artifacts.errors import BadInputError
 from artifacts.identity import Identity
 from artifacts.reading import Artifact
 from artifacts.refs import Checkpoint, Decision, Ref, Report
@@ -17,6 +18,7 @@ from stages.context import StageContext
 from stages.statistics import estimate
 
 REVISION = 2
+_POINTED_AT = ("decision", "checkpoint")
 
 
 class PromoteConfig(BaseModel):
@@ -133,9 +135,18 @@ def _scores(config: PromoteConfig, report: Ref[Report], ctx: StageContext) -> pl
 
 def _point(pointer: str, iteration: int, decision: Ref[Decision], ctx: StageContext) -> None:
     try:
-        if json.loads(ctx.store.read_bytes(pointer))["decided_at_iteration"] >= iteration:
+        found = json.loads(ctx.store.read_bytes(pointer))
+        if found["decided_at_iteration"] >= iteration and all(_stands(found[part], ctx) for part in _POINTED_AT):
             return
     except MissingKeyError:
         pass
     content = {"decided_at_iteration": iteration, "decision": decision.as_json(), **standing(decision, ctx)}
     ctx.store.write_bytes(pointer, (json.dumps(content, indent=2) + "\n").encode())
+
+
+def _stands(ref: dict[str, Any], ctx: StageContext) -> bool:
+    """Whether an artifact is still the one published at its address."""
+    try:
+        return Artifact.at(ctx.store, ref["key"]).manifest.digest == ref["digest"]
+    except BadInputError:
+        return False
