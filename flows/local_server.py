@@ -23,7 +23,7 @@ from artifacts.errors import BadInputError, DeerstalkerError
 from stages.sampling import guard
 
 HOST = "127.0.0.1"
-START_TIMEOUT_S = 120.0
+START_TIMEOUT_S = 300.0
 STOP_TIMEOUT_S = 15.0
 _TAIL_CHARACTERS = 1500
 

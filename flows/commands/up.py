@@ -2,6 +2,8 @@
 
 import os
 import sys
+from collections.abc import Generator
+from contextlib import contextmanager
 from datetime import UTC, datetime
 from pathlib import Path
 
@@ -41,24 +43,25 @@ def up_command(
     store = Store.open(options.store)
     home = lasting_surroundings(local_folder(store))
     home.mkdir(parents=True, exist_ok=True)
-    record = _with_server(home, server, port)
-    os.environ["PREFECT_API_URL"] = record.url
-    wait_until_healthy(record.url, record.server, home / "server.log")
+    with _undone_where_it_fails(home):
+        record = _with_server(home, server, port)
+        os.environ["PREFECT_API_URL"] = record.url
+        wait_until_healthy(record.url, record.server, home / "server.log")
 
-    from flows.installation import Installation, install
+        from flows.installation import Installation, install
 
-    wanted = Installation(
-        store=options.store if "://" in options.store else str(Path(options.store).expanduser().resolve()),
-        folder=str(Path.cwd()),
-        pool=pool,
-        image=image,
-        gpu_slots=gpu_slots,
-        zombie_after_s=zombie_after_s,
-    )
-    deployments = install(wanted, home, os.environ)
-    if worker and not (record.worker and record.worker.alive):
-        record = record.model_copy(update={"worker": start_worker(home, pool, os.environ)})
-        record.write(home)
+        wanted = Installation(
+            store=options.store if "://" in options.store else str(Path(options.store).expanduser().resolve()),
+            folder=str(Path.cwd()),
+            pool=pool,
+            image=image,
+            gpu_slots=gpu_slots,
+            zombie_after_s=zombie_after_s,
+        )
+        deployments = install(wanted, home, os.environ)
+        if worker and not (record.worker and record.worker.alive):
+            record = record.model_copy(update={"worker": start_worker(home, pool, os.environ)})
+            record.write(home)
     if options.json:
         print_json({**record.model_dump(mode="json"), "pool": pool, "deployments": deployments})
         return
@@ -71,6 +74,20 @@ def up_command(
         f"prefect deployment run {deployments[0]} --watch\n"
         f"deerstalker down{folder}\n"
     )
+
+
+@contextmanager
+def _undone_where_it_fails(home: Path) -> Generator[None]:
+    """Ends what the block has started, and no more, where it fails."""
+    before = Record.read(home)
+    try:
+        yield
+    except BaseException:
+        after = Record.read(home)
+        for started in (after.worker, after.server) if after else ():
+            if started and (before is None or started not in (before.worker, before.server)):
+                end(started)
+        raise
 
 
 def _with_server(home: Path, server: str | None, port: int) -> Record:
