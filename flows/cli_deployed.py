@@ -3,6 +3,7 @@
 from typing import Annotated
 
 from cyclopts import Parameter
+from cyclopts.validators import Number
 
 from flows.options import Stored
 
@@ -10,14 +11,44 @@ STORED = Stored()
 Optional = Parameter(show_default=False)
 
 
+def iterate(
+    run: str,
+    /,
+    *,
+    more: Annotated[int | None, Optional] = None,
+    until: Annotated[int | None, Optional] = None,
+    refresh: Annotated[tuple[str, ...], Parameter(negative=(), show_default=False)] = (),
+    profile: str = "cpu",
+    options: Stored = STORED,
+) -> None:
+    """Go on with a run that was begun, by its frozen recipe.
+
+    Parameters
+    ----------
+    run
+        Name of the run.
+    more
+        So many iterations more than there are.
+    until
+        Up to this iteration; instead of --more.
+    refresh
+        Stage to redo though published, in every iteration or as STAGE@ITERATION in one; may be repeated.
+    profile
+        Name of a profile, or path of a TOML file.
+    """
+    from flows.commands.iterate import iterate_command
+
+    iterate_command(run, more, until, profile, refresh=refresh, options=options)
+
+
 def up(
     *,
-    port: int = 4200,
+    port: Annotated[int, Parameter(validator=Number(gte=0, lte=65535))] = 4200,
     server: Annotated[str | None, Optional] = None,
     pool: str = "deerstalker",
     image: Annotated[str | None, Optional] = None,
-    gpu_slots: Annotated[int | None, Optional] = None,
-    zombie_after: float = 120.0,
+    gpu_slots: Annotated[int | None, Parameter(show_default=False, validator=Number(gte=1))] = None,
+    zombie_after: Annotated[float, Parameter(validator=Number(gte=60))] = 120.0,
     worker: bool = True,
     options: Stored = STORED,
 ) -> None:

@@ -26,6 +26,7 @@ HOST = "127.0.0.1"
 START_TIMEOUT_S = 300.0
 STOP_TIMEOUT_S = 15.0
 _TAIL_CHARACTERS = 1500
+_SIGNATURE = "# Written by `deerstalker up`, removed by `deerstalker down`.\n"
 
 
 class Started(BaseModel):
@@ -54,6 +55,7 @@ class Record(BaseModel):
         url: The Prefect API.
         server: The server, where it is ours.
         worker: The worker, where one was started.
+        settings: The file that tells Prefect's commands in a folder where the API is, where we wrote one.
     """
 
     model_config = ConfigDict(extra="forbid", frozen=True)
@@ -61,6 +63,7 @@ class Record(BaseModel):
     url: str
     server: Started | None = None
     worker: Started | None = None
+    settings: Path | None = None
 
     @classmethod
     def read(cls, home: Path) -> "Record | None":
@@ -87,6 +90,21 @@ class Record(BaseModel):
 
 def _record(home: Path) -> Path:
     return home / "up.json"
+
+
+def write_settings(folder: Path, url: str) -> Path | None:
+    """Lets `prefect` find an API from a folder, without variables; None where the folder has settings of its own."""
+    path = folder / "prefect.toml"
+    if path.exists() and not path.read_text().startswith(_SIGNATURE):
+        return None
+    path.write_text(f'{_SIGNATURE}[api]\nurl = "{url}"\n')
+    return path
+
+
+def remove_settings(path: Path) -> None:
+    """Removes such a file, unless it has become somebody else's."""
+    if path.exists() and path.read_text().startswith(_SIGNATURE):
+        path.unlink()
 
 
 def start_ticks(pid: int) -> int | None:

@@ -55,6 +55,7 @@ class StageContext:
         progress: Told `(label, done, total, figures)` by the long stages.
         log: Where stages log.
         use_gpu: Called before the engine or the trainer is used; may wait for a turn.
+        closing: Whether child processes are being killed: what fails now is not to be tried again.
     """
 
     def __init__(
@@ -72,6 +73,7 @@ class StageContext:
         self.store, self.scratch, self.profile, self.progress, self.log = store, scratch, profile, progress, log
         self.downloads = scratch / "downloads"
         self.downloads.mkdir(parents=True, exist_ok=True)
+        self.closing = False
 
     @property
     def engine(self) -> Engine:
@@ -111,6 +113,10 @@ class StageContext:
         Args:
             at_once: Kill them: somebody waits for the end of this process.
         """
+        if at_once:
+            self.closing = True
+            for child in multiprocessing.active_children():
+                child.kill()
         self.drop_pool()
         engine, gang, self._engine, self._gang = self._engine, self._gang, None, None
         if engine:

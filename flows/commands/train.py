@@ -20,6 +20,7 @@ def train_command(
     *,
     changes: Sequence[str],
     profile_changes: Sequence[str],
+    refresh: Sequence[str],
     options: Stored,
 ) -> None:
     """Checks what was asked for, runs the train flow and prints what came of it."""
@@ -29,7 +30,7 @@ def train_command(
     home = local_folder(store)
     prepare_surroundings(home, debug=options.debug)
     with Backend(home / "server.log") as backend:
-        from flows.recipes import load_profile, load_recipe
+        from flows.recipes import load_profile, load_recipe, validate
 
         load_recipe(recipe, changes)
         load_profile(profile, profile_changes)
@@ -38,14 +39,16 @@ def train_command(
         from flows.opening import RunRequest
         from flows.train import train
 
-        request = RunRequest(
-            run=name,
-            recipe=recipe,
-            profile=profile,
-            store=options.store,
-            overrides=list(changes),
-            profile_overrides=list(profile_changes),
-        )
+        asked = {
+            "run": name,
+            "recipe": recipe,
+            "profile": profile,
+            "store": options.store,
+            "overrides": list(changes),
+            "profile_overrides": list(profile_changes),
+            "refresh": list(refresh),
+        }
+        request = validate(RunRequest, asked, "train")
         with backend.ready(), use_view(choose_view(plain=options.json or options.debug)):
             train(request)
     show_run(name, store, options)

@@ -14,9 +14,11 @@ from flows.local_server import (
     Record,
     database_lock,
     end,
+    remove_settings,
     start_server,
     start_worker,
     wait_until_healthy,
+    write_settings,
 )
 from flows.options import Stored
 from flows.surroundings import DEFAULT_STORE, lasting_surroundings
@@ -61,7 +63,8 @@ def up_command(
         deployments = install(wanted, home, os.environ)
         if worker and not (record.worker and record.worker.alive):
             record = record.model_copy(update={"worker": start_worker(home, pool, os.environ)})
-            record.write(home)
+        record = record.model_copy(update={"settings": write_settings(Path.cwd(), record.url) or record.settings})
+        record.write(home)
     if options.json:
         print_json({**record.model_dump(mode="json"), "pool": pool, "deployments": deployments})
         return
@@ -70,8 +73,8 @@ def up_command(
         f"{'Prefect server' if record.server else 'Prefect'}: {record.url.removesuffix('/api')}\n"
         f"work pool {pool}: {'a worker runs here' if record.worker else 'no worker started here'}\n"
         f"deployments: {', '.join(deployments)}\n\n"
-        f"export PREFECT_API_URL={record.url}\n"
-        f"prefect deployment run {deployments[0]} --watch\n"
+        + ("" if record.settings else f"export PREFECT_API_URL={record.url}\n")
+        + f"prefect deployment run {deployments[0]} --watch\n"
         f"deerstalker down{folder}\n"
     )
 
@@ -131,6 +134,8 @@ def down_command(options: Stored) -> None:
                 crash_dead_runs("Ended by `deerstalker down`.", before=datetime.now(UTC), deployed_only=True)
         if record.server and end(record.server):
             ended.append("server")
+        if record.settings:
+            remove_settings(record.settings)
         (home / "up.json").unlink()
     if options.json:
         print_json({"ended": ended})

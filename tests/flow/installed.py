@@ -33,14 +33,11 @@ class Installation:
     def up(self, *arguments: str) -> dict[str, Any]:
         """Starts what does not run."""
         self.record = json.loads(self.deerstalker("up", *arguments, "--store", str(self.store), "--json"))
-        self.environment["PREFECT_API_URL"] = self.record["url"]
         return self.record
 
     def down(self) -> list[str]:
         """Ends what was started, and returns what that was."""
-        ended = json.loads(self.deerstalker("down", "--store", str(self.store), "--json"))["ended"]
-        self.environment.pop("PREFECT_API_URL")
-        return ended
+        return json.loads(self.deerstalker("down", "--store", str(self.store), "--json"))["ended"]
 
     def deerstalker(self, *arguments: str) -> str:
         """Output of a command that succeeds."""

@@ -87,8 +87,7 @@ def kill_a_command(installed: Installation) -> str:
     """`deerstalker train` beside a server of `up` reports to it; killed, it leaves a run that nobody watches."""
     command = [str(Path(sys.executable).with_name("deerstalker")), "train", "--recipe", str(HERE / "tiny.toml")]
     command += ["--run", "zombie", "--set", "puzzles.train=20000", "--store", str(installed.store)]
-    environment = {name: value for name, value in installed.environment.items() if name != "PREFECT_API_URL"}
-    process = subprocess.Popen(command, env=environment, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
+    process = subprocess.Popen(command, env=installed.environment, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
     chosen = {"flow_runs": {"name": {"any_": ["zombie"]}, "state": {"type": {"any_": ["RUNNING"]}}}}
     found: list[dict[str, Any]] = []
 
@@ -203,6 +202,16 @@ def test_a_run_waits_for_the_gpu_with_its_first_gpu_stage(installation: Installa
     installation.wait(lambda: installation.api("GET", "/v2/concurrency_limits/gpu")["active_slots"] == 0)
 
 
+def test_puzzles_in_the_making_are_cancelled_soon(installation: Installation) -> None:
+    idle = set(installation.processes())
+    run = installation.deploy_run("prepare/puzzles", {"puzzles": {"train": 20000, "seed": 7}})
+    drawn = set(installation.store.glob("puzzles/drawn/*/manifest.json"))
+    installation.wait(lambda: set(installation.store.glob("puzzles/drawn/*/manifest.json")) > drawn)
+    installation.prefect("flow-run", "cancel", run)
+    assert installation.wait(lambda: set(installation.processes()) <= idle, 60) < CANCEL_LIMIT_S
+    installation.wait_for(run, "Cancelled")
+
+
 def test_a_run_whose_process_vanished_unseen_is_crashed(story: dict[str, Any], installation: Installation) -> None:
     installation.wait_for(story["killed_command"], "Crashed", LIMIT_S)
 
@@ -212,5 +221,6 @@ def test_down_ends_what_up_started_and_the_record_of_runs_stays(
 ) -> None:
     assert installation.down() == ["worker", "server"]
     assert installation.processes() == {}
+    assert not (installation.folder / "prefect.toml").exists()
     installation.up("--port", "0")
     assert installation.state(story["run"]) == "Completed"

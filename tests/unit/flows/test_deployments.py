@@ -1,4 +1,4 @@
-"""What lies in `deployments/`: entrypoints that import, requests that their models take, images and manifests that hold."""
+"""What lies in `deployments/`: entrypoints that import, requests that their models take, sound images and manifests."""
 
 import subprocess
 import sys
