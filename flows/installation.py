@@ -13,12 +13,11 @@ from pathlib import Path
 from typing import Any
 
 import yaml
-from prefect.automations import Automation
 from prefect.client.orchestration import SyncPrefectClient, get_client
 from prefect.client.schemas.actions import WorkPoolCreate
 from prefect.client.schemas.objects import StateType
 from prefect.events.actions import ChangeFlowRunState
-from prefect.events.schemas.automations import EventTrigger, Posture
+from prefect.events.schemas.automations import AutomationCore, EventTrigger, Posture
 from prefect.events.schemas.events import ResourceSpecification
 from prefect.exceptions import ObjectAlreadyExists
 from prefect.utilities.importtools import import_object
@@ -63,7 +62,7 @@ def install(wanted: Installation, home: Path, environment: Mapping[str, str]) ->
     with get_client(sync_client=True) as client:
         make_pool(client, wanted.pool)
         make_slots(client, wanted.gpu_slots)
-    make_zombie_automation(timedelta(seconds=wanted.zombie_after_s))
+        make_zombie_automation(client, timedelta(seconds=wanted.zombie_after_s))
     return deploy(wanted, home, environment)
 
 
@@ -84,14 +83,14 @@ def make_slots(client: SyncPrefectClient, slots: int | None) -> None:
         client.upsert_global_concurrency_limit_by_name(GPU_SLOTS, slots)
 
 
-def make_zombie_automation(within: timedelta) -> None:
+def make_zombie_automation(client: SyncPrefectClient, within: timedelta) -> None:
     """Crashes a run whose heartbeat stops: where worker and flow die together, nobody else notices.
 
     Args:
         within: Silence that counts as death; several heartbeats.
     """
     ends = {f"prefect.flow-run.{name}" for name in _ENDS}
-    wanted = Automation(
+    wanted = AutomationCore(
         name=ZOMBIES,
         description="Installed by `deerstalker up`. A crashed run can be retried; a running one cannot.",
         trigger=EventTrigger(
@@ -105,17 +104,18 @@ def make_zombie_automation(within: timedelta) -> None:
         ),
         actions=[
             ChangeFlowRunState(
-                state=StateType.CRASHED, name="Crashed", message=f"No heartbeat for {within.total_seconds():.0f} s."
+                state=StateType.CRASHED,
+                name="Crashed",
+                message=f"No heartbeat for {within.total_seconds():.0f} s.",
+                force=False,
             )
         ],
     )
-    try:
-        found = Automation.read(name=ZOMBIES)
-    except ValueError:
-        wanted.create()
-        return
-    wanted.id = found.id
-    wanted.update()
+    found = client.read_automations_by_name(ZOMBIES)
+    if found:
+        client.update_automation(found[0].id, wanted)
+    else:
+        client.create_automation(wanted)
 
 
 def deploy(wanted: Installation, home: Path, environment: Mapping[str, str]) -> list[str]:

@@ -168,7 +168,8 @@ def start_server(home: Path, port: int, lock: int, environment: Mapping[str, str
 def start_worker(home: Path, pool: str, environment: Mapping[str, str]) -> Started:
     """Starts a process worker of a pool, without waiting for it."""
     name = f"{socket.gethostname()}-{secrets.token_hex(3)}"
-    command = [sys.executable, "-m", "prefect", "worker", "start", "--pool", pool, "--type", "process", "--name", name]
+    script = str(Path(__file__).with_name("worker_process.py"))
+    command = [sys.executable, "-P", script, "worker", "start", "--pool", pool, "--type", "process", "--name", name]
     return _guarded(command, home / "worker.log", environment)
 
 
