@@ -121,7 +121,7 @@ class Installation:
 
     def flow_processes(self) -> list[int]:
         """Ids of the processes that execute a flow run for the worker."""
-        return [pid for pid, command in self.processes().items() if "prefect.flow_engine" in command]
+        return [pid for pid, command in self.processes().items() if "-m prefect." in command and "engine" in command]
 
     def log(self) -> str:
         """The last words of server and worker."""
