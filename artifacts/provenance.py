@@ -19,7 +19,7 @@ _GIT_TIMEOUT_S = 5.0
 def provenance() -> dict[str, Any]:
     """Time, host, hardware, code and library versions, as they stand in a manifest."""
     return {
-        "created_at": datetime.now(UTC).isoformat(timespec="milliseconds"),
+        "created_at": datetime.now(UTC).isoformat(timespec="microseconds"),
         "host": platform.node(),
         "machine": platform.machine(),
         "hardware": hardware(),

@@ -19,15 +19,22 @@ from artifacts.identity import Identity, differences
 from artifacts.manifest import MANIFEST_NAME, Manifest, StoredFile, StoredIdentity, content_digest
 from artifacts.provenance import provenance
 from artifacts.refs import K, Ref
+from artifacts.renewal import Renewal
 from artifacts.schemas import TableSchema, validated
 from artifacts.store import MissingKeyError, Store, Watch
 
+SUPERSEDED_NAME = "superseded.json"
+"""The manifest of an artifact that was set aside, among its files."""
+
 
 class Slot(Generic[K]):
-    """An address in a store where one artifact of one kind may be published, once."""
+    """An address in a store where one artifact of one kind may be published, once.
 
-    def __init__(self, store: Store, key: str, kind: type[K]) -> None:
-        self.store, self.key, self.kind = store, key, kind
+    With a renewal, an artifact that it outdates is set aside when found: its files stay, its manifest moves to them.
+    """
+
+    def __init__(self, store: Store, key: str, kind: type[K], renewal: Renewal | None = None) -> None:
+        self.store, self.key, self.kind, self.renewal = store, key, kind, renewal
         self._asked_at = time.perf_counter()
 
     def find(self, identity: Identity) -> Ref[K] | None:
@@ -44,6 +51,10 @@ class Slot(Generic[K]):
         except MissingKeyError:
             return None
         manifest = Manifest.from_bytes(data, f"{self.store.url}/{self.key}/{MANIFEST_NAME}")
+        if self.renewal and self.renewal.outdates(manifest, identity):
+            self.store.write_bytes(f"{self.key}/{manifest.attempt}/{SUPERSEDED_NAME}", data)
+            self.store.delete(f"{self.key}/{MANIFEST_NAME}")
+            return None
         if manifest.identity_digest != identity.digest:
             changes = differences(manifest.identity.model_dump(), identity.as_json())
             raise IdentityMismatchError(
@@ -62,6 +73,8 @@ class Slot(Generic[K]):
                 interrupted one left. Only for stages whose files are complete or absent one by one.
         """
         name = f"progress-{identity.digest[:12]}" if resumable else f"attempt-{uuid.uuid4().hex[:12]}"
+        if resumable and self.renewal and identity.stage in self.renewal.stages:
+            name += f"-{self.renewal.label}"  # else it would adopt what is to be made anew
         return Attempt(self, identity, name, self._asked_at)
 
 
@@ -164,12 +177,12 @@ class Attempt(Generic[K]):
             facts=dict(facts or {}),
             provenance={**provenance(), "seconds": round(time.perf_counter() - self._started, 3)},
         )
-        if self.slot.store.create_bytes(f"{self.slot.key}/{MANIFEST_NAME}", manifest.to_bytes()):
-            return Ref(manifest.kind, self.slot.key, manifest.digest)
-        winner = self.slot.find(self.identity)
-        if winner is None:
-            raise IdentityMismatchError(self.slot.key, "a manifest that came and went", "one writer", "run again")
-        return winner
+        for _ in range(2):  # a second time where the first found an artifact that a renewal sets aside
+            if self.slot.store.create_bytes(f"{self.slot.key}/{MANIFEST_NAME}", manifest.to_bytes()):
+                return Ref(manifest.kind, self.slot.key, manifest.digest)
+            if winner := self.slot.find(self.identity):
+                return winner
+        raise IdentityMismatchError(self.slot.key, "a manifest that came and went", "one writer", "run again")
 
 
 def _measure(folder: Path) -> dict[str, StoredFile]:

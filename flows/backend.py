@@ -12,12 +12,14 @@ import sys
 import tempfile
 import time
 from collections.abc import Generator
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
+from datetime import datetime
 from pathlib import Path
 from types import TracebackType
 from typing import Self
 
 from artifacts.errors import DeerstalkerError
+from flows.local_server import database_lock
 from stages.sampling import guard
 
 _START_TIMEOUT_S = 120.0
@@ -40,10 +42,14 @@ class Backend:
         self.log = log
         self._process: subprocess.Popen[bytes] | None = None
         self._lifeline = -1
+        self._held = ExitStack()
+        self._alone_since: datetime | None = None
         self._address = ("127.0.0.1", 0)
 
     def __enter__(self) -> Self:
         if not os.environ.get("PREFECT_API_URL"):
+            home = Path(os.environ.get("PREFECT_HOME") or self.log.parent)
+            _, self._alone_since = self._held.enter_context(database_lock(home))
             self._start()
         return self
 
@@ -61,6 +67,7 @@ class Backend:
             self._process.wait()
         os.close(self._lifeline)
         self._process = None
+        self._held.close()
 
     @property
     def pid(self) -> int | None:
@@ -78,6 +85,10 @@ class Backend:
             yield
             return
         self._wait(self._process)
+        if self._alone_since is not None:
+            from flows.dead_runs import crash_dead_runs
+
+            crash_dead_runs("Found without a process by a later command.", before=self._alone_since)
         from prefect.settings import PREFECT_FLOWS_HEARTBEAT_FREQUENCY, temporary_settings
 
         # A heartbeat costs a second at the end of each run, and nobody watches for it on a server of our own.

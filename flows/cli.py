@@ -10,7 +10,7 @@ from typing import Annotated
 from cyclopts import App, CycloptsError, Parameter
 
 from artifacts.errors import BadInputError, DeerstalkerError, IdentityMismatchError
-from flows import cli_store
+from flows import cli_deployed, cli_store
 from flows.options import OUTPUT, STORED, Changes, Output, Stored, Switch
 
 FAILED, BAD_USAGE, INTERRUPTED, TERMINATED = 1, 2, 130, 143
@@ -25,7 +25,7 @@ puzzles = App(name="puzzles", help="Make puzzles, and solve them.")
 recipes = App(name="recipes", help="List the recipes, show one in full, or compare two.")
 app.command(puzzles)
 app.command(recipes)
-for command in cli_store.COMMANDS:
+for command in (*cli_store.COMMANDS, cli_deployed.iterate, cli_deployed.up, cli_deployed.down):
     app.command(command)
 
 
@@ -37,6 +37,7 @@ def train(
     profile: str = "cpu",
     set_: Annotated[Changes, Parameter(name="--set")] = (),
     set_profile: Annotated[Changes, Parameter(name="--set-profile")] = (),
+    refresh: Changes = (),
     options: Stored = STORED,
 ) -> None:
     """Train a model by a recipe; the same run name goes on where it stopped.
@@ -53,10 +54,12 @@ def train(
         Change of the recipe, as section.key=value; may be repeated. Recorded with the run.
     set_profile
         Change of the profile, as section.key=value; may be repeated.
+    refresh
+        Stage to redo though published, in every iteration or as STAGE@ITERATION in one; may be repeated.
     """
     from flows.commands.train import train_command
 
-    train_command(recipe, run, profile, changes=set_, profile_changes=set_profile, options=options)
+    train_command(recipe, run, profile, changes=set_, profile_changes=set_profile, refresh=refresh, options=options)
 
 
 @app.command

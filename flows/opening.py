@@ -2,20 +2,32 @@
 
 import shutil
 import tempfile
-from collections.abc import Generator
+from collections.abc import Generator, Sequence
 from contextlib import contextmanager
+from datetime import datetime
 from pathlib import Path
+from typing import Annotated
 
+from prefect.context import FlowRunContext
 from prefect.logging import get_run_logger
 from pydantic import BaseModel, ConfigDict, Field
 
 from artifacts.errors import DeerstalkerError
 from artifacts.layout import RunLayout
+from artifacts.renewal import RenewalRequest
 from artifacts.store import Store
+from flows.gpu_turn import GpuTurn
 from flows.live import current_view
 from flows.recipes import Recipe, load_profile, load_recipe
 from flows.session import Session, Stages, freeze_recipe
 from stages.context import Profile, StageContext
+
+REDOABLE = ("warm_start", "sample", "grade", "pack", "finetune", "evaluate", "promote")
+REFRESH = (
+    f"Stages to redo though published: {', '.join(REDOABLE)}; in every iteration, or in one as `evaluate@3`. "
+    "What follows from them is redone where they come out differently."
+)
+StageName = Annotated[str, Field(pattern=rf"^({'|'.join(REDOABLE)})(@\d+)?$")]
 
 
 class RunRequest(BaseModel):
@@ -33,6 +45,7 @@ class RunRequest(BaseModel):
     )
     overrides: list[str] = Field(default=[], description="Changes of the recipe, `section.key=value` each.")
     profile_overrides: list[str] = Field(default=[], description="Changes of the profile, `section.key=value` each.")
+    refresh: list[StageName] = Field(default=[], description=REFRESH)
 
 
 @contextmanager
@@ -44,13 +57,30 @@ def opened(request: RunRequest) -> Generator[Session]:
         IdentityMismatchError: The run name is taken by a run of another recipe.
     """
     recipe = load_recipe(request.recipe, request.overrides)
-    profile = able_to_run(recipe, load_profile(request.profile, request.profile_overrides))
+    profile = load_profile(request.profile, request.profile_overrides)
     layout = RunLayout(request.run)
     store = Store.open(request.store)
     freeze_recipe(store, layout, recipe)
-    with opened_stages(store, profile) as stages:
+    with opened_run(store, layout, recipe, profile, request.refresh) as run:
+        yield run
+
+
+@contextmanager
+def opened_run(
+    store: Store, layout: RunLayout, recipe: Recipe, profile: Profile, refresh: Sequence[str]
+) -> Generator[Session]:
+    """Opens a run whose recipe is frozen; see `opened`."""
+    renewal = RenewalRequest(refresh, asked_at(), REDOABLE)
+    with opened_stages(store, able_to_run(recipe, profile)) as stages:
         stages.live.run_opened(store, layout, recipe)
-        yield Session(recipe, layout, stages.ctx, stages.live)
+        yield Session(recipe, layout, stages, renewal)
+
+
+def asked_at() -> datetime:
+    """When the flow run that we are in was asked for; a retry of it has the same answer."""
+    context = FlowRunContext.get()
+    assert context is not None and context.flow_run is not None and context.flow_run.created is not None
+    return context.flow_run.created
 
 
 def able_to_run(recipe: Recipe, profile: Profile) -> Profile:
@@ -67,8 +97,12 @@ def opened_stages(store: Store, profile: Profile) -> Generator[Stages]:
     live = current_view()
     scratch = Path(tempfile.mkdtemp(prefix="deerstalker-"))
     try:
-        with StageContext(store, scratch, profile, live.progress, get_run_logger()) as ctx:
-            yield Stages(ctx, live)
+        with (
+            GpuTurn(profile.gpu_slot, profile.gpu_slot_spans) as turn,
+            StageContext(store, scratch, profile, live.progress, get_run_logger(), use_gpu=turn.take) as ctx,
+        ):
+            turn.yields = ctx.close
+            yield Stages(ctx, live, turn)
     except DeerstalkerError:
         _remove_all_but_logs(scratch)
         raise

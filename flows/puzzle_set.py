@@ -42,7 +42,7 @@ class PuzzleSet(BaseModel):
     report: str
 
 
-@flow(name="make-puzzles", flow_run_name="make {request.puzzles.wanted} puzzles", persist_result=False)
+@flow(name="prepare", flow_run_name="prepare {request.puzzles.wanted} puzzles", persist_result=False)
 def make_puzzles(request: PuzzleSetRequest) -> PuzzleSet:
     """Publishes a puzzle set and a report on it; a run that was killed goes on with the stretches that are missing.
 

@@ -9,9 +9,11 @@ from artifacts.errors import BadInputError, IdentityMismatchError
 from artifacts.identity import differences
 from artifacts.layout import RunLayout
 from artifacts.refs import K
+from artifacts.renewal import RenewalRequest
 from artifacts.slot import Slot
 from artifacts.store import Store
 from artifacts.sums import sums_of
+from flows.gpu_turn import GpuTurn
 from flows.live import LiveView
 from flows.recipes import Recipe
 from flows.tasks import map_as_tasks, run_as_task
@@ -34,10 +36,11 @@ class Stages:
     Attributes:
         ctx: What they are handed.
         live: What a person watches.
+        turn: The hold on a GPU, where the profile names a limit.
     """
 
-    def __init__(self, ctx: StageContext, live: LiveView) -> None:
-        self.ctx, self.live = ctx, live
+    def __init__(self, ctx: StageContext, live: LiveView, turn: GpuTurn) -> None:
+        self.ctx, self.live, self.turn = ctx, live, turn
 
     def slot(self, key: str, kind: type[K]) -> Slot[K]:
         """An address of the store."""
@@ -55,7 +58,10 @@ class Stages:
         name = f"{stage.__name__}-{label}" if label else stage.__name__
         self.live.stage_started(name)
         started = time.perf_counter()
-        result = run_as_task(stage, *inputs, run_name=name, ctx=self.ctx, **keywords)
+        try:
+            result = run_as_task(stage, *inputs, run_name=name, ctx=self.ctx, **keywords)
+        finally:
+            self.turn.stage_ended()
         self.live.stage_finished(name, time.perf_counter() - started, result.reused)
         return result
 
@@ -85,15 +91,21 @@ class Session(Stages):
     Attributes:
         recipe: What it learns, resolved and frozen in the store.
         layout: Where its artifacts stand.
+        refresh: What is to be made anew.
     """
 
-    def __init__(self, recipe: Recipe, layout: RunLayout, ctx: StageContext, live: LiveView) -> None:
-        super().__init__(ctx, live)
-        self.recipe, self.layout = recipe, layout
+    def __init__(self, recipe: Recipe, layout: RunLayout, stages: Stages, refresh: RenewalRequest) -> None:
+        super().__init__(stages.ctx, stages.live, stages.turn)
+        self.recipe, self.layout, self.refresh = recipe, layout, refresh
+
+    def slot(self, key: str, kind: type[K]) -> Slot[K]:
+        """An address of the store; what runs share is never made anew."""
+        own = key.startswith(f"{self.layout.root}/")
+        return Slot(self.ctx.store, key, kind, self.refresh.at(None) if own else None)
 
     def at(self, number: int, part: str, kind: type[K]) -> Slot[K]:
         """The address of a part of iteration `number`."""
-        return self.slot(self.layout.iteration(number, part), kind)
+        return Slot(self.ctx.store, self.layout.iteration(number, part), kind, self.refresh.at(number))
 
 
 def freeze_recipe(store: Store, layout: RunLayout, recipe: Recipe) -> None:

@@ -2,12 +2,13 @@
 
 import logging
 import multiprocessing
+from collections.abc import Callable
 from concurrent.futures import ProcessPoolExecutor
 from contextlib import AbstractContextManager
 from functools import cached_property
 from pathlib import Path
 from types import TracebackType
-from typing import Any, Self
+from typing import Any, Literal, Self
 
 from pydantic import BaseModel, ConfigDict, Field
 
@@ -34,6 +35,14 @@ class Profile(BaseModel):
     retries: int = Field(default=2, ge=0, description="How often a stage is tried again after a transient failure.")
     retry_delay_s: float = Field(default=5.0, ge=0, description="Wait before the first retry; it doubles each time.")
     stage_timeout_s: float = Field(default=24 * 3600.0, gt=0, description="A stage that takes longer fails.")
+    gpu_slot: str | None = Field(
+        default=None, description="Prefect's global concurrency limit that engine and trainer wait for; null = none."
+    )
+    gpu_slot_spans: Literal["run", "stage"] = Field(
+        default="run",
+        description="How long a slot is held: to the end of the run, with engine and trainer kept warm, or stage by "
+        "stage, with both ended behind each so that other runs get their turn.",
+    )
 
 
 class StageContext:
@@ -46,6 +55,8 @@ class StageContext:
         profile: The circumstances.
         progress: Told `(label, done, total, figures)` by the long stages.
         log: Where stages log.
+        use_gpu: Called before the engine or the trainer is used; may wait for a turn.
+        closing: Whether child processes are being killed: what fails now is not to be tried again.
     """
 
     def __init__(
@@ -55,20 +66,31 @@ class StageContext:
         profile: Profile,
         progress: ProgressReport,
         log: logging.Logger | logging.LoggerAdapter[logging.Logger],
+        use_gpu: Callable[[], None] = lambda: None,
     ) -> None:
+        self._use_gpu = use_gpu
+        self._engine: Engine | None = None
+        self._gang: Gang | None = None
         self.store, self.scratch, self.profile, self.progress, self.log = store, scratch, profile, progress, log
         self.downloads = scratch / "downloads"
         self.downloads.mkdir(parents=True, exist_ok=True)
+        self.closing = False
 
-    @cached_property
+    @property
     def engine(self) -> Engine:
         """The sampling engine; a child process from the first `ensure` on."""
-        return Engine(self.profile.engine, self.scratch / "engine")
+        self._use_gpu()
+        if self._engine is None:
+            self._engine = Engine(self.profile.engine, self.scratch / "engine")
+        return self._engine
 
-    @cached_property
+    @property
     def gang(self) -> Gang:
         """The trainer processes; children from the first job on."""
-        return Gang(self.profile.trainer, self.scratch / "gang")
+        self._use_gpu()
+        if self._gang is None:
+            self._gang = Gang(self.profile.trainer, self.scratch / "gang")
+        return self._gang
 
     @cached_property
     def pool(self) -> ProcessPoolExecutor:
@@ -95,12 +117,22 @@ class StageContext:
         """Makes a stage that samples in another thread fail at once; to be followed by `close`."""
         self.engine.retire()
 
-    def close(self) -> None:
-        """Ends the child processes that were started."""
+    def close(self, *, at_once: bool = False) -> None:
+        """Ends the child processes that were started; the next use of one starts it anew.
+
+        Args:
+            at_once: Kill them: somebody waits for the end of this process.
+        """
+        if at_once:
+            self.closing = True
+            for child in multiprocessing.active_children():
+                child.kill()
         self.drop_pool()
-        for name in ("engine", "gang"):
-            if name in self.__dict__:
-                self.__dict__.pop(name).stop()
+        engine, gang, self._engine, self._gang = self._engine, self._gang, None, None
+        if engine:
+            engine.stop(at_once=at_once)
+        if gang:
+            gang.stop(at_once=at_once)
 
     def __enter__(self) -> Self:
         return self
@@ -108,4 +140,4 @@ class StageContext:
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
-        self.close()
+        self.close(at_once=kind is not None and not issubclass(kind, Exception))

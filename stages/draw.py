@@ -7,7 +7,7 @@ from functools import partial
 
 from pydantic import BaseModel, ConfigDict, Field
 
-from artifacts.errors import TransientError
+from artifacts.errors import DeerstalkerError, TransientError
 from artifacts.identity import Identity
 from artifacts.layout import shared_key
 from artifacts.refs import Draw, Ref
@@ -50,7 +50,8 @@ def draw(config: DrawConfig, *, out: Slot[Draw], ctx: StageContext) -> Ref[Draw]
         puzzles = list(ctx.pool.map(make, numbers, chunksize=max(1, config.count // 16)))
     except BrokenProcessPool as error:
         ctx.drop_pool()
-        raise TransientError("puzzle generator", "a process died", "", "is memory short?") from error
+        failure = DeerstalkerError if ctx.closing else TransientError
+        raise failure("puzzle generator", "a process died", "", "is memory short?") from error
     attempt.write_table(TABLE, to_table(puzzles), PUZZLES)
     return attempt.publish({"puzzles": len(puzzles)})
 

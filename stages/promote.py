@@ -4,6 +4,7 @@ import json
 from dataclasses import replace
 from typing import Any
 
+from artifacts.errors import BadInputError
 from artifacts.identity import Identity
 from artifacts.reading import Artifact
 from artifacts.refs import Checkpoint, Decision, Ref, Report
@@ -16,6 +17,7 @@ from stages.models.card import CARD, model_card
 from stages.training.launch import Weights, state_beside
 
 REVISION = 3
+_POINTED_AT = ("decision", "checkpoint")
 
 
 def promote(
@@ -83,7 +85,8 @@ def _content(decision: Ref[Decision], ctx: StageContext) -> dict[str, Any]:
 
 def _point(pointer: str, iteration: int, decision: Ref[Decision], ctx: StageContext) -> None:
     try:
-        if json.loads(ctx.store.read_bytes(pointer))["decided_at_iteration"] >= iteration:
+        found = json.loads(ctx.store.read_bytes(pointer))
+        if found["decided_at_iteration"] >= iteration and all(_stands(found[part], ctx) for part in _POINTED_AT):
             return
     except MissingKeyError:
         pass
@@ -92,3 +95,11 @@ def _point(pointer: str, iteration: int, decision: Ref[Decision], ctx: StageCont
     card = f"{where}/{Artifact.at(ctx.store, where).manifest.attempt}/{CARD}"
     content = {"decided_at_iteration": iteration, "decision": decision.as_json(), **stands, "model_card": card}
     ctx.store.write_bytes(pointer, sealed_json(content))
+
+
+def _stands(ref: dict[str, Any], ctx: StageContext) -> bool:
+    """Whether an artifact is still the one published at its address."""
+    try:
+        return Artifact.at(ctx.store, ref["key"]).manifest.digest == ref["digest"]
+    except BadInputError:
+        return False

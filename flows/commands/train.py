@@ -19,6 +19,7 @@ def train_command(
     *,
     changes: Sequence[str],
     profile_changes: Sequence[str],
+    refresh: Sequence[str],
     options: Stored,
 ) -> None:
     """Checks what was asked for, runs the train flow and prints what came of it."""
@@ -26,7 +27,7 @@ def train_command(
     RunLayout(name)
     store = Store.open(options.store)
     with prefect_beside(store, options) as running:
-        from flows.recipes import load_profile, load_recipe
+        from flows.recipes import load_profile, load_recipe, validate
 
         load_recipe(recipe, changes)
         load_profile(profile, profile_changes)
@@ -34,14 +35,16 @@ def train_command(
         from flows.opening import RunRequest
         from flows.train import train
 
-        request = RunRequest(
-            run=name,
-            recipe=recipe,
-            profile=profile,
-            store=options.store,
-            overrides=list(changes),
-            profile_overrides=list(profile_changes),
-        )
+        asked = {
+            "run": name,
+            "recipe": recipe,
+            "profile": profile,
+            "store": options.store,
+            "overrides": list(changes),
+            "profile_overrides": list(profile_changes),
+            "refresh": list(refresh),
+        }
+        request = validate(RunRequest, asked, "train")
         with running():
             train(request)
     show_run(name, store, options)

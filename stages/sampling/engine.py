@@ -216,10 +216,10 @@ class Engine:
                     raise TransientError("engine", lost, "an engine that stays up", remedy) from error
                 self.ensure(model_dir, digest)
 
-    def stop(self) -> None:
-        """End the child process, if any; the next `ensure` starts a new one."""
+    def stop(self, *, at_once: bool = False) -> None:
+        """End the child process, if any, politely or at once; the next `ensure` starts a new one."""
         if self._process is not None:
-            self._process.stop()
+            (self._process.kill if at_once else self._process.stop)()
         self._forget()
 
     def retire(self) -> None:

@@ -4,6 +4,7 @@ Started as a script with only the standard library: `python -I guard.py LIFELINE
 holds the writing end of the lifeline pipe. When the pipe closes, for whatever reason, every descendant is killed. The
 guard is a subreaper: grandchildren whose parent died come to it, so none escapes. The death signal of the kernel
 alone would not do: it follows the thread that started the child, and it reaches one generation only.
+With a LIFELINE_FD of -1 there is no owner: the command goes on until it ends or a SIGTERM comes.
 """
 
 from __future__ import annotations
@@ -90,7 +91,8 @@ def end_everything() -> None:
 
 def main(lifeline: int, scratch: str, command: list[str]) -> int:
     """Run the command until it ends, a SIGTERM comes, or the owner is gone; return its exit code."""
-    os.set_inheritable(lifeline, False)
+    if lifeline >= 0:
+        os.set_inheritable(lifeline, False)
     set_process_option(PR_SET_CHILD_SUBREAPER, 1)
     wake_read, wake_write = os.pipe()
     os.set_blocking(wake_write, False)
@@ -119,7 +121,7 @@ def main(lifeline: int, scratch: str, command: list[str]) -> int:
     code: int | None = None
     forwarded = False
     while code is None:
-        ready, _, _ = select.select([lifeline, wake_read], [], [], 0.2)
+        ready, _, _ = select.select([fd for fd in (lifeline, wake_read) if fd >= 0], [], [], 0.2)
         if wake_read in ready:
             os.read(wake_read, 4096)
         if lifeline in ready:

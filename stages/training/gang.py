@@ -127,8 +127,11 @@ class Gang:
         self._holding = None
         try:
             return self._run(job, on_event)
-        except BaseException:
+        except Exception:
             self.stop()
+            raise
+        except BaseException:
+            self.stop(at_once=True)
             raise
 
     def _run(self, job: TrainJob, on_event: Callable[[dict[str, Any]], None]) -> TrainResult:
@@ -208,8 +211,8 @@ class Gang:
         tail = before_summary.splitlines()[-LOG_TAIL_LINES:]
         return f"last lines of {path}:\n" + "\n".join(tail)
 
-    def stop(self) -> None:
-        """Ends the processes, at the latest after a few seconds; what they held is forgotten."""
+    def stop(self, *, at_once: bool = False) -> None:
+        """Ends the processes, at the latest after a few seconds, or at once; what they held is forgotten."""
         self._holding = None
         agent, spool = self._agent, self._spool
         self._agent = None
@@ -218,7 +221,7 @@ class Gang:
         for pid in spool.announced():
             _signal(pid, signal.SIGKILL)
         if agent.poll() is None:
-            _signal_group(agent.pid, signal.SIGTERM)
+            _signal_group(agent.pid, signal.SIGKILL if at_once else signal.SIGTERM)
             try:
                 agent.wait(STOP_LIMIT_S)
             except subprocess.TimeoutExpired:

@@ -11,6 +11,8 @@ from pathlib import Path
 
 import pytest
 
+from flows.local_server import database_lock
+
 LIMIT_S = 150
 
 SCRIPT = """
@@ -30,6 +32,8 @@ SCRIPT = """
 
         @flow(persist_result=False)
         def three() -> int:
+            if sys.argv[2] == "die inside":
+                os.kill(os.getpid(), signal.SIGKILL)
             return one() + one() + one()
 
         with backend.ready():
@@ -79,6 +83,26 @@ def test_the_server_ends_when_its_command_is_killed(home: Path) -> None:
     done = _run(home, "die")
     assert done.returncode == -signal.SIGKILL
     assert _gone(int(done.stdout))
+
+
+def test_a_run_killed_on_the_way_is_crashed_by_the_next_command(tmp_path: Path) -> None:
+    def states() -> list[str]:
+        with sqlite3.connect(tmp_path / "prefect.db") as database:
+            return [name for (name,) in database.execute("select state_name from flow_run order by created")]
+
+    assert _run(tmp_path, "die inside").returncode == -signal.SIGKILL
+    assert states() == ["Running"]
+    assert _run(tmp_path, "return").returncode == 0
+    assert states() == ["Crashed", "Completed"]
+
+
+def test_a_run_of_another_living_command_is_left_alone(tmp_path: Path) -> None:
+    with database_lock(tmp_path):  # as a command that runs beside this one holds it
+        assert _run(tmp_path, "die inside").returncode == -signal.SIGKILL
+        assert _run(tmp_path, "return").returncode == 0
+    with sqlite3.connect(tmp_path / "prefect.db") as database:
+        states = database.execute("select state_name from flow_run order by created").fetchall()
+    assert states == [("Running",), ("Completed",)]
 
 
 def test_a_server_that_cannot_start_says_why(tmp_path: Path) -> None:

@@ -1,0 +1,143 @@
+"""`deerstalker up` and `deerstalker down`."""
+
+import os
+import sys
+from collections.abc import Generator
+from contextlib import contextmanager
+from datetime import UTC, datetime
+from pathlib import Path
+
+from artifacts.errors import BadInputError
+from artifacts.store import Store
+from flows.commands.output import local_folder, print_json
+from flows.local_server import (
+    Record,
+    database_lock,
+    end,
+    remove_settings,
+    start_server,
+    start_worker,
+    wait_until_healthy,
+    write_settings,
+)
+from flows.options import Stored
+from flows.surroundings import DEFAULT_STORE, lasting_surroundings
+
+
+def up_command(
+    port: int,
+    *,
+    server: str | None,
+    pool: str,
+    image: str | None,
+    gpu_slots: int | None,
+    zombie_after_s: float,
+    worker: bool,
+    options: Stored,
+) -> None:
+    """Starts what does not run yet, installs what a server needs, and prints how to go on.
+
+    Args:
+        server: API of a server that runs elsewhere; a local one where None.
+        image: Container image of the pool's workers, where they use one.
+        gpu_slots: Runs that may use a GPU side by side; None leaves the limit as it is.
+    """
+    store = Store.open(options.store)
+    home = lasting_surroundings(local_folder(store))
+    home.mkdir(parents=True, exist_ok=True)
+    with _undone_where_it_fails(home):
+        record = _with_server(home, server, port)
+        os.environ["PREFECT_API_URL"] = record.url
+        wait_until_healthy(record.url, record.server, home / "server.log")
+
+        from flows.installation import Installation, install
+
+        wanted = Installation(
+            store=options.store if "://" in options.store else str(Path(options.store).expanduser().resolve()),
+            folder=str(Path.cwd()),
+            pool=pool,
+            image=image,
+            gpu_slots=gpu_slots,
+            zombie_after_s=zombie_after_s,
+        )
+        deployments = install(wanted, home, os.environ)
+        if worker and not (record.worker and record.worker.alive):
+            record = record.model_copy(update={"worker": start_worker(home, pool, os.environ)})
+        record = record.model_copy(update={"settings": write_settings(Path.cwd(), record.url) or record.settings})
+        record.write(home)
+    if options.json:
+        print_json({**record.model_dump(mode="json"), "pool": pool, "deployments": deployments})
+        return
+    folder = "" if options.store == DEFAULT_STORE else f" --store {options.store}"
+    sys.stdout.write(
+        f"{'Prefect server' if record.server else 'Prefect'}: {record.url.removesuffix('/api')}\n"
+        f"work pool {pool}: {'a worker runs here' if record.worker else 'no worker started here'}\n"
+        f"deployments: {', '.join(deployments)}\n\n"
+        + ("" if record.settings else f"export PREFECT_API_URL={record.url}\n")
+        + f"prefect deployment run {deployments[0]} --watch\n"
+        f"deerstalker down{folder}\n"
+    )
+
+
+@contextmanager
+def _undone_where_it_fails(home: Path) -> Generator[None]:
+    """Ends what the block has started, and no more, where it fails."""
+    before = Record.read(home)
+    try:
+        yield
+    except BaseException:
+        after = Record.read(home)
+        for started in (after.worker, after.server) if after else ():
+            if started and (before is None or started not in (before.worker, before.server)):
+                end(started)
+        raise
+
+
+def _with_server(home: Path, server: str | None, port: int) -> Record:
+    """The record of what runs, after starting a server where one is wanted and none runs."""
+    record = Record.read(home) or Record(url="")
+    if record.server and record.server.alive:
+        if server and server != record.url:
+            raise BadInputError(
+                f"--server {server}", f"{record.url} runs for {home}", "one server a folder", "`deerstalker down` first"
+            )
+        return record
+    if server:
+        record = Record(url=server, worker=record.worker if record.url == server else None)
+    else:
+        with database_lock(home) as (lock, alone_since):
+            url, started = start_server(home, port, lock, os.environ)
+            record = Record(url=url, server=started)
+            record.write(home)
+            if alone_since:
+                wait_until_healthy(url, started, home / "server.log")
+                os.environ["PREFECT_API_URL"] = url
+                from flows.dead_runs import crash_dead_runs
+
+                crash_dead_runs("Found without a process by `deerstalker up`.", before=alone_since)
+    record.write(home)
+    return record
+
+
+def down_command(options: Stored) -> None:
+    """Ends the worker with its flows, then the server; nothing else."""
+    home = lasting_surroundings(local_folder(Store.open(options.store, writable=False)))
+    record = Record.read(home)
+    ended: list[str] = []
+    if record is not None:
+        if record.worker and end(record.worker):
+            ended.append("worker")
+            if record.server is None or record.server.alive:
+                os.environ["PREFECT_API_URL"] = record.url
+                from flows.dead_runs import crash_dead_runs
+
+                crash_dead_runs("Ended by `deerstalker down`.", before=datetime.now(UTC), deployed_only=True)
+        if record.server and end(record.server):
+            ended.append("server")
+        if record.settings:
+            remove_settings(record.settings)
+        (home / "up.json").unlink()
+    if options.json:
+        print_json({"ended": ended})
+    else:
+        sys.stdout.write(f"ended: {', '.join(ended)}\n" if ended else "nothing was running\n")

@@ -1,0 +1,151 @@
+"""What a Prefect server needs for Deerstalker: a work pool, GPU slots, an automation for dead runs, the deployments.
+
+Everything is made only where it is missing, or replaced by the same; `install` may be called any number of times.
+"""
+
+import os
+import subprocess
+import sys
+from collections.abc import Mapping
+from datetime import timedelta
+from importlib.resources import files
+from pathlib import Path
+from typing import Any
+
+import yaml
+from prefect.client.orchestration import SyncPrefectClient, get_client
+from prefect.client.schemas.actions import WorkPoolCreate
+from prefect.client.schemas.objects import StateType
+from prefect.events.actions import ChangeFlowRunState
+from prefect.events.schemas.automations import AutomationCore, EventTrigger, Posture
+from prefect.events.schemas.events import ResourceSpecification
+from prefect.exceptions import ObjectAlreadyExists
+from prefect.utilities.importtools import import_object
+from prefect.workers.process import ProcessWorker
+from pydantic import BaseModel, ConfigDict, Field
+
+from artifacts.errors import DeerstalkerError
+from flows.gpu_turn import ensure_limit
+
+GPU_SLOTS = "gpu"
+"""Name of the limit that profiles for GPUs name."""
+
+ZOMBIES = "deerstalker: crash runs whose process is gone"
+IMAGE_FOLDER = "/opt/deerstalker"
+_ENDS = ("Completed", "Failed", "Cancelled", "Crashed")
+
+
+class Installation(BaseModel):
+    """What is installed.
+
+    Attributes:
+        store: Where deployments keep artifacts, unless a run says otherwise.
+        folder: Where flow runs start, so that relative paths mean what they mean there.
+    """
+
+    model_config = ConfigDict(extra="forbid", frozen=True)
+
+    store: str
+    folder: str
+    pool: str = "deerstalker"
+    image: str | None = None
+    gpu_slots: int | None = Field(default=None, ge=1)
+    zombie_after_s: float = Field(default=120.0, ge=60.0)
+
+
+def install(wanted: Installation, home: Path, environment: Mapping[str, str]) -> list[str]:
+    """Installs all of it on the server that Prefect is set to, and returns the names of the deployments.
+
+    Raises:
+        DeerstalkerError: The deployments are refused.
+    """
+    with get_client(sync_client=True) as client:
+        make_pool(client, wanted.pool)
+        make_slots(client, wanted.gpu_slots)
+        make_zombie_automation(client, timedelta(seconds=wanted.zombie_after_s))
+    return deploy(wanted, home, environment)
+
+
+def make_pool(client: SyncPrefectClient, name: str) -> None:
+    """A process work pool, unless there is a pool of that name, of whatever type."""
+    template = ProcessWorker.get_default_base_job_template()
+    try:
+        client.create_work_pool(WorkPoolCreate(name=name, type="process", base_job_template=template))
+    except ObjectAlreadyExists:
+        return
+
+
+def make_slots(client: SyncPrefectClient, slots: int | None) -> None:
+    """The GPU slots: as many as wanted, or one where the limit is missing and no number was given."""
+    if slots is None:
+        ensure_limit(GPU_SLOTS)
+    else:
+        client.upsert_global_concurrency_limit_by_name(GPU_SLOTS, slots)
+
+
+def make_zombie_automation(client: SyncPrefectClient, within: timedelta) -> None:
+    """Crashes a run whose heartbeat stops: where worker and flow die together, nobody else notices.
+
+    Args:
+        within: Silence that counts as death; several heartbeats.
+    """
+    ends = {f"prefect.flow-run.{name}" for name in _ENDS}
+    wanted = AutomationCore(
+        name=ZOMBIES,
+        description="Installed by `deerstalker up`. A crashed run can be retried; a running one cannot.",
+        trigger=EventTrigger(
+            after={"prefect.flow-run.heartbeat"},
+            expect={"prefect.flow-run.heartbeat", *ends},
+            match=ResourceSpecification({"prefect.resource.id": ["prefect.flow-run.*"]}),
+            for_each={"prefect.resource.id"},
+            posture=Posture.Proactive,
+            threshold=1,
+            within=within,
+        ),
+        actions=[
+            ChangeFlowRunState(
+                state=StateType.CRASHED,
+                name="Crashed",
+                message=f"No heartbeat for {within.total_seconds():.0f} s.",
+                force=False,
+            )
+        ],
+    )
+    found = client.read_automations_by_name(ZOMBIES)
+    if found:
+        client.update_automation(found[0].id, wanted)
+    else:
+        client.create_automation(wanted)
+
+
+def deploy(wanted: Installation, home: Path, environment: Mapping[str, str]) -> list[str]:
+    """Deploys `deployments/prefect.yaml` with this store, pool and image, and returns `flow/deployment` names."""
+    document = deployment_file(wanted)
+    path = home / "prefect.yaml"
+    path.write_text(yaml.safe_dump(document, sort_keys=False))
+    done = subprocess.run(
+        [sys.executable, "-m", "prefect", "--no-prompt", "deploy", "--all", "--prefect-file", str(path)],
+        stdin=subprocess.DEVNULL,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.STDOUT,
+        text=True,
+        env={**environment, "PREFECT_API_URL": os.environ["PREFECT_API_URL"], "NO_COLOR": "1"},
+        cwd=home,
+        check=False,
+    )
+    if done.returncode != 0:
+        raise DeerstalkerError("deployments", "refused", "a server that takes them", done.stdout.strip()[-1500:])
+    return [f"{import_object(item['entrypoint']).name}/{item['name']}" for item in document["deployments"]]
+
+
+def deployment_file(wanted: Installation) -> dict[str, Any]:
+    """The packaged `prefect.yaml`, with what differs between installations filled in."""
+    document: dict[str, Any] = yaml.safe_load(files("deployments").joinpath("prefect.yaml").read_text())
+    for deployment in document["deployments"]:
+        deployment["parameters"]["request"]["store"] = wanted.store
+        deployment["work_pool"] = {"name": wanted.pool}
+        if wanted.image:
+            deployment["work_pool"]["job_variables"] = {"image": wanted.image}
+    folder = IMAGE_FOLDER if wanted.image else wanted.folder
+    document["pull"] = [{"prefect.deployments.steps.set_working_directory": {"directory": folder}}]
+    return document

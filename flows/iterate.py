@@ -1,0 +1,79 @@
+"""More iterations of a run that exists, by its frozen recipe."""
+
+from datetime import datetime
+from typing import Self
+
+from prefect import flow
+from pydantic import BaseModel, ConfigDict, Field, model_validator
+
+from artifacts.errors import BadInputError
+from artifacts.store import Store
+from flows.history import RunRecord, read_run
+from flows.iteration import iteration
+from flows.opening import REFRESH, StageName, asked_at, opened_run
+from flows.puzzle_set import publish_set
+from flows.recipes import Recipe, load_profile, validate
+from flows.report import write_report
+from flows.train import first_position
+
+
+class IterateRequest(BaseModel):
+    """What a person asks for: how far a run goes on."""
+
+    model_config = ConfigDict(extra="forbid", frozen=True)
+
+    run: str = Field(default="quickstart", description="Name of a run that was begun.")
+    more: int | None = Field(default=None, ge=1, description="So many iterations more than there are now.")
+    until: int | None = Field(default=None, ge=1, description="Up to this iteration; instead of `more`.")
+    profile: str = Field(default="cpu", description="Name of a profile, or path of a TOML file.")
+    store: str = Field(default="./deerstalker-data", description="Where artifacts live.")
+    profile_overrides: list[str] = Field(default=[], description="Changes of the profile, `section.key=value` each.")
+    refresh: list[StageName] = Field(default=[], description=REFRESH)
+
+    @model_validator(mode="after")
+    def _one_end(self) -> Self:
+        if (self.more is None) == (self.until is None):
+            raise ValueError("give either `more` or `until`")
+        return self
+
+
+@flow(name="iterate", flow_run_name="iterate {request.run}", persist_result=False, validate_parameters=True)
+def iterate(request: IterateRequest) -> str:
+    """Continues a run and returns the key of its report.
+
+    The iterations that there are end `Cached`. The test split is left alone: `train` looks at it before and after.
+
+    Args:
+        request: Run, how far, profile, store, and the stages to redo.
+    """
+    store = Store.open(request.store)
+    record = read_run(store, request.run)
+    recipe = validate(Recipe, record.recipe, f"recipe of {request.run}")
+    last = request.until or iterations_done(record, asked_at()) + (request.more or 0)
+    profile = load_profile(request.profile, request.profile_overrides)
+    with opened_run(store, record.layout, recipe, profile, request.refresh) as run:
+        puzzles = publish_set(run, recipe.puzzles)
+        position = first_position(run, puzzles)
+        for n in range(1, last + 1):
+            position = iteration(run, puzzles, position, n)
+            run.live.iteration_finished(n)
+        return write_report(run)
+
+
+def iterations_done(record: RunRecord, before: datetime) -> int:
+    """How many iterations were decided before a time; so a retry of a request comes to the end of its first attempt.
+
+    Raises:
+        BadInputError: The run has not been measured once.
+    """
+    decided = [
+        datetime.fromisoformat(item.manifests["promote"].provenance["created_at"])
+        for item in record.iterations
+        if "promote" in item.manifests
+    ]
+    done = sum(when < before for when in decided) - 1
+    if done < 0:
+        raise BadInputError(
+            f"run {record.layout.run!r}", "not measured yet", "its first decision", "`deerstalker train` first"
+        )
+    return done

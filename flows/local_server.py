@@ -1,0 +1,233 @@
+"""The Prefect server and the worker of a data folder, which `deerstalker up` starts and `deerstalker down` ends.
+
+Each runs under the guard that engines have, so that ending the guard leaves nothing behind. What was started stands in
+a record beside Prefect's database; a process counts as ours only where its start time agrees, for ids are used again.
+"""
+
+import fcntl
+import os
+import secrets
+import signal
+import socket
+import subprocess
+import sys
+import time
+from collections.abc import Generator, Mapping, Sequence
+from contextlib import contextmanager
+from datetime import UTC, datetime
+from pathlib import Path
+
+from pydantic import BaseModel, ConfigDict, ValidationError
+
+from artifacts.errors import BadInputError, DeerstalkerError
+from stages.sampling import guard
+
+HOST = "127.0.0.1"
+START_TIMEOUT_S = 300.0
+STOP_TIMEOUT_S = 15.0
+_TAIL_CHARACTERS = 1500
+_SIGNATURE = "# Written by `deerstalker up`, removed by `deerstalker down`.\n"
+
+
+class Started(BaseModel):
+    """A process that was started.
+
+    Attributes:
+        pid: Id of its guard, which is also its session.
+        ticks: When the guard started, in clock ticks since the machine did.
+    """
+
+    model_config = ConfigDict(extra="forbid", frozen=True)
+
+    pid: int
+    ticks: int
+
+    @property
+    def alive(self) -> bool:
+        """Whether this very process still runs."""
+        return start_ticks(self.pid) == self.ticks
+
+
+class Record(BaseModel):
+    """What runs for a data folder.
+
+    Attributes:
+        url: The Prefect API.
+        server: The server, where it is ours.
+        worker: The worker, where one was started.
+        settings: The file that tells Prefect's commands in a folder where the API is, where we wrote one.
+    """
+
+    model_config = ConfigDict(extra="forbid", frozen=True)
+
+    url: str
+    server: Started | None = None
+    worker: Started | None = None
+    settings: Path | None = None
+
+    @classmethod
+    def read(cls, home: Path) -> "Record | None":
+        """The record of a data folder; None where nothing was started.
+
+        Raises:
+            BadInputError: It cannot be read.
+        """
+        path = _record(home)
+        try:
+            return cls.model_validate_json(path.read_bytes())
+        except FileNotFoundError:
+            return None
+        except ValidationError as error:
+            raise BadInputError(str(path), "a damaged record", "what `deerstalker up` wrote", "remove it") from error
+
+    def write(self, home: Path) -> None:
+        """Stores the record, whole or not at all."""
+        path = _record(home)
+        fresh = path.with_suffix(".new")
+        fresh.write_text(self.model_dump_json(indent=2) + "\n")
+        fresh.replace(path)
+
+
+def _record(home: Path) -> Path:
+    return home / "up.json"
+
+
+def write_settings(folder: Path, url: str) -> Path | None:
+    """Lets `prefect` find an API from a folder, without variables; None where the folder has settings of its own."""
+    path = folder / "prefect.toml"
+    if path.exists() and not path.read_text().startswith(_SIGNATURE):
+        return None
+    path.write_text(f'{_SIGNATURE}[api]\nurl = "{url}"\n')
+    return path
+
+
+def remove_settings(path: Path) -> None:
+    """Removes such a file, unless it has become somebody else's."""
+    if path.exists() and path.read_text().startswith(_SIGNATURE):
+        path.unlink()
+
+
+def start_ticks(pid: int) -> int | None:
+    """When a process started, in clock ticks since the machine did; None where there is none, or a dead one."""
+    try:
+        state, *rest = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()
+    except OSError:
+        return None
+    return None if state in {"Z", "X"} else int(rest[18])
+
+
+def running_server(home: Path) -> str | None:
+    """Address of the Prefect API that `up` runs for a data folder; None where it does not."""
+    record = Record.read(home)
+    return record.url if record and record.server and record.server.alive else None
+
+
+@contextmanager
+def database_lock(home: Path) -> Generator[tuple[int, datetime | None]]:
+    """A hold on Prefect's database, and since when it is ours alone, None where it is not.
+
+    Runs from before that time which the database calls running are dead. The hold is an open file: a child that
+    inherits it holds on for as long as it lives, however its parent ends.
+    """
+    home.mkdir(parents=True, exist_ok=True)
+    descriptor = os.open(home / "in-use.lock", os.O_RDWR | os.O_CREAT, 0o644)
+    try:
+        try:
+            fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            alone_since = datetime.now(UTC)
+        except BlockingIOError:
+            alone_since = None
+        fcntl.flock(descriptor, fcntl.LOCK_SH)
+        yield descriptor, alone_since
+    finally:
+        os.close(descriptor)
+
+
+def start_server(home: Path, port: int, lock: int, environment: Mapping[str, str]) -> tuple[str, Started]:
+    """Starts a server on the loopback address, without waiting for it.
+
+    Args:
+        lock: The hold on the database, passed on.
+
+    Raises:
+        BadInputError: Something listens on the port.
+    """
+    try:
+        listener = socket.create_server((HOST, port))
+    except OSError as error:
+        raise BadInputError(
+            f"--port {port}", f"cannot be used ({error.strerror})", "a free port", "choose another, or end what uses it"
+        ) from error
+    with listener:
+        script = str(Path(__file__).with_name("server_process.py"))
+        command = [sys.executable, "-P", script, str(listener.fileno())]
+        started = _guarded(command, home / "server.log", environment, keep=(listener.fileno(), lock))
+        return f"http://{HOST}:{listener.getsockname()[1]}/api", started
+
+
+def start_worker(home: Path, pool: str, environment: Mapping[str, str]) -> Started:
+    """Starts a process worker of a pool, without waiting for it."""
+    name = f"{socket.gethostname()}-{secrets.token_hex(3)}"
+    script = str(Path(__file__).with_name("worker_process.py"))
+    command = [sys.executable, "-P", script, "worker", "start", "--pool", pool, "--type", "process", "--name", name]
+    return _guarded(command, home / "worker.log", environment)
+
+
+def _guarded(command: Sequence[str], log: Path, environment: Mapping[str, str], keep: Sequence[int] = ()) -> Started:
+    scratch = log.parent / f"scratch-{secrets.token_hex(4)}"
+    with log.open("ab") as output:
+        process = subprocess.Popen(
+            [sys.executable, "-I", guard.__file__, "-1", str(scratch), *command],
+            stdin=subprocess.DEVNULL,
+            stdout=output,
+            stderr=subprocess.STDOUT,
+            env=dict(environment),
+            pass_fds=tuple(keep),
+            start_new_session=True,
+        )
+    return Started(pid=process.pid, ticks=start_ticks(process.pid) or 0)
+
+
+def wait_until_healthy(url: str, process: Started | None, log: Path) -> None:
+    """Waits until a Prefect API answers.
+
+    Args:
+        process: Its process, where it is ours.
+
+    Raises:
+        DeerstalkerError: It ended, or does not answer in time.
+    """
+    import httpx
+
+    deadline = time.monotonic() + START_TIMEOUT_S
+    while time.monotonic() < deadline and (process is None or process.alive):
+        try:
+            if httpx.get(f"{url}/health", timeout=2.0, trust_env=False).is_success:
+                return
+        except httpx.TransportError:
+            time.sleep(0.1)
+    if process is None:
+        raise DeerstalkerError(url, f"no answer within {START_TIMEOUT_S:.0f} s", "a Prefect API", "is it running?")
+    raise DeerstalkerError(
+        "Prefect server",
+        f"not ready after {START_TIMEOUT_S:.0f} s" if process.alive else "ended by itself",
+        "a server that starts",
+        f"see {log}. Its last words:\n{log.read_text(errors='replace')[-_TAIL_CHARACTERS:].strip()}",
+    )
+
+
+def end(process: Started) -> bool:
+    """Ends a process and all that it started; returns whether it was still running.
+
+    Raises:
+        DeerstalkerError: It does not end.
+    """
+    if not process.alive:
+        return False
+    os.kill(process.pid, signal.SIGTERM)
+    deadline = time.monotonic() + STOP_TIMEOUT_S
+    while process.alive:
+        if time.monotonic() > deadline:
+            raise DeerstalkerError(f"process {process.pid}", f"still there after {STOP_TIMEOUT_S:.0f} s", "its end")
+        time.sleep(0.05)
+    return True

@@ -1,0 +1,129 @@
+"""`deerstalker up` in a folder of its own, and how a test drives it: with the commands a person would use."""
+
+import json
+import os
+import subprocess
+import sys
+import time
+from collections.abc import Callable, Mapping
+from pathlib import Path
+from typing import Any
+
+import httpx
+
+HERE = Path(__file__).parent
+LIMIT_S = 400
+MARK = "DEERSTALKER_TEST_FOLDER"
+
+
+class Installation:
+    """A data folder with a server and a worker.
+
+    Attributes:
+        store: The data folder.
+        record: What `up` printed.
+    """
+
+    def __init__(self, folder: Path, **variables: str) -> None:
+        self.folder, self.store = folder, folder / "store"
+        clean = {name: value for name, value in os.environ.items() if not name.startswith("PREFECT_")}
+        self.environment = {**clean, MARK: str(folder), **variables}
+        self.record: dict[str, Any] = {}
+
+    def up(self, *arguments: str) -> dict[str, Any]:
+        """Starts what does not run."""
+        self.record = json.loads(self.deerstalker("up", *arguments, "--store", str(self.store), "--json"))
+        return self.record
+
+    def down(self) -> list[str]:
+        """Ends what was started, and returns what that was."""
+        return json.loads(self.deerstalker("down", "--store", str(self.store), "--json"))["ended"]
+
+    def deerstalker(self, *arguments: str) -> str:
+        """Output of a command that succeeds."""
+        return self._command("deerstalker", *arguments)
+
+    def prefect(self, *arguments: str) -> str:
+        """Output of a command of Prefect that succeeds."""
+        return self._command("prefect", *arguments)
+
+    def _command(self, name: str, *arguments: str) -> str:
+        done = self.attempt(name, *arguments)
+        assert done.returncode == 0, (arguments, done.stdout[-2000:], done.stderr[-2000:], self.log())
+        return done.stdout
+
+    def attempt(self, name: str, *arguments: str) -> subprocess.CompletedProcess[str]:
+        """A command that may fail."""
+        command = [str(Path(sys.executable).with_name(name)), *arguments]
+        return subprocess.run(
+            command, capture_output=True, text=True, env=self.environment, cwd=self.folder, timeout=LIMIT_S, check=False
+        )
+
+    def deploy_run(self, deployment: str, request: Mapping[str, Any]) -> str:
+        """Asks for a run of a deployment, and returns its id."""
+        given = {"request": {"store": str(self.store), **request}}
+        output = self.prefect("deployment", "run", deployment, "--params", json.dumps(given))
+        return output.partition("UUID: ")[2].split()[0]
+
+    def api(self, method: str, path: str, content: Any = None) -> Any:
+        """An answer of Prefect's API."""
+        answer = httpx.request(method, self.record["url"] + path, json=content, timeout=30, trust_env=False)
+        answer.raise_for_status()
+        return answer.json() if answer.content else None
+
+    def state(self, run: str) -> str:
+        """Name of a flow run's state."""
+        return self.api("GET", f"/flow_runs/{run}")["state"]["name"]
+
+    def tasks(self, run: str, attempt: int) -> dict[str, str]:
+        """State names of the task runs of one attempt of a flow run."""
+        chosen = {"flow_runs": {"id": {"any_": [run]}}, "limit": 200}
+        found = self.api("POST", "/task_runs/filter", chosen)
+        return {item["name"]: item["state_name"] for item in found if item["flow_run_run_count"] == attempt}
+
+    def wait(self, reached: Callable[[], bool], limit_s: float = LIMIT_S, poll_s: float = 0.1) -> float:
+        """Waits for a condition, and returns the seconds it took."""
+        started = time.monotonic()
+        while not reached():
+            assert time.monotonic() < started + limit_s, self.log()
+            time.sleep(poll_s)
+        return time.monotonic() - started
+
+    def wait_for(self, run: str, state: str, limit_s: float = LIMIT_S) -> float:
+        """Waits for a flow run's state; another final one fails."""
+        ends = {"Completed", "Failed", "Crashed", "Cancelled"} - {state}
+
+        def reached() -> bool:
+            found = self.state(run)
+            assert found not in ends, (found, self.log())
+            return found == state
+
+        return self.wait(reached, limit_s, 0.5)
+
+    def part(self, run: str, iteration: int, part: str) -> Path:
+        """Folder of an artifact."""
+        return self.store / "runs" / run / "iterations" / f"{iteration:04d}" / part
+
+    def published(self, run: str, iteration: int, part: str) -> bool:
+        """Whether an artifact is published."""
+        return (self.part(run, iteration, part) / "manifest.json").is_file()
+
+    def processes(self) -> dict[int, str]:
+        """Command lines of the processes that run for this folder, by id; all of them inherited its mark."""
+        found: dict[int, str] = {}
+        for entry in Path("/proc").glob("[0-9]*"):
+            try:
+                if f"{MARK}={self.folder}\0" in (entry / "environ").read_text(errors="replace"):
+                    found[int(entry.name)] = (entry / "cmdline").read_text(errors="replace").replace("\0", " ")
+            except OSError:
+                continue
+        return found
+
+    def flow_processes(self) -> list[int]:
+        """Ids of the processes that execute a flow run for the worker."""
+        return [pid for pid, command in self.processes().items() if "-m prefect." in command and "engine" in command]
+
+    def log(self) -> str:
+        """The last words of server and worker."""
+        logs = (self.store / ".prefect").glob("*.log")
+        return "\n".join(f"{path.name}:\n{path.read_text(errors='replace')[-3000:]}" for path in logs)

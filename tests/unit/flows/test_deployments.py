@@ -1,0 +1,72 @@
+"""What lies in `deployments/`: entrypoints that import, requests that their models take, sound images and manifests."""
+
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any, get_type_hints
+
+import pytest
+import yaml
+from prefect.utilities.callables import parameter_schema
+from prefect.utilities.importtools import import_object
+
+from flows.installation import IMAGE_FOLDER, Installation, deployment_file
+
+FOLDER = Path(__file__).parents[3] / "deployments"
+MANIFESTS = sorted(FOLDER.glob("kubernetes/*.yaml"))
+DEPLOYMENTS: list[dict[str, Any]] = yaml.safe_load((FOLDER / "prefect.yaml").read_text())["deployments"]
+KUBERNETES = "1.34"
+
+
+@pytest.mark.parametrize("deployment", DEPLOYMENTS, ids=lambda item: item["name"])
+def test_a_deployment_names_a_flow_and_a_request_that_it_takes(deployment: dict[str, Any]) -> None:
+    flow = import_object(deployment["entrypoint"])
+    model = get_type_hints(flow.fn)["request"]
+    model.model_validate(deployment["parameters"]["request"])
+    with pytest.raises(ValueError, match="recepi"):
+        model.model_validate({**deployment["parameters"]["request"], "recepi": 1})
+
+
+@pytest.mark.parametrize("deployment", DEPLOYMENTS, ids=lambda item: item["name"])
+def test_the_form_describes_every_field_and_allows_no_other(deployment: dict[str, Any]) -> None:
+    flow = import_object(deployment["entrypoint"])
+    schema = parameter_schema(flow).model_dump()
+    request = schema["definitions"][get_type_hints(flow.fn)["request"].__name__]
+    assert request["additionalProperties"] is False
+    assert [name for name, field in request["properties"].items() if not field.get("description")] == []
+
+
+def test_an_installation_fills_in_store_pool_and_image() -> None:
+    wanted = Installation(store="s3://bucket/prefix", folder="/somewhere", pool="gpus", image="deerstalker:cuda")
+    filled = deployment_file(wanted)
+    assert {item["parameters"]["request"]["store"] for item in filled["deployments"]} == {"s3://bucket/prefix"}
+    pool = {"name": "gpus", "job_variables": {"image": "deerstalker:cuda"}}
+    assert all(item["work_pool"] == pool for item in filled["deployments"])
+    (step,) = filled["pull"][0].values()
+    assert step == {"directory": IMAGE_FOLDER}
+    assert f"WORKDIR {IMAGE_FOLDER}\n" in (FOLDER / "images" / "Dockerfile").read_text()
+
+
+def test_the_dockerfile_passes_its_linter() -> None:
+    done = _tool("hadolint", "--strict-labels", str(FOLDER / "images" / "Dockerfile"))
+    assert done.returncode == 0, done.stdout + done.stderr
+
+
+def test_the_linter_finds_a_bad_dockerfile(tmp_path: Path) -> None:
+    bad = tmp_path / "Dockerfile"
+    bad.write_text("FROM python\nRUN cd /tmp\n")
+    assert _tool("hadolint", str(bad)).returncode == 1
+
+
+@pytest.mark.parametrize("manifest", MANIFESTS, ids=lambda path: path.stem)
+def test_a_manifest_holds_against_the_schemas_of_kubernetes(manifest: Path, tmp_path: Path) -> None:
+    done = _tool("kubernetes-validate", "--strict", "--kubernetes-version", KUBERNETES, str(manifest))
+    assert done.returncode == 0, done.stdout + done.stderr
+    misspelt = tmp_path / manifest.name
+    misspelt.write_text(manifest.read_text().replace("  name:", "  nmae:", 1))
+    assert _tool("kubernetes-validate", "--strict", "--kubernetes-version", KUBERNETES, str(misspelt)).returncode == 1
+
+
+def _tool(name: str, *arguments: str) -> subprocess.CompletedProcess[str]:
+    program = str(Path(sys.executable).with_name(name))
+    return subprocess.run([program, *arguments], capture_output=True, text=True, check=False)
