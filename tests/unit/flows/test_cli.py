@@ -34,7 +34,7 @@ def test_the_command_line_imports_little() -> None:
         (["train", "--store", "ftp://x"], "scheme 'ftp'"),
         (["train", "--refresh", "smaple"], "refresh.0"),
         (["iterate", "nobody", "--more", "1"], "run 'nobody'"),
-        (["up", "--port", "99999"], "--port 99999"),
+        (["up", "--port", "99999"], "for --port"),
         (["up", "--zombie-after", "1"], "--zombie-after"),
         (["show", "nobody"], "run 'nobody'"),
         (["solve", "absent.json", "--checkpoint", "x"], "absent.json"),
