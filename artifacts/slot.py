@@ -66,8 +66,12 @@ class Slot(Generic[K]):
             resumable: Give all attempts under this identity the same folder, so that a retry finds what an
                 interrupted one left. Only for stages whose files are complete or absent one by one.
         """
-        name = f"progress-{identity.digest[:12]}" if resumable else f"attempt-{uuid.uuid4().hex[:12]}"
+        name = _progress_name(identity) if resumable else f"attempt-{uuid.uuid4().hex[:12]}"
         return Attempt(self, identity, name, self._asked_at)
+
+    def progress_key(self, identity: Identity) -> str:
+        """Key of the folder that attempts under an identity share: what an interrupted one left, the next finds."""
+        return f"{self.key}/{_progress_name(identity)}"
 
 
 class Attempt(Generic[K]):
@@ -175,6 +179,10 @@ class Attempt(Generic[K]):
         if winner is None:
             raise IdentityMismatchError(self.slot.key, "a manifest that came and went", "one writer", "run again")
         return winner
+
+
+def _progress_name(identity: Identity) -> str:
+    return f"progress-{identity.digest[:12]}"
 
 
 def _measure(folder: Path) -> dict[str, StoredFile]:

@@ -16,6 +16,7 @@ from artifacts.errors import BadInputError, DeerstalkerError, TransientError
 from stages.training.job import TrainHardware, TrainJob
 from stages.training.metrics import StepMetrics, TrainResult, TrainTotals
 from stages.training.spool import Spool, process_started
+from stages.training.watch import Watch
 
 POLL_S = 0.02
 START_LIMIT_S = 180.0
@@ -141,11 +142,12 @@ class Gang:
         with job.events_file.open(encoding="utf-8") as lines:
             lines.seek(0, os.SEEK_END)
             submitted = alive_at = time.time()
+            watch = Watch(self._spool)
             self._spool.submit(self._jobs, job)
             self._jobs += 1
             partial = ""
             while True:
-                ended = self._agent.poll() is not None
+                ended = self._agent.poll() is not None or watch.lost()
                 partial += lines.read()
                 *whole, partial = partial.split("\n")
                 for line in whole:
@@ -155,19 +157,17 @@ class Gang:
                     fields = {key: value for key, value in event.items() if key not in ("event", "time_s")}
                     if event["event"] == "step":
                         steps.append(StepMetrics.model_validate(fields))
+                    elif event["event"] == "resumed":
+                        steps += [StepMetrics.model_validate(step) for step in event["steps"]]
                     elif event["event"] == "done":
                         return TrainResult(steps=steps, totals=TrainTotals.model_validate(fields))
                     elif event["event"] == "error":
                         self._fail(fields)
                 if ended:
-                    raise TransientError(
-                        "trainer", f"the workers died (status {self._agent.returncode})", "", self._log_tail()
-                    )
+                    raise TransientError("trainer", "the workers died", "", self._log_tail())
                 alive_at = max(alive_at, submitted, self._spool.last_beat_s())
-                if time.time() - alive_at > self.hardware.no_progress_limit_s:
-                    raise TransientError(
-                        "trainer", f"no progress for {self.hardware.no_progress_limit_s:.0f} s", "", self._log_tail()
-                    )
+                if wrong := watch.wrong(time.time() - alive_at, self.hardware.no_progress_limit_s):
+                    raise TransientError("trainer", wrong, "", self._log_tail())
                 if not whole:
                     time.sleep(POLL_S)
 
@@ -181,9 +181,12 @@ class Gang:
         if agent is None or spool is None:
             raise TransientError("trainer", "not started")
         deadline = time.monotonic() + START_LIMIT_S
+        watch = Watch(spool)
         while not spool.ready(self.hardware.processes):
-            if agent.poll() is not None:
+            if agent.poll() is not None or watch.lost():
                 raise TransientError("trainer", "the workers died while starting", "", self._log_tail())
+            if watch.stopped():
+                raise TransientError("trainer", "a worker was stopped while starting", "", self._log_tail())
             if time.monotonic() > deadline:
                 raise TransientError("trainer", f"not ready after {START_LIMIT_S:.0f} s", "", self._log_tail())
             time.sleep(POLL_S)

@@ -49,13 +49,17 @@ class Spool:
         (self.folder / f"pid-{rank}").write_text(f"{os.getpid()} {process_started(os.getpid())}")
 
     def announced(self) -> list[int]:
-        """Pids of this gang's processes that still run."""
-        alive: list[int] = []
+        """Pids of this gang's processes that still run on this machine."""
+        return [pid for pid, runs in self.processes().items() if runs]
+
+    def processes(self) -> dict[int, bool]:
+        """Pids of this gang's processes on this machine that began, and whether they still run."""
+        found: dict[int, bool] = {}
         for path in self.folder.glob("pid-*"):
             pid, _, started = path.read_text().partition(" ")
-            if started and process_started(int(pid)) == started:
-                alive.append(int(pid))
-        return alive
+            if started:  # else the line is being written
+                found[int(pid)] = process_started(int(pid)) == started
+        return found
 
     def beat(self, rank: int) -> None:
         """Shows progress of a process; the first beat says that it is ready."""
