@@ -68,7 +68,7 @@ class StageContext:
     @cached_property
     def gang(self) -> Gang:
         """The trainer processes; children from the first job on."""
-        return Gang(self.profile.trainer, self.scratch / "gang")
+        return Gang(self.profile.trainer, self.profile.trainer.shared_dir or self.scratch / "gang")
 
     @cached_property
     def pool(self) -> ProcessPoolExecutor:

@@ -2,9 +2,7 @@
 
 import json
 import os
-import signal
 import subprocess
-import sys
 import tempfile
 import time
 from collections.abc import Callable
@@ -13,14 +11,14 @@ from types import TracebackType
 from typing import Any, NoReturn, Self
 
 from artifacts.errors import BadInputError, DeerstalkerError, TransientError
+from stages.training.agent import end_agent, start_agent
 from stages.training.job import TrainHardware, TrainJob
 from stages.training.metrics import StepMetrics, TrainResult, TrainTotals
-from stages.training.spool import Spool, process_started
+from stages.training.spool import Spool
 from stages.training.watch import Watch
 
 POLL_S = 0.02
 START_LIMIT_S = 180.0
-STOP_LIMIT_S = 3.0
 LOG_TAIL_LINES = 15
 
 
@@ -77,33 +75,7 @@ class Gang:
         self._workdir.mkdir(parents=True, exist_ok=True)
         spool = Spool(Path(tempfile.mkdtemp(prefix="gang-", dir=self._workdir)))
         spool.write_hardware(self.hardware)
-        owner = os.getpid()
-        command = [
-            sys.executable, "-m", "torch.distributed.run", "--standalone", "--max-restarts=0",
-            f"--nproc-per-node={self.hardware.processes}", "-m", "stages.training.worker",
-            f"--spool={spool.folder}", f"--owner-pid={owner}", f"--owner-started={process_started(owner)}",
-        ]  # fmt: skip
-        threads = self.hardware.threads or max(1, len(os.sched_getaffinity(0)) // self.hardware.processes)
-        environment = {
-            # Threads that wait must sleep: spinning ones take the core from those they wait for when anything else
-            # runs on the machine (seen: 84 s instead of 5 s for a small model on two busy cores).
-            "OMP_WAIT_POLICY": "PASSIVE",
-            **os.environ,
-            "OMP_NUM_THREADS": str(threads),
-            "HF_HUB_OFFLINE": "1",
-            "TOKENIZERS_PARALLELISM": "false",
-            "TORCH_CPP_LOG_LEVEL": "ERROR",
-        }
-        environment.pop("PYTHONDONTWRITEBYTECODE", None)  # each start would compile torch anew
-        with (spool.folder / "log.txt").open("wb") as log:
-            self._agent = subprocess.Popen(
-                command,
-                stdin=subprocess.DEVNULL,
-                stdout=log,
-                stderr=subprocess.STDOUT,
-                env=environment,
-                start_new_session=True,
-            )
+        self._agent = start_agent(spool, self.hardware, node_rank=0)
         self._spool, self._jobs = spool, 0
 
     def run(self, job: TrainJob, on_event: Callable[[dict[str, Any]], None] = lambda event: None) -> TrainResult:
@@ -182,7 +154,7 @@ class Gang:
             raise TransientError("trainer", "not started")
         deadline = time.monotonic() + START_LIMIT_S
         watch = Watch(spool)
-        while not spool.ready(self.hardware.processes):
+        while not spool.ready(self.hardware.world):
             if agent.poll() is not None or watch.lost():
                 raise TransientError("trainer", "the workers died while starting", "", self._log_tail())
             if watch.stopped():
@@ -205,7 +177,7 @@ class Gang:
 
     def _log_tail(self) -> str:
         assert self._spool is not None
-        path = self._spool.folder / "log.txt"
+        path = self._spool.log_file(0)
         text = path.read_text(errors="replace")
         before_summary, _, _ = text.partition("=" * 40 + "\nstages.training.worker FAILED")
         tail = before_summary.splitlines()[-LOG_TAIL_LINES:]
@@ -218,28 +190,5 @@ class Gang:
         self._agent = None
         if agent is None or spool is None:
             return
-        for pid in spool.announced():
-            _signal(pid, signal.SIGKILL)
-        if agent.poll() is None:
-            _signal_group(agent.pid, signal.SIGTERM)
-            try:
-                agent.wait(STOP_LIMIT_S)
-            except subprocess.TimeoutExpired:
-                _signal_group(agent.pid, signal.SIGKILL)
-                agent.wait()
-        for pid in spool.announced():
-            _signal(pid, signal.SIGKILL)
-
-
-def _signal(pid: int, number: signal.Signals) -> None:
-    try:
-        os.kill(pid, number)
-    except ProcessLookupError:
-        return
-
-
-def _signal_group(pid: int, number: signal.Signals) -> None:
-    try:
-        os.killpg(pid, number)
-    except ProcessLookupError:
-        return
+        spool.end()
+        end_agent(agent, spool)

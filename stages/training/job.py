@@ -105,7 +105,14 @@ class TrainHardware(BaseModel):
 
     model_config = ConfigDict(extra="forbid", frozen=True)
 
-    processes: int = Field(default=1, ge=1, description="worker processes (one a GPU)")
+    processes: int = Field(default=1, ge=1, description="worker processes on each machine (one a GPU)")
+    nodes: int = Field(default=1, ge=1, description="machines; on the others runs `python -m stages.training.node`")
+    rendezvous: str | None = Field(
+        default=None, pattern=r"^[^\s:]+:\d+$", description="host:port of the first machine, where the others join it"
+    )
+    shared_dir: Path | None = Field(
+        default=None, description="folder that all machines see, for job files; temporary files and store must be too"
+    )
     threads: int | None = Field(default=None, ge=1, description="CPU threads a process; null = cores / processes")
     micro_batch_tokens: int = Field(default=4096, ge=1, description="tokens of a forward pass; a longer row goes alone")
     compute_dtype: Literal["bf16", "fp32"] = Field(default="bf16", description="precision of forward and backward")
@@ -132,6 +139,17 @@ class TrainHardware(BaseModel):
         gt=0.0,
         description="silence that counts as hung although the processes work; stopped or idle ones are noticed in 10 s",
     )
+
+    @property
+    def world(self) -> int:
+        """Worker processes on all machines."""
+        return self.nodes * self.processes
+
+    @model_validator(mode="after")
+    def _machines_can_meet(self) -> Self:
+        if self.nodes > 1 and (self.rendezvous is None or self.shared_dir is None):
+            raise ValueError("several nodes need rendezvous (host:port of the first) and shared_dir")
+        return self
 
 
 class TrainJob(BaseModel):

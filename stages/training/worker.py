@@ -22,7 +22,7 @@ POLL_S = 0.01
 OWNER_POLL_S = 0.5
 
 
-def die_with(owner_pid: int, owner_started: str) -> None:
+def die_with(owner_pid: int, owner_started: str, spool: Spool) -> None:
     """Ties this process to torchrun's agent and, through it, the whole gang to the owner."""
     ctypes.CDLL(None).prctl(PR_SET_PDEATHSIG, signal.SIGKILL)
     agent = os.getppid()
@@ -34,6 +34,8 @@ def die_with(owner_pid: int, owner_started: str) -> None:
             if process_started(owner_pid) != owner_started:
                 os.kill(agent, signal.SIGKILL)
                 os.kill(os.getpid(), signal.SIGKILL)
+            if os.environ["RANK"] == "0":
+                spool.owner_beat()
             time.sleep(OWNER_POLL_S)
 
     threading.Thread(target=watch, name="owner-watch", daemon=True).start()
@@ -71,7 +73,9 @@ class Worker:
             torch.cuda.set_device(self._device)
         else:
             self._device = torch.device("cpu")
-            torch.set_num_threads(self._hardware.threads or max(1, len(os.sched_getaffinity(0)) // world))
+            torch.set_num_threads(
+                self._hardware.threads or max(1, len(os.sched_getaffinity(0)) // int(os.environ["LOCAL_WORLD_SIZE"]))
+            )
         dist.init_process_group("cpu:gloo,cuda:nccl" if use_cuda else "gloo")
         self._world = world
         self._build = TrainedWeights
@@ -235,8 +239,8 @@ def main() -> None:
     parser.add_argument("--owner-pid", type=int, required=True, help="process whose end ends the gang")
     parser.add_argument("--owner-started", required=True, help="its start time, against a reused pid")
     arguments = parser.parse_args()
-    die_with(arguments.owner_pid, arguments.owner_started)
     spool = Spool(arguments.spool)
+    die_with(arguments.owner_pid, arguments.owner_started, spool)
     spool.announce(int(os.environ["RANK"]))
     Worker(spool).serve()
 
