@@ -71,27 +71,26 @@ class Machine:
         return [{key: value for key, value in step.items() if key not in ("seconds", "tokens_per_s")} for step in steps]
 
 
-@pytest.fixture(scope="module", params=["folder", "memory"])
-def machines(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Iterator[list[Machine]]:
-    folder = tmp_path_factory.mktemp("machines")
-    store = str(folder / "store") if request.param == "folder" else f"memory://{folder.name}"
-    machines = [Machine(folder, name, store) for name in ("first", "second")]
+@pytest.fixture
+def machines(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[list[Machine]]:
+    store = str(tmp_path / "store") if request.param == "folder" else f"memory://{tmp_path.name}"
+    machines = [Machine(tmp_path, name, store) for name in ("first", "second")]
     yield machines
     for machine in machines:
         machine.ctx.close()
 
 
-@pytest.fixture(scope="module")
-def start(machines: list[Machine], tmp_path_factory: pytest.TempPathFactory) -> tuple[Weights, Ref[Batch]]:
-    folder = tmp_path_factory.mktemp("model")
-    save_model(folder, "Qwen2", tie_word_embeddings=True)
-    files = {path.name: path.read_bytes() for path in folder.iterdir()}
+@pytest.fixture
+def start(machines: list[Machine], tmp_path: Path) -> tuple[Weights, Ref[Batch]]:
+    save_model(tmp_path / "model", "Qwen2", tie_word_embeddings=True)
+    files = {path.name: path.read_bytes() for path in (tmp_path / "model").iterdir()}
     model = machines[0].artifact("model", Checkpoint, **files)
     # Two of three mini-batches have one row for two processes: one of these has none of its own.
     batch = machines[0].artifact("batch", Batch, **{BATCH_FILE: save(tree_batch(1, [2, 1, 3, 1], steps=3))})
     return Weights(model, reference=model), batch
 
 
+@pytest.mark.parametrize("machines", ["folder", "memory"], indirect=True)
 def test_another_machine_goes_on_where_one_was_killed(
     machines: list[Machine], start: tuple[Weights, Ref[Batch]]
 ) -> None:
@@ -125,6 +124,7 @@ def _tear_a_later_one(machine: Machine, manifest: str) -> None:
     machine.store.write_bytes(f"{folder}/step-000024/attempt-0/steps.json", b"[]")
 
 
+@pytest.mark.parametrize("machines", ["folder"], indirect=True)
 def test_a_damaged_step_checkpoint_is_left_out(machines: list[Machine], start: tuple[Weights, Ref[Batch]]) -> None:
     first, second = machines
     first.kill_at, first.done, second.done = 5, [], []
