@@ -5,6 +5,8 @@ wants a core nor moves data, and a process that was stopped is marked as such.
 """
 
 import time
+from collections.abc import Mapping
+from dataclasses import dataclass
 from pathlib import Path
 
 from stages.training.spool import Spool
@@ -12,10 +14,12 @@ from stages.training.spool import Spool
 LOOK_INTERVAL_S = 1.0
 STOPPED_LIMIT_S = 5.0
 IDLE_LIMIT_S = 10.0
-WORK_SHARE = 0.05
-"""Cores, had or waited for, that processes at work use at least."""
+HAD_SHARE = 0.03
+"""Of a core that a thread at work has at least; threads that only poll have ten times less."""
+WANTED_SHARE = 0.5
+"""Of the time that a thread at work has or waits for a core, where others leave it less than that."""
 WORK_BYTES = 1 << 20
-"""Bytes read or written that are work too."""
+"""Bytes read or written by a process that are work too."""
 
 
 class Watch:
@@ -34,7 +38,7 @@ class Watch:
         self._looked_at = self._looked_for_work_at = float("-inf")
         self._lost = False
         self._stopped_since: float | None = None
-        self._work = (0.0, 0)
+        self._work = _Work({}, {})
         self._worked_at = time.monotonic()
 
     def lost(self) -> bool:
@@ -86,12 +90,27 @@ class Watch:
         if now - self._looked_for_work_at < LOOK_INTERVAL_S:
             return
         self._looked_for_work_at = now
-        seconds, moved, waiting = _work(_with_descendants(list(self._spool.processes())))
-        before_s, before_bytes = self._work
-        less = seconds < before_s or moved < before_bytes  # one of them ended and took its count along
-        worked = seconds - before_s >= WORK_SHARE * self._idle_limit_s or moved - before_bytes >= WORK_BYTES
-        if waiting or less or worked:
-            self._work, self._worked_at = (seconds, moved), now
+        work = _work(_with_descendants(list(self._spool.processes())))
+        if work.exceeds(self._work, self._idle_limit_s):
+            self._work, self._worked_at = work, now
+
+
+@dataclass(frozen=True)
+class _Work:
+    """What processes did so far: by thread the seconds it had a core and waited for one, by process the bytes moved."""
+
+    threads: Mapping[str, tuple[float, float]]
+    moved: Mapping[int, int]
+    disk: bool = False
+
+    def exceeds(self, before: "_Work", limit_s: float) -> bool:
+        """Whether there was work since another look, measured against what `limit_s` of it would be."""
+        for thread, (had, waited) in self.threads.items():
+            had_before, waited_before = before.threads.get(thread, (0.0, 0.0))
+            wanted = had + waited - had_before - waited_before
+            if had - had_before >= HAD_SHARE * limit_s or wanted >= WANTED_SHARE * limit_s:
+                return True
+        return self.disk or any(moved - before.moved.get(pid, 0) >= WORK_BYTES for pid, moved in self.moved.items())
 
 
 def _state(pid: int) -> str:
@@ -116,20 +135,21 @@ def _with_descendants(pids: list[int]) -> list[int]:
     return list(found)
 
 
-def _work(pids: list[int]) -> tuple[float, int, bool]:
-    """What processes did so far: core seconds (had or waited for), bytes moved, and whether one waits for a disk."""
-    seconds, moved, waiting = 0.0, 0, False
+def _work(pids: list[int]) -> _Work:
+    threads: dict[str, tuple[float, float]] = {}
+    moved: dict[int, int] = {}
+    disk = False
     for pid in pids:
-        for task in Path(f"/proc/{pid}/task").glob("*"):
+        for thread in Path(f"/proc/{pid}/task").glob("*"):
             try:
-                had, waited, _ = (task / "schedstat").read_text().split()
-                waiting = waiting or (task / "stat").read_text().rpartition(")")[2].split()[0] == "D"
+                had, waited, _ = (thread / "schedstat").read_text().split()
+                disk = disk or (thread / "stat").read_text().rpartition(")")[2].split()[0] == "D"
             except (OSError, ValueError):
                 continue
-            seconds += (int(had) + int(waited)) / 1e9
+            threads[thread.name] = int(had) / 1e9, int(waited) / 1e9
         try:
             counts = dict(line.split(": ") for line in Path(f"/proc/{pid}/io").read_text().splitlines())
         except OSError:
             continue
-        moved += int(counts["rchar"]) + int(counts["wchar"])
-    return seconds, moved, waiting
+        moved[pid] = int(counts["rchar"]) + int(counts["wchar"])
+    return _Work(threads, moved, disk)
