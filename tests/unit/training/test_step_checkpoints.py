@@ -25,10 +25,13 @@ from tests.unit.training.processes import workers
 from tests.unit.training.trees import save_model, tree_batch
 
 HARDWARE = TrainHardware(threads=1, processes=2, micro_batch_tokens=30, checkpoint_every_s=0.0)
-CONFIG = FinetuneConfig.model_validate({
-    "learning_rate": 0.01, "epochs": 8, "reference": "base",
-    "loss": {"kl_coef": 0.1, "old_logprobs": "trainer", "importance_correction": "token_truncate"},
-})  # fmt: skip
+LOSS = {"kl_coef": 0.1, "old_logprobs": "trainer", "importance_correction": "token_truncate"}
+CONFIGS = {
+    place: FinetuneConfig.model_validate(
+        {"learning_rate": 0.01, "epochs": 8, "reference": "base", "loss": {**LOSS, "kl_place": place}}
+    )
+    for place in ("loss", "token_reward")
+}
 STEPS = 24
 
 
@@ -39,6 +42,7 @@ class Machine:
         self.store = Store.open(store)
         self.done: list[int] = []
         self.kill_at = 0
+        self.config = CONFIGS["loss"]
         self.log: list[str] = []
         logger = logging.getLogger(f"{__name__}.{name}")
         logger.addFilter(lambda record: not self.log.append(record.getMessage()))
@@ -59,7 +63,7 @@ class Machine:
     def finetune(self, run: str, weights: Weights, batch: Ref[Batch]) -> Weights:
         slots = {part: Slot(self.store, f"{run}/{part}", Checkpoint) for part in ("checkpoint", "reference")}
         return finetune(
-            CONFIG, weights, batch, iteration=1, ctx=self.ctx, out=slots["checkpoint"],
+            self.config, weights, batch, iteration=1, ctx=self.ctx, out=slots["checkpoint"],
             state_out=Slot(self.store, f"{run}/state", TrainingState), reference_out=slots["reference"],
         )  # fmt: skip
 
@@ -90,11 +94,12 @@ def start(machines: list[Machine], tmp_path: Path) -> tuple[Weights, Ref[Batch]]
     return Weights(model, reference=model), batch
 
 
-@pytest.mark.parametrize("machines", ["folder", "memory"], indirect=True)
+@pytest.mark.parametrize(("machines", "place"), [("folder", "loss"), ("memory", "token_reward")], indirect=["machines"])
 def test_another_machine_goes_on_where_one_was_killed(
-    machines: list[Machine], start: tuple[Weights, Ref[Batch]]
+    machines: list[Machine], start: tuple[Weights, Ref[Batch]], place: str
 ) -> None:
     first, second = machines
+    first.config = second.config = CONFIGS[place]
     undisturbed = first.finetune("undisturbed", *start)
     assert first.done == list(range(1, STEPS + 1))
     assert not first.kept("undisturbed"), "published: nothing is left to go on from"
