@@ -36,6 +36,10 @@ class TrainingState(Kind):
     """fp32 master weights, optimizer state and position (torch distributed checkpoint)."""
 
 
+class StepCheckpoint(Kind):
+    """Where an unfinished training job stood after an optimizer step; removed once the job is published."""
+
+
 class Report(Kind):
     """Evaluation results, a row a completion and in total."""
 

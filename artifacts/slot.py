@@ -72,10 +72,18 @@ class Slot(Generic[K]):
             resumable: Give all attempts under this identity the same folder, so that a retry finds what an
                 interrupted one left. Only for stages whose files are complete or absent one by one.
         """
-        name = f"progress-{identity.digest[:12]}" if resumable else f"attempt-{uuid.uuid4().hex[:12]}"
-        if resumable and self.renewal and identity.stage in self.renewal.stages:
-            name += f"-{self.renewal.label}"  # else it would adopt what is to be made anew
+        name = self._progress_name(identity) if resumable else f"attempt-{uuid.uuid4().hex[:12]}"
         return Attempt(self, identity, name, self._asked_at)
+
+    def progress_key(self, identity: Identity) -> str:
+        """Key of the folder that attempts under an identity share: what an interrupted one left, the next finds."""
+        return f"{self.key}/{self._progress_name(identity)}"
+
+    def _progress_name(self, identity: Identity) -> str:
+        name = f"progress-{identity.digest[:12]}"
+        if self.renewal and identity.stage in self.renewal.stages:
+            name += f"-{self.renewal.label}"  # else it would adopt what is to be made anew
+        return name
 
 
 class Attempt(Generic[K]):

@@ -89,7 +89,7 @@ class StageContext:
         """The trainer processes; children from the first job on."""
         self._use_gpu()
         if self._gang is None:
-            self._gang = Gang(self.profile.trainer, self.scratch / "gang")
+            self._gang = Gang(self.profile.trainer, self.profile.trainer.shared_dir or self.scratch / "gang")
         return self._gang
 
     @cached_property

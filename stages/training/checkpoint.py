@@ -15,6 +15,7 @@ from stages.training.shape import DecoderShape
 
 WEIGHTS_FILE = "model.safetensors"
 INDEX_FILE = "model.safetensors.index.json"
+FILE_BYTES = 4 << 30
 
 _OUTSIDE = {
     "decoder.tok_embeddings.weight": "model.embed_tokens.weight",
@@ -113,14 +114,26 @@ class StoredWeights:
                 raise BadInputError(str(path), f"unreadable ({error})", "weights in safetensors") from error
 
 
-def write_checkpoint(source: Path, out: Path, weights: dict[str, Tensor], dtype: torch.dtype = torch.bfloat16) -> None:
+def write_checkpoint(
+    source: Path,
+    out: Path,
+    weights: dict[str, Tensor],
+    dtype: torch.dtype = torch.bfloat16,
+    *,
+    beat: Callable[[], None] = lambda: None,
+    file_bytes: int = FILE_BYTES,
+) -> None:
     """Writes a Hugging Face folder: weights, and config, tokenizer and other files as in the source.
+
+    Weights of more than `file_bytes` are cut into several files with an index.
 
     Args:
         source: folder whose files other than weights are copied.
         out: folder to make.
         weights: full tensors by policy name, any float dtype.
         dtype: of the weights on disk.
+        beat: called after each file of weights.
+        file_bytes: how large a file of weights may be; a larger tensor goes alone.
     """
     out.mkdir(parents=True, exist_ok=True)
     for path in source.iterdir():
@@ -130,6 +143,30 @@ def write_checkpoint(source: Path, out: Path, weights: dict[str, Tensor], dtype:
     config.pop("torch_dtype", None)
     config["dtype"] = str(dtype).removeprefix("torch.")
     (out / "config.json").write_text(json.dumps(config, indent=2) + "\n")
-    tensors = {published_name(name): t.detach().to("cpu", dtype).contiguous() for name, t in weights.items()}
-    save_file(tensors, out / WEIGHTS_FILE, metadata={"format": "pt"})
-    (out / WEIGHTS_FILE).chmod((out / "config.json").stat().st_mode)  # safetensors makes it private
+    groups = _cut(weights, dtype.itemsize, file_bytes)
+    file_of: dict[str, str] = {}
+    for number, names in enumerate(groups, 1):
+        file = WEIGHTS_FILE if len(groups) == 1 else f"model-{number:05d}-of-{len(groups):05d}.safetensors"
+        tensors = {published_name(name): weights[name].detach().to("cpu", dtype).contiguous() for name in names}
+        save_file(tensors, out / file, metadata={"format": "pt"})
+        (out / file).chmod((out / "config.json").stat().st_mode)  # safetensors makes it private
+        file_of |= dict.fromkeys(tensors, file)
+        beat()
+    if len(groups) > 1:
+        total = sum(tensor.numel() for tensor in weights.values()) * dtype.itemsize
+        index = {"metadata": {"total_size": total}, "weight_map": file_of}
+        (out / INDEX_FILE).write_text(json.dumps(index, indent=2) + "\n")
+
+
+def _cut(weights: dict[str, Tensor], itemsize: int, file_bytes: int) -> list[list[str]]:
+    """Names of weights in order, cut into groups of at most so many bytes."""
+    groups: list[list[str]] = [[]]
+    filled = 0
+    for name, tensor in weights.items():
+        size = tensor.numel() * itemsize
+        if groups[-1] and filled + size > file_bytes:
+            groups.append([])
+            filled = 0
+        groups[-1].append(name)
+        filled += size
+    return groups

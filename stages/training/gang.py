@@ -2,9 +2,7 @@
 
 import json
 import os
-import signal
 import subprocess
-import sys
 import tempfile
 import time
 from collections.abc import Callable
@@ -13,13 +11,14 @@ from types import TracebackType
 from typing import Any, NoReturn, Self
 
 from artifacts.errors import BadInputError, DeerstalkerError, TransientError
+from stages.training.agent import end_agent, start_agent
 from stages.training.job import TrainHardware, TrainJob
 from stages.training.metrics import StepMetrics, TrainResult, TrainTotals
-from stages.training.spool import Spool, process_started
+from stages.training.spool import Spool
+from stages.training.watch import Watch
 
 POLL_S = 0.02
 START_LIMIT_S = 180.0
-STOP_LIMIT_S = 3.0
 LOG_TAIL_LINES = 15
 
 
@@ -76,33 +75,7 @@ class Gang:
         self._workdir.mkdir(parents=True, exist_ok=True)
         spool = Spool(Path(tempfile.mkdtemp(prefix="gang-", dir=self._workdir)))
         spool.write_hardware(self.hardware)
-        owner = os.getpid()
-        command = [
-            sys.executable, "-m", "torch.distributed.run", "--standalone", "--max-restarts=0",
-            f"--nproc-per-node={self.hardware.processes}", "-m", "stages.training.worker",
-            f"--spool={spool.folder}", f"--owner-pid={owner}", f"--owner-started={process_started(owner)}",
-        ]  # fmt: skip
-        threads = self.hardware.threads or max(1, len(os.sched_getaffinity(0)) // self.hardware.processes)
-        environment = {
-            # Threads that wait must sleep: spinning ones take the core from those they wait for when anything else
-            # runs on the machine (seen: 84 s instead of 5 s for a small model on two busy cores).
-            "OMP_WAIT_POLICY": "PASSIVE",
-            **os.environ,
-            "OMP_NUM_THREADS": str(threads),
-            "HF_HUB_OFFLINE": "1",
-            "TOKENIZERS_PARALLELISM": "false",
-            "TORCH_CPP_LOG_LEVEL": "ERROR",
-        }
-        environment.pop("PYTHONDONTWRITEBYTECODE", None)  # each start would compile torch anew
-        with (spool.folder / "log.txt").open("wb") as log:
-            self._agent = subprocess.Popen(
-                command,
-                stdin=subprocess.DEVNULL,
-                stdout=log,
-                stderr=subprocess.STDOUT,
-                env=environment,
-                start_new_session=True,
-            )
+        self._agent = start_agent(spool, self.hardware, node_rank=0)
         self._spool, self._jobs = spool, 0
 
     def run(self, job: TrainJob, on_event: Callable[[dict[str, Any]], None] = lambda event: None) -> TrainResult:
@@ -144,11 +117,12 @@ class Gang:
         with job.events_file.open(encoding="utf-8") as lines:
             lines.seek(0, os.SEEK_END)
             submitted = alive_at = time.time()
+            watch = Watch(self._spool)
             self._spool.submit(self._jobs, job)
             self._jobs += 1
             partial = ""
             while True:
-                ended = self._agent.poll() is not None
+                ended = self._agent.poll() is not None or watch.lost()
                 partial += lines.read()
                 *whole, partial = partial.split("\n")
                 for line in whole:
@@ -158,19 +132,17 @@ class Gang:
                     fields = {key: value for key, value in event.items() if key not in ("event", "time_s")}
                     if event["event"] == "step":
                         steps.append(StepMetrics.model_validate(fields))
+                    elif event["event"] == "resumed":
+                        steps += [StepMetrics.model_validate(step) for step in event["steps"]]
                     elif event["event"] == "done":
                         return TrainResult(steps=steps, totals=TrainTotals.model_validate(fields))
                     elif event["event"] == "error":
                         self._fail(fields)
                 if ended:
-                    raise TransientError(
-                        "trainer", f"the workers died (status {self._agent.returncode})", "", self._log_tail()
-                    )
+                    raise TransientError("trainer", "the workers died", "", self._log_tail())
                 alive_at = max(alive_at, submitted, self._spool.last_beat_s())
-                if time.time() - alive_at > self.hardware.no_progress_limit_s:
-                    raise TransientError(
-                        "trainer", f"no progress for {self.hardware.no_progress_limit_s:.0f} s", "", self._log_tail()
-                    )
+                if wrong := watch.wrong(time.time() - alive_at, self.hardware.no_progress_limit_s):
+                    raise TransientError("trainer", wrong, "", self._log_tail())
                 if not whole:
                     time.sleep(POLL_S)
 
@@ -184,9 +156,12 @@ class Gang:
         if agent is None or spool is None:
             raise TransientError("trainer", "not started")
         deadline = time.monotonic() + START_LIMIT_S
-        while not spool.ready(self.hardware.processes):
-            if agent.poll() is not None:
+        watch = Watch(spool)
+        while not spool.ready(self.hardware.world):
+            if agent.poll() is not None or watch.lost():
                 raise TransientError("trainer", "the workers died while starting", "", self._log_tail())
+            if watch.stopped():
+                raise TransientError("trainer", "a worker was stopped while starting", "", self._log_tail())
             if time.monotonic() > deadline:
                 raise TransientError("trainer", f"not ready after {START_LIMIT_S:.0f} s", "", self._log_tail())
             time.sleep(POLL_S)
@@ -205,7 +180,7 @@ class Gang:
 
     def _log_tail(self) -> str:
         assert self._spool is not None
-        path = self._spool.folder / "log.txt"
+        path = self._spool.log_file(0)
         text = path.read_text(errors="replace")
         before_summary, _, _ = text.partition("=" * 40 + "\nstages.training.worker FAILED")
         tail = before_summary.splitlines()[-LOG_TAIL_LINES:]
@@ -218,28 +193,5 @@ class Gang:
         self._agent = None
         if agent is None or spool is None:
             return
-        for pid in spool.announced():
-            _signal(pid, signal.SIGKILL)
-        if agent.poll() is None:
-            _signal_group(agent.pid, signal.SIGKILL if at_once else signal.SIGTERM)
-            try:
-                agent.wait(STOP_LIMIT_S)
-            except subprocess.TimeoutExpired:
-                _signal_group(agent.pid, signal.SIGKILL)
-                agent.wait()
-        for pid in spool.announced():
-            _signal(pid, signal.SIGKILL)
-
-
-def _signal(pid: int, number: signal.Signals) -> None:
-    try:
-        os.kill(pid, number)
-    except ProcessLookupError:
-        return
-
-
-def _signal_group(pid: int, number: signal.Signals) -> None:
-    try:
-        os.killpg(pid, number)
-    except ProcessLookupError:
-        return
+        spool.end()
+        end_agent(agent, spool, at_once=at_once)

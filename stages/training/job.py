@@ -105,7 +105,14 @@ class TrainHardware(BaseModel):
 
     model_config = ConfigDict(extra="forbid", frozen=True)
 
-    processes: int = Field(default=1, ge=1, description="worker processes (one a GPU)")
+    processes: int = Field(default=1, ge=1, description="worker processes on each machine (one a GPU)")
+    nodes: int = Field(default=1, ge=1, description="machines; on the others runs `python -m stages.training.node`")
+    rendezvous: str | None = Field(
+        default=None, pattern=r"^[^\s:]+:\d+$", description="host:port of the first machine, where the others join it"
+    )
+    shared_dir: Path | None = Field(
+        default=None, description="folder that all machines see, for job files; temporary files and store must be too"
+    )
     threads: int | None = Field(default=None, ge=1, description="CPU threads a process; null = cores / processes")
     micro_batch_tokens: int = Field(default=4096, ge=1, description="tokens of a forward pass; a longer row goes alone")
     compute_dtype: Literal["bf16", "fp32"] = Field(default="bf16", description="precision of forward and backward")
@@ -118,7 +125,31 @@ class TrainHardware(BaseModel):
         description="with several processes: free gathered layer weights between forward and backward",
     )
     device: Literal["auto", "cpu", "cuda"] = Field(default="auto", description="auto = cuda where there is one")
-    no_progress_limit_s: float = Field(default=300.0, gt=0.0, description="silence that counts as hung")
+    cpu_offload: bool = Field(
+        default=False,
+        description="keep weights, gradients and optimizer state in the host's memory (CUDA, or several processes)",
+    )
+    checkpoint_every_s: float | None = Field(
+        default=900.0,
+        ge=0.0,
+        description="seconds between step checkpoints, from which a killed job goes on; 0 = each step; null = none",
+    )
+    no_progress_limit_s: float = Field(
+        default=300.0,
+        gt=0.0,
+        description="silence that counts as hung although the processes work; stopped or idle ones are noticed in 10 s",
+    )
+
+    @property
+    def world(self) -> int:
+        """Worker processes on all machines."""
+        return self.nodes * self.processes
+
+    @model_validator(mode="after")
+    def _machines_can_meet(self) -> Self:
+        if self.nodes > 1 and (self.rendezvous is None or self.shared_dir is None):
+            raise ValueError("several nodes need rendezvous (host:port of the first) and shared_dir")
+        return self
 
 
 class TrainJob(BaseModel):
@@ -129,6 +160,10 @@ class TrainJob(BaseModel):
     checkpoint_dir: Path = Field(description="Hugging Face folder: config, tokenizer files and starting weights")
     state_dir: Path | None = Field(default=None, description="training state to start from; null = checkpoint only")
     warm: bool = Field(default=False, description="start from what the gang holds; load nothing")
+    resume_dir: Path | None = Field(default=None, description="step checkpoint of this job to go on from, if any")
+    step_checkpoints_dir: Path | None = Field(
+        default=None, description="folder for step checkpoints, one at a time: the owner takes each away; null = none"
+    )
     batch_file: Path = Field(description="packed batch (safetensors)")
     learning_rates: list[float] = Field(min_length=1, description="one per optimizer step: epochs x mini-batches")
     epochs: int = Field(default=1, ge=1, description="passes over the mini-batches, in ascending order each")
@@ -151,4 +186,6 @@ class TrainJob(BaseModel):
     def _reference_is_there(self) -> Self:
         if self.reference_dir is None and (self.loss.kl_coef or self.out_reference_dir is not None):
             raise ValueError("reference_dir is needed: kl_coef is not 0, or the next reference is asked for")
+        if self.resume_dir is not None and (self.warm or self.state_dir is not None):
+            raise ValueError("resume_dir is given: then neither warm nor state_dir is")
         return self

@@ -3,6 +3,8 @@
 Shapes: R rows, T tokens of a padded row, C tokens in the loss.
 """
 
+from collections.abc import Mapping
+
 import torch
 import torch.distributed as dist
 from torch import Tensor
@@ -39,6 +41,17 @@ class KLReward:
         self._divergences, self.advantages = torch.zeros_like(reference), torch.zeros_like(reference)
         self._divergences[addresses] = divergences
         self.advantages[addresses] = kl_in_advantages(loss.kl_place, divergences, sequences, batch.groups(addresses))
+
+    @classmethod
+    def restored(cls, kept: Mapping[str, Tensor]) -> "KLReward":
+        """The same again from what `kept` gave."""
+        reward = cls.__new__(cls)
+        reward._divergences, reward.advantages = kept["kl_divergences"], kept["kl_advantages"]
+        return reward
+
+    def kept(self) -> dict[str, Tensor]:
+        """What it consists of, by name, [R * T] each."""
+        return {"kl_divergences": self._divergences, "kl_advantages": self.advantages}
 
     def penalty(self, addresses: Tensor, sequences: Tensor) -> float:
         """Mean reward that some completions lost, given the addresses and completions of all their tokens."""

@@ -15,6 +15,7 @@ from artifacts.slot import Attempt, Slot
 from artifacts.store import Store
 from stages.context import StageContext
 from stages.training.job import LossConfig, OptimizerConfig, TrainJob
+from stages.training.kept_steps import KeptSteps
 from stages.training.trainable import EVERYTHING, TrainableConfig
 
 
@@ -77,10 +78,6 @@ def train_and_publish(
         DeerstalkerError: It ran out of memory, or cannot train this checkpoint.
     """
     gang = ctx.gang
-    warm = weights.state is not None and gang.holding == weights.state.digest
-    state_dir = None
-    if weights.state is not None and not warm:
-        state_dir = ctx.local_folder(weights.state)
     checkpoint_attempt = target.checkpoint.attempt(target.identity)
     state_attempt = target.state.attempt(target.identity) if target.state else None
     reference_attempt = target.reference.attempt(target.identity) if target.reference else None
@@ -89,8 +86,15 @@ def train_and_publish(
         if event["event"] == "step":
             figures = {key: event[key] for key in ("loss", "tokens_per_s") if event[key] is not None}
             ctx.progress(label, event["step"], event["of"], figures)
+        elif event["event"] == "step_checkpoint":
+            kept.keep(event["step"], Path(event["folder"]))
 
-    with ExitStack() as folders:
+    with KeptSteps(target.checkpoint, target.identity, ctx) as kept, ExitStack() as folders:
+        resume_dir = kept.latest()
+        warm = resume_dir is None and weights.state is not None and gang.holding == weights.state.digest
+        state_dir = None
+        if weights.state is not None and resume_dir is None and not warm:
+            state_dir = ctx.local_folder(weights.state)
 
         def folder(attempt: Attempt[Any] | None) -> Path | None:
             return folders.enter_context(ctx.folder(attempt)) if attempt else None
@@ -99,6 +103,8 @@ def train_and_publish(
             checkpoint_dir=ctx.local_folder(weights.checkpoint),
             state_dir=state_dir,
             warm=warm,
+            resume_dir=resume_dir,
+            step_checkpoints_dir=kept.inbox,
             batch_file=batch_file,
             learning_rates=list(schedule.learning_rates),
             epochs=schedule.epochs,
@@ -119,7 +125,9 @@ def train_and_publish(
         gang.remember(state.digest)  # else an attempt cut short published first, and memory holds another's numbers
     reference = reference_attempt.publish({}, **target.inputs) if reference_attempt else None
     facts = {"steps": [step.model_dump() for step in result.steps], "totals": result.totals.model_dump()}
-    return Weights(checkpoint_attempt.publish(facts, **target.inputs, state=state), state, reference)
+    checkpoint = checkpoint_attempt.publish(facts, **target.inputs, state=state)
+    kept.discard()
+    return Weights(checkpoint, state, reference)
 
 
 def state_beside(checkpoint: Ref[Checkpoint], store: Store) -> Ref[TrainingState] | None:

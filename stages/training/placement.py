@@ -1,13 +1,13 @@
 """A policy on its device, whole or sharded, and the weights of a folder in it."""
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from pathlib import Path
 
 import torch
 import torch.distributed as dist
 from torch import Tensor
 from torch.distributed.device_mesh import init_device_mesh
-from torch.distributed.fsdp import MixedPrecisionPolicy, fully_shard
+from torch.distributed.fsdp import CPUOffloadPolicy, MixedPrecisionPolicy, OffloadPolicy, fully_shard
 from torch.distributed.tensor import DTensor
 
 from artifacts.errors import BadInputError
@@ -57,11 +57,32 @@ def place_policy(
     if sharded:
         precision = MixedPrecisionPolicy(param_dtype=compute_dtype(hardware), reduce_dtype=torch.float32)
         mesh = init_device_mesh(device.type, (dist.get_world_size(),))
+        offload = CPUOffloadPolicy(pin_memory=device.type == "cuda") if hardware.cpu_offload else OffloadPolicy()
         for layer in policy.decoder.layers:
-            fully_shard(layer, mesh=mesh, mp_policy=precision, reshard_after_forward=hardware.reshard_after_forward)
-        fully_shard(policy, mesh=mesh, mp_policy=precision)
-    policy.to_empty(device=device)
+            fully_shard(
+                layer,
+                mesh=mesh,
+                mp_policy=precision,
+                offload_policy=offload,
+                reshard_after_forward=hardware.reshard_after_forward,
+            )
+        fully_shard(policy, mesh=mesh, mp_policy=precision, offload_policy=offload)
+    policy.to_empty(device="cpu" if hardware.cpu_offload else device)
     return policy
+
+
+def shards(hardware: TrainHardware, device: torch.device, processes: int) -> bool:
+    """Whether weights are sharded with FSDP2: over several processes, or to keep them in the host's memory.
+
+    Raises:
+        BadInputError: the host's memory is where they are anyway.
+    """
+    if hardware.cpu_offload and device.type == "cpu" and processes == 1:
+        raise BadInputError(
+            "trainer.cpu_offload", "true, for one process on the CPU", "a CUDA device or several processes",
+            "set it to false: nothing could be moved to the host's memory",
+        )  # fmt: skip
+    return processes > 1 or hardware.cpu_offload
 
 
 def place(parameter: Tensor, tensor: Tensor) -> None:
@@ -75,8 +96,8 @@ def place(parameter: Tensor, tensor: Tensor) -> None:
         parameter.copy_(tensor)
 
 
-def fill(parameters: Mapping[str, Tensor], folder: Path, shape: DecoderShape) -> None:
-    """Copies the weights of a Hugging Face folder into parameters by policy name.
+def fill(parameters: Mapping[str, Tensor], folder: Path, shape: DecoderShape, beat: Callable[[], None]) -> None:
+    """Copies the weights of a Hugging Face folder into parameters by policy name, with a beat a tensor.
 
     Raises:
         BadInputError: the folder does not hold this decoder.
@@ -85,10 +106,16 @@ def fill(parameters: Mapping[str, Tensor], folder: Path, shape: DecoderShape) ->
     stored.check(shape, parameters)
     for name, tensor in stored.read(parameters, lambda name: parameters[name].shape):
         place(parameters[name], tensor)
+        beat()
 
 
 def load_reference(
-    folder: Path, vocab_size: int, hardware: TrainHardware, device: torch.device, sharded: bool
+    folder: Path,
+    vocab_size: int,
+    hardware: TrainHardware,
+    device: torch.device,
+    sharded: bool,
+    beat: Callable[[], None] = lambda: None,
 ) -> Policy:
     """The model that a KL term measures from: no gradients, no optimizer, in the compute precision.
 
@@ -98,6 +125,7 @@ def load_reference(
         hardware: precision and memory savers.
         device: where it lives.
         sharded: over all processes.
+        beat: called with each tensor, to show that there is progress.
 
     Raises:
         BadInputError: it has another vocabulary, or the folder does not hold what its config.json says.
@@ -109,5 +137,5 @@ def load_reference(
         )
     policy = place_policy(shape, hardware, device, sharded, compute_dtype(hardware))
     policy.requires_grad_(False)
-    fill(dict(policy.named_parameters()), folder, shape)
+    fill(dict(policy.named_parameters()), folder, shape, beat)
     return policy

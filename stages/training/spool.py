@@ -1,6 +1,7 @@
 """The folder through which a gang gets its jobs and shows that it is alive."""
 
 import os
+from functools import cache
 from pathlib import Path
 
 from stages.training.job import TrainHardware, TrainJob
@@ -14,6 +15,12 @@ def process_started(pid: int) -> str:
         return ""
     fields = stat.rpartition(")")[2].split()
     return "" if fields[0] in "ZX" else fields[19]
+
+
+@cache
+def _machine() -> str:
+    """Names this machine since its last start."""
+    return Path("/proc/sys/kernel/random/boot_id").read_text().strip()
 
 
 class Spool:
@@ -44,18 +51,45 @@ class Spool:
         """The layout of the gang."""
         return TrainHardware.model_validate_json((self.folder / "hardware.json").read_bytes())
 
+    def log_file(self, node_rank: int) -> Path:
+        """What the workers of a machine print."""
+        return self.folder / (f"log-{node_rank}.txt" if node_rank else "log.txt")
+
     def announce(self, rank: int) -> None:
-        """Records the pid of a process with its start time."""
-        (self.folder / f"pid-{rank}").write_text(f"{os.getpid()} {process_started(os.getpid())}")
+        """Records the machine and the pid of a process, with its start time."""
+        draft = self.folder / f"draft-{rank}"
+        draft.write_text(f"{_machine()} {os.getpid()} {process_started(os.getpid())}")
+        draft.replace(self.folder / f"pid-{rank}")
+
+    def end(self) -> None:
+        """Tells other machines that the gang is over."""
+        (self.folder / "over").touch()
+
+    def over(self) -> bool:
+        """Whether the owner ended the gang."""
+        return (self.folder / "over").exists()
+
+    def owner_beat(self) -> None:
+        """Shows other machines that the owner is there."""
+        (self.folder / "owner").touch()
+
+    def last_owner_beat(self) -> int:
+        """Changes with each beat of the owner; clocks of machines differ, so only a change means something."""
+        path = self.folder / "owner"
+        return path.stat().st_mtime_ns if path.exists() else 0
 
     def announced(self) -> list[int]:
-        """Pids of this gang's processes that still run."""
-        alive: list[int] = []
+        """Pids of this gang's processes that still run on this machine."""
+        return [pid for pid, runs in self.processes().items() if runs]
+
+    def processes(self) -> dict[int, bool]:
+        """Pids of this gang's processes on this machine that began, and whether they still run."""
+        found: dict[int, bool] = {}
         for path in self.folder.glob("pid-*"):
-            pid, _, started = path.read_text().partition(" ")
-            if started and process_started(int(pid)) == started:
-                alive.append(int(pid))
-        return alive
+            machine, pid, started = path.read_text().split(" ")
+            if machine == _machine():
+                found[int(pid)] = process_started(int(pid)) == started
+        return found
 
     def beat(self, rank: int) -> None:
         """Shows progress of a process; the first beat says that it is ready."""

@@ -10,6 +10,7 @@ import torch
 import torch.distributed as dist
 from torch import Tensor
 
+from artifacts.errors import BadInputError
 from stages.grpo.aggregation import token_shares
 from stages.grpo.divergence import divergence
 from stages.grpo.loss import TokenLoss, token_loss
@@ -77,6 +78,41 @@ class Trainer:
         self._logprobs(reference, self._batch.steps, self._reference)
         if self._job.loss.kl_place != "loss":
             self._kl_reward = KLReward(self._job.loss, self._batch, self._old, self._reference)
+
+    def kept_logprobs(self) -> dict[str, Tensor]:
+        """The log-probabilities under starting weights and reference as far as known, from all processes (collective).
+
+        Returns:
+            By name, [R * T] by address, NaN where unknown; with them what the divergence takes off the advantages.
+        """
+        rows, width = self._batch.shape
+        mine = torch.zeros(rows, dtype=torch.bool)  # a process also has some of another's, where it had none of its own
+        for step in self._batch.steps:
+            for micro in self._share(step):
+                mine[micro] = True
+        mine = mine.repeat_interleave(width)
+        kept: dict[str, Tensor] = {}
+        for name, values in (("old", self._old), ("reference", self._reference)):
+            if values is not None:
+                whole = torch.where(mine & values.isfinite(), values, -torch.inf)
+                dist.all_reduce(whole, op=dist.ReduceOp.MAX)
+                kept[name] = whole.masked_fill_(whole == -torch.inf, torch.nan)
+        return kept if self._kl_reward is None else kept | self._kl_reward.kept()
+
+    def take_logprobs(self, kept: dict[str, Tensor], where: str) -> None:
+        """Takes over what `kept_logprobs` gave, under any number of processes.
+
+        Raises:
+            BadInputError: it belongs to another batch, or lacks the reference that the job has.
+        """
+        names = {"old", "reference"} if self._job.reference_dir else {"old"}
+        if self._job.reference_dir and self._job.loss.kl_place != "loss":
+            names |= {"kl_divergences", "kl_advantages"}
+        if kept.keys() != names or any(values.shape != self._old.shape for values in kept.values()):
+            found = ", ".join(f"{name} {list(values.shape)}" for name, values in kept.items())
+            raise BadInputError(where, found, f"{', '.join(sorted(names))} {list(self._old.shape)}")
+        self._old, self._reference = kept["old"], kept.get("reference")
+        self._kl_reward = KLReward.restored(kept) if "kl_advantages" in kept else None
 
     def steps(self) -> "list[tuple[int, list[int]]]":
         """The optimizer steps in order: number from 0, rows."""

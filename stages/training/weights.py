@@ -5,6 +5,7 @@ with FSDP2, which casts as it gathers. Both add up gradients in float32 over mic
 learn has no master of its own, no gradient and no optimizer state.
 """
 
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -12,7 +13,7 @@ import torch
 import torch.distributed as dist
 from torch import Tensor, nn
 from torch.distributed.checkpoint.api import CheckpointException
-from torch.distributed.checkpoint.filesystem import FileSystemReader, FileSystemWriter
+from torch.distributed.checkpoint.filesystem import FileSystemReader
 from torch.distributed.checkpoint.state_dict_loader import load
 from torch.distributed.checkpoint.state_dict_saver import save
 from torch.distributed.tensor import DTensor
@@ -23,6 +24,7 @@ from stages.training.job import OptimizerConfig, TrainHardware
 from stages.training.lora import first_adapter, merged
 from stages.training.placement import compute_dtype, fill, place, place_policy
 from stages.training.shape import DecoderShape
+from stages.training.state_files import BeatingLoadPlanner, BeatingSavePlanner, StateWriter
 from stages.training.trainable import EVERYTHING, TrainableConfig, is_adapter
 
 
@@ -35,6 +37,7 @@ class TrainedWeights:
         device: where the policy lives.
         sharded: shard over all processes; False needs a world of one.
         trainable: which parameters learn.
+        beat: called with each tensor that is loaded or saved, to show that there is progress.
 
     Attributes:
         masters: every parameter by policy name; one that learns in float32, a frozen one as the model computes with it.
@@ -47,8 +50,10 @@ class TrainedWeights:
         device: torch.device,
         sharded: bool,
         trainable: TrainableConfig = EVERYTHING,
+        beat: Callable[[], None] = lambda: None,
     ) -> None:
         self.shape, self.device, self.sharded, self.trainable = shape, device, sharded, trainable
+        self._beat = beat
         self.dtype = compute_dtype(hardware)
         stored = torch.float32 if sharded else self.dtype
         policy = place_policy(shape, hardware, device, sharded, stored, trainable)
@@ -78,7 +83,7 @@ class TrainedWeights:
         """Forgets the moments: as before the first step."""
         for p in self.optimizer.param_groups[0]["params"]:
             self.optimizer.state[p] = {
-                "step": torch.zeros((), dtype=torch.float32, device=self.device),
+                "step": torch.zeros((), dtype=torch.float32, device=p.device),
                 "exp_avg": torch.zeros_like(p),
                 "exp_avg_sq": torch.zeros_like(p),
             }
@@ -89,7 +94,7 @@ class TrainedWeights:
         Raises:
             BadInputError: the folder does not hold this decoder.
         """
-        fill({name: p for name, p in self.masters.items() if not is_adapter(name)}, folder, self.shape)
+        fill({name: p for name, p in self.masters.items() if not is_adapter(name)}, folder, self.shape, self._beat)
         for name, p in self.masters.items():
             if is_adapter(name):
                 place(p, first_adapter(name, p.shape))
@@ -134,12 +139,13 @@ class TrainedWeights:
             tensor = master.full_tensor() if isinstance(master, DTensor) else master
             if first:
                 full[name] = tensor.detach().to("cpu", torch.float32 if is_adapter(name) else dtype)
+            self._beat()
         return merged(full, self.trainable) if first else None
 
     def save_checkpoint(self, source: Path, out: Path) -> None:
         """Writes the weights, adapters added in, as a Hugging Face folder (collective; the first process writes)."""
         if weights := self._gathered(torch.bfloat16):
-            write_checkpoint(source, out, weights)
+            write_checkpoint(source, out, weights, beat=self._beat)
 
     def save_average(self, reference: Path, decay: float, out: Path) -> None:
         """Writes decay x reference + (1 - decay) x weights as a Hugging Face folder (collective; the first writes).
@@ -154,7 +160,8 @@ class TrainedWeights:
             stored.check(self.shape, weights)
             for name, old in stored.read(weights, lambda name: weights[name].shape):
                 weights[name] = torch.lerp(weights[name].float(), old.float(), decay)
-            write_checkpoint(reference, out, weights, torch.float32)
+                self._beat()
+            write_checkpoint(reference, out, weights, torch.float32, beat=self._beat)
 
     def _state(self) -> dict[str, Tensor]:
         state: dict[str, Tensor] = {}
@@ -167,8 +174,8 @@ class TrainedWeights:
     def save_state(self, out: Path) -> None:
         """Writes masters and optimizer state as a torch distributed checkpoint (collective)."""
         out.mkdir(parents=True, exist_ok=True)
-        writer = FileSystemWriter(out, sync_files=False)
-        save(dict(self._state()), storage_writer=writer)
+        writer = StateWriter(out, sync_files=False)
+        save(dict(self._state()), storage_writer=writer, planner=BeatingSavePlanner(self._beat))
 
     def load_state(self, folder: Path) -> None:
         """Takes over a state that `save_state` wrote, under any number of processes.
@@ -177,7 +184,7 @@ class TrainedWeights:
             BadInputError: the folder is not a state of this decoder.
         """
         try:
-            load(dict(self._state()), storage_reader=FileSystemReader(folder))
+            load(dict(self._state()), storage_reader=FileSystemReader(folder), planner=BeatingLoadPlanner(self._beat))
         except (CheckpointException, OSError, ValueError, RuntimeError) as error:
             raise BadInputError(str(folder), f"unreadable ({error})", "a training state of this model") from error
         self.refresh()

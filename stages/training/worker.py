@@ -22,7 +22,7 @@ POLL_S = 0.01
 OWNER_POLL_S = 0.5
 
 
-def die_with(owner_pid: int, owner_started: str) -> None:
+def die_with(owner_pid: int, owner_started: str, spool: Spool) -> None:
     """Ties this process to torchrun's agent and, through it, the whole gang to the owner."""
     ctypes.CDLL(None).prctl(PR_SET_PDEATHSIG, signal.SIGKILL)
     agent = os.getppid()
@@ -34,6 +34,8 @@ def die_with(owner_pid: int, owner_started: str) -> None:
             if process_started(owner_pid) != owner_started:
                 os.kill(agent, signal.SIGKILL)
                 os.kill(os.getpid(), signal.SIGKILL)
+            if os.environ["RANK"] == "0":
+                spool.owner_beat()
             time.sleep(OWNER_POLL_S)
 
     threading.Thread(target=watch, name="owner-watch", daemon=True).start()
@@ -71,9 +73,11 @@ class Worker:
             torch.cuda.set_device(self._device)
         else:
             self._device = torch.device("cpu")
-            torch.set_num_threads(self._hardware.threads or max(1, len(os.sched_getaffinity(0)) // world))
+            torch.set_num_threads(
+                self._hardware.threads or max(1, len(os.sched_getaffinity(0)) // int(os.environ["LOCAL_WORLD_SIZE"]))
+            )
         dist.init_process_group("cpu:gloo,cuda:nccl" if use_cuda else "gloo")
-        self._sharded = world > 1
+        self._world = world
         self._build = TrainedWeights
         self._weights: TrainedWeights | None = None
 
@@ -120,10 +124,11 @@ class Worker:
         import torch
 
         from artifacts.errors import BadInputError
-        from stages.training.metrics import TrainTotals
+        from stages.training.metrics import StepMetrics, TrainTotals
         from stages.training.packed import PackedBatch
-        from stages.training.placement import load_reference
+        from stages.training.placement import load_reference, shards
         from stages.training.shape import read_shape
+        from stages.training.step_checkpoint import StepCheckpoints, take_up
         from stages.training.trainer import Trainer
 
         def beat() -> None:
@@ -132,11 +137,8 @@ class Worker:
         first = self._rank == 0
         started = time.perf_counter()
         shape = read_shape(job.checkpoint_dir)
-        held = self._weights
-        if held is not None and (held.shape, held.trainable) != (shape, job.trainable):
-            held = None
-        if job.warm and held is None:
-            raise BadInputError("warm", "the gang holds no such model", "a job before this one", "set warm to false")
+        held = self._held(job, shape)
+        sharded = shards(self._hardware, self._device, self._world)
         batch = PackedBatch(job.batch_file, shape.vocab_size)
         of = len(batch.steps) * job.epochs
         if len(job.learning_rates) != of:
@@ -146,35 +148,36 @@ class Worker:
                 f"{of} ({job.epochs} epochs x {len(batch.steps)} steps)",
             )
         self._weights = None
-        weights = held or self._build(shape, self._hardware, self._device, self._sharded, job.trainable)
-        if not job.warm:
+        weights = held or self._build(shape, self._hardware, self._device, sharded, job.trainable, beat)
+        trainer = Trainer(weights, job, batch, beat)
+        done: list[StepMetrics] = []
+        if job.resume_dir is not None:
+            done = take_up(job.resume_dir, weights, trainer)
+        elif not job.warm:
             weights.load_checkpoint(job.checkpoint_dir) if job.state_dir is None else weights.load_state(job.state_dir)
         beat()
         loaded = time.perf_counter()
         if first:
             events.send("started", steps=of, rows=batch.shape[0], tokens=sum(batch.row_tokens), load_s=loaded - started)
+            if done:
+                events.send("resumed", steps=[step.model_dump() for step in done])
         if self._device.type == "cuda":
             torch.cuda.reset_peak_memory_stats(self._device)
-        trainer = Trainer(weights, job, batch, beat)
-        if job.loss.old_logprobs == "trainer" and job.loss.kind != "cross_entropy":
-            trainer.recompute_old_logprobs()
-        if job.reference_dir is not None:
-            reference = (job.reference_dir, shape.vocab_size, self._hardware, self._device, self._sharded)
-            trainer.compute_reference_logprobs(load_reference(*reference))
+        if not done:
+            if job.loss.old_logprobs == "trainer" and job.loss.kind != "cross_entropy":
+                trainer.recompute_old_logprobs()
+            if job.reference_dir is not None:
+                reference = (job.reference_dir, shape.vocab_size, self._hardware, self._device, sharded, beat)
+                trainer.compute_reference_logprobs(load_reference(*reference))
         recomputed = time.perf_counter()
-        tokens = loss_tokens = 0
-        for number, rows in trainer.steps():
-            metrics = trainer.step(number, rows, of)
-            tokens, loss_tokens = tokens + metrics.tokens, loss_tokens + metrics.loss_tokens
-            if first:
-                events.send("step", **metrics.model_dump())
+        steps = done + self._steps(done, trainer, StepCheckpoints(job, weights, trainer), events)
         trained = time.perf_counter()
         self._save(weights, job)
         self._weights = weights
         totals = TrainTotals(
-            tokens=tokens,
-            loss_tokens=loss_tokens,
-            tokens_per_s=tokens / max(trained - recomputed, 1e-9),
+            tokens=sum(step.tokens for step in steps),
+            loss_tokens=sum(step.loss_tokens for step in steps),
+            tokens_per_s=sum(step.tokens for step in steps[len(done) :]) / max(trained - recomputed, 1e-9),
             peak_memory_bytes=self._peak_memory_bytes(),
             load_s=loaded - started,
             old_logprobs_s=recomputed - loaded,
@@ -183,6 +186,30 @@ class Worker:
         )
         if first:
             events.send("done", **totals.model_dump())
+
+    def _held(self, job: Any, shape: Any) -> Any:
+        """The weights in memory, where they are of the job's shape."""
+        from artifacts.errors import BadInputError
+
+        held = self._weights
+        if held is not None and (held.shape, held.trainable) != (shape, job.trainable):
+            held = None
+        if job.warm and held is None:
+            raise BadInputError("warm", "the gang holds no such model", "a job before this one", "set warm to false")
+        return held
+
+    def _steps(self, done: list[Any], trainer: Any, checkpoints: Any, events: Events) -> list[Any]:
+        """Takes the steps behind those that are done, and writes step checkpoints between them."""
+        plan, taken = trainer.steps(), []
+        for number, rows in plan[len(done) :]:
+            taken.append(trainer.step(number, rows, len(plan)))
+            if self._rank == 0:
+                events.send("step", **taken[-1].model_dump())
+            if number + 1 < len(plan) and checkpoints.due():
+                folder = checkpoints.write(done + taken)
+                if self._rank == 0:
+                    events.send("step_checkpoint", step=number + 1, folder=str(folder))
+        return taken
 
     @staticmethod
     def _save(weights: Any, job: Any) -> None:
@@ -212,8 +239,8 @@ def main() -> None:
     parser.add_argument("--owner-pid", type=int, required=True, help="process whose end ends the gang")
     parser.add_argument("--owner-started", required=True, help="its start time, against a reused pid")
     arguments = parser.parse_args()
-    die_with(arguments.owner_pid, arguments.owner_started)
     spool = Spool(arguments.spool)
+    die_with(arguments.owner_pid, arguments.owner_started, spool)
     spool.announce(int(os.environ["RANK"]))
     Worker(spool).serve()
 

@@ -1,8 +1,6 @@
 """Real worker processes: warm and cold, one and two, killed, hung, orphaned."""
 
 import filecmp
-import os
-import signal
 import subprocess
 import sys
 import time
@@ -15,12 +13,13 @@ import torch
 from safetensors.numpy import save_file
 from safetensors.torch import load_file
 
-from artifacts.errors import BadInputError, TransientError
+from artifacts.errors import BadInputError
 from stages.training.gang import Gang
 from stages.training.job import LossConfig, TrainHardware, TrainJob
+from tests.unit.training.processes import command_lines
 from tests.unit.training.trees import save_model, tree_batch
 
-ONE = TrainHardware(compute_dtype="fp32", threads=1, no_progress_limit_s=10.0)
+ONE = TrainHardware(compute_dtype="fp32", threads=1)
 TWO = TrainHardware(compute_dtype="fp32", threads=1, processes=2, micro_batch_tokens=30)
 
 
@@ -99,41 +98,6 @@ def test_bad_input_is_told_and_the_gang_forgets(folder: Path, gang: Gang) -> Non
         gang.run(job(folder, "short", warm=True))
     with pytest.raises(BadInputError, match="another layout"):
         gang.run(job(folder, "short", TWO))
-
-
-def test_dead_and_hung_workers_are_noticed_and_replaced(folder: Path, gang: Gang) -> None:
-    def kill(event: dict[str, Any]) -> None:
-        if event["event"] == "step" and event["step"] == 1:  # later steps may have been written before the death
-            os.kill(workers(gang)[0], signal.SIGKILL)
-
-    with pytest.raises(TransientError, match="died"):
-        gang.run(job(folder, "killed", epochs=200, learning_rates=[0.01] * 400), kill)
-    gang.run(job(folder, "replaced"))
-    (pid,) = workers(gang)
-    os.kill(pid, signal.SIGSTOP)
-    with pytest.raises(TransientError, match="no progress for 10 s"):
-        gang.run(job(folder, "hung"))
-    assert not Path(f"/proc/{pid}").exists()
-
-
-def workers(gang: Gang) -> list[int]:
-    """Pids of the worker processes of a gang, by the folder named on their command line."""
-    assert gang.spool_folder is not None
-    return [
-        pid
-        for pid, line in command_lines()
-        if f"--spool={gang.spool_folder}" in line and "torch.distributed" not in line
-    ]
-
-
-def command_lines() -> list[tuple[int, str]]:
-    found: list[tuple[int, str]] = []
-    for path in Path("/proc").glob("[0-9]*/cmdline"):
-        try:
-            found.append((int(path.parent.name), path.read_bytes().replace(b"\0", b" ").decode(errors="replace")))
-        except (FileNotFoundError, ProcessLookupError):
-            continue
-    return found
 
 
 OWNER = """

@@ -1,0 +1,83 @@
+"""A further machine of a gang: `python -m stages.training.node FOLDER --node-rank N`, beside a run on the first one.
+
+Joins every gang that appears in the folder, one after the other, until it is told to stop.
+"""
+
+import argparse
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+from stages.training.agent import end_agent, start_agent
+from stages.training.spool import Spool
+from stages.training.watch import Watch
+
+POLL_S = 0.2
+OWNER_SILENT_LIMIT_S = 30.0
+
+
+class OwnerWatch:
+    """Whether the owner of a gang, on another machine, still shows itself."""
+
+    def __init__(self, spool: Spool) -> None:
+        self._spool = spool
+        self._last, self._changed_at = spool.last_owner_beat(), time.monotonic()
+
+    def gone(self, limit_s: float) -> bool:
+        """Whether its beat stands still for so long."""
+        if (beat := self._spool.last_owner_beat()) != self._last:
+            self._last, self._changed_at = beat, time.monotonic()
+        return time.monotonic() - self._changed_at > limit_s
+
+
+def open_gangs(folder: Path) -> list[Spool]:
+    """Gangs in a folder that have a layout and are not over, the newest last."""
+    found = sorted(folder.glob("gang-*/hardware.json"), key=lambda path: path.stat().st_mtime_ns)
+    return [spool for path in found if not (spool := Spool(path.parent)).over()]
+
+
+def join(spool: Spool, node_rank: int) -> str:
+    """Works for a gang until it is over.
+
+    Returns:
+        Why it ended.
+    """
+    hardware = spool.hardware()
+    if not 0 < node_rank < hardware.nodes:
+        return f"it has {hardware.nodes} nodes, so none with rank {node_rank}"
+    agent: subprocess.Popen[bytes] = start_agent(spool, hardware, node_rank)
+    owner, watch = OwnerWatch(spool), Watch(spool)
+    try:
+        while True:
+            if spool.over():
+                return "its owner ended it"
+            if agent.poll() is not None or watch.lost():
+                return f"a worker ended, see {spool.log_file(node_rank)}"
+            if watch.stopped():
+                return "a worker was stopped"
+            if owner.gone(hardware.no_progress_limit_s if not spool.last_owner_beat() else OWNER_SILENT_LIMIT_S):
+                return "its owner is gone"
+            time.sleep(POLL_S)
+    finally:
+        end_agent(agent, spool)
+
+
+def main() -> int:
+    """Entry point of the command."""
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("folder", type=Path, help="the profile's trainer.shared_dir")
+    parser.add_argument("--node-rank", type=int, required=True, help="number of this machine; the first one is 0")
+    arguments = parser.parse_args()
+    left: set[Path] = set()
+    while True:
+        for spool in open_gangs(arguments.folder)[-1:]:  # an older one lost its owner without a word
+            if spool.folder not in left:
+                print(f"joining {spool.folder}", flush=True)
+                print(f"left it: {join(spool, arguments.node_rank)}", flush=True)
+                left.add(spool.folder)
+        time.sleep(POLL_S)
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,76 @@
+"""Where a job stands between two optimizer steps: written by its processes, and taken up by those of another gang."""
+
+import json
+import time
+from pathlib import Path
+
+import torch
+import torch.distributed as dist
+from safetensors.torch import load_file, save_file
+
+from artifacts.errors import BadInputError
+from stages.training.job import TrainJob
+from stages.training.metrics import StepMetrics
+from stages.training.trainer import Trainer
+from stages.training.weights import TrainedWeights
+
+STATE_FOLDER = "state"
+LOGPROBS_FILE = "logprobs.safetensors"
+STEPS_FILE = "steps.json"
+
+
+class StepCheckpoints:
+    """Decides when a job writes down where it stands, and does so.
+
+    Args:
+        job: names the inbox and, in its hardware, the interval.
+        weights: what is trained.
+        trainer: holds the log-probabilities under the starting weights and under the reference.
+    """
+
+    def __init__(self, job: TrainJob, weights: TrainedWeights, trainer: Trainer) -> None:
+        self._inbox, self._every_s = job.step_checkpoints_dir, job.hardware.checkpoint_every_s
+        self._weights, self._trainer = weights, trainer
+        self._written_at = time.monotonic()
+
+    def due(self) -> bool:
+        """Whether it is time (collective): the interval is over, and the owner has taken the last one away."""
+        if self._inbox is None or self._every_s is None:
+            return False
+        mine = time.monotonic() - self._written_at >= self._every_s and not any(self._inbox.iterdir())
+        decision = torch.tensor(int(mine))
+        dist.broadcast(decision, 0)
+        return bool(decision)
+
+    def write(self, steps: list[StepMetrics]) -> Path:
+        """Writes a folder into the inbox (collective).
+
+        Args:
+            steps: metrics of all steps so far.
+        """
+        assert self._inbox is not None
+        folder = self._inbox / f"step-{len(steps):06d}"
+        self._weights.save_state(folder / STATE_FOLDER)
+        logprobs = self._trainer.kept_logprobs()
+        if dist.get_rank() == 0:
+            save_file(logprobs, folder / LOGPROBS_FILE)
+            (folder / STEPS_FILE).write_text(json.dumps([step.model_dump() for step in steps]))
+        self._written_at = time.monotonic()
+        return folder
+
+
+def take_up(folder: Path, weights: TrainedWeights, trainer: Trainer) -> list[StepMetrics]:
+    """Puts weights, optimizer and log-probabilities where they stood.
+
+    Returns:
+        Metrics of the steps that are done.
+
+    Raises:
+        BadInputError: the folder is not a step checkpoint of this job.
+    """
+    weights.load_state(folder / STATE_FOLDER)
+    trainer.take_logprobs(load_file(folder / LOGPROBS_FILE), str(folder / LOGPROBS_FILE))
+    try:
+        return [StepMetrics.model_validate(step) for step in json.loads((folder / STEPS_FILE).read_text())]
+    except ValueError as error:
+        raise BadInputError(str(folder / STEPS_FILE), f"unreadable ({error})", "metrics of the steps done") from error

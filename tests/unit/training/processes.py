@@ -1,0 +1,26 @@
+"""Real processes of a gang, found by the folder on their command line."""
+
+from pathlib import Path
+
+from stages.training.gang import Gang
+
+
+def workers(gang: Gang) -> list[int]:
+    """Pids of the worker processes of a gang."""
+    assert gang.spool_folder is not None
+    return [
+        pid
+        for pid, line in command_lines()
+        if f"--spool={gang.spool_folder}" in line and "torch.distributed" not in line
+    ]
+
+
+def command_lines() -> list[tuple[int, str]]:
+    """Every process with its command line."""
+    found: list[tuple[int, str]] = []
+    for path in Path("/proc").glob("[0-9]*/cmdline"):
+        try:
+            found.append((int(path.parent.name), path.read_bytes().replace(b"\0", b" ").decode(errors="replace")))
+        except (FileNotFoundError, ProcessLookupError):
+            continue
+    return found

@@ -1,0 +1,122 @@
+"""However many processes and machines, micro-batches and packings there are, the optimizer steps are the same.
+
+In float32 they differ by the order of sums only: losses by 1e-5, gradient norms by 1e-4 of their size, and
+weights after four AdamW steps of 0.01 by 1e-4. (Where a gradient is nearly 0 AdamW divides
+rounding by rounding; eps 1e-3 keeps that out of the comparison.)
+"""
+
+import socket
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from pydantic import ValidationError
+from safetensors.numpy import save_file
+from safetensors.torch import load_file
+
+from artifacts.errors import BadInputError
+from stages.training.gang import Gang
+from stages.training.job import LossConfig, OptimizerConfig, TrainHardware, TrainJob
+from stages.training.metrics import StepMetrics
+from tests.unit.training.processes import command_lines
+from tests.unit.training.test_trainer import repacked
+from tests.unit.training.trees import save_model, tree_batch
+
+LAYOUTS: list[dict[str, Any]] = [
+    {"processes": 1},
+    {"processes": 2, "micro_batch_tokens": 30, "activation_checkpointing": True},
+    {"processes": 2, "micro_batch_tokens": 60, "logprob_chunk_tokens": 5, "cpu_offload": True},
+    {"processes": 4, "micro_batch_tokens": 12, "reshard_after_forward": False},
+]
+LOSS = LossConfig(
+    kl_coef=0.1, entropy_coef=0.02, old_logprobs="trainer", aggregation="sequence_mean",
+    importance_correction="sequence_truncate",
+)  # fmt: skip
+
+Trained = tuple[list[StepMetrics], dict[str, torch.Tensor]]
+
+
+def train(folder: Path, gang: Gang, batch: str) -> Trained:
+    """Metrics of two epochs, and the weights after them in float32: an average that gives the old ones no weight."""
+    out = folder / f"{batch}-{gang.hardware.model_dump_json()[:80]}-{id(gang)}"
+    job = TrainJob(
+        checkpoint_dir=folder / "model", batch_file=folder / f"{batch}.safetensors", learning_rates=[0.01] * 4,
+        epochs=2, loss=LOSS, optimizer=OptimizerConfig(eps=1e-3), hardware=gang.hardware,
+        out_checkpoint_dir=out / "new", reference_dir=folder / "model", out_reference_dir=out / "exact",
+        reference_decay=0.0, events_file=out / "events.jsonl",
+    )  # fmt: skip
+    result = gang.run(job)
+    return result.steps, load_file(out / "exact" / "model.safetensors")
+
+
+def test_processes_micro_batches_packing_and_memory_switches_do_not_matter(tmp_path: Path) -> None:
+    save_model(tmp_path / "model", "Qwen2", tie_word_embeddings=True)
+    columns = tree_batch(1, [2, 1, 3, 1, 2], steps=2)
+    for name, packed in (("packed", columns), ("repacked", repacked(columns))):
+        save_file(packed, tmp_path / f"{name}.safetensors")
+    expected: Trained | None = None
+    for layout in LAYOUTS:
+        hardware = TrainHardware(compute_dtype="fp32", threads=1, **layout)
+        with Gang(hardware, tmp_path / "gang") as gang:
+            for batch in ("packed", "repacked"):
+                found = train(tmp_path, gang, batch)
+                expected = expected or found
+                _assert_same(found, expected)
+
+
+def test_two_machines_equal_one_with_two_processes(tmp_path: Path) -> None:
+    """Two agents of torchrun that meet on 127.0.0.1; ranks are the same, so the bits are."""
+    save_model(tmp_path / "model", "Qwen2", tie_word_embeddings=True)
+    save_file(tree_batch(1, [2, 1, 3, 1, 2], steps=2), tmp_path / "packed.safetensors")
+    one = TrainHardware(compute_dtype="fp32", threads=1, processes=2)
+    with Gang(one, tmp_path / "one") as gang:
+        expected = train(tmp_path, gang, "packed")
+    with socket.socket() as listener:
+        listener.bind(("127.0.0.1", 0))
+        port = listener.getsockname()[1]
+    shared = tmp_path / "shared"
+    two = TrainHardware(
+        compute_dtype="fp32", threads=1, nodes=2, rendezvous=f"127.0.0.1:{port}", shared_dir=shared
+    )  # fmt: skip
+    command = [sys.executable, "-u", "-m", "stages.training.node", str(shared), "--node-rank", "1"]
+    with subprocess.Popen(command, stdout=subprocess.PIPE, text=True) as node:
+        try:
+            assert node.stdout is not None
+            with Gang(two, shared) as gang:
+                found = train(tmp_path, gang, "packed")
+            assert "joining" in node.stdout.readline()
+            assert "left it" in node.stdout.readline()
+            assert not [line for _, line in command_lines() if f"--spool={shared}" in line]
+        finally:
+            node.kill()
+    assert [step.loss for step in found[0]] == [step.loss for step in expected[0]]
+    for name, tensor in found[1].items():
+        assert torch.equal(tensor, expected[1][name])
+
+
+def test_machines_that_cannot_meet_are_refused() -> None:
+    with pytest.raises(ValidationError, match="several nodes need rendezvous"):
+        TrainHardware(nodes=2)
+    with pytest.raises(ValidationError, match="rendezvous"):
+        TrainHardware(nodes=2, rendezvous="somewhere", shared_dir=Path("shared"))
+
+
+def test_offloading_to_the_memory_that_is_used_anyway_is_refused(tmp_path: Path) -> None:
+    save_model(tmp_path / "model", "Qwen2", tie_word_embeddings=True)
+    save_file(tree_batch(1, [2], steps=1), tmp_path / "packed.safetensors")
+    hardware = TrainHardware(threads=1, cpu_offload=True, device="cpu")
+    with Gang(hardware, tmp_path / "gang") as gang, pytest.raises(BadInputError, match=r"trainer\.cpu_offload: true"):
+        train(tmp_path, gang, "packed")
+
+
+def _assert_same(found: Trained, expected: Trained) -> None:
+    for a, b in zip(found[0], expected[0], strict=True):
+        assert (a.tokens, a.loss_tokens) == (b.tokens, b.loss_tokens)
+        assert (a.loss, a.policy_loss, a.kl) == pytest.approx((b.loss, b.policy_loss, b.kl), abs=1e-5)
+        assert a.grad_norm == pytest.approx(b.grad_norm, rel=1e-4)
+    assert found[1].keys() == expected[1].keys()
+    for name, tensor in found[1].items():
+        torch.testing.assert_close(tensor, expected[1][name], atol=1e-4, rtol=1e-4)

@@ -1,0 +1,116 @@
+"""Workers that die, stop or hang, as real processes: noticed soon, and not mistaken for busy ones."""
+
+import os
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+from safetensors.numpy import save_file
+
+from artifacts.errors import TransientError
+from stages.training.gang import Gang
+from stages.training.job import TrainHardware, TrainJob
+from stages.training.spool import Spool, process_started
+from stages.training.watch import Watch
+from tests.unit.training.processes import command_lines, workers
+from tests.unit.training.trees import save_model, tree_batch
+
+TWO = TrainHardware(compute_dtype="fp32", threads=1, processes=2)
+NOTICED_WITHIN_S = 15.0
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    folder = tmp_path_factory.mktemp("watch")
+    save_model(folder / "model", "Qwen2", tie_word_embeddings=True)
+    save_file(tree_batch(1, [2, 1, 3, 1, 2], steps=2), folder / "batch.safetensors")
+    os.mkfifo(folder / "pipe")
+    return folder
+
+
+@pytest.fixture
+def gang(folder: Path) -> Iterator[Gang]:
+    with Gang(TWO, folder / "gang") as gang:
+        yield gang
+
+
+def endless(folder: Path, **changes: Any) -> TrainJob:
+    values: dict[str, Any] = {
+        "checkpoint_dir": folder / "model", "batch_file": folder / "batch.safetensors", "hardware": TWO,
+        "learning_rates": [0.01] * 20000, "epochs": 10000, "out_checkpoint_dir": folder / "out",
+        "events_file": folder / "events.jsonl", **changes,
+    }  # fmt: skip
+    return TrainJob(**values)
+
+
+def noticed(gang: Gang, job: TrainJob, match: str, fault: Callable[[dict[str, Any]], None]) -> float:
+    """Runs a job that must fail; the seconds from its fault (or its start) until every process is gone."""
+    began: list[float] = []
+
+    def on_event(event: dict[str, Any]) -> None:
+        if not began:
+            fault(event)
+            if event["event"] == "step":
+                began.append(time.monotonic())
+
+    gang.start()
+    gang.wait_until_ready()
+    spool, submitted = str(gang.spool_folder), time.monotonic()
+    with pytest.raises(TransientError, match=match):
+        gang.run(job, on_event)
+    assert not [line for _, line in command_lines() if spool in line]
+    return time.monotonic() - (began or [submitted])[0]
+
+
+@pytest.mark.parametrize(
+    ("number", "match", "within_s"),
+    [(signal.SIGSTOP, "stopped for 5 s", NOTICED_WITHIN_S), (signal.SIGKILL, "died|RuntimeError", 5.0)],
+)
+def test_a_stopped_and_a_dead_rank_are_noticed(
+    folder: Path, gang: Gang, number: signal.Signals, match: str, within_s: float
+) -> None:
+    def fault(event: dict[str, Any]) -> None:
+        if event["event"] == "step":
+            os.kill(workers(gang)[1], number)
+
+    assert noticed(gang, endless(folder), match, fault) < within_s
+
+
+def test_a_rank_that_waits_for_ever_is_noticed(folder: Path, gang: Gang) -> None:
+    """Its batch is a pipe that nobody writes to, so it neither works nor is it marked as stopped."""
+    job = endless(folder, batch_file=folder / "pipe")
+    assert noticed(gang, job, "neither progress nor work for 10 s", lambda event: None) < NOTICED_WITHIN_S
+
+
+@pytest.mark.parametrize(
+    ("code", "found"),
+    [
+        ("while True: pass", ""),
+        ("import subprocess, sys; subprocess.run([sys.executable, '-c', 'while True: pass'])", ""),
+        ("while True: open('/dev/zero', 'rb').read(1 << 20); __import__('time').sleep(0.5)", ""),
+        ("__import__('time').sleep(600)", "neither progress nor work for 2 s"),
+    ],
+    ids=["computes", "waits for a child that computes", "reads", "sleeps"],
+)
+def test_silence_is_no_hang_where_there_is_work(tmp_path: Path, code: str, found: str) -> None:
+    with subprocess.Popen([sys.executable, "-c", code], start_new_session=True) as process:
+        try:
+            boot = Path("/proc/sys/kernel/random/boot_id").read_text().strip()
+            (tmp_path / "pid-0").write_text(f"{boot} {process.pid} {process_started(process.pid)}")
+            watch, began, wrong = Watch(Spool(tmp_path), idle_limit_s=2.0), time.monotonic(), ""
+            while not wrong and time.monotonic() - began < 6.0:
+                wrong = watch.wrong(1.0 + time.monotonic() - began, 300.0)
+                time.sleep(0.1)
+            assert wrong == found
+            assert not watch.lost()
+        finally:
+            os.killpg(process.pid, signal.SIGKILL)
+
+
+def test_silence_at_work_has_its_limit(tmp_path: Path) -> None:
+    assert Watch(Spool(tmp_path)).wrong(301.0, 300.0) == "no progress for 300 s"
