@@ -72,7 +72,8 @@ def train(options: argparse.Namespace, store: str, run: str, settings: Sequence[
     for setting in settings:
         command += ["--set", setting]
     started = time.perf_counter()
-    subprocess.run(command, stdout=subprocess.DEVNULL, check=True)
+    if status := subprocess.run(command, stdout=subprocess.DEVNULL, check=False).returncode:
+        sys.exit(f"run {run} ended with status {status}; what it said stands above")
     return time.perf_counter() - started
 
 
