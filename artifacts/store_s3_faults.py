@@ -45,6 +45,7 @@ _REFUSED_CODES = frozenset(
         "RequestTimeTooSkewed",
         "SignatureDoesNotMatch",
         "TokenRefreshRequired",
+        "400",  # without a body: how a HEAD says that a token has expired
         "401",
         "403",
     }

@@ -90,7 +90,7 @@ def fault_proxy(upstream: str, choose: Callable[[str, str], str | None]) -> Gene
             if fault == "internal_error":
                 return self._answer(500, [], b"")
             if fault == "expired":
-                return self._answer(400, [("Content-Type", "application/xml")], _EXPIRED)
+                return self._answer(400, [("Content-Type", "application/xml")], _EXPIRED * (self.command != "HEAD"))
             if fault == "not_found":
                 return self._answer(404, [], b"")
             if fault == "truncated_up":

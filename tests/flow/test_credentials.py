@@ -1,0 +1,62 @@
+"""Credentials stay in the environment: whatever a command writes anywhere, they are not in it."""
+
+import json
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+from tests.servers import start_rclone
+
+LIMIT_S = 300
+
+
+def holders_of(secrets: list[str], folders: list[Path]) -> list[str]:
+    """Files below the folders that hold one of the secrets."""
+    files = [path for folder in folders for path in folder.rglob("*") if path.is_file() and not path.is_symlink()]
+    assert len(files) > 5
+    return [str(path) for path in files if any(secret.encode() in path.read_bytes() for secret in secrets)]
+
+
+def test_no_credential_is_written_anywhere_and_a_dead_server_is_a_pause(tmp_path: Path) -> None:
+    places = {name: tmp_path / name for name in ("home", "work", "temporary", "served")}
+    for place in places.values():
+        place.mkdir()
+    server = start_rclone(places["served"])
+    inherited = {name: value for name, value in os.environ.items() if not name.startswith(("AWS_", "PREFECT_"))}
+    environment = inherited | server.environment() | {
+        "HOME": str(places["home"]), "TMPDIR": str(places["temporary"]), "AWS_EC2_METADATA_DISABLED": "true",
+        "PREFECT_LOGGING_LEVEL": "DEBUG", "AWS_SESSION_TOKEN": "",
+    }  # fmt: skip
+
+    def make(**changes: str) -> subprocess.CompletedProcess[str]:
+        command = [
+            str(Path(sys.executable).with_name("deerstalker")), "puzzles", "make", "--size", "reduced", "--count", "3",
+            "--val", "0", "--test", "0", "--out", "s3://secretive/here", "--json", "--debug",
+        ]  # fmt: skip
+        return subprocess.run(
+            command, env=environment | changes, cwd=places["work"], capture_output=True, text=True, timeout=LIMIT_S,
+            check=False,
+        )  # fmt: skip
+
+    wrong = "a-secret-that-is-wrong-but-still-one"
+    try:
+        no_bucket = make()
+        server.create_bucket("secretive")
+        refused = make(AWS_SECRET_ACCESS_KEY=wrong)
+        server.kill()
+        dead = make()
+        server = start_rclone(places["served"], port=int(server.url.rpartition(":")[2]))
+        done = make()
+        again = make()
+    finally:
+        server.kill()
+    for attempt, words in ((no_bucket, "no such bucket"), (refused, "refused"), (dead, "AWS_ENDPOINT_URL")):
+        assert attempt.returncode != 0 and attempt.stdout == ""
+        assert words in attempt.stderr
+    assert done.returncode == 0, done.stderr[-3000:]
+    assert json.loads(done.stdout)["artifact"] == json.loads(again.stdout)["artifact"]
+    secrets = [server.access_key, server.secret_key, wrong]
+    for attempt in (no_bucket, refused, dead, done, again):
+        assert not any(secret in attempt.stdout + attempt.stderr for secret in secrets)
+    assert holders_of(secrets, list(places.values())) == []
