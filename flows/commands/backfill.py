@@ -45,7 +45,8 @@ def backfill_command(request: dict[str, Any], options: Stored) -> None:
             for mode in ("sampled", "greedy"):
                 table.add_column(f"{title}, {mode}", justify="right")
         for row in suite_rows(record):
-            table.add_row(*row)
+            if int(row[0]) in result.runs[run]:
+                table.add_row(*row)
         console.print(table)
         console.print(f"report: {page}", highlight=False, soft_wrap=True)
     console.print(f"{result.evaluated} evaluated, {result.cached} were there", highlight=False)
