@@ -5,9 +5,7 @@ Here the server starts while the command is still importing, in a session of its
 """
 
 import os
-import signal
 import socket
-import subprocess
 import sys
 import tempfile
 import time
@@ -20,11 +18,10 @@ from typing import Self
 
 from artifacts.errors import DeerstalkerError
 from flows.local_server import database_lock
-from stages.sampling import guard
+from stages.guarded import GuardedProcess
 
 _START_TIMEOUT_S = 120.0
 _DRAIN_TIMEOUT_S = 5.0
-_STOP_TIMEOUT_S = 10.0
 _TAIL_CHARACTERS = 1500
 
 
@@ -40,8 +37,7 @@ class Backend:
 
     def __init__(self, log: Path) -> None:
         self.log = log
-        self._process: subprocess.Popen[bytes] | None = None
-        self._lifeline = -1
+        self._process: GuardedProcess | None = None
         self._held = ExitStack()
         self._alone_since: datetime | None = None
         self._address = ("127.0.0.1", 0)
@@ -59,13 +55,7 @@ class Backend:
         if self._process is None:
             return
         del os.environ["PREFECT_API_URL"]
-        self._process.send_signal(signal.SIGTERM)
-        try:
-            self._process.wait(_STOP_TIMEOUT_S)
-        except subprocess.TimeoutExpired:
-            os.killpg(self._process.pid, signal.SIGKILL)
-            self._process.wait()
-        os.close(self._lifeline)
+        self._process.stop()
         self._process = None
         self._held.close()
 
@@ -100,34 +90,22 @@ class Backend:
 
     def _start(self) -> None:
         self.log.parent.mkdir(parents=True, exist_ok=True)
-        scratch = tempfile.mkdtemp(prefix="deerstalker-server-")
-        lifeline_read, self._lifeline = os.pipe()
+        scratch = Path(tempfile.mkdtemp(prefix="deerstalker-server-"))
         with socket.create_server(self._address) as listener, self.log.open("wb") as log:
             self._address = listener.getsockname()
             script = str(Path(__file__).with_name("server_process.py"))
             environment = {**os.environ, "PREFECT_SERVER_UI_ENABLED": "false"}
             environment.pop("PYTHONDONTWRITEBYTECODE", None)  # without cached bytecode a start takes 8 s more
-            self._process = subprocess.Popen(
-                [
-                    *(sys.executable, "-I", guard.__file__, str(lifeline_read), scratch),
-                    *(sys.executable, "-P", script, str(listener.fileno())),
-                ],
-                stdin=subprocess.DEVNULL,
-                stdout=log,
-                stderr=subprocess.STDOUT,
-                env=environment,
-                pass_fds=(lifeline_read, listener.fileno()),
-                start_new_session=True,
-            )
-        os.close(lifeline_read)
+            command = [sys.executable, "-P", script, str(listener.fileno())]
+            self._process = GuardedProcess(command, scratch, log, environment, keep=[listener.fileno()])
         os.environ["PREFECT_API_URL"] = f"http://{self._address[0]}:{self._address[1]}/api"
 
-    def _wait(self, process: subprocess.Popen[bytes]) -> None:
+    def _wait(self, process: GuardedProcess) -> None:
         import httpx
 
         url = os.environ["PREFECT_API_URL"] + "/health"
         deadline = time.monotonic() + _START_TIMEOUT_S
-        while time.monotonic() < deadline and process.poll() is None:
+        while time.monotonic() < deadline and process.exit_code() is None:
             try:
                 if httpx.get(url, timeout=0.5, trust_env=False).is_success:
                     return
@@ -136,7 +114,9 @@ class Backend:
         tail = self.log.read_text(errors="replace")[-_TAIL_CHARACTERS:].strip()
         raise DeerstalkerError(
             "local Prefect server",
-            f"not ready after {_START_TIMEOUT_S:.0f} s" if process.poll() is None else f"ended with {process.poll()}",
+            f"not ready after {_START_TIMEOUT_S:.0f} s"
+            if process.exit_code() is None
+            else f"ended with {process.exit_code()}",
             "a server that starts",
             f"see {self.log}, or name a running one in PREFECT_API_URL. Its last words:\n{tail}",
         )

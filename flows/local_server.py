@@ -20,7 +20,7 @@ from pathlib import Path
 from pydantic import BaseModel, ConfigDict, ValidationError
 
 from artifacts.errors import BadInputError, DeerstalkerError
-from stages.sampling import guard
+from stages import guard
 
 HOST = "127.0.0.1"
 START_TIMEOUT_S = 300.0

@@ -132,7 +132,7 @@ class StageContext:
         if engine:
             engine.stop(at_once=at_once)
         if gang:
-            gang.stop(at_once=at_once)
+            gang.stop()
 
     def __enter__(self) -> Self:
         return self

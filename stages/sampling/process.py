@@ -7,22 +7,19 @@ import os
 import re
 import secrets
 import shutil
-import signal
-import subprocess
 import sys
 import tempfile
 import time
 from pathlib import Path
 
 from artifacts.errors import BadInputError, TransientError
+from stages.guarded import GuardedProcess
 
-from . import guard
 from .config import EngineHardware
 from .endpoint import Endpoint, EndpointError
 from .weights import weight_bytes
 
 MODEL_NAME = "policy"
-STOP_TIMEOUT_S = 10.0
 TAIL_LINES = 8
 LOG_PREFIX = re.compile(r"^\([^)]*pid=\d+\) (?:[A-Z]+ [\d-]+ [\d:]+ \[[^\]]*\] )?")
 TRACEBACK_FRAME = re.compile(r'^\s+File "|^\s{4}')
@@ -135,25 +132,17 @@ class EngineProcess:
         self.endpoint = Endpoint(self.scratch / "engine.sock", api_key)
         log_path.parent.mkdir(parents=True, exist_ok=True)
         self.log_start = log_path.stat().st_size if log_path.exists() else 0
-        lifeline_read, self._lifeline = os.pipe()
         script = ["-P", str(Path(__file__).with_name("server.py"))]
         module = script if forks(hardware) or hardware.early_stop else ["-m", "vllm.entrypoints.openai.api_server"]
-        server = [sys.executable, "-W", "ignore", *module]
-        command = [sys.executable, "-I", guard.__file__, str(lifeline_read), str(self.scratch), *server]
-        try:
-            with log_path.open("ab") as log:
-                self._process = subprocess.Popen(
-                    [*command, *engine_arguments(hardware, model_dir, self.scratch / "engine.sock")],
-                    stdin=subprocess.DEVNULL,
-                    stdout=log,
-                    stderr=subprocess.STDOUT,
-                    env=engine_environment(hardware, model_dir, self.scratch, api_key),
-                    cwd=self.scratch,
-                    pass_fds=(lifeline_read,),
-                    start_new_session=True,
-                )
-        finally:
-            os.close(lifeline_read)
+        arguments = engine_arguments(hardware, model_dir, self.scratch / "engine.sock")
+        with log_path.open("ab") as log:
+            self._process = GuardedProcess(
+                [sys.executable, "-W", "ignore", *module, *arguments],
+                self.scratch,
+                log,
+                engine_environment(hardware, model_dir, self.scratch, api_key),
+                cwd=self.scratch,
+            )
         self.started_s = time.monotonic()
 
     @property
@@ -168,7 +157,7 @@ class EngineProcess:
 
     def exit_code(self) -> int | None:
         """Return the engine's exit code (above 128: ended by a signal), or none while it runs."""
-        return self._process.poll()
+        return self._process.exit_code()
 
     def wait_ready(self) -> float:
         """Wait until the engine answers; return the seconds since its start.
@@ -209,29 +198,10 @@ class EngineProcess:
 
     def stop(self) -> None:
         """End the engine and everything it started: politely first, by force within ten seconds."""
-        if self._process.poll() is None:
-            self._process.send_signal(signal.SIGTERM)
-            try:
-                self._process.wait(STOP_TIMEOUT_S)
-            except subprocess.TimeoutExpired:
-                self.kill()
-        self._close()
+        self._process.stop()
+        shutil.rmtree(self.scratch, ignore_errors=True)
 
     def kill(self) -> None:
         """End the engine at once; for one that hangs."""
-        self._close_lifeline()
-        try:
-            self._process.wait(STOP_TIMEOUT_S)
-        except subprocess.TimeoutExpired:
-            os.killpg(self._process.pid, signal.SIGKILL)
-            self._process.wait()
-        self._close()
-
-    def _close_lifeline(self) -> None:
-        if self._lifeline >= 0:
-            os.close(self._lifeline)
-            self._lifeline = -1
-
-    def _close(self) -> None:
-        self._close_lifeline()
+        self._process.kill()
         shutil.rmtree(self.scratch, ignore_errors=True)

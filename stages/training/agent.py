@@ -1,17 +1,14 @@
-"""torchrun's agent on one machine: starts that machine's worker processes, and ends them."""
+"""torchrun's agent on one machine, which starts that machine's worker processes."""
 
 import os
-import signal
-import subprocess
 import sys
 
+from stages.guarded import GuardedProcess
 from stages.training.job import TrainHardware
-from stages.training.spool import Spool, process_started
-
-STOP_LIMIT_S = 3.0
+from stages.training.spool import Spool
 
 
-def start_agent(spool: Spool, hardware: TrainHardware, node_rank: int) -> subprocess.Popen[bytes]:
+def start_agent(spool: Spool, hardware: TrainHardware, node_rank: int) -> GuardedProcess:
     """Starts the workers of one machine; they end with this process.
 
     Args:
@@ -19,7 +16,6 @@ def start_agent(spool: Spool, hardware: TrainHardware, node_rank: int) -> subpro
         hardware: Layout of the whole gang.
         node_rank: Number of this machine, from 0.
     """
-    owner = os.getpid()
     meeting = ["--standalone"]
     if hardware.nodes > 1 and hardware.rendezvous:
         host, _, port = hardware.rendezvous.rpartition(":")
@@ -27,10 +23,11 @@ def start_agent(spool: Spool, hardware: TrainHardware, node_rank: int) -> subpro
             f"--nnodes={hardware.nodes}", f"--node-rank={node_rank}", f"--master-addr={host}", f"--master-port={port}",
             f"--rdzv-id={spool.folder.name}",
         ]  # fmt: skip
+    scratch = spool.folder / f"agent-{node_rank}"
     command = [
-        sys.executable, "-m", "torch.distributed.run", *meeting, "--max-restarts=0",
+        sys.executable, "-m", "torch.distributed.run", *meeting, "--max-restarts=0", f"--log-dir={scratch}",
         f"--nproc-per-node={hardware.processes}", "-m", "stages.training.worker",
-        f"--spool={spool.folder}", f"--owner-pid={owner}", f"--owner-started={process_started(owner)}",
+        f"--spool={spool.folder}",
     ]  # fmt: skip
     threads = hardware.threads or max(1, len(os.sched_getaffinity(0)) // hardware.processes)
     environment = {
@@ -45,40 +42,4 @@ def start_agent(spool: Spool, hardware: TrainHardware, node_rank: int) -> subpro
     }
     environment.pop("PYTHONDONTWRITEBYTECODE", None)  # each start would compile torch anew
     with spool.log_file(node_rank).open("wb") as log:
-        return subprocess.Popen(
-            command,
-            stdin=subprocess.DEVNULL,
-            stdout=log,
-            stderr=subprocess.STDOUT,
-            env=environment,
-            start_new_session=True,
-        )
-
-
-def end_agent(agent: subprocess.Popen[bytes], spool: Spool, *, at_once: bool = False) -> None:
-    """Ends an agent and the workers on this machine, within a few seconds, or `at_once`."""
-    for pid in spool.announced():
-        _signal(pid, signal.SIGKILL)
-    if agent.poll() is None:
-        _signal_group(agent.pid, signal.SIGKILL if at_once else signal.SIGTERM)
-        try:
-            agent.wait(STOP_LIMIT_S)
-        except subprocess.TimeoutExpired:
-            _signal_group(agent.pid, signal.SIGKILL)
-            agent.wait()
-    for pid in spool.announced():
-        _signal(pid, signal.SIGKILL)
-
-
-def _signal(pid: int, number: signal.Signals) -> None:
-    try:
-        os.kill(pid, number)
-    except ProcessLookupError:
-        return
-
-
-def _signal_group(pid: int, number: signal.Signals) -> None:
-    try:
-        os.killpg(pid, number)
-    except ProcessLookupError:
-        return
+        return GuardedProcess(command, scratch, log, environment)

@@ -2,7 +2,6 @@
 
 import json
 import os
-import subprocess
 import tempfile
 import time
 from collections.abc import Callable
@@ -11,7 +10,8 @@ from types import TracebackType
 from typing import Any, NoReturn, Self
 
 from artifacts.errors import BadInputError, DeerstalkerError, TransientError
-from stages.training.agent import end_agent, start_agent
+from stages.guarded import GuardedProcess
+from stages.training.agent import start_agent
 from stages.training.job import TrainHardware, TrainJob
 from stages.training.metrics import StepMetrics, TrainResult, TrainTotals
 from stages.training.spool import Spool
@@ -32,7 +32,7 @@ class Gang:
 
     def __init__(self, hardware: TrainHardware, workdir: Path) -> None:
         self.hardware, self._workdir = hardware, workdir
-        self._agent: subprocess.Popen[bytes] | None = None
+        self._agent: GuardedProcess | None = None
         self._spool: Spool | None = None
         self._jobs = 0
         self._holding: str | None = None
@@ -48,14 +48,14 @@ class Gang:
     @property
     def holding(self) -> str | None:
         """Label of the state in the workers' memory, None if nothing there may be trusted."""
-        if self._agent is None or self._agent.poll() is not None:
+        if self._agent is None or self._agent.exit_code() is not None:
             self._holding = None
         return self._holding
 
     @property
     def running(self) -> bool:
         """Whether the worker processes are up."""
-        return self._agent is not None and self._agent.poll() is None
+        return self._agent is not None and self._agent.exit_code() is None
 
     @property
     def spool_folder(self) -> Path | None:
@@ -100,11 +100,8 @@ class Gang:
         self._holding = None
         try:
             return self._run(job, on_event)
-        except Exception:
-            self.stop()
-            raise
         except BaseException:
-            self.stop(at_once=True)
+            self.stop()
             raise
 
     def _run(self, job: TrainJob, on_event: Callable[[dict[str, Any]], None]) -> TrainResult:
@@ -122,7 +119,7 @@ class Gang:
             self._jobs += 1
             partial = ""
             while True:
-                ended = self._agent.poll() is not None or watch.lost()
+                ended = self._agent.exit_code() is not None or watch.lost()
                 partial += lines.read()
                 *whole, partial = partial.split("\n")
                 for line in whole:
@@ -158,7 +155,7 @@ class Gang:
         deadline = time.monotonic() + START_LIMIT_S
         watch = Watch(spool)
         while not spool.ready(self.hardware.world):
-            if agent.poll() is not None or watch.lost():
+            if agent.exit_code() is not None or watch.lost():
                 raise TransientError("trainer", "the workers died while starting", "", self._log_tail())
             if watch.stopped():
                 raise TransientError("trainer", "a worker was stopped while starting", "", self._log_tail())
@@ -186,12 +183,12 @@ class Gang:
         tail = before_summary.splitlines()[-LOG_TAIL_LINES:]
         return f"last lines of {path}:\n" + "\n".join(tail)
 
-    def stop(self, *, at_once: bool = False) -> None:
-        """Ends the processes, at the latest after a few seconds, or at once; what they held is forgotten."""
+    def stop(self) -> None:
+        """Ends the processes; what they held is forgotten."""
         self._holding = None
         agent, spool = self._agent, self._spool
         self._agent = None
         if agent is None or spool is None:
             return
         spool.end()
-        end_agent(agent, spool, at_once=at_once)
+        agent.kill()

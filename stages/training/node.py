@@ -4,12 +4,11 @@ Joins every gang that appears in the folder, one after the other, until it is to
 """
 
 import argparse
-import subprocess
 import sys
 import time
 from pathlib import Path
 
-from stages.training.agent import end_agent, start_agent
+from stages.training.agent import start_agent
 from stages.training.spool import Spool
 from stages.training.watch import Watch
 
@@ -46,13 +45,13 @@ def join(spool: Spool, node_rank: int) -> str:
     hardware = spool.hardware()
     if not 0 < node_rank < hardware.nodes:
         return f"it has {hardware.nodes} nodes, so none with rank {node_rank}"
-    agent: subprocess.Popen[bytes] = start_agent(spool, hardware, node_rank)
+    agent = start_agent(spool, hardware, node_rank)
     owner, watch = OwnerWatch(spool), Watch(spool)
     try:
         while True:
             if spool.over():
                 return "its owner ended it"
-            if agent.poll() is not None or watch.lost():
+            if agent.exit_code() is not None or watch.lost():
                 return f"a worker ended, see {spool.log_file(node_rank)}"
             if watch.stopped():
                 return "a worker was stopped"
@@ -60,7 +59,7 @@ def join(spool: Spool, node_rank: int) -> str:
                 return "its owner is gone"
             time.sleep(POLL_S)
     finally:
-        end_agent(agent, spool)
+        agent.kill()
 
 
 def main() -> int:

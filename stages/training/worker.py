@@ -4,41 +4,30 @@ Started by `stages.training.gang` through `python -m torch.distributed.run ... -
 """
 
 import argparse
-import ctypes
 import json
 import os
 import resource
-import signal
 import sys
 import threading
 import time
 from pathlib import Path
 from typing import Any
 
-from stages.training.spool import Spool, process_started
+from stages.training.spool import Spool
 
-PR_SET_PDEATHSIG = 1
 POLL_S = 0.01
-OWNER_POLL_S = 0.5
+OWNER_BEAT_S = 0.5
 
 
-def die_with(owner_pid: int, owner_started: str, spool: Spool) -> None:
-    """Ties this process to torchrun's agent and, through it, the whole gang to the owner."""
-    ctypes.CDLL(None).prctl(PR_SET_PDEATHSIG, signal.SIGKILL)
-    agent = os.getppid()
+def show_owner(spool: Spool) -> None:
+    """Shows other machines that the owner of the gang is there; under its guard this process ends with it."""
 
-    def watch() -> None:
+    def beat() -> None:
         while True:
-            if os.getppid() != agent:
-                os.kill(os.getpid(), signal.SIGKILL)
-            if process_started(owner_pid) != owner_started:
-                os.kill(agent, signal.SIGKILL)
-                os.kill(os.getpid(), signal.SIGKILL)
-            if os.environ["RANK"] == "0":
-                spool.owner_beat()
-            time.sleep(OWNER_POLL_S)
+            spool.owner_beat()
+            time.sleep(OWNER_BEAT_S)
 
-    threading.Thread(target=watch, name="owner-watch", daemon=True).start()
+    threading.Thread(target=beat, name="owner-beat", daemon=True).start()
 
 
 class Events:
@@ -236,12 +225,12 @@ def main() -> None:
     """Entry point of the process."""
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--spool", type=Path, required=True, help="folder of job files")
-    parser.add_argument("--owner-pid", type=int, required=True, help="process whose end ends the gang")
-    parser.add_argument("--owner-started", required=True, help="its start time, against a reused pid")
     arguments = parser.parse_args()
     spool = Spool(arguments.spool)
-    die_with(arguments.owner_pid, arguments.owner_started, spool)
-    spool.announce(int(os.environ["RANK"]))
+    rank = int(os.environ["RANK"])
+    if rank == 0:
+        show_owner(spool)
+    spool.announce(rank)
     Worker(spool).serve()
 
 

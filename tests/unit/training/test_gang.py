@@ -1,6 +1,7 @@
 """Real worker processes: warm and cold, one and two, killed, hung, orphaned."""
 
 import filecmp
+import os
 import subprocess
 import sys
 import time
@@ -104,20 +105,29 @@ OWNER = """
 import sys, time
 from pathlib import Path
 from stages.training.gang import Gang
-from stages.training.job import TrainHardware
+from stages.training.job import TrainHardware, TrainJob
 gang = Gang(TrainHardware(threads=1), Path(sys.argv[1]))
 gang.start()
 gang.wait_until_ready()
 print("ready", flush=True)
+if sys.argv[2]:
+    gang.run(TrainJob.model_validate_json(sys.argv[2]))
 time.sleep(600)
 """
 
 
-def test_nothing_outlives_a_killed_owner(tmp_path: Path) -> None:
-    owner = subprocess.Popen([sys.executable, "-c", OWNER, str(tmp_path)], stdout=subprocess.PIPE, text=True)
+@pytest.mark.parametrize("working", [False, True])
+def test_nothing_outlives_a_killed_owner(folder: Path, tmp_path: Path, working: bool) -> None:
+    """A worker that works reads a pipe that nobody writes to, inside native code that lets no other thread run."""
+    pipe = tmp_path / "pipe"
+    os.mkfifo(pipe)
+    at_work = job(folder, "killed", batch_file=pipe).model_dump_json() if working else ""
+    owner = subprocess.Popen([sys.executable, "-c", OWNER, str(tmp_path), at_work], stdout=subprocess.PIPE, text=True)
     assert owner.stdout is not None
     assert owner.stdout.readline() == "ready\n"
-    assert len([line for _, line in command_lines() if str(tmp_path / "gang-") in line]) == 2
+    assert len(mine := [line for _, line in command_lines() if str(tmp_path / "gang-") in line]) == 3, mine
+    if working:
+        time.sleep(2.0)
     owner.kill()
     owner.wait()
     deadline = time.monotonic() + 10

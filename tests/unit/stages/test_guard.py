@@ -11,7 +11,7 @@ from pathlib import Path
 
 import pytest
 
-from stages.sampling import guard
+from stages import guard
 
 # A parent with many threads, a child that ignores SIGTERM, a grandchild in a session of its own.
 TREE = """
