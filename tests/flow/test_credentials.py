@@ -4,7 +4,11 @@ import json
 import os
 import subprocess
 import sys
+import tempfile
+from collections.abc import Generator
 from pathlib import Path
+
+import pytest
 
 from tests.servers import start_rclone
 
@@ -18,10 +22,18 @@ def holders_of(secrets: list[str], folders: list[Path]) -> list[str]:
     return [str(path) for path in files if any(secret.encode() in path.read_bytes() for secret in secrets)]
 
 
-def test_no_credential_is_written_anywhere_and_a_dead_server_is_a_pause(tmp_path: Path) -> None:
-    places = {name: tmp_path / name for name in ("home", "work", "temporary", "served")}
+@pytest.fixture
+def short_folder() -> Generator[Path]:
+    """Sockets are made in the folder for temporary files, and their paths may not be long."""
+    with tempfile.TemporaryDirectory(prefix="ds-", dir="/tmp") as folder:
+        yield Path(folder)
+
+
+def test_no_credential_is_written_anywhere_and_a_dead_server_is_a_pause(tmp_path: Path, short_folder: Path) -> None:
+    places = {name: tmp_path / name for name in ("home", "work", "served")}
     for place in places.values():
         place.mkdir()
+    places["temporary"] = short_folder
     server = start_rclone(places["served"])
     inherited = {name: value for name, value in os.environ.items() if not name.startswith(("AWS_", "PREFECT_"))}
     environment = inherited | server.environment() | {
