@@ -51,6 +51,14 @@ class Browser:
         ]  # fmt: skip
         with (self.folder / "browser.log").open("wb") as log:
             self._process = subprocess.Popen(command, stdout=log, stderr=log, start_new_session=True)
+        try:
+            self._connect()
+        except BaseException:
+            self._end()
+            raise
+        return self
+
+    def _connect(self) -> None:
         port_file = self.folder / "DevToolsActivePort"
         self._until(lambda: port_file.is_file() and port_file.read_text().count("\n") > 0, "a debugging port", 60)
         port = port_file.read_text().splitlines()[0]
@@ -59,12 +67,14 @@ class Browser:
         self._socket = connect(page["webSocketDebuggerUrl"], max_size=None, proxy=None)
         for domain in ("Page", "Runtime", "Network"):
             self._call(f"{domain}.enable")
-        return self
 
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
         self._socket.close()
+        self._end()
+
+    def _end(self) -> None:
         os.killpg(self._process.pid, signal.SIGTERM)
         try:
             self._process.wait(10)
