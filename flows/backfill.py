@@ -18,11 +18,11 @@ from artifacts.slot import Slot
 from artifacts.store import Store
 from flows.evaluation import named_puzzles
 from flows.history import RunRecord, read_run
+from flows.keys import slug
 from flows.opening import opened_stages
 from flows.recipes import load_profile
 from flows.report import publish_report
 from flows.tasks import map_some_at_once
-from flows.ui import slug
 from stages.context import Profile, StageContext
 from stages.evaluate import EvaluateConfig, evaluate
 

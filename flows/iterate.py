@@ -56,7 +56,7 @@ def iterate(request: IterateRequest) -> str:
         position = first_position(run, puzzles)
         for n in range(1, last + 1):
             position = iteration(run, puzzles, position, n)
-            run.live.iteration_finished(n)
+            run.iteration_finished(n)
         return write_report(run)
 
 

@@ -54,6 +54,11 @@ class LiveView:
         self._started = time.monotonic()
         self.line(title)
 
+    @property
+    def executed(self) -> bool:
+        """Whether a stage was executed, not found in the store, since the last iteration finished."""
+        return self._executed
+
     def stage_started(self, name: str) -> None:
         """A stage is looked up in the store and, if it is not there, executed."""
         self._stage = name

@@ -20,6 +20,7 @@ from flows.gpu_turn import GpuTurn
 from flows.live import current_view
 from flows.recipes import Recipe, load_profile, load_recipe
 from flows.session import Session, Stages, freeze_recipe
+from flows.trackers import open_tracker
 from stages.context import Profile, StageContext
 
 REDOABLE = ("warm_start", "sample", "grade", "pack", "finetune", "evaluate", "promote")
@@ -71,9 +72,12 @@ def opened_run(
 ) -> Generator[Session]:
     """Opens a run whose recipe is frozen; see `opened`."""
     renewal = RenewalRequest(refresh, asked_at(), REDOABLE)
-    with opened_stages(store, able_to_run(recipe, profile)) as stages:
+    with (
+        open_tracker(profile, store, layout.run, recipe.model_dump(mode="json")) as tracker,
+        opened_stages(store, able_to_run(recipe, profile)) as stages,
+    ):
         stages.live.run_opened(store, layout, recipe)
-        yield Session(recipe, layout, stages, renewal)
+        yield Session(recipe, layout, stages, renewal, tracker)
 
 
 def asked_at() -> datetime:

@@ -57,20 +57,20 @@ def suites_plot(curves: Mapping[str, Mapping[str, Sequence[tuple[int, Measuremen
     return _png(figure)
 
 
-def reward_plot(iterations: Sequence[IterationFigures]) -> bytes:
+def reward_plot(iterations: Sequence[IterationFigures], dpi: int = _DPI) -> bytes:
     """Mean reward of each iteration's rollouts, and how much the rewards of one puzzle differ."""
-    figure, axes = _figure(5.6, 3.3)
+    figure, axes = _figure(5.6, 3.3, dpi)
     _line(axes, iterations, lambda item: item.reward, label="mean reward")
     _line(axes, iterations, lambda item: item.reward_spread, colour=GREEDY, label="spread within a group", style="--")
     _finish(axes, "reward", "iteration")
     return _png(figure)
 
 
-def health_plot(iterations: Sequence[IterationFigures]) -> bytes:
+def health_plot(iterations: Sequence[IterationFigures], dpi: int = _DPI) -> bytes:
     """Length, entropy, clip fraction and the gap between sampler and trainer, a panel each."""
     from matplotlib.figure import Figure
 
-    figure = Figure(figsize=(5.6, 3.6), dpi=_DPI, layout="constrained")
+    figure = Figure(figsize=(5.6, 3.6), dpi=dpi, layout="constrained")
     panels: tuple[tuple[str, Callable[[IterationFigures], float | None], bool], ...] = (
         ("completion length, tokens", lambda item: item.completion_tokens, False),
         ("entropy, nats a token", lambda item: item.entropy, False),
@@ -84,9 +84,9 @@ def health_plot(iterations: Sequence[IterationFigures]) -> bytes:
     return _png(figure)
 
 
-def seconds_plot(iterations: Sequence[IterationFigures]) -> bytes:
+def seconds_plot(iterations: Sequence[IterationFigures], dpi: int = _DPI) -> bytes:
     """Seconds of each stage, stacked, an iteration a bar."""
-    figure, axes = _figure(5.6, 3.6)
+    figure, axes = _figure(5.6, 3.6, dpi)
     timed = [item for item in iterations if item.number > 0]
     bottom, worth_showing_s = [0.0] * len(timed), 0.01 * sum(item.total_s for item in timed)
     for stage, colour in zip(STAGES, STAGE_COLOURS, strict=True):

@@ -12,19 +12,24 @@ from artifacts.reading import Artifact
 from artifacts.schemas import RESULTS
 from artifacts.store import Store
 from artifacts.sums import write_files
+from flows.batch_picture import BatchView, draw, read_batch, words
 from flows.figures import IterationFigures, iteration_figures, measurement
 from flows.history import RunRecord, read_run
+from flows.markdown import visible
 from flows.page import card, document, picture, table
 from flows.plots import accuracy_plot, health_plot, reward_plot, seconds_plot, suites_plot
 from flows.specimen import Completion, Specimen, find_specimen
 from flows.suites import curves, suites_section
 from flows.summary import before_after_rows, interval_text, solve_command, summary
+from flows.ui_text import completion_title, seconds_rows, statement_counts, statement_lines, store_keys
 from stages.statistics import Estimate, estimate
 
 if TYPE_CHECKING:
     from flows.session import Session
 
 PAGE = "report.html"
+_SHOWN, _SAID = 20_000, 200
+"""Characters of a completion, and of an answer in it, that the page shows."""
 
 _HEADLINES = (
     ("test accuracy, sampled", "sampled", "accuracy"),
@@ -34,10 +39,12 @@ _HEADLINES = (
 
 
 def write_report(run: "Session") -> str:
-    """Writes the report of a run in progress, with its gist in Prefect, and returns the key of its page."""
+    """Writes the report of a run in progress, shows all of it in Prefect, and returns the key of its page."""
     started = time.perf_counter()
     run.live.stage_started("report")
-    page = publish_report(run.ctx.store, run.layout.run)
+    record = read_run(run.ctx.store, run.layout.run)
+    page = store_report(record, run.ctx.store)
+    run.shown.finished(record)
     run.live.stage_finished("report", time.perf_counter() - started, reused=False)
     return page
 
@@ -46,14 +53,24 @@ def publish_report(store: Store, run: str, *, in_prefect: bool = True) -> str:
     """Writes a run's report into the store, and returns the key of its page.
 
     Args:
-        in_prefect: Also show its gist in Prefect; call it inside a flow then.
+        in_prefect: Also show it in Prefect; call it inside a flow then.
     """
     record = read_run(store, run)
-    write_files(store, record.layout.summary, report_files(record, store))
+    page = store_report(record, store)
     if in_prefect:
         from flows.ui import show_in_prefect
 
         show_in_prefect(record, store)
+    return page
+
+
+def store_report(record: RunRecord, store: Store) -> str:
+    """Writes the report into the store and returns the key of its page; needs no Prefect.
+
+    Raises:
+        IntegrityError: A stored artifact that it reads is damaged.
+    """
+    write_files(store, record.layout.summary, report_files(record, store))
     return f"{record.layout.summary}/{PAGE}"
 
 
@@ -74,7 +91,13 @@ def report_files(record: RunRecord, store: Store) -> dict[str, bytes]:
         pictures["suites.png"] = suites_plot(curves(record))
     graded = [item for item in record.iterations if item.kept("sample", "grade")]
     specimen = find_specimen(graded[-1], record.layout, store) if graded else None
-    page = document(f"{record.layout.run}: Deerstalker report", _body(record, store, iterations, pictures, specimen))
+    packed = [item for item in record.iterations if item.kept("pack")]
+    batch = read_batch(packed[-1], record.layout, store) if packed else None
+    if batch and batch.steps:
+        pictures["batch.png"] = draw(batch)
+    page = document(
+        f"{record.layout.run}: Deerstalker report", _body(record, store, iterations, pictures, specimen, batch)
+    )
     return {**pictures, "summary.json": _json(summary(record, store)), PAGE: page.encode()}
 
 
@@ -100,6 +123,7 @@ def _body(
     iterations: Sequence[IterationFigures],
     pictures: dict[str, bytes],
     specimen: Specimen | None,
+    batch: BatchView | None,
 ) -> list[str]:
     done, total_s = sum(1 for item in iterations if item.number), sum(item.total_s for item in iterations)
     parts = [
@@ -133,6 +157,14 @@ def _body(
     ]
     if specimen is not None:
         parts += _specimen(specimen)
+    if batch is not None:
+        drawn = picture(pictures["batch.png"], "a bar a row: prompt, completions, padding") if batch.steps else ""
+        parts += [
+            "<h2>The newest packed batch</h2>",
+            f'<div class="plots">{drawn}</div>',
+            f'<p class="note">{escape(words(batch))}</p>',
+        ]
+    parts += ["<h2>Seconds of each stage</h2>", f'<div class="panel long">{_seconds_table(iterations)}</div>']
     parts += _use(record, store)
     return parts
 
@@ -176,6 +208,11 @@ def _iteration_table(iterations: Sequence[IterationFigures]) -> str:
     return table(head, rows, marked=[item.promoted for item in iterations])
 
 
+def _seconds_table(iterations: Sequence[IterationFigures]) -> str:
+    rows = seconds_rows(iterations)
+    return table(list(rows[0]), [["" if cell is None else str(cell) for cell in row.values()] for row in rows])
+
+
 def _specimen(specimen: Specimen) -> list[str]:
     return [
         f"<h2>One puzzle of iteration {specimen.iteration}</h2>",
@@ -187,28 +224,31 @@ def _specimen(specimen: Specimen) -> list[str]:
 
 
 def _completion(item: Completion) -> str:
-    end = "" if item.finish_reason == "stop" else f", ended by {item.finish_reason}"
-    advantage = "not trained on" if item.advantage is None else f"advantage {item.advantage:+.2f}"
     rows = "".join(
         f'<tr class="{"right" if answer.correct else "wrong"}"><td>{escape(answer.letter)}</td>'
-        f"<td>{escape(answer.said or answer.note)}</td><td>{'' if answer.correct else escape(answer.right)}</td></tr>"
+        f"<td>{escape(visible(answer.said or answer.note, _SAID))}</td>"
+        f"<td>{'' if answer.correct else escape(answer.right)}</td></tr>"
         for answer in item.answers
     )
     return (
-        f'<div class="panel"><h3>{escape(item.title)}: reward {item.reward:.3f}, {advantage}'
-        f"{escape(end)}</h3>"
-        f"<pre>{escape(item.text)}</pre>"
-        f"<table><thead><tr><th></th><th>read</th><th>right answer</th></tr></thead><tbody>{rows}</tbody></table></div>"
+        f'<div class="panel"><h3>{escape(completion_title(item))}</h3><pre>{escape(visible(item.text, _SHOWN))}</pre>'
+        f"<table><thead><tr><th></th><th>read</th><th>right answer</th></tr></thead><tbody>{rows}</tbody></table>"
+        f"{_statements(item)}</div>"
     )
+
+
+def _statements(item: Completion) -> str:
+    if item.statements is None:
+        return ""
+    lines = f"<pre>{escape(visible(statement_lines(item)))}</pre>" if item.statements else ""
+    return f'<p class="note">{escape(statement_counts(item))}</p>' + lines
 
 
 def _use(record: RunRecord, store: Store) -> list[str]:
     facts: list[tuple[str, str]] = [("store", store.url), ("run", f"{store.url}/{record.layout.root}")]
+    facts += [(name, f"{store.url}/{key}") for name, key in store_keys(record).items()]
     if record.promoted:
-        facts += [
-            ("promoted checkpoint", f"{store.url}/{record.promoted['checkpoint']['key']}"),
-            ("its content", record.promoted["checkpoint"]["digest"]),
-        ]
+        facts.append(("its content", record.promoted["checkpoint"]["digest"]))
     return [
         "<h2>Use the promoted model</h2>",
         f'<code class="command">{escape(solve_command(record, store))}</code>',

@@ -17,6 +17,8 @@ from flows.gpu_turn import GpuTurn
 from flows.live import LiveView
 from flows.recipes import Recipe
 from flows.tasks import map_as_tasks, run_as_task
+from flows.trackers import NO_TRACKER, Tracker
+from flows.ui import ShownRun
 from stages.context import StageContext
 
 
@@ -92,11 +94,26 @@ class Session(Stages):
         recipe: What it learns, resolved and frozen in the store.
         layout: Where its artifacts stand.
         refresh: What is to be made anew.
+        shown: What Prefect's interface and the tracker are shown of it.
     """
 
-    def __init__(self, recipe: Recipe, layout: RunLayout, stages: Stages, refresh: RenewalRequest) -> None:
+    def __init__(
+        self,
+        recipe: Recipe,
+        layout: RunLayout,
+        stages: Stages,
+        refresh: RenewalRequest,
+        tracker: Tracker = NO_TRACKER,
+    ) -> None:
         super().__init__(stages.ctx, stages.live, stages.turn)
         self.recipe, self.layout, self.refresh = recipe, layout, refresh
+        self.shown = ShownRun(layout, self.ctx.store, tracker, self.ctx.log, self.ctx.profile.store_link)
+
+    def iteration_finished(self, n: int) -> None:
+        """Iteration `n` has published all its artifacts: shows it wherever somebody may look."""
+        anew = self.live.executed
+        self.live.iteration_finished(n)
+        self.shown.iteration_finished(n, anew=anew)
 
     def slot(self, key: str, kind: type[K]) -> Slot[K]:
         """An address of the store; what runs share is never made anew."""

@@ -2,7 +2,6 @@
 
 import io
 import json
-from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
@@ -14,6 +13,8 @@ from artifacts.refs import Ref
 from artifacts.schemas import GRADES, PUZZLES, ROLLOUTS, validated
 from artifacts.store import Store
 from flows.history import STAGES, IterationRecord
+from stages.puzzles import environment
+from stages.puzzles.puzzle import Asserted, Puzzle
 from stages.puzzles.tables import puzzles_by_id
 
 _COLUMNS = ("puzzle_id", "group", "sample", "text", "finish_reason")
@@ -38,7 +39,12 @@ class ReadAnswer:
 
 @dataclass(frozen=True)
 class Completion:
-    """One completion of the group; without an advantage where it takes no part in training."""
+    """One completion of the group.
+
+    Attributes:
+        advantage: None where it takes no part in training.
+        statements: What it asserts about the puzzle, each with its verdict; None where nothing can be proved.
+    """
 
     title: str
     text: str
@@ -46,6 +52,7 @@ class Completion:
     advantage: float | None
     finish_reason: str
     answers: list[ReadAnswer]
+    statements: list[Asserted] | None
 
 
 @dataclass(frozen=True)
@@ -84,16 +91,21 @@ def find_specimen(record: IterationRecord, layout: RunLayout, store: Store) -> S
         puzzle.puzzle_id,
         puzzle.prompt,
         len(chosen),
-        [_completion(title, chosen.row(index, named=True), puzzle.solution) for title, index in picked.items()],
+        [_completion(title, chosen.row(index, named=True), puzzle) for title, index in picked.items()],
     )
 
 
-def _completion(title: str, row: dict[str, Any], solution: Mapping[str, str]) -> Completion:
+def _completion(title: str, row: dict[str, Any], puzzle: Puzzle) -> Completion:
     read = json.loads(row["answers"])
     answers = [
         ReadAnswer(
-            letter, found["value"] or found["text"] or "", solution.get(letter, ""), found["correct"], found["note"]
+            letter,
+            found["value"] or found["text"] or "",
+            puzzle.solution.get(letter, ""),
+            found["correct"],
+            found["note"],
         )
         for letter, found in read.items()
     ]
-    return Completion(title, row["text"], row["reward"], row["advantage"], row["finish_reason"], answers)
+    statements = environment.get(puzzle.environment).deductions(row["text"], puzzle)
+    return Completion(title, row["text"], row["reward"], row["advantage"], row["finish_reason"], answers, statements)

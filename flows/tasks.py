@@ -11,6 +11,7 @@ from prefect.states import Completed
 from prefect.task_runners import ThreadPoolTaskRunner
 
 from artifacts.errors import TransientError
+from flows.progress import shown_progress
 from stages.context import StageContext
 
 R = TypeVar("R")
@@ -92,7 +93,8 @@ def run_as_task(stage: Callable[..., R], *inputs: Any, run_name: str, ctx: Stage
     """
 
     def body(*inputs: Any) -> Any:
-        return _labelled(stage(*inputs, ctx=ctx, **keywords))
+        with shown_progress(ctx):
+            return _labelled(stage(*inputs, ctx=ctx, **keywords))
 
     state: State[Any] = _task(stage, body, run_name, ctx)(*inputs, return_state=True)
     return state.result()

@@ -25,11 +25,11 @@ def train(request: RunRequest) -> str:
     with opened(request) as run:
         puzzles = publish_set(run, run.recipe.puzzles)
         position = first_position(run, puzzles)
-        run.live.iteration_finished(0)
+        run.iteration_finished(0)
         _measure(run, position, puzzles, "before")
         for n in range(1, run.recipe.iterations + 1):
             position = iteration(run, puzzles, position, n)
-            run.live.iteration_finished(n)
+            run.iteration_finished(n)
         _measure(run, position, puzzles, "after")
         return write_report(run)
 

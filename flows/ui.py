@@ -1,76 +1,142 @@
-"""What a run leaves in Prefect's own user interface. Call it in a flow, outside tasks: a reused task draws nothing."""
+"""What a run leaves in Prefect's own interface. Call it in a flow, outside tasks: a reused task draws nothing.
+
+Each key belongs to one run and one kind of thing, so the versions under a key are the run's history.
+"""
 
 import base64
-import re
-from collections.abc import Sequence
-from typing import Any
+import logging
+import time
+from dataclasses import replace
 
+import httpx
 from prefect.artifacts import create_image_artifact, create_markdown_artifact, create_table_artifact
+from prefect.exceptions import PrefectException
 
+from artifacts.layout import RunLayout
 from artifacts.store import Store
+from flows import batch_picture, ui_text
 from flows.figures import IterationFigures, iteration_figures
-from flows.history import RunRecord
-from flows.plots import accuracy_plot, suites_plot
+from flows.history import RunRecord, read_iteration, read_run
+from flows.keys import slug
+from flows.plots import accuracy_plot, health_plot, reward_plot, seconds_plot, suites_plot
+from flows.specimen import find_specimen
 from flows.suites import curves
-from flows.summary import before_after_rows, solve_command
+from flows.tracked import before_after_metrics, iteration_metrics
+from flows.trackers import Tracker
 
+PICTURES_INTERVAL_S = 30.0
+"""Iterations may be short and pictures are the one thing here that costs time: they are drawn no oftener than this."""
 _SMALL_DPI = 70
-"""The interface prints the address of a picture below it, so the picture that is its own address has to be small."""
+"""The interface keeps pictures in its database, and prints the address of one below it."""
 
 
-def show_in_prefect(record: RunRecord, store: Store) -> None:
-    """Creates the run's summary, iteration table and accuracy curve; each run keeps its keys, so versions line up."""
+class ShownRun:
+    """A run as the tracker and Prefect's interface see it; what cannot be shown is logged and holds nothing up."""
+
+    def __init__(
+        self,
+        layout: RunLayout,
+        store: Store,
+        tracker: Tracker,
+        log: logging.Logger | logging.LoggerAdapter[logging.Logger],
+        link: str | None = None,
+    ) -> None:
+        self.layout, self.store, self.tracker, self._log, self._link = layout, store, tracker, log, link
+        self._record: RunRecord | None = None
+        self._tracked = -1
+        self._drawn_at = -PICTURES_INTERVAL_S
+
+    def iteration_finished(self, n: int, *, anew: bool) -> None:
+        """Shows the run up to iteration `n`.
+
+        Args:
+            anew: A stage of it was executed; what was only found in the store has been shown before.
+        """
+        record = self._up_to(n)
+        self._track(record)
+        if anew:
+            pictures = time.monotonic() - self._drawn_at >= PICTURES_INTERVAL_S
+            self._in_prefect(record, pictures=pictures)
+
+    def finished(self, record: RunRecord) -> None:
+        """Shows the whole run, with before and after."""
+        self._track(record)
+        self.tracker.conclude(before_after_metrics(record.evaluations))
+        self._in_prefect(record, pictures=True)
+
+    def _up_to(self, n: int) -> RunRecord:
+        """The run without what lies after iteration `n`, which is read anew: it may have been made anew."""
+        if self._record is None:
+            self._record = read_run(self.store, self.layout.run)
+        known = {item.number: item for item in self._record.iterations}
+        known[n] = read_iteration(self.store, self.layout, n)
+        self._record = replace(self._record, iterations=[known[number] for number in sorted(known)])
+        return replace(self._record, iterations=[item for item in self._record.iterations if item.number <= n])
+
+    def _track(self, record: RunRecord) -> None:
+        for item in record.iterations:
+            if item.number > self._tracked:
+                self.tracker.log(item.number, iteration_metrics(item))
+                self._tracked = item.number
+
+    def _in_prefect(self, record: RunRecord, *, pictures: bool) -> None:
+        try:
+            show_in_prefect(record, self.store, pictures=pictures, link=self._link)
+        except (httpx.HTTPError, PrefectException) as error:
+            self._log.warning("iteration is not shown in Prefect: %s", error)
+        if pictures:
+            self._drawn_at = time.monotonic()
+
+
+def show_in_prefect(record: RunRecord, store: Store, *, pictures: bool = True, link: str | None = None) -> None:
+    """Adds a version under each of the run's keys: RUN-summary, -iterations, -seconds, -completions, -store, and plots.
+
+    Args:
+        record: The run so far.
+        store: Where it lies.
+        pictures: Also draw: RUN-plots, -accuracy and -batch.
+        link: The profile's `store_link`.
+    """
     run = slug(record.layout.run)
-    iterations = [iteration_figures(iteration) for iteration in record.iterations]
-    create_markdown_artifact(markdown(record, store), key=f"{run}-summary", description=record.recipe["title"])
-    create_table_artifact(table_rows(iterations), key=f"{run}-iterations", description="One row an iteration")
-    picture = base64.b64encode(accuracy_plot(iterations, dpi=_SMALL_DPI)).decode()
-    create_image_artifact(
-        f"data:image/png;base64,{picture}", key=f"{run}-accuracy", description="Held-out accuracy by iteration"
+    figures = [iteration_figures(item) for item in record.iterations]
+    title = ui_text.headline(figures)
+    create_markdown_artifact(ui_text.summary_page(record, store), key=f"{run}-summary", description=title)
+    create_table_artifact(ui_text.iteration_rows(figures), key=f"{run}-iterations", description=title)
+    create_table_artifact(ui_text.seconds_rows(figures), key=f"{run}-seconds", description="Seconds of each stage")
+    create_markdown_artifact(
+        ui_text.store_page(record, store, link), key=f"{run}-store", description="Where the artifacts lie"
     )
-    if record.suites:
-        picture = base64.b64encode(suites_plot(curves(record), dpi=_SMALL_DPI)).decode()
-        create_image_artifact(
-            f"data:image/png;base64,{picture}", key=f"{run}-suites", description="The curve on each suite"
+    graded = [item for item in record.iterations if item.kept("sample", "grade")]
+    specimen = find_specimen(graded[-1], record.layout, store) if graded else None
+    if specimen is not None:
+        create_markdown_artifact(
+            ui_text.completions_page(specimen),
+            key=f"{run}-completions",
+            description=f"Best, median and worst completion of one puzzle of iteration {specimen.iteration}",
         )
+    if pictures:
+        _show_pictures(run, record, store, figures)
 
 
-def slug(name: str) -> str:
-    """A run's name as a Prefect artifact key: lower case letters, digits and single dashes."""
-    return re.sub(r"[^a-z0-9]+", "-", name.lower()).strip("-") or "run"
-
-
-def markdown(record: RunRecord, store: Store) -> str:
-    """Before and after, where the artifacts lie, and how to run the promoted model."""
-    lines = [f"## {record.layout.run}", ""]
-    if record.evaluations:
-        names = ["before GRPO" if when == "before" else "promoted" for when in record.evaluations]
-        lines += ["| | " + " | ".join(names) + " |", "|---" * (len(names) + 1) + "|"]
-        lines += ["| " + " | ".join(row) + " |" for row in before_after_rows(record)]
-    lines += ["", f"Artifacts: `{store.url}/{record.layout.root}`"]
-    lines += [f"Report: `{store.url}/{record.layout.summary}/report.html`", ""]
-    return "\n".join([*lines, "```", solve_command(record, store), "```", ""])
-
-
-def table_rows(iterations: Sequence[IterationFigures]) -> list[dict[str, Any]]:
-    """One row an iteration, all with the same columns; JSON knows no NaN, so what is unknown is None."""
-    return [
-        {
-            "iteration": item.number,
-            "reward": _rounded(item.reward, 4),
-            "train accuracy": _rounded(item.train_accuracy, 4),
-            "held-out sampled": _rounded(item.sampled.accuracy.mean if item.sampled else None, 4),
-            "held-out greedy": _rounded(item.greedy.accuracy.mean if item.greedy else None, 4),
-            "tokens": _rounded(item.completion_tokens, 1),
-            "entropy": _rounded(item.entropy, 4),
-            "clipped": _rounded(item.clip_fraction, 5),
-            "gap": _rounded(item.gap, 5),
-            "promoted": "yes" if item.promoted else "",
-            "seconds": round(item.total_s, 1),
-        }
-        for item in iterations
-    ]
-
-
-def _rounded(value: float | None, digits: int) -> float | None:
-    return None if value is None else round(value, digits)
+def _show_pictures(run: str, record: RunRecord, store: Store, figures: list[IterationFigures]) -> None:
+    accuracy = accuracy_plot(figures, dpi=_SMALL_DPI)
+    drawn = {
+        "accuracy": accuracy,
+        "reward": reward_plot(figures, dpi=_SMALL_DPI),
+        "length, entropy, clip fraction, sampler-trainer gap": health_plot(figures, dpi=_SMALL_DPI),
+        "seconds of each stage": seconds_plot(figures, dpi=_SMALL_DPI),
+    }
+    if record.suites:
+        drawn["accuracy on each suite"] = suites_plot(curves(record), dpi=_SMALL_DPI)
+    title = ui_text.headline(figures)
+    create_markdown_artifact(ui_text.plots_page(drawn), key=f"{run}-plots", description=title)
+    create_image_artifact(
+        f"data:image/png;base64,{base64.b64encode(accuracy).decode()}", key=f"{run}-accuracy", description=title
+    )
+    packed = [item for item in record.iterations if item.kept("pack")]
+    if packed and (batch := batch_picture.read_batch(packed[-1], record.layout, store)):
+        create_markdown_artifact(
+            ui_text.batch_page(packed[-1].number, batch),
+            key=f"{run}-batch",
+            description=f"The packed batch of iteration {packed[-1].number}",
+        )

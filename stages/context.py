@@ -43,6 +43,17 @@ class Profile(BaseModel):
         description="How long a slot is held: to the end of the run, with engine and trainer kept warm, or stage by "
         "stage, with both ended behind each so that other runs get their turn.",
     )
+    tracker: Literal["none", "wandb", "tensorboard"] = Field(
+        default="none", description="Where figures go besides Prefect; the package comes with the extra of this name."
+    )
+    tracker_folder: str | None = Field(
+        default=None, description="Local folder of the tracker's files; by default `trackers` in a directory store."
+    )
+    store_link: str | None = Field(
+        default=None,
+        pattern=r"^https?://.*\{key\}",
+        description="Web address of an object of the store, `{key}` standing for its key; Prefect's pages link to it.",
+    )
 
 
 class StageContext:

@@ -30,7 +30,7 @@ def files(made: tuple[Store, RunLayout]) -> dict[str, bytes]:
 
 def test_all_files_are_there(files: dict[str, bytes]) -> None:
     pictures = [name for name in files if name.endswith(".png")]
-    assert sorted(pictures) == ["accuracy.png", "health.png", "reward.png", "seconds.png"]
+    assert sorted(pictures) == ["accuracy.png", "batch.png", "health.png", "reward.png", "seconds.png"]
     for name in pictures:
         assert files[name].startswith(b"\x89PNG"), name
         assert len(files[name]) < 150_000, name

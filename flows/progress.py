@@ -1,0 +1,99 @@
+"""Progress artifacts: how far a long stage has come, in Prefect's interface, while it is at work."""
+
+import contextvars
+import logging
+import re
+import threading
+import uuid
+from collections.abc import Generator, Mapping
+from contextlib import contextmanager
+from typing import cast
+
+import httpx
+from prefect.artifacts import create_progress_artifact, update_progress_artifact
+from prefect.context import FlowRunContext
+from prefect.exceptions import PrefectException
+
+from flows.keys import slug
+from stages.context import StageContext
+
+UPDATE_INTERVAL_S = 1.0
+_CLOSE_TIMEOUT_S = 5.0
+
+
+@contextmanager
+def shown_progress(ctx: StageContext) -> Generator[None]:
+    """Inside a task: what the stage reports to `ctx.progress` also moves a progress artifact of this task run.
+
+    Each kind of report (`sample`, `finetune`, `evaluate sampled`) has one key a run, whatever the iteration.
+    """
+    report = ctx.progress
+    board = _Board(ctx.log)
+
+    def both(label: str, done: int, total: int, figures: Mapping[str, float]) -> None:
+        report(label, done, total, figures)
+        board.report(label, done, total)
+
+    ctx.progress = both
+    try:
+        yield
+    finally:
+        ctx.progress = report
+        board.close()
+
+
+def kind_of(label: str) -> str:
+    """What a label is about, without the iteration's number: `sample 12` is `sample`."""
+    return re.sub(r"[ \d]+$", "", label)
+
+
+class _Board:
+    """Takes reports from any thread and passes the newest on from a thread of its own: no stage waits for a server."""
+
+    def __init__(self, log: logging.Logger | logging.LoggerAdapter[logging.Logger]) -> None:
+        flow_run = FlowRunContext.get()
+        name = flow_run.flow_run.name if flow_run and flow_run.flow_run else ""
+        self._log, self._run = log, slug(name)
+        self._context = contextvars.copy_context()  # ties the artifact to this task run
+        self._lock = threading.Lock()
+        self._newest: dict[str, tuple[int, int]] = {}
+        self._artifacts: dict[str, uuid.UUID] = {}
+        self._closing = threading.Event()
+        self._thread: threading.Thread | None = None
+
+    def report(self, label: str, done: int, total: int) -> None:
+        with self._lock:
+            self._newest[label] = (done, total)
+            if self._thread is None:
+                self._thread = threading.Thread(target=self._context.run, args=(self._follow,), daemon=True)
+                self._thread.start()
+
+    def close(self) -> None:
+        self._closing.set()
+        if self._thread is not None:
+            self._thread.join(_CLOSE_TIMEOUT_S)
+
+    def _follow(self) -> None:
+        last = False
+        while not last:
+            last = self._closing.is_set()
+            with self._lock:
+                newest, self._newest = self._newest, {}
+            try:
+                for label, (done, total) in newest.items():
+                    self._show(label, done, total)
+            except (httpx.HTTPError, PrefectException) as error:
+                self._log.warning("progress is no longer shown in Prefect: %s", error)
+                return
+            if not last:
+                self._closing.wait(UPDATE_INTERVAL_S)
+
+    def _show(self, label: str, done: int, total: int) -> None:
+        percent = 100.0 * done / max(1, total)
+        words = f"{label}: {done} of {total}"
+        if label in self._artifacts:
+            update_progress_artifact(self._artifacts[label], progress=percent, description=words)
+        else:
+            key = f"{self._run}-{slug(kind_of(label).replace(' ', '-'))}"
+            created = create_progress_artifact(percent, key=key, description=words)
+            self._artifacts[label] = cast("uuid.UUID", created)

@@ -1,0 +1,146 @@
+"""A headless Chromium, driven over its own DevTools protocol: what a user sees, for tests to ask about."""
+
+import base64
+import itertools
+import json
+import os
+import shutil
+import signal
+import subprocess
+import time
+from collections.abc import Callable
+from pathlib import Path
+from types import TracebackType
+from typing import Any, Self
+
+import httpx
+from websockets.sync.client import connect
+
+WIDTH, HEIGHT = 1360, 900
+_NAMES = ("chromium", "chromium-browser", "google-chrome", "google-chrome-stable", "chrome")
+
+
+def find_browser() -> str | None:
+    """Path of an installed Chromium or Chrome; DEERSTALKER_BROWSER names another."""
+    named = os.environ.get("DEERSTALKER_BROWSER")
+    return named or next((path for name in _NAMES if (path := shutil.which(name))), None)
+
+
+class Browser:
+    """One page of a browser that can reach nothing but this machine.
+
+    Attributes:
+        requests: Addresses that pages have asked for.
+        dialogs: Messages of `alert` and its like, each a sign that a script ran.
+    """
+
+    def __init__(self, program: str, folder: Path) -> None:
+        self.folder = folder
+        self.requests: list[str] = []
+        self.dialogs: list[str] = []
+        self._ids = itertools.count(1)
+        self._program = program
+
+    def __enter__(self) -> Self:
+        self.folder.mkdir(parents=True)
+        command = [
+            self._program, "--headless=new", "--remote-debugging-port=0", f"--user-data-dir={self.folder}",
+            "--no-first-run", "--no-default-browser-check", "--disable-gpu", "--disable-dev-shm-usage", "--no-sandbox",
+            "--disable-background-networking", "--hide-scrollbars", f"--window-size={WIDTH},{HEIGHT}",
+            "--host-resolver-rules=MAP * ~NOTFOUND, EXCLUDE 127.0.0.1", "about:blank",
+        ]  # fmt: skip
+        with (self.folder / "browser.log").open("wb") as log:
+            self._process = subprocess.Popen(command, stdout=log, stderr=log, start_new_session=True)
+        try:
+            self._connect()
+        except BaseException:
+            self._end()
+            raise
+        return self
+
+    def _connect(self) -> None:
+        port_file = self.folder / "DevToolsActivePort"
+        self._until(lambda: port_file.is_file() and port_file.read_text().count("\n") > 0, "a debugging port", 60)
+        port = port_file.read_text().splitlines()[0]
+        pages = httpx.get(f"http://127.0.0.1:{port}/json/list", trust_env=False).json()
+        page = next(page for page in pages if page["type"] == "page")
+        self._socket = connect(page["webSocketDebuggerUrl"], max_size=None, proxy=None)
+        for domain in ("Page", "Runtime", "Network"):
+            self._call(f"{domain}.enable")
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self._socket.close()
+        self._end()
+
+    def _end(self) -> None:
+        os.killpg(self._process.pid, signal.SIGTERM)
+        try:
+            self._process.wait(10)
+        except subprocess.TimeoutExpired:
+            os.killpg(self._process.pid, signal.SIGKILL)
+            self._process.wait()
+
+    def open(self, address: str, *awaited: str, timeout_s: float = 60.0) -> str:
+        """Opens a page, waits until all the awaited words are on it, and returns its visible text."""
+        self._call("Page.navigate", url=address)
+        return self.wait_for(*awaited, timeout_s=timeout_s)
+
+    def wait_for(self, *awaited: str, timeout_s: float = 60.0) -> str:
+        """Waits until all the awaited words are visible, whatever their case, and returns the visible text."""
+
+        def shown() -> bool:
+            found = self.text().lower()
+            return all(words.lower() in found for words in awaited)
+
+        self._until(shown, f"{awaited} on the page", timeout_s)
+        return self.text()
+
+    def press(self, words: str) -> None:
+        """Presses the innermost element that says just these words."""
+        found = f"[...document.querySelectorAll('*')].filter(e => e.innerText?.trim() === {json.dumps(words)})"
+        self._until(lambda: bool(self.run(f"{found}.length")), f"{words!r} to press", 60)
+        self.run(f"{found}.at(-1).click()")
+
+    def text(self) -> str:
+        """What a user can read on the page."""
+        return self.run("document.readyState === 'loading' || !document.body ? '' : document.body.innerText")
+
+    def run(self, script: str) -> Any:
+        """The value of a JavaScript expression on the page; None while the page is changing."""
+        found = self._call("Runtime.evaluate", expression=script, returnByValue=True)
+        return found.get("result", {}).get("value", "")
+
+    def screenshot(self, path: Path) -> None:
+        """Saves the page as a PNG, in the size of its content where that is taller than the window."""
+        self._call("Emulation.setDeviceMetricsOverride", width=WIDTH, height=HEIGHT, deviceScaleFactor=1, mobile=False)
+        tallest = "Math.max(0, ...[...document.querySelectorAll('*')].map(e => e.scrollHeight))"
+        height = min(6000, max(HEIGHT, int(self.run(tallest) or 0)))
+        self._call("Emulation.setDeviceMetricsOverride", width=WIDTH, height=height, deviceScaleFactor=1, mobile=False)
+        time.sleep(0.5)  # the page lays itself out anew
+        shot = self._call("Page.captureScreenshot", format="png")
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.write_bytes(base64.b64decode(shot["data"]))
+
+    def _until(self, reached: Callable[[], bool], what: str, timeout_s: float) -> None:
+        deadline = time.monotonic() + timeout_s
+        while not reached():
+            assert self._process.poll() is None, f"the browser ended: {(self.folder / 'browser.log').read_text()}"
+            shown = self.text()[:3000] if hasattr(self, "_socket") else ""
+            assert time.monotonic() < deadline, f"not seen after {timeout_s:.0f} s: {what}; on the page:\n{shown}"
+            time.sleep(0.1)
+
+    def _call(self, method: str, **parameters: Any) -> dict[str, Any]:
+        number = next(self._ids)
+        self._socket.send(json.dumps({"id": number, "method": method, "params": parameters}))
+        while True:
+            message = json.loads(self._socket.recv(timeout=60))
+            if message.get("id") == number:
+                return message.get("result", {})
+            if message.get("method") == "Network.requestWillBeSent":
+                self.requests.append(message["params"]["request"]["url"])
+            elif message.get("method") == "Page.javascriptDialogOpening":
+                self.dialogs.append(message["params"]["message"])
+                reply = {"id": next(self._ids), "method": "Page.handleJavaScriptDialog", "params": {"accept": True}}
+                self._socket.send(json.dumps(reply))

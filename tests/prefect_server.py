@@ -1,0 +1,60 @@
+"""A Prefect server with its user interface, as a user would start it, for the length of a test."""
+
+import os
+import signal
+import socket
+import subprocess
+import sys
+import time
+from collections.abc import Generator
+from contextlib import contextmanager
+from pathlib import Path
+
+import httpx
+
+_START_TIMEOUT_S = 180.0
+
+
+@contextmanager
+def prefect_server(folder: Path) -> Generator[str]:
+    """Starts a server on this machine, its database and pages in `folder`, and yields its address without `/api`."""
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        port = probe.getsockname()[1]
+    address = f"http://127.0.0.1:{port}"
+    environment = {name: value for name, value in os.environ.items() if not name.startswith("PREFECT_")}
+    environment.pop("PYTHONDONTWRITEBYTECODE", None)
+    environment |= {
+        "PREFECT_HOME": str(folder / "home"),
+        "PREFECT_SERVER_UI_API_URL": f"{address}/api",
+        "PREFECT_SERVER_UI_STATIC_DIRECTORY": str(folder / "pages"),
+        "PREFECT_SERVER_ANALYTICS_ENABLED": "false",
+        "DO_NOT_TRACK": "1",
+    }
+    folder.mkdir(parents=True, exist_ok=True)
+    command = [str(Path(sys.executable).with_name("prefect")), "server", "start"]
+    with (folder / "server.log").open("wb") as log:
+        process = subprocess.Popen(
+            [*command, "--host", "127.0.0.1", "--port", str(port)],
+            stdout=log, stderr=log, stdin=subprocess.DEVNULL, env=environment, start_new_session=True,
+        )  # fmt: skip
+    try:
+        deadline = time.monotonic() + _START_TIMEOUT_S
+        while not _healthy(address):
+            assert process.poll() is None and time.monotonic() < deadline, (folder / "server.log").read_text()[-3000:]
+            time.sleep(0.2)
+        yield address
+    finally:
+        os.killpg(process.pid, signal.SIGTERM)
+        try:
+            process.wait(15)
+        except subprocess.TimeoutExpired:
+            os.killpg(process.pid, signal.SIGKILL)
+            process.wait()
+
+
+def _healthy(address: str) -> bool:
+    try:
+        return httpx.get(f"{address}/api/health", timeout=2, trust_env=False).is_success
+    except httpx.TransportError:
+        return False
