@@ -156,9 +156,8 @@ def _band(axes: "Axes", points: Sequence[tuple[int, Measurement]], colour: str, 
     if not points:
         return
     numbers, accuracy = [number for number, _ in points], [found.accuracy for _, found in points]
-    axes.fill_between(
-        numbers, [a.low for a in accuracy], [a.high for a in accuracy], color=colour, alpha=0.13, linewidth=0
-    )
+    low, high = [max(0.0, a.low) for a in accuracy], [min(1.0, a.high) for a in accuracy]
+    axes.fill_between(numbers, low, high, color=colour, alpha=0.13, linewidth=0)
     means = [a.mean for a in accuracy]
     axes.plot(numbers, means, color=colour, linewidth=2, label=label, marker=_marker(points), markersize=4)
 

@@ -14,9 +14,9 @@ from artifacts.lineage import lineage
 from artifacts.manifest import MANIFEST_NAME
 from artifacts.reading import Artifact
 from artifacts.refs import Checkpoint, Decision, Ref, TrainingState
+from artifacts.seal import sealed_json
 from artifacts.slot import Slot
 from artifacts.store import Store
-from artifacts.sums import sealed
 from artifacts.verification import verify
 from flows.cli import run_command
 from flows.history import read_run
@@ -62,7 +62,7 @@ def linked_folder(made: tuple[Store, RunLayout], tmp_path_factory: pytest.TempPa
     ref = attempt.publish(decision.manifest.facts)
     pointer |= {"checkpoint": third.as_json(), "iteration": 3, "decision": ref.as_json()}
     del pointer["checksum"]
-    store.write_bytes(layout.promoted, sealed(pointer))
+    store.write_bytes(layout.promoted, sealed_json(pointer))
     return tmp_path / "store"
 
 
