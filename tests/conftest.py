@@ -4,9 +4,26 @@ Property tests have no deadline: how long an example takes tells of the machine,
 """
 
 import os
+import subprocess
+from collections.abc import Generator
+from pathlib import Path
 
+import pytest
 from hypothesis import settings
 
 os.environ.setdefault("OMP_NUM_THREADS", "1")
 settings.register_profile("no-deadline", deadline=None)
 settings.load_profile("no-deadline")
+
+
+@pytest.fixture
+def small_disk(tmp_path: Path) -> Generator[Path]:
+    """A file system of one megabyte."""
+    place = tmp_path / "small"
+    place.mkdir()
+    command = ["mount", "-t", "tmpfs", "-o", "size=1m", "tmpfs", str(place)]
+    made = subprocess.run(command, capture_output=True, check=False)
+    if made.returncode != 0:
+        pytest.skip("mounting a small file system needs rights that are not given here")
+    yield place
+    subprocess.run(["umount", str(place)], check=True)

@@ -7,6 +7,7 @@ import argparse
 import json
 import os
 import resource
+import shutil
 import sys
 import threading
 import time
@@ -17,6 +18,8 @@ from stages.training.spool import Spool
 
 POLL_S = 0.01
 OWNER_BEAT_S = 0.5
+BYTES_A_PARAMETER = 14
+"""bf16 weights, float32 weights and AdamW's two moments."""
 
 
 def show_owner(spool: Spool) -> None:
@@ -161,7 +164,7 @@ class Worker:
         recomputed = time.perf_counter()
         steps = done + self._steps(done, trainer, StepCheckpoints(job, weights, trainer), events)
         trained = time.perf_counter()
-        self._save(weights, job)
+        self._save_where_there_is_room(weights, job)
         self._weights = weights
         totals = TrainTotals(
             tokens=sum(step.tokens for step in steps),
@@ -199,6 +202,24 @@ class Worker:
                 if self._rank == 0:
                     events.send("step_checkpoint", step=number + 1, folder=str(folder))
         return taken
+
+    def _save_where_there_is_room(self, weights: Any, job: Any) -> None:
+        """Saves; torch's writers say nothing of a full disk, so what they raise is told from it by looking."""
+        from artifacts.errors import BadInputError
+
+        folder = job.out_checkpoint_dir.parent
+        try:
+            self._save(weights, job)
+        except (OSError, RuntimeError) as error:
+            needed = sum(p.numel() for p in weights.masters.values()) * BYTES_A_PARAMETER
+            free = shutil.disk_usage(folder).free
+            if free > needed:
+                raise
+            room = f"room for {needed / 2**20:.1f} MiB of weights and training state"
+            found = f"no space left, {free / 2**20:.1f} MiB are free"
+            raise BadInputError(
+                str(folder), found, room, "free some (`deerstalker prune` lists what may go)"
+            ) from error
 
     @staticmethod
     def _save(weights: Any, job: Any) -> None:

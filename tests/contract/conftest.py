@@ -1,7 +1,6 @@
 """Stores of every kind, on real servers."""
 
 import secrets
-import subprocess
 from collections.abc import Callable, Generator
 from pathlib import Path
 
@@ -53,16 +52,3 @@ def store(open_store: OpenStore) -> Store:
 def s3_server(request: pytest.FixtureRequest) -> S3Server:
     """Each of the S3 servers."""
     return request.getfixturevalue(request.param)
-
-
-@pytest.fixture
-def small_disk(tmp_path: Path) -> Generator[Path]:
-    """A file system of one megabyte."""
-    place = tmp_path / "small"
-    place.mkdir()
-    command = ["mount", "-t", "tmpfs", "-o", "size=1m", "tmpfs", str(place)]
-    made = subprocess.run(command, capture_output=True, check=False)
-    if made.returncode != 0:
-        pytest.skip("mounting a small file system needs rights that are not given here")
-    yield place
-    subprocess.run(["umount", str(place)], check=True)

@@ -2,6 +2,7 @@
 
 import filecmp
 import os
+import shutil
 import subprocess
 import sys
 import time
@@ -99,6 +100,13 @@ def test_bad_input_is_told_and_the_gang_forgets(folder: Path, gang: Gang) -> Non
         gang.run(job(folder, "short", warm=True))
     with pytest.raises(BadInputError, match="another layout"):
         gang.run(job(folder, "short", TWO))
+
+
+def test_a_full_disk_is_named(folder: Path, gang: Gang, small_disk: Path) -> None:
+    (small_disk / "other").write_bytes(bytes(shutil.disk_usage(small_disk).free - 8192))
+    out = {"out_checkpoint_dir": small_disk / "checkpoint", "out_state_dir": small_disk / "state"}
+    with pytest.raises(BadInputError, match=r"small: no space left, 0\.0 MiB are free; expected room for .* prune"):
+        gang.run(job(folder, "full", reference_dir=None, out_reference_dir=None, loss=LossConfig(), **out))
 
 
 OWNER = """
