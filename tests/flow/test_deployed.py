@@ -106,7 +106,8 @@ def kill_a_command(installed: Installation) -> str:
 def test_up_again_changes_nothing(story: dict[str, Any]) -> None:
     assert story["again"] == story["record"]
     assert set(story["record"]["deployments"]) >= {
-        "train/quickstart", "iterate/run", "evaluate/checkpoint", "prepare/puzzles", "compare/recipes", "backfill/suite",
+        "train/quickstart", "iterate/run", "evaluate/checkpoint", "prepare/puzzles", "compare/recipes",
+        "backfill/suite",
     }  # fmt: skip
 
 
