@@ -20,6 +20,9 @@ from artifacts.errors import DeerstalkerError
 from flows.local_server import database_lock
 from stages.guarded import GuardedProcess
 
+TAG = "deerstalker"
+"""Marks flow runs on a server that others may use too; the automation for dead runs watches those only."""
+
 _START_TIMEOUT_S = 120.0
 _DRAIN_TIMEOUT_S = 5.0
 _TAIL_CHARACTERS = 1500
@@ -72,7 +75,10 @@ class Backend:
             DeerstalkerError: The local server does not start.
         """
         if self._process is None:
-            yield
+            from prefect import tags
+
+            with tags(TAG):
+                yield
             return
         self._wait(self._process)
         if self._alone_since is not None:

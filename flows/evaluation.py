@@ -31,7 +31,7 @@ class EvaluationRequest(BaseModel):
     puzzles: str = Field(description="A JSON file in the published format, or RUN:SPLIT.")
     store: str = Field(default="./deerstalker-data", description="Where artifacts live.")
     profile: str = Field(default="cpu", description="Name of a profile, or path of a TOML file.")
-    config: EvaluateConfig = Field(default_factory=EvaluateConfig)
+    config: EvaluateConfig = Field(default_factory=EvaluateConfig, description="How many puzzles, and how sampled.")
 
 
 class Evaluation(BaseModel):

@@ -25,6 +25,7 @@ from prefect.workers.process import ProcessWorker
 from pydantic import BaseModel, ConfigDict, Field
 
 from artifacts.errors import DeerstalkerError
+from flows.backend import TAG
 from flows.gpu_turn import ensure_limit
 
 GPU_SLOTS = "gpu"
@@ -94,9 +95,13 @@ def make_zombie_automation(client: SyncPrefectClient, within: timedelta) -> None
         name=ZOMBIES,
         description="Installed by `deerstalker up`. A crashed run can be retried; a running one cannot.",
         trigger=EventTrigger(
-            after={"prefect.flow-run.heartbeat"},
+            after={"prefect.flow-run.Running", "prefect.flow-run.heartbeat"},
             expect={"prefect.flow-run.heartbeat", *ends},
             match=ResourceSpecification({"prefect.resource.id": ["prefect.flow-run.*"]}),
+            # Other people's flows on the same server may send no heartbeats, or send them rarely.
+            match_related=ResourceSpecification(
+                {"prefect.resource.role": "tag", "prefect.resource.id": f"prefect.tag.{TAG}"}
+            ),
             for_each={"prefect.resource.id"},
             posture=Posture.Proactive,
             threshold=1,

@@ -16,7 +16,7 @@ from artifacts.errors import DeerstalkerError
 from artifacts.layout import RunLayout
 from artifacts.renewal import RenewalRequest
 from artifacts.store import Store
-from flows.gpu_turn import GpuTurn
+from flows.gpu_turn import gpu_turn
 from flows.live import current_view
 from flows.recipes import Recipe, load_profile, load_recipe
 from flows.session import Session, Stages, freeze_recipe
@@ -102,10 +102,10 @@ def opened_stages(store: Store, profile: Profile) -> Generator[Stages]:
     scratch = Path(tempfile.mkdtemp(prefix="deerstalker-"))
     try:
         with (
-            GpuTurn(profile.gpu_slot, profile.gpu_slot_spans) as turn,
+            gpu_turn(profile.gpu_slot, profile.gpu_slot_spans) as turn,
             StageContext(store, scratch, profile, live.progress, get_run_logger(), use_gpu=turn.take) as ctx,
         ):
-            turn.yields = ctx.close
+            turn.users.append(ctx.close)
             yield Stages(ctx, live, turn)
     except DeerstalkerError:
         _remove_all_but_logs(scratch)

@@ -22,7 +22,7 @@ class PuzzleSetRequest(BaseModel):
 
     store: str = Field(default="./deerstalker-data", description="Where artifacts live.")
     profile: str = Field(default="cpu", description="Name of a profile, or path of a TOML file.")
-    puzzles: PrepareConfig = Field(default_factory=PrepareConfig)
+    puzzles: PrepareConfig = Field(default_factory=PrepareConfig, description="Family, difficulty, sizes and seed.")
     tokenizer: str | None = Field(
         default=None, description="A checkpoint in whose tokens the report measures prompts; characters where None."
     )
