@@ -45,7 +45,7 @@ def map_as_tasks(
     def body(item: Any) -> Any:
         return _labelled(stage(item, out=out(item), ctx=ctx))
 
-    for future in _task(stage, body, run_name, ctx).map(inputs):
+    for future in _task(stage, body, run_name, ctx, timeout_s=None).map(inputs):
         yield future.result()
 
 
@@ -71,7 +71,7 @@ def map_some_at_once(
     def body(item: Any) -> Any:
         return _labelled(stage(item))
 
-    task = _task(stage, body, run_name, ctx)
+    task = _task(stage, body, run_name, ctx, timeout_s=None)
     with ThreadPoolTaskRunner[Any](max_workers=at_once) as runner:
         futures: list[PrefectFuture[Any]] = list(runner.map(task, {"item": inputs}))
         try:
@@ -96,7 +96,9 @@ def run_as_task(stage: Callable[..., R], *inputs: Any, run_name: str, ctx: Stage
         with shown_progress(ctx):
             return _labelled(stage(*inputs, ctx=ctx, **keywords))
 
-    state: State[Any] = _task(stage, body, run_name, ctx)(*inputs, return_state=True)
+    state: State[Any] = _task(stage, body, run_name, ctx, timeout_s=ctx.profile.stage_timeout_s)(
+        *inputs, return_state=True
+    )
     return state.result()
 
 
@@ -104,7 +106,10 @@ def _labelled(result: Any) -> Any:
     return Completed(name="Cached", data=result) if getattr(result, "reused", False) else result
 
 
-def _task(stage: Callable[..., Any], body: Callable[..., Any], run_name: str, ctx: StageContext) -> Task[..., Any]:
+def _task(
+    stage: Callable[..., Any], body: Callable[..., Any], run_name: str, ctx: StageContext, *, timeout_s: float | None
+) -> Task[..., Any]:
+    """The task; one that runs in another thread takes no timeout, because Prefect cannot interrupt it there."""
     profile = ctx.profile
     return Task(
         body,
@@ -114,7 +119,7 @@ def _task(stage: Callable[..., Any], body: Callable[..., Any], run_name: str, ct
         retries=profile.retries,
         retry_delay_seconds=[profile.retry_delay_s * 2**attempt for attempt in range(profile.retries)],
         retry_condition_fn=_is_transient,
-        timeout_seconds=profile.stage_timeout_s,
+        timeout_seconds=timeout_s,
         cache_policy=NO_CACHE,
         persist_result=False,
     )
