@@ -4,10 +4,12 @@ Started by `stages.training.gang` through `python -m torch.distributed.run ... -
 """
 
 import argparse
+import ctypes
 import json
 import os
 import resource
 import shutil
+import signal
 import sys
 import threading
 import time
@@ -16,10 +18,19 @@ from typing import Any
 
 from stages.training.spool import Spool
 
+PR_SET_PDEATHSIG = 1
 POLL_S = 0.01
 OWNER_BEAT_S = 0.5
 BYTES_A_PARAMETER = 14
 """bf16 weights, float32 weights and AdamW's two moments."""
+
+
+def end_with_agent() -> None:
+    """Has the kernel kill this process when torchrun's agent ends, for the case that the guard of both was killed."""
+    agent = os.getppid()
+    ctypes.CDLL(None).prctl(PR_SET_PDEATHSIG, signal.SIGKILL)
+    if os.getppid() != agent:
+        sys.exit("torchrun's agent is gone")
 
 
 def show_owner(spool: Spool) -> None:
@@ -248,6 +259,7 @@ def main() -> None:
     parser.add_argument("--spool", type=Path, required=True, help="folder of job files")
     arguments = parser.parse_args()
     spool = Spool(arguments.spool)
+    end_with_agent()
     rank = int(os.environ["RANK"])
     if rank == 0:
         show_owner(spool)

@@ -1,0 +1,218 @@
+"""SIGKILL at random moments of tiny runs: of the flow, its Prefect server, the engine, the trainer and their guards.
+
+`python -m tests.faults.kills --count 200 [--json]`, by hand; `tests/flow/test_kills.py` is the short form. A run is
+killed a few times and then left to finish. Afterwards nothing is lost: what was published is what it was, shards that
+were flushed are part of the rollouts, the deterministic stages have the digests of an undisturbed run, every file of
+the store holds against its checksum, and no process is left.
+"""
+
+import argparse
+import json
+import os
+import random
+import signal
+import subprocess
+import sys
+import tempfile
+import time
+from collections import Counter
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+from rich.console import Console
+from rich.table import Table
+
+from artifacts.manifest import Manifest
+from artifacts.store import Store
+from artifacts.verification import verify
+
+FLOWS = Path(__file__).parents[1] / "flow"
+MARK = "DEERSTALKER_KILLS"
+VICTIMS = {
+    "engine": "sampling/server.py",
+    "engine core": "VLLM::EngineCore",
+    "trainer rank": "-m stages.training.worker --spool",
+    "torchrun": "torch.distributed.run",
+    "Prefect server": "flows/server_process.py",
+    "guard": "stages/guard.py",
+}
+KILLS_A_RUN = 6
+LONGEST_WAIT_S = 12.0
+LEFT_LIMIT_S = 10.0
+"""What a killed flow leaves is gone by then."""
+RUN_LIMIT_S = 300.0
+DETERMINISTIC = ("puzzles/", "models/", "runs/tiny/warm_start/")
+
+
+@dataclass
+class Run:
+    """One run under one store, killed now and then."""
+
+    folder: Path
+    generator: random.Random
+    kills: Counter[str] = field(default_factory=Counter[str])
+    starts: int = 0
+    seen: dict[str, str] = field(default_factory=dict[str, str])
+    shards: set[str] = field(default_factory=set[str])
+
+    @property
+    def store(self) -> Path:
+        """Where its artifacts are."""
+        return self.folder / "store"
+
+    def start(self) -> subprocess.Popen[bytes]:
+        """Starts the command as a user would."""
+        self.starts += 1
+        command = [
+            str(Path(sys.executable).with_name("deerstalker")), "train", "--recipe", str(FLOWS / "tiny.toml"),
+            "--profile", str(FLOWS / "slow.toml"), "--store", str(self.store), "--json",
+        ]  # fmt: skip
+        environment = {**os.environ, MARK: str(self.folder)}
+        with (self.folder / "log.txt").open("ab") as log:
+            return subprocess.Popen(
+                command, stdout=subprocess.DEVNULL, stderr=log, start_new_session=True, env=environment
+            )
+
+    def processes(self) -> dict[int, str]:
+        """Live processes that descend from this run, wherever they are now, by command line."""
+        found: dict[int, str] = {}
+        mark = f"{MARK}={self.folder}".encode()
+        for entry in Path("/proc").glob("[0-9]*"):
+            try:
+                if mark in (entry / "environ").read_bytes().split(b"\0"):
+                    found[int(entry.name)] = (
+                        (entry / "cmdline").read_bytes().replace(b"\0", b" ").decode("utf-8", "replace")
+                    )
+            except OSError:
+                continue
+        return {pid: line for pid, line in found.items() if line}
+
+    def disturb(self, kills: int) -> None:
+        """Kills something at random moments, starting the command again whenever it has ended, and lets it finish.
+
+        Raises:
+            AssertionError: The run does not finish, or leaves a process behind.
+        """
+        process = self.start()
+        for _ in range(kills):
+            try:
+                process.wait(self.generator.uniform(0.2, LONGEST_WAIT_S))
+                self.nothing_is_left()
+                if process.returncode == 0:
+                    return
+                process = self.start()
+            except subprocess.TimeoutExpired:
+                self.kill_one(process)
+        for _ in range(2):  # a run whose retries were used up by the kills ends, and is started once more
+            try:
+                process.wait(RUN_LIMIT_S)
+            except subprocess.TimeoutExpired as error:
+                raise AssertionError(f"it hangs:\n{self.tail()}") from error
+            self.nothing_is_left()
+            if process.returncode == 0:
+                return
+            process = self.start()
+        raise AssertionError(f"it does not finish:\n{self.tail()}")
+
+    def kill_one(self, flow: subprocess.Popen[bytes]) -> None:
+        """Kills the flow or one of its living processes, each kind alike, and remembers what was there before."""
+        lines = self.processes()
+        living = {name: [pid for pid, line in lines.items() if part in line] for name, part in VICTIMS.items()}
+        living["flow"] = [flow.pid]
+        name = self.generator.choice([name for name, pids in living.items() if pids])
+        pid = self.generator.choice(living[name])
+        self.remember()
+        try:
+            os.kill(pid, signal.SIGKILL)
+        except ProcessLookupError:
+            return
+        self.kills[name] += 1
+
+    def remember(self) -> None:
+        """Notes what is published and flushed now; none of it may change afterwards."""
+        for key, manifest in self.manifests().items():
+            assert self.seen.setdefault(key, manifest.attempt) == manifest.attempt, f"{key} was made again"
+        self.shards |= {path.name for path in self.store.rglob("rollouts-*.parquet")}
+
+    def manifests(self) -> dict[str, Manifest]:
+        """Every artifact by key."""
+        found = {str(path.parent.relative_to(self.store)): path for path in self.store.rglob("manifest.json")}
+        return {key: Manifest.from_bytes(path.read_bytes(), key) for key, path in found.items()}
+
+    def nothing_is_left(self) -> None:
+        """Waits for the end of everything that the command started."""
+        deadline = time.monotonic() + LEFT_LIMIT_S
+        while left := self.processes():
+            assert time.monotonic() < deadline, f"left behind: {left}"
+            time.sleep(0.05)
+
+    def tail(self) -> str:
+        """The command's last words."""
+        return (self.folder / "log.txt").read_text(errors="replace")[-3000:]
+
+    def check(self, undisturbed: dict[str, str]) -> None:
+        """Holds what is there after the end against what was seen on the way, and against an undisturbed run."""
+        self.remember()
+        assert self.digests() == undisturbed
+        rollouts = [manifest for manifest in self.manifests().values() if manifest.kind == "Rollouts"]
+        stored = {name for manifest in rollouts for name in manifest.files}
+        assert self.shards <= stored, f"sampled twice: {self.shards - stored}"
+        store = Store.open(str(self.store))
+        assert verify(store).damaged == []
+
+    def digests(self) -> dict[str, str]:
+        """Content digests of the artifacts that do not depend on sampling."""
+        return {key: found.digest for key, found in self.manifests().items() if key.startswith(DETERMINISTIC)}
+
+
+def campaign(count: int, scratch: Path, seed: int = 1) -> dict[str, Any]:
+    """Kills so many processes, over as many runs as that takes.
+
+    Raises:
+        AssertionError: Something was lost, repeated or left behind.
+    """
+    generator = random.Random(seed)
+    first = Run(_folder(scratch / "undisturbed"), generator)
+    first.disturb(0)
+    undisturbed = first.digests()
+    assert undisturbed
+    kills: Counter[str] = Counter()
+    runs = starts = 0
+    while kills.total() < count:
+        run = Run(_folder(scratch / f"run-{runs}"), generator)
+        run.disturb(min(KILLS_A_RUN, count - kills.total()))
+        run.check(undisturbed)
+        kills += run.kills
+        runs, starts = runs + 1, starts + run.starts
+    return {"kills": dict(kills), "total": kills.total(), "runs": runs, "starts": starts, "finished": runs}
+
+
+def _folder(path: Path) -> Path:
+    path.mkdir(parents=True)
+    return path
+
+
+def main() -> None:
+    """Prints the table; an AssertionError if work was lost."""
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--count", type=int, default=200, help="processes to kill")
+    parser.add_argument("--seed", type=int, default=1)
+    parser.add_argument("--json", action="store_true")
+    options = parser.parse_args()
+    with tempfile.TemporaryDirectory(prefix="kills-") as scratch:
+        report = campaign(options.count, Path(scratch), options.seed)
+    if options.json:
+        print(json.dumps(report, indent=2))
+        return
+    table = Table(title="SIGKILL at random moments", title_justify="left")
+    table.add_column("")
+    table.add_column("kills", justify="right")
+    for name, number in sorted(report["kills"].items()):
+        table.add_row(name, str(number))
+    Console().print(table)
+    print(f"{report['runs']} runs, {report['starts']} starts: all finished; nothing lost, repeated or left behind")
+
+
+if __name__ == "__main__":
+    main()
