@@ -42,10 +42,13 @@ from stages.models.chat import ChatTokenizer
 from stages.models.source import FolderModel, GgufPackageModel, materialise
 from stages.pack import pack
 from stages.prepare import PrepareConfig, prepare
+from stages.puzzles.temporal_clue.config import PuzzleConfig
 from stages.sample import SampleConfig, sample
 from stages.sampling.config import SamplingConfig
 from stages.training.launch import Weights
 
+PUZZLE = PuzzleConfig(suspects=(3, 3), weapons=(3, 3), rooms=(3, 3))
+"""Prompts of about 420 tokens."""
 PROMPT_TOKENS = (370, 550)
 UNWRITTEN = ("<gh_stars>", 7)
 """A reserved token of SmolLM2 that takes the end token's place."""
@@ -96,7 +99,7 @@ class Ours:
     def _puzzles(self, tokenizer: ChatTokenizer) -> Ref[Puzzles]:
         """The first set by seed in which every prompt is as long as it should be."""
         for seed in count():
-            config = PrepareConfig(train=2 * self.options.prompts, val=0, test=0, seed=seed)
+            config = PrepareConfig(puzzle=PUZZLE, train=2 * self.options.prompts, val=0, test=0, seed=seed)
             puzzles = prepare(config, out=self._slot(f"puzzles-{seed}", Puzzles), ctx=self.ctx)
             prompts = Artifact.open(self.ctx.store, puzzles).read_table("train.parquet", PUZZLES)["prompt"]
             lengths = [len(tokenizer.prompt_ids(prompt)) for prompt in prompts]
