@@ -133,7 +133,7 @@ class Run:
         """Notes what is published and flushed now; none of it may change afterwards."""
         for key, manifest in self.manifests().items():
             assert self.seen.setdefault(key, manifest.attempt) == manifest.attempt, f"{key} was made again"
-        self.shards |= {path.name for path in self.store.rglob("rollouts-*.parquet")}
+        self.shards |= {path.name for path in self.store.glob("runs/tiny/iterations/*/rollouts/*/*.parquet")}
 
     def manifests(self) -> dict[str, Manifest]:
         """Every artifact by key."""
