@@ -21,6 +21,7 @@ from pydantic import BaseModel, ConfigDict, ValidationError
 
 from artifacts.errors import BadInputError, DeerstalkerError
 from stages import guard
+from stages.processes import start_ticks
 
 HOST = "127.0.0.1"
 START_TIMEOUT_S = 300.0
@@ -105,15 +106,6 @@ def remove_settings(path: Path) -> None:
     """Removes such a file, unless it has become somebody else's."""
     if path.exists() and path.read_text().startswith(_SIGNATURE):
         path.unlink()
-
-
-def start_ticks(pid: int) -> int | None:
-    """When a process started, in clock ticks since the machine did; None where there is none, or a dead one."""
-    try:
-        state, *rest = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()
-    except OSError:
-        return None
-    return None if state in {"Z", "X"} else int(rest[18])
 
 
 def running_server(home: Path) -> str | None:

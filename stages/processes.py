@@ -1,8 +1,21 @@
-"""Pool processes that do not outlive the process they work for."""
+"""Processes by name, and pool processes that do not outlive the process they work for."""
 
 import multiprocessing
 import os
 import threading
+from pathlib import Path
+
+
+def start_ticks(pid: int) -> int | None:
+    """When a process started, in clock ticks since the machine did; None where there is none, or a dead one.
+
+    With the pid, it names the process.
+    """
+    try:
+        state, *rest = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()
+    except OSError:
+        return None
+    return None if state in {"Z", "X"} else int(rest[18])
 
 
 def end_with_parent() -> None:

@@ -4,17 +4,8 @@ import os
 from functools import cache
 from pathlib import Path
 
+from stages.processes import start_ticks
 from stages.training.job import TrainHardware, TrainJob
-
-
-def process_started(pid: int) -> str:
-    """Start time of a process in clock ticks since boot, "" if it is gone: with the pid, it names the process."""
-    try:
-        stat = Path(f"/proc/{pid}/stat").read_text()
-    except (FileNotFoundError, ProcessLookupError):
-        return ""
-    fields = stat.rpartition(")")[2].split()
-    return "" if fields[0] in "ZX" else fields[19]
 
 
 @cache
@@ -58,7 +49,7 @@ class Spool:
     def announce(self, rank: int) -> None:
         """Records the machine and the pid of a process, with its start time."""
         draft = self.folder / f"draft-{rank}"
-        draft.write_text(f"{_machine()} {os.getpid()} {process_started(os.getpid())}")
+        draft.write_text(f"{_machine()} {os.getpid()} {start_ticks(os.getpid())}")
         draft.replace(self.folder / f"pid-{rank}")
 
     def end(self) -> None:
@@ -88,7 +79,7 @@ class Spool:
         for path in self.folder.glob("pid-*"):
             machine, pid, started = path.read_text().split(" ")
             if machine == _machine():
-                found[int(pid)] = process_started(int(pid)) == started
+                found[int(pid)] = start_ticks(int(pid)) == int(started)
         return found
 
     def beat(self, rank: int) -> None:

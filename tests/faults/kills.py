@@ -26,6 +26,7 @@ from rich.table import Table
 from artifacts.manifest import Manifest
 from artifacts.store import Store
 from artifacts.verification import verify
+from tests.processes import marked
 
 FLOWS = Path(__file__).parents[1] / "flow"
 MARK = "DEERSTALKER_KILLS"
@@ -76,17 +77,7 @@ class Run:
 
     def processes(self) -> dict[int, str]:
         """Live processes that descend from this run, wherever they are now, by command line."""
-        found: dict[int, str] = {}
-        mark = f"{MARK}={self.folder}".encode()
-        for entry in Path("/proc").glob("[0-9]*"):
-            try:
-                if mark in (entry / "environ").read_bytes().split(b"\0"):
-                    found[int(entry.name)] = (
-                        (entry / "cmdline").read_bytes().replace(b"\0", b" ").decode("utf-8", "replace")
-                    )
-            except OSError:
-                continue
-        return {pid: line for pid, line in found.items() if line}
+        return {pid: line for pid, line in marked(MARK, self.folder).items() if line}
 
     def disturb(self, kills: int) -> None:
         """Kills something at random moments, starting the command again whenever it has ended, and lets it finish.

@@ -11,6 +11,8 @@ from typing import Any
 
 import httpx
 
+from tests.processes import marked
+
 HERE = Path(__file__).parent
 LIMIT_S = 400
 MARK = "DEERSTALKER_TEST_FOLDER"
@@ -110,14 +112,7 @@ class Installation:
 
     def processes(self) -> dict[int, str]:
         """Command lines of the processes that run for this folder, by id; all of them inherited its mark."""
-        found: dict[int, str] = {}
-        for entry in Path("/proc").glob("[0-9]*"):
-            try:
-                if f"{MARK}={self.folder}\0" in (entry / "environ").read_text(errors="replace"):
-                    found[int(entry.name)] = (entry / "cmdline").read_text(errors="replace").replace("\0", " ")
-            except OSError:
-                continue
-        return found
+        return marked(MARK, self.folder)
 
     def flow_processes(self) -> list[int]:
         """Ids of the processes that execute a flow run for the worker."""

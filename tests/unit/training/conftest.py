@@ -1,9 +1,12 @@
 """What the trainer's tests share."""
 
 from collections.abc import Iterator
+from pathlib import Path
 
 import pytest
 import torch.distributed as dist
+
+from tests.unit.training.trees import save_model
 
 
 @pytest.fixture(scope="module")
@@ -13,3 +16,11 @@ def world_of_one(tmp_path_factory: pytest.TempPathFactory) -> Iterator[None]:
     dist.init_process_group("gloo", store=store, rank=0, world_size=1)
     yield
     dist.destroy_process_group()
+
+
+@pytest.fixture(scope="module")
+def other(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A smaller model of another architecture with the same vocabulary."""
+    folder = tmp_path_factory.mktemp("other")
+    save_model(folder, "Llama", tie_word_embeddings=True, hidden_size=16)
+    return folder

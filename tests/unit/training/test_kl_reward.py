@@ -25,13 +25,6 @@ def checkpoint(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return folder
 
 
-@pytest.fixture(scope="module")
-def other(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    folder = tmp_path_factory.mktemp("other")
-    save_model(folder, "Llama", tie_word_embeddings=True, hidden_size=16)
-    return folder
-
-
 @pytest.mark.parametrize(
     ("place", "expected"),
     [

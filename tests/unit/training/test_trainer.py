@@ -71,14 +71,6 @@ def assert_same(first: tuple[Any, Any], second: tuple[Any, Any], tolerance: floa
         torch.testing.assert_close(tensor, second[1][name], atol=tolerance, rtol=1e-4)
 
 
-@pytest.fixture(scope="module")
-def other(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """A smaller model of another architecture with the same vocabulary."""
-    folder = tmp_path_factory.mktemp("other")
-    save_model(folder, "Llama", tie_word_embeddings=True, hidden_size=16)
-    return folder
-
-
 @pytest.mark.parametrize(
     "settings",
     [

@@ -13,9 +13,10 @@ import pytest
 from safetensors.numpy import save_file
 
 from artifacts.errors import TransientError
+from stages.processes import start_ticks
 from stages.training.gang import Gang
 from stages.training.job import TrainHardware, TrainJob
-from stages.training.spool import Spool, process_started
+from stages.training.spool import Spool
 from stages.training.watch import Watch
 from tests.unit.training.processes import command_lines, workers
 from tests.unit.training.trees import save_model, tree_batch
@@ -101,7 +102,7 @@ def test_silence_is_no_hang_where_there_is_work(tmp_path: Path, code: str, found
     with subprocess.Popen([sys.executable, "-c", code], start_new_session=True) as process:
         try:
             boot = Path("/proc/sys/kernel/random/boot_id").read_text().strip()
-            (tmp_path / "pid-0").write_text(f"{boot} {process.pid} {process_started(process.pid)}")
+            (tmp_path / "pid-0").write_text(f"{boot} {process.pid} {start_ticks(process.pid)}")
             watch, began, wrong = Watch(Spool(tmp_path), idle_limit_s=2.0), time.monotonic(), ""
             while not wrong and time.monotonic() - began < 6.0:
                 wrong = watch.wrong(1.0 + time.monotonic() - began, 300.0)
