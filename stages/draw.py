@@ -48,7 +48,8 @@ def draw(config: DrawConfig, *, out: Slot[Draw], ctx: StageContext) -> Ref[Draw]
     numbers = range(config.first, config.first + config.count)
     try:
         puzzles = list(ctx.pool.map(make, numbers, chunksize=max(1, config.count // 16)))
-    except BrokenProcessPool as error:
+    # An OSError is raised instead where the pool, breaking, closes its pipes while another process is being started.
+    except (BrokenProcessPool, OSError) as error:
         ctx.drop_pool()
         failure = DeerstalkerError if ctx.closing else TransientError
         raise failure("puzzle generator", "a process died", "", "is memory short?") from error

@@ -68,8 +68,13 @@ class Installation:
         return output.partition("UUID: ")[2].split()[0]
 
     def api(self, method: str, path: str, content: Any = None) -> Any:
-        """An answer of Prefect's API."""
-        answer = httpx.request(method, self.record["url"] + path, json=content, timeout=30, trust_env=False)
+        """An answer of Prefect's API; asked again while its database is busy (503), as Prefect's own client does."""
+        limit = time.monotonic() + LIMIT_S
+        while True:
+            answer = httpx.request(method, self.record["url"] + path, json=content, timeout=30, trust_env=False)
+            if answer.status_code != httpx.codes.SERVICE_UNAVAILABLE or time.monotonic() > limit:
+                break
+            time.sleep(0.2)
         answer.raise_for_status()
         return answer.json() if answer.content else None
 
