@@ -90,7 +90,7 @@ class Engine:
         Raises:
             BadInputError: The folder is not a model that the engine can serve.
             TransientError: The engine could not be started this time.
-            DeerstalkerError: It was retired.
+            DeerstalkerError: It was retired, or was refused memory.
         """
         if self._retired:
             raise DeerstalkerError(
@@ -142,7 +142,7 @@ class Engine:
                 self.start_s = process.wait_ready()
                 limit_bytes = int(self.hardware.reload_check_gib * 2**30)
                 self._check = weights.WeightCheck(process.endpoint, served, limit_bytes, timeout_s=LOAD_TIMEOUT_S)
-            except (BadInputError, TransientError):
+            except DeerstalkerError:
                 self._forget()
                 raise
             except (weights.ReloadRefusedError, EndpointError, OSError, http.client.HTTPException) as error:
@@ -177,6 +177,7 @@ class Engine:
         Raises:
             BadInputError: The engine refused a request (too long a prompt, say).
             TransientError: The engine was lost more often than `restarts` allows.
+            DeerstalkerError: It was refused memory, which another start would repeat.
         """
         if not self._sources or self._tokenizer is None or self._model_dir is None:
             raise BadInputError("engine", "no weights are loaded", "ensure(model_dir, digest) first")
@@ -206,14 +207,16 @@ class Engine:
                 )
                 return
             except EngineLostError as error:
-                lost = f"lost while {len(pending)} groups were in flight: {error}"
+                lost, memory = f"lost while {len(pending)} groups were in flight: {error}", None
                 if self._process is not None:
                     lost += f". Its last lines:\n{self._process.tail()}\n"
+                    memory = self._process.out_of_memory(lost)
                     self._process.kill()
                 self._forget()
+                if memory is not None and (attempt == self.hardware.restarts or not isinstance(memory, TransientError)):
+                    raise memory from error
                 if attempt == self.hardware.restarts:
-                    remedy = f"see {self.log_path}; fewer max_num_seqs or a smaller kv_cache_gib need less memory"
-                    raise TransientError("engine", lost, "an engine that stays up", remedy) from error
+                    raise TransientError("engine", lost, "an engine that stays up", f"see {self.log_path}") from error
                 self.ensure(model_dir, digest)
 
     def stop(self, *, at_once: bool = False) -> None:

@@ -12,8 +12,9 @@ import tempfile
 import time
 from pathlib import Path
 
-from artifacts.errors import BadInputError, TransientError
+from artifacts.errors import BadInputError, DeerstalkerError, TransientError
 from stages.guarded import GuardedProcess
+from stages.memory import kernel_kills, refused_allocation
 
 from .config import EngineHardware
 from .endpoint import Endpoint, EndpointError
@@ -22,7 +23,12 @@ from .weights import weight_bytes
 MODEL_NAME = "policy"
 TAIL_LINES = 8
 LOG_PREFIX = re.compile(r"^\([^)]*pid=\d+\) (?:[A-Z]+ [\d-]+ [\d:]+ \[[^\]]*\] )?")
+TAIL_BYTES = 1_000_000
 TRACEBACK_FRAME = re.compile(r'^\s+File "|^\s{4}')
+REPEATED = re.compile(r"Engine Exception caught|Traceback \(most|.*See stack trace \(above\)")
+"""What vLLM's server says once for each request in flight, below the reason of the engine's death."""
+CORE_KILLED = re.compile(r"Failed core proc\(s\): \{.*: -\d")
+CACHE_TOO_SMALL = re.compile(r"larger than the available KV cache memory")
 SMALL_MODEL_BYTES = 50_000_000
 THREADS_VARIABLE = "DEERSTALKER_ENGINE_THREADS"
 
@@ -135,6 +141,7 @@ class EngineProcess:
         script = ["-P", str(Path(__file__).with_name("server.py"))]
         module = script if forks(hardware) or hardware.early_stop else ["-m", "vllm.entrypoints.openai.api_server"]
         arguments = engine_arguments(hardware, model_dir, self.scratch / "engine.sock")
+        self._kernel_kills = kernel_kills()
         with log_path.open("ab") as log:
             self._process = GuardedProcess(
                 [sys.executable, "-W", "ignore", *module, *arguments],
@@ -165,6 +172,7 @@ class EngineProcess:
         Raises:
             BadInputError: It ended by itself, which another try would repeat.
             TransientError: It was killed, or was not ready within the start-up time.
+            DeerstalkerError: It was refused memory.
         """
         deadline = self.started_s + self.hardware.startup_timeout_s
         while True:
@@ -172,9 +180,10 @@ class EngineProcess:
             if code is not None:
                 self.stop()
                 found = f"ended with status {code} before it was ready. Its last lines:\n{self.tail()}\n"
-                if code > 128:
-                    remedy = f"check the memory of this machine (kv_cache_gib, max_num_seqs); log: {self.log_path}"
-                    raise TransientError("engine", found, "a server that starts", remedy)
+                if memory := self.out_of_memory(found):
+                    raise memory
+                if code > 128 or CORE_KILLED.search(found):
+                    raise TransientError("engine", found, "a server that starts", f"log: {self.log_path}")
                 remedy = f"check the model folder {self.model_dir} and the profile; log: {self.log_path}"
                 raise BadInputError("engine", found, "a server that starts", remedy)
             if time.monotonic() > deadline:
@@ -189,12 +198,36 @@ class EngineProcess:
 
     def tail(self) -> str:
         """Return the engine's last log lines of this start, indented, without the frames of tracebacks."""
+        told = [line.strip()[:240] for line in self._said() if line.strip() and not TRACEBACK_FRAME.match(line)]
+        reasons = dict.fromkeys(line for line in told if not REPEATED.match(line))
+        return "\n".join("    " + line for line in list(reasons or told)[-TAIL_LINES:])
+
+    def _said(self) -> list[str]:
         with self.log_path.open("rb") as log:
-            log.seek(max(self.log_start, log.seek(0, os.SEEK_END) - 20_000))
-            lines = log.read().decode("utf-8", "replace").splitlines()
-        said = [LOG_PREFIX.sub("", line) for line in lines]
-        told = [line.strip()[:240] for line in said if line.strip() and not TRACEBACK_FRAME.match(line)]
-        return "\n".join("    " + line for line in told[-TAIL_LINES:])
+            log.seek(max(self.log_start, log.seek(0, os.SEEK_END) - TAIL_BYTES))
+            return [LOG_PREFIX.sub("", line) for line in log.read().decode("utf-8", "replace").splitlines()]
+
+    def out_of_memory(self, found: str) -> DeerstalkerError | None:
+        """The error of an engine that ended for want of memory; None where nothing tells of that.
+
+        Args:
+            found: How it ended.
+        """
+        hardware = self.hardware
+        said = "\n".join(self._said())
+        room = f"room for kv_cache_gib = {hardware.kv_cache_gib} and max_num_seqs = {hardware.max_num_seqs}"
+        change = "in the profile lower engine.kv_cache_gib, engine.max_num_seqs or engine.max_num_batched_tokens"
+        remedy = f"{change}; then the same command goes on with the groups that it has; log: {self.log_path}"
+        if CACHE_TOO_SMALL.search(said):
+            longer = "in the profile raise engine.kv_cache_gib (or engine.memory_share), or lower engine.max_model_len"
+            return DeerstalkerError("engine", found, "a KV cache that holds one sequence", longer)
+        if line := refused_allocation(said):
+            return DeerstalkerError("engine", f"out of memory ({line})", room, remedy)
+        if kernel_kills() > self._kernel_kills:
+            return TransientError(
+                "engine", f"{found}; the kernel has killed a process for want of memory since it started", room, remedy
+            )
+        return None
 
     def stop(self) -> None:
         """End the engine and everything it started: politely first, by force within ten seconds."""

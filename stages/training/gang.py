@@ -11,6 +11,7 @@ from typing import Any, NoReturn, Self
 
 from artifacts.errors import BadInputError, DeerstalkerError, TransientError
 from stages.guarded import GuardedProcess
+from stages.memory import kernel_kills, refused_allocation
 from stages.training.agent import start_agent
 from stages.training.job import TrainHardware, TrainJob
 from stages.training.metrics import StepMetrics, TrainResult, TrainTotals
@@ -34,7 +35,7 @@ class Gang:
         self.hardware, self._workdir = hardware, workdir
         self._agent: GuardedProcess | None = None
         self._spool: Spool | None = None
-        self._jobs = 0
+        self._jobs = self._kernel_kills = 0
         self._holding: str | None = None
 
     def __enter__(self) -> Self:
@@ -75,6 +76,7 @@ class Gang:
         self._workdir.mkdir(parents=True, exist_ok=True)
         spool = Spool(Path(tempfile.mkdtemp(prefix="gang-", dir=self._workdir)))
         spool.write_hardware(self.hardware)
+        self._kernel_kills = kernel_kills()
         self._agent = start_agent(spool, self.hardware, node_rank=0)
         self._spool, self._jobs = spool, 0
 
@@ -136,7 +138,7 @@ class Gang:
                     elif event["event"] == "error":
                         self._fail(fields)
                 if ended:
-                    raise TransientError("trainer", "the workers died", "", self._log_tail())
+                    raise self._death("the workers died")
                 alive_at = max(alive_at, submitted, self._spool.last_beat_s())
                 if wrong := watch.wrong(time.time() - alive_at, self.hardware.no_progress_limit_s):
                     raise TransientError("trainer", wrong, "", self._log_tail())
@@ -156,7 +158,7 @@ class Gang:
         watch = Watch(spool)
         while not spool.ready(self.hardware.world):
             if agent.exit_code() is not None or watch.lost():
-                raise TransientError("trainer", "the workers died while starting", "", self._log_tail())
+                raise self._death("the workers died while starting")
             if watch.stopped():
                 raise TransientError("trainer", "a worker was stopped while starting", "", self._log_tail())
             if time.monotonic() > deadline:
@@ -167,13 +169,26 @@ class Gang:
         if event["kind"] == "bad_input":
             raise BadInputError(*event["parts"])
         if event["kind"] == "out_of_memory":
-            raise DeerstalkerError(
-                "trainer", f"out of memory ({event['message'].splitlines()[0][:200]})",
-                f"room for micro_batch_tokens = {self.hardware.micro_batch_tokens}",
-                "lower micro_batch_tokens or logprob_chunk_tokens, or set activation_checkpointing, in the profile",
-            )  # fmt: skip
-        failure = TransientError if event["transient"] else DeerstalkerError
-        raise failure("trainer", event["message"], "", self._log_tail())
+            raise self._refused(event["message"].splitlines()[0])
+        if event["transient"]:
+            raise self._death(event["message"])
+        raise DeerstalkerError("trainer", event["message"], "", self._log_tail())
+
+    def _death(self, found: str) -> DeerstalkerError:
+        """The error for workers that are gone: one that is worth another try, unless memory was refused."""
+        assert self._spool is not None
+        if said := refused_allocation(self._spool.log_file(0).read_text(errors="replace")):
+            return self._refused(said)
+        if kernel_kills() > self._kernel_kills:
+            memory = f"{found}, and the kernel has killed a process for want of memory since they started"
+            return TransientError("trainer", memory, self._room(), memory_remedy(self.hardware))
+        return TransientError("trainer", found, "", self._log_tail())
+
+    def _refused(self, said: str) -> DeerstalkerError:
+        return DeerstalkerError("trainer", f"out of memory ({said[:200]})", self._room(), memory_remedy(self.hardware))
+
+    def _room(self) -> str:
+        return f"room for {self.hardware.processes} x micro_batch_tokens = {self.hardware.micro_batch_tokens}"
 
     def _log_tail(self) -> str:
         assert self._spool is not None
@@ -192,3 +207,17 @@ class Gang:
             return
         spool.end()
         agent.kill()
+
+
+def memory_remedy(hardware: TrainHardware) -> str:
+    """What to change where the trainer lacks memory, in the words of profile and recipe; what is set is left out."""
+    switches = {
+        "trainer.activation_checkpointing": not hardware.activation_checkpointing,
+        "trainer.cpu_offload": not hardware.cpu_offload and (hardware.processes > 1 or hardware.device == "cuda"),
+    }
+    wanted = " or ".join(name for name, helps in switches.items() if helps)
+    lower = "lower trainer.micro_batch_tokens or trainer.logprob_chunk_tokens"
+    return (
+        f"in the profile {lower}{f', or set {wanted}' if wanted else ''}; a row goes whole, so that shorter ones need "
+        "pack.row_tokens of the recipe; then the same command goes on with the samples and the batch that it has"
+    )

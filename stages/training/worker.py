@@ -98,9 +98,8 @@ class Worker:
 
     def run(self, job_file: Path) -> None:
         """Does one job. An error ends the process, and with it the gang: a half-changed state is never used again."""
-        import torch
-
         from artifacts.errors import BadInputError
+        from stages.memory import refused_allocation
         from stages.training.job import TrainJob
 
         job = TrainJob.model_validate_json(job_file.read_bytes())
@@ -111,16 +110,14 @@ class Worker:
             parts = (error.where, error.found, error.expected, error.remedy)
             events.send("error", kind="bad_input", message=str(error), parts=parts, rank=self._rank)
             raise SystemExit(3) from error
-        except (torch.OutOfMemoryError, MemoryError) as error:
-            events.send("error", kind="out_of_memory", message=str(error), rank=self._rank)
-            raise SystemExit(4) from error
-        except RuntimeError as error:  # a lost peer among others: gloo and nccl raise nothing narrower
-            kind = "out_of_memory" if "not enough memory" in str(error) else "internal"
-            events.send("error", kind=kind, message=f"RuntimeError: {error}", rank=self._rank, transient=True)
-            raise
-        except BaseException as error:
+        except Exception as error:
             message = f"{type(error).__name__}: {error}"
-            events.send("error", kind="internal", message=message, rank=self._rank, transient=False)
+            if refused_allocation(message):
+                events.send("error", kind="out_of_memory", message=message, rank=self._rank)
+                raise SystemExit(4) from error
+            # A lost peer, among others: gloo and nccl raise nothing narrower than a RuntimeError.
+            transient = isinstance(error, RuntimeError)
+            events.send("error", kind="internal", message=message, rank=self._rank, transient=transient)
             raise
 
     def _train(self, job: Any, events: Events) -> None:
