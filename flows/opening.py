@@ -3,7 +3,7 @@
 import shutil
 import tempfile
 from collections.abc import Generator, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from datetime import datetime
 from pathlib import Path
 from typing import Annotated
@@ -19,7 +19,7 @@ from artifacts.store import Store
 from flows.gpu_turn import gpu_turn
 from flows.live import current_view
 from flows.recipes import Recipe, load_profile, load_recipe
-from flows.session import Session, Stages, freeze_recipe
+from flows.session import LastStageDone, Session, Stages, freeze_recipe
 from flows.trackers import open_tracker
 from stages.context import Profile, StageContext
 
@@ -29,6 +29,9 @@ REFRESH = (
     "What follows from them is redone where they come out differently."
 )
 StageName = Annotated[str, Field(pattern=rf"^({'|'.join(REDOABLE)})(@\d+)?$")]
+STOP_AFTER = (
+    "Stage of an iteration, as `sample@1`, behind which this part of the run ends; another machine goes on there."
+)
 
 
 class RunRequest(BaseModel):
@@ -47,11 +50,12 @@ class RunRequest(BaseModel):
     overrides: list[str] = Field(default=[], description="Changes of the recipe, `section.key=value` each.")
     profile_overrides: list[str] = Field(default=[], description="Changes of the profile, `section.key=value` each.")
     refresh: list[StageName] = Field(default=[], description=REFRESH)
+    stop_after: str | None = Field(default=None, pattern=rf"^({'|'.join(REDOABLE[1:])})@\d+$", description=STOP_AFTER)
 
 
 @contextmanager
 def opened(request: RunRequest) -> Generator[Session]:
-    """Opens a run and closes its child processes at the end, whatever happens.
+    """Opens a run and closes its child processes at the end, whatever happens; leaves the block behind `stop_after`.
 
     Raises:
         BadInputError: The recipe, the profile, the run name or the store is at fault.
@@ -62,7 +66,8 @@ def opened(request: RunRequest) -> Generator[Session]:
     layout = RunLayout(request.run)
     store = Store.open(request.store)
     freeze_recipe(store, layout, recipe)
-    with opened_run(store, layout, recipe, profile, request.refresh) as run:
+    with suppress(LastStageDone), opened_run(store, layout, recipe, profile, request.refresh) as run:
+        run.stop_after = request.stop_after
         yield run
 
 

@@ -87,6 +87,10 @@ class Stages:
         return results
 
 
+class LastStageDone(Exception):  # noqa: N818 (no error)
+    """The stage behind which this part of a run ends is done; nothing failed."""
+
+
 class Session(Stages):
     """A run in progress.
 
@@ -95,6 +99,7 @@ class Session(Stages):
         layout: Where its artifacts stand.
         refresh: What is to be made anew.
         shown: What Prefect's interface and the tracker are shown of it.
+        stop_after: `stage@iteration` behind which `LastStageDone` is raised; None goes to the end.
     """
 
     def __init__(
@@ -107,7 +112,15 @@ class Session(Stages):
     ) -> None:
         super().__init__(stages.ctx, stages.live, stages.turn)
         self.recipe, self.layout, self.refresh = recipe, layout, refresh
+        self.stop_after: str | None = None
         self.shown = ShownRun(layout, self.ctx.store, tracker, self.ctx.log, self.ctx.profile.store_link)
+
+    def run(self, stage: Callable[..., R], *inputs: Any, label: str = "", **keywords: Any) -> R:
+        """See `Stages.run`."""
+        result = super().run(stage, *inputs, label=label, **keywords)
+        if label.isdigit() and self.stop_after == f"{stage.__name__}@{int(label)}":
+            raise LastStageDone
+        return result
 
     def iteration_finished(self, n: int) -> None:
         """Iteration `n` has published all its artifacts: shows it wherever somebody may look."""

@@ -2,6 +2,7 @@
 
 from prefect import flow
 
+from artifacts.layout import RunLayout
 from artifacts.refs import Checkpoint, Decision, Puzzles, Ref, Report
 from flows.fetching import fetched_source
 from flows.iteration import Position, iteration
@@ -17,10 +18,10 @@ from stages.warm_start import warm_start
 
 @flow(name="train", flow_run_name="{request.run}", persist_result=False, validate_parameters=True)
 def train(request: RunRequest) -> str:
-    """Trains a model by a recipe and returns the key of its report.
+    """Trains a model by a recipe and returns the key of its report, or of the run where only a part was asked for.
 
     Args:
-        request: Run name, recipe, profile, store and overrides.
+        request: Run name, recipe, profile, store, overrides, and the stage behind which to stop.
     """
     with opened(request) as run:
         puzzles = publish_set(run, run.recipe.puzzles)
@@ -32,6 +33,7 @@ def train(request: RunRequest) -> str:
             run.iteration_finished(n)
         _measure(run, position, puzzles, "after")
         return write_report(run)
+    return RunLayout(request.run).root
 
 
 def first_position(run: Session, puzzles: Ref[Puzzles]) -> Position:

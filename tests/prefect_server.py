@@ -16,12 +16,12 @@ _START_TIMEOUT_S = 180.0
 
 
 @contextmanager
-def prefect_server(folder: Path) -> Generator[str]:
+def prefect_server(folder: Path, host: str = "127.0.0.1") -> Generator[str]:
     """Starts a server on this machine, its database and pages in `folder`, and yields its address without `/api`."""
     with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
+        probe.bind((host, 0))
         port = probe.getsockname()[1]
-    address = f"http://127.0.0.1:{port}"
+    address = f"http://{host}:{port}"
     environment = {name: value for name, value in os.environ.items() if not name.startswith("PREFECT_")}
     environment.pop("PYTHONDONTWRITEBYTECODE", None)
     environment |= {
@@ -35,7 +35,7 @@ def prefect_server(folder: Path) -> Generator[str]:
     command = [str(Path(sys.executable).with_name("prefect")), "server", "start"]
     with (folder / "server.log").open("wb") as log:
         process = subprocess.Popen(
-            [*command, "--host", "127.0.0.1", "--port", str(port)],
+            [*command, "--host", host, "--port", str(port)],
             stdout=log, stderr=log, stdin=subprocess.DEVNULL, env=environment, start_new_session=True,
         )  # fmt: skip
     try:

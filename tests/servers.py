@@ -92,11 +92,11 @@ def start_rclone(folder: Path, *extra: str, port: int | None = None) -> S3Server
     return _started(command, port, access, secret, folder)
 
 
-def start_moto(*, port: int | None = None) -> S3Server:
+def start_moto(*, port: int | None = None, host: str = "127.0.0.1") -> S3Server:
     """Starts `moto_server`: in memory, honours If-None-Match."""
     port = port or free_port()
-    command = [str(Path(sys.executable).parent / "moto_server"), "-H", "127.0.0.1", "-p", str(port)]
-    return _started(command, port, "test-" + secrets.token_hex(8), "test-" + secrets.token_hex(16), None)
+    command = [str(Path(sys.executable).parent / "moto_server"), "-H", host, "-p", str(port)]
+    return _started(command, port, "test-" + secrets.token_hex(8), "test-" + secrets.token_hex(16), None, host)
 
 
 @contextmanager
@@ -110,27 +110,29 @@ def rclone_server(folder: Path, *extra: str) -> Generator[S3Server]:
 
 
 @contextmanager
-def moto_server() -> Generator[S3Server]:
+def moto_server(host: str = "127.0.0.1") -> Generator[S3Server]:
     """Runs `start_moto` for the length of a with block."""
-    server = start_moto()
+    server = start_moto(host=host)
     try:
         yield server
     finally:
         server.kill()
 
 
-def _started(command: list[str], port: int, access: str, secret: str, folder: Path | None) -> S3Server:
+def _started(
+    command: list[str], port: int, access: str, secret: str, folder: Path | None, host: str = "127.0.0.1"
+) -> S3Server:
     process = subprocess.Popen(command, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
     deadline = time.monotonic() + _START_LIMIT_S
     while True:
         if process.poll() is not None:
             raise RuntimeError(f"{command[0]} ended with {process.returncode} before it listened")
         try:
-            socket.create_connection(("127.0.0.1", port), timeout=1).close()
+            socket.create_connection((host, port), timeout=1).close()
             break
         except OSError:
             if time.monotonic() > deadline:
                 process.kill()
                 raise
             time.sleep(0.05)
-    return S3Server(f"http://127.0.0.1:{port}", access, secret, process, folder)
+    return S3Server(f"http://{host}:{port}", access, secret, process, folder)

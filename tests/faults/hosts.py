@@ -1,0 +1,68 @@
+"""Machines of their own on this one: network namespaces at a bridge, whose cables can be pulled. Needs root."""
+
+import os
+import subprocess
+from collections.abc import Generator, Sequence
+from contextlib import ExitStack, contextmanager
+from dataclasses import dataclass
+
+GATEWAY = "10.77.0.1"
+"""Address of this machine on the bridge; no other interface has part in it."""
+
+
+@dataclass(frozen=True)
+class Host:
+    """A namespace with a loopback and one cable.
+
+    Attributes:
+        name: Also what the programs on it see as their host's name.
+        cable: The bridge's end of its cable.
+    """
+
+    name: str
+    namespace: str
+    cable: str
+
+    def command(self, words: Sequence[str]) -> list[str]:
+        """A command line that runs there."""
+        inside = ["sh", "-c", 'hostname "$0" && exec "$@"', self.name, *words]
+        return ["ip", "netns", "exec", self.namespace, "unshare", "--uts", *inside]
+
+    def cut(self) -> None:
+        """Pulls the cable."""
+        _ip("link", "set", self.cable, "down")
+
+    def mend(self) -> None:
+        """Plugs it in again."""
+        _ip("link", "set", self.cable, "up")
+
+
+@contextmanager
+def hosts(*names: str) -> Generator[list[Host]]:
+    """Hosts that see this machine at `GATEWAY`, and one another.
+
+    Raises:
+        CalledProcessError, FileNotFoundError: Namespaces are refused here, or there is no `ip`.
+    """
+    bridge = f"ds{os.getpid()}"
+    made: list[Host] = []
+    with ExitStack() as stack:
+        _ip("link", "add", bridge, "type", "bridge")
+        stack.callback(_ip, "link", "del", bridge)
+        _ip("addr", "add", f"{GATEWAY}/24", "dev", bridge)
+        _ip("link", "set", bridge, "up")
+        for number, name in enumerate(names, start=2):
+            host = Host(name, f"{bridge}-{name}", f"{bridge}n{number}")
+            _ip("netns", "add", host.namespace)
+            stack.callback(_ip, "netns", "del", host.namespace)
+            _ip("link", "add", host.cable, "type", "veth", "peer", "name", "eth0", "netns", host.namespace)
+            _ip("link", "set", host.cable, "master", bridge, "up")
+            _ip("-n", host.namespace, "addr", "add", f"{GATEWAY[:-1]}{number}/24", "dev", "eth0")
+            for device in ("lo", "eth0"):
+                _ip("-n", host.namespace, "link", "set", device, "up")
+            made.append(host)
+        yield made
+
+
+def _ip(*arguments: str) -> None:
+    subprocess.run(["ip", *arguments], check=True, capture_output=True)

@@ -1,0 +1,264 @@
+"""A run on two hosts, one of which is cut off: `python -m tests.faults.two_hosts [--json]`, by hand, as root.
+
+Two network namespaces with a Prefect worker each, one S3 store, one Prefect server. The first host samples, the second
+trains. In the second iteration the first host loses its network while it samples; that is reported, the second host
+completes the run with the groups that the first had stored, and when the cable is back nothing changes any more.
+"""
+
+import argparse
+import json
+import os
+import signal
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import Callable, Generator
+from contextlib import ExitStack, contextmanager, suppress
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import httpx
+from rich.console import Console
+from rich.table import Table
+
+from artifacts.manifest import MANIFEST_NAME, Manifest
+from artifacts.store import Store
+from artifacts.verification import verify
+from tests.faults.hosts import GATEWAY, Host, hosts
+from tests.prefect_server import prefect_server
+from tests.processes import marked
+from tests.servers import moto_server
+
+ROOT = Path(__file__).parents[2]
+FLOWS = ROOT / "tests" / "flow"
+MARK = "DEERSTALKER_HOSTS"
+BUCKET, PREFIX, RUN = "hosts", "shared", "tiny"
+POOL = "deerstalker"
+STATE_LIMIT_S = 600.0
+GONE_LIMIT_S = 300.0
+ZOMBIE_AFTER_S = 60.0
+ENDS = ("Completed", "Failed", "Crashed", "Cancelled")
+
+
+@dataclass
+class Site:
+    """The server, the store, and what is known of the runs.
+
+    Attributes:
+        api: Address of Prefect's API.
+        rows: One a flow run.
+    """
+
+    folder: Path
+    api: str
+    store: Store
+    environment: dict[str, str]
+    rows: list[dict[str, Any]] = field(default_factory=list[dict[str, Any]])
+
+    def call(self, method: str, path: str, content: Any = None) -> Any:
+        """An answer of Prefect's API."""
+        while True:
+            answer = httpx.request(method, self.api + path, json=content, timeout=60, trust_env=False)
+            if answer.status_code != httpx.codes.SERVICE_UNAVAILABLE:
+                answer.raise_for_status()
+                return answer.json()
+            time.sleep(0.5)
+
+    def ask(self, host: Host, **request: Any) -> str:
+        """Asks for a part of the run on a host, and returns the flow run's id."""
+        deployment = self.call("GET", "/deployments/name/train/quickstart")["id"]
+        wanted = {
+            "run": RUN, "recipe": str(FLOWS / "tiny.toml"), "profile": str(FLOWS / "slow.toml"),
+            "store": f"s3://{BUCKET}/{PREFIX}", **request,
+        }  # fmt: skip
+        content = {"parameters": {"request": wanted}, "work_queue_name": host.name}
+        return self.call("POST", f"/deployments/{deployment}/create_flow_run", content)["id"]
+
+    def state(self, run: str) -> dict[str, Any]:
+        """A flow run's state."""
+        return self.call("GET", f"/flow_runs/{run}")["state"]
+
+    def end(self, what: str, run: str, host: Host, expected: str) -> None:
+        """Waits for the end of a flow run and notes what it was.
+
+        Raises:
+            AssertionError: It ends otherwise.
+        """
+        wait(lambda: self.state(run)["name"] in ENDS, STATE_LIMIT_S)
+        state = self.state(run)
+        chosen = {"flow_runs": {"id": {"any_": [run]}}, "limit": 200}
+        tasks = self.call("POST", "/task_runs/filter", chosen)
+        counts = {name: sum(task["state_name"] == name for task in tasks) for name in ("Completed", "Cached")}
+        said = state["message"] or ""
+        self.rows.append({"part": what, "host": host.name, "state": state["name"], **counts, "says": said[:100]})
+        assert state["name"] == expected, (self.rows[-1], said, self.log())
+
+    def manifests(self) -> dict[str, Manifest]:
+        """Every artifact by key."""
+        keys = [key for key in self.store.list("") if key.endswith(f"/{MANIFEST_NAME}")]
+        return {key: Manifest.from_bytes(self.store.read_bytes(key), key) for key in keys}
+
+    def made_on(self, iteration: int) -> dict[str, str]:
+        """Which host published a part of an iteration."""
+        start = f"runs/{RUN}/iterations/{iteration:04d}/"
+        found = {key.split("/")[4]: manifest for key, manifest in self.manifests().items() if key.startswith(start)}
+        return {part: manifest.provenance["host"] for part, manifest in found.items()}
+
+    def shards(self, iteration: int) -> set[str]:
+        """Names of the groups stored so far."""
+        keys = self.store.list(f"runs/{RUN}/iterations/{iteration:04d}/rollouts")
+        return {key.rpartition("/")[2] for key in keys if key.endswith(".parquet")}
+
+    def log(self) -> str:
+        """The workers' last words."""
+        return "\n".join(path.read_text(errors="replace")[-2500:] for path in self.folder.glob("host-*.log"))
+
+
+def wait(reached: Callable[[], bool], limit_s: float) -> float:
+    """Waits, and returns the seconds it took."""
+    started = time.monotonic()
+    while not reached():
+        assert time.monotonic() - started < limit_s, "not reached in time"
+        time.sleep(0.5)
+    return time.monotonic() - started
+
+
+@contextmanager
+def site(folder: Path) -> Generator[Site]:
+    """A store and a Prefect server on the bridge, with the deployments."""
+    with moto_server(GATEWAY) as server, prefect_server(folder / "server", GATEWAY) as address:
+        server.create_bucket(BUCKET)
+        clean = {name: value for name, value in os.environ.items() if not name.startswith("PREFECT_")}
+        environment = {name: value for name, value in clean.items() if not name.lower().endswith("_proxy")}
+        environment |= server.environment() | {
+            "PREFECT_API_URL": f"{address}/api", "PREFECT_FLOWS_HEARTBEAT_FREQUENCY": "30",
+            "PREFECT_WORKER_QUERY_SECONDS": "2", MARK: str(folder),
+        }  # fmt: skip
+        up = [
+            str(Path(sys.executable).with_name("deerstalker")), "up", "--server", f"{address}/api", "--no-worker",
+            "--pool", POOL, "--store", f"s3://{BUCKET}/{PREFIX}", "--zombie-after", str(ZOMBIE_AFTER_S),
+        ]  # fmt: skip
+        home = {"PREFECT_HOME": str(folder / "home")}
+        done = subprocess.run(up, env=environment | home, cwd=folder, capture_output=True, text=True, check=False)
+        assert done.returncode == 0, done.stderr
+        store = Store.open(f"s3://{BUCKET}/{PREFIX}", options=server.options())
+        yield Site(folder, f"{address}/api", store, environment)
+
+
+@contextmanager
+def worker(site: Site, host: Host) -> Generator[None]:
+    """A Prefect worker on a host, with a home and a temporary folder of its own, that polls the queue of its name."""
+    own = site.folder / host.name
+    own.mkdir()
+    words = [sys.executable, str(ROOT / "flows" / "worker_process.py"), "worker", "start", "--pool", POOL]
+    words += ["--type", "process", "--work-queue", host.name, "--name", host.name]
+    environment = site.environment | {"PREFECT_HOME": str(own), "TMPDIR": str(own)}
+    with (site.folder / f"host-{host.name}.log").open("wb") as log:
+        process = subprocess.Popen(
+            host.command(words), env=environment, cwd=own, stdout=log, stderr=log, start_new_session=True
+        )
+    try:
+        yield
+    finally:
+        process.kill()
+        process.wait()
+        for pid in marked("PREFECT_HOME", own):
+            with suppress(ProcessLookupError):
+                os.kill(pid, signal.SIGKILL)
+
+
+def campaign(folder: Path) -> dict[str, Any]:
+    """The story.
+
+    Raises:
+        AssertionError: Something was lost, made twice, half-published or not reported.
+    """
+    with ExitStack() as stack:
+        sampler, trainer = stack.enter_context(hosts("sampler", "trainer"))
+        here = stack.enter_context(site(folder))
+        for host in (sampler, trainer):
+            stack.enter_context(worker(here, host))
+        try:
+            return _story(here, sampler, trainer)
+        except AssertionError as error:
+            raise AssertionError(f"{error}\n{here.log()}") from error
+
+
+def _story(here: Site, sampler: Host, trainer: Host) -> dict[str, Any]:
+    here.end("to sample@1", here.ask(sampler, stop_after="sample@1"), sampler, "Completed")
+    here.end("to promote@1", here.ask(trainer, stop_after="promote@1"), trainer, "Completed")
+    made = here.made_on(1)
+    assert made.pop("rollouts") == sampler.name and set(made.values()) == {trainer.name}, made
+
+    cut = here.ask(sampler, stop_after="sample@2")
+    wait(lambda: bool(here.shards(2)), STATE_LIMIT_S)
+    sampler.cut()
+    before, kept = here.manifests(), here.shards(2)
+    assert "rollouts" not in here.made_on(2), "it was over before the cable was pulled"
+    reported_s = wait(lambda: here.state(cut)["name"] == "Crashed", STATE_LIMIT_S)
+    here.end("to sample@2, cut off", cut, sampler, "Crashed")
+    here.end("the rest", here.ask(trainer), trainer, "Completed")
+    assert set(here.made_on(2).values()) == {trainer.name}
+    after, objects = here.manifests(), set(here.store.list(""))
+
+    sampler.mend()
+    flow_gone_s = wait(lambda: not _flows(here.folder / sampler.name), GONE_LIMIT_S)
+    assert here.state(cut)["name"] == "Crashed"
+    assert here.manifests().keys() == after.keys()
+    for first, second in ((before, after), (after, here.manifests())):
+        assert {key: second[key].attempt for key in first} == {key: first[key].attempt for key in first}, "made twice"
+    rollouts = set(after[f"runs/{RUN}/iterations/0002/rollouts/{MANIFEST_NAME}"].files)
+    assert kept <= rollouts, f"sampled again: {kept - rollouts}"
+    assert verify(here.store).damaged == []
+    here.end("the same again", here.ask(sampler), sampler, "Completed")
+    assert here.rows[-1]["Completed"] == 0, here.rows[-1]
+    return {
+        "parts": here.rows,
+        "reported_s": round(reported_s, 1),
+        "kept_shards": len(kept),
+        "artifacts": len(after),
+        "left_by_the_cut_host": len(set(here.store.list("")) - objects),
+        "gone_s": round(flow_gone_s, 1),
+    }
+
+
+def _flows(home: Path) -> list[int]:
+    """Ids of the processes that execute a flow run for the worker of a host."""
+    return [pid for pid, line in marked("PREFECT_HOME", home).items() if "-m prefect." in line and "engine" in line]
+
+
+def show(report: dict[str, Any], console: Console) -> None:
+    """Prints a line a flow run."""
+    table = Table(title="two hosts, one cut off", title_justify="left")
+    names = ("part", "host", "state", "Completed", "Cached", "says")
+    for name in names:
+        table.add_column({"Completed": "executed", "Cached": "found"}.get(name, name))
+    for row in report["parts"]:
+        table.add_row(*(str(row[name]) for name in names))
+    console.print(table)
+    console.print(
+        f"reported {report['reported_s']} s after the cable was pulled; {report['kept_shards']} shards of the "
+        f"lost host kept; {report['artifacts']} artifacts, none lost, made twice or half-published; with the "
+        f"cable back its flow ended within {report['gone_s']} s and left {report['left_by_the_cut_host']} objects"
+    )
+
+
+def main() -> None:
+    """Prints the table; an AssertionError if something was lost."""
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--json", action="store_true")
+    options = parser.parse_args()
+    try:
+        with hosts("probe"):
+            pass
+    except (OSError, subprocess.CalledProcessError) as error:
+        sys.exit(f"SKIPPED: no network namespaces here ({error}); this needs root and iproute2")
+    with tempfile.TemporaryDirectory(prefix="two-hosts-") as scratch:
+        report = campaign(Path(scratch))
+    print(json.dumps(report, indent=2)) if options.json else show(report, Console())
+
+
+if __name__ == "__main__":
+    main()
