@@ -1,13 +1,16 @@
 """Machines of their own on this one: network namespaces at a bridge, whose cables can be pulled. Needs root."""
 
 import os
+import shutil
 import subprocess
 from collections.abc import Generator, Sequence
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
+from pathlib import Path
 
 GATEWAY = "10.77.0.1"
 """Address of this machine on the bridge; no other interface has part in it."""
+_ETC = Path("/etc/netns")
 
 
 @dataclass(frozen=True)
@@ -55,6 +58,10 @@ def hosts(*names: str) -> Generator[list[Host]]:
             host = Host(name, f"{bridge}-{name}", f"{bridge}n{number}")
             _ip("netns", "add", host.namespace)
             stack.callback(_ip, "netns", "del", host.namespace)
+            own = _ETC / host.namespace  # what `ip netns exec` lays over /etc: there every host knows its own name
+            own.mkdir(parents=True)
+            stack.callback(shutil.rmtree, own)
+            (own / "hosts").write_text(f"127.0.0.1 localhost {name}\n")
             _ip("link", "add", host.cable, "type", "veth", "peer", "name", "eth0", "netns", host.namespace)
             _ip("link", "set", host.cable, "master", bridge, "up")
             _ip("-n", host.namespace, "addr", "add", f"{GATEWAY[:-1]}{number}/24", "dev", "eth0")

@@ -11,6 +11,7 @@ from prefect.utilities.callables import parameter_schema
 from prefect.utilities.importtools import import_object
 
 from flows.installation import IMAGE_FOLDER, Installation, deployment_file
+from flows.opening import RunRequest
 
 FOLDER = Path(__file__).parents[3] / "deployments"
 MANIFESTS = sorted(FOLDER.glob("kubernetes/*.yaml"))
@@ -70,3 +71,14 @@ def test_a_manifest_holds_against_the_schemas_of_kubernetes(manifest: Path, tmp_
 def _tool(name: str, *arguments: str) -> subprocess.CompletedProcess[str]:
     program = str(Path(sys.executable).with_name(name))
     return subprocess.run([program, *arguments], capture_output=True, text=True, check=False)
+
+
+@pytest.mark.parametrize(
+    ("stage", "fits"), [("sample@1", True), ("promote@12", True), ("sample", False), ("draw@1", False)]
+)
+def test_a_run_stops_behind_a_stage_of_an_iteration(stage: str, fits: bool) -> None:
+    if fits:
+        assert RunRequest(stop_after=stage).stop_after == stage
+        return
+    with pytest.raises(ValueError, match="stop_after"):
+        RunRequest(stop_after=stage)

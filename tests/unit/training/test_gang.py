@@ -15,10 +15,11 @@ import torch
 from safetensors.numpy import save_file
 from safetensors.torch import load_file
 
-from artifacts.errors import BadInputError
+from artifacts.errors import BadInputError, DeerstalkerError, TransientError
 from stages.training.gang import Gang
 from stages.training.job import LossConfig, TrainHardware, TrainJob
-from tests.unit.training.processes import command_lines
+from tests.faults.limits import refuse_above
+from tests.unit.training.processes import command_lines, workers
 from tests.unit.training.trees import save_model, tree_batch
 
 ONE = TrainHardware(compute_dtype="fp32", threads=1)
@@ -107,6 +108,15 @@ def test_a_full_disk_is_named(folder: Path, gang: Gang, small_disk: Path) -> Non
     out = {"out_checkpoint_dir": small_disk / "checkpoint", "out_state_dir": small_disk / "state"}
     with pytest.raises(BadInputError, match=r"small: no space left, 0\.0 MiB are free; expected room for .* prune"):
         gang.run(job(folder, "full", reference_dir=None, out_reference_dir=None, loss=LossConfig(), **out))
+
+
+def test_refused_memory_is_not_tried_again_and_says_what_to_change(folder: Path) -> None:
+    with Gang(ONE, folder / "refused") as gang:
+        gang.run(job(folder, "refused"))
+        refuse_above(0, workers(gang)[0])
+        with pytest.raises(DeerstalkerError, match=r"out of memory \(.*lower trainer\.micro_batch_tokens") as failure:
+            gang.run(job(folder, "refused"))
+    assert not isinstance(failure.value, TransientError)
 
 
 OWNER = """
