@@ -116,12 +116,12 @@ class Site:
         return "\n".join(path.read_text(errors="replace")[-2500:] for path in self.folder.glob("host-*.log"))
 
 
-def wait(reached: Callable[[], bool], limit_s: float) -> float:
+def wait(reached: Callable[[], bool], limit_s: float, poll_s: float = 0.5) -> float:
     """Waits, and returns the seconds it took."""
     started = time.monotonic()
     while not reached():
         assert time.monotonic() - started < limit_s, "not reached in time"
-        time.sleep(0.5)
+        time.sleep(poll_s)
     return time.monotonic() - started
 
 
@@ -193,7 +193,7 @@ def _story(here: Site, sampler: Host, trainer: Host) -> dict[str, Any]:
     assert made.pop("rollouts") == sampler.name and set(made.values()) == {trainer.name}, made
 
     cut = here.ask(sampler, stop_after="sample@2")
-    wait(lambda: bool(here.shards(2)), STATE_LIMIT_S)
+    wait(lambda: bool(here.shards(2)), STATE_LIMIT_S, 0.05)
     sampler.cut()
     before, kept = here.manifests(), here.shards(2)
     assert "rollouts" not in here.made_on(2), "it was over before the cable was pulled"
@@ -205,7 +205,8 @@ def _story(here: Site, sampler: Host, trainer: Host) -> dict[str, Any]:
 
     sampler.mend()
     flow_gone_s = wait(lambda: not _flows(here.folder / sampler.name), GONE_LIMIT_S)
-    assert here.state(cut)["name"] == "Crashed"
+    told = here.state(cut)["name"]  # "Failed" where its own report got through in the end
+    assert told in ("Crashed", "Failed"), told
     assert here.manifests().keys() == after.keys()
     for first, second in ((before, after), (after, here.manifests())):
         assert {key: second[key].attempt for key in first} == {key: first[key].attempt for key in first}, "made twice"
@@ -221,6 +222,7 @@ def _story(here: Site, sampler: Host, trainer: Host) -> dict[str, Any]:
         "artifacts": len(after),
         "left_by_the_cut_host": len(set(here.store.list("")) - objects),
         "gone_s": round(flow_gone_s, 1),
+        "told_afterwards": told,
     }
 
 
@@ -241,7 +243,8 @@ def show(report: dict[str, Any], console: Console) -> None:
     console.print(
         f"reported {report['reported_s']} s after the cable was pulled; {report['kept_shards']} shards of the "
         f"lost host kept; {report['artifacts']} artifacts, none lost, made twice or half-published; with the "
-        f"cable back its flow ended within {report['gone_s']} s and left {report['left_by_the_cut_host']} objects"
+        f"cable back its flow ended within {report['gone_s']} s as {report['told_afterwards']} "
+        f"and left {report['left_by_the_cut_host']} objects"
     )
 
 
