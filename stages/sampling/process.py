@@ -27,6 +27,8 @@ TAIL_BYTES = 1_000_000
 TRACEBACK_FRAME = re.compile(r'^\s+File "|^\s{4}')
 REPEATED = re.compile(r"Engine Exception caught|Traceback \(most|.*See stack trace \(above\)")
 """What vLLM's server says once for each request in flight, below the reason of the engine's death."""
+CORE_FAILED = "Process EngineCore:"
+"""What Python says of the process that computes once that ended with an error; its reason stands above."""
 CORE_KILLED = re.compile(r"Failed core proc\(s\): \{.*: -\d")
 CACHE_TOO_SMALL = re.compile(r"larger than the available KV cache memory")
 SMALL_MODEL_BYTES = 50_000_000
@@ -177,8 +179,10 @@ class EngineProcess:
         deadline = self.started_s + self.hardware.startup_timeout_s
         while True:
             code = self.exit_code()
+            if code is None and any(line.startswith(CORE_FAILED) for line in self._said()):
+                code = 1  # its server takes up to half a minute to end on a busy machine
             if code is not None:
-                self.stop()
+                self.kill()
                 found = f"ended with status {code} before it was ready. Its last lines:\n{self.tail()}\n"
                 if memory := self.out_of_memory(found):
                     raise memory
