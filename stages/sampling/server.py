@@ -50,6 +50,8 @@ def import_once(threads: int) -> None:
     from vllm.v1.worker.cpu_model_runner import CPUModelRunner
     from vllm.v1.worker.cpu_worker import CPUWorker
 
+    from stages.processes import end_with_parent
+
     def call(task: Callable[[], Any]) -> Any:
         return task()
 
@@ -58,6 +60,7 @@ def import_once(threads: int) -> None:
     reload_weights: Any = CPUModelRunner.reload_weights
 
     def init_device_with_threads(worker: Any) -> None:
+        end_with_parent()  # vLLM's core waits for ever for a server that was killed together with its guard
         set_num_threads(threads)
         init_device(worker)
 

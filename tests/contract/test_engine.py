@@ -206,6 +206,14 @@ def test_a_hung_core_is_noticed_within_15_s_and_cleared_away(engine: Engine, mod
     assert gone_within(leader, 1.0)
 
 
+def test_a_core_does_not_outlive_guard_and_server_killed_together(engine: Engine, models: dict[str, Path]) -> None:
+    engine.ensure(models["a"], "digest-a")
+    leader, core = engine.process_id, core_of(engine)
+    for pid in session(leader).keys() - {core}:
+        os.kill(pid, signal.SIGKILL)
+    assert gone_within(leader, 10.0)
+
+
 def test_a_model_of_another_shape_takes_a_new_start(engine: Engine, models: dict[str, Path]) -> None:
     engine.ensure(models["untied_a"], "digest-untied-a")
     starts, reloads = engine.starts, engine.reloads

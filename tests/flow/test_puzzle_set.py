@@ -17,34 +17,25 @@ from artifacts.store import Store
 from stages.context import Profile, StageContext
 from stages.prepare import PrepareConfig, prepare
 from stages.puzzles.generate import TIERS
+from tests.processes import marked
 
-SET = PrepareConfig(puzzle=TIERS["small"], train=300, val=30, test=30, seed=2)
+SET = PrepareConfig(puzzle=TIERS["small"], train=100, val=20, test=20, seed=2)
 LIMIT_S = 120
+MARK = "DEERSTALKER_TEST_STORE"
 
 
 def start(store: Path) -> subprocess.Popen[str]:
     command = [
-        str(Path(sys.executable).with_name("deerstalker")), "puzzles", "make", "--size", "small", "--count", "300",
-        "--val", "30", "--test", "30", "--seed", "2", "--out", str(store), "--json",
+        str(Path(sys.executable).with_name("deerstalker")), "puzzles", "make", "--size", "small", "--count", "100",
+        "--val", "20", "--test", "20", "--seed", "2", "--out", str(store), "--json",
     ]  # fmt: skip
-    return subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, text=True)
+    environment = {**os.environ, MARK: str(store)}
+    return subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, text=True, env=environment)
 
 
 def drawn(store: Path) -> dict[str, int]:
     """Manifests of published stretches, with the time of their writing."""
     return {str(path): path.stat().st_mtime_ns for path in store.glob("puzzles/drawn/*/manifest.json")}
-
-
-def processes_of(store: Path) -> list[str]:
-    """Command lines of live processes whose environment names the store; all children of the command do."""
-    found: list[str] = []
-    for entry in Path("/proc").glob("[0-9]*"):
-        try:
-            if entry.name != str(os.getpid()) and str(store) in (entry / "environ").read_text(errors="replace"):
-                found.append((entry / "cmdline").read_text(errors="replace"))
-        except OSError:
-            continue
-    return found
 
 
 def test_a_killed_command_is_continued_and_ends_the_same(tmp_path: Path) -> None:
@@ -60,7 +51,7 @@ def test_a_killed_command_is_continued_and_ends_the_same(tmp_path: Path) -> None
     before = drawn(store)
     assert len(before) < len(SET.first_stretches())
     assert not list(store.glob("puzzles/set-*/manifest.json"))
-    while left := processes_of(store):
+    while left := marked(MARK, store):
         assert time.monotonic() < deadline, left
         time.sleep(0.1)
 
@@ -73,9 +64,9 @@ def test_a_killed_command_is_continued_and_ends_the_same(tmp_path: Path) -> None
         undisturbed = prepare(SET, out=Slot(ctx.store, "set", Puzzles), ctx=ctx)
     assert made["artifact"]["digest"] == undisturbed.digest
     train = Artifact.open(Store.open(str(store)), Ref(**made["artifact"])).read_table("train.parquet", PUZZLES)
-    assert len(train) == 300
+    assert len(train) == 100
     page = Path(made["report"].removeprefix("file://"))
     facts = json.loads(page.with_name("report.json").read_text())
-    assert (facts["splits"], facts["different"]) == ({"train": 300, "val": 30, "test": 30}, 360)
+    assert (facts["splits"], facts["different"]) == ({"train": 100, "val": 20, "test": 20}, 140)
     assert sum(facts["clue_kinds"].values()) == sum(facts["clues"])
     assert page.read_text().count("data:image/png") == 5

@@ -19,15 +19,22 @@ from artifacts.reading import Artifact
 from artifacts.schemas import GRADES, ROLLOUTS
 from artifacts.store import Store
 from artifacts.tensors import BATCH_FILE, PackedBatch
+from tests.processes import marked
 
 HERE = Path(__file__).parent
 LIMIT_S = 240
+LEFT_LIMIT_S = 10.0
+"""What a killed run leaves is gone by then."""
+
+
+MARK = "DEERSTALKER_TEST_FOLDER"
 
 
 class Run:
     """The command of one run, started as a user would start it."""
 
     def __init__(self, folder: Path) -> None:
+        self.folder = folder
         self.store = folder / "store"
         self.root = self.store / "runs" / "tiny"
         self.log = folder / "log.txt"
@@ -37,8 +44,11 @@ class Run:
             str(Path(sys.executable).with_name("deerstalker")), "train", "--recipe", str(HERE / "tiny.toml"),
             "--profile", str(HERE / "slow.toml"), "--store", str(self.store), "--json",
         ]  # fmt: skip
+        environment = {**os.environ, MARK: str(self.folder)}
         with self.log.open("ab") as log:
-            return subprocess.Popen(command, stdout=subprocess.PIPE, stderr=log, start_new_session=True)
+            return subprocess.Popen(
+                command, stdout=subprocess.PIPE, stderr=log, start_new_session=True, env=environment
+            )
 
     def kill_when(self, reached: Callable[[], bool]) -> None:
         process = self.start()
@@ -69,37 +79,19 @@ class Run:
         }
 
 
-def children_of_the_run(folder: Path) -> list[str]:
-    """Command lines of live engine, trainer and server processes that were started for this run."""
-    found = []
-    for entry in Path("/proc").iterdir():
-        if entry.name.isdigit():
-            try:
-                command = (entry / "cmdline").read_bytes().replace(b"\0", b" ").decode(errors="replace")
-                environment = (entry / "environ").read_bytes().decode(errors="replace")
-            except OSError:
-                continue
-            if str(folder) in environment and any(
-                name in command for name in ("vllm", "stages.training", "prefect", "flows.")
-            ):
-                found.append(command)
-    return found
-
-
 @pytest.fixture(scope="module")
 def story(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Any]:
     """Runs, kills in `sample`, runs, kills in `finetune`, runs to the end, and runs once more."""
-    folder = tmp_path_factory.mktemp("story")
-    os.environ["DEERSTALKER_TEST_FOLDER"] = str(folder)
-    run = Run(folder)
+    run = Run(tmp_path_factory.mktemp("story"))
 
     def shards() -> list[Path]:
         return sorted(run.part(2, "rollouts").glob("progress-*/rollouts-*.parquet"))
 
     run.kill_when(lambda: bool(shards()) and not run.published(2, "rollouts"))
     first_shards, after_first = shards(), run.manifests()
-    time.sleep(10)
-    left = children_of_the_run(folder)
+    deadline = time.monotonic() + LEFT_LIMIT_S
+    while (left := list(marked(MARK, run.folder).values())) and time.monotonic() < deadline:
+        time.sleep(0.05)
 
     run.kill_when(lambda: run.published(2, "batch"))
     after_second = run.manifests()
@@ -108,7 +100,6 @@ def story(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Any]:
 
     started = time.monotonic()
     again = run.finish()
-    del os.environ["DEERSTALKER_TEST_FOLDER"]
     return {
         "run": run,
         "first_shards": first_shards,
