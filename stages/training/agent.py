@@ -16,13 +16,16 @@ def start_agent(spool: Spool, hardware: TrainHardware, node_rank: int) -> Guarde
         hardware: Layout of the whole gang.
         node_rank: Number of this machine, from 0.
     """
-    meeting = ["--standalone"]
+    # Named, because torchrun and gloo else look up this machine's own name, which waits where nothing answers.
+    meeting = ["--standalone", "--local-addr=127.0.0.1"]
+    interface = {"GLOO_SOCKET_IFNAME": "lo"}
     if hardware.nodes > 1 and hardware.rendezvous:
         host, _, port = hardware.rendezvous.rpartition(":")
         meeting = [
             f"--nnodes={hardware.nodes}", f"--node-rank={node_rank}", f"--master-addr={host}", f"--master-port={port}",
             f"--rdzv-id={spool.folder.name}",
         ]  # fmt: skip
+        interface = {}
     scratch = spool.folder / f"agent-{node_rank}"
     command = [
         sys.executable, "-m", "torch.distributed.run", *meeting, "--max-restarts=0", f"--log-dir={scratch}",
@@ -34,6 +37,7 @@ def start_agent(spool: Spool, hardware: TrainHardware, node_rank: int) -> Guarde
         # Threads that wait must sleep: spinning ones take the core from those they wait for when anything else
         # runs on the machine (seen: 84 s instead of 5 s for a small model on two busy cores).
         "OMP_WAIT_POLICY": "PASSIVE",
+        **interface,
         **os.environ,
         "OMP_NUM_THREADS": str(threads),
         "HF_HUB_OFFLINE": "1",
