@@ -150,7 +150,8 @@ def prune(
     """List the large files that a rule lets go, and with --yes remove them.
 
     What a promoted checkpoint of any run descends from always stays, and so do figures, reports and lineage: a pruned
-    run can still be shown, continued and reported on.
+    run can still be shown, continued and reported on. What lost attempts, a refresh and killed trainings left beside
+    finished stages is listed too; what an unfinished stage would go on from never is.
 
     Parameters
     ----------

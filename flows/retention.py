@@ -13,11 +13,13 @@ from artifacts.lineage import lineage
 from artifacts.manifest import MANIFEST_NAME, Manifest, Pruned
 from artifacts.reading import Artifact
 from artifacts.refs import Ref
+from artifacts.slot import SUPERSEDED_NAME
 from artifacts.store import Store
 from flows.history import read_run, run_names
 
 Part = Literal["training_state", "checkpoint", "reference", "batch", "rollouts"]
-_IN_ATTEMPT = re.compile(r"(.+?)/((?:attempt|progress)-[0-9a-f]+)/")
+_IN_ATTEMPT = re.compile(r"(.+?)/((?:attempt|progress)-[0-9a-f]+(?:-[0-9]{8}T[0-9]+)?)/(.+)")
+"""A file of an attempt: its artifact, the attempt's folder (`artifacts.slot` names it), and its name in there."""
 
 
 class Retention(BaseModel):
@@ -45,8 +47,8 @@ class Removal:
     """Something that may go.
 
     Attributes:
-        key: Of the artifact, or of the folder of a lost attempt.
-        what: The artifact's kind, or `lost attempt`.
+        key: Of the artifact that goes, or whose attempt goes.
+        what: The artifact's kind, `step checkpoints`, `set aside` or `lost attempt`.
         size_bytes: What is freed.
         folder: The folder that is removed.
         manifest: Set for an artifact, whose manifest stays and says that it was pruned.
@@ -102,7 +104,7 @@ def _of_run(store: Store, run: str, rule: Retention, safe: set[str]) -> list[Rem
         for key in (key.removesuffix(f"/{MANIFEST_NAME}") for key in keys if key.endswith(f"/{MANIFEST_NAME}"))
     }
     kept = _kept(layout, published, rule)
-    removals = _lost_attempts(store, keys, published)
+    removals = _lost_attempts(store, layout, keys, published)
     for key, manifest in published.items():
         removable = _part(layout, key) in rule.parts or (
             rule.comparisons and key.startswith(f"{layout.root}/comparisons/")
@@ -126,17 +128,31 @@ def _kept(layout: RunLayout, published: dict[str, Manifest], rule: Retention) ->
     return kept
 
 
-def _lost_attempts(store: Store, keys: Iterable[str], published: dict[str, Manifest]) -> list[Removal]:
-    """Attempts at what another attempt published, and what an interrupted removal left."""
-    folders: dict[tuple[str, str], int] = {}
+def _lost_attempts(
+    store: Store, layout: RunLayout, keys: Iterable[str], published: dict[str, Manifest]
+) -> list[Removal]:
+    """Folders beside what was published: lost attempts, what a refresh set aside, and step checkpoints left over.
+
+    A stage that has published nothing may still go on from such a folder: nothing of it is listed.
+    """
+    sizes: dict[tuple[str, str], int] = {}
+    kinds: dict[tuple[str, str], str] = {}
     for key in keys:
-        if not (found := _IN_ATTEMPT.match(key)):
+        if not (found := _IN_ATTEMPT.match(key, len(layout.root))):
             continue
-        artifact, name = found.groups()
+        artifact, name, file = f"{layout.root}{found[1]}", found[2], found[3]
         manifest = published.get(artifact)
         if manifest and (name != manifest.attempt or manifest.pruned):
-            folders[artifact, name] = folders.get((artifact, name), 0) + store.size(key)
-    return [Removal(key, "lost attempt", size, f"{key}/{name}") for (key, name), size in folders.items()]
+            folder = artifact, name
+            sizes[folder] = sizes.get(folder, 0) + store.size(key)
+            if file == SUPERSEDED_NAME:
+                kinds[folder] = "set aside"
+            elif file.startswith("step-"):
+                kinds.setdefault(folder, "step checkpoints")
+    return [
+        Removal(key, kinds.get((key, name), "lost attempt"), size, f"{key}/{name}")
+        for (key, name), size in sizes.items()
+    ]
 
 
 def _part(layout: RunLayout, key: str) -> str:

@@ -2,6 +2,7 @@
 
 import json
 import shutil
+from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
@@ -13,7 +14,8 @@ from artifacts.layout import RunLayout
 from artifacts.lineage import lineage
 from artifacts.manifest import MANIFEST_NAME
 from artifacts.reading import Artifact
-from artifacts.refs import Checkpoint, Decision, Ref, TrainingState
+from artifacts.refs import Checkpoint, Decision, Ref, Rollouts, StepCheckpoint, TrainingState
+from artifacts.renewal import Renewal
 from artifacts.seal import sealed_json
 from artifacts.slot import Slot
 from artifacts.store import Store
@@ -127,6 +129,49 @@ def test_a_removal_cut_short_is_finished_by_the_next(linked: tuple[Store, RunLay
     assert (left.what, left.folder, left.size_bytes) == ("lost attempt", first.folder, first.size_bytes)
     store.write_bytes(f"{layout.iteration(6, 'checkpoint')}/attempt-00ff/half.bin", b"half")
     assert f"{layout.iteration(6, 'checkpoint')}/attempt-00ff" in {item.folder for item in plan(store, rule)}
+
+
+def test_what_finished_stages_left_behind_goes_and_what_an_unfinished_one_needs_stays(
+    linked: tuple[Store, RunLayout], capsys: pytest.CaptureFixture[str]
+) -> None:
+    store, layout = linked
+    asked = Renewal(frozenset({"finetune"}), datetime.now(UTC))
+    done, unfinished, rollouts = (
+        layout.iteration(5, "checkpoint"), layout.iteration(7, "checkpoint"), layout.iteration(6, "rollouts"),
+    )  # fmt: skip
+    for key, renewal in ((done, None), (done, asked), (unfinished, None), (unfinished, asked)):
+        progress = Slot(store, key, Checkpoint, renewal).progress_key(Identity.of("finetune", 1, {"n": key}))
+        _publish(Slot(store, f"{progress}/step-000003", StepCheckpoint), Identity.of("finetune", 1, {}), 500, {})
+    for number in (6, 7):  # redone once; in iteration 7 the new one is not finished yet
+        slot = Slot(store, layout.iteration(number, "rollouts"), Rollouts)
+        if number == 7:
+            attempt = slot.attempt(Identity.of("sample", 1, {}), resumable=True)
+            attempt.write_bytes("rollouts-0.parquet", b"old")
+            attempt.publish({})
+        identity = Identity(**Artifact.at(store, slot.key).manifest.identity.model_dump())
+        renewed = Slot(store, slot.key, Rollouts, Renewal(frozenset({"sample"}), datetime.now(UTC)))
+        assert renewed.find(identity) is None
+        attempt = renewed.attempt(identity, resumable=True)
+        attempt.write_bytes("rollouts-0.parquet", b"half of the new ones")
+        if number == 6:
+            attempt.publish({})
+    command = ["prune", "linked", "--keep-last", "100", "--store", store.url]
+
+    before = store.list()
+    assert run_command([*command, "--json"]) == 0
+    listed = json.loads(capsys.readouterr().out)["removals"]
+    assert store.list() == before
+    assert sorted((item["key"], item["what"]) for item in listed) == [
+        (done, "step checkpoints"), (done, "step checkpoints"), (rollouts, "set aside")
+    ]  # fmt: skip
+    assert run_command([*command, "--yes"]) == 0
+    gone = set(before) - set(store.list())
+    assert len([key for key in gone if "/step-000003/" in key and key.startswith(done)]) == 4
+    assert not any("/0007/" in key for key in gone)
+    assert {key.split("/")[-1] for key in gone if key.startswith(rollouts)} >= {"superseded.json"}
+    assert verify(store).damaged == []
+    assert Artifact.at(store, rollouts).read_bytes("rollouts-0.parquet") == b"half of the new ones"
+    assert plan(store, Retention(keep_last=100)) == []
 
 
 def test_prune_is_a_dry_run_unless_told_otherwise(
