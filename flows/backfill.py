@@ -22,6 +22,7 @@ from flows.keys import slug
 from flows.opening import opened_stages
 from flows.recipes import load_profile
 from flows.report import publish_report
+from flows.session import Stages
 from flows.tasks import map_some_at_once
 from stages.context import Profile, StageContext
 from stages.evaluate import EvaluateConfig, evaluate
@@ -143,7 +144,7 @@ def candidates(record: RunRecord, request: BackfillRequest) -> list[Candidate]:
 class Lanes:
     """Contexts that work side by side, each with an engine of its own."""
 
-    def __init__(self, contexts: Sequence[Any]) -> None:
+    def __init__(self, contexts: Sequence[Stages]) -> None:
         self.first, self._all = contexts[0], [stages.ctx for stages in contexts]
         self._free: SimpleQueue[StageContext] = SimpleQueue()
         for ctx in self._all:
@@ -164,7 +165,8 @@ class Lanes:
             self._free.put(ctx)
 
     def abandon(self) -> None:
-        """Makes everything fail that is running in them."""
+        """Makes everything fail that is running in them, or that waits for a GPU."""
+        self.first.turn.close()  # they share it
         for ctx in self._all:
             ctx.abandon()
 

@@ -1,18 +1,15 @@
 """A run's turn on a GPU: a slot of Prefect's global concurrency limit, leased while engine or trainer may use it."""
 
+import logging
 from collections.abc import Callable, Generator
-from contextlib import ExitStack, contextmanager
+from contextlib import contextmanager
 from threading import Lock
 from types import TracebackType
 from typing import Literal, Self
 
-from prefect.client.orchestration import get_client
-from prefect.client.schemas.actions import GlobalConcurrencyLimitCreate
-from prefect.concurrency.sync import concurrency
-from prefect.exceptions import ObjectAlreadyExists, ObjectNotFound
+from flows.gpu_lease import GpuLease
 
-LEASE_S = 60.0
-"""A holder that died frees its slot after so long; a living one renews its lease in time."""
+Log = logging.Logger | logging.LoggerAdapter[logging.Logger]
 
 
 class GpuTurn:
@@ -26,24 +23,28 @@ class GpuTurn:
         users: End what uses the GPU, called before a slot is given back behind a stage.
     """
 
-    def __init__(self, limit: str | None, spans: Literal["run", "stage"]) -> None:
-        self.limit, self.spans = limit, spans
+    def __init__(self, limit: str | None, spans: Literal["run", "stage"], log: Log) -> None:
+        self.limit, self.spans, self._log = limit, spans, log
         self.users: list[Callable[[], None]] = []
-        self._held = ExitStack()
+        self._lease: GpuLease | None = None
         self._lock = Lock()
-        self.held = False
+        self._closed = self.held = False
 
     def take(self) -> None:
-        """Waits for a slot, unless one is held."""
+        """Waits for a slot, unless one is held.
+
+        Raises:
+            DeerstalkerError: `close` was called before one was free.
+        """
         if self.limit is None:
             return
         with self._lock:
             if self.held:
                 return
-            ensure_limit(self.limit)
-            # A lost connection must not end hours of training: the lease is renewed at the next chance.
-            slot = concurrency(self.limit, strict=True, lease_duration=LEASE_S, raise_on_lease_renewal_failure=False)
-            self._held.enter_context(slot)
+            self._lease = GpuLease(self.limit, self._log)
+            if self._closed:
+                self._lease.give_back()
+            self._lease.take()
             self.held = True
 
     def stage_ended(self) -> None:
@@ -53,9 +54,15 @@ class GpuTurn:
                 end()
             self._give_back()
 
+    def close(self) -> None:
+        """Gives the slot back for good, and makes those fail that wait for one in other threads."""
+        self._closed = True
+        self._give_back()
+
     def _give_back(self) -> None:
         self.held = False
-        self._held.close()
+        if self._lease is not None:
+            self._lease.give_back()
 
     def __enter__(self) -> Self:
         return self
@@ -63,33 +70,21 @@ class GpuTurn:
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
-        self._give_back()
+        self.close()
 
 
 _open: dict[str | None, GpuTurn] = {}
 
 
 @contextmanager
-def gpu_turn(limit: str | None, spans: Literal["run", "stage"]) -> Generator[GpuTurn]:
+def gpu_turn(limit: str | None, spans: Literal["run", "stage"], log: Log) -> Generator[GpuTurn]:
     """The turn of this process: engines side by side in one flow run share it, for they would wait for one another."""
     if shared := _open.get(limit):
         yield shared
         return
-    with GpuTurn(limit, spans) as turn:
+    with GpuTurn(limit, spans, log) as turn:
         _open[limit] = turn
         try:
             yield turn
         finally:
             del _open[limit]
-
-
-def ensure_limit(name: str) -> None:
-    """Makes a limit with one slot where there is none of that name."""
-    with get_client(sync_client=True) as client:
-        try:
-            client.read_global_concurrency_limit_by_name(name)
-        except ObjectNotFound:
-            try:
-                client.create_global_concurrency_limit(GlobalConcurrencyLimitCreate(name=name, limit=1))
-            except ObjectAlreadyExists:
-                return

@@ -26,7 +26,7 @@ from pydantic import BaseModel, ConfigDict, Field
 
 from artifacts.errors import DeerstalkerError
 from flows.backend import TAG
-from flows.gpu_turn import ensure_limit
+from flows.gpu_lease import ensure_limit
 
 GPU_SLOTS = "gpu"
 """Name of the limit that profiles for GPUs name."""
@@ -79,7 +79,7 @@ def make_pool(client: SyncPrefectClient, name: str) -> None:
 def make_slots(client: SyncPrefectClient, slots: int | None) -> None:
     """The GPU slots: as many as wanted, or one where the limit is missing and no number was given."""
     if slots is None:
-        ensure_limit(GPU_SLOTS)
+        ensure_limit(client, GPU_SLOTS)
     else:
         client.upsert_global_concurrency_limit_by_name(GPU_SLOTS, slots)
 

@@ -103,12 +103,12 @@ def able_to_run(recipe: Recipe, profile: Profile) -> Profile:
 @contextmanager
 def opened_stages(store: Store, profile: Profile) -> Generator[Stages]:
     """Makes what stages need inside a flow, and closes the child processes at the end, whatever happens."""
-    live = current_view()
+    live, log = current_view(), get_run_logger()
     scratch = Path(tempfile.mkdtemp(prefix="deerstalker-"))
     try:
         with (
-            gpu_turn(profile.gpu_slot, profile.gpu_slot_spans) as turn,
-            StageContext(store, scratch, profile, live.progress, get_run_logger(), use_gpu=turn.take) as ctx,
+            gpu_turn(profile.gpu_slot, profile.gpu_slot_spans, log) as turn,
+            StageContext(store, scratch, profile, live.progress, log, use_gpu=turn.take) as ctx,
         ):
             turn.users.append(ctx.close)
             yield Stages(ctx, live, turn)

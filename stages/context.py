@@ -91,6 +91,9 @@ class StageContext:
     def engine(self) -> Engine:
         """The sampling engine; a child process from the first `ensure` on."""
         self._use_gpu()
+        return self._any_engine()
+
+    def _any_engine(self) -> Engine:
         if self._engine is None:
             self._engine = Engine(self.profile.engine, self.scratch / "engine")
         return self._engine
@@ -126,7 +129,7 @@ class StageContext:
 
     def abandon(self) -> None:
         """Makes a stage that samples in another thread fail at once; to be followed by `close`."""
-        self.engine.retire()
+        self._any_engine().retire()  # without waiting for a GPU: it may be what the other thread waits for
 
     def close(self, *, at_once: bool = False) -> None:
         """Ends the child processes that were started; the next use of one starts it anew.

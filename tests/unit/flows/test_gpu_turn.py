@@ -1,13 +1,17 @@
 """One flow run is one user of the GPU, however many engines it keeps side by side."""
 
+import logging
+
 from flows.gpu_turn import gpu_turn
+
+LOG = logging.getLogger(__name__)
 
 
 def test_stages_opened_side_by_side_share_a_turn() -> None:
-    with gpu_turn("gpu", "run") as first:
-        with gpu_turn("gpu", "run") as second, gpu_turn("other", "run") as other:
+    with gpu_turn("gpu", "run", LOG) as first:
+        with gpu_turn("gpu", "run", LOG) as second, gpu_turn("other", "run", LOG) as other:
             assert second is first is not other
-        with gpu_turn("gpu", "run") as third:
+        with gpu_turn("gpu", "run", LOG) as third:
             assert third is first
-    with gpu_turn("gpu", "run") as later:
+    with gpu_turn("gpu", "run", LOG) as later:
         assert later is not first
