@@ -17,7 +17,7 @@ from types import TracebackType
 from typing import Self
 
 from artifacts.errors import DeerstalkerError
-from flows.local_server import database_lock
+from flows.local_server import database_lock, running_server
 from stages.guarded import GuardedProcess
 
 TAG = "deerstalker"
@@ -46,20 +46,21 @@ class Backend:
         self._address = ("127.0.0.1", 0)
 
     def __enter__(self) -> Self:
-        if not os.environ.get("PREFECT_API_URL"):
-            home = Path(os.environ.get("PREFECT_HOME") or self.log.parent)
+        home = Path(os.environ.get("PREFECT_HOME") or self.log.parent)
+        named = os.environ.get("PREFECT_API_URL")
+        if not named or named == running_server(home):
             _, self._alone_since = self._held.enter_context(database_lock(home))
+        if not named:
             self._start()
         return self
 
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
-        if self._process is None:
-            return
-        del os.environ["PREFECT_API_URL"]
-        self._process.stop()
-        self._process = None
+        if self._process is not None:
+            del os.environ["PREFECT_API_URL"]
+            self._process.stop()
+            self._process = None
         self._held.close()
 
     @property

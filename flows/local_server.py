@@ -157,12 +157,16 @@ def start_server(home: Path, port: int, lock: int, environment: Mapping[str, str
         return f"http://{HOST}:{listener.getsockname()[1]}/api", started
 
 
-def start_worker(home: Path, pool: str, environment: Mapping[str, str]) -> Started:
-    """Starts a process worker of a pool, without waiting for it."""
+def start_worker(home: Path, pool: str, environment: Mapping[str, str], lock: int) -> Started:
+    """Starts a process worker of a pool, without waiting for it.
+
+    Args:
+        lock: A hold on the database, passed on: its runs are alive although the server may have to be started again.
+    """
     name = f"{socket.gethostname()}-{secrets.token_hex(3)}"
     script = str(Path(__file__).with_name("worker_process.py"))
     command = [sys.executable, "-P", script, "worker", "start", "--pool", pool, "--type", "process", "--name", name]
-    return _guarded(command, home / "worker.log", environment)
+    return _guarded(command, home / "worker.log", environment, keep=(lock,))
 
 
 def _guarded(command: Sequence[str], log: Path, environment: Mapping[str, str], keep: Sequence[int] = ()) -> Started:

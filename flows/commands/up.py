@@ -62,7 +62,8 @@ def up_command(
         )
         deployments = install(wanted, home, os.environ)
         if worker and not (record.worker and record.worker.alive):
-            record = record.model_copy(update={"worker": start_worker(home, pool, os.environ)})
+            with database_lock(home) as (lock, _):
+                record = record.model_copy(update={"worker": start_worker(home, pool, os.environ, lock)})
         record = record.model_copy(update={"settings": write_settings(Path.cwd(), record.url) or record.settings})
         record.write(home)
     if options.json:
@@ -107,7 +108,9 @@ def _with_server(home: Path, server: str | None, port: int) -> Record:
     else:
         with database_lock(home) as (lock, alone_since):
             url, started = start_server(home, port, lock, os.environ)
-            record = Record(url=url, server=started)
+            if record.worker and record.url != url:
+                end(record.worker)  # it would ask a server that is gone for work, for ever
+            record = Record(url=url, server=started, worker=record.worker if record.url == url else None)
             record.write(home)
             if alone_since:
                 wait_until_healthy(url, started, home / "server.log")

@@ -8,12 +8,14 @@ import subprocess
 import sys
 import time
 from collections.abc import Iterator
+from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import Any
 
 import pytest
 
 from artifacts.manifest import Manifest
+from flows.gpu_lease import LEASE_S
 from tests.flow.installed import HERE, LIMIT_S, Installation
 
 CANCEL_LIMIT_S = 20.0
@@ -178,31 +180,67 @@ def test_typos_are_refused(installation: Installation, request_: dict[str, Any],
     assert words in done.stdout + done.stderr
 
 
-def test_a_run_waits_for_the_gpu_with_its_first_gpu_stage(installation: Installation) -> None:
+@pytest.fixture(scope="module")
+def gpu_profile(installation: Installation) -> str:
+    path = installation.folder / "gpu.toml"
+    path.write_text('gpu_slot = "gpu"\n' + (HERE / "slow.toml").read_text() + "device = 'cpu'\n")
+    return str(path)
+
+
+def slots_taken(installed: Installation) -> int:
+    return installed.api("GET", "/v2/concurrency_limits/gpu")["active_slots"]
+
+
+def leases(installed: Installation) -> dict[str, datetime]:
+    """When each lease runs out, by id: what the server keeps beside its database."""
+    folder = installed.store / ".prefect" / "concurrency_leases"
+    found = [json.loads(path.read_bytes()) for path in folder.glob("*-*.json")]
+    return {lease["id"]: datetime.fromisoformat(lease["expiration"]) for lease in found}
+
+
+def test_a_run_waits_for_the_gpu_and_keeps_it_while_the_server_is_away(
+    installation: Installation, gpu_profile: str
+) -> None:
     idle = set(installation.processes())
-    shutil.copy(HERE / "slow.toml", installation.folder / "gpu.toml")
-    with (installation.folder / "gpu.toml").open("a") as profile:
-        profile.write("device = 'cpu'\n")
-    content = 'gpu_slot = "gpu"\n' + (installation.folder / "gpu.toml").read_text()
-    (installation.folder / "gpu.toml").write_text(content)
     lease = installation.api(
         "POST", "/v2/concurrency_limits/increment-with-lease",
         {"names": ["gpu"], "slots": 1, "mode": "concurrency", "lease_duration": 300},
     )  # fmt: skip
-    request = tiny(installation.folder, run="waiting", profile=str(installation.folder / "gpu.toml"))
+    request = tiny(installation.folder, run="holder", profile=gpu_profile, overrides=["iterations=99"])
     run = installation.deploy_run("train/quickstart", request)
     installation.wait(lambda: installation.tasks(run, 1).get("warm_start") == "Running")
-    assert installation.tasks(run, 1)["fetch"] == "Cached"  # what needs no GPU went ahead
+    assert installation.tasks(run, 1)["fetch"] in {"Cached", "Completed"}  # what needs no GPU went ahead
     time.sleep(3)
     commands = [command for pid, command in installation.processes().items() if pid not in idle]
     assert not any("stages.training" in command or "server.py" in command for command in commands)
 
     installation.api("POST", "/v2/concurrency_limits/decrement-with-lease", {"lease_id": lease["lease_id"]})
-    installation.wait(lambda: installation.tasks(run, 1).get("warm_start") == "Completed")
-    assert installation.api("GET", "/v2/concurrency_limits/gpu")["active_slots"] == 1
+    installation.wait(lambda: bool(leases(installation).keys() - {lease["lease_id"]}))
+
+    # The server dies and comes back: the holder keeps its slot, whoever waits goes on waiting.
+    waiting = tiny(installation.folder, run="waiting", profile=gpu_profile)
+    second = installation.deploy_run("train/quickstart", waiting)
+    installation.wait(lambda: installation.tasks(second, 1).get("warm_start") == "Running")
+    (held,) = leases(installation)
+    before = installation.record
+    os.kill(before["server"]["pid"], signal.SIGKILL)
+    installation.wait(lambda: before["server"]["pid"] not in installation.processes())
+    port = before["url"].split(":")[2].split("/")[0]
+    after = installation.up("--port", port, "--zombie-after", str(ZOMBIE_AFTER_S))
+    assert (after["worker"], after["url"]) == (before["worker"], before["url"])
+    came_back = datetime.now(UTC)
+    assert [installation.state(one) for one in (run, second)] == ["Running", "Running"]
+    installation.wait(lambda: leases(installation)[held] > came_back + timedelta(seconds=LEASE_S), LEASE_S)
+    assert (slots_taken(installation), list(leases(installation))) == (1, [held])
+    assert installation.tasks(second, 1)["warm_start"] == "Running"
+
     installation.prefect("flow-run", "cancel", run)
     installation.wait_for(run, "Cancelled")
-    installation.wait(lambda: installation.api("GET", "/v2/concurrency_limits/gpu")["active_slots"] == 0)
+    installation.wait(lambda: bool(leases(installation).keys() - {held}))
+    assert (slots_taken(installation), installation.state(second)) == (1, "Running")
+    installation.prefect("flow-run", "cancel", second)
+    installation.wait_for(second, "Cancelled")
+    installation.wait(lambda: slots_taken(installation) == 0)
 
 
 def test_puzzles_in_the_making_are_cancelled_soon(installation: Installation) -> None:
