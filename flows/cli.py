@@ -11,7 +11,7 @@ from cyclopts import App, CycloptsError, Parameter
 
 from artifacts.errors import BadInputError, DeerstalkerError, IdentityMismatchError
 from flows import cli_deployed, cli_store
-from flows.options import OUTPUT, STORED, Changes, Output, Stored, Switch
+from flows.options import ANSWERS, OUTPUT, STORED, Answers, Changes, Output, Stored
 
 FAILED, BAD_USAGE, INTERRUPTED, TERMINATED = 1, 2, 130, 143
 
@@ -67,12 +67,8 @@ def evaluate(
     *,
     checkpoint: str,
     puzzles: str,
-    count: int = 64,
-    samples: int = 4,
-    temperature: float = 1.0,
-    max_tokens: int = 256,
-    greedy: Switch = True,
     profile: str = "cpu",
+    answers: Answers = ANSWERS,
     options: Stored = STORED,
 ) -> None:
     """Measure a checkpoint on puzzles; each completion is read by the strict and by the published grader.
@@ -83,23 +79,12 @@ def evaluate(
         A run, RUN@ITERATION, a checkpoint's key, a Hugging Face folder, hub:ID, gguf:PACKAGE/FILE or recipe:NAME.
     puzzles
         A JSON file in the published format, or RUN:SPLIT with train, val or test.
-    count
-        How many puzzles, from the first.
-    samples
-        Sampled answers a puzzle.
-    temperature
-        Temperature of the sampled answers.
-    max_tokens
-        Longest answer.
-    greedy
-        Also take the most likely answer, once a puzzle.
     profile
         Name of a profile, or path of a TOML file.
     """
     from flows.commands.evaluate import evaluate_command
 
-    sampled = {"samples_per_prompt": samples, "temperature": temperature, "max_tokens": max_tokens}
-    evaluate_command(checkpoint, puzzles, profile, {"puzzles": count, "sampled": sampled, "greedy": greedy}, options)
+    evaluate_command(checkpoint, puzzles, profile, answers.config(), options)
 
 
 @app.command

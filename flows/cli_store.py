@@ -4,7 +4,7 @@ from typing import Annotated, Literal
 
 from cyclopts import Parameter
 
-from flows.options import OUTPUT, STORED, Output, Stored, Switch
+from flows.options import ANSWERS, OUTPUT, STORED, Answers, Output, Stored
 from flows.surroundings import DEFAULT_STORE
 
 
@@ -49,13 +49,9 @@ def backfill(
     puzzles: str,
     checkpoints: Literal["all", "every", "best"] = "all",
     every: int = 10,
-    count: int = 64,
-    samples: int = 4,
-    temperature: float = 1.0,
-    max_tokens: int = 256,
-    greedy: Switch = True,
     at_once: int = 1,
     profile: str = "cpu",
+    answers: Answers = ANSWERS,
     options: Stored = STORED,
 ) -> None:
     """Evaluate checkpoints of runs on another suite of puzzles, and draw its learning curve beside the run's own.
@@ -74,16 +70,6 @@ def backfill(
         All; every k-th and the last; or the best, which is the one that stands promoted.
     every
         The k of --checkpoints every.
-    count
-        How many puzzles, from the first.
-    samples
-        Sampled answers a puzzle.
-    temperature
-        Temperature of the sampled answers.
-    max_tokens
-        Longest answer.
-    greedy
-        Also take the most likely answer, once a puzzle.
     at_once
         How many checkpoints are evaluated side by side, each with an engine of its own.
     profile
@@ -91,14 +77,13 @@ def backfill(
     """
     from flows.commands.backfill import backfill_command
 
-    sampled = {"samples_per_prompt": samples, "temperature": temperature, "max_tokens": max_tokens}
     request = {
         "runs": list(runs),
         "suite": suite,
         "puzzles": puzzles,
         "checkpoints": checkpoints,
         "every": every,
-        "config": {"puzzles": count, "sampled": sampled, "greedy": greedy},
+        "config": answers.config(),
         "at_once": at_once,
         "profile": profile,
     }

@@ -1,7 +1,7 @@
 """Options that the commands share."""
 
 from dataclasses import dataclass
-from typing import Annotated
+from typing import Annotated, Any
 
 from cyclopts import Parameter
 
@@ -42,4 +42,37 @@ class Stored(Output):
     store: str = DEFAULT_STORE
 
 
-STORED, OUTPUT = Stored(), Output()
+@Parameter(name="*")
+@dataclass(frozen=True)
+class Answers:
+    """How a checkpoint is measured on puzzles.
+
+    Parameters
+    ----------
+    count
+        How many puzzles, from the first.
+    samples
+        Sampled answers a puzzle.
+    temperature
+        Temperature of the sampled answers.
+    max_tokens
+        Longest answer.
+    greedy
+        Also take the most likely answer, once a puzzle.
+    """
+
+    count: int = 64
+    samples: int = 4
+    temperature: float = 1.0
+    max_tokens: int = 256
+    greedy: Switch = True
+
+    def config(self) -> dict[str, Any]:
+        """Fields of `stages.evaluate.EvaluateConfig`."""
+        sampled = {
+            "samples_per_prompt": self.samples, "temperature": self.temperature, "max_tokens": self.max_tokens
+        }  # fmt: skip
+        return {"puzzles": self.count, "sampled": sampled, "greedy": self.greedy}
+
+
+STORED, OUTPUT, ANSWERS = Stored(), Output(), Answers()
