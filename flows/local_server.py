@@ -27,6 +27,7 @@ HOST = "127.0.0.1"
 START_TIMEOUT_S = 300.0
 STOP_TIMEOUT_S = 15.0
 _TAIL_CHARACTERS = 1500
+_PAGES_ASK = "PREFECT_SERVER_UI_API_URL"
 _SIGNATURE = "# Written by `deerstalker up`, removed by `deerstalker down`.\n"
 
 
@@ -153,8 +154,10 @@ def start_server(home: Path, port: int, lock: int, environment: Mapping[str, str
     with listener:
         script = str(Path(__file__).with_name("server_process.py"))
         command = [sys.executable, "-P", script, str(listener.fileno())]
+        url = f"http://{HOST}:{listener.getsockname()[1]}/api"
+        environment = {_PAGES_ASK: url, **environment}  # else they ask port 4200, whatever ours is
         started = _guarded(command, home / "server.log", environment, keep=(listener.fileno(), lock))
-        return f"http://{HOST}:{listener.getsockname()[1]}/api", started
+        return url, started
 
 
 def start_worker(home: Path, pool: str, environment: Mapping[str, str], lock: int) -> Started:
