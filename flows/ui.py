@@ -115,10 +115,10 @@ def show_in_prefect(record: RunRecord, store: Store, *, pictures: bool = True, l
             description=f"Best, median and worst completion of one puzzle of iteration {specimen.iteration}",
         )
     if pictures:
-        _show_pictures(run, record, store, figures)
+        _show_pictures(run, record, store, figures, ui_text.elsewhere(record, store, link))
 
 
-def _show_pictures(run: str, record: RunRecord, store: Store, figures: list[IterationFigures]) -> None:
+def _show_pictures(run: str, record: RunRecord, store: Store, figures: list[IterationFigures], note: str) -> None:
     accuracy = accuracy_plot(figures, dpi=_SMALL_DPI)
     drawn = {
         "accuracy": accuracy,
@@ -129,14 +129,14 @@ def _show_pictures(run: str, record: RunRecord, store: Store, figures: list[Iter
     if record.suites:
         drawn["accuracy on each suite"] = suites_plot(curves(record), dpi=_SMALL_DPI)
     title = ui_text.headline(figures)
-    create_markdown_artifact(ui_text.plots_page(drawn), key=f"{run}-plots", description=title)
+    create_markdown_artifact(ui_text.plots_page(drawn, note), key=f"{run}-plots", description=title)
     create_image_artifact(
         f"data:image/png;base64,{base64.b64encode(accuracy).decode()}", key=f"{run}-accuracy", description=title
     )
     packed = [item for item in record.iterations if item.kept("pack")]
     if packed and (batch := batch_picture.read_batch(packed[-1], record.layout, store)):
         create_markdown_artifact(
-            ui_text.batch_page(packed[-1].number, batch),
+            ui_text.batch_page(packed[-1].number, batch, note),
             key=f"{run}-batch",
             description=f"The packed batch of iteration {packed[-1].number}",
         )

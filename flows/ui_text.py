@@ -149,16 +149,28 @@ def store_keys(record: RunRecord) -> dict[str, str]:
     return keys | {f"test {when}": layout.evaluation(when) for when in record.evaluations}
 
 
-def plots_page(drawn: Mapping[str, bytes]) -> str:
-    """The plots, one below the other."""
-    return "\n\n".join(picture(png, words) for words, png in drawn.items()) + "\n"
+def elsewhere(record: RunRecord, store: Store, link: str | None = None) -> str:
+    """Where the pictures of a page also lie: Prefect's second interface takes pictures out of running text."""
+    layout = record.layout
+    report = _address(store, f"{layout.summary}/report.html", link)
+    return f"No pictures here? They are in the report: {report}, which `deerstalker report {layout.run}` writes anew."
 
 
-def batch_page(iteration: int, batch: BatchView) -> str:
-    """The packed batch in a sentence and a picture."""
+def plots_page(drawn: Mapping[str, bytes], note: str) -> str:
+    """The plots, one below the other, and where else they are."""
+    return "\n\n".join([*(picture(png, words) for words, png in drawn.items()), note]) + "\n"
+
+
+def batch_page(iteration: int, batch: BatchView, note: str) -> str:
+    """The packed batch in a sentence and a picture, and where else that is."""
     lines = [f"## The packed batch of iteration {iteration}", "", batch_picture.words(batch), ""]
     if batch.steps:
-        lines += [picture(batch_picture.draw(batch, _BATCH_DPI), "a bar a row: prompt, completions, padding"), ""]
+        lines += [
+            picture(batch_picture.draw(batch, _BATCH_DPI), "a bar a row: prompt, completions, padding"),
+            "",
+            note,
+            "",
+        ]
     return "\n".join(lines)
 
 

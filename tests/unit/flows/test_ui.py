@@ -155,8 +155,8 @@ def test_the_packed_batch_is_drawn_even_where_it_is_large_or_empty() -> None:
     assert len(batch_picture.draw(many, 80)) < 150_000
     empty = batch_picture.view(pack_groups([], PackConfig())[0])
     assert empty.steps == []
-    assert "No rows" in batch_page(3, empty)
-    assert "data:image" not in batch_page(3, empty)
+    assert "No rows" in batch_page(3, empty, "")
+    assert "data:image" not in batch_page(3, empty, "")
 
 
 def test_the_report_can_be_written_without_prefect(made: tuple[Store, RunLayout]) -> None:
