@@ -97,6 +97,10 @@ class Browser:
         self._until(shown, f"{awaited} on the page", timeout_s)
         return self.text()
 
+    def wait_until(self, reached: Callable[[], bool], what: str, timeout_s: float = 60.0) -> None:
+        """Waits for a condition on the page."""
+        self._until(reached, what, timeout_s)
+
     def press(self, words: str) -> None:
         """Presses the innermost element that says just these words."""
         found = f"[...document.querySelectorAll('*')].filter(e => e.innerText?.trim() === {json.dumps(words)})"

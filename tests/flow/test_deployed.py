@@ -1,13 +1,14 @@
-"""A run by its deployment, cancelled, killed, retried and refreshed, on what `deerstalker up` starts."""
+"""A run by its deployment, cancelled, killed, retried and refreshed, on what `deerstalker up` starts.
+
+What a user sees of it is looked at in a real browser; screenshots go to the folder that DEERSTALKER_SCREENSHOTS names,
+else to the test's own. The tests stand in the order of the story: its pages are those of a run that is just finished.
+"""
 
 import json
 import os
-import shutil
 import signal
-import subprocess
-import sys
 import time
-from collections.abc import Iterator
+from collections.abc import Generator, Iterator
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import Any
@@ -16,13 +17,21 @@ import pytest
 
 from artifacts.manifest import Manifest
 from flows.gpu_lease import LEASE_S
+from flows.specimen import Completion, ReadAnswer, Specimen
+from flows.ui_text import completions_page
+from stages.puzzles.puzzle import Asserted
+from tests.browser import Browser, find_browser
 from tests.flow.installed import HERE, LIMIT_S, Installation
+from tests.flow.pages import KEYS, asked_by_text, open_newest, pictures, publish, versions
+from tests.flow.story import ZOMBIE_AFTER_S, attempts, tell, tiny
+from tests.hostile import HOSTILE
 
 CANCEL_LIMIT_S = 20.0
 KILL_LIMIT_S = 30.0
 """5 s and 10 s are what an idle machine keeps; one whose cores are shared by ten others is granted more."""
 
-ZOMBIE_AFTER_S = 75.0
+PROGRAM = find_browser()
+pytestmark = pytest.mark.timeout(900)  # the first test waits for the story
 
 
 @pytest.fixture(scope="module")
@@ -35,74 +44,9 @@ def installation(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Installat
         installed.down()
 
 
-def tiny(folder: Path, **changes: Any) -> dict[str, Any]:
-    return {"run": "tiny", "recipe": str(HERE / "tiny.toml"), "profile": str(folder / "profile.toml"), **changes}
-
-
-def attempts(installed: Installation) -> dict[str, str]:
-    return {
-        str(path.parent.relative_to(installed.store)): Manifest.from_bytes(path.read_bytes(), str(path)).attempt
-        for path in installed.store.rglob("manifest.json")
-    }
-
-
 @pytest.fixture(scope="module")
 def story(installation: Installation) -> dict[str, Any]:
-    """A command is killed; a deployed run is cancelled, killed, and retried both times, in one story."""
-    told: dict[str, Any] = {
-        "record": installation.record,
-        "again": installation.up("--zombie-after", str(ZOMBIE_AFTER_S)),
-    }
-    idle = set(installation.processes())
-    shutil.copy(HERE / "slow.toml", installation.folder / "profile.toml")
-    told["killed_command"] = kill_a_command(installation)
-
-    def left() -> list[str]:
-        return [command for pid, command in installation.processes().items() if pid not in idle]
-
-    run = told["run"] = installation.deploy_run("train/quickstart", tiny(installation.folder))
-    rollouts = installation.part("tiny", 1, "rollouts")
-    installation.wait(lambda: any(rollouts.glob("progress-*/rollouts-*.parquet")))
-    told["busy"] = left()
-    cancelling = {"state": {"type": "CANCELLING", "name": "Cancelling"}}
-    installation.api("POST", f"/flow_runs/{run}/set_state", cancelling)  # what the button of the user interface does
-    told["gone_s"] = installation.wait(lambda: not left(), 60)
-    told["cancelled_s"] = told["gone_s"] + installation.wait(lambda: installation.state(run) == "Cancelled", 60)
-
-    installation.prefect("flow-run", "retry", run)
-    installation.wait(lambda: installation.published("tiny", 1, "batch"))
-    told["before_kill"] = attempts(installation)
-    (flow,) = installation.flow_processes()
-    os.kill(flow, signal.SIGKILL)
-    told["kill_s"] = installation.wait(lambda: not left(), 60)
-    installation.wait_for(run, "Crashed")
-    told["killed_at"] = attempts(installation)
-
-    profile = (HERE / "slow.toml").read_text().replace("threads = 1", "threads = 1\nmicro_batch_tokens = 512")
-    (installation.folder / "profile.toml").write_text(profile)
-    installation.prefect("flow-run", "retry", run)
-    installation.wait_for(run, "Completed")
-    told["retried"], told["tasks"] = attempts(installation), installation.tasks(run, 3)
-    return told
-
-
-def kill_a_command(installed: Installation) -> str:
-    """`deerstalker train` beside a server of `up` reports to it; killed, it leaves a run that nobody watches."""
-    command = [str(Path(sys.executable).with_name("deerstalker")), "train", "--recipe", str(HERE / "tiny.toml")]
-    command += ["--run", "zombie", "--set", "puzzles.train=20000", "--store", str(installed.store)]
-    process = subprocess.Popen(command, env=installed.environment, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
-    chosen = {"flow_runs": {"name": {"any_": ["zombie"]}, "state": {"type": {"any_": ["RUNNING"]}}}}
-    found: list[dict[str, Any]] = []
-
-    def running() -> bool:
-        found[:] = installed.api("POST", "/flow_runs/filter", chosen)
-        return bool(found)
-
-    installed.wait(running)
-    time.sleep(3)  # its first heartbeat is on its way
-    process.kill()
-    process.wait()
-    return found[0]["id"]
+    return tell(installation)
 
 
 def test_up_again_changes_nothing(story: dict[str, Any]) -> None:
@@ -146,6 +90,173 @@ def test_a_changed_profile_reuses_samples_grades_and_batch(story: dict[str, Any]
     assert not installation.published("tiny", 3, "batch")
     made = Manifest.from_bytes((installation.part("tiny", 1, "batch") / "manifest.json").read_bytes(), "batch")
     assert made.attempt == story["before_kill"]["runs/tiny/iterations/0001/batch"]
+
+
+@pytest.fixture
+def server(installation: Installation) -> str:
+    """Where the pages are."""
+    return installation.record["url"].removesuffix("/api")
+
+
+@pytest.fixture
+def trained(story: dict[str, Any], installation: Installation) -> dict[str, Any]:
+    """What `deerstalker show` says of the run when it was finished."""
+    return {**story["shown"], "folder": installation.store}
+
+
+@pytest.fixture
+def browser(tmp_path: Path) -> Generator[Browser]:
+    if PROGRAM is None:
+        pytest.skip("no Chromium here: apt-get install chromium")
+    with Browser(PROGRAM, tmp_path / "browser") as found:
+        yield found
+
+
+@pytest.fixture
+def shots(tmp_path: Path) -> Path:
+    return Path(os.environ.get("DEERSTALKER_SCREENSHOTS") or tmp_path / "screenshots")
+
+
+def test_the_flow_run_page_shows_stages_and_artifacts(
+    server: str, story: dict[str, Any], browser: Browser, shots: Path
+) -> None:
+    browser.open(f"{server}/runs/flow-run/{story['run']}", "tiny", "Completed", "train", "Artifacts")
+    browser.screenshot(shots / "flow-run.png")
+    browser.press("Task Runs")
+    browser.wait_for("evaluate-test-after", "promote-0002", "sample-0001")
+    browser.screenshot(shots / "flow-run-tasks.png")
+    browser.press("Artifacts")
+    browser.wait_for("tiny-iterations", "tiny-completions")
+    browser.screenshot(shots / "flow-run-artifacts.png")
+
+
+@pytest.mark.usefixtures("trained")
+def test_the_artifacts_page_lists_every_key_of_the_run(server: str, browser: Browser, shots: Path) -> None:
+    browser.open(f"{server}/artifacts", *KEYS)
+    browser.screenshot(shots / "artifacts.png")
+
+
+def test_the_timeline_of_a_key_is_the_learning_curve(
+    server: str, trained: dict[str, Any], browser: Browser, shots: Path
+) -> None:
+    found = versions(server, "tiny-iterations")
+    assert [len(json.loads(artifact["data"])) for artifact in found] == [1, 2, 3, 3]
+    accuracy = f"{trained['iterations'][1]['sampled_accuracy']:.1%}"
+    assert found[1]["description"].startswith(f"iteration 1, held-out sampled {accuracy}")
+    browser.open(f"{server}/artifacts/key/tiny-iterations", *(artifact["id"][:8] for artifact in found))
+    browser.screenshot(shots / "timeline.png")
+
+
+def test_tables_show_the_iterations_and_their_seconds(
+    server: str, trained: dict[str, Any], browser: Browser, shots: Path
+) -> None:
+    page = open_newest(browser, server, "tiny-iterations", "3 items")
+    assert str(round(trained["iterations"][2]["reward"], 4)) in page
+    browser.screenshot(shots / "iterations.png")
+    page = open_newest(browser, server, "tiny-seconds", "3 items", "finetune")
+    assert str(round(trained["iterations"][2]["seconds"]["finetune"], 2)) in page
+    browser.screenshot(shots / "seconds.png")
+
+
+def test_the_summary_shows_before_after_and_where_things_lie(
+    server: str, trained: dict[str, Any], browser: Browser, shots: Path
+) -> None:
+    page = open_newest(browser, server, "tiny-summary", "2 of 2 iterations", "before GRPO")
+    assert "deerstalker solve --checkpoint tiny" in page
+    browser.screenshot(shots / "summary.png")
+    page = open_newest(browser, server, "tiny-store", "iteration 2: rollouts")
+    assert f"{trained['folder'].as_uri()}/runs/tiny/iterations/0002/checkpoint" in page
+    browser.screenshot(shots / "store.png")
+
+
+@pytest.mark.usefixtures("trained")
+def test_completions_show_rewards_and_statements(server: str, browser: Browser, shots: Path) -> None:
+    page = open_newest(browser, server, "tiny-completions", "best: reward", "median: reward", "worst: reward")
+    assert page.count("What the grader read:") == 3
+    assert page.count("Statements about the puzzle:") == 3
+    assert "contradicted" in page
+    browser.screenshot(shots / "completions.png")
+
+
+@pytest.mark.usefixtures("trained")
+def test_plots_and_the_packed_batch_are_pictures(server: str, browser: Browser, shots: Path) -> None:
+    for key, count, words in (("tiny-plots", 4, "iteration 2"), ("tiny-batch", 1, "Optimizer steps: 2")):
+        open_newest(browser, server, key, words)
+        shown = [width for width in pictures(browser) if width > 200]
+        assert len(shown) == count, (key, pictures(browser))
+        browser.screenshot(shots / f"{key.removeprefix('tiny-')}.png")
+
+
+def test_the_second_interface_shows_one_picture_and_tells_where_the_others_are(
+    server: str, trained: dict[str, Any], browser: Browser, shots: Path
+) -> None:
+    """It takes pictures out of running text; those of image artifacts stay."""
+    report = f"{trained['folder'].as_uri()}/runs/tiny/report/report.html"
+    assert Path(report.removeprefix("file://")).is_file()
+    for key in ("tiny-plots", "tiny-batch"):
+        browser.open(f"{server}/v2/artifacts/artifact/{versions(server, key)[-1]['id']}", key, report)
+        browser.screenshot(shots / f"second-{key.removeprefix('tiny-')}.png")
+    browser.open(f"{server}/v2/artifacts/artifact/{versions(server, 'tiny-accuracy')[-1]['id']}", "Image URL")
+    browser.wait_until(lambda: any(width > 200 for width in pictures(browser)), "a picture")
+    browser.screenshot(shots / "second-accuracy.png")
+
+
+@pytest.mark.usefixtures("trained")
+def test_long_stages_leave_their_progress(server: str, browser: Browser, shots: Path) -> None:
+    for key in ("tiny-sample", "tiny-finetune", "tiny-evaluate-sampled"):
+        newest = versions(server, key)[-1]
+        assert newest["type"] == "progress"
+        assert newest["data"] == 100.0, newest
+        assert newest["task_run_id"] is not None
+    assert versions(server, "tiny-sample")[-1]["description"] == "sample 2: 24 of 24"
+    open_newest(browser, server, "tiny-sample", "sample 2: 24 of 24")
+    browser.screenshot(shots / "progress.png")
+
+
+def test_the_report_is_one_page_that_fetches_nothing(trained: dict[str, Any], browser: Browser, shots: Path) -> None:
+    page = browser.open(trained["report"], "Before and after", "The newest packed batch", "Seconds of each stage")
+    assert "worst: reward" in page
+    assert len(pictures(browser)) == 5
+    assert all(pictures(browser))
+    assert {address.split(":")[0] for address in browser.requests} <= {"file", "data"}
+    browser.screenshot(shots / "report.png")
+
+
+def test_the_tracker_was_told(trained: dict[str, Any]) -> None:
+    from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
+
+    events = EventAccumulator(str(trained["folder"] / "trackers" / "tiny"))
+    events.Reload()
+    told = {event.step: event.value for event in events.Scalars("eval/sampled/accuracy")}
+    assert told == pytest.approx({row["iteration"]: row["sampled_accuracy"] for row in trained["iterations"]}, rel=1e-5)
+    assert [event.step for event in events.Scalars("reward")] == [1, 2]
+
+
+def test_what_a_model_wrote_is_shown_and_never_obeyed(server: str, browser: Browser, shots: Path) -> None:
+    said = [ReadAnswer("A", text, "Mr. Green", correct=False, note="outside") for text in HOSTILE]
+    asserted = [Asserted(text, "contradicted") for text in HOSTILE]
+    written = [Completion("worst", text, 0.0, -1.0, "stop", said, asserted) for text in HOSTILE]
+    page = completions_page(Specimen(1, "`x` | <img src=x>", HOSTILE[0], 8, written))
+    assert len(page) < 300_000
+    publish(server, "hostile", page)
+    shown = open_newest(browser, server, "hostile", "<script>alert(1)</script>", "worst: reward 0.000")
+    assert "![beacon](http://127.0.0.1:9/beacon.png)" in shown
+    assert "[press](javascript:alert(4))" in shown
+    assert shown.count("worst: reward 0.000") == len(HOSTILE)
+    assert browser.run("document.title") != "taken"
+    assert browser.dialogs == []
+    assert asked_by_text(browser) == []
+    marked_up = "[...document.querySelectorAll('iframe, form, a[href*=javascript], img[src*=beacon], h1')].length"
+    assert browser.run(marked_up) == 0
+    browser.screenshot(shots / "hostile.png")
+
+
+def test_the_same_text_is_obeyed_where_nothing_guards_it(server: str, browser: Browser) -> None:
+    """The test above can fail: Prefect's page does fetch what raw text tells it to."""
+    publish(server, "unguarded", f"before {HOSTILE[0]}")
+    open_newest(browser, server, "unguarded", "before")
+    browser.wait_for("before")
+    assert asked_by_text(browser)
 
 
 def test_named_stages_are_redone_and_a_run_goes_on(story: dict[str, Any], installation: Installation) -> None:

@@ -1,0 +1,88 @@
+"""The story of one tiny run by its deployment, which the tests of `test_deployed.py` look at from all sides."""
+
+import json
+import os
+import shutil
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+from typing import Any
+
+from artifacts.manifest import Manifest
+from tests.flow.installed import HERE, Installation
+
+ZOMBIE_AFTER_S = 75.0
+
+
+def tiny(folder: Path, **changes: Any) -> dict[str, Any]:
+    return {"run": "tiny", "recipe": str(HERE / "tiny.toml"), "profile": str(folder / "profile.toml"), **changes}
+
+
+def attempts(installed: Installation) -> dict[str, str]:
+    return {
+        str(path.parent.relative_to(installed.store)): Manifest.from_bytes(path.read_bytes(), str(path)).attempt
+        for path in installed.store.rglob("manifest.json")
+    }
+
+
+def tell(installation: Installation) -> dict[str, Any]:
+    """A command is killed; a deployed run is cancelled, killed, and retried both times, in one story."""
+    told: dict[str, Any] = {
+        "record": installation.record,
+        "again": installation.up("--zombie-after", str(ZOMBIE_AFTER_S)),
+    }
+    idle = set(installation.processes())
+    shutil.copy(HERE / "slow.toml", installation.folder / "profile.toml")
+    told["killed_command"] = kill_a_command(installation)
+
+    def left() -> list[str]:
+        return [command for pid, command in installation.processes().items() if pid not in idle]
+
+    run = told["run"] = installation.deploy_run(
+        "train/quickstart", tiny(installation.folder, profile_overrides=["tracker=tensorboard"])
+    )
+    rollouts = installation.part("tiny", 1, "rollouts")
+    installation.wait(lambda: any(rollouts.glob("progress-*/rollouts-*.parquet")))
+    told["busy"] = left()
+    cancelling = {"state": {"type": "CANCELLING", "name": "Cancelling"}}
+    installation.api("POST", f"/flow_runs/{run}/set_state", cancelling)  # what the button of the user interface does
+    told["gone_s"] = installation.wait(lambda: not left(), 60)
+    told["cancelled_s"] = told["gone_s"] + installation.wait(lambda: installation.state(run) == "Cancelled", 60)
+
+    installation.prefect("flow-run", "retry", run)
+    installation.wait(lambda: installation.published("tiny", 1, "batch"))
+    told["before_kill"] = attempts(installation)
+    (flow,) = installation.flow_processes()
+    os.kill(flow, signal.SIGKILL)
+    told["kill_s"] = installation.wait(lambda: not left(), 60)
+    installation.wait_for(run, "Crashed")
+    told["killed_at"] = attempts(installation)
+
+    profile = (HERE / "slow.toml").read_text().replace("threads = 1", "threads = 1\nmicro_batch_tokens = 512")
+    (installation.folder / "profile.toml").write_text(profile)
+    installation.prefect("flow-run", "retry", run)
+    installation.wait_for(run, "Completed")
+    told["retried"], told["tasks"] = attempts(installation), installation.tasks(run, 3)
+    told["shown"] = json.loads(installation.deerstalker("show", "tiny", "--store", str(installation.store), "--json"))
+    return told
+
+
+def kill_a_command(installed: Installation) -> str:
+    """`deerstalker train` beside a server of `up` reports to it; killed, it leaves a run that nobody watches."""
+    command = [str(Path(sys.executable).with_name("deerstalker")), "train", "--recipe", str(HERE / "tiny.toml")]
+    command += ["--run", "zombie", "--set", "puzzles.train=20000", "--store", str(installed.store)]
+    process = subprocess.Popen(command, env=installed.environment, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
+    chosen = {"flow_runs": {"name": {"any_": ["zombie"]}, "state": {"type": {"any_": ["RUNNING"]}}}}
+    found: list[dict[str, Any]] = []
+
+    def running() -> bool:
+        found[:] = installed.api("POST", "/flow_runs/filter", chosen)
+        return bool(found)
+
+    installed.wait(running)
+    time.sleep(3)  # its first heartbeat is on its way
+    process.kill()
+    process.wait()
+    return found[0]["id"]
