@@ -7,14 +7,13 @@ import threading
 import uuid
 from collections.abc import Generator, Mapping
 from contextlib import contextmanager
-from typing import cast
 
 import httpx
-from prefect.artifacts import create_progress_artifact, update_progress_artifact
 from prefect.context import FlowRunContext
 from prefect.exceptions import PrefectException
 
 from flows.keys import slug
+from flows.shown_artifacts import ShownArtifacts
 from stages.context import StageContext
 
 UPDATE_INTERVAL_S = 1.0
@@ -74,26 +73,25 @@ class _Board:
             self._thread.join(_CLOSE_TIMEOUT_S)
 
     def _follow(self) -> None:
-        last = False
-        while not last:
-            last = self._closing.is_set()
-            with self._lock:
-                newest, self._newest = self._newest, {}
-            try:
-                for label, (done, total) in newest.items():
-                    self._show(label, done, total)
-            except (httpx.HTTPError, PrefectException) as error:
-                self._log.warning("progress is no longer shown in Prefect: %s", error)
-                return
-            if not last:
-                self._closing.wait(UPDATE_INTERVAL_S)
+        try:
+            with ShownArtifacts() as shown:
+                last = False
+                while not last:
+                    last = self._closing.is_set()
+                    with self._lock:
+                        newest, self._newest = self._newest, {}
+                    for label, (done, total) in newest.items():
+                        self._show(shown, label, done, total)
+                    if not last:
+                        self._closing.wait(UPDATE_INTERVAL_S)
+        except (httpx.HTTPError, PrefectException) as error:
+            self._log.warning("progress is no longer shown in Prefect: %s", error)
 
-    def _show(self, label: str, done: int, total: int) -> None:
+    def _show(self, shown: ShownArtifacts, label: str, done: int, total: int) -> None:
         percent = 100.0 * done / max(1, total)
         words = f"{label}: {done} of {total}"
         if label in self._artifacts:
-            update_progress_artifact(self._artifacts[label], progress=percent, description=words)
+            shown.move(self._artifacts[label], percent, words)
         else:
             key = f"{self._run}-{slug(kind_of(label).replace(' ', '-'))}"
-            created = create_progress_artifact(percent, key=key, description=words)
-            self._artifacts[label] = cast("uuid.UUID", created)
+            self._artifacts[label] = shown.progress(key, percent, words)

@@ -9,7 +9,6 @@ import time
 from dataclasses import replace
 
 import httpx
-from prefect.artifacts import create_image_artifact, create_markdown_artifact, create_table_artifact
 from prefect.exceptions import PrefectException
 
 from artifacts.layout import RunLayout
@@ -19,6 +18,7 @@ from flows.figures import IterationFigures, iteration_figures
 from flows.history import RunRecord, read_iteration, read_run
 from flows.keys import slug
 from flows.plots import accuracy_plot, health_plot, reward_plot, seconds_plot, suites_plot
+from flows.shown_artifacts import ShownArtifacts
 from flows.specimen import find_specimen
 from flows.suites import curves
 from flows.tracked import before_after_metrics, iteration_metrics
@@ -100,25 +100,24 @@ def show_in_prefect(record: RunRecord, store: Store, *, pictures: bool = True, l
     run = slug(record.layout.run)
     figures = [iteration_figures(item) for item in record.iterations]
     title = ui_text.headline(figures)
-    create_markdown_artifact(ui_text.summary_page(record, store), key=f"{run}-summary", description=title)
-    create_table_artifact(ui_text.iteration_rows(figures), key=f"{run}-iterations", description=title)
-    create_table_artifact(ui_text.seconds_rows(figures), key=f"{run}-seconds", description="Seconds of each stage")
-    create_markdown_artifact(
-        ui_text.store_page(record, store, link), key=f"{run}-store", description="Where the artifacts lie"
-    )
     graded = [item for item in record.iterations if item.kept("sample", "grade")]
     specimen = find_specimen(graded[-1], record.layout, store) if graded else None
-    if specimen is not None:
-        create_markdown_artifact(
-            ui_text.completions_page(specimen),
-            key=f"{run}-completions",
-            description=f"Best, median and worst completion of one puzzle of iteration {specimen.iteration}",
-        )
-    if pictures:
-        _show_pictures(run, record, store, figures, ui_text.elsewhere(record, store, link))
+    with ShownArtifacts() as shown:
+        shown.markdown(f"{run}-summary", ui_text.summary_page(record, store), title)
+        shown.table(f"{run}-iterations", ui_text.iteration_rows(figures), title)
+        shown.table(f"{run}-seconds", ui_text.seconds_rows(figures), "Seconds of each stage")
+        shown.markdown(f"{run}-store", ui_text.store_page(record, store, link), "Where the artifacts lie")
+        if specimen is not None:
+            words = f"Best, median and worst completion of one puzzle of iteration {specimen.iteration}"
+            shown.markdown(f"{run}-completions", ui_text.completions_page(specimen), words)
+        if pictures:
+            _show_pictures(shown, record, store, figures, ui_text.elsewhere(record, store, link))
 
 
-def _show_pictures(run: str, record: RunRecord, store: Store, figures: list[IterationFigures], note: str) -> None:
+def _show_pictures(
+    shown: ShownArtifacts, record: RunRecord, store: Store, figures: list[IterationFigures], note: str
+) -> None:
+    run, title = slug(record.layout.run), ui_text.headline(figures)
     accuracy = accuracy_plot(figures, dpi=_SMALL_DPI)
     drawn = {
         "accuracy": accuracy,
@@ -128,15 +127,11 @@ def _show_pictures(run: str, record: RunRecord, store: Store, figures: list[Iter
     }
     if record.suites:
         drawn["accuracy on each suite"] = suites_plot(curves(record), dpi=_SMALL_DPI)
-    title = ui_text.headline(figures)
-    create_markdown_artifact(ui_text.plots_page(drawn, note), key=f"{run}-plots", description=title)
-    create_image_artifact(
-        f"data:image/png;base64,{base64.b64encode(accuracy).decode()}", key=f"{run}-accuracy", description=title
-    )
+    shown.markdown(f"{run}-plots", ui_text.plots_page(drawn, note), title)
+    shown.image(f"{run}-accuracy", f"data:image/png;base64,{base64.b64encode(accuracy).decode()}", title)
     packed = [item for item in record.iterations if item.kept("pack")]
     if packed and (batch := batch_picture.read_batch(packed[-1], record.layout, store)):
-        create_markdown_artifact(
-            ui_text.batch_page(packed[-1].number, batch, note),
-            key=f"{run}-batch",
-            description=f"The packed batch of iteration {packed[-1].number}",
+        number = packed[-1].number
+        shown.markdown(
+            f"{run}-batch", ui_text.batch_page(number, batch, note), f"The packed batch of iteration {number}"
         )
