@@ -1,0 +1,193 @@
+"""What orchestration costs and how fast it ends: `python -m tests.benchmarks.orchestration`.
+
+Four measurements of the same code, in one go:
+
+* **overhead**: wall time of an iteration minus its stages' own work. An iteration lasts from one decision to the next,
+  manifest by manifest. Own work is the sum of `provenance.seconds` of its six artifacts: from the moment in which a
+  stage asks the store for its artifact to the writing of the manifest. So reading inputs, waiting for engine or trainer
+  and writing files are own work. The rest is overhead: Prefect's task runs and pages, pictures, the live view,
+  trackers, and what a stage does behind its manifest.
+* **re-entry**: the same command again, everything published. Seconds of each task run that ends `Cached`, as Prefect
+  recorded them, those of the flow run, and those of the whole command with its imports and its server.
+* **cancel**: a run by `deerstalker up`'s worker, set to `Cancelling` as the button of the page and `prefect flow-run
+  cancel` do; seconds until no process is left that was not there before the run, and until Prefect says `Cancelled`.
+* **kill**: the same with SIGKILL to the flow's process, and until Prefect says `Crashed`.
+
+Cancel and kill strike once in `sample` and once in `finetune`, in a tiny run whose sampling and training are made long.
+On a machine that does other things the wall times grow with its load, which is printed.
+"""
+
+import argparse
+import json
+import os
+import shutil
+import signal
+import sqlite3
+import statistics
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from datetime import datetime
+from pathlib import Path
+from typing import Any
+
+from rich.console import Console
+from rich.table import Table
+
+from artifacts.store import Store
+from flows.history import RunRecord, read_run
+from tests.flow.installed import HERE, Installation
+
+OVERHEAD_BAR, CACHED_BAR_S, CANCEL_BAR_S, KILL_BAR_S = 0.05, 1.0, 5.0, 10.0
+LONG = ["puzzles.train=512", "sample.puzzles_per_iteration=512", "finetune.epochs=2000"]
+PHASES = ("sample", "finetune")
+
+
+def train(recipe: str, iterations: int, store: Path) -> float:
+    """Runs the recipe to the end, as a user would; returns the command's seconds."""
+    command = [str(Path(sys.executable).with_name("deerstalker")), "train", "--json", "--recipe", recipe]
+    command += ["--run", "measured", "--store", str(store), "--set", f"iterations={iterations}"]
+    started = time.perf_counter()
+    subprocess.run(command, stdout=subprocess.DEVNULL, check=True)
+    return time.perf_counter() - started
+
+
+def overheads(record: RunRecord) -> list[dict[str, float]]:
+    """Wall time and own work of each iteration, in seconds."""
+    decided = {item.number: item.manifests["promote"] for item in record.iterations}
+    ends = {number: datetime.fromisoformat(made.provenance["created_at"]) for number, made in decided.items()}
+    rows: list[dict[str, float]] = []
+    for item in record.iterations:
+        if item.number:
+            wall_s = (ends[item.number] - ends[item.number - 1]).total_seconds()
+            own_s = sum(item.seconds().values())
+            rows.append({"wall_s": wall_s, "own_s": own_s, "overhead_s": wall_s - own_s, "share": 1 - own_s / wall_s})
+    return rows
+
+
+def reentry(home: Path) -> dict[str, float]:
+    """Seconds of the newest flow run and of its tasks, all of which were found published."""
+    with sqlite3.connect(home / "prefect.db") as database:
+        flow, seconds = database.execute(
+            "select id, (julianday(end_time) - julianday(start_time)) * 86400 from flow_run order by start_time desc"
+        ).fetchone()
+        tasks = database.execute(
+            "select state_name, (julianday(end_time) - julianday(start_time)) * 86400 from task_run"
+            " where flow_run_id = ?",
+            (flow,),
+        ).fetchall()
+    others = [state for state, _ in tasks if state != "Cached"]
+    assert tasks and not others, f"not everything was Cached: {others}"
+    durations = [duration for _, duration in tasks]
+    return {
+        "stages": len(tasks), "flow_s": seconds, "median_s": statistics.median(durations), "worst_s": max(durations),
+    }  # fmt: skip
+
+
+@contextmanager
+def installed(folder: Path) -> Iterator[Installation]:
+    """What `deerstalker up` starts, ended behind the block."""
+    found = Installation(folder)
+    found.up("--port", "0")
+    try:
+        yield found
+    finally:
+        found.down()
+
+
+def ends(place: Installation, phase: str) -> Iterator[dict[str, Any]]:
+    """Cancels a run in a phase, retries it, and kills it in the same phase."""
+    idle = set(place.processes())
+    shutil.copy(HERE / "slow.toml", place.folder / "profile.toml")
+    overrides = LONG if phase == "sample" else [*LONG[2:]]
+    request = {
+        "run": phase, "recipe": str(HERE / "tiny.toml"), "profile": str(place.folder / "profile.toml"),
+        "overrides": overrides,
+    }  # fmt: skip
+    run = place.deploy_run("train/quickstart", request)
+    for attempt, (what, bar_s, state) in enumerate(
+        (("cancel", CANCEL_BAR_S, "Cancelled"), ("kill", KILL_BAR_S, "Crashed")), 1
+    ):
+        place.wait(lambda attempt=attempt: place.tasks(run, attempt).get(f"{phase}-0001") == "Running")
+        time.sleep(3)  # into the middle of it: engine or trainer are at work
+        assert place.tasks(run, attempt)[f"{phase}-0001"] == "Running", "over already; make it longer"
+        started = time.perf_counter()
+        if what == "cancel":
+            cancelling = {"state": {"type": "CANCELLING", "name": "Cancelling"}}
+            place.api("POST", f"/flow_runs/{run}/set_state", cancelling)
+        else:
+            (flow,) = place.flow_processes()
+            os.kill(flow, signal.SIGKILL)
+        place.wait(lambda: set(place.processes()) <= idle, 120, 0.02)
+        gone_s = time.perf_counter() - started
+        place.wait(lambda state=state: place.state(run) == state, 120)
+        told_s = time.perf_counter() - started
+        yield {"what": what, "phase": phase, "gone_s": gone_s, "told_s": told_s, "bar_s": bar_s}
+        if what == "cancel":
+            place.prefect("flow-run", "retry", run)
+
+
+def measured(recipe: str, iterations: int, folder: Path) -> dict[str, Any]:
+    """All four, side by side."""
+    first_s = train(recipe, iterations, folder / "store")
+    rows = overheads(read_run(Store.open(str(folder / "store")), "measured"))
+    again_s = train(recipe, iterations, folder / "store")
+    found: dict[str, Any] = {
+        "recipe": recipe,
+        "iterations": rows,
+        "first_s": first_s,
+        "overhead_s": statistics.median(row["overhead_s"] for row in rows),
+        "overhead_share": statistics.median(row["share"] for row in rows),
+        "overhead_share_of_all": 1 - sum(row["own_s"] for row in rows) / sum(row["wall_s"] for row in rows),
+        "reentry": {**reentry(folder / "store" / ".prefect"), "command_s": again_s},
+    }
+    with installed(folder / "deployed") as place:
+        found["ends"] = [end for phase in PHASES for end in ends(place, phase)]
+    return {**found, "load": os.getloadavg()[0]}
+
+
+def show(found: dict[str, Any], console: Console) -> None:
+    """Prints figures beside their bars."""
+    table = Table(title=f"orchestration, recipe {found['recipe']}, load {found['load']:.1f}", title_justify="left")
+    for name in ("what", "measured", "bar", ""):
+        table.add_column(name, justify="left" if name == "what" else "right")
+
+    def row(what: str, value: float, form: str, bar: float | None = None) -> None:
+        kept = "" if bar is None else "kept" if value <= bar else "MISSED"
+        table.add_row(what, form.format(value), "" if bar is None else form.format(bar), kept)
+
+    number, again = len(found["iterations"]), found["reentry"]
+    row(f"iteration, median of {number}", statistics.median(item["wall_s"] for item in found["iterations"]), "{:.2f} s")
+    row("  not the stages' own work", found["overhead_s"], "{:.3f} s")
+    row("  as a share", found["overhead_share"], "{:.1%}", OVERHEAD_BAR)
+    row("  as a share of all iterations together", found["overhead_share_of_all"], "{:.1%}")
+    row(f"re-entry: slowest of {again['stages']} stages, all Cached", again["worst_s"], "{:.3f} s", CACHED_BAR_S)
+    row("  a stage, median", again["median_s"], "{:.3f} s")
+    row("  the flow run", again["flow_s"], "{:.1f} s")
+    row("  the command", again["command_s"], "{:.1f} s")
+    for end in found["ends"]:
+        row(f"{end['what']} in {end['phase']}: no process left", end["gone_s"], "{:.2f} s", end["bar_s"])
+        row("  and Prefect says so", end["told_s"], "{:.2f} s")
+    console.print(table)
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--recipe", default="quickstart", help="quickstart, tiny (that of the tests), or a TOML file")
+    parser.add_argument("--iterations", type=int, default=8)
+    parser.add_argument("--json", action="store_true")
+    options = parser.parse_args()
+    recipe = str(HERE / "tiny.toml") if options.recipe == "tiny" else options.recipe
+    with tempfile.TemporaryDirectory() as scratch:
+        found = measured(recipe, options.iterations, Path(scratch))
+    if options.json:
+        json.dump(found, sys.stdout, indent=2)
+    else:
+        show(found, Console())
+
+
+if __name__ == "__main__":
+    main()
