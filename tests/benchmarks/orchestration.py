@@ -90,6 +90,7 @@ def reentry(home: Path) -> dict[str, float]:
 @contextmanager
 def installed(folder: Path) -> Iterator[Installation]:
     """What `deerstalker up` starts, ended behind the block."""
+    folder.mkdir()
     found = Installation(folder)
     found.up("--port", "0")
     try:
