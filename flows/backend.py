@@ -24,7 +24,7 @@ TAG = "deerstalker"
 """Marks flow runs on a server that others may use too; the automation for dead runs watches those only."""
 
 _START_TIMEOUT_S = 120.0
-_DRAIN_TIMEOUT_S = 5.0
+_DRAIN_TIMEOUT_S = 30.0
 _TAIL_CHARACTERS = 1500
 
 
