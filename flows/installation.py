@@ -134,7 +134,13 @@ def deploy(wanted: Installation, home: Path, environment: Mapping[str, str]) -> 
         stdout=subprocess.PIPE,
         stderr=subprocess.STDOUT,
         text=True,
-        env={**environment, "PREFECT_API_URL": os.environ["PREFECT_API_URL"], "NO_COLOR": "1"},
+        env={
+            **environment,
+            "PREFECT_API_URL": os.environ["PREFECT_API_URL"],
+            # Runs and worker that waited for a server to come back keep its database busy for a while.
+            "PREFECT_CLIENT_MAX_RETRIES": "8",
+            "NO_COLOR": "1",
+        },
         cwd=home,
         check=False,
     )
