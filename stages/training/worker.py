@@ -4,7 +4,6 @@ Started by `stages.training.gang` through `python -m torch.distributed.run ... -
 """
 
 import argparse
-import ctypes
 import json
 import os
 import resource
@@ -16,9 +15,9 @@ import time
 from pathlib import Path
 from typing import Any
 
+from stages.guard import PR_SET_PDEATHSIG, set_process_option
 from stages.training.spool import Spool
 
-PR_SET_PDEATHSIG = 1
 POLL_S = 0.01
 OWNER_BEAT_S = 0.5
 BYTES_A_PARAMETER = 14
@@ -28,7 +27,7 @@ BYTES_A_PARAMETER = 14
 def end_with_agent() -> None:
     """Has the kernel kill this process when torchrun's agent ends, for the case that the guard of both was killed."""
     agent = os.getppid()
-    ctypes.CDLL(None).prctl(PR_SET_PDEATHSIG, signal.SIGKILL)
+    set_process_option(PR_SET_PDEATHSIG, signal.SIGKILL)
     if os.getppid() != agent:
         sys.exit("torchrun's agent is gone")
 
