@@ -111,13 +111,18 @@ def show_in_prefect(record: RunRecord, store: Store, *, pictures: bool = True, l
             words = f"Best, median and worst completion of one puzzle of iteration {specimen.iteration}"
             shown.markdown(f"{run}-completions", ui_text.completions_page(specimen), words)
         if pictures:
-            _show_pictures(shown, record, store, figures, ui_text.elsewhere(record, store, link))
+            _show_pictures(shown, record, store, figures, run, title, ui_text.elsewhere(record, store, link))
 
 
 def _show_pictures(
-    shown: ShownArtifacts, record: RunRecord, store: Store, figures: list[IterationFigures], note: str
+    shown: ShownArtifacts,
+    record: RunRecord,
+    store: Store,
+    figures: list[IterationFigures],
+    run: str,
+    title: str,
+    note: str,
 ) -> None:
-    run, title = slug(record.layout.run), ui_text.headline(figures)
     accuracy = accuracy_plot(figures, dpi=_SMALL_DPI)
     drawn = {
         "accuracy": accuracy,

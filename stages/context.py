@@ -1,11 +1,8 @@
 """What a stage is handed besides config and refs: the store, the circumstances, and the two child processes."""
 
 import logging
-import multiprocessing
 from collections.abc import Callable
-from concurrent.futures import ProcessPoolExecutor
 from contextlib import AbstractContextManager
-from functools import cached_property
 from pathlib import Path
 from types import TracebackType
 from typing import Any, Literal, Self
@@ -16,7 +13,7 @@ from artifacts.reading import Artifact
 from artifacts.refs import Ref
 from artifacts.slot import Attempt
 from artifacts.store import Store
-from stages.processes import end_with_parent
+from stages.processes import Pool
 from stages.sampling.config import EngineHardware
 from stages.sampling.engine import Engine
 from stages.training.gang import Gang
@@ -67,7 +64,7 @@ class StageContext:
         progress: Told `(label, done, total, figures)` by the long stages.
         log: Where stages log.
         use_gpu: Called before the engine or the trainer is used; may wait for a turn.
-        closing: Whether child processes are being killed: what fails now is not to be tried again.
+        pool: Processes for work in pure Python; they end with this one, however it ends.
     """
 
     def __init__(
@@ -85,7 +82,7 @@ class StageContext:
         self.store, self.scratch, self.profile, self.progress, self.log = store, scratch, profile, progress, log
         self.downloads = scratch / "downloads"
         self.downloads.mkdir(parents=True, exist_ok=True)
-        self.closing = False
+        self.pool = Pool(profile.workers)
 
     @property
     def engine(self) -> Engine:
@@ -105,18 +102,6 @@ class StageContext:
         if self._gang is None:
             self._gang = Gang(self.profile.trainer, self.profile.trainer.shared_dir or self.scratch / "gang")
         return self._gang
-
-    @cached_property
-    def pool(self) -> ProcessPoolExecutor:
-        """Processes for work in pure Python; they end with this one, however it ends."""
-        # Not forked from this process, which has threads; the server that forks them ends when this process does.
-        context = multiprocessing.get_context("forkserver")
-        return ProcessPoolExecutor(self.profile.workers, mp_context=context, initializer=end_with_parent)
-
-    def drop_pool(self) -> None:
-        """Ends the pool; the next use of it starts another."""
-        if pool := self.__dict__.pop("pool", None):
-            pool.shutdown(wait=False, cancel_futures=True)
 
     def local_folder(self, ref: Ref[Any]) -> Path:
         """A local folder with an artifact's files, each verified (see `artifacts.reading.Artifact.local_folder`)."""
@@ -138,10 +123,9 @@ class StageContext:
             at_once: Kill them: somebody waits for the end of this process.
         """
         if at_once:
-            self.closing = True
-            for child in multiprocessing.active_children():
-                child.kill()
-        self.drop_pool()
+            self.pool.kill()
+        else:
+            self.pool.close()
         engine, gang, self._engine, self._gang = self._engine, self._gang, None, None
         if engine:
             engine.stop(at_once=at_once)

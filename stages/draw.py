@@ -2,12 +2,10 @@
 
 import hashlib
 from collections.abc import Iterator
-from concurrent.futures.process import BrokenProcessPool
 from functools import partial
 
 from pydantic import BaseModel, ConfigDict, Field
 
-from artifacts.errors import DeerstalkerError, TransientError
 from artifacts.identity import Identity
 from artifacts.layout import shared_key
 from artifacts.refs import Draw, Ref
@@ -46,13 +44,7 @@ def draw(config: DrawConfig, *, out: Slot[Draw], ctx: StageContext) -> Ref[Draw]
     attempt = out.attempt(identity)
     make = partial(_make, config.puzzle, config.seed)
     numbers = range(config.first, config.first + config.count)
-    try:
-        puzzles = list(ctx.pool.map(make, numbers, chunksize=max(1, config.count // 16)))
-    # An OSError is raised instead where the pool, breaking, closes its pipes while another process is being started.
-    except (BrokenProcessPool, OSError) as error:
-        ctx.drop_pool()
-        failure = DeerstalkerError if ctx.closing else TransientError
-        raise failure("puzzle generator", "a process died", "", "is memory short?") from error
+    puzzles = ctx.pool.map(make, numbers, chunksize=max(1, config.count // 16))
     attempt.write_table(TABLE, to_table(puzzles), PUZZLES)
     return attempt.publish({"puzzles": len(puzzles)})
 

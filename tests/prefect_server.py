@@ -9,10 +9,12 @@ import time
 from collections.abc import Generator
 from contextlib import contextmanager
 from pathlib import Path
+from typing import Any
 
 import httpx
 
 _START_TIMEOUT_S = 180.0
+_BUSY_LIMIT_S = 400.0
 
 
 @contextmanager
@@ -51,6 +53,25 @@ def prefect_server(folder: Path, host: str = "127.0.0.1") -> Generator[str]:
         except subprocess.TimeoutExpired:
             os.killpg(process.pid, signal.SIGKILL)
             process.wait()
+
+
+def prefect_api(api: str, method: str, path: str, content: Any = None) -> Any:
+    """An answer of Prefect's API; asked again while its database is busy (503), as Prefect's own client does.
+
+    Args:
+        api: Address, with `/api`.
+        method: Of HTTP.
+        path: Below the address.
+        content: What is sent as JSON.
+    """
+    limit = time.monotonic() + _BUSY_LIMIT_S
+    while True:
+        answer = httpx.request(method, api + path, json=content, timeout=60, trust_env=False)
+        if answer.status_code != httpx.codes.SERVICE_UNAVAILABLE or time.monotonic() > limit:
+            break
+        time.sleep(0.2)
+    answer.raise_for_status()
+    return answer.json() if answer.content else None
 
 
 def _healthy(address: str) -> bool:

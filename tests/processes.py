@@ -1,14 +1,29 @@
-"""Processes that descend from a test's command, found by a variable that they inherited."""
+"""Processes that descend from a test's command, found by a variable that they inherited or by their session."""
 
+from collections.abc import Callable
 from pathlib import Path
 
 
 def marked(name: str, value: object) -> dict[int, str]:
     """Command lines of the live processes with a variable in their environment, by id."""
+    return _live(lambda entry: f"{name}={value}".encode() in (entry / "environ").read_bytes().split(b"\0"))
+
+
+def in_session(leader: int) -> dict[int, str]:
+    """Command lines of the live processes of a session, by id; zombies left out."""
+
+    def belongs(entry: Path) -> bool:
+        state, _, _, session = (entry / "stat").read_text().rpartition(")")[2].split()[:4]
+        return int(session) == leader and state != "Z"
+
+    return _live(belongs)
+
+
+def _live(chosen: Callable[[Path], bool]) -> dict[int, str]:
     found: dict[int, str] = {}
     for entry in Path("/proc").glob("[0-9]*"):
         try:
-            if f"{name}={value}".encode() in (entry / "environ").read_bytes().split(b"\0"):
+            if chosen(entry):
                 found[int(entry.name)] = (entry / "cmdline").read_text(errors="replace").replace("\0", " ")
         except OSError:
             continue

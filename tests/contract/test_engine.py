@@ -21,6 +21,7 @@ from stages.sampling.client import Completion, GroupSamples, Prompt
 from stages.sampling.config import EarlyStopConfig, EngineHardware, SamplingConfig
 from stages.sampling.early_stop import hopeless_at
 from stages.sampling.engine import Engine
+from tests.processes import in_session
 
 TEXTS = ["Who was it? The cook, in the hall, with the rope, at nine.", "A: cook\nB: hall\nC: rope\nD: nine"]
 HARDWARE = EngineHardware(max_num_seqs=64, kv_cache_gib=0.1, max_model_len=512, threads=1)
@@ -56,30 +57,15 @@ def engine(tmp_path_factory: pytest.TempPathFactory) -> Generator[Engine]:
         yield running
 
 
-def session(leader: int) -> dict[int, str]:
-    """Processes of a session, by id, with their command lines; zombies left out."""
-    found: dict[int, str] = {}
-    for entry in Path("/proc").iterdir():
-        if not entry.name.isdigit():
-            continue
-        try:
-            state, _, _, sid = (entry / "stat").read_text().rpartition(")")[2].split()[:4]
-            if int(sid) == leader and state != "Z":
-                found[int(entry.name)] = (entry / "cmdline").read_text().replace("\0", " ")
-        except OSError:
-            continue
-    return found
-
-
 def core_of(engine: Engine) -> int:
     """Process id of the engine core, which computes; the API server is its parent."""
-    return next(pid for pid, command in session(engine.process_id).items() if "EngineCore" in command)
+    return next(pid for pid, command in in_session(engine.process_id).items() if "EngineCore" in command)
 
 
 def gone_within(leader: int, seconds: float) -> bool:
     """Whether a session empties in time."""
     deadline = time.monotonic() + seconds
-    while session(leader):
+    while in_session(leader):
         if time.monotonic() > deadline:
             return False
         time.sleep(0.05)
@@ -209,7 +195,7 @@ def test_a_hung_core_is_noticed_within_15_s_and_cleared_away(engine: Engine, mod
 def test_a_core_does_not_outlive_guard_and_server_killed_together(engine: Engine, models: dict[str, Path]) -> None:
     engine.ensure(models["a"], "digest-a")
     leader, core = engine.process_id, core_of(engine)
-    for pid in session(leader).keys() - {core}:
+    for pid in in_session(leader).keys() - {core}:
         os.kill(pid, signal.SIGKILL)
     assert gone_within(leader, 10.0)
 
@@ -228,7 +214,7 @@ def test_nothing_outlives_an_owner_that_was_killed(models: dict[str, Path], tmp_
         assert owner.stdout is not None
         leader = int(owner.stdout.readline())
         assert owner.stdout.readline() == "ready\n"
-        assert any("EngineCore" in command for command in session(leader).values())
+        assert any("EngineCore" in command for command in in_session(leader).values())
         owner.kill()
     assert gone_within(leader, 10.0)
 

@@ -19,7 +19,6 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-import httpx
 from rich.console import Console
 from rich.table import Table
 
@@ -27,7 +26,7 @@ from artifacts.manifest import MANIFEST_NAME, Manifest
 from artifacts.store import Store
 from artifacts.verification import verify
 from tests.faults.hosts import GATEWAY, Host, hosts
-from tests.prefect_server import prefect_server
+from tests.prefect_server import prefect_api, prefect_server
 from tests.processes import marked
 from tests.servers import moto_server
 
@@ -59,12 +58,7 @@ class Site:
 
     def call(self, method: str, path: str, content: Any = None) -> Any:
         """An answer of Prefect's API."""
-        while True:
-            answer = httpx.request(method, self.api + path, json=content, timeout=60, trust_env=False)
-            if answer.status_code != httpx.codes.SERVICE_UNAVAILABLE:
-                answer.raise_for_status()
-                return answer.json()
-            time.sleep(0.5)
+        return prefect_api(self.api, method, path, content)
 
     def ask(self, host: Host, **request: Any) -> str:
         """Asks for a part of the run on a host, and returns the flow run's id."""

@@ -9,8 +9,7 @@ from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
 
-import httpx
-
+from tests.prefect_server import prefect_api
 from tests.processes import marked
 
 HERE = Path(__file__).parent
@@ -68,15 +67,8 @@ class Installation:
         return output.partition("UUID: ")[2].split()[0]
 
     def api(self, method: str, path: str, content: Any = None) -> Any:
-        """An answer of Prefect's API; asked again while its database is busy (503), as Prefect's own client does."""
-        limit = time.monotonic() + LIMIT_S
-        while True:
-            answer = httpx.request(method, self.record["url"] + path, json=content, timeout=30, trust_env=False)
-            if answer.status_code != httpx.codes.SERVICE_UNAVAILABLE or time.monotonic() > limit:
-                break
-            time.sleep(0.2)
-        answer.raise_for_status()
-        return answer.json() if answer.content else None
+        """An answer of Prefect's API."""
+        return prefect_api(self.record["url"], method, path, content)
 
     def state(self, run: str) -> str:
         """Name of a flow run's state."""

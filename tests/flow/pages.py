@@ -2,9 +2,8 @@
 
 from typing import Any
 
-import httpx
-
 from tests.browser import Browser
+from tests.prefect_server import prefect_api
 
 KEYS = (
     "tiny-accuracy",
@@ -25,7 +24,7 @@ KEYS = (
 def versions(server: str, key: str) -> list[dict[str, Any]]:
     """All versions of an artifact, the newest last."""
     asked = {"artifacts": {"key": {"any_": [key]}}}
-    found = httpx.post(f"{server}/api/artifacts/filter", json=asked, trust_env=False).raise_for_status().json()
+    found = prefect_api(f"{server}/api", "POST", "/artifacts/filter", asked)
     return sorted(found, key=lambda artifact: artifact["created"])
 
 
@@ -35,8 +34,7 @@ def open_newest(browser: Browser, server: str, key: str, *awaited: str) -> str:
 
 
 def publish(server: str, key: str, text: str) -> None:
-    made = {"key": key, "type": "markdown", "data": text}
-    httpx.post(f"{server}/api/artifacts/", json=made, trust_env=False).raise_for_status()
+    prefect_api(f"{server}/api", "POST", "/artifacts/", {"key": key, "type": "markdown", "data": text})
 
 
 def asked_by_text(browser: Browser) -> list[str]:

@@ -2,6 +2,7 @@
 
 import json
 import logging
+import multiprocessing
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -62,8 +63,8 @@ def test_an_interrupted_attempt_is_continued_and_ends_the_same(ctx: StageContext
 
 def test_a_dead_generator_process_is_a_transient_failure(ctx: StageContext, monkeypatch: pytest.MonkeyPatch) -> None:
     stretch = EASY.first_stretches()[0]
-    assert list(ctx.pool.map(abs, [-1]))
-    for process in list(ctx.pool._processes.values()):  # pyright: ignore[reportPrivateUsage]
+    assert ctx.pool.map(abs, [-1], chunksize=1)
+    for process in multiprocessing.active_children():
         process.kill()
         process.join()
     with pytest.raises(TransientError, match="a process died"):

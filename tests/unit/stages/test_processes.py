@@ -1,0 +1,77 @@
+"""The pool of processes: what threads that share it see when processes die, and when it is ended."""
+
+import multiprocessing
+import threading
+import time
+from collections.abc import Iterator
+
+import pytest
+
+from artifacts.errors import DeerstalkerError, TransientError
+from stages.processes import Pool
+
+ITEMS = list(range(-40, 0))
+
+
+@pytest.fixture
+def pool() -> Iterator[Pool]:
+    pool = Pool(2)
+    yield pool
+    pool.close()
+
+
+def slow_abs(number: int) -> int:
+    time.sleep(0.01)
+    return abs(number)
+
+
+def test_threads_that_try_again_after_a_death_all_end(pool: Pool) -> None:
+    found: list[object] = []
+
+    def work() -> None:
+        while True:
+            try:
+                return found.append(pool.map(slow_abs, ITEMS, chunksize=4))
+            except TransientError:
+                continue
+            except BaseException as error:
+                return found.append(error)
+
+    threads = [threading.Thread(target=work) for _ in range(6)]
+    for thread in threads:
+        thread.start()
+    for _ in range(3):
+        time.sleep(0.5)
+        for child in multiprocessing.active_children():
+            child.kill()
+    for thread in threads:
+        thread.join(60)
+    assert found == [[abs(number) for number in ITEMS]] * len(threads)
+
+
+def test_threads_of_an_ended_pool_fail_soon_and_start_nothing(pool: Pool) -> None:
+    failures: list[BaseException] = []
+
+    def work() -> None:
+        try:
+            pool.map(slow_abs, range(100_000), chunksize=1000)
+        except BaseException as error:
+            failures.append(error)
+
+    thread = threading.Thread(target=work)
+    thread.start()
+    while not multiprocessing.active_children():
+        time.sleep(0.01)
+    pool.kill()
+    thread.join(10)
+    assert not thread.is_alive()
+    assert not isinstance(failures[0], TransientError)
+    with pytest.raises(DeerstalkerError, match="after its end"):
+        pool.map(slow_abs, ITEMS, chunksize=1)
+    assert not [child for child in multiprocessing.active_children() if child.is_alive()]
+
+
+def test_a_closed_pool_starts_again(pool: Pool) -> None:
+    assert pool.map(abs, [-1], chunksize=1) == [1]
+    pool.close()
+    assert pool.map(abs, [-2], chunksize=1) == [2]
