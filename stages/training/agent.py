@@ -7,6 +7,11 @@ from stages.guarded import GuardedProcess
 from stages.training.job import TrainHardware
 from stages.training.spool import Spool
 
+_GIB = 2**30
+_ALLOCATOR = {"hugetlb": 1, "mmap_threshold": 64 * _GIB, "trim_threshold": 64 * _GIB, "top_pad": _GIB // 4}
+"""Settings of glibc's malloc. By default it hands tensors back to the kernel as soon as they are freed, and the kernel
+clears the same pages again for the next ones: 340,000 page faults a step of SmolLM2-135M, 8% of its time."""
+
 
 def start_agent(spool: Spool, hardware: TrainHardware, node_rank: int) -> GuardedProcess:
     """Starts the workers of one machine; they end with this process.
@@ -33,11 +38,18 @@ def start_agent(spool: Spool, hardware: TrainHardware, node_rank: int) -> Guarde
         f"--spool={spool.folder}",
     ]  # fmt: skip
     threads = hardware.threads or max(1, len(os.sched_getaffinity(0)) // hardware.processes)
+    environment = interface | worker_environment(threads)
+    with spool.log_file(node_rank).open("wb") as log:
+        return GuardedProcess(command, scratch, log, environment)
+
+
+def worker_environment(threads: int) -> dict[str, str]:
+    """The environment of worker processes: this process's, and what makes `threads` threads compute well."""
     environment = {
         # Threads that wait must sleep: spinning ones take the core from those they wait for when anything else
         # runs on the machine (seen: 84 s instead of 5 s for a small model on two busy cores).
         "OMP_WAIT_POLICY": "PASSIVE",
-        **interface,
+        "GLIBC_TUNABLES": ":".join(f"glibc.malloc.{name}={value}" for name, value in _ALLOCATOR.items()),
         **os.environ,
         "OMP_NUM_THREADS": str(threads),
         "HF_HUB_OFFLINE": "1",
@@ -45,5 +57,4 @@ def start_agent(spool: Spool, hardware: TrainHardware, node_rank: int) -> Guarde
         "TORCH_CPP_LOG_LEVEL": "ERROR",
     }
     environment.pop("PYTHONDONTWRITEBYTECODE", None)  # each start would compile torch anew
-    with spool.log_file(node_rank).open("wb") as log:
-        return GuardedProcess(command, scratch, log, environment)
+    return environment

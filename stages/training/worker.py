@@ -4,6 +4,7 @@ Started by `stages.training.gang` through `python -m torch.distributed.run ... -
 """
 
 import argparse
+import ctypes
 import json
 import os
 import resource
@@ -118,6 +119,7 @@ class Worker:
             transient = isinstance(error, RuntimeError)
             events.send("error", kind="internal", message=message, rank=self._rank, transient=transient)
             raise
+        ctypes.CDLL(None).malloc_trim(0)  # between jobs the memory is the engine's: see `agent.worker_environment`
 
     def _train(self, job: Any, events: Events) -> None:
         import torch

@@ -19,6 +19,8 @@ from typing import TYPE_CHECKING, Any
 from rich.console import Console
 from rich.table import Table
 
+from stages.training.agent import worker_environment
+
 if TYPE_CHECKING:
     from tests.benchmarks.trainer_work import Bench
 
@@ -191,8 +193,9 @@ def main() -> int:
     parser.add_argument("--naive-pass", type=int, default=4, help="sequences of one pass of the naive step")
     parser.add_argument("--json", action="store_true")
     options = parser.parse_args()
-    # As the gang sets them for its workers; torch reads them when it is imported, which is below.
-    os.environ.update(OMP_NUM_THREADS=str(options.threads), OMP_WAIT_POLICY="PASSIVE")
+    environment = worker_environment(options.threads)
+    if environment != os.environ:  # which some libraries read once, when they are loaded
+        os.execve(sys.executable, [sys.executable, "-m", "tests.benchmarks.trainer", *sys.argv[1:]], environment)
     import torch
 
     from tests.benchmarks.trainer_work import Bench, save_random_model

@@ -6,24 +6,20 @@ else to the test's own. The tests stand in the order of the story: its pages are
 
 import json
 import os
-import signal
-import time
-from collections.abc import Generator, Iterator
-from datetime import UTC, datetime, timedelta
+from collections.abc import Generator
 from pathlib import Path
 from typing import Any
 
 import pytest
 
 from artifacts.manifest import Manifest
-from flows.gpu_lease import LEASE_S
 from flows.specimen import Completion, ReadAnswer, Specimen
 from flows.ui_text import completions_page
 from stages.puzzles.puzzle import Asserted
 from tests.browser import Browser, find_browser
-from tests.flow.installed import HERE, LIMIT_S, Installation
+from tests.flow.installed import LIMIT_S, Installation
 from tests.flow.pages import KEYS, asked_by_text, open_newest, pictures, publish, versions
-from tests.flow.story import ZOMBIE_AFTER_S, attempts, tell, tiny
+from tests.flow.story import attempts, tell
 from tests.hostile import HOSTILE
 
 CANCEL_LIMIT_S = 20.0
@@ -32,16 +28,6 @@ KILL_LIMIT_S = 30.0
 
 PROGRAM = find_browser()
 pytestmark = pytest.mark.timeout(900)  # the first test waits for the story
-
-
-@pytest.fixture(scope="module")
-def installation(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Installation]:
-    installed = Installation(tmp_path_factory.mktemp("deployed"))
-    installed.up("--port", "0", "--zombie-after", str(ZOMBIE_AFTER_S))
-    try:
-        yield installed
-    finally:
-        installed.down()
 
 
 @pytest.fixture(scope="module")
@@ -289,69 +275,6 @@ def test_typos_are_refused(installation: Installation, request_: dict[str, Any],
     done = installation.attempt("prefect", "deployment", "run", "train/quickstart", "--params", given)
     assert done.returncode != 0
     assert words in done.stdout + done.stderr
-
-
-@pytest.fixture(scope="module")
-def gpu_profile(installation: Installation) -> str:
-    path = installation.folder / "gpu.toml"
-    path.write_text('gpu_slot = "gpu"\n' + (HERE / "slow.toml").read_text() + "device = 'cpu'\n")
-    return str(path)
-
-
-def slots_taken(installed: Installation) -> int:
-    return installed.api("GET", "/v2/concurrency_limits/gpu")["active_slots"]
-
-
-def leases(installed: Installation) -> dict[str, datetime]:
-    """When each lease runs out, by id: what the server keeps beside its database."""
-    folder = installed.store / ".prefect" / "concurrency_leases"
-    found = [json.loads(path.read_bytes()) for path in folder.glob("*-*.json")]
-    return {lease["id"]: datetime.fromisoformat(lease["expiration"]) for lease in found}
-
-
-def test_a_run_waits_for_the_gpu_and_keeps_it_while_the_server_is_away(
-    installation: Installation, gpu_profile: str
-) -> None:
-    idle = set(installation.processes())
-    lease = installation.api(
-        "POST", "/v2/concurrency_limits/increment-with-lease",
-        {"names": ["gpu"], "slots": 1, "mode": "concurrency", "lease_duration": 300},
-    )  # fmt: skip
-    request = tiny(installation.folder, run="holder", profile=gpu_profile, overrides=["iterations=99"])
-    run = installation.deploy_run("train/quickstart", request)
-    installation.wait(lambda: installation.tasks(run, 1).get("warm_start") == "Running")
-    assert installation.tasks(run, 1)["fetch"] in {"Cached", "Completed"}  # what needs no GPU went ahead
-    time.sleep(3)
-    commands = [command for pid, command in installation.processes().items() if pid not in idle]
-    assert not any("stages.training" in command or "server.py" in command for command in commands)
-
-    installation.api("POST", "/v2/concurrency_limits/decrement-with-lease", {"lease_id": lease["lease_id"]})
-    installation.wait(lambda: bool(leases(installation).keys() - {lease["lease_id"]}))
-
-    # The server dies and comes back: the holder keeps its slot, whoever waits goes on waiting.
-    waiting = tiny(installation.folder, run="waiting", profile=gpu_profile)
-    second = installation.deploy_run("train/quickstart", waiting)
-    installation.wait(lambda: installation.tasks(second, 1).get("warm_start") == "Running")
-    (held,) = leases(installation)
-    before = installation.record
-    os.kill(before["server"]["pid"], signal.SIGKILL)
-    installation.wait(lambda: before["server"]["pid"] not in installation.processes())
-    port = before["url"].split(":")[2].split("/")[0]
-    after = installation.up("--port", port, "--zombie-after", str(ZOMBIE_AFTER_S))
-    assert (after["worker"], after["url"]) == (before["worker"], before["url"])
-    came_back = datetime.now(UTC)
-    assert [installation.state(one) for one in (run, second)] == ["Running", "Running"]
-    installation.wait(lambda: leases(installation)[held] > came_back + timedelta(seconds=LEASE_S), LEASE_S)
-    assert (slots_taken(installation), list(leases(installation))) == (1, [held])
-    assert installation.tasks(second, 1)["warm_start"] == "Running"
-
-    installation.prefect("flow-run", "cancel", run)
-    installation.wait_for(run, "Cancelled")
-    installation.wait(lambda: bool(leases(installation).keys() - {held}))
-    assert (slots_taken(installation), installation.state(second)) == (1, "Running")
-    installation.prefect("flow-run", "cancel", second)
-    installation.wait_for(second, "Cancelled")
-    installation.wait(lambda: slots_taken(installation) == 0)
 
 
 def test_puzzles_in_the_making_are_cancelled_soon(installation: Installation) -> None:
