@@ -47,6 +47,8 @@ def end_with_parent() -> None:
 class Pool:
     """Processes for work in pure Python, shared by threads; started when first used, and again after a death.
 
+    There is one in a process: ending it ends whatever `multiprocessing` has started.
+
     Of Python's executor a thread may wait for ever that hands in work while it breaks, and a process it starts then is
     never ended. So work is handed in and pools are dropped one at a time, and who waits looks whether its pool stands.
 

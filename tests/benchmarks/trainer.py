@@ -3,7 +3,8 @@
 python -m tests.benchmarks.trainer [--small] [--only PART ...] [--threads N] [--json]
 
 A random model of SmolLM2-135M's shape; groups of a 440-token prompt and completions of 64 tokens. Utilisation is of
-forward and backward, against the machine's bf16 matmul peak, measured with as many threads before and after.
+forward and backward, the best of several, against the machine's bf16 matmul peak, the best of several with as many
+threads before, between and after: a shared machine's speed changes by a fifth within minutes. Medians stand beside.
 """
 
 import argparse
@@ -39,8 +40,8 @@ SAME_GRADIENT = 0.05
 """Relative difference of two bf16 gradients' norms up to which they count as the same."""
 
 _UTILISATION = {
-    "tokens": ".0f", "flops": ".3g", "forward_backward_s": ".3f", "optimizer_s": ".3f",
-    "forward_backward_utilisation": ".1%", "step_utilisation": ".1%",
+    "tokens": ".0f", "flops": ".3g", "best_forward_backward_s": ".2f", "forward_backward_s": ".2f",
+    "optimizer_s": ".2f", "utilisation": ".1%", "median_utilisation": ".1%",
 }  # fmt: skip
 
 
@@ -51,7 +52,7 @@ class Sizes:
         small = options.small
         self.model = QUICKSTART if small else SMOLLM2
         self.prompt, self.completion = (44, 8) if small else (440, 64)
-        self.repeats = options.repeats or (2 if small else 3)
+        self.repeats = options.repeats or (2 if small else 5)
 
 
 def utilisation(bench: "Bench", sizes: Sizes, folder: Path) -> dict[str, Any]:
@@ -59,22 +60,21 @@ def utilisation(bench: "Bench", sizes: Sizes, folder: Path) -> dict[str, Any]:
     from tests.benchmarks.trainer_profile import time_shares
     from tests.benchmarks.trainer_work import draw_groups, matmul_peak, needed_flops, save_batch
 
-    before, rows = matmul_peak(), dict[str, Any]()
+    peaks, rows = [matmul_peak()], dict[str, Any]()
     for count in (1, 4):
         groups = draw_groups(count, sizes.prompt, 16, sizes.completion, bench.shape.vocab_size)
         batch = save_batch(groups, folder / f"rows-{count}.safetensors")
         flops = needed_flops(bench.shape, groups)
         rows[str(count)] = {"flops": flops, **bench.measure(batch, sizes.repeats)}
+        peaks.append(matmul_peak())
     trainer, chosen = bench.trainer(folder / "rows-1.safetensors")
     trainer.step(0, chosen, 1)
     profile = time_shares(lambda: trainer.step(0, chosen, 1))
-    after = matmul_peak()
     for row in rows.values():
-        for part in ("forward_backward", "step"):
-            row[f"{part}_utilisation"] = row["flops"] / row[f"{part}_s"] / max(before, after)
-    reached = min(row["forward_backward_utilisation"] for row in rows.values())
-    bar = {"bar": UTILISATION_BAR, "met": reached >= UTILISATION_BAR}
-    return {"peak_before": before, "peak_after": after, "rows": rows, "profile": profile, **bar}
+        row["utilisation"] = row["flops"] / row["best_forward_backward_s"] / max(peaks)
+        row["median_utilisation"] = row["flops"] / row["forward_backward_s"] / median(peaks)
+    bar = {"bar": UTILISATION_BAR, "met": min(row["utilisation"] for row in rows.values()) >= UTILISATION_BAR}
+    return {"peaks": peaks, "rows": rows, "profile": profile, **bar}
 
 
 def group_cost(bench: "Bench", sizes: Sizes, folder: Path) -> dict[str, Any]:
@@ -139,13 +139,13 @@ def naive(bench: "Bench", sizes: Sizes, folder: Path, sequences_a_pass: int) -> 
 def show(report: dict[str, Any], console: Console) -> None:
     """Prints a table a part."""
     if part := report.get("utilisation"):
-        peaks = f"{part['peak_before'] / 1e9:.0f} before, {part['peak_after'] / 1e9:.0f} after"
+        peaks = ", ".join(f"{peak / 1e9:.0f}" for peak in part["peaks"])
         title = f"utilisation of forward and backward, {report['threads']} threads; bf16 matmul peak GFLOP/s: {peaks}"
         rows = [
             [count, *(format(row[name], form) for name, form in _UTILISATION.items())]
             for count, row in part["rows"].items()
         ]
-        head = ["groups", "tokens", "FLOP", "fwd+bwd s", "optimizer s", "utilisation", "whole step"]
+        head = ["groups", "tokens", "FLOP", "fwd+bwd s", "median", "optimizer", "of peak", "medians"]
         _print(console, title, head, rows, f"bar {part['bar']:.0%} on fwd+bwd, both: {_verdict(part)}")
         rows = [[name, f"{share:.1%}"] for name, share in part["profile"].items()]
         _print(console, "time of one step, one group, under the profiler", ["kind of work", "share"], rows)

@@ -68,7 +68,9 @@ def test_threads_of_an_ended_pool_fail_soon_and_start_nothing(pool: Pool) -> Non
     assert not isinstance(failures[0], TransientError)
     with pytest.raises(DeerstalkerError, match="after its end"):
         pool.map(slow_abs, ITEMS, chunksize=1)
-    assert not [child for child in multiprocessing.active_children() if child.is_alive()]
+    for child in multiprocessing.active_children():
+        child.join(10)
+    assert multiprocessing.active_children() == []
 
 
 def test_a_closed_pool_starts_again(pool: Pool) -> None:
