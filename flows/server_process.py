@@ -6,6 +6,9 @@ import sys
 import uvicorn
 from prefect.server.api.server import create_app
 
+from flows.database_template import fill_new_database
+
 if __name__ == "__main__":
+    fill_new_database()
     config = uvicorn.Config(create_app(), log_level="error", lifespan="on", timeout_graceful_shutdown=1)
     uvicorn.Server(config).run(sockets=[socket.socket(fileno=int(sys.argv[1]))])

@@ -1,4 +1,4 @@
-"""What holds for the whole suite, which runs in three processes: they wait for servers more than they compute.
+"""What holds for the whole suite, which runs in four processes: they wait for servers more than they compute.
 
 Property tests have no deadline: how long an example takes tells of the machine, not of the code.
 """

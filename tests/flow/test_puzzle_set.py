@@ -19,15 +19,15 @@ from stages.prepare import PrepareConfig, prepare
 from stages.puzzles.generate import TIERS
 from tests.processes import marked
 
-SET = PrepareConfig(puzzle=TIERS["small"], train=100, val=20, test=20, seed=2)
+SET = PrepareConfig(puzzle=TIERS["small"], train=40, val=8, test=8, seed=2)
 LIMIT_S = 120
 MARK = "DEERSTALKER_TEST_STORE"
 
 
 def start(store: Path) -> subprocess.Popen[str]:
     command = [
-        str(Path(sys.executable).with_name("deerstalker")), "puzzles", "make", "--size", "small", "--count", "100",
-        "--val", "20", "--test", "20", "--seed", "2", "--out", str(store), "--json",
+        str(Path(sys.executable).with_name("deerstalker")), "puzzles", "make", "--size", "small", "--count", "40",
+        "--val", "8", "--test", "8", "--seed", "2", "--out", str(store), "--json",
     ]  # fmt: skip
     environment = {**os.environ, MARK: str(store)}
     return subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, text=True, env=environment)
@@ -64,9 +64,9 @@ def test_a_killed_command_is_continued_and_ends_the_same(tmp_path: Path) -> None
         undisturbed = prepare(SET, out=Slot(ctx.store, "set", Puzzles), ctx=ctx)
     assert made["artifact"]["digest"] == undisturbed.digest
     train = Artifact.open(Store.open(str(store)), Ref(**made["artifact"])).read_table("train.parquet", PUZZLES)
-    assert len(train) == 100
+    assert len(train) == 40
     page = Path(made["report"].removeprefix("file://"))
     facts = json.loads(page.with_name("report.json").read_text())
-    assert (facts["splits"], facts["different"]) == ({"train": 100, "val": 20, "test": 20}, 140)
+    assert (facts["splits"], facts["different"]) == ({"train": 40, "val": 8, "test": 8}, 56)
     assert sum(facts["clue_kinds"].values()) == sum(facts["clues"])
     assert page.read_text().count("data:image/png") == 5
