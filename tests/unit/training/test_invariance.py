@@ -27,10 +27,12 @@ from tests.unit.training.trees import save_model, tree_batch
 
 LAYOUTS: list[dict[str, Any]] = [
     {"processes": 1},
-    {"processes": 2, "micro_batch_tokens": 30, "activation_checkpointing": True},
-    {"processes": 2, "micro_batch_tokens": 60, "logprob_chunk_tokens": 5, "cpu_offload": True},
+    {
+        "processes": 2, "micro_batch_tokens": 30, "activation_checkpointing": True, "logprob_chunk_tokens": 5,
+        "cpu_offload": True,
+    },
     {"processes": 4, "micro_batch_tokens": 12, "reshard_after_forward": False},
-]
+]  # fmt: skip
 LOSS = LossConfig(
     kl_coef=0.1, entropy_coef=0.02, old_logprobs="trainer", aggregation="sequence_mean",
     importance_correction="sequence_truncate",

