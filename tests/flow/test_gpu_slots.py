@@ -41,7 +41,7 @@ def test_a_run_waits_for_the_gpu_and_keeps_it_while_the_server_is_away(
         "POST", "/v2/concurrency_limits/increment-with-lease",
         {"names": ["gpu"], "slots": 1, "mode": "concurrency", "lease_duration": 300},
     )  # fmt: skip
-    request = tiny(installation.folder, run="holder", profile=gpu_profile, overrides=["warm_start.steps=100000"])
+    request = tiny(installation.folder, run="holder", profile=gpu_profile, overrides=["warm_start.epochs=25000"])
     run = installation.deploy_run("train/quickstart", request)
     installation.wait(lambda: installation.tasks(run, 1).get("warm_start") == "Running")
     assert installation.tasks(run, 1)["fetch"] in {"Cached", "Completed"}  # what needs no GPU went ahead
