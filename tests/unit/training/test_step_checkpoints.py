@@ -137,6 +137,8 @@ def test_a_damaged_step_checkpoint_is_left_out(machines: list[Machine], start: t
         first.finetune("damaged", *start)
     (logprobs,) = [key for key in first.kept("damaged") if key.endswith("logprobs.safetensors")]
     first.store.write_bytes(logprobs, b"not what it was")
-    second.finetune("damaged", *start)
+    resumed = second.finetune("damaged", *start)
     assert second.done == list(range(1, STEPS + 1))
     assert any("left out" in line for line in second.log)
+    first.kill_at = 0
+    assert resumed.checkpoint.digest == first.finetune("undisturbed", *start).checkpoint.digest
