@@ -26,13 +26,14 @@ def fill_new_database() -> None:
     database.parent.mkdir(parents=True, exist_ok=True)
     cache = Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "deerstalker"
     template = cache / f"prefect-{prefect.__version__}.db"
-    if template.exists():
-        with suppress(OSError, sqlite3.Error):  # then the server migrates, as it would have
+    with suppress(OSError, sqlite3.Error):
+        if template.exists():
             _copy(template, database)
-        return
+            return
     asyncio.run(_migrate())
     with suppress(OSError, sqlite3.Error):
         cache.mkdir(parents=True, exist_ok=True)
+        template.unlink(missing_ok=True)  # one that stands here could not be read
         _copy(database, template)
 
 

@@ -5,6 +5,7 @@ Property tests have no deadline: how long an example takes tells of the machine,
 
 import os
 import subprocess
+import sys
 from collections.abc import Generator
 from pathlib import Path
 
@@ -16,6 +17,14 @@ os.environ.setdefault("OMP_NUM_THREADS", "1")
 os.environ.setdefault("PREFECT_SERVER_EPHEMERAL_STARTUP_TIMEOUT_SECONDS", "120")
 settings.register_profile("no-deadline", deadline=None)
 settings.load_profile("no-deadline")
+
+
+@pytest.fixture(scope="session", autouse=True)
+def _prefect_server() -> Generator[None]:
+    """Ends the server of flows that ran in this process; when Python exits, its last word would find no stream."""
+    yield
+    if module := sys.modules.get("prefect.server.api.server"):
+        module.SubprocessASGIServer().stop()
 
 
 @pytest.fixture

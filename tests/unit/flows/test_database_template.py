@@ -38,5 +38,6 @@ def test_the_second_database_is_a_copy_of_the_first(tmp_path: Path, monkeypatch:
 
     template.write_bytes(b"not a database")
     assert fill(tmp_path / "second") == copied
-    assert not fill(tmp_path / "third").exists()  # left to Prefect
-    assert not fill(tmp_path / "fourth", "mine.db").exists()
+    assert not fill(tmp_path / "third", "mine.db").exists()
+    assert template.read_bytes() == b"not a database"
+    assert contents(fill(tmp_path / "fourth")) == contents(template) == contents(migrated)
