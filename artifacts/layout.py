@@ -47,6 +47,11 @@ class RunLayout:
         return f"{self.root}/SHA256SUMS"
 
     @property
+    def renewals(self) -> str:
+        """Folder of the requests to redo stages."""
+        return f"{self.root}/renewals"
+
+    @property
     def promoted(self) -> str:
         """The run's one mutable object: which checkpoint is the best so far."""
         return f"{self.root}/promoted.json"

@@ -81,8 +81,8 @@ class Slot(Generic[K]):
 
     def _progress_name(self, identity: Identity) -> str:
         name = f"progress-{identity.digest[:12]}"
-        if self.renewal and identity.stage in self.renewal.stages:
-            name += f"-{self.renewal.label}"  # else it would adopt what is to be made anew
+        if self.renewal and (label := self.renewal.label(identity.stage)):
+            name += f"-{label}"  # else it would adopt what is to be made anew
         return name
 
 

@@ -193,9 +193,7 @@ class Store:
             raise BadInputError(str(local), "no such folder", "a folder to store")
         files = sorted(path.relative_to(local).as_posix() for path in local.rglob("*") if path.is_file())
         keys = {name: check_key(f"{check_prefix(prefix)}/{name}".lstrip("/")) for name in files}
-        digests = _in_parallel(
-            lambda name: self.upload(local / name, keys[name], progress), files, self._backend.parallel_transfers
-        )
+        digests = _in_parallel(self._backend, lambda name: self.upload(local / name, keys[name], progress), files)
         return dict(zip(files, digests, strict=True))
 
     def download_tree(
@@ -208,11 +206,14 @@ class Store:
             IntegrityError: If one of them has other content.
         """
         keys = {check_key(name): check_key(f"{check_prefix(prefix)}/{name}".lstrip("/")) for name in expect}
-        _in_parallel(
-            lambda name: self.download(keys[name], local / name, expect[name], progress),
-            keys,
-            self._backend.parallel_transfers,
-        )
+        _in_parallel(self._backend, lambda name: self.download(keys[name], local / name, expect[name], progress), keys)
+
+    def abandon(self) -> None:
+        """Ends transfers on their way after the part that they are at, and refuses others: somebody waits for an end.
+
+        What was begun is not published. Only S3 has transfers that take long enough to be worth it.
+        """
+        self._backend.abandon()
 
 
 def _remedy(scheme: str) -> str:
@@ -221,12 +222,14 @@ def _remedy(scheme: str) -> str:
     return "check the store's address"
 
 
-def _in_parallel(action: Callable[[ItemT], ResultT], items: Iterable[ItemT], workers: int) -> list[ResultT]:
-    with ThreadPoolExecutor(workers, thread_name_prefix="store-files") as pool:
+def _in_parallel(backend: Backend, action: Callable[[ItemT], ResultT], items: Iterable[ItemT]) -> list[ResultT]:
+    with ThreadPoolExecutor(backend.parallel_transfers, thread_name_prefix="store-files") as pool:
         futures = [pool.submit(action, item) for item in items]
         try:
             return [future.result() for future in futures]
-        except BaseException:
+        except BaseException as error:
+            if not isinstance(error, Exception):
+                backend.abandon()  # a signal: whoever sent it does not wait for whole files
             pool.shutdown(wait=True, cancel_futures=True)
             raise
 

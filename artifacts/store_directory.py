@@ -134,6 +134,9 @@ class DirectoryBackend:
     def local_path(self, key: str) -> Path | None:
         return self._root / key
 
+    def abandon(self) -> None:
+        """Nothing here takes long."""
+
     @contextmanager
     def _temporary(self, path: Path) -> Generator[tuple[Path, IO[bytes]]]:
         """Opens a fresh file beside `path` and removes it afterwards unless it was renamed."""

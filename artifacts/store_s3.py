@@ -142,6 +142,9 @@ class S3Backend:
     def local_path(self, key: str) -> Path | None:
         return None
 
+    def abandon(self) -> None:
+        self._s3.abandoned.set()
+
     def _put_where_nothing_is(self, key: str, data: bytes) -> float | None:
         """Looks and puts in one attempt: a put repeated without another look would fall on a winner's content.
 

@@ -165,10 +165,17 @@ def is_transport_error(error: BaseException) -> bool:
     return isinstance(error, kinds) or isinstance(error.__cause__, ClientError)
 
 
-def with_retries(action: Callable[[], ResultT], where: str, *, retry_for_s: float, at_least: int = 2) -> ResultT:
+def with_retries(
+    action: Callable[[], ResultT],
+    where: str,
+    *,
+    retry_for_s: float,
+    at_least: int = 2,
+    pause: Callable[[float], object] = time.sleep,
+) -> ResultT:
     """Runs `action` until it succeeds, fails for good, or `retry_for_s` have passed and `at_least` attempts were made.
 
-    Delays double from 0.1 s up to 5 s, each shortened by a random share.
+    Delays double from 0.1 s up to 5 s, each shortened by a random share; `pause` is given them.
 
     Raises:
         TransientError: If it still failed in a way that may pass.
@@ -193,7 +200,7 @@ def with_retries(action: Callable[[], ResultT], where: str, *, retry_for_s: floa
             found = f"{failure.found} (attempt {attempt}, after {time.monotonic() - started:.1f} s)"
             raise TransientError(failure.where, found, failure.expected, "retry when it answers again") from cause
         _log.info("%s: %s; attempt %d, again in %.1f s", where, failure.found, attempt, delay_s)
-        time.sleep(delay_s)
+        pause(delay_s)
 
 
 def _line(error: BaseException) -> str:

@@ -3,6 +3,7 @@
 import base64
 import hashlib
 import os
+import threading
 import weakref
 from collections.abc import Callable
 from typing import Any, TypeVar
@@ -31,6 +32,7 @@ class S3Requests:
     def __init__(self, bucket: str, prefix: str, options: S3Options) -> None:
         self.url = f"s3://{bucket}/{prefix}".rstrip("/")
         self.bucket, self.prefix, self.options = bucket, prefix, options
+        self.abandoned = threading.Event()
         self._connection: tuple[int, Any] | None = None
 
     @property
@@ -39,8 +41,18 @@ class S3Requests:
         return str(self._filesystem().s3.meta.endpoint_url)
 
     def retried(self, action: Callable[[], ResultT], key: str) -> ResultT:
-        """Runs an attempt until it succeeds, fails for good or the time for it is over."""
-        return with_retries(action, self.place(key), retry_for_s=self.options.retry_for_s)
+        """Runs an attempt until it succeeds, fails for good or the time for it is over.
+
+        Raises:
+            StoreError: Also where the store was abandoned.
+        """
+
+        def attempt() -> ResultT:
+            if self.abandoned.is_set():
+                raise StoreError(self.place(key), "given up", "", "whoever used the store was told to end")
+            return action()
+
+        return with_retries(attempt, self.place(key), retry_for_s=self.options.retry_for_s, pause=self.abandoned.wait)
 
     def place(self, key: str) -> str:
         """Returns how errors name a key of this store."""

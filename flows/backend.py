@@ -17,7 +17,7 @@ from types import TracebackType
 from typing import Self
 
 from artifacts.errors import DeerstalkerError
-from flows.local_server import database_lock, running_server
+from flows.local_server import Record, database_lock, running_server
 from stages.guarded import GuardedProcess
 
 TAG = "deerstalker"
@@ -40,16 +40,16 @@ class Backend:
 
     def __init__(self, log: Path) -> None:
         self.log = log
+        self._home = Path(os.environ.get("PREFECT_HOME") or log.parent)
         self._process: GuardedProcess | None = None
         self._held = ExitStack()
         self._alone_since: datetime | None = None
         self._address = ("127.0.0.1", 0)
 
     def __enter__(self) -> Self:
-        home = Path(os.environ.get("PREFECT_HOME") or self.log.parent)
         named = os.environ.get("PREFECT_API_URL")
-        if not named or named == running_server(home):
-            _, self._alone_since = self._held.enter_context(database_lock(home))
+        if not named or named == running_server(self._home):
+            _, self._alone_since = self._held.enter_context(database_lock(self._home))
         if not named:
             self._start()
         return self
@@ -85,7 +85,10 @@ class Backend:
         if self._alone_since is not None:
             from flows.dead_runs import crash_dead_runs
 
-            crash_dead_runs("Found without a process by a later command.", before=self._alone_since)
+            record = Record.read(self._home)
+            worker = record.worker.name if record and record.worker else None
+            found = "Found without a process by a later command."
+            crash_dead_runs(found, before=self._alone_since, worker=worker, unclaimed=True)
         from prefect.settings import PREFECT_FLOWS_HEARTBEAT_FREQUENCY, temporary_settings
 
         # A heartbeat costs a second at the end of each run, and nobody watches for it on a server of our own.

@@ -14,6 +14,7 @@ from artifacts.errors import BadInputError, DeerstalkerError
 from artifacts.layout import RunLayout
 from artifacts.reading import Artifact
 from artifacts.refs import Checkpoint, Puzzles, Ref, Report
+from artifacts.renewal import Renewals
 from artifacts.slot import Slot
 from artifacts.store import Store
 from flows.evaluation import named_puzzles
@@ -193,7 +194,9 @@ def _evaluated(
     request: BackfillRequest, wanted: Sequence[Candidate], puzzles: Ref[Puzzles], split: str, store: Store, side: Lanes
 ) -> Iterator[Ref[Report] | Exception]:
     def evaluate_one(item: Candidate) -> Ref[Report]:
-        out = Slot(store, RunLayout(item.run).suite(request.suite, item.iteration), Report)
+        layout = RunLayout(item.run)
+        # Where a refresh has changed the checkpoint, the report of the old one gives way.
+        out = Slot(store, layout.suite(request.suite, item.iteration), Report, Renewals.read(store, layout).at(None))
         with side.one() as ctx:
             return evaluate(request.config, item.checkpoint, puzzles, split=split, out=out, ctx=ctx)
 

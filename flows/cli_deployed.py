@@ -47,7 +47,7 @@ def up(
     pool: str = "deerstalker",
     image: Annotated[str | None, Optional] = None,
     gpu_slots: Annotated[int | None, Parameter(show_default=False, validator=Number(gte=1))] = None,
-    zombie_after: Annotated[float, Parameter(validator=Number(gte=60))] = 120.0,
+    zombie_after: Annotated[float | None, Parameter(show_default=False, validator=Number(gte=60))] = None,
     worker: bool = True,
     options: Stored = STORED,
 ) -> None:
@@ -60,13 +60,14 @@ def up(
     server
         Use the Prefect API at this address instead of starting a server.
     pool
-        Work pool of the deployments; made as a process pool where it is missing.
+        Work pool of the deployments; made as a process pool where it is missing. Deployments of another pool than
+        `deerstalker` carry its name.
     image
         Container image of the flow runs, for pools that start containers.
     gpu_slots
         How many runs may use a GPU side by side; 1 at first, then what it was.
     zombie_after
-        Seconds without a heartbeat after which a run counts as crashed.
+        Seconds without a heartbeat after which a run counts as crashed; 120 at first, then what it was.
     worker
         Start a worker on this machine.
     """

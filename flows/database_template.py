@@ -18,10 +18,8 @@ from prefect.settings import get_current_settings
 
 def fill_new_database() -> None:
     """Puts a migrated database where a server that is about to start has none; other databases are left alone."""
-    settings = get_current_settings()
-    database = settings.home / "prefect.db"
-    url = settings.server.database.connection_url
-    if url is None or url.get_secret_value() != f"sqlite+aiosqlite:///{database}" or database.exists():
+    database = own_database()
+    if database is None or database.exists():
         return
     database.parent.mkdir(parents=True, exist_ok=True)
     cache = Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "deerstalker"
@@ -35,6 +33,14 @@ def fill_new_database() -> None:
         cache.mkdir(parents=True, exist_ok=True)
         template.unlink(missing_ok=True)  # one that stands here could not be read
         _copy(database, template)
+
+
+def own_database() -> Path | None:
+    """The SQLite file in Prefect's home; None where Prefect is told of another database, which others may use too."""
+    settings = get_current_settings()
+    database = settings.home / "prefect.db"
+    url = settings.server.database.connection_url
+    return database if url is not None and url.get_secret_value() == f"sqlite+aiosqlite:///{database}" else None
 
 
 def _copy(source: Path, target: Path) -> None:

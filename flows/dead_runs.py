@@ -1,31 +1,56 @@
 """Runs that Prefect's database still calls running although their process is gone."""
 
+import re
+from contextlib import suppress
 from datetime import datetime
+from pathlib import Path
 
 from prefect.client.orchestration import get_client
 from prefect.client.schemas.filters import FlowRunFilter, FlowRunFilterState, FlowRunFilterStateType
-from prefect.client.schemas.objects import StateType
+from prefect.client.schemas.objects import FlowRun, StateType
 from prefect.states import Crashed
 
+from flows.database_template import own_database
+
+_EXECUTED = re.compile(rb"(?:^|\0)PREFECT__FLOW_RUN_ID=([0-9a-f-]{36})")
 _OPEN = [StateType.RUNNING, StateType.PENDING, StateType.CANCELLING]
 
 
-def crash_dead_runs(message: str, *, before: datetime, deployed_only: bool = False) -> int:
+def crash_dead_runs(message: str, *, before: datetime, worker: str | None, unclaimed: bool) -> int:
     """Ends them, so that they can be retried and nobody waits for them; returns how many there were.
 
-    Call it only where nothing can be running: see `flows.local_server.database_lock`.
+    Runs of other workers are left to the automation for dead runs: nobody here knows whether they live. So are those
+    which a process of this machine executes, though its worker is gone.
 
     Args:
         before: Only runs that were asked for earlier than this (with a time zone).
-        deployed_only: Leave runs alone that no worker started.
+        worker: Name of a worker that is gone; None where there was none.
+        unclaimed: Also runs that no worker started. True only where nobody can be running one, see
+            `flows.local_server.database_lock`; a database that other machines may use has none of these.
     """
+    unclaimed = unclaimed and own_database() is not None
+    living = _executed_here()
     chosen = FlowRunFilter(state=FlowRunFilterState(type=FlowRunFilterStateType(any_=_OPEN)))
     with get_client(sync_client=True) as client:
         left = [
             run
             for run in client.read_flow_runs(flow_run_filter=chosen)
-            if run.created and run.created < before and (run.deployment_id or not deployed_only)
+            if run.created and run.created < before and _dead(run, worker, unclaimed) and str(run.id) not in living
         ]
         for run in left:
             client.set_flow_run_state(run.id, Crashed(message=message), force=True)
     return len(left)
+
+
+def _executed_here() -> set[str]:
+    """Ids of flow runs that processes of this machine were started for by a worker."""
+    found: set[str] = set()
+    for path in Path("/proc").glob("[0-9]*/environ"):
+        with suppress(OSError):
+            found |= {match.decode() for match in _EXECUTED.findall(path.read_bytes())}
+    return found
+
+
+def _dead(run: FlowRun, worker: str | None, unclaimed: bool) -> bool:
+    started_by = run.labels.get("prefect.worker.name")  # given before a worker takes a run on
+    return unclaimed if started_by is None else started_by == worker

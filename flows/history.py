@@ -127,16 +127,29 @@ def read_run(store: Store, run: str) -> RunRecord:
         promoted = json.loads(store.read_bytes(layout.promoted))
     except MissingKeyError:
         promoted = None
-    return RunRecord(layout, recipe, iterations, evaluations, promoted, _suites(store, layout, published))
+    suites = _suites(store, layout, published, {item.number: item for item in iterations})
+    return RunRecord(layout, recipe, iterations, evaluations, promoted, suites)
 
 
-def _suites(store: Store, layout: RunLayout, published: Iterable[str]) -> dict[str, dict[int, Manifest]]:
+def _suites(
+    store: Store, layout: RunLayout, published: Iterable[str], iterations: Mapping[int, IterationRecord]
+) -> dict[str, dict[int, Manifest]]:
+    """Reports by suite and iteration; not those of a checkpoint that was made anew since."""
     keys = [key for key in sorted(published) if key.startswith(f"{layout.root}/suites/")]
     found: dict[str, dict[int, Manifest]] = {}
     for key, manifest in _manifests(store, {key: key for key in keys}).items():
         *_, suite, number = key.split("/")
-        found.setdefault(suite, {})[int(number)] = manifest
+        trained = iterations[int(number)].manifests.get("finetune") if int(number) in iterations else None
+        weights = manifest.inputs.get("weights")
+        if trained is None or weights is None or weights["digest"] == trained.digest:
+            found.setdefault(suite, {})[int(number)] = manifest
     return found
+
+
+def last_iteration(store: Store, layout: RunLayout) -> int:
+    """The highest iteration of which something is published."""
+    keys = [key.split("/") for key in store.list(f"{layout.root}/iterations")]
+    return max((int(parts[3]) for parts in keys if parts[5:] == [MANIFEST_NAME]), default=-1)
 
 
 def read_iteration(store: Store, layout: RunLayout, number: int) -> IterationRecord:

@@ -28,11 +28,15 @@ from artifacts.errors import DeerstalkerError
 from flows.backend import TAG
 from flows.gpu_lease import ensure_limit
 
+POOL = "deerstalker"
+"""The pool whose deployments have their plain names."""
+
 GPU_SLOTS = "gpu"
 """Name of the limit that profiles for GPUs name."""
 
 ZOMBIES = "deerstalker: crash runs whose process is gone"
 IMAGE_FOLDER = "/opt/deerstalker"
+_ZOMBIE_AFTER = timedelta(seconds=120)
 _ENDS = ("Completed", "Failed", "Cancelled", "Crashed")
 
 
@@ -41,17 +45,18 @@ class Installation(BaseModel):
 
     Attributes:
         store: Where deployments keep artifacts, unless a run says otherwise.
-        folder: Where flow runs start, so that relative paths mean what they mean there.
+        folder: Where flow runs start, so that relative paths mean what they mean there; `.` is where their worker puts
+            them.
     """
 
     model_config = ConfigDict(extra="forbid", frozen=True)
 
     store: str
     folder: str
-    pool: str = "deerstalker"
+    pool: str = POOL
     image: str | None = None
     gpu_slots: int | None = Field(default=None, ge=1)
-    zombie_after_s: float = Field(default=120.0, ge=60.0)
+    zombie_after_s: float | None = Field(default=None, ge=60.0)
 
 
 def install(wanted: Installation, home: Path, environment: Mapping[str, str]) -> list[str]:
@@ -63,7 +68,7 @@ def install(wanted: Installation, home: Path, environment: Mapping[str, str]) ->
     with get_client(sync_client=True) as client:
         make_pool(client, wanted.pool)
         make_slots(client, wanted.gpu_slots)
-        make_zombie_automation(client, timedelta(seconds=wanted.zombie_after_s))
+        make_zombie_automation(client, timedelta(seconds=wanted.zombie_after_s) if wanted.zombie_after_s else None)
     return deploy(wanted, home, environment)
 
 
@@ -84,12 +89,16 @@ def make_slots(client: SyncPrefectClient, slots: int | None) -> None:
         client.upsert_global_concurrency_limit_by_name(GPU_SLOTS, slots)
 
 
-def make_zombie_automation(client: SyncPrefectClient, within: timedelta) -> None:
+def make_zombie_automation(client: SyncPrefectClient, within: timedelta | None) -> None:
     """Crashes a run whose heartbeat stops: where worker and flow die together, nobody else notices.
 
     Args:
-        within: Silence that counts as death; several heartbeats.
+        within: Silence that counts as death; several heartbeats. None leaves what was set before.
     """
+    found = client.read_automations_by_name(ZOMBIES)
+    if within is None:
+        before = found[0].trigger if found else None
+        within = before.within if isinstance(before, EventTrigger) else _ZOMBIE_AFTER
     ends = {f"prefect.flow-run.{name}" for name in _ENDS}
     wanted = AutomationCore(
         name=ZOMBIES,
@@ -116,7 +125,6 @@ def make_zombie_automation(client: SyncPrefectClient, within: timedelta) -> None
             )
         ],
     )
-    found = client.read_automations_by_name(ZOMBIES)
     if found:
         client.update_automation(found[0].id, wanted)
     else:
@@ -154,9 +162,10 @@ def deployment_file(wanted: Installation) -> dict[str, Any]:
     document: dict[str, Any] = yaml.safe_load(files("deployments").joinpath("prefect.yaml").read_text())
     for deployment in document["deployments"]:
         deployment["parameters"]["request"]["store"] = wanted.store
-        deployment["work_pool"] = {"name": wanted.pool}
-        if wanted.image:
-            deployment["work_pool"]["job_variables"] = {"image": wanted.image}
+        if wanted.pool != POOL:
+            deployment["name"] += f"-{wanted.pool}"  # beside those of other pools
+        variables = {**deployment["work_pool"]["job_variables"], **({"image": wanted.image} if wanted.image else {})}
+        deployment["work_pool"] = {"name": wanted.pool, "job_variables": variables}
     folder = IMAGE_FOLDER if wanted.image else wanted.folder
     document["pull"] = [{"prefect.deployments.steps.set_working_directory": {"directory": folder}}]
     return document

@@ -50,6 +50,18 @@ class Started(BaseModel):
         return start_ticks(self.pid) == self.ticks
 
 
+class StartedWorker(Started):
+    """A worker that was started.
+
+    Attributes:
+        name: Prefect's label of the runs that it takes on.
+        pool: The work pool that it asks.
+    """
+
+    name: str
+    pool: str
+
+
 class Record(BaseModel):
     """What runs for a data folder.
 
@@ -57,15 +69,15 @@ class Record(BaseModel):
         url: The Prefect API.
         server: The server, where it is ours.
         worker: The worker, where one was started.
-        settings: The file that tells Prefect's commands in a folder where the API is, where we wrote one.
+        settings: The files that we wrote, which tell Prefect's commands in their folder where the API is.
     """
 
     model_config = ConfigDict(extra="forbid", frozen=True)
 
     url: str
     server: Started | None = None
-    worker: Started | None = None
-    settings: Path | None = None
+    worker: StartedWorker | None = None
+    settings: tuple[Path, ...] = ()
 
     @classmethod
     def read(cls, home: Path) -> "Record | None":
@@ -95,11 +107,18 @@ def _record(home: Path) -> Path:
 
 
 def write_settings(folder: Path, url: str) -> Path | None:
-    """Lets `prefect` find an API from a folder, without variables; None where the folder has settings of its own."""
+    """Lets `prefect` find an API from a folder, without variables.
+
+    Returns:
+        The file; None where the folder has settings of its own, or cannot be written.
+    """
     path = folder / "prefect.toml"
-    if path.exists() and not path.read_text().startswith(_SIGNATURE):
+    try:
+        if path.exists() and not path.read_text().startswith(_SIGNATURE):
+            return None
+        path.write_text(f'{_SIGNATURE}[api]\nurl = "{url}"\n')
+    except OSError:
         return None
-    path.write_text(f'{_SIGNATURE}[api]\nurl = "{url}"\n')
     return path
 
 
@@ -160,7 +179,7 @@ def start_server(home: Path, port: int, lock: int, environment: Mapping[str, str
         return url, started
 
 
-def start_worker(home: Path, pool: str, environment: Mapping[str, str], lock: int) -> Started:
+def start_worker(home: Path, pool: str, environment: Mapping[str, str], lock: int) -> StartedWorker:
     """Starts a process worker of a pool, without waiting for it.
 
     Args:
@@ -169,7 +188,8 @@ def start_worker(home: Path, pool: str, environment: Mapping[str, str], lock: in
     name = f"{socket.gethostname()}-{secrets.token_hex(3)}"
     script = str(Path(__file__).with_name("worker_process.py"))
     command = [sys.executable, "-P", script, "worker", "start", "--pool", pool, "--type", "process", "--name", name]
-    return _guarded(command, home / "worker.log", environment, keep=(lock,))
+    started = _guarded(command, home / "worker.log", environment, keep=(lock,))
+    return StartedWorker(**started.model_dump(), name=name, pool=pool)
 
 
 def _guarded(command: Sequence[str], log: Path, environment: Mapping[str, str], keep: Sequence[int] = ()) -> Started:

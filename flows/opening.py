@@ -14,9 +14,10 @@ from pydantic import BaseModel, ConfigDict, Field
 
 from artifacts.errors import DeerstalkerError
 from artifacts.layout import RunLayout
-from artifacts.renewal import RenewalRequest
+from artifacts.renewal import ask, finish
 from artifacts.store import Store
 from flows.gpu_turn import gpu_turn
+from flows.history import last_iteration
 from flows.live import current_view
 from flows.recipes import Recipe, load_profile, load_recipe
 from flows.session import LastStageDone, Session, Stages, freeze_recipe
@@ -75,14 +76,17 @@ def opened(request: RunRequest) -> Generator[Session]:
 def opened_run(
     store: Store, layout: RunLayout, recipe: Recipe, profile: Profile, refresh: Sequence[str]
 ) -> Generator[Session]:
-    """Opens a run whose recipe is frozen; see `opened`."""
-    renewal = RenewalRequest(refresh, asked_at(), REDOABLE)
+    """Opens a run whose recipe is frozen; see `opened`. What was once to be redone is, if it has not been yet."""
+    renewals = ask(store, layout, refresh, asked_at(), REDOABLE)
     with (
         open_tracker(profile, store, layout.run, recipe.model_dump(mode="json")) as tracker,
         opened_stages(store, able_to_run(recipe, profile)) as stages,
     ):
         stages.live.run_opened(store, layout, recipe)
-        yield Session(recipe, layout, stages, renewal, tracker)
+        session = Session(recipe, layout, stages, renewals, tracker)
+        yield session
+        if renewals.unfinished and session.reached >= last_iteration(store, layout):
+            finish(store, layout, renewals)
 
 
 def asked_at() -> datetime:

@@ -13,6 +13,7 @@ from artifacts.lineage import lineage
 from artifacts.manifest import MANIFEST_NAME, Manifest, Pruned
 from artifacts.reading import Artifact
 from artifacts.refs import Ref
+from artifacts.renewal import Renewals
 from artifacts.slot import SUPERSEDED_NAME
 from artifacts.store import Store
 from flows.history import read_run, run_names
@@ -105,6 +106,8 @@ def _of_run(store: Store, run: str, rule: Retention, safe: set[str]) -> list[Rem
     }
     kept = _kept(layout, published, rule)
     removals = _lost_attempts(store, layout, keys, published)
+    if Renewals.read(store, layout).unfinished:  # what is set aside is what the promoted checkpoint was made from
+        removals = [removal for removal in removals if removal.what != "set aside"]
     for key, manifest in published.items():
         removable = _part(layout, key) in rule.parts or (
             rule.comparisons and key.startswith(f"{layout.root}/comparisons/")

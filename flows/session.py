@@ -9,7 +9,7 @@ from artifacts.errors import BadInputError, IdentityMismatchError
 from artifacts.identity import differences
 from artifacts.layout import RunLayout
 from artifacts.refs import K
-from artifacts.renewal import RenewalRequest
+from artifacts.renewal import Renewals
 from artifacts.slot import Slot
 from artifacts.store import Store
 from artifacts.sums import sums_of
@@ -100,6 +100,7 @@ class Session(Stages):
         refresh: What is to be made anew.
         shown: What Prefect's interface and the tracker are shown of it.
         stop_after: `stage@iteration` behind which `LastStageDone` is raised; None goes to the end.
+        reached: The last iteration that has published all its artifacts.
     """
 
     def __init__(
@@ -107,12 +108,13 @@ class Session(Stages):
         recipe: Recipe,
         layout: RunLayout,
         stages: Stages,
-        refresh: RenewalRequest,
+        refresh: Renewals,
         tracker: Tracker = NO_TRACKER,
     ) -> None:
         super().__init__(stages.ctx, stages.live, stages.turn)
         self.recipe, self.layout, self.refresh = recipe, layout, refresh
         self.stop_after: str | None = None
+        self.reached = -1
         self.shown = ShownRun(layout, self.ctx.store, tracker, self.ctx.log, self.ctx.profile.store_link)
 
     def run(self, stage: Callable[..., R], *inputs: Any, label: str = "", **keywords: Any) -> R:
@@ -124,6 +126,7 @@ class Session(Stages):
 
     def iteration_finished(self, n: int) -> None:
         """Iteration `n` has published all its artifacts: shows it wherever somebody may look."""
+        self.reached = n
         anew = self.live.executed
         self.live.iteration_finished(n)
         self.shown.iteration_finished(n, anew=anew)

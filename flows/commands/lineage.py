@@ -49,7 +49,9 @@ def diff_command(a: str, b: str, options: Stored) -> None:
     ours, theirs = read_run(store, a), read_run(store, b)
     told, parting = settings(ours, theirs), first_parting(ours, theirs)
     around, gains = circumstances(ours, theirs), paired(ours, theirs, store)
-    after = {name: item.evaluations["after"].facts for name, item in ((a, ours), (b, theirs)) if item.evaluations}
+    after = {
+        name: item.evaluations["after"].facts for name, item in ((a, ours), (b, theirs)) if "after" in item.evaluations
+    }
     if options.json:
         print_json(
             {

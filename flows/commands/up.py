@@ -23,6 +23,8 @@ from flows.local_server import (
 from flows.options import Stored
 from flows.surroundings import DEFAULT_STORE, lasting_surroundings
 
+FOUND = "Found without a process by `deerstalker up`."
+
 
 def up_command(
     port: int,
@@ -31,7 +33,7 @@ def up_command(
     pool: str,
     image: str | None,
     gpu_slots: int | None,
-    zombie_after_s: float,
+    zombie_after_s: float | None,
     worker: bool,
     options: Stored,
 ) -> None:
@@ -41,12 +43,18 @@ def up_command(
         server: API of a server that runs elsewhere; a local one where None.
         image: Container image of the pool's workers, where they use one.
         gpu_slots: Runs that may use a GPU side by side; None leaves the limit as it is.
+        zombie_after_s: Silence after which a run counts as dead; None leaves the automation as it is.
     """
     store = Store.open(options.store)
     home = lasting_surroundings(local_folder(store))
     home.mkdir(parents=True, exist_ok=True)
     with _undone_where_it_fails(home):
         record = _with_server(home, server, port)
+        if worker and record.worker and record.worker.alive and record.worker.pool != pool:
+            found = f"a worker of pool {record.worker.pool} runs for {home}"
+            raise BadInputError(
+                f"--pool {pool}", found, "one worker a folder", "--no-worker, or `deerstalker down` first"
+            )
         os.environ["PREFECT_API_URL"] = record.url
         wait_until_healthy(record.url, record.server, home / "server.log")
 
@@ -54,7 +62,7 @@ def up_command(
 
         wanted = Installation(
             store=options.store if "://" in options.store else str(Path(options.store).expanduser().resolve()),
-            folder=str(Path.cwd()),
+            folder="." if server else str(Path.cwd()),  # runs may be on machines that lack it
             pool=pool,
             image=image,
             gpu_slots=gpu_slots,
@@ -62,9 +70,16 @@ def up_command(
         )
         deployments = install(wanted, home, os.environ)
         if worker and not (record.worker and record.worker.alive):
+            if record.worker:
+                from flows.dead_runs import crash_dead_runs
+
+                crash_dead_runs(FOUND, before=datetime.now(UTC), worker=record.worker.name, unclaimed=False)
             with database_lock(home) as (lock, _):
                 record = record.model_copy(update={"worker": start_worker(home, pool, os.environ, lock)})
-        record = record.model_copy(update={"settings": write_settings(Path.cwd(), record.url) or record.settings})
+                record.write(home)
+        settings = write_settings(Path.cwd(), record.url)
+        if settings and settings not in record.settings:
+            record = record.model_copy(update={"settings": (*record.settings, settings)})
         record.write(home)
     if options.json:
         print_json({**record.model_dump(mode="json"), "pool": pool, "deployments": deployments})
@@ -74,7 +89,7 @@ def up_command(
         f"{'Prefect server' if record.server else 'Prefect'}: {record.url.removesuffix('/api')}\n"
         f"work pool {pool}: {'a worker runs here' if record.worker else 'no worker started here'}\n"
         f"deployments: {', '.join(deployments)}\n\n"
-        + ("" if record.settings else f"export PREFECT_API_URL={record.url}\n")
+        + ("" if settings else f"export PREFECT_API_URL={record.url}\n")
         + f"prefect deployment run {deployments[0]} --watch\n"
         f"deerstalker down{folder}\n"
     )
@@ -104,22 +119,29 @@ def _with_server(home: Path, server: str | None, port: int) -> Record:
             )
         return record
     if server:
-        record = Record(url=server, worker=record.worker if record.url == server else None)
+        record = _moved(record, server)
     else:
         with database_lock(home) as (lock, alone_since):
             url, started = start_server(home, port, lock, os.environ)
-            if record.worker and record.url != url:
-                end(record.worker)  # it would ask a server that is gone for work, for ever
-            record = Record(url=url, server=started, worker=record.worker if record.url == url else None)
+            before, record = record, _moved(record, url).model_copy(update={"server": started})
             record.write(home)
-            if alone_since:
+            if alone_since or (before.worker and record.worker is None):
                 wait_until_healthy(url, started, home / "server.log")
                 os.environ["PREFECT_API_URL"] = url
                 from flows.dead_runs import crash_dead_runs
 
-                crash_dead_runs("Found without a process by `deerstalker up`.", before=alone_since)
+                gone = before.worker.name if before.worker else None
+                since = alone_since or datetime.now(UTC)
+                crash_dead_runs(FOUND, before=since, worker=gone, unclaimed=alone_since is not None)
     record.write(home)
     return record
+
+
+def _moved(record: Record, url: str) -> Record:
+    """The record of another server in place of one that is gone, whose worker would ask it for work for ever."""
+    if record.worker and record.url != url:
+        end(record.worker)
+    return Record(url=url, worker=record.worker if record.url == url else None, settings=record.settings)
 
 
 def down_command(options: Stored) -> None:
@@ -128,17 +150,19 @@ def down_command(options: Stored) -> None:
     record = Record.read(home)
     ended: list[str] = []
     if record is not None:
-        if record.worker and end(record.worker):
-            ended.append("worker")
-            if record.server is None or record.server.alive:
+        if record.worker:
+            if end(record.worker):
+                ended.append("worker")
+            if record.server.alive if record.server else ended:
                 os.environ["PREFECT_API_URL"] = record.url
                 from flows.dead_runs import crash_dead_runs
 
-                crash_dead_runs("Ended by `deerstalker down`.", before=datetime.now(UTC), deployed_only=True)
+                found = "Ended by `deerstalker down`."
+                crash_dead_runs(found, before=datetime.now(UTC), worker=record.worker.name, unclaimed=False)
         if record.server and end(record.server):
             ended.append("server")
-        if record.settings:
-            remove_settings(record.settings)
+        for path in record.settings:
+            remove_settings(path)
         (home / "up.json").unlink()
     if options.json:
         print_json({"ended": ended})

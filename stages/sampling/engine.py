@@ -111,7 +111,8 @@ class Engine:
                 if digest != self._loaded_digest:
                     if not process.reloads:
                         raise weights.ReloadRefusedError("engines on several CPUs keep a stale output head")
-                    weights.load(process.endpoint, model_dir, timeout_s=LOAD_TIMEOUT_S)
+                    with process.killed_where_held():
+                        weights.load(process.endpoint, model_dir, timeout_s=LOAD_TIMEOUT_S)
                     if self._check is not None:
                         self._check.after_reload(model_dir)
                     self.reloads += 1
@@ -232,8 +233,7 @@ class Engine:
             self._process.kill()
 
     def _exited(self) -> str | None:
-        code = None if self._process is None else self._process.exit_code()
-        return None if code is None else f"the process ended with status {code}"
+        return None if self._process is None else self._process.wrong()
 
     def _forget(self) -> None:
         self._process = None

@@ -10,10 +10,12 @@ import shutil
 import sys
 import tempfile
 import time
+from contextlib import AbstractContextManager
 from pathlib import Path
 
 from artifacts.errors import BadInputError, DeerstalkerError, TransientError
 from stages.guarded import GuardedProcess
+from stages.held import HELD_LIMIT_S, HeldWatch
 from stages.memory import kernel_kills, refused_allocation
 
 from .config import EngineHardware
@@ -30,6 +32,7 @@ REPEATED = re.compile(r"Engine Exception caught|Traceback \(most|.*See stack tra
 CORE_FAILED = "Process EngineCore:"
 """What Python says of the process that computes once that ended with an error; its reason stands above."""
 CORE_KILLED = re.compile(r"Failed core proc\(s\): \{.*: -\d")
+HELD = f"one of its processes has been stopped for {HELD_LIMIT_S:.0f} s"
 CACHE_TOO_SMALL = re.compile(r"larger than the available KV cache memory")
 SMALL_MODEL_BYTES = 50_000_000
 THREADS_VARIABLE = "DEERSTALKER_ENGINE_THREADS"
@@ -153,6 +156,7 @@ class EngineProcess:
                 cwd=self.scratch,
             )
         self.started_s = time.monotonic()
+        self._held = HeldWatch(self.guard_pid)
 
     @property
     def guard_pid(self) -> int:
@@ -168,12 +172,22 @@ class EngineProcess:
         """Return the engine's exit code (above 128: ended by a signal), or none while it runs."""
         return self._process.exit_code()
 
+    def wrong(self) -> str | None:
+        """Say why nothing is to be hoped for from the engine; none while it runs."""
+        if (code := self.exit_code()) is not None:
+            return f"the process ended with status {code}"
+        return HELD if self._held.held() else None
+
+    def killed_where_held(self) -> AbstractContextManager[None]:
+        """Kill the engine where a signal holds one of its processes while the block waits for an answer."""
+        return self._held.ending(self.kill)
+
     def wait_ready(self) -> float:
         """Wait until the engine answers; return the seconds since its start.
 
         Raises:
             BadInputError: It ended by itself, which another try would repeat.
-            TransientError: It was killed, or was not ready within the start-up time.
+            TransientError: It was killed or stopped, or was not ready within the start-up time.
             DeerstalkerError: It was refused memory.
         """
         deadline = self.started_s + self.hardware.startup_timeout_s
@@ -190,6 +204,9 @@ class EngineProcess:
                     raise TransientError("engine", found, "a server that starts", f"log: {self.log_path}")
                 remedy = f"check the model folder {self.model_dir} and the profile; log: {self.log_path}"
                 raise BadInputError("engine", found, "a server that starts", remedy)
+            if self._held.held():
+                self.kill()
+                raise TransientError("engine", f"{HELD} at its start", "a server that starts", f"log: {self.log_path}")
             if time.monotonic() > deadline:
                 self.stop()
                 found = f"not ready after {self.hardware.startup_timeout_s:.0f} s. Its last lines:\n{self.tail()}\n"

@@ -46,7 +46,12 @@ class KeptSteps:
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
-        """Waits for what is on its way to the store, which the next attempt wants, and empties the inbox."""
+        """Waits for what is on its way to the store, which the next attempt wants, and empties the inbox.
+
+        A signal does not wait for it: then the next attempt finds the step checkpoint before.
+        """
+        if kind is not None and not issubclass(kind, Exception):
+            self._ctx.store.abandon()
         self._storing.shutdown(wait=True)
         shutil.rmtree(self.inbox, ignore_errors=True)
 

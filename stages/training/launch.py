@@ -144,7 +144,8 @@ def carry_over(weights: Weights, target: Target, ctx: StageContext) -> Weights:
     reference = None
     if target.reference is not None and weights.reference is not None:
         reference = _copy(weights.reference, target.reference.attempt(target.identity), target.inputs, ctx)
-    checkpoint = _copy(weights.checkpoint, target.checkpoint.attempt(target.identity), target.inputs, ctx)
+    inputs = {**target.inputs, "state": state}
+    checkpoint = _copy(weights.checkpoint, target.checkpoint.attempt(target.identity), inputs, ctx)
     return Weights(checkpoint, state, reference)
 
 

@@ -183,7 +183,7 @@ def test_a_hung_core_is_noticed_within_15_s_and_cleared_away(engine: Engine, mod
     timer = threading.Timer(0.5, stop)
     timer.start()
     try:
-        with pytest.raises(TransientError, match="no new token"):
+        with pytest.raises(TransientError, match="stopped for 5 s"):
             engine.sample_groups(prompts(64), SamplingConfig(samples_per_prompt=16, max_tokens=400), lambda _: None)
         assert time.monotonic() - stopped[0] < 15.0
     finally:

@@ -128,7 +128,7 @@ def engine_faults(scratch: Path) -> Iterator[dict[str, Any]]:
             yield case.row
         case, at = Case("engine: stopped"), list[float]()
         case.expect(
-            "no new token", sample(engine, lambda core: (os.kill(core, signal.SIGSTOP), _note(at))[1]),
+            "stopped for 5 s", sample(engine, lambda core: (os.kill(core, signal.SIGSTOP), _note(at))[1]),
             lambda: at[0], transient=True,
         )  # fmt: skip
         yield case.row

@@ -4,14 +4,17 @@ from datetime import UTC, datetime, timedelta
 
 import pytest
 
-from artifacts.errors import BadInputError, IdentityMismatchError
+from artifacts.errors import BadInputError, IdentityMismatchError, IntegrityError
 from artifacts.identity import Identity
+from artifacts.layout import RunLayout
 from artifacts.refs import Grades, Ref, Rollouts
-from artifacts.renewal import RenewalRequest
+from artifacts.renewal import Renewal, RenewalRequest, Renewals, ask, finish
 from artifacts.slot import Slot
 from artifacts.store import Store
+from artifacts.verification import verify
 
 KNOWN = ("sample", "grade")
+LAYOUT = RunLayout("run")
 LATER = datetime.now(UTC) + timedelta(hours=1)
 """Everything that a test publishes is older than a request of then."""
 
@@ -27,26 +30,60 @@ def publish(
     return attempt.publish()
 
 
+def renewals(*names: str, since: datetime = LATER, store: Store | None = None) -> Renewals:
+    return ask(store or Store.open("memory://renewal-names"), LAYOUT, names, since, KNOWN)
+
+
+def renewal(*names: str, since: datetime = LATER) -> Renewal | None:
+    return Renewals((RenewalRequest(names, since),)).at(1)
+
+
 def test_only_named_iterations_are_outdated() -> None:
-    request = RenewalRequest(["sample", "grade@2"], LATER, KNOWN)
-    stages = {n: renewal.stages for n in (None, 1, 2) if (renewal := request.at(n))}
+    request = Renewals((RenewalRequest(("sample", "grade@2"), LATER),))
+    stages = {n: set(renewal.stages) for n in (None, 1, 2) if (renewal := request.at(n))}
     assert stages == {None: {"sample"}, 1: {"sample"}, 2: {"sample", "grade"}}
-    assert RenewalRequest([], LATER, KNOWN).at(1) is None
+    assert renewals().at(1) is None
 
 
 @pytest.mark.parametrize("name", ["smaple", "sample@", "sample@x", "", "promote"])
 def test_other_names_are_refused(name: str) -> None:
+    store = Store.open("memory://renewal-refused")
     with pytest.raises(BadInputError, match="refresh"):
-        RenewalRequest([name], LATER, KNOWN)
+        renewals(name, store=store)
+    assert store.list() == []
+
+
+def test_the_same_request_goes_on_until_it_is_done() -> None:
+    store, hour = Store.open("memory://renewal-again"), timedelta(hours=1)
+    first = renewals("sample", "grade@2", store=store)
+    assert renewals("grade@2", "sample", since=LATER + hour, store=store) == first  # a second command, after a kill
+    assert renewals(store=store) == first and first.unfinished  # one that has no wish of its own
+    finish(store, LAYOUT, first)
+    done = Renewals.read(store, LAYOUT)
+    assert not done.unfinished and done.at(2) == first.at(2)
+    assert renewals("sample", "grade@2", store=store) == done  # a retry of the flow run that asked
+    again = renewals("sample", since=LATER + 2 * hour, store=store)
+    assert again.unfinished and again.at(2) == Renewal({"sample": LATER + 2 * hour, "grade": LATER}, LATER + 2 * hour)
+    assert verify(store).damaged == [] == verify(store).unchecked
+
+
+def test_a_damaged_request_is_named() -> None:
+    store = Store.open("memory://renewal-damage")
+    renewals("sample", store=store)
+    (key,) = store.list()
+    store.write_bytes(key, store.read_bytes(key).replace(b"sample", b"simple"))
+    assert [damage.file for damage in verify(store).damaged] == [key]
+    with pytest.raises(IntegrityError, match="renewals"):
+        renewals(store=store)
 
 
 def test_a_named_stage_is_made_anew_once_and_its_old_files_stay() -> None:
     store = Store.open("memory://renewal-once")
     old = publish(Slot(store, "a", Rollouts), "sample", b"old", resumable=True)
-    renewal = RenewalRequest(["sample"], datetime.now(UTC), KNOWN).at(1)
-    new = publish(Slot(store, "a", Rollouts, renewal), "sample", b"new", resumable=True)
+    asked = renewal("sample", since=datetime.now(UTC))
+    new = publish(Slot(store, "a", Rollouts, asked), "sample", b"new", resumable=True)
     assert not new.reused and new.digest != old.digest
-    again = publish(Slot(store, "a", Rollouts, renewal), "sample", b"newer")
+    again = publish(Slot(store, "a", Rollouts, asked), "sample", b"newer")
     assert again.reused and again == new  # a retry of the same request
     (superseded,) = [key for key in store.list("a") if key.endswith("superseded.json")]
     assert store.read_bytes(superseded.replace("superseded.json", "x")) == b"old"
@@ -56,17 +93,17 @@ def test_what_follows_is_made_anew_only_where_its_inputs_differ() -> None:
     store = Store.open("memory://renewal-follow")
     first, second = (Ref[Rollouts]("Rollouts", "r", digest) for digest in ("1" * 64, "2" * 64))
     made = publish(Slot(store, "g", Rollouts), "grade", b"first", source=first)
-    renewal = RenewalRequest(["sample"], LATER, KNOWN).at(1)
-    assert publish(Slot(store, "g", Rollouts, renewal), "grade", b"same", source=first) == made
+    asked = renewal("sample")
+    assert publish(Slot(store, "g", Rollouts, asked), "grade", b"same", source=first) == made
     with pytest.raises(IdentityMismatchError):
         publish(Slot(store, "g", Rollouts), "grade", b"other", source=second)
-    other = publish(Slot(store, "g", Rollouts, renewal), "grade", b"other", source=second)
+    other = publish(Slot(store, "g", Rollouts, asked), "grade", b"other", source=second)
     assert not other.reused and other.digest != made.digest
 
 
 def test_another_config_is_still_refused() -> None:
     store = Store.open("memory://renewal-config")
-    slot = Slot(store, "g", Grades, RenewalRequest(["sample"], LATER, KNOWN).at(1))
+    slot = Slot(store, "g", Grades, renewal("sample"))
     slot.attempt(Identity.of("grade", 1, {"grader": "strict"})).publish()
     with pytest.raises(IdentityMismatchError, match="grader"):
         slot.find(Identity.of("grade", 1, {"grader": "published"}))

@@ -41,11 +41,21 @@ def test_an_installation_fills_in_store_pool_and_image() -> None:
     wanted = Installation(store="s3://bucket/prefix", folder="/somewhere", pool="gpus", image="deerstalker:cuda")
     filled = deployment_file(wanted)
     assert {item["parameters"]["request"]["store"] for item in filled["deployments"]} == {"s3://bucket/prefix"}
-    pool = {"name": "gpus", "job_variables": {"image": "deerstalker:cuda"}}
-    assert all(item["work_pool"] == pool for item in filled["deployments"])
+    variables = {"env": {"PREFECT_FLOWS_HEARTBEAT_FREQUENCY": "30"}, "image": "deerstalker:cuda"}
+    assert all(item["work_pool"] == {"name": "gpus", "job_variables": variables} for item in filled["deployments"])
+    assert [item["name"] for item in filled["deployments"]] == [f"{item['name']}-gpus" for item in DEPLOYMENTS]
     (step,) = filled["pull"][0].values()
     assert step == {"directory": IMAGE_FOLDER}
     assert f"WORKDIR {IMAGE_FOLDER}\n" in (FOLDER / "images" / "Dockerfile").read_text()
+
+
+def test_the_usual_pool_has_the_plain_names_and_runs_that_are_heard_of() -> None:
+    filled = deployment_file(Installation(store="/store", folder="."))
+    assert [item["name"] for item in filled["deployments"]] == [item["name"] for item in DEPLOYMENTS]
+    for item in filled["deployments"]:
+        assert float(item["work_pool"]["job_variables"]["env"]["PREFECT_FLOWS_HEARTBEAT_FREQUENCY"]) * 3 < 120
+    (step,) = filled["pull"][0].values()
+    assert step == {"directory": "."}
 
 
 def test_the_dockerfile_passes_its_linter() -> None:

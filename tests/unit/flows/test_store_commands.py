@@ -15,7 +15,7 @@ from artifacts.lineage import lineage
 from artifacts.manifest import MANIFEST_NAME
 from artifacts.reading import Artifact
 from artifacts.refs import Checkpoint, Decision, Ref, Rollouts, StepCheckpoint, TrainingState
-from artifacts.renewal import Renewal
+from artifacts.renewal import Renewal, Renewals, ask, finish
 from artifacts.seal import sealed_json
 from artifacts.slot import Slot
 from artifacts.store import Store
@@ -135,27 +135,30 @@ def test_what_finished_stages_left_behind_goes_and_what_an_unfinished_one_needs_
     linked: tuple[Store, RunLayout], capsys: pytest.CaptureFixture[str]
 ) -> None:
     store, layout = linked
-    asked = Renewal(frozenset({"finetune"}), datetime.now(UTC))
+    now = datetime.now(UTC)
+    asked = Renewal({"finetune": now}, now)
     done, unfinished, rollouts = (
         layout.iteration(5, "checkpoint"), layout.iteration(7, "checkpoint"), layout.iteration(6, "rollouts"),
     )  # fmt: skip
     for key, renewal in ((done, None), (done, asked), (unfinished, None), (unfinished, asked)):
         progress = Slot(store, key, Checkpoint, renewal).progress_key(Identity.of("finetune", 1, {"n": key}))
         _publish(Slot(store, f"{progress}/step-000003", StepCheckpoint), Identity.of("finetune", 1, {}), 500, {})
+    attempt = Slot(store, layout.iteration(7, "rollouts"), Rollouts).attempt(Identity.of("sample", 1, {}))
+    attempt.write_bytes("rollouts-0.parquet", b"old")
+    attempt.publish({})
+    renewals = ask(store, layout, ["sample"], datetime.now(UTC), ["sample"])
     for number in (6, 7):  # redone once; in iteration 7 the new one is not finished yet
         slot = Slot(store, layout.iteration(number, "rollouts"), Rollouts)
-        if number == 7:
-            attempt = slot.attempt(Identity.of("sample", 1, {}), resumable=True)
-            attempt.write_bytes("rollouts-0.parquet", b"old")
-            attempt.publish({})
         identity = Identity(**Artifact.at(store, slot.key).manifest.identity.model_dump())
-        renewed = Slot(store, slot.key, Rollouts, Renewal(frozenset({"sample"}), datetime.now(UTC)))
+        renewed = Slot(store, slot.key, Rollouts, renewals.at(number))
         assert renewed.find(identity) is None
         attempt = renewed.attempt(identity, resumable=True)
         attempt.write_bytes("rollouts-0.parquet", b"half of the new ones")
         if number == 6:
             attempt.publish({})
     command = ["prune", "linked", "--keep-last", "100", "--store", store.url]
+    assert {item.what for item in plan(store, Retention(keep_last=100))} == {"step checkpoints"}  # not all is redone
+    finish(store, layout, Renewals.read(store, layout))
 
     before = store.list()
     assert run_command([*command, "--json"]) == 0

@@ -4,6 +4,7 @@ import json
 import logging
 import multiprocessing
 from collections.abc import Iterator
+from contextlib import suppress
 from pathlib import Path
 
 import pytest
@@ -69,7 +70,11 @@ def test_a_dead_generator_process_is_a_transient_failure(ctx: StageContext, monk
         process.join()
     with pytest.raises(TransientError, match="a process died"):
         draw(stretch, out=slot_of(stretch, ctx.store), ctx=ctx)
-    assert draw(stretch, out=slot_of(stretch, ctx.store), ctx=ctx).reused is False
+    for _ in range(3):  # as a stage is retried: what starts processes may have died with them
+        with suppress(TransientError):
+            assert draw(stretch, out=slot_of(stretch, ctx.store), ctx=ctx).reused is False
+            return
+    pytest.fail("no retry succeeds")
 
 
 def test_a_difficulty_with_too_few_puzzles_says_so(ctx: StageContext) -> None:

@@ -1,0 +1,70 @@
+"""The same kills for a run of a deployment: also of its worker and of the server that `deerstalker up` runs.
+
+What a person would do follows each: `deerstalker up` where server or worker is gone, `prefect flow-run retry` where the
+run has crashed or failed.
+"""
+
+import random
+import time
+from pathlib import Path
+
+from tests.faults.kills_run import FLOWS, LONGEST_WAIT_S, MARK, RUN_LIMIT_S, Run
+from tests.flow.installed import Installation
+
+OVER = ("Failed", "Crashed", "Cancelled")
+NEEDED = {"Prefect server": "flows/server_process.py", "worker": "flows/worker_process.py"}
+
+
+class DeployedRun(Run):
+    """One run of the deployment `train/quickstart`, on an installation of its own."""
+
+    def __init__(self, folder: Path, generator: random.Random) -> None:
+        super().__init__(folder, generator)
+        self.installed = Installation(folder, **{MARK: str(folder)})
+        self.port, self.run_id, self.retries = "0", "", 0
+
+    def disturb(self, kills: int) -> None:
+        """Kills something at random moments, mends what a person would mend, and lets it finish."""
+        self.mend()
+        request = {"run": "tiny", "recipe": str(FLOWS / "tiny.toml"), "profile": str(FLOWS / "slow.toml")}
+        self.run_id = self.installed.deploy_run("train/quickstart", request)
+        try:
+            for _ in range(kills):
+                time.sleep(self.generator.uniform(0.2, LONGEST_WAIT_S))
+                if self.mend() == "Completed":
+                    return
+                self.kill_one()
+            deadline = time.monotonic() + RUN_LIMIT_S
+            while self.mend() != "Completed":
+                assert time.monotonic() < deadline, f"it does not finish:\n{self.tail()}"
+                time.sleep(0.5)
+        finally:
+            self.installed.down()
+            self.nothing_is_left()
+
+    def mend(self) -> str:
+        """Starts again what is gone, and the run where it was lost; returns the state it was found in."""
+        lines = self.processes().values()
+        if not all(any(part in line for line in lines) for part in NEEDED.values()):
+            self.installed.up("--port", self.port, "--zombie-after", "60")
+            self.port = self.installed.record["url"].rpartition(":")[2].partition("/")[0]
+            self.starts += 1
+        if not self.run_id:
+            return ""
+        state = self.installed.state(self.run_id)
+        if state in OVER:
+            self.retries += 1
+            self.installed.prefect("flow-run", "retry", self.run_id)
+        return state
+
+    def kill_one(self) -> None:
+        """Kills the worker, the server, the flow or one of its processes, each kind alike."""
+        lines = self.processes()
+        living = self.victims(lines)
+        # The guard of a worker's session says the same words: it is one of the guards.
+        living["worker"] = [
+            pid for pid, line in lines.items() if NEEDED["worker"] in line and "stages/guard.py" not in line
+        ]
+        living["flow"] = self.installed.flow_processes()
+        name = self.generator.choice([name for name, pids in living.items() if pids])
+        self.kill(name, self.generator.choice(living[name]))

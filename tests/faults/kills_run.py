@@ -1,0 +1,148 @@
+"""One tiny run that is killed now and then, and what has to hold of it afterwards."""
+
+import os
+import random
+import signal
+import subprocess
+import sys
+import time
+from collections import Counter
+from dataclasses import dataclass, field
+from pathlib import Path
+
+from artifacts.manifest import Manifest
+from artifacts.store import Store
+from artifacts.verification import verify
+from tests.processes import marked
+
+FLOWS = Path(__file__).parents[1] / "flow"
+MARK = "DEERSTALKER_KILLS"
+VICTIMS = {
+    "engine": "sampling/server.py",
+    "engine core": "VLLM::EngineCore",
+    "trainer rank": "-m stages.training.worker --spool",
+    "torchrun": "torch.distributed.run",
+    "Prefect server": "flows/server_process.py",
+    "guard": "stages/guard.py",
+}
+LONGEST_WAIT_S = 12.0
+LEFT_LIMIT_S = 10.0
+"""What a killed flow leaves is gone by then."""
+RUN_LIMIT_S = 300.0
+DETERMINISTIC = ("puzzles/", "models/", "runs/tiny/warm_start/")
+
+
+@dataclass
+class Run:
+    """One run under one store, killed now and then."""
+
+    folder: Path
+    generator: random.Random
+    kills: Counter[str] = field(default_factory=Counter[str])
+    starts: int = 0
+    seen: dict[str, str] = field(default_factory=dict[str, str])
+    shards: set[str] = field(default_factory=set[str])
+
+    @property
+    def store(self) -> Path:
+        """Where its artifacts are."""
+        return self.folder / "store"
+
+    def start(self) -> subprocess.Popen[bytes]:
+        """Starts the command as a user would."""
+        self.starts += 1
+        command = [
+            str(Path(sys.executable).with_name("deerstalker")), "train", "--recipe", str(FLOWS / "tiny.toml"),
+            "--profile", str(FLOWS / "slow.toml"), "--store", str(self.store), "--json",
+        ]  # fmt: skip
+        environment = {**os.environ, MARK: str(self.folder)}
+        with (self.folder / "log.txt").open("ab") as log:
+            return subprocess.Popen(
+                command, stdout=subprocess.DEVNULL, stderr=log, start_new_session=True, env=environment
+            )
+
+    def processes(self) -> dict[int, str]:
+        """Live processes that descend from this run, wherever they are now, by command line."""
+        return {pid: line for pid, line in marked(MARK, self.folder).items() if line}
+
+    def disturb(self, kills: int) -> None:
+        """Kills something at random moments, starting the command again whenever it has ended, and lets it finish.
+
+        Raises:
+            AssertionError: The run does not finish, or leaves a process behind.
+        """
+        process = self.start()
+        for _ in range(kills):
+            try:
+                process.wait(self.generator.uniform(0.2, LONGEST_WAIT_S))
+                self.nothing_is_left()
+                if process.returncode == 0:
+                    return
+                process = self.start()
+            except subprocess.TimeoutExpired:
+                self.kill_one(process)
+        for _ in range(2):  # a run whose retries were used up by the kills ends, and is started once more
+            try:
+                process.wait(RUN_LIMIT_S)
+            except subprocess.TimeoutExpired as error:
+                raise AssertionError(f"it hangs:\n{self.tail()}") from error
+            self.nothing_is_left()
+            if process.returncode == 0:
+                return
+            process = self.start()
+        raise AssertionError(f"it does not finish:\n{self.tail()}")
+
+    def victims(self, lines: dict[int, str]) -> dict[str, list[int]]:
+        """Ids of the processes of each kind."""
+        return {name: [pid for pid, line in lines.items() if part in line] for name, part in VICTIMS.items()}
+
+    def kill_one(self, flow: subprocess.Popen[bytes]) -> None:
+        """Kills the flow or one of its living processes, each kind alike."""
+        living = {**self.victims(self.processes()), "flow": [flow.pid]}
+        name = self.generator.choice([name for name, pids in living.items() if pids])
+        self.kill(name, self.generator.choice(living[name]))
+
+    def kill(self, name: str, pid: int) -> None:
+        """Kills a process, and remembers what was there before."""
+        self.remember()
+        try:
+            os.kill(pid, signal.SIGKILL)
+        except ProcessLookupError:
+            return
+        self.kills[name] += 1
+
+    def remember(self) -> None:
+        """Notes what is published and flushed now; none of it may change afterwards."""
+        for key, manifest in self.manifests().items():
+            assert self.seen.setdefault(key, manifest.attempt) == manifest.attempt, f"{key} was made again"
+        self.shards |= {path.name for path in self.store.glob("runs/tiny/iterations/*/rollouts/*/*.parquet")}
+
+    def manifests(self) -> dict[str, Manifest]:
+        """Every artifact by key."""
+        found = {str(path.parent.relative_to(self.store)): path for path in self.store.rglob("manifest.json")}
+        return {key: Manifest.from_bytes(path.read_bytes(), key) for key, path in found.items()}
+
+    def nothing_is_left(self) -> None:
+        """Waits for the end of everything that the command started."""
+        deadline = time.monotonic() + LEFT_LIMIT_S
+        while left := self.processes():
+            assert time.monotonic() < deadline, f"left behind: {left}"
+            time.sleep(0.05)
+
+    def tail(self) -> str:
+        """The command's last words."""
+        return (self.folder / "log.txt").read_text(errors="replace")[-3000:]
+
+    def check(self, undisturbed: dict[str, str]) -> None:
+        """Holds what is there after the end against what was seen on the way, and against an undisturbed run."""
+        self.remember()
+        assert self.digests() == undisturbed
+        rollouts = [manifest for manifest in self.manifests().values() if manifest.kind == "Rollouts"]
+        stored = {name for manifest in rollouts for name in manifest.files}
+        assert self.shards <= stored, f"sampled twice: {self.shards - stored}"
+        store = Store.open(str(self.store))
+        assert verify(store).damaged == []
+
+    def digests(self) -> dict[str, str]:
+        """Content digests of the artifacts that do not depend on sampling."""
+        return {key: found.digest for key, found in self.manifests().items() if key.startswith(DETERMINISTIC)}
