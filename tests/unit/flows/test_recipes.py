@@ -44,7 +44,10 @@ def test_our_profiles_load() -> None:
         ("finetune.trainable={parameters='attention', rank=4}", r"rank is set, but parameters is 'attention'"),
         ("model.source=cloud", "model"),
         ("iterations.first=1", "iterations is a value"),
-        ("warm_start.steps=1000", r"warm_start\.steps x .*puzzles_per_step is 16000, more than puzzles\.train \(6000\)"),
+        (
+            "warm_start.steps=1000",
+            r"warm_start\.steps x .*puzzles_per_step is 16000, more than puzzles\.train \(6000\)",
+        ),
         ("puzzles.file=val.json", r"puzzles\.file fills the test split only.*evaluate --puzzles FILE"),
         ("sample=5", r"sample: Input should be a valid dictionary.*\(found 5\)"),
         ("pack=null", r"pack: Input should be a valid dictionary.*\(found null\)"),
