@@ -12,8 +12,11 @@ from artifacts.layout import shared_key
 from artifacts.refs import Checkpoint, Puzzles, Ref
 from artifacts.slot import Slot
 from artifacts.store import Store
-from flows.fetching import fetched_from_a_lost_folder
+from flows.fetching import fetched_from_a_lost_folder, fetched_source
+from flows.gpu_turn import gpu_turn
+from flows.live import current_view
 from flows.recipes import load_recipe
+from flows.session import Stages
 from stages.context import Profile, StageContext
 from stages.fetch import fetch, identity_of
 from stages.models.scratch import ScratchModel
@@ -89,6 +92,8 @@ def test_a_run_goes_on_with_what_was_fetched_last_from_a_folder_that_is_gone(fol
     assert fetched_from_a_lost_folder(config, ctx.store) == second
     assert fetched_from_a_lost_folder(FolderModel(path=str(folder.with_name("other"))), ctx.store) is None
     assert fetched_from_a_lost_folder(FolderModel(path="s3://bucket/model"), ctx.store) is None
+    with gpu_turn(None, "run", ctx.log) as turn:
+        assert fetched_source(Stages(ctx, current_view(), turn), config, PUZZLES) == second
     with pytest.raises(BadInputError, match="no such folder"):
         identity_of(config, PUZZLES)
 
