@@ -17,6 +17,8 @@ FORMS = "a run, RUN@ITERATION, a checkpoint's key, a Hugging Face folder, hub:ID
 def find_checkpoint(name: str, store: Store) -> Ref[Checkpoint] | ModelConfig:
     """The published checkpoint or the model source that `name` stands for.
 
+    What begins with `.`, `/` or `~` is a model folder, and so is what is published under no such name but is a folder.
+
     Raises:
         BadInputError: It stands for nothing.
     """
@@ -31,10 +33,38 @@ def find_checkpoint(name: str, store: Store) -> Ref[Checkpoint] | ModelConfig:
             return _source(rest)
         case _:
             pass
-    folder = Path(name).expanduser()
-    if (folder / "config.json").is_file():
-        return FolderModel(path=str(folder.resolve()))
-    return _published(name, store)
+    folder = Path(name)
+    if name.startswith((".", "/", "~")) or _holds_config(folder):
+        return _model_folder(name)
+    try:
+        return _published(name, store)
+    except BadInputError:
+        if folder.is_dir():
+            return _model_folder(name)
+        raise
+
+
+def _holds_config(folder: Path) -> bool:
+    try:
+        return (folder / "config.json").is_file()
+    except OSError:  # a folder that may not be entered
+        return False
+
+
+def _model_folder(name: str) -> FolderModel:
+    try:
+        folder = Path(name).expanduser()
+        entries = {entry.name for entry in folder.iterdir()}
+    except (OSError, RuntimeError) as error:  # RuntimeError: `~nobody`
+        reason = error.strerror if isinstance(error, OSError) else error
+        raise BadInputError(
+            f"--checkpoint {name}", f"cannot be read as a folder ({reason})", FORMS, "check the path"
+        ) from error
+    if "config.json" not in entries:
+        raise BadInputError(
+            f"--checkpoint {name}", f"no config.json in {folder.resolve()}", "a Hugging Face model folder"
+        )
+    return FolderModel(path=str(folder.resolve()))
 
 
 def _source(recipe: str) -> ModelConfig:

@@ -105,11 +105,12 @@ def solve(
     Parameters
     ----------
     file
-        Puzzles as JSON in the published format, or a prompt as plain text; - reads a prompt from stdin.
+        Puzzles as JSON in the published format, RUN:SPLIT with train, val or test, or a prompt as plain text; - reads a
+        prompt from stdin.
     checkpoint
         A run (its promoted checkpoint), RUN@ITERATION, a checkpoint's key, or any other form that evaluate takes.
     index
-        Which puzzle of a JSON file, from 0.
+        Which puzzle of the file or split, from 0.
     samples
         How many answers.
     temperature

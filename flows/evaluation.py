@@ -5,9 +5,8 @@ from typing import Any, get_args
 from prefect import flow
 from pydantic import BaseModel, ConfigDict, Field
 
-from artifacts.errors import BadInputError
 from artifacts.identity import Identity
-from artifacts.layout import RunLayout, shared_key
+from artifacts.layout import shared_key
 from artifacts.reading import Artifact
 from artifacts.refs import Puzzles, Ref, Report
 from artifacts.schemas import PUZZLES, RESULTS
@@ -17,8 +16,9 @@ from flows.opening import opened_stages
 from flows.puzzle_set import publish_set
 from flows.recipes import load_profile, validate
 from flows.session import Stages
+from flows.splits import named_split
 from stages.evaluate import EvaluateConfig, evaluate, regrade, totals
-from stages.prepare import SPLITS, PrepareConfig
+from stages.prepare import PrepareConfig
 from stages.puzzles.puzzle import Grader
 
 
@@ -81,16 +81,7 @@ def named_puzzles(name: str, stages: Stages) -> tuple[Ref[Puzzles], str]:
     Raises:
         BadInputError: It stands for nothing.
     """
-    where, colon, split = name.rpartition(":")
-    if not colon or name.endswith(".json"):
+    if ":" not in name or name.endswith(".json"):
         config = validate(PrepareConfig, {"file": name}, f"--puzzles {name}")
         return publish_set(stages, config, "file"), "test"
-    if split not in SPLITS:
-        raise BadInputError(f"--puzzles {name}", f"split {split!r}", ", ".join(SPLITS), "name it as RUN:SPLIT")
-    if "/" in where:
-        named = Artifact.at(stages.ctx.store, where)
-        if named.manifest.kind != Puzzles.__name__:
-            raise BadInputError(f"--puzzles {name}", f"an artifact of kind {named.manifest.kind}", "Puzzles")
-        return named.ref, split
-    report = Artifact.at(stages.ctx.store, RunLayout(where).iteration(0, "report"))
-    return Ref(**report.manifest.inputs["puzzles"]), split
+    return named_split(name, stages.ctx.store, f"--puzzles {name}")

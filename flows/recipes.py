@@ -53,11 +53,19 @@ class Recipe(BaseModel):
         model = data.get("model")
         seeded += ["model"] if isinstance(model, dict) and model.get("source") == "scratch" else []
         seed = {"seed": data.get("seed", 0)}
-        return {**data, **{name: {**seed, **data.get(name, {})} for name in seeded}}
+        sections = {name: data.get(name, {}) for name in seeded}
+        return {**data, **{name: {**seed, **given} for name, given in sections.items() if isinstance(given, dict)}}
 
     @model_validator(mode="after")
     def _sections_agree(self) -> Self:
+        if self.puzzles.file is not None:
+            raise ValueError(
+                "puzzles.file fills the test split only, and a run learns from train puzzles: "
+                "drop it, and measure the run on the file with `deerstalker evaluate --puzzles FILE`"
+            )
+        taught = self.warm_start.steps * self.warm_start.puzzles_per_step if self.warm_start else 0
         for found, name, bound, what in (
+            (taught, "warm_start.steps x warm_start.puzzles_per_step", self.puzzles.train, "puzzles.train"),
             (self.sample.puzzles_per_iteration, "sample.puzzles_per_iteration", self.puzzles.train, "puzzles.train"),
             (self.sample.stride, "the stride of sample.resample", self.puzzles.train, "puzzles.train"),
             (self.evaluate.puzzles, "evaluate.puzzles", self.puzzles.val, "puzzles.val"),
@@ -150,7 +158,8 @@ def validate(model: type[M], data: Mapping[str, Any], where: str) -> M:
 def _apply(data: dict[str, Any], override: str) -> None:
     path, equals, text = override.partition("=")
     if not equals or not path.strip():
-        raise BadInputError(f"--set {override}", "no key=value", "section.key=value, for instance finetune.lr=1e-5")
+        form = "section.key=value, for instance finetune.learning_rate=1e-5"
+        raise BadInputError(f"--set {override}", "no key=value", form)
     *parents, leaf = path.strip().split(".")
     table = data
     for parent in parents:

@@ -181,9 +181,20 @@ def _cards(record: RunRecord, store: Store, iterations: Sequence[IterationFigure
             value = f"{low:.1%} \N{RIGHTWARDS ARROW} {high:.1%}"
             cards.append(card(title, value, note, "up" if gain.mean >= 0 else "down"))
     if record.promoted:
-        note = f"the best of {len(iterations)} on the validation split: {record.promoted['score']:.1%}"
+        note = _standing(record, len(iterations))
         cards.append(card("promoted", f"iteration {record.promoted['iteration']}", note))
     return f'<div class="cards">{"".join(cards)}</div>'
+
+
+def _standing(record: RunRecord, candidates: int) -> str:
+    """What the rule of promotion says of what stands (see `stages.gate.PromoteConfig`)."""
+    assert record.promoted is not None
+    rule, score = record.recipe["promote"], f"{record.promoted['score']:.1%} on the validation split"
+    if rule["tolerance_se"]:
+        return f"{score}, within {rule['tolerance_se']:g} standard error of the best of {candidates}"
+    if rule["min_gain"]:
+        return f"{score}; none since has beaten the best before it by more than {rule['min_gain'] * 100:g} points"
+    return f"{score}, the best of {candidates}"
 
 
 def _iteration_table(iterations: Sequence[IterationFigures]) -> str:
@@ -252,7 +263,8 @@ def _use(record: RunRecord, store: Store) -> list[str]:
     return [
         "<h2>Use the promoted model</h2>",
         f'<code class="command">{escape(solve_command(record, store))}</code>',
-        '<p class="note">FILE is a puzzle as JSON in the published format, or a prompt as plain text.</p>',
+        '<p class="note">It is asked the first puzzle of the test split. In place of '
+        f"{record.layout.run}:test may stand a file: puzzles as JSON in the published format, or a prompt as text.</p>",
         f'<div class="panel">{table([], facts, name="facts")}'
         "<details><summary>Recipe</summary>"
         f"<pre>{escape(json.dumps(record.recipe, indent=2, ensure_ascii=False))}</pre></details></div>",

@@ -12,7 +12,7 @@ from artifacts.refs import K
 from artifacts.renewal import Renewals
 from artifacts.slot import Slot
 from artifacts.store import Store
-from artifacts.sums import sums_of
+from artifacts.sums import sums_of, write_files
 from flows.gpu_turn import GpuTurn
 from flows.live import LiveView
 from flows.recipes import Recipe
@@ -144,6 +144,8 @@ class Session(Stages):
 def freeze_recipe(store: Store, layout: RunLayout, recipe: Recipe) -> None:
     """Stores the resolved recipe under the run's name, once.
 
+    A recipe beside which nothing stands is that of an attempt that failed before it made anything: another replaces it.
+
     Raises:
         IdentityMismatchError: The name is taken by a run of another recipe.
     """
@@ -157,6 +159,9 @@ def freeze_recipe(store: Store, layout: RunLayout, recipe: Recipe) -> None:
     except ValueError as error:
         raise BadInputError(f"{store.url}/{layout.recipe}", f"not JSON ({error})", "a frozen recipe") from error
     if changes := differences(frozen, resolved):
+        if {layout.recipe, layout.sums}.issuperset(store.list(layout.root)):
+            write_files(store, layout.root, {layout.recipe.rpartition("/")[2]: text})
+            return
         raise IdentityMismatchError(
             f"run {layout.run!r}",
             "made with another recipe: " + "; ".join(changes[:6]),

@@ -17,9 +17,10 @@ MODES = ("sampled", "greedy")
 
 
 def solve_command(record: RunRecord, store: Store) -> str:
-    """The command that runs the promoted model of a run on a puzzle."""
+    """The command that runs the promoted model of a run on the first puzzle of its test split."""
     where = "" if store.url == Path(DEFAULT_STORE).resolve().as_uri() else f" --store {shlex.quote(store.url)}"
-    return f"deerstalker solve --checkpoint {record.layout.run}{where} FILE"
+    run = record.layout.run
+    return f"deerstalker solve --checkpoint {run}{where} {run}:test --index 0"
 
 
 def summary(record: RunRecord, store: Store) -> dict[str, Any]:

@@ -8,9 +8,10 @@ from artifacts.refs import Checkpoint, Puzzles, Ref
 from artifacts.schemas import PUZZLES
 from artifacts.slot import Slot
 from stages.context import StageContext
+from stages.models.folder import content_of
 from stages.models.licence import licence_of
 from stages.models.scratch import ScratchModel
-from stages.models.source import ModelConfig, materialise
+from stages.models.source import FolderModel, ModelConfig, local_folder, materialise
 from stages.puzzles.tables import taught_texts
 
 REVISION = 1
@@ -34,11 +35,24 @@ def fetch(config: ModelConfig, puzzles: Ref[Puzzles], *, out: Slot[Checkpoint], 
     attempt = out.attempt(identity)
     with ctx.folder(attempt) as folder:
         materialise(config, folder, texts=_texts(puzzles, ctx) if scratch else None)
-    return attempt.publish({"licence": licence_of(config)}, puzzles=puzzles if scratch else None)
+    facts = {"licence": licence_of(config)}
+    if isinstance(config, FolderModel):
+        facts["folder"] = config.path
+    return attempt.publish(facts, puzzles=puzzles if scratch else None)
 
 
 def identity_of(config: ModelConfig, puzzles: Ref[Puzzles]) -> Identity:
-    """The identity of a fetched model."""
+    """The identity of a fetched model.
+
+    A local folder counts by its content, wherever it lies. A folder in an object store counts by its address, and a hub
+    model by its id and revision: to learn whether they changed, every command would read it whole or ask the hub.
+    New weights belong under a new address; of the hub, name a commit, because `main` stays what it was when fetched.
+
+    Raises:
+        BadInputError: A local folder is missing or cannot be read.
+    """
+    if isinstance(config, FolderModel) and (folder := local_folder(config.path)) is not None:
+        return Identity.of("fetch", REVISION, {"source": config.source, "files": content_of(folder)})
     return Identity.of("fetch", REVISION, config, puzzles=puzzles if isinstance(config, ScratchModel) else None)
 
 

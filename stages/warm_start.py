@@ -55,7 +55,7 @@ def warm_start(
     """Trains on the solver's texts and publishes the checkpoint that GRPO starts from.
 
     Raises:
-        BadInputError: There are fewer train puzzles than the steps need.
+        BadInputError: There are fewer train puzzles than the steps need, or a taught text does not fit into a row.
         TransientError: The trainer died or hung.
     """
     inputs = {"weights": weights, "puzzles": puzzles}
@@ -76,7 +76,7 @@ def warm_start(
     ctx.engine.prestart(folder, weights.digest)  # whatever comes next samples from a model of this shape
     tokenizer = ChatTokenizer(folder)
     batch, _ = pack_groups(
-        _examples(chosen, taught_texts(chosen, config.text), tokenizer),
+        taught_groups(config, chosen, tokenizer),
         PackConfig(row_tokens=config.row_tokens, updates=config.steps, seed=config.seed),
     )
     batch.check("warm start batch")
@@ -91,12 +91,27 @@ def warm_start(
     return train_and_publish(Weights(weights), batch_file, schedule, target, ctx, label="warm start").checkpoint
 
 
-def _examples(puzzles: pl.DataFrame, texts: list[str], tokenizer: ChatTokenizer) -> list[Group]:
-    examples: list[Group] = []
-    for prompt, answer in zip(puzzles["prompt"], texts, strict=True):
-        tokens = tokenizer.answer_ids(answer)
-        examples.append(Group(tokenizer.prompt_ids(prompt), [Branch(tokens, [0.0] * len(tokens), 1.0)]))
-    return examples
+def taught_groups(config: WarmStartConfig, puzzles: pl.DataFrame, tokenizer: ChatTokenizer) -> list[Group]:
+    """What is taught of each puzzle, behind its prompt.
+
+    Raises:
+        BadInputError: A text does not fit into a row: cut, it would teach neither its answers nor where to end.
+    """
+    groups: list[Group] = []
+    for prompt, text in zip(puzzles["prompt"], taught_texts(puzzles, config.text), strict=True):
+        tokens = tokenizer.answer_ids(text)
+        groups.append(Group(tokenizer.prompt_ids(prompt), [Branch(tokens, [0.0] * len(tokens), 1.0)]))
+    longest = max(group.size_tokens for group in groups)
+    if longest > config.row_tokens:
+        cut = sum(group.size_tokens > config.row_tokens for group in groups)
+        written = max(len(group.branches[0].tokens) for group in groups)
+        raise BadInputError(
+            "warm_start.row_tokens",
+            f"{config.row_tokens}, but {cut} of {len(groups)} prompts with their {config.text} are longer",
+            f"at least {longest}",
+            f"raise warm_start.row_tokens; to be written by the model they take max_tokens of {written}",
+        )
+    return groups
 
 
 def _learning_rate(config: WarmStartConfig, step: int) -> float:

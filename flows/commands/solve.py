@@ -14,19 +14,25 @@ from rich.text import Text
 from artifacts.errors import BadInputError
 from artifacts.reading import Artifact
 from artifacts.refs import Ref
+from artifacts.schemas import PUZZLES
 from artifacts.store import Store
 from flows.checkpoints import find_checkpoint
 from flows.commands.output import print_json, printable
 from flows.options import Stored
 from flows.recipes import load_profile, validate
+from flows.splits import named_split
 from stages.models.chat import ChatTokenizer
+from stages.models.folder import check_folder
 from stages.models.source import FolderModel, ModelConfig, materialise
 from stages.puzzles.grading import grade
 from stages.puzzles.published import read_puzzles
 from stages.puzzles.puzzle import Graded, Puzzle
+from stages.puzzles.tables import from_table
 from stages.sampling.client import Completion, GroupSamples, Prompt
 from stages.sampling.config import SamplingConfig
 from stages.sampling.engine import Engine
+
+_FORMS = "a puzzle as .json, a text file, or RUN:SPLIT with train, val or test"
 
 
 @dataclass(frozen=True)
@@ -43,10 +49,10 @@ def solve_command(
     """Asks a model and prints its answers, graded where the solution is known.
 
     Args:
-        file: JSON in the published format (number `index` of it is asked), a text file, or `-` for stdin.
+        file: JSON in the published format or RUN:SPLIT (number `index` of it is asked), a text file, or `-` for stdin.
         settings: Fields of `stages.sampling.config.SamplingConfig`, as given.
     """
-    question = read_question(file, index)
+    question = read_question(file, index, options.store)
     sampling = validate(SamplingConfig, settings, "solve")
     hardware = load_profile(profile).engine
     store = Store.open(options.store)
@@ -63,32 +69,50 @@ def solve_command(
     _print_answers(question, checkpoint, groups[0].completions, options)
 
 
-def read_question(file: str, index: int) -> Question:
+def read_question(file: str, index: int, store: str) -> Question:
     """Reads a puzzle or a prompt.
 
+    Args:
+        file: A .json file, a text file, `-` for stdin, or RUN:SPLIT where no file has that name.
+        index: Which puzzle, from 0; of no meaning for a prompt.
+        store: Address of the store that a split is in.
+
     Raises:
-        BadInputError: The file is missing, not UTF-8, empty, not in the published format, or has no number `index`.
+        BadInputError: The file is missing, not UTF-8, empty, not in the published format, or has no number `index`;
+            there is no such split.
     """
-    if file.endswith(".json"):
-        puzzles = read_puzzles(Path(file))
-        if index >= len(puzzles):
+    puzzles = _puzzles(file, store)
+    if puzzles is not None:
+        if not 0 <= index < len(puzzles):
             raise BadInputError(f"--index {index}", f"{len(puzzles)} puzzles in {file}", f"0 to {len(puzzles) - 1}")
         return Question(puzzles[index].prompt, puzzles[index])
     try:
         text = sys.stdin.read() if file == "-" else Path(file).read_text(encoding="utf-8")
     except OSError as error:
-        raise BadInputError(file, f"cannot be read ({error.strerror})", "a puzzle as .json, or a text file") from error
+        raise BadInputError(file, f"cannot be read ({error.strerror})", _FORMS) from error
     except UnicodeDecodeError as error:
-        raise BadInputError(file, "not UTF-8 text", "a puzzle as .json, or a text file") from error
+        raise BadInputError(file, "not UTF-8 text", _FORMS) from error
     if not text.strip():
         raise BadInputError(file, "no text", "a prompt")
     return Question(text, None)
+
+
+def _puzzles(file: str, store: str) -> list[Puzzle] | None:
+    """The puzzles that one is chosen from; None where the file is a prompt."""
+    if file.endswith(".json"):
+        return read_puzzles(Path(file))
+    if ":" not in file or Path(file).is_file():
+        return None
+    opened = Store.open(store)
+    puzzles, split = named_split(file, opened, file)
+    return from_table(Artifact.open(opened, puzzles).read_table(f"{split}.parquet", PUZZLES))
 
 
 def _folder(source: Ref[Any] | ModelConfig, store: Store, scratch: Path) -> Path:
     if isinstance(source, Ref):
         return Artifact.open(store, source).local_folder(scratch / "downloads")
     if isinstance(source, FolderModel):
+        check_folder(Path(source.path))
         return Path(source.path)
     materialise(source, scratch / "model")
     return scratch / "model"

@@ -20,12 +20,15 @@ def read_json(path: Path) -> dict[str, Any]:
     """Reads a JSON object from a file.
 
     Raises:
-        BadInputError: The file is missing, not JSON, or not an object.
+        BadInputError: The file is missing or unreadable, not JSON, or not an object.
     """
     try:
         parsed: object = json.loads(path.read_text(encoding="utf-8"))
     except FileNotFoundError as error:
         raise BadInputError(str(path), "no such file", "a file of a Hugging Face model folder") from error
+    except OSError as error:
+        found = f"cannot be read ({error.strerror})"
+        raise BadInputError(str(path), found, "a file of a Hugging Face model folder", "check its rights") from error
     except ValueError as error:
         raise BadInputError(str(path), f"not JSON ({error})", "a JSON object", "copy the file again") from error
     if not isinstance(parsed, dict):
@@ -37,7 +40,10 @@ def find_chat_template(folder: Path) -> str | None:
     """The chat template of a model folder, or None where it has none."""
     separate = folder / "chat_template.jinja"
     if separate.is_file():
-        return separate.read_text(encoding="utf-8")
+        try:
+            return separate.read_text(encoding="utf-8")
+        except (OSError, UnicodeDecodeError) as error:
+            raise BadInputError(str(separate), f"cannot be read ({error})", "a chat template in UTF-8") from error
     template = read_json(folder / "tokenizer_config.json").get("chat_template")
     return template if isinstance(template, str) else None
 

@@ -1,5 +1,8 @@
-"""Is this folder a checkpoint that both the trainer and the engine can open?"""
+"""Is this folder a checkpoint that both the trainer and the engine can open? And which one is it?"""
 
+import hashlib
+from concurrent.futures import ThreadPoolExecutor
+from functools import lru_cache
 from pathlib import Path
 from typing import Any
 
@@ -10,6 +13,8 @@ from stages.models.tensor_file import read_header
 ARCHITECTURES = ("Qwen2ForCausalLM", "Qwen3ForCausalLM", "LlamaForCausalLM")
 WEIGHTS = "model.safetensors"
 WEIGHTS_INDEX = "model.safetensors.index.json"
+_TAKEN = (".json", ".safetensors", ".jinja", ".txt", ".model", ".md")  # weights, tokenizer, the card with the licence
+_HASHED_AT_ONCE = 4
 _FLOATS = ("BF16", "F16", "F32")
 _SIZES = ("hidden_size", "num_hidden_layers", "num_attention_heads", "intermediate_size", "vocab_size")
 
@@ -79,6 +84,44 @@ def _check_weights(folder: Path, config: dict[str, Any]) -> None:
             )
 
 
+def content_of(folder: Path) -> dict[str, str]:
+    """SHA-256 (hex) of each file of a model folder that its checkpoint is made of, by name; read once while unchanged.
+
+    Raises:
+        BadInputError: There is no such folder, or a file of it cannot be read.
+    """
+    _check_is_folder(folder)
+    try:
+        files = sorted(path for path in folder.iterdir() if path.suffix in _TAKEN and path.is_file())
+    except OSError as error:
+        raise BadInputError(str(folder), f"cannot be read ({error.strerror})", "a Hugging Face model folder") from error
+    with ThreadPoolExecutor(_HASHED_AT_ONCE) as pool:
+        digests = list(pool.map(_file_digest, files))
+    return {path.name: digest for path, digest in zip(files, digests, strict=True)}
+
+
+def _file_digest(path: Path) -> str:
+    try:
+        state = path.stat()
+        return _digest(path, state.st_ino, state.st_size, state.st_mtime_ns)
+    except OSError as error:
+        found = f"cannot be read ({error.strerror})"
+        raise BadInputError(str(path), found, "a file of a model folder", "check its rights") from error
+
+
+@lru_cache(maxsize=1024)
+def _digest(path: Path, inode: int, size_bytes: int, modified_ns: int) -> str:
+    with path.open("rb") as file:
+        return hashlib.file_digest(file, "sha256").hexdigest()
+
+
+def _check_is_folder(folder: Path) -> None:
+    if not folder.is_dir():
+        raise BadInputError(
+            str(folder), "no such folder", "a Hugging Face model folder", "check the recipe's model.path"
+        )
+
+
 def check_folder(folder: Path) -> None:
     """Checks that a folder is a complete checkpoint of a supported family, without reading its weights.
 
@@ -88,10 +131,7 @@ def check_folder(folder: Path) -> None:
     Raises:
         BadInputError: Missing or damaged files, an unsupported architecture, or no chat template.
     """
-    if not folder.is_dir():
-        raise BadInputError(
-            str(folder), "no such folder", "a Hugging Face model folder", "check the recipe's model.path"
-        )
+    _check_is_folder(folder)
     config = _check_config(folder)
     if not (folder / "tokenizer_config.json").is_file():
         raise BadInputError(

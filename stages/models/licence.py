@@ -2,11 +2,9 @@
 
 import importlib.metadata
 import re
-from pathlib import Path
-from urllib.parse import unquote
 
 from artifacts.store import MissingKeyError, Store
-from stages.models.source import FolderModel, GgufPackageModel, ModelConfig
+from stages.models.source import FolderModel, GgufPackageModel, ModelConfig, local_folder
 
 _STATED = re.compile(r"^license:[ \t]*['\"]?([\w.+-]+)", re.MULTILINE)
 
@@ -36,10 +34,11 @@ def stated_licence(card: str) -> str | None:
 
 
 def _card(address: str) -> str:
-    if "://" in address and not address.startswith("file://"):
+    folder = local_folder(address)
+    if folder is None:
         try:
             return Store.open(address, writable=False).read_bytes("README.md").decode(errors="replace")
         except MissingKeyError:
             return ""
-    path = Path(unquote(address.removeprefix("file://"))).expanduser() / "README.md"
+    path = folder / "README.md"
     return path.read_text(errors="replace") if path.is_file() else ""

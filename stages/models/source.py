@@ -53,7 +53,10 @@ class FolderModel(BaseModel):
 
 
 class HubModel(BaseModel):
-    """A model of the Hugging Face hub; the only source that needs the network."""
+    """A model of the Hugging Face hub; the only source that needs the network, and that only until it is fetched.
+
+    A store keeps what a branch such as `main` was when it was fetched: whether it has moved is not asked again.
+    """
 
     model_config = ConfigDict(extra="forbid", frozen=True)
 
@@ -110,10 +113,17 @@ def _take_folder(folder: Path, out_dir: Path) -> None:
             shutil.copyfile(folder / name, out_dir / name)
 
 
+def local_folder(address: str) -> Path | None:
+    """The local path of a model folder; None where its address is that of an object store."""
+    if "://" in address and not address.startswith("file://"):
+        return None
+    path = unquote(address.removeprefix("file://")) if address.startswith("file://") else address
+    return Path(path).expanduser()
+
+
 def _take_address(address: str, out_dir: Path) -> None:
-    if "://" not in address or address.startswith("file://"):
-        path = unquote(address.removeprefix("file://")) if address.startswith("file://") else address
-        _take_folder(Path(path).expanduser(), out_dir)
+    if (folder := local_folder(address)) is not None:
+        _take_folder(folder, out_dir)
         return
     store = Store.open(address, writable=False)
     with tempfile.TemporaryDirectory(dir=out_dir.parent) as name:

@@ -46,11 +46,14 @@ def read_header(path: Path) -> dict[str, dict[str, Any]]:
         For each tensor its ``dtype``, ``shape`` and ``data_offsets``.
 
     Raises:
-        BadInputError: The file is not safetensors, or shorter or longer than its table says.
+        BadInputError: The file cannot be read, is not safetensors, or shorter or longer than its table says.
     """
     remedy = "copy or download the file again"
-    size_bytes = path.stat().st_size
-    with path.open("rb") as file:
+    try:
+        size_bytes, opened = path.stat().st_size, path.open("rb")
+    except OSError as error:
+        raise BadInputError(str(path), f"cannot be read ({error.strerror})", "a safetensors file", remedy) from error
+    with opened as file:
         start = file.read(8)
         length = struct.unpack("<Q", start)[0] if len(start) == 8 else _MAX_HEADER_BYTES + 1
         if length > min(_MAX_HEADER_BYTES, size_bytes - 8):

@@ -29,6 +29,41 @@ def test_iterations_and_keys(made: tuple[Store, RunLayout]) -> None:
     assert find_checkpoint("made@0", store) == Artifact.at(store, layout.warm_start("checkpoint")).ref
 
 
+def test_a_name_that_is_published_wins_over_a_folder_of_that_name(
+    made: tuple[Store, RunLayout], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    store, _ = made
+    monkeypatch.chdir(tmp_path)
+    for name in ("made", "model"):
+        (tmp_path / name).mkdir()
+    assert isinstance(find_checkpoint("made", store), Ref)
+    with pytest.raises(BadInputError, match=rf"--checkpoint model: no config.json in {tmp_path}/model"):
+        find_checkpoint("model", store)
+    (tmp_path / "model/config.json").write_text("{}")
+    for name in ("model", "./model", "../" + tmp_path.name + "/model"):
+        assert find_checkpoint(name, store) == FolderModel(path=str(tmp_path / "model"))
+
+
+def test_what_looks_like_a_path_is_checked_as_a_folder(
+    made: tuple[Store, RunLayout], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setenv("HOME", str(tmp_path))
+    (tmp_path / "empty").mkdir()
+    (tmp_path / "file").touch()
+    for name, found in (
+        ("./model", r"--checkpoint ./model: cannot be read as a folder \(No such file or directory\)"),
+        (f"{tmp_path}/model", "No such file or directory"),
+        ("~/model", "No such file or directory"),
+        ("~nobody-here/model", "home directory"),
+        ("./file", "Not a directory"),
+        ("./empty", f"no config.json in {tmp_path}/empty"),
+        ("~/empty", f"no config.json in {tmp_path}/empty"),
+    ):
+        with pytest.raises(BadInputError, match=found):
+            find_checkpoint(name, made[0])
+
+
 def test_sources(made: tuple[Store, RunLayout], tmp_path: Path) -> None:
     store, _ = made
     (tmp_path / "config.json").write_text("{}")

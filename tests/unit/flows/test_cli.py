@@ -1,16 +1,26 @@
 """The command line: results on stdout, one line for an error, and the exit status."""
 
 import json
+import shlex
 import subprocess
 import sys
 from pathlib import Path
 
+import polars as pl
 import pytest
 
+from artifacts.errors import BadInputError
 from artifacts.layout import RunLayout
+from artifacts.reading import Artifact
+from artifacts.refs import Ref
+from artifacts.schemas import PUZZLES
 from artifacts.store import Store
+from flows.checkpoints import find_checkpoint
 from flows.cli import run_command
 from flows.commands.output import printable
+from flows.commands.solve import Question, read_question
+from flows.history import read_run
+from flows.summary import solve_command
 
 
 def test_the_command_line_imports_little() -> None:
@@ -38,7 +48,11 @@ def test_the_command_line_imports_little() -> None:
         (["up", "--zombie-after", "1"], "--zombie-after"),
         (["show", "nobody"], "run 'nobody'"),
         (["solve", "absent.json", "--checkpoint", "x"], "absent.json"),
-        (["solve", "absent.txt", "--checkpoint", "x"], "absent.txt"),
+        (["solve", "absent.txt", "--checkpoint", "x"], "absent.txt: cannot be read"),
+        (["solve", "nobody:test", "--checkpoint", "x"], "no manifest"),
+        (["solve", "nobody:tset", "--checkpoint", "x"], "split 'tset'; expected train, val, test"),
+        (["solve", "one.txt", "--checkpoint", "./model"], "--checkpoint ./model: cannot be read as a folder"),
+        (["train", "--set", "pack=null"], "pack: Input should be a valid dictionary"),
         (["evaluate", "--checkpoint", "x", "--puzzles", "y", "--samples", "0"], "samples_per_prompt"),
         (["puzzles", "make", "--out", "p.json", "--count", "0"], "are all 0"),
         (["puzzles", "make", "--out", "absent/p.json"], "no such folder"),
@@ -56,6 +70,7 @@ def test_bad_usage(
 ) -> None:
     monkeypatch.chdir(tmp_path)
     (tmp_path / "deerstalker-data").mkdir()
+    (tmp_path / "one.txt").write_text("Who did it?")
     monkeypatch.setenv("PREFECT_API_URL", "http://127.0.0.1:9/api")  # no server is started for a bad command
     assert run_command(arguments) == 2
     captured = capsys.readouterr()
@@ -74,7 +89,43 @@ def test_show_and_runs(made: tuple[Store, RunLayout], capsys: pytest.CaptureFixt
     assert run_command(["show", "made", "--store", store.url]) == 0
     text = capsys.readouterr().out
     assert "before GRPO" in text
-    assert "deerstalker solve --checkpoint made" in text
+    assert f"deerstalker solve --checkpoint made --store {store.url} made:test --index 0" in text
+
+
+def test_the_command_that_is_printed_asks_a_puzzle_of_the_store(made: tuple[Store, RunLayout]) -> None:
+    store, layout = made
+    command = shlex.split(solve_command(read_run(store, layout.run), store))
+    assert command[:2] == ["deerstalker", "solve"]
+    given = dict(zip(command[2:6:2], command[3:7:2], strict=True)) | {command[7]: command[8]}
+    asked = read_question(command[6], int(given["--index"]), given["--store"])
+    test = _test_split(store, layout)
+    assert asked.puzzle is not None and (asked.prompt, asked.puzzle.puzzle_id) == test.row(0)[:2]
+    assert isinstance(find_checkpoint(given["--checkpoint"], store), Ref)
+    assert read_question("made:test", 11, store.url).prompt == test["prompt"][11]
+
+
+@pytest.mark.parametrize("index", [-100, -1, 12])
+def test_a_puzzle_is_counted_from_0(made: tuple[Store, RunLayout], tmp_path: Path, index: int) -> None:
+    store, layout = made
+    with pytest.raises(BadInputError, match=rf"--index {index}: 12 puzzles in made:test; expected 0 to 11"):
+        read_question("made:test", index, store.url)
+    path = tmp_path / "one.json"
+    prompt, _, solution, clues = _test_split(store, layout).row(0)
+    path.write_text(json.dumps([{"num_clues": clues, "prompt": prompt, "solution": json.loads(solution)}]))
+    with pytest.raises(BadInputError, match=rf"--index {index}: 1 puzzles in .*one.json; expected 0 to 0"):
+        read_question(str(path), index, store.url)
+
+
+def test_a_file_whose_name_has_a_colon_is_a_file(made: tuple[Store, RunLayout], tmp_path: Path) -> None:
+    path = tmp_path / "made:test"
+    path.write_text("Who did it?")
+    assert read_question(str(path), 0, made[0].url) == Question("Who did it?", None)
+
+
+def _test_split(store: Store, layout: RunLayout) -> pl.DataFrame:
+    puzzles = Artifact.at(store, layout.iteration(0, "report")).manifest.inputs["puzzles"]["key"]
+    table = Artifact.at(store, puzzles).read_table("test.parquet", PUZZLES)
+    return table["prompt", "puzzle_id", "solution", "num_clues"]
 
 
 def test_recipes(capsys: pytest.CaptureFixture[str]) -> None:

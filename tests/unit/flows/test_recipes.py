@@ -1,5 +1,7 @@
 """Recipes and profiles: all of ours load; what is wrong in one is named with its key."""
 
+import hashlib
+import json
 import subprocess
 import sys
 from importlib.resources import files
@@ -10,6 +12,7 @@ import pytest
 from artifacts.errors import BadInputError, IdentityMismatchError
 from artifacts.layout import RunLayout
 from artifacts.store import Store
+from artifacts.sums import read_sums
 from flows.opening import able_to_run
 from flows.recipes import Recipe, load_profile, load_recipe, recipe_names
 from flows.session import freeze_recipe
@@ -41,7 +44,17 @@ def test_our_profiles_load() -> None:
         ("finetune.trainable={parameters='attention', rank=4}", r"rank is set, but parameters is 'attention'"),
         ("model.source=cloud", "model"),
         ("iterations.first=1", "iterations is a value"),
-        ("nonsense", "no key=value"),
+        (
+            "warm_start.steps=1000",
+            r"warm_start\.steps x .*puzzles_per_step is 16000, more than puzzles\.train \(6000\)",
+        ),
+        ("puzzles.file=val.json", r"puzzles\.file fills the test split only.*evaluate --puzzles FILE"),
+        ("sample=5", r"sample: Input should be a valid dictionary.*\(found 5\)"),
+        ("pack=null", r"pack: Input should be a valid dictionary.*\(found null\)"),
+        ("puzzles=x", r"puzzles: Input should be a valid dictionary.*\(found \"x\"\)"),
+        ("warm_start=5", r"warm_start: Input should be a valid dictionary.*\(found 5\)"),
+        ("model=5", r"model: Input should be a valid dictionary"),
+        ("nonsense", r"no key=value; expected .* finetune\.learning_rate=1e-5"),
     ],
 )
 def test_a_wrong_setting_is_named(override: str, message: str) -> None:
@@ -82,8 +95,20 @@ def test_a_run_name_belongs_to_one_recipe(tmp_path: Path) -> None:
     store, layout = Store.open(str(tmp_path)), RunLayout("mine")
     freeze_recipe(store, layout, load_recipe("quickstart"))
     freeze_recipe(store, layout, load_recipe("quickstart"))
+    store.write_bytes(f"{layout.root}/iterations/0000/report/manifest.json", b"{}")
     with pytest.raises(IdentityMismatchError, match=r"seed: 0 -> 5.*choose another --run name"):
         freeze_recipe(store, layout, load_recipe("quickstart", ["seed=5"]))
+
+
+def test_a_recipe_that_nothing_was_made_by_is_replaced(tmp_path: Path) -> None:
+    """The first attempt failed; the same name with what made it fail corrected is the same run, not another."""
+    store, layout = Store.open(str(tmp_path)), RunLayout("mine")
+    freeze_recipe(store, layout, load_recipe("quickstart", ["seed=5"]))
+    freeze_recipe(store, RunLayout("mine2"), load_recipe("quickstart"))
+    freeze_recipe(store, layout, load_recipe("quickstart"))
+    frozen = store.read_bytes(layout.recipe)
+    assert Recipe.model_validate(json.loads(frozen)) == load_recipe("quickstart")
+    assert read_sums(store.read_bytes(layout.sums), "sums") == {"recipe.json": hashlib.sha256(frozen).hexdigest()}
 
 
 @pytest.mark.parametrize("section", ["sample.sampling", "evaluate.sampled", "final.sampled"])

@@ -2,6 +2,7 @@
 
 import json
 import re
+from dataclasses import replace
 from pathlib import Path
 
 import polars as pl
@@ -53,8 +54,28 @@ def test_model_output_is_escaped(files: dict[str, bytes]) -> None:
 
 def test_the_page_says_how_to_use_the_model(files: dict[str, bytes], made: tuple[Store, RunLayout]) -> None:
     page, (store, _) = files[PAGE].decode(), made
-    assert f"deerstalker solve --checkpoint made --store {store.url} FILE" in page
+    assert f"deerstalker solve --checkpoint made --store {store.url} made:test --index 0" in page
     assert "12 test puzzles" in page
+
+
+@pytest.mark.parametrize(
+    ("rule", "said"),
+    [
+        ({}, "the best of 5"),
+        ({"tolerance_se": 1.0}, "within 1 standard error of the best of 5"),
+        ({"min_gain": 0.02}, "none since has beaten the best before it by more than 2 points"),
+    ],
+)
+def test_the_page_says_what_the_rule_of_promotion_promises(
+    made: tuple[Store, RunLayout], rule: dict[str, float], said: str
+) -> None:
+    store, layout = made
+    record = read_run(store, layout.run)
+    ruled = replace(record, recipe={**record.recipe, "promote": {**record.recipe["promote"], **rule}})
+    assert record.promoted is not None
+    score = f"{record.promoted['score']:.1%} on the validation split"
+    page = report_files(ruled, store)[PAGE].decode()
+    assert re.search(rf"{re.escape(score)}[,;] {said}<", page)
 
 
 def test_gain_is_the_mean_of_differences_puzzle_by_puzzle(made: tuple[Store, RunLayout]) -> None:

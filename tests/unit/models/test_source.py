@@ -108,6 +108,15 @@ def foreign(path: Path) -> None:
     edit(path / "config.json", lambda config: config.update(architectures=["GPT2LMHeadModel"]))
 
 
+def unreadable_config(path: Path) -> None:
+    (path / "config.json").unlink()
+    (path / "config.json").mkdir()  # unreadable to root too
+
+
+def unreadable_template(path: Path) -> None:
+    (path / "chat_template.jinja").write_bytes(b"\xff\xfe")
+
+
 def no_tokenizer(path: Path) -> None:
     (path / "tokenizer.json").unlink()
 
@@ -149,6 +158,8 @@ def larger_tokenizer(path: Path) -> None:
     ("damage", "message"),
     [
         (no_config, r"config.json: no such file"),
+        (unreadable_config, r"config.json: cannot be read \(Is a directory\)"),
+        (unreadable_template, r"chat_template.jinja: cannot be read .*in UTF-8"),
         (foreign, r"GPT2LMHeadModel.*Qwen2ForCausalLM"),
         (no_tokenizer, r"tokenizer.json: no such file"),
         (no_tokenizer_config, r"no tokenizer_config.json"),

@@ -47,6 +47,13 @@ def test_a_truncated_file_is_named(tmp_path: Path, keep_bytes: int, found: str) 
         read_header(path)
 
 
+def test_a_file_that_cannot_be_opened_is_named(tmp_path: Path) -> None:
+    with pytest.raises(BadInputError, match=r"cannot be read \(No such file or directory\)"):
+        read_header(tmp_path / "absent.safetensors")
+    with pytest.raises(BadInputError, match=r"cannot be read \(Is a directory\)"):
+        read_header(tmp_path)
+
+
 @pytest.mark.parametrize("text", [b"{nonsense", b"[1]     ", b'{"a": {}}'])
 def test_a_header_that_is_no_table_is_refused(tmp_path: Path, text: bytes) -> None:
     path = tmp_path / "model.safetensors"

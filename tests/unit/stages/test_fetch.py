@@ -1,0 +1,118 @@
+"""Which model was fetched: a folder is its content, and the identities of our recipes' models stay as they are."""
+
+import logging
+import shutil
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from artifacts.errors import BadInputError
+from artifacts.layout import shared_key
+from artifacts.refs import Checkpoint, Puzzles, Ref
+from artifacts.slot import Slot
+from artifacts.store import Store
+from flows.fetching import fetched_from_a_lost_folder, fetched_source
+from flows.gpu_turn import gpu_turn
+from flows.live import current_view
+from flows.recipes import load_recipe
+from flows.session import Stages
+from stages.context import Profile, StageContext
+from stages.fetch import fetch, identity_of
+from stages.models.scratch import ScratchModel
+from stages.models.source import FolderModel, materialise
+from stages.puzzles.answers import write_answer
+from stages.puzzles.generate import TIERS, generate
+
+PUZZLES: Ref[Puzzles] = Ref("Puzzles", "puzzles/set", "0" * 64)
+SMALL = ScratchModel(hidden=32, layers=1, heads=1, kv_heads=1, head_dim=32, intermediate=32)
+
+
+@pytest.fixture
+def ctx(tmp_path: Path) -> Iterator[StageContext]:
+    store, log = Store.open(str(tmp_path / "store")), logging.getLogger("test")
+    with StageContext(store, tmp_path / "scratch", Profile(), lambda *_: None, log) as ctx:
+        yield ctx
+
+
+@pytest.fixture
+def folder(tmp_path: Path) -> Path:
+    puzzles = [generate(TIERS["reduced"], seed) for seed in range(12)]
+    materialise(
+        SMALL, tmp_path / "model", texts=[text for item in puzzles for text in (item.prompt, write_answer(item))]
+    )
+    return tmp_path / "model"
+
+
+def fetched(folder: Path, ctx: StageContext) -> Ref[Checkpoint]:
+    config = FolderModel(path=str(folder))
+    return fetch(config, PUZZLES, out=slot_of(config, ctx), ctx=ctx)
+
+
+def slot_of(config: FolderModel, ctx: StageContext) -> Slot[Checkpoint]:
+    return Slot(ctx.store, shared_key("models", "folder", identity_of(config, PUZZLES)), Checkpoint)
+
+
+def overwrite(folder: Path) -> None:
+    weights = folder / "model.safetensors"
+    content = bytearray(weights.read_bytes())
+    content[-1] ^= 1
+    weights.write_bytes(content)
+
+
+def test_new_weights_in_the_same_folder_are_another_model(folder: Path, ctx: StageContext) -> None:
+    first, again = fetched(folder, ctx), fetched(folder, ctx)
+    assert (again, again.reused) == (first, True)
+    overwrite(folder)
+    second = fetched(folder, ctx)
+    assert not second.reused
+    assert (second.key, second.digest) != (first.key, first.digest)
+    assert (ctx.local_folder(second) / "model.safetensors").read_bytes() == (folder / "model.safetensors").read_bytes()
+
+
+def test_the_same_model_elsewhere_is_the_same_model(folder: Path, ctx: StageContext, tmp_path: Path) -> None:
+    first = fetched(folder, ctx)
+    shutil.copytree(folder, tmp_path / "copy")
+    (tmp_path / "copy/training.log").write_text("of no meaning")
+    assert fetched(tmp_path / "copy", ctx).reused
+    address = FolderModel(path=folder.as_uri())
+    assert identity_of(address, PUZZLES) == identity_of(FolderModel(path=str(folder)), PUZZLES)
+    edited = tmp_path / "copy/config.json"
+    edited.write_text(edited.read_text() + "\n")
+    assert fetched(tmp_path / "copy", ctx).key != first.key
+
+
+def test_a_run_goes_on_with_what_was_fetched_last_from_a_folder_that_is_gone(folder: Path, ctx: StageContext) -> None:
+    config = FolderModel(path=str(folder))
+    fetched(folder, ctx)
+    overwrite(folder)
+    second = fetched(folder, ctx)
+    assert fetched_from_a_lost_folder(config, ctx.store) is None
+    folder.rename(folder.with_name("away"))
+    assert fetched_from_a_lost_folder(config, ctx.store) == second
+    assert fetched_from_a_lost_folder(FolderModel(path=str(folder.with_name("other"))), ctx.store) is None
+    assert fetched_from_a_lost_folder(FolderModel(path="s3://bucket/model"), ctx.store) is None
+    with gpu_turn(None, "run", ctx.log) as turn:
+        assert fetched_source(Stages(ctx, current_view(), turn), config, PUZZLES) == second
+    with pytest.raises(BadInputError, match="no such folder"):
+        identity_of(config, PUZZLES)
+
+
+def test_a_file_that_cannot_be_read_is_named(folder: Path) -> None:
+    (folder / "generation_config.json").unlink()
+    (folder / "generation_config.json").symlink_to("/proc/self/mem")  # fails to be read, for root too
+    with pytest.raises(BadInputError, match=r"generation_config\.json: cannot be read \(Input/output error\)"):
+        identity_of(FolderModel(path=str(folder)), PUZZLES)
+
+
+@pytest.mark.parametrize(
+    ("recipe", "digest"),
+    [
+        ("quickstart", "ad20deb6a940847806a561f7b27fc3dd29c505a11c17d01fa4cf0aa9ad6d3f24"),
+        ("smollm2", "75974f17fd5eaef845375ea9519bf87afb023cbb6022f31d71d877b2751a4ef6"),
+        ("grpo", "a641a9e46f04679fc885f63b20866e5b200ee481f2486ebd571238199865938c"),
+    ],
+)
+def test_the_models_of_our_recipes_keep_their_identities(recipe: str, digest: str) -> None:
+    """Stores in use hold them; a change here makes every run fetch anew."""
+    assert identity_of(load_recipe(recipe).model, PUZZLES).digest == digest
