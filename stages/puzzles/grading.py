@@ -37,8 +37,8 @@ def grade(text: str, puzzle: Puzzle, grader: Grader = "strict") -> Graded:
     """Grades `text` against the solution of `puzzle`.
 
     `strict` reads as a person would: the last answer to a letter counts, marks of emphasis, a final dot, what leads in
-    to the answer (`SUSPECT:`, `the murderer is`) or explains it does not matter, several answers may share a line, times
-    count. Alternatives ("Miss Peach or Mr. Green") are no answer.
+    to the answer (`SUSPECT:`, `the murderer is`) or explains it does not matter, several answers may share a line,
+    times count. Alternatives ("Miss Peach or Mr. Green") are no answer.
     `published` is the rule behind the published accuracies; it cannot read times, so it has a ceiling below 1.
 
     Args:
