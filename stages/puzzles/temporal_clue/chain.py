@@ -10,7 +10,6 @@ from collections.abc import Iterable, Sequence
 
 import numpy as np
 
-from stages.puzzles.temporal_clue.encoding import Encoding
 from stages.puzzles.temporal_clue.formal import (
     At,
     Carried,
@@ -36,8 +35,10 @@ _PLAIN = (At, HasMotive, MurderedBy, KilledWith, MurderedIn, MurderedAt)
 _KNOTTY = (Together, Either, Iff)
 _MOST_WORLDS = 40_000
 """With so many worlds known, those near a new one are no longer added."""
+_MOST_CLUES = 30
+"""Of puzzles with more clues the answers are the only steps: other facts are many there, from many premises each."""
 _MOST_PROOFS = 600
-"""Proofs spent on doing without premises; behind them steps name more than they need."""
+"""The same of puzzles that would take more proofs to do without premises."""
 
 
 def chained_steps(puzzle: FormalPuzzle) -> list[Step]:
@@ -49,8 +50,16 @@ def chained_steps(puzzle: FormalPuzzle) -> list[Step]:
     values = encode(puzzle).solve()
     if values is None:
         raise ValueError("the clues contradict one another")
-    chain = _Chain(puzzle, rules(puzzle.scenario.shape).copy(), values)
-    return chain.steps(chain.facts_in_order())
+    if len(puzzle.clues) <= _MOST_CLUES:
+        try:
+            return _Chain(puzzle, values, _MOST_PROOFS).steps()
+        except _TooLongError:
+            pass
+    return _Chain(puzzle, values, None).steps()
+
+
+class _TooLongError(Exception):
+    """All proofs that were granted are spent."""
 
 
 class _Known:
@@ -99,17 +108,18 @@ class _Chain:
 
     Args:
         puzzle: What is derived.
-        encoding: The rules; statements are added to it.
         values: Of all variables, in a world that the clues allow.
+        proofs: How many may be spent on doing without premises; None is any number, with the answers as the only facts.
     """
 
-    def __init__(self, puzzle: FormalPuzzle, encoding: Encoding, values: Sequence[int]) -> None:
-        self._puzzle, self._encoding = puzzle, encoding
+    def __init__(self, puzzle: FormalPuzzle, values: Sequence[int], proofs: int | None) -> None:
+        self._puzzle, self._proofs_left = puzzle, proofs
+        self._encoding = encoding = rules(puzzle.scenario.shape).copy()
         self._world = encoding.world(values)
         self._order = sorted(range(len(puzzle.clues)), key=lambda i: _difficulty(puzzle.clues[i]))
         self._clues = [puzzle.clues[i] for i in self._order]
         self._targets = answer_statements(encoding.shape, self._world, puzzle.questions + puzzle.bonus)
-        self._known, self._proofs_left = _Known(), _MOST_PROOFS
+        self._known = _Known()
         self._known.add(nearby(encoding.shape, self._world))
 
     def _refuted(self, facts: Sequence[Statement], premises: Sequence[Statement]) -> bool:
@@ -124,19 +134,20 @@ class _Chain:
             self._known.add(nearby(self._encoding.shape, other))
         return True
 
-    def facts_in_order(self) -> list[tuple[Statement, int]]:
+    def _facts_in_order(self) -> list[tuple[Statement, int]]:
         """The facts that follow, each with how many of the clues, in their order, it follows from."""
         scenario = self._puzzle.scenario
         stated = {canonical(scenario, clue) for clue in self._clues}
         stones = [fact for fact in facts_of(scenario.shape, self._world) if canonical(scenario, fact) not in stated]
-        pending = list(dict.fromkeys([*self._targets, *stones]))
+        pending = list(dict.fromkeys([*self._targets, *(stones if self._proofs_left is not None else [])]))
         found: list[tuple[Statement, int]] = []
         for count in range(len(self._clues) + 1):
             clues = self._clues[:count]
             entailed = [fact for fact in pending if not self._known.refute(fact, clues)]
             while entailed and self._refuted(entailed, clues):
                 entailed = [fact for fact in entailed if not self._known.refute(fact, clues)]
-            entailed.sort(key=lambda fact: self._known.needed(fact, clues))
+            needed = {fact: self._known.needed(fact, clues) for fact in entailed}
+            entailed.sort(key=needed.__getitem__)
             found += [(fact, count) for fact in entailed]
             settled = set(entailed)
             pending = [fact for fact in pending if fact not in settled]
@@ -145,8 +156,14 @@ class _Chain:
         missing = next(target for target in self._targets if target in pending)
         raise ValueError(f"the clues leave open whether {write_statement(scenario, missing)}")
 
-    def steps(self, facts: list[tuple[Statement, int]]) -> list[Step]:
-        """The steps that the answers need, of `facts` in their order."""
+    def steps(self) -> list[Step]:
+        """The steps that the answers need.
+
+        Raises:
+            ValueError: The clues leave an answer open.
+            _TooLongError: The proofs did not suffice.
+        """
+        facts = self._facts_in_order()
         position = {fact: i for i, (fact, _) in enumerate(facts)}
         premises: dict[int, tuple[list[int], list[int]]] = {}
         wanted = [position[target] for target in self._targets]
@@ -187,10 +204,13 @@ class _Chain:
         return list(kept)
 
     def _follows(self, fact: Statement, premises: Sequence[Statement]) -> bool:
-        """Whether it is proved that `fact` follows; not so, too, where no proofs are left."""
-        if self._proofs_left == 0 or self._known.refute(fact, premises):
+        """Whether `fact` follows from `premises`, proved."""
+        if self._known.refute(fact, premises):
             return False
-        self._proofs_left -= 1
+        if self._proofs_left is not None:
+            if self._proofs_left == 0:
+                raise _TooLongError
+            self._proofs_left -= 1
         return not self._refuted([fact], premises)
 
 

@@ -19,7 +19,8 @@ def derive(puzzle: FormalPuzzle) -> list[Step]:
     """The steps to all answers of `puzzle`, each entailed by the rules and the premises that it names.
 
     On puzzles whose worlds can be listed, steps rest on as few premises as possible; on larger ones, and on all with
-    times, on premises of which none can be spared (see `chain`). Steps that no answer needs are left out.
+    times, on premises of which none can be spared (see `chain`). Steps that no answer needs are left out. With
+    more than 30 clues there are no steps but the answers.
 
     Raises:
         ValueError: The clues do not determine the answers.

@@ -168,15 +168,19 @@ def test_a_derivation_with_times_goes_over_deductions_between_clues_and_answers(
     assert sorted(len(step.clues) + len(step.steps) for step in steps)[len(steps) // 2] <= 4
 
 
-def test_a_derivation_without_proofs_left_is_longer_but_sound(monkeypatch: pytest.MonkeyPatch) -> None:
-    puzzle, _ = generate_formal(TIERS["small"], 3)
-    thrifty = derive(puzzle)
-    monkeypatch.setattr(chain, "_MOST_PROOFS", 10)
+@pytest.mark.parametrize(("limit", "value"), [("_MOST_PROOFS", 10), ("_MOST_CLUES", 5)])
+def test_a_derivation_that_would_take_too_long_states_the_answers_only(
+    limit: str, value: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    puzzle, world = generate_formal(TIERS["small"], 3)
+    monkeypatch.setattr(chain, limit, value)
     steps = derive(puzzle)
-    for step in steps:
+    targets = answer_statements(puzzle.scenario.shape, world, puzzle.questions + puzzle.bonus)
+    assert {step.statement for step in steps} == set(targets)
+    for i, step in enumerate(steps):
+        assert all(j < i for j in step.steps)
         premises = [puzzle.clues[j] for j in step.clues] + [steps[j].statement for j in step.steps]
         assert proved_anew(puzzle, premises, step.statement)
-    assert sum(len(s.clues) + len(s.steps) for s in steps) > sum(len(s.clues) + len(s.steps) for s in thrifty)
 
 
 @pytest.mark.parametrize("seed", [0, 3])
