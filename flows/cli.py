@@ -162,12 +162,13 @@ def make(
     *,
     out: str,
     count: int = 64,
-    val: int = 0,
-    test: int = 0,
+    val: int | None = None,
+    test: int | None = None,
     size: Annotated[str, Parameter(name=["--size", "--tier"])] = "easy",
     environment: str = "temporal_clue",
     seed: int = 0,
     tokenizer: Annotated[str | None, Parameter(show_default=False)] = None,
+    profile: str = "cpu",
     options: Output = OUTPUT,
 ) -> None:
     """Make different puzzles with one solution each and no clue to spare; a killed run goes on where it stopped.
@@ -176,12 +177,14 @@ def make(
     ----------
     out
         A store, for splits that share no puzzle and a report; or a file that ends in .json, in the published format.
+        What is drawn for a file stands in a hidden folder beside it until the file is written.
     count
-        How many puzzles for training.
+        How many puzzles. A tenth each, at least one of three or more, is held out for validation and test; with --val
+        or --test this is the number for training alone. A file holds all of them.
     val
-        How many more for validation.
+        How many more for validation; with --test alone none.
     test
-        How many more for the final test.
+        How many more for the final test; with --val alone none.
     size
         temporal_clue: reduced, easy, small, large, full; zebra: easy, medium, full.
     environment
@@ -189,11 +192,14 @@ def make(
     seed
         The same seed gives the same puzzles on every machine.
     tokenizer
-        A checkpoint, in any form that evaluate takes, in whose tokens the report measures prompts.
+        A checkpoint, in any form that evaluate takes, in whose tokens the report measures prompts; by default
+        the installed SmolLM2.
+    profile
+        Name of a profile, or path of a TOML file; `workers` of it says how many cores are used, by default all.
     """
-    from flows.commands.puzzles import make_command
+    from flows.commands.puzzles import make_command, split_sizes
 
-    make_command({"train": count, "val": val, "test": test}, size, environment, seed, out, tokenizer, options)
+    make_command(split_sizes(count, val, test), size, environment, seed, out, tokenizer, profile, options)
 
 
 @puzzles.command(name="solve")

@@ -3,11 +3,13 @@
 import json
 from collections import Counter
 from collections.abc import Callable, Sequence
+from dataclasses import dataclass
 from html import escape
 from typing import Any
 
 import numpy as np
 
+from artifacts.errors import BadInputError
 from artifacts.reading import Artifact
 from artifacts.refs import Checkpoint, Puzzles, Ref
 from artifacts.schemas import PUZZLES
@@ -16,6 +18,8 @@ from flows.page import card, document, picture, table
 from flows.plots import bars_plot, histogram_plot
 from flows.session import Stages
 from stages.models.chat import ChatTokenizer
+from stages.models.gguf_tokenizer import write_tokenizer
+from stages.models.source import GgufPackageModel, find_packaged_file
 from stages.prepare import SPLITS
 from stages.puzzles import environment
 from stages.puzzles.puzzle import Puzzle
@@ -24,35 +28,54 @@ from stages.puzzles.tables import from_table
 PAGE = "report.html"
 
 
-def write_report(stages: Stages, made: Ref[Puzzles], tokenizer: Ref[Checkpoint] | None = None) -> str:
-    """Writes the report beside the set's manifest, and returns the key of its page.
+@dataclass(frozen=True)
+class Measure:
+    """How prompts are measured.
 
-    Args:
-        tokenizer: Whose tokens the prompts are measured in; in characters where None.
+    Attributes:
+        unit: What `length` counts.
+        by: Whose tokens they are; empty for characters.
+        length: Of a prompt.
     """
+
+    unit: str
+    by: str
+    length: Callable[[str], int]
+
+
+def measure_of(stages: Stages, tokenizer: Ref[Checkpoint] | None, name: str | None) -> Measure:
+    """A measure in the tokens of a checkpoint called `name`, without one in those of the model that is installed.
+
+    Characters where no model is installed either.
+    """
+    if tokenizer is not None:
+        folder = stages.ctx.local_folder(tokenizer)
+    else:
+        installed, folder = GgufPackageModel(), stages.ctx.scratch / "tokenizer"
+        try:
+            write_tokenizer(find_packaged_file(installed.package, installed.file), folder)
+        except BadInputError:
+            return Measure("characters", "", len)
+        name = installed.file.partition(".")[0]
+    chat = ChatTokenizer(folder)
+    return Measure("tokens", name or "", lambda prompt: len(chat.prompt_ids(prompt)))
+
+
+def write_report(stages: Stages, made: Ref[Puzzles], measure: Measure) -> str:
+    """Writes the report beside the set's manifest, and returns the key of its page."""
     artifact = Artifact.open(stages.ctx.store, made)
     splits = {
         name: from_table(artifact.read_table(f"{name}.parquet", PUZZLES))
         for name in SPLITS
         if f"{name}.parquet" in artifact.manifest.files
     }
-    measure: tuple[str, Callable[[str], int]] = ("characters", len)
-    if tokenizer is not None:
-        chat = ChatTokenizer(stages.ctx.local_folder(tokenizer))
-        measure = ("tokens", lambda prompt: len(chat.prompt_ids(prompt)))
-    facts = describe(splits, *measure)
+    facts = describe(splits, measure)
     write_files(stages.ctx.store, f"{made.key}/report", report_files(facts))
     return f"{made.key}/report/{PAGE}"
 
 
-def describe(splits: dict[str, list[Puzzle]], unit: str, length: Callable[[str], int]) -> dict[str, Any]:
-    """The figures of a set.
-
-    Args:
-        splits: Puzzles by split.
-        unit: What `length` counts.
-        length: Of a prompt.
-    """
+def describe(splits: dict[str, list[Puzzle]], measure: Measure) -> dict[str, Any]:
+    """The figures of a set, from its puzzles by split."""
     puzzles = [puzzle for rows in splits.values() for puzzle in rows]
     clue_kinds, question_kinds = Counter[str](), Counter[str]()
     for puzzle in puzzles:
@@ -65,7 +88,11 @@ def describe(splits: dict[str, list[Puzzle]], unit: str, length: Callable[[str],
         "different": len({puzzle.digest for puzzle in puzzles}),
         "clues": [puzzle.num_clues for puzzle in puzzles],
         "sizes": {name: [puzzle.difficulty.get(name, 0) for puzzle in puzzles] for name in sizes},
-        "prompt": {"unit": unit, "lengths": [length(puzzle.prompt) for puzzle in puzzles]},
+        "prompt": {
+            "unit": measure.unit,
+            "tokenizer": measure.by,
+            "lengths": [measure.length(p.prompt) for p in puzzles],
+        },
         "clue_kinds": dict(clue_kinds.most_common()),
         "question_kinds": dict(question_kinds.most_common()),
     }
@@ -99,7 +126,7 @@ def _body(facts: dict[str, Any], pictures: dict[str, bytes]) -> list[str]:
         card(
             f"prompt {facts['prompt']['unit']}",
             f"{np.median(facts['prompt']['lengths']):,.0f}",
-            _range(facts["prompt"]["lengths"]),
+            _range(facts["prompt"]["lengths"]) + (f"; by {escape(by)}" if (by := facts["prompt"]["tokenizer"]) else ""),
         ),
     ]
     warning = [f'<p class="note">{repeated} puzzles stand more than once.</p>'] if repeated else []

@@ -8,7 +8,7 @@ from artifacts.refs import Puzzles, Ref
 from artifacts.store import Store
 from flows.fetching import fetched
 from flows.opening import opened_stages
-from flows.puzzle_report import write_report
+from flows.puzzle_report import measure_of, write_report
 from flows.recipes import load_profile
 from flows.session import Stages
 from stages.draw import draw, slot_of
@@ -24,7 +24,8 @@ class PuzzleSetRequest(BaseModel):
     profile: str = Field(default="cpu", description="Name of a profile, or path of a TOML file.")
     puzzles: PrepareConfig = Field(default_factory=PrepareConfig, description="Family, difficulty, sizes and seed.")
     tokenizer: str | None = Field(
-        default=None, description="A checkpoint in whose tokens the report measures prompts; characters where None."
+        default=None,
+        description="A checkpoint in whose tokens the report measures prompts; None = the model that is installed.",
     )
 
 
@@ -54,7 +55,8 @@ def make_puzzles(request: PuzzleSetRequest) -> PuzzleSet:
         stages.live.opened(f"{request.puzzles.wanted} puzzles, seed {request.puzzles.seed}, into {store.url}")
         made = publish_set(stages, request.puzzles)
         tokenizer = None if request.tokenizer is None else fetched(stages, request.tokenizer, made)
-        return PuzzleSet(artifact=made.as_json(), report=f"{store.url}/{write_report(stages, made, tokenizer)}")
+        page = write_report(stages, made, measure_of(stages, tokenizer, request.tokenizer))
+        return PuzzleSet(artifact=made.as_json(), report=f"{store.url}/{page}")
 
 
 def publish_set(stages: Stages, config: PrepareConfig, name: str = "set") -> Ref[Puzzles]:

@@ -28,7 +28,9 @@ class Profile(BaseModel):
 
     engine: EngineHardware = Field(default_factory=EngineHardware)
     trainer: TrainHardware = Field(default_factory=TrainHardware)
-    workers: int = Field(default=2, ge=1, description="Processes that generate puzzles.")
+    workers: int | None = Field(
+        default=None, ge=1, description="Processes that generate puzzles; null = one for each core that may be used."
+    )
     retries: int = Field(default=2, ge=0, description="How often a stage is tried again after a transient failure.")
     retry_delay_s: float = Field(default=5.0, ge=0, description="Wait before the first retry; it doubles each time.")
     stage_timeout_s: float = Field(default=24 * 3600.0, gt=0, description="A stage that takes longer fails.")

@@ -53,11 +53,11 @@ class Pool:
     never ended. So work is handed in and pools are dropped one at a time, and who waits looks whether its pool stands.
 
     Args:
-        workers: How many.
+        workers: How many; None is one for each core that this process may use.
     """
 
-    def __init__(self, workers: int) -> None:
-        self._workers = workers
+    def __init__(self, workers: int | None) -> None:
+        self.workers = workers or len(os.sched_getaffinity(0))
         self._lock = threading.Lock()
         self._executor: ProcessPoolExecutor | None = None
         self._ended = False
@@ -101,7 +101,7 @@ class Pool:
         if self._executor is None:
             # Not forked from this process, which has threads; the server that forks them ends when this process does.
             context = multiprocessing.get_context("forkserver")
-            self._executor = ProcessPoolExecutor(self._workers, mp_context=context, initializer=end_with_parent)
+            self._executor = ProcessPoolExecutor(self.workers, mp_context=context, initializer=end_with_parent)
         return self._executor
 
     def _result(self, future: "Future[list[R]]", executor: ProcessPoolExecutor) -> list[R]:

@@ -2,8 +2,8 @@
 
 import json
 import os
+import shutil
 import sys
-import tempfile
 from concurrent.futures import ProcessPoolExecutor
 from dataclasses import asdict
 from functools import partial
@@ -24,8 +24,23 @@ from stages.puzzles.puzzle import Checked, DeductionCounts, Puzzle
 from stages.puzzles.tables import from_table
 
 
+def split_sizes(count: int, val: int | None, test: int | None) -> dict[str, int]:
+    """Number of puzzles by split; a tenth each is held out of `count`, unless `val` or `test` says how many more."""
+    if val is not None or test is not None:
+        return {"train": count, "val": val or 0, "test": test or 0}
+    held_out = max(1, count // 10) if count >= 3 else 0
+    return {"train": count - 2 * held_out, "val": held_out, "test": held_out}
+
+
 def make_command(
-    sizes: dict[str, int], tier: str, family: str, seed: int, out: str, tokenizer: str | None, options: Output
+    sizes: dict[str, int],
+    tier: str,
+    family: str,
+    seed: int,
+    out: str,
+    tokenizer: str | None,
+    profile: str,
+    options: Output,
 ) -> None:
     """Publishes a set of different puzzles in a store, or writes one as a JSON file; the same everywhere.
 
@@ -37,43 +52,63 @@ def make_command(
     if tier not in tiers:
         raise BadInputError(f"--size {tier}", f"unknown to {family}", ", ".join(tiers))
     settings = {"puzzle": tiers[tier].model_dump(), "seed": seed, **sizes}
+    request = {"profile": profile, "tokenizer": tokenizer}
     if not out.endswith(".json"):
-        made = _publish(out, settings, tokenizer, options)
+        made = _publish(out, settings, request, options)
         if options.json:
             print_json({"store": Store.open(out).url, "tier": tier, "seed": seed, **sizes, **made})
         else:
             shown = ", ".join(f"{split} {count}" for split, count in sizes.items() if count)
             sys.stdout.write(f"{made['artifact']['key']} ({shown})\nreport: {made['report']}\n")
         return
-    path, count = Path(out), sum(sizes.values())
-    if not path.parent.is_dir():
-        raise BadInputError(f"--out {out}", "no such folder", "a file in an existing folder", "make the folder first")
-    with tempfile.TemporaryDirectory(prefix="deerstalker-") as folder:
-        made = _publish(folder, {**settings, "train": 0, "val": 0, "test": count}, tokenizer, options)
-        artifact = Artifact.open(Store.open(folder), Ref(**made["artifact"]))
-        puzzles = from_table(artifact.read_table("test.parquet", PUZZLES))
+    path = Path(out)
+    _check_writable(path)
+    folder = path.with_name(f".{path.name}.drawn")
+    made = _publish(str(folder), {**settings, "train": 0, "val": 0, "test": sum(sizes.values())}, request, options)
+    artifact = Artifact.open(Store.open(str(folder)), Ref(**made["artifact"]))
+    puzzles = from_table(artifact.read_table("test.parquet", PUZZLES))
     published = [{"num_clues": item.num_clues, "prompt": item.prompt, "solution": item.solution} for item in puzzles]
     try:
         path.write_text(json.dumps(published, indent=4) + "\n", encoding="utf-8")
     except OSError as error:
-        raise StoreError(f"--out {out}", f"cannot be written ({error.strerror})", "a file to write") from error
+        raise _unwritable(path, error) from error
+    shutil.rmtree(folder, ignore_errors=True)
     if options.json:
         print_json({"file": str(path), "puzzles": len(puzzles), "tier": tier, "seed": seed})
     else:
         sys.stdout.write(f"{len(puzzles)} puzzles of tier {tier} in {path}\n")
 
 
-def _publish(url: str, settings: dict[str, Any], tokenizer: str | None, options: Output) -> dict[str, Any]:
-    from flows.recipes import validate
+def _check_writable(path: Path) -> None:
+    """Opens `path` for writing before hours are spent on its content; what is there stays as it is."""
+    if not path.parent.is_dir():
+        raise BadInputError(f"--out {path}", "no such folder", "a file in an existing folder", "make the folder first")
+    there = path.exists() or path.is_symlink()
+    try:
+        with path.open("ab"):
+            pass
+        if not there:
+            path.unlink()
+    except OSError as error:
+        raise _unwritable(path, error) from error
+
+
+def _unwritable(path: Path, error: OSError) -> StoreError:
+    return StoreError(f"--out {path}", f"cannot be written ({error.strerror})", "a file to write")
+
+
+def _publish(url: str, settings: dict[str, Any], request: dict[str, Any], options: Output) -> dict[str, Any]:
+    from flows.recipes import load_profile, validate
     from stages.prepare import PrepareConfig
 
     config = validate(PrepareConfig, settings, "puzzles make")
+    load_profile(request["profile"])
     with prefect_beside(Store.open(url), options) as running:
         from flows.puzzle_set import PuzzleSetRequest, make_puzzles
 
-        request = PuzzleSetRequest(store=url, puzzles=config, tokenizer=tokenizer)
+        asked = PuzzleSetRequest(store=url, puzzles=config, **request)
         with running():
-            return make_puzzles(request).model_dump(mode="json")
+            return make_puzzles(asked).model_dump(mode="json")
 
 
 def solve_command(file: str, minimal: bool, options: Output) -> None:

@@ -60,7 +60,7 @@ class Environment(Protocol):
         ...
 
     def check(self, puzzle: Puzzle, *, minimal: bool = False) -> Checked:
-        """Solves the puzzle from its prompt only, and compares.
+        """Solves the puzzle from its prompt only, and compares; no answers where the clues contradict one another.
 
         Args:
             minimal: Also prove of each clue that without it there is another solution.

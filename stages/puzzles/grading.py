@@ -5,11 +5,29 @@ from collections.abc import Collection, Iterator
 from functools import lru_cache
 
 from stages.puzzles import environment
-from stages.puzzles.puzzle import Graded, Grader, Parsed, Puzzle
+from stages.puzzles.puzzle import Graded, Grader, Note, Parsed, Puzzle
 
 _MARKER = re.compile(r"(?<![A-Za-z0-9])([A-Z])[*_]{0,3}[.):][*_]{0,3}(?![^\s*_`\"'(\[])")
 _CLOCK = re.compile(r"(?<![0-9])([0-9]{1,2}):([0-9]{2})[ \t]{0,3}([ap])\.?[ \t]?m\b\.?")
 _MARKUP = str.maketrans(dict.fromkeys("*_`\"'“”‘’()[]{}<>\\$", " "))
+_ALTERNATIVE = re.compile(
+    r"[/&|]|^\W*(?:and|to|until|through|then|vs|versus)\b(?! not\b)|\b(?:or|either|maybe|perhaps|possibly|otherwise|"
+    r"alternatively|else|also|plus|as well as|(?:could|might|may)(?! not\b))\b"
+)
+"""Between two values it makes the second one an alternative to the first."""
+_LISTED = re.compile(r"(?:[^a-z0-9]|\b(?:the|in|at|a)\b)*")
+"""Between two values it says nothing: they are listed."""
+_CLAUSE = re.compile(r"\W*(?:was|were|is(?! the\b)|has|had|did|moved|left|never|cannot|could not)\b")
+"""Behind a value it says something about it: the value is no answer, but part of an explanation."""
+_LEAD_IN = re.compile(
+    r"[^,;!?]{0,80}?(?:[:=–—-]|\b(?:is|was|were|be|used|happened))(?: (?:in|at|by|with|the|done|committed|murdered))* ?"
+)
+_ECHO = re.compile(r"[\W_]*[A-Z]{4,}\b")
+_DOUBT = re.compile(
+    r"\b(?:not|no|never|neither|nor|nobody|cannot|if|unless|whether|suppose|assume|except|but|innocent)\b|n t\b|"
+    + _ALTERNATIVE.pattern
+)
+"""Before a value it makes of it something else than an answer."""
 _NOTHING = None, 0
 _READ_CHARACTERS = 300
 """An answer is looked for in this many characters after its letter."""
@@ -18,8 +36,9 @@ _READ_CHARACTERS = 300
 def grade(text: str, puzzle: Puzzle, grader: Grader = "strict") -> Graded:
     """Grades `text` against the solution of `puzzle`.
 
-    `strict` reads as a person would: the last answer to a letter counts, marks of emphasis, a final dot or an
-    explanation after the answer do not matter, several answers may share a line, times count.
+    `strict` reads as a person would: the last answer to a letter counts, marks of emphasis, a final dot, what leads in
+    to the answer (`SUSPECT:`, `the murderer is`) or explains it does not matter, several answers may share a line,
+    times count. Alternatives ("Miss Peach or Mr. Green") are no answer.
     `published` is the rule behind the published accuracies; it cannot read times, so it has a ceiling below 1.
 
     Args:
@@ -89,26 +108,58 @@ def plain(text: str) -> str:
 def _strict(said: str | None, right: str, values: tuple[str, ...]) -> Parsed:
     if said is None:
         return Parsed(None, None, False, "missing")
-    words = plain(said)
+    words = _without_opening(plain(said))
+    value, note = _first_value(words, values)
+    if note == "outside" and (start := _after_lead_in(said, words, values)) is not None:
+        value, note = _first_value(words[start:], values)
+    return Parsed(said, value, value == right, note)
+
+
+def _without_opening(words: str) -> str:
     for opening in ("in ", "at ", "the "):
         words = words.removeprefix(opening)
-    named = {value: _mentions(words, plain(value)) for value in values}
-    mentioned = [value for value in values if named[value]]
+    return words
+
+
+def _first_value(words: str, values: tuple[str, ...]) -> tuple[str | None, Note]:
+    """The value that `words` begin with; none where another one stands beside it and not in an explanation."""
+    places = {value: _find(words, plain(value)) for value in values}
+    mentioned = [value for value in values if places[value] >= 0]
     leading = [value for value in mentioned if words.startswith(plain(value))]
     if not leading:
-        return Parsed(said, None, False, "outside")
+        return None, "outside"
     value = max(leading, key=len)
-    if any(not _mentions(plain(value), plain(other)) for other in mentioned):
-        return Parsed(said, None, False, "ambiguous")
-    return Parsed(said, value, value == right)
+    others = [other for other in mentioned if _find(plain(value), plain(other)) < 0]
+    if others:
+        second = min(others, key=lambda other: places[other])
+        between = words[len(plain(value)) : places[second]]
+        if _hedged(between, words[places[second] + len(plain(second)) :]):
+            return None, "ambiguous"
+    return value, ""
 
 
-def _mentions(words: str, value: str) -> bool:
-    """Whether `value` stands in `words` as whole words."""
+def _hedged(between: str, after: str) -> bool:
+    """Whether a second value makes the first no answer, by the words `between` the two and `after` the second."""
+    if _ALTERNATIVE.search(between) or _CLAUSE.match(between):
+        return True
+    return _LISTED.fullmatch(between) is not None and not _CLAUSE.match(after)
+
+
+def _after_lead_in(said: str, words: str, values: tuple[str, ...]) -> int | None:
+    """Where the first value begins, if what stands before it only introduces it, as `SUSPECT:` or `the murderer is`."""
+    start = min((place for value in values if (place := _find(words, plain(value))) >= 0), default=-1)
+    if start < 0 or _DOUBT.search(words, 0, start):
+        return None
+    echoed = _ECHO.match(said) and len(words[:start].split()) == 1
+    return start if echoed or _LEAD_IN.fullmatch(words, 0, start) else None
+
+
+def _find(words: str, value: str) -> int:
+    """Where `value` stands in `words` as whole words, -1 if nowhere."""
     start = words.find(value)
     while start >= 0:
         end = start + len(value)
         if not (words[start - 1 : start].isalnum() or words[end : end + 1].isalnum()):
-            return True
+            return start
         start = words.find(value, start + 1)
-    return False
+    return -1

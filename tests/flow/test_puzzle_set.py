@@ -1,4 +1,4 @@
-"""`deerstalker puzzles make`, killed on the way: what was drawn is kept, and the set is that of a quiet run."""
+"""`deerstalker puzzles make`, killed on the way: what was drawn is kept, and the puzzles are those of a quiet run."""
 
 import json
 import logging
@@ -17,19 +17,21 @@ from artifacts.store import Store
 from stages.context import Profile, StageContext
 from stages.prepare import PrepareConfig, prepare
 from stages.puzzles.generate import TIERS
+from stages.puzzles.tables import from_table
 from tests.processes import marked
 
 SET = PrepareConfig(puzzle=TIERS["small"], train=40, val=8, test=8, seed=2)
+SIZES = ("--count", "40", "--val", "8", "--test", "8")
 LIMIT_S = 120
 MARK = "DEERSTALKER_TEST_STORE"
 
 
-def start(store: Path) -> subprocess.Popen[str]:
+def start(out: Path, *sizes: str) -> subprocess.Popen[str]:
     command = [
-        str(Path(sys.executable).with_name("deerstalker")), "puzzles", "make", "--size", "small", "--count", "40",
-        "--val", "8", "--test", "8", "--seed", "2", "--out", str(store), "--json",
+        str(Path(sys.executable).with_name("deerstalker")), "puzzles", "make", "--size", "small", *sizes,
+        "--seed", "2", "--out", str(out), "--json",
     ]  # fmt: skip
-    environment = {**os.environ, MARK: str(store)}
+    environment = {**os.environ, MARK: str(out)}
     return subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, text=True, env=environment)
 
 
@@ -40,7 +42,7 @@ def drawn(store: Path) -> dict[str, int]:
 
 def test_a_killed_command_is_continued_and_ends_the_same(tmp_path: Path) -> None:
     store = tmp_path / "store"
-    process = start(store)
+    process = start(store, *SIZES)
     deadline = time.monotonic() + LIMIT_S
     while len(drawn(store)) < 3:
         assert process.poll() is None
@@ -55,7 +57,7 @@ def test_a_killed_command_is_continued_and_ends_the_same(tmp_path: Path) -> None
         assert time.monotonic() < deadline, left
         time.sleep(0.1)
 
-    output, _ = start(store).communicate(timeout=LIMIT_S)
+    output, _ = start(store, *SIZES).communicate(timeout=LIMIT_S)
     made = json.loads(output)
     assert {path: written for path, written in drawn(store).items() if path in before} == before
     with StageContext(
@@ -69,4 +71,38 @@ def test_a_killed_command_is_continued_and_ends_the_same(tmp_path: Path) -> None
     facts = json.loads(page.with_name("report.json").read_text())
     assert (facts["splits"], facts["different"]) == ({"train": 40, "val": 8, "test": 8}, 56)
     assert sum(facts["clue_kinds"].values()) == sum(facts["clues"])
+    assert (facts["prompt"]["unit"], facts["prompt"]["tokenizer"]) == ("tokens", "SmolLM2-135M-Instruct")
+    assert "by SmolLM2-135M-Instruct" in page.read_text()
     assert page.read_text().count("data:image/png") == 5
+
+
+def test_a_file_that_was_killed_on_the_way_goes_on_too(tmp_path: Path) -> None:
+    path, folder = tmp_path / "made.json", tmp_path / ".made.json.drawn"
+    before: dict[str, int] = {}
+    for stretches in (2, 5):
+        process = start(path, "--count", "120")
+        deadline = time.monotonic() + LIMIT_S
+        while len(drawn(folder)) < stretches:
+            assert process.poll() is None
+            assert time.monotonic() < deadline
+            time.sleep(0.005)
+        os.kill(process.pid, signal.SIGKILL)
+        process.wait()
+        assert not path.exists()
+        assert {name: written for name, written in drawn(folder).items() if name in before} == before
+        before = drawn(folder)
+        while left := marked(MARK, path):
+            assert time.monotonic() < deadline, left
+            time.sleep(0.1)
+    output, _ = start(path, "--count", "120").communicate(timeout=LIMIT_S)
+    assert json.loads(output)["puzzles"] == 120
+    assert list(tmp_path.iterdir()) == [path]
+    undisturbed = StageContext(
+        Store.open("memory://undisturbed-file"), tmp_path / "scratch", Profile(), lambda *_: None, logging.getLogger()
+    )
+    with undisturbed as ctx:
+        ref = prepare(
+            SET.model_copy(update={"train": 120, "val": 0, "test": 0}), out=Slot(ctx.store, "set", Puzzles), ctx=ctx
+        )
+        rows = from_table(Artifact.open(ctx.store, ref).read_table("train.parquet", PUZZLES))
+    assert [item["prompt"] for item in json.loads(path.read_text())] == [item.prompt for item in rows]

@@ -1,54 +1,26 @@
 """Writes a derivation: proved statements, each from few clues and earlier statements, that end in the answers."""
 
 import itertools
-from dataclasses import dataclass
 
 import numpy as np
 
-from stages.puzzles.temporal_clue.candidates import piece_ref
-from stages.puzzles.temporal_clue.formal import (
-    At,
-    FormalPuzzle,
-    HasMotive,
-    KilledWith,
-    MurderedAt,
-    MurderedBy,
-    MurderedIn,
-    Question,
-    Ref,
-    Scenario,
-    Shape,
-    Statement,
-)
-from stages.puzzles.temporal_clue.solver import encode, rules
+from stages.puzzles.temporal_clue.chain import chained_steps
+from stages.puzzles.temporal_clue.formal import FormalPuzzle, Scenario, Statement
+from stages.puzzles.temporal_clue.steps import Step, answer_statements, facts_of
 from stages.puzzles.temporal_clue.text import write_statement
-from stages.puzzles.temporal_clue.worlds import World, answer, enumerable, enumerate_worlds
+from stages.puzzles.temporal_clue.worlds import enumerable, enumerate_worlds
 
 _ENUMERATION_LIMIT = 20_000
 _MOST_PREMISES = 3
 """Steps from up to so many premises are looked for exhaustively."""
 
 
-@dataclass(frozen=True)
-class Step:
-    """A statement and what it follows from.
-
-    Attributes:
-        statement: What is concluded.
-        clues: Positions (from 0) of the clues it rests on.
-        steps: Positions (from 0) of the earlier steps it rests on.
-    """
-
-    statement: Statement
-    clues: tuple[int, ...]
-    steps: tuple[int, ...]
-
-
 def derive(puzzle: FormalPuzzle) -> list[Step]:
     """The steps to all answers of `puzzle`, each entailed by the rules and the premises that it names.
 
-    On puzzles whose worlds can be listed, steps rest on as few premises as possible and all that no answer needs are
-    left out. On larger ones every answer is one step from a minimal set of clues, by CP-SAT.
+    On puzzles whose worlds can be listed, steps rest on as few premises as possible; on larger ones, and on all with
+    times, on premises of which none can be spared (see `chain`). Steps that no answer needs are left out. With
+    more than 30 clues there are no steps but the answers.
 
     Raises:
         ValueError: The clues do not determine the answers.
@@ -56,43 +28,7 @@ def derive(puzzle: FormalPuzzle) -> list[Step]:
     shape = puzzle.scenario.shape
     if enumerable(shape, _ENUMERATION_LIMIT):
         return _short_steps(puzzle)
-    return _answers_from_clues(puzzle)
-
-
-def _answers_as_statements(shape: Shape, world: World, questions: tuple[Question, ...]) -> list[Statement]:
-    found: list[Statement] = []
-    for question in questions:
-        value, ref = answer(shape, world, question), question.ref or Ref("boddy")
-        match question.kind:
-            case "murderer":
-                found.append(MurderedBy(Ref("suspect", value)))
-            case "weapon":
-                found.append(KilledWith(value))
-            case "room":
-                found.append(MurderedIn(value))
-            case "time":
-                found.append(MurderedAt(value))
-            case "motive":
-                found.append(MurderedBy(Ref("motive", value)))
-            case "where":
-                found.append(At(ref, value, question.time))
-            case "motive_of":
-                found.append(HasMotive(ref.index, value))
-            case "suspect_of":
-                found.append(HasMotive(value, ref.index))
-    return found
-
-
-def _facts(shape: Shape, world: World) -> list[Statement]:
-    """Simple statements that are true in `world`: the stones of a derivation."""
-    found: list[Statement] = [
-        At(piece_ref(shape, piece), room, time)
-        for piece, path in enumerate(world.rooms)
-        for time, room in enumerate(path)
-    ]
-    found += [HasMotive(suspect, motive) for suspect, motive in enumerate(world.motives)]
-    found += [KilledWith(world.weapon), MurderedBy(Ref("suspect", world.murderer)), MurderedIn(world.room)]
-    return found
+    return chained_steps(puzzle)
 
 
 def _short_steps(puzzle: FormalPuzzle) -> list[Step]:
@@ -103,8 +39,8 @@ def _short_steps(puzzle: FormalPuzzle) -> list[Step]:
     if len(allowed) != 1:
         raise ValueError(f"the clues allow {len(allowed)} worlds, not one")
     world = worlds.world(int(allowed[0]))
-    targets = _answers_as_statements(shape, world, puzzle.questions + puzzle.bonus)
-    pending = {fact: worlds.holds(fact) for fact in [*targets, *_facts(shape, world)]}
+    targets = answer_statements(shape, world, puzzle.questions + puzzle.bonus)
+    pending = {fact: worlds.holds(fact) for fact in [*targets, *facts_of(shape, world)]}
     clue_count, steps = len(puzzle.clues), list[Step]()
     missing = set(targets)
     while missing:
@@ -142,28 +78,6 @@ def _needed(steps: list[Step], targets: set[Statement]) -> list[Step]:
             keep.update(steps[i].steps)
     position = {old: new for new, old in enumerate(sorted(keep))}
     return [Step(s.statement, s.clues, tuple(position[j] for j in s.steps)) for i, s in enumerate(steps) if i in keep]
-
-
-def _answers_from_clues(puzzle: FormalPuzzle) -> list[Step]:
-    shape = puzzle.scenario.shape
-    values = encode(puzzle).solve()
-    if values is None:
-        raise ValueError("the clues contradict one another")
-    encoding = rules(shape).copy()
-    world = encoding.world(values)
-    literals = [encoding.literal(clue) for clue in puzzle.clues]
-    steps: list[Step] = []
-    for target in _answers_as_statements(shape, world, puzzle.questions + puzzle.bonus):
-        wrong = ~encoding.literal(target)
-        if encoding.solve([*literals, wrong]) is not None:
-            raise ValueError(f"the clues leave open whether {write_statement(puzzle.scenario, target)}")
-        kept = list(range(len(literals)))
-        for i in list(kept):
-            fewer = [j for j in kept if j != i]
-            if encoding.solve([*(literals[j] for j in fewer), wrong]) is None:
-                kept = fewer
-        steps.append(Step(target, tuple(kept), ()))
-    return steps
 
 
 def write_derivation(scenario: Scenario, steps: list[Step]) -> str:

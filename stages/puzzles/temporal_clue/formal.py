@@ -159,7 +159,7 @@ class Together:
 
 @dataclass(frozen=True, slots=True)
 class Moved:
-    """`ref` was in `origin` the time before `time` and in `target` at `time`."""
+    """`ref` was in `origin` the time before `time`, which is not the first, and in `target` at `time`."""
 
     ref: Ref
     origin: int
@@ -169,7 +169,7 @@ class Moved:
 
 @dataclass(frozen=True, slots=True)
 class Carried:
-    """`ref` and `weapon` made the same move, from `origin` to `target` at `time`."""
+    """`ref` and `weapon` made the same move, from `origin` to `target` at `time`, which is not the first."""
 
     ref: Ref
     weapon: Ref

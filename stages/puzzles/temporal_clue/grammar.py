@@ -60,7 +60,8 @@ _PATTERNS = {
     "carried": rf"(?P<ref>{_PERSON}) (?:moved|(?P<no>did not move)) (?P<second>{_THING}) {_WAY}{_WHEN}",
 }
 _COMPILED = {kind: re.compile(pattern) for kind, pattern in _PATTERNS.items()}
-_TIMED = frozenset({"at", "same", "beside", "when", "moved", "carried"})
+_MOVES = frozenset({"moved", "carried"})
+_TIMED = frozenset({"at", "same", "beside", "when", *_MOVES})
 _BARE = (re.sub(r"\(\?P<\w+>", "(?:", pattern) for pattern in _PATTERNS.values())
 _ATOM = re.compile(rf"(?<!\w)(?:{'|'.join(sorted(_BARE, key=len, reverse=True))})(?!\w)")
 _WHERE = re.compile(rf"Where was (?P<ref>{_PIECE}){_WHEN}\?")
@@ -154,7 +155,9 @@ class Grammar:
             timed = bool(groups.get("time")) if kind in _TIMED else bool(groups.get("once"))
             if timed != self._timed and (kind in _TIMED or kind == "together"):
                 continue
-            if not self._timed and kind in ("when", "moved", "carried"):
+            if not self._timed and kind == "when":
+                continue
+            if kind in _MOVES and _index(groups.get("time")) == 0:  # nobody was anywhere before the first time
                 continue
             statement = _built(kind, groups)
             return Not(statement) if groups.get("no") else statement

@@ -156,16 +156,21 @@ class Rules:
             chosen(self.time),
         )
 
-    def solve(self, given: Sequence[Literal] = (), near: Sequence[Literal] = ()) -> Sequence[int] | None:
+    def solve(
+        self, given: Sequence[Literal] = (), near: Sequence[Literal] = (), some: Sequence[Literal] = ()
+    ) -> Sequence[int] | None:
         """Solves with one worker and a fixed seed; the values of all variables, or None where there is no solution.
 
         Args:
             given: Literals that must be true, for this solve only.
             near: Literals that are tried true one after the other, so that few of them are false in the solution.
+            some: Literals of which at least one must be true, for this solve only; no demand where there are none.
         """
         before = len(self._proto.constraints)
         for literal in given:
             self._clause([literal])
+        if some:
+            self._clause(some)
         solver = cp_model.CpSolver()
         solver.parameters.num_workers = 1
         solver.parameters.random_seed = 0

@@ -160,7 +160,12 @@ class Zebra:
         """Reads the prompt, solves it, proves each answer unique or not, and compares with the given solution."""
         started = time.perf_counter()
         formal = read_prompt(puzzle.prompt)
-        reasoner = Reasoner(formal)
+        same_text = write_prompt(formal) == puzzle.prompt
+        try:
+            reasoner = Reasoner(formal)
+        except ValueError:  # the clues contradict one another
+            seconds = time.perf_counter() - started
+            return Checked(puzzle.puzzle_id, (), {}, {}, tuple(puzzle.solution), same_text, None, seconds)
         given = [_answer(formal.grid, reasoner.world, asked) for asked in formal.questions]
         answers = dict(zip(puzzle.solution, given, strict=True))
         unique = [reasoner.entails(statement_of(formal.grid, reasoner.world, asked)) for asked in formal.questions]
@@ -170,7 +175,7 @@ class Zebra:
             answers=answers,
             unique=dict(zip(answers, unique, strict=True)),
             different=tuple(letter for letter, given in puzzle.solution.items() if answers[letter] != given),
-            same_text=write_prompt(formal) == puzzle.prompt,
+            same_text=same_text,
             needless=reasoner.needless() if minimal else None,
             seconds=time.perf_counter() - started,
         )

@@ -18,6 +18,7 @@ from artifacts.store import Store
 from flows.checkpoints import find_checkpoint
 from flows.cli import run_command
 from flows.commands.output import printable
+from flows.commands.puzzles import split_sizes
 from flows.commands.solve import Question, read_question
 from flows.history import read_run
 from flows.summary import solve_command
@@ -140,6 +141,7 @@ def test_made_puzzles_are_read_solved_and_proved_minimal(tmp_path: Path, capsys:
     made = ["puzzles", "make", "--size", "reduced", "--count", "5", "--seed", "3", "--out", str(path), "--json"]
     assert run_command(made) == 0
     assert json.loads(capsys.readouterr().out)["puzzles"] == 5
+    assert list(tmp_path.iterdir()) == [path]
     assert run_command(["puzzles", "solve", str(path), "--minimal", "--json"]) == 0
     report = json.loads(capsys.readouterr().out)
     counts = {name: report[name] for name in ("count", "read", "unique", "equal", "same_text", "minimal")}
@@ -156,6 +158,41 @@ def test_made_puzzles_are_read_solved_and_proved_minimal(tmp_path: Path, capsys:
     assert "Perhaps the " in lines[0]
     assert f"differs from the given B {puzzles[1]['solution']['B']}" in lines[1]
     assert lines[-1].startswith("5 puzzles: 4 read, 4 unique, 3 equal to the given solution; ")
+
+
+@pytest.mark.parametrize(
+    ("count", "val", "test", "sizes"),
+    [
+        (500, None, None, (400, 50, 50)),
+        (64, None, None, (52, 6, 6)),
+        (3, None, None, (1, 1, 1)),
+        (2, None, None, (2, 0, 0)),
+        (40, 8, 8, (40, 8, 8)),
+        (40, None, 8, (40, 0, 8)),
+        (40, 0, None, (40, 0, 0)),
+    ],
+)
+def test_a_tenth_each_is_held_out_unless_told(
+    count: int, val: int | None, test: int | None, sizes: tuple[int, int, int]
+) -> None:
+    assert tuple(split_sizes(count, val, test).values()) == sizes
+
+
+def test_a_file_that_cannot_be_written_is_refused_before_any_work(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setenv("PREFECT_API_URL", "http://127.0.0.1:9/api")  # no flow is run
+    folder = tmp_path / "folder.json"
+    folder.mkdir()
+    for out in (folder, Path("/proc/made.json")):
+        assert run_command(["puzzles", "make", "--out", str(out)]) == 1
+        assert f"--out {out}: cannot be written" in capsys.readouterr().err
+    kept = tmp_path / "kept.json"
+    kept.write_text("[]")
+    assert run_command(["puzzles", "make", "--out", str(kept), "--profile", "nope"]) == 2
+    assert "profile 'nope'" in capsys.readouterr().err
+    assert kept.read_text() == "[]"
+    assert sorted(tmp_path.iterdir()) == [folder, kept]
 
 
 @pytest.mark.parametrize("form", ["", "--json"])

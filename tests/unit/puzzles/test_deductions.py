@@ -13,11 +13,14 @@ from stages.puzzles import environment
 from stages.puzzles.generate import TIERS, PuzzleConfig, generate
 from stages.puzzles.puzzle import DeductionCounts
 from stages.puzzles.tables import count_deductions
+from stages.puzzles.temporal_clue import chain
 from stages.puzzles.temporal_clue.deductions import Judge
 from stages.puzzles.temporal_clue.derivation import derive
-from stages.puzzles.temporal_clue.formal import FormalPuzzle, Statement
+from stages.puzzles.temporal_clue.encoding import Encoding
+from stages.puzzles.temporal_clue.formal import FormalPuzzle, Not, Statement
 from stages.puzzles.temporal_clue.generate import generate_formal
 from stages.puzzles.temporal_clue.grammar import grammar_of
+from stages.puzzles.temporal_clue.steps import answer_statements
 from stages.puzzles.temporal_clue.text import canonical, write_statement
 from stages.puzzles.temporal_clue.worlds import enumerate_worlds
 from tests.unit.puzzles.cases import TWO_ROOMS
@@ -129,6 +132,64 @@ def test_derivations_are_sound_and_end_in_the_answers(seed: int, tier: str) -> N
         assert (worlds.holds(step.statement) | ~allowed).all()
     answered = len(puzzle.questions + puzzle.bonus)
     assert answered <= len(steps) <= answered + 6
+
+
+def proved_anew(puzzle: FormalPuzzle, premises: list[Statement], statement: Statement) -> bool:
+    """Whether the rules and `premises` entail `statement`, by a solver that knows nothing else."""
+    encoding = Encoding(puzzle.scenario.shape)
+    return encoding.solve([*map(encoding.literal, premises), ~encoding.literal(statement)]) is None
+
+
+@settings(max_examples=8)
+@given(st.integers(0, 10**9))
+def test_derivations_with_times_are_proved_step_by_step_from_nothing_to_spare(seed: int) -> None:
+    config = PuzzleConfig(suspects=(3, 3), weapons=(2, 2), rooms=(4, 4), times=(2, 3), motives=(0, 3))
+    puzzle, world = generate_formal(config, seed)
+    steps = derive(puzzle)
+    targets = answer_statements(puzzle.scenario.shape, world, puzzle.questions + puzzle.bonus)
+    assert set(targets) <= {step.statement for step in steps}
+    assert steps[-1].statement in targets
+    assert len({step.statement for step in steps}) == len(steps)
+    used = {j for step in steps for j in step.steps}
+    for i, step in enumerate(steps):
+        assert all(j < i for j in step.steps)
+        assert i in used or step.statement in targets
+        premises = [puzzle.clues[j] for j in step.clues] + [steps[j].statement for j in step.steps]
+        assert proved_anew(puzzle, premises, step.statement)
+        for j in range(len(premises)):
+            assert not proved_anew(puzzle, premises[:j] + premises[j + 1 :], step.statement)
+    assert derive(puzzle) == steps
+
+
+def test_a_derivation_with_times_goes_over_deductions_between_clues_and_answers() -> None:
+    """Most answers follow from a step or more, and seldom from as many clues as the puzzle has."""
+    steps = derive(generate_formal(TIERS["small"], 3)[0])
+    assert sum(bool(step.steps) for step in steps) > len(steps) // 2
+    assert sorted(len(step.clues) + len(step.steps) for step in steps)[len(steps) // 2] <= 4
+
+
+@pytest.mark.parametrize(("limit", "value"), [("_MOST_PROOFS", 10), ("_MOST_CLUES", 5)])
+def test_a_derivation_that_would_take_too_long_states_the_answers_only(
+    limit: str, value: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    puzzle, world = generate_formal(TIERS["small"], 3)
+    monkeypatch.setattr(chain, limit, value)
+    steps = derive(puzzle)
+    targets = answer_statements(puzzle.scenario.shape, world, puzzle.questions + puzzle.bonus)
+    assert {step.statement for step in steps} == set(targets)
+    for i, step in enumerate(steps):
+        assert all(j < i for j in step.steps)
+        premises = [puzzle.clues[j] for j in step.clues] + [steps[j].statement for j in step.steps]
+        assert proved_anew(puzzle, premises, step.statement)
+
+
+@pytest.mark.parametrize("seed", [0, 3])
+def test_no_derivation_from_clues_that_leave_an_answer_open_or_contradict_one_another(seed: int) -> None:
+    puzzle, _ = generate_formal(TIERS["small"], seed)
+    with pytest.raises(ValueError, match="leave open whether"):
+        derive(replace(puzzle, clues=puzzle.clues[:2]))
+    with pytest.raises(ValueError, match="contradict one another"):
+        derive(replace(puzzle, clues=(*puzzle.clues, Not(puzzle.clues[0]))))
 
 
 @pytest.mark.parametrize("tier", ["reduced", "easy", "small"])

@@ -61,6 +61,76 @@ def test_strict_reads_as_a_person_would(answer: str, value: str | None, note: st
     assert (parsed.value, parsed.note, parsed.correct) == (value, note, value == "Miss Peach")
 
 
+@pytest.mark.parametrize(
+    "answer",
+    [
+        "A. Miss Peach, because Miss Scarlet was in the Hall",
+        "A. Miss Peach (Miss Scarlet was in the Hall)",
+        "A. Miss Peach - Miss Scarlet has an alibi",
+        "A. Miss Peach is the murderer, because Miss Scarlet was in the Hall",
+        "A. Miss Peach, not Miss Scarlet",
+        "A. Miss Peach and not Miss Scarlet",
+        "A. Miss Peach. It could not be Miss Scarlet",
+        "A. SUSPECT: Miss Peach",
+        "**A. SUSPECT** Miss Peach",
+        "A. SUSPECT (Miss Peach)",
+        "A. The murderer is Miss Peach",
+        "A. The murderer must be **Miss Peach**, since Miss Scarlet was in the Hall",
+        "A. Mr. Boddy was murdered by Miss Peach.",
+        "A. Answer: Miss Peach",
+    ],
+)
+def test_strict_takes_the_one_answer_of_a_sentence(answer: str) -> None:
+    parsed = grade(answer, FIVE_LETTERS).answers["A"]
+    assert (parsed.value, parsed.note, parsed.correct) == ("Miss Peach", "", True)
+
+
+@pytest.mark.parametrize(
+    "answer",
+    [
+        "Miss Peach or Miss Scarlet, because of the rope",
+        "Miss Peach and Miss Scarlet",
+        "Miss Peach/Miss Scarlet",
+        "Miss Peach, Miss Scarlet",
+        "Miss Peach Miss Scarlet",
+        "Miss Peach (or maybe Miss Scarlet)",
+        "Miss Peach, but it might be Miss Scarlet",
+        "either Miss Peach or Miss Scarlet",
+        "Either Miss Peach",
+        "EITHER Miss Peach",
+        "The murderer is Miss Peach or Miss Scarlet",
+        "SUSPECT: Miss Peach / Miss Scarlet",
+        "The murderer is not Miss Peach",
+        "The murderer isn't known: Miss Peach",
+        "If the murderer is Miss Peach",
+        "Neither Miss Scarlet nor Miss Peach",
+        "Perhaps it was Miss Peach",
+        "Miss Scarlet is innocent: Miss Peach",
+        "Miss Scarlet was in the Hall, so Miss Peach",
+    ],
+)
+def test_strict_rewards_no_hedge_and_no_denial(answer: str) -> None:
+    parsed = grade(f"A. {answer}", FIVE_LETTERS).answers["A"]
+    assert (parsed.value, parsed.correct) == (None, False)
+    assert parsed.note in ("ambiguous", "outside")
+
+
+def test_strict_reads_other_types_in_sentences() -> None:
+    text = "B. It was done with the Rope\nC. ROOM: at the Lounge (Miss Scarlet was in the Hall)\nE. Fear - not Greed"
+    answers = grade(text, FIVE_LETTERS).answers
+    assert [answers[letter].value for letter in "BCE"] == ["Rope", "Lounge", "Fear"]
+    assert grade("D. It happened at 11:30 PM", FIVE_LETTERS).answers["D"].correct
+    assert grade("D. The time is 11:30 p.m., since she left at 12:00 AM", FIVE_LETTERS).answers["D"].correct
+    assert grade("D. 11:30 PM to 12:00 AM", FIVE_LETTERS).answers["D"].note == "ambiguous"
+
+
+@given(st.sampled_from(["Miss Peach", "Miss Scarlet"]), st.text(alphabet="Rope. ,-:;*()'", max_size=40))
+def test_a_plain_answer_is_the_value_it_begins_with(value: str, noise: str) -> None:
+    """Whatever follows, as long as it names no other value: what a model that answers plainly gets."""
+    parsed = grade(f"A. {value} {noise}", FIVE_LETTERS).answers["A"]
+    assert (parsed.value, parsed.note, parsed.correct) == (value, "", value == "Miss Peach")
+
+
 @pytest.mark.parametrize("clock", ["11:30 PM", "11:30pm", "11:30 p.m.", "**11:30 PM**.", "at 11:30 PM"])
 def test_strict_reads_times(clock: str) -> None:
     assert grade(f"D. {clock}", FIVE_LETTERS, "strict").answers["D"].correct

@@ -1,7 +1,9 @@
 """Zebra grids, by looking at every way to fill the houses."""
 
 import itertools
+import json
 from dataclasses import replace
+from pathlib import Path
 
 import numpy as np
 import pytest
@@ -9,6 +11,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from artifacts.errors import BadInputError
+from flows.cli import run_command
 from stages.puzzles import environment
 from stages.puzzles.generate import ZebraConfig, generate
 from stages.puzzles.puzzle import DeductionCounts
@@ -115,3 +118,25 @@ def test_names_what_it_cannot_read() -> None:
     with pytest.raises(BadInputError, match="environment"):
         environment.get("chess")
     assert holds(InHouse((0, 0), 0, no=True), np.zeros((1, 1, 1), dtype=np.int8)).tolist() == [False]
+
+
+def test_contradicting_clues_are_reported_and_other_puzzles_of_the_file_solved(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    grid = Grid(("name", "pet"), (("Ada", "Bruno"), ("cat", "ferret")))
+    clue, asked = Related((0, 0), "left", (1, 0)), (Asked((0, 0), None), Asked((0, 1), 1))
+    both = (clue, Related((0, 0), "same", (1, 0)))
+    prompts = [write_prompt(ZebraPuzzle(grid, clues, asked)) for clues in (both, (clue,))]
+    solution = {"A": "first", "B": "cat"}
+    entries = [{"num_clues": 2 - i, "prompt": prompt, "solution": solution} for i, prompt in enumerate(prompts)]
+    path = tmp_path / "zebra.json"
+    path.write_text(json.dumps(entries))
+    assert run_command(["puzzles", "solve", str(path), "--minimal"]) == 0
+    first, second, last = capsys.readouterr().out.splitlines()
+    assert first.startswith("zebra-00000: the clues contradict one another; ")
+    assert second.startswith("zebra-00001: A first B cat; unique; equal; minimal; ")
+    assert last.startswith("2 puzzles: 2 read, 1 unique, 1 equal to the given solution, 1 minimal; ")
+    assert run_command(["puzzles", "solve", str(path), "--json"]) == 0
+    (bad, good) = json.loads(capsys.readouterr().out)["puzzles"]
+    assert (bad["answers"], bad["equal"], bad["different"], bad["same_text"]) == ({}, False, ["A", "B"], True)
+    assert good["equal"]

@@ -1,6 +1,7 @@
 """The pool of processes: what threads that share it see when processes die, and when it is ended."""
 
 import multiprocessing
+import os
 import threading
 import time
 from collections.abc import Iterator
@@ -77,3 +78,13 @@ def test_a_closed_pool_starts_again(pool: Pool) -> None:
     assert pool.map(abs, [-1], chunksize=1) == [1]
     pool.close()
     assert pool.map(abs, [-2], chunksize=1) == [2]
+
+
+def test_without_a_number_a_pool_has_a_process_for_each_core_it_may_use() -> None:
+    allowed = os.sched_getaffinity(0)
+    try:
+        os.sched_setaffinity(0, {min(allowed)})
+        assert (Pool(None).workers, Pool(3).workers) == (1, 3)
+    finally:
+        os.sched_setaffinity(0, allowed)
+    assert Pool(None).workers == len(allowed)
