@@ -139,6 +139,10 @@ def compare(
 ) -> None:
     """Learn from one iteration's published rollouts under several recipes, and set what differs side by side.
 
+    A recipe for the run's own model and completion length gives its grade, pack and finetune as they stand. Any other
+    was written for another scale, so only its algorithm is laid over the run: advantages, loss, reference, and what
+    becomes of groups without a signal. Rewards, learning rate, optimizer, number of updates and lengths stay the run's.
+
     Parameters
     ----------
     run

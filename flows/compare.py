@@ -1,6 +1,5 @@
 """The same published rollouts under several recipes: grade, pack, finetune and evaluate as sibling artifacts."""
 
-from collections.abc import Sequence
 from typing import Any
 
 from prefect import flow
@@ -11,20 +10,17 @@ from artifacts.manifest import Manifest
 from artifacts.reading import Artifact
 from artifacts.refs import Batch, Checkpoint, Grades, Ref, Report, TrainingState
 from artifacts.store import Store
+from flows.candidates import OWN, Candidate, candidates, page_folder, starting_weights
 from flows.compare_report import write_report
 from flows.figures import mean_known, measurement
 from flows.history import read_run
 from flows.opening import opened_stages
-from flows.recipes import Recipe, load_profile, load_recipe, overridden, validate
+from flows.recipes import Recipe, load_profile, validate
 from flows.session import Stages
 from stages.evaluate import evaluate
 from stages.finetune import finetune
 from stages.grade import grade
 from stages.pack import pack
-from stages.training.launch import Weights, state_beside
-
-OWN = "own"
-"""Stands for the settings that the run itself was made with."""
 
 
 class CompareRequest(BaseModel):
@@ -46,8 +42,8 @@ class CompareRequest(BaseModel):
 def compare(request: CompareRequest) -> dict[str, Any]:
     """Learns from one iteration's rollouts under each recipe, and reports what differs.
 
-    Only `grade`, `pack` and `finetune` are taken from the recipes; rollouts, starting weights, optimizer state and the
-    evaluation are the run's. A KL term is measured from the model that the run's first iteration began with.
+    Rollouts, starting weights, optimizer state and the evaluation are the run's; what a recipe brings,
+    `flows.candidates` says. A KL term is measured from the model that the run's first iteration began with.
 
     Args:
         request: Run, iteration, recipes, store and profile.
@@ -58,48 +54,41 @@ def compare(request: CompareRequest) -> dict[str, Any]:
     store = Store.open(request.store)
     record = read_run(store, request.run)
     own = validate(Recipe, record.recipe, f"recipe of {request.run}")
-    candidates = {name: _recipe(name, own, request.overrides) for name in request.recipes}
+    tried = candidates(own, request.recipes, request.overrides)
     rollouts = Artifact.at(store, record.layout.iteration(request.iteration, "rollouts"))
     with opened_stages(store, load_profile(request.profile)) as stages:
-        stages.live.opened(f"comparing {', '.join(candidates)} on iteration {request.iteration} of {request.run}")
+        names = ", ".join(candidate.name for candidate in tried)
+        stages.live.opened(f"comparing {names} on iteration {request.iteration} of {request.run}")
         rows = {
-            name: _candidate(stages, record.layout, request.iteration, name, recipe, own, rollouts)
-            for name, recipe in candidates.items()
+            candidate.name: _learn(stages, record.layout, request.iteration, candidate, own, rollouts)
+            for candidate in tried
         }
-        key = record.layout.comparison(request.iteration, "-".join(map(_slug, candidates)), "page")
+        key = record.layout.comparison(request.iteration, page_folder(tried, rollouts.ref), "page")
         report = write_report(store, key, f"{request.run}, iteration {request.iteration}", rows)
         return {"run": request.run, "iteration": request.iteration, "recipes": rows, "report": report}
 
 
-def _recipe(name: str, own: Recipe, overrides: Sequence[str]) -> Recipe:
-    """The run's recipe with the learning settings of another.
-
-    Raises:
-        BadInputError: There is no such recipe, or its settings contradict the run's, as a temperature would.
-    """
-    base = own if name == OWN else load_recipe(name)
-    parts = {part: getattr(base, part).model_dump(mode="json") for part in ("grade", "pack", "finetune")}
-    return validate(Recipe, overridden({**own.model_dump(mode="json"), **parts}, overrides), name)
-
-
-def _candidate(
-    stages: Stages,
-    layout: RunLayout,
-    number: int,
-    name: str,
-    recipe: Recipe,
-    own: Recipe,
-    rollouts: Artifact,
+def _learn(
+    stages: Stages, layout: RunLayout, number: int, candidate: Candidate, own: Recipe, rollouts: Artifact
 ) -> dict[str, Any]:
     def at(part: str, kind: Any) -> Any:
-        return stages.slot(layout.comparison(number, _slug(name), part), kind)
+        return stages.slot(layout.comparison(number, folder, part), kind)
 
-    store, inputs = stages.ctx.store, rollouts.manifest.inputs
+    store, inputs, folder = stages.ctx.store, rollouts.manifest.inputs, candidate.folder(rollouts.ref)
+    name, recipe = candidate.name, candidate.recipe
     policy, puzzles = Ref[Any](**inputs["weights"]), Ref[Any](**inputs["puzzles"])
     first = Artifact.at(store, layout.iteration(1, "rollouts")).manifest.inputs["weights"]
-    start = Weights(policy, state_beside(policy, store), reference=Ref(**first))
+    start = starting_weights(recipe, own, policy, Ref(**first), store)
     grades = stages.run(grade, recipe.grade, rollouts.ref, puzzles, label=name, out=at("grades", Grades))
-    batch = stages.run(pack, recipe.pack, rollouts.ref, grades, label=name, out=at("batch", Batch))
+    batch = stages.run(
+        pack,
+        recipe.pack,
+        rollouts.ref,
+        grades,
+        label=name,
+        mixed_only=candidate.mixed_only,
+        out=at("batch", Batch),
+    )
     weights = stages.run(
         finetune,
         recipe.finetune,
@@ -114,22 +103,26 @@ def _candidate(
     report = stages.run(
         evaluate, own.evaluate, weights.checkpoint, puzzles, label=name, split="val", out=at("report", Report)
     )
-    return _figures(*(Artifact.open(store, ref).manifest for ref in (grades, batch, weights.checkpoint, report)))
+    made = (Artifact.open(store, ref).manifest for ref in (grades, batch, weights.checkpoint, report))
+    return {"taken": candidate.taken, "laid_over": candidate.laid_over(own), **comparison_figures(*made)}
 
 
-def _figures(grades: Manifest, batch: Manifest, checkpoint: Manifest, report: Manifest) -> dict[str, Any]:
+def comparison_figures(grades: Manifest, batch: Manifest, checkpoint: Manifest, report: Manifest) -> dict[str, Any]:
+    """What came of a recipe, from the manifests of what it made; None where there is no such number."""
     steps = checkpoint.facts["steps"]
-    sampled, greedy = (measurement(report.facts, mode) for mode in ("sampled", "greedy"))
 
     def mean(name: str) -> float | None:
-        return mean_known(step[name] for step in steps)
+        return mean_known(step.get(name) for step in steps)
 
-    return {
+    found: dict[str, Any] = {
         "reward": grades.facts["reward/mean"],
         "uniform_fraction": grades.facts["groups/uniform_fraction"],
         "updates": len(steps),
         "learning_rate": mean("learning_rate"),
+        "loss": mean("loss"),
         "policy_loss": mean("policy_loss"),
+        "kl": mean("kl"),
+        "kl_penalty": mean("kl_penalty"),
         "entropy": mean("entropy"),
         "grad_norm": mean("grad_norm"),
         "ratio_mean": mean("ratio_mean"),
@@ -137,12 +130,12 @@ def _figures(grades: Manifest, batch: Manifest, checkpoint: Manifest, report: Ma
         "clip_low_fraction": mean("clip_low_fraction"),
         "clip_high_fraction": mean("clip_high_fraction"),
         "sampler_gap_mean": mean("sampler_gap_mean"),
-        "held_out_sampled": sampled.accuracy.mean if sampled else None,
-        "held_out_greedy": greedy.accuracy.mean if greedy else None,
-        "batch": batch.facts,
-        "checkpoint": checkpoint.digest,
+        "sampler_ess": mean("sampler_ess"),
     }
-
-
-def _slug(name: str) -> str:
-    return name.rpartition("/")[2].removesuffix(".toml")
+    for mode in ("sampled", "greedy"):
+        measured = measurement(report.facts, mode)
+        accuracy = measured.accuracy if measured else None
+        found[f"held_out_{mode}"] = accuracy.mean if accuracy else None
+        found[f"held_out_{mode}_low"] = accuracy.low if accuracy else None
+        found[f"held_out_{mode}_high"] = accuracy.high if accuracy else None
+    return {**found, "batch": batch.facts, "checkpoint": checkpoint.digest}

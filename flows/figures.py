@@ -45,6 +45,8 @@ class IterationFigures:
     entropy: float | None
     clip_fraction: float | None
     gap: float | None
+    kl: float | None
+    kl_penalty: float | None
     learning_rate: float | None
     tokens_per_s: float | None
     promoted: bool
@@ -55,6 +57,13 @@ class IterationFigures:
     def total_s(self) -> float:
         """Wall time of the iteration's stages."""
         return sum(self.seconds.values())
+
+
+def kl_titles(iterations: Iterable[IterationFigures]) -> dict[str, str]:
+    """Titles of the figures that only a run with a reference has, by field: those that any of the iterations has."""
+    known = list(iterations)
+    titles = {"kl": "KL", "kl_penalty": "KL penalty"}
+    return {name: title for name, title in titles.items() if any(getattr(item, name) is not None for item in known)}
 
 
 def measurement(facts: dict[str, Any], mode: str) -> Measurement | None:
@@ -89,6 +98,8 @@ def iteration_figures(record: IterationRecord) -> IterationFigures:
         entropy=mean_known(step["entropy"] for step in steps),
         clip_fraction=mean_known(step["clip_low_fraction"] + step["clip_high_fraction"] for step in steps),
         gap=mean_known(step["sampler_gap_mean"] for step in steps),
+        kl=mean_known(step.get("kl") for step in steps),
+        kl_penalty=mean_known(step.get("kl_penalty") for step in steps),
         learning_rate=steps[0]["learning_rate"] if steps else None,
         tokens_per_s=record.facts("sample").get("tokens_per_s"),
         promoted=bool(decision.get("promoted", False)),

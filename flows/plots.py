@@ -67,20 +67,26 @@ def reward_plot(iterations: Sequence[IterationFigures], dpi: int = _DPI) -> byte
 
 
 def health_plot(iterations: Sequence[IterationFigures], dpi: int = _DPI) -> bytes:
-    """Length, entropy, clip fraction and the gap between sampler and trainer, a panel each."""
+    """Length, entropy, clip fraction, the gap between sampler and trainer, and KL if measured, a panel each."""
     from matplotlib.figure import Figure
 
-    figure = Figure(figsize=(5.6, 3.6), dpi=dpi, layout="constrained")
     panels: tuple[tuple[str, Callable[[IterationFigures], float | None], bool], ...] = (
         ("completion length, tokens", lambda item: item.completion_tokens, False),
         ("entropy, nats a token", lambda item: item.entropy, False),
         ("clipped tokens", lambda item: item.clip_fraction, True),
         ("gap to the sampler, nats", lambda item: item.gap, False),
     )
-    for axes, (title, value, percent) in zip(figure.subplots(2, 2).flat, panels, strict=True):
+    if any(item.kl is not None for item in iterations):
+        panels = (*panels, ("KL to the reference, nats", lambda item: item.kl, False))
+    rows = -(-len(panels) // 2)
+    figure = Figure(figsize=(5.6, 1.8 * rows), dpi=dpi, layout="constrained")
+    for axes, (title, value, percent) in zip(figure.subplots(rows, 2).flat, panels, strict=False):
         _line(axes, iterations, value)
         _finish(axes, title, "", percent=percent)
-        axes.set_ylim(bottom=0)
+        if not any((value(item) or 0.0) < 0.0 for item in iterations):  # an estimate of KL may be
+            axes.set_ylim(bottom=0)
+    for axes in list(figure.axes)[len(panels) :]:
+        axes.set_visible(False)
     return _png(figure)
 
 

@@ -13,7 +13,7 @@ from artifacts.schemas import RESULTS
 from artifacts.store import Store
 from artifacts.sums import write_files
 from flows.batch_picture import BatchView, draw, read_batch, words
-from flows.figures import IterationFigures, iteration_figures, measurement
+from flows.figures import IterationFigures, iteration_figures, kl_titles, measurement
 from flows.history import RunRecord, read_run
 from flows.markdown import visible
 from flows.page import card, document, picture, table
@@ -148,7 +148,7 @@ def _body(
         f"{picture(pictures['reward.png'], 'reward of each iteration')}</div>",
         *suites_section(record, pictures),
         "<h2>Health and time</h2>",
-        f'<div class="plots">{picture(pictures["health.png"], "length, entropy, clip fraction and gap")}'
+        f'<div class="plots">{picture(pictures["health.png"], "length, entropy, clip fraction, gap, KL")}'
         f"{picture(pictures['seconds.png'], 'seconds of each stage')}</div>",
         "<h2>Iterations</h2>",
         f'<div class="panel long">{_iteration_table(iterations)}</div>'
@@ -198,7 +198,9 @@ def _standing(record: RunRecord, candidates: int) -> str:
 
 
 def _iteration_table(iterations: Sequence[IterationFigures]) -> str:
-    head = ["", "reward", "train", "sampled", "greedy", "tokens", "unfinished", "entropy", "clipped", "gap", "lr", "s"]
+    kl = kl_titles(iterations)
+    head = ["", "reward", "train", "sampled", "greedy", "tokens", "unfinished", "entropy", "clipped", "gap"]
+    head += [*kl.values(), "lr", "s"]
     rows = [
         [
             str(item.number),
@@ -211,6 +213,7 @@ def _iteration_table(iterations: Sequence[IterationFigures]) -> str:
             _form(item.entropy, ".3f"),
             _form(item.clip_fraction, ".2%"),
             _form(item.gap, ".4f"),
+            *(_form(getattr(item, name), ".4f") for name in kl),
             _form(item.learning_rate, ".1e"),
             f"{item.total_s:.1f}",
         ]

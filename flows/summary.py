@@ -139,6 +139,8 @@ def _iteration(record: RunRecord, index: int) -> dict[str, Any]:
         "entropy": figures.entropy,
         "clip_fraction": figures.clip_fraction,
         "sampler_gap": figures.gap,
+        "kl": figures.kl,
+        "kl_penalty": figures.kl_penalty,
         "promoted": figures.promoted,
         "seconds": figures.seconds,
     }

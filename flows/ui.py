@@ -127,7 +127,7 @@ def _show_pictures(
     drawn = {
         "accuracy": accuracy,
         "reward": reward_plot(figures, dpi=_SMALL_DPI),
-        "length, entropy, clip fraction, sampler-trainer gap": health_plot(figures, dpi=_SMALL_DPI),
+        "length, entropy, clip fraction, sampler-trainer gap, KL": health_plot(figures, dpi=_SMALL_DPI),
         "seconds of each stage": seconds_plot(figures, dpi=_SMALL_DPI),
     }
     if record.suites:

@@ -8,7 +8,7 @@ from urllib.parse import quote
 from artifacts.store import Store
 from flows import batch_picture
 from flows.batch_picture import BatchView
-from flows.figures import IterationFigures
+from flows.figures import IterationFigures, kl_titles
 from flows.history import STAGES, RunRecord
 from flows.markdown import code, fenced, picture, table
 from flows.specimen import Completion, Specimen
@@ -48,7 +48,11 @@ def summary_page(record: RunRecord, store: Store) -> str:
 
 
 def iteration_rows(iterations: Sequence[IterationFigures]) -> list[dict[str, Any]]:
-    """One row an iteration, all with the same columns; JSON knows no NaN, so what is unknown is None."""
+    """One row an iteration, all with the same columns; JSON knows no NaN, so what is unknown is None.
+
+    KL stands where any iteration has it: a run without a reference has none.
+    """
+    kl = kl_titles(iterations)
     return [
         {
             "iteration": item.number,
@@ -60,6 +64,7 @@ def iteration_rows(iterations: Sequence[IterationFigures]) -> list[dict[str, Any
             "entropy": _rounded(item.entropy, 4),
             "clipped": _rounded(item.clip_fraction, 5),
             "gap": _rounded(item.gap, 5),
+            **{title: _rounded(getattr(item, name), 5) for name, title in kl.items()},
             "promoted": "yes" if item.promoted else "",
             "seconds": round(item.total_s, 1),
         }

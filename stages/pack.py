@@ -13,23 +13,35 @@ from artifacts.tensors import BATCH_FILE
 from stages.context import StageContext
 from stages.grpo.packing import Branch, Group, PackConfig, pack_groups
 from stages.sampling.config import KEPT_GROUPS_FILE
+from stages.sampling.resample import UNIFORM_TOLERANCE
 
 REVISION = 1
 
 
 def pack(
-    config: PackConfig, rollouts: Ref[Rollouts], grades: Ref[Grades], *, out: Slot[Batch], ctx: StageContext
+    config: PackConfig,
+    rollouts: Ref[Rollouts],
+    grades: Ref[Grades],
+    *,
+    out: Slot[Batch],
+    ctx: StageContext,
+    mixed_only: bool = False,
 ) -> Ref[Batch]:
     """Packs the groups; one without a signal (all advantages 0) as `uniform_groups` says.
 
     A completion without an advantage (null in the grades) is left out, and so is a group that has no other; of rollouts
     from dynamic sampling, only the groups that it kept take part. The batch may have no rows.
 
+    Args:
+        mixed_only: Leave out groups whose completions are equally right, whatever their rewards, as dynamic sampling
+            would have done.
+
     Raises:
         BadInputError: A prompt alone fills a row.
         IntegrityError: The grades do not belong to the rollouts, or the batch breaks an invariant.
     """
-    identity = Identity.of("pack", REVISION, config, rollouts=rollouts, grades=grades)
+    asked = {**config.model_dump(mode="json"), "mixed_only": True} if mixed_only else config
+    identity = Identity.of("pack", REVISION, asked, rollouts=rollouts, grades=grades)
     if found := out.find(identity):
         return found
     sampled = Artifact.open(ctx.store, rollouts)
@@ -41,6 +53,9 @@ def pack(
     all_groups = graded["group"].n_unique()
     if KEPT_GROUPS_FILE in sampled.names():
         graded = graded.filter(pl.col("group").is_in(sampled.read_json(KEPT_GROUPS_FILE)))
+    if mixed_only:
+        spread = pl.col("accuracy").max() - pl.col("accuracy").min()
+        graded = graded.filter(spread.over("group") > UNIFORM_TOLERANCE)
     trained = graded.filter(pl.col("advantage").is_not_null())
     groups = [_group(rows) for rows in trained.partition_by("group", maintain_order=True)]
     informative = [group for group in groups if any(branch.advantage for branch in group.branches)]

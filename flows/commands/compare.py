@@ -17,16 +17,15 @@ def compare_command(
     """Runs the compare flow and prints a column a recipe."""
     store = Store.open(options.store, writable=False)
     with prefect_beside(store, options) as running:
-        from flows.compare import OWN, CompareRequest, compare
+        from flows.candidates import candidates
+        from flows.compare import CompareRequest, compare
         from flows.compare_report import text_rows
         from flows.history import read_run
-        from flows.recipes import load_profile, load_recipe
+        from flows.recipes import Recipe, load_profile, validate
 
-        read_run(store, run)
+        record = read_run(store, run)
         load_profile(profile)
-        for name in recipes:
-            if name != OWN:
-                load_recipe(name)
+        candidates(validate(Recipe, record.recipe, f"recipe of {run}"), recipes, changes)  # before anything starts
         request = CompareRequest(
             run=run,
             iteration=iteration,

@@ -2,15 +2,8 @@
 
 Every curve is a whole `deerstalker train` of the base recipe (`quickstart`): its model, puzzles, sizes, reward,
 optimizer and learning rate, from one shared warm start and one seed. Laid over it is what a published recipe says of
-the algorithm, and nothing else:
-
-* how rewards become advantages (`grade.advantage`);
-* loss, clip range, aggregation, old log-probabilities, KL and entropy terms, corrections (`finetune.loss`). The length
-  that a `constant` aggregation divides by becomes the base recipe's longest completion; the temperature stays;
-* the reference of the KL term (`finetune.reference`, `reference_iterations`, `reference_decay`);
-* what becomes of groups without a signal (`pack.uniform_groups`, `sample.resample`; at most 2 further rounds).
-
-So the curves say how the algorithms differ here, not what their authors' recipes reach.
+the algorithm, by the rule of `flows/algorithm.py`. So the curves say how the algorithms differ here, not what their
+authors' recipes reach.
 """
 
 import argparse
@@ -30,38 +23,22 @@ from rich.table import Table
 from artifacts.layout import RunLayout
 from artifacts.reading import Artifact
 from artifacts.store import Store
+from flows import algorithm as rule
+from flows.algorithm import algorithm
 from flows.figures import iteration_figures
 from flows.history import read_run
 from flows.page import document, picture, table
 from flows.plots import Curves, curves_plot
 from flows.recipe_diff import differences
 from flows.recipes import Recipe, load_recipe
-from tests.scaled_recipes import ROUNDS, as_toml
+from tests.scaled_recipes import as_toml
 
 WARM_START = "warm-start"
-TAKEN = (
-    "grade.advantage", "finetune.loss", "finetune.reference", "finetune.reference_iterations",
-    "finetune.reference_decay", "pack.uniform_groups", "sample.resample",
-)  # fmt: skip
-"""Settings that come from the published recipe."""
 
 
-def algorithm(base: Recipe, published: Recipe) -> list[str]:
-    """The settings of a published recipe's algorithm, cut to the base recipe's lengths, as `--set` takes them."""
-    settings: dict[str, Any] = {}
-    for name in TAKEN:
-        value: Any = published.model_dump(mode="json")
-        for part in name.split("."):
-            value = value[part]
-        settings[name] = value
-    loss = settings["finetune.loss"]
-    loss["temperature"] = base.finetune.loss.temperature
-    if loss["constant_tokens"] is not None:
-        loss["constant_tokens"] = base.sample.sampling.max_tokens
-    if settings["sample.resample"] is not None:
-        rounds = min(ROUNDS, settings["sample.resample"]["max_rounds"])
-        settings["sample.resample"] = {"max_rounds": rounds, "grader": base.grade.grader}
-    return [f"{name}={as_toml(value)}" for name, value in settings.items()]
+def settings_of(base: Recipe, name: str) -> list[str]:
+    """The algorithm of a published recipe at the base recipe's scale, as `--set` takes it."""
+    return [f"{setting}={as_toml(value)}" for setting, value in algorithm(base, load_recipe(name)).items()]
 
 
 def train(options: argparse.Namespace, store: str, run: str, settings: Sequence[str]) -> float:
@@ -109,7 +86,7 @@ def measure(options: argparse.Namespace, store: str) -> list[dict[str, Any]]:
     """A row a recipe: what was laid over the base, the curves, and the wall time."""
     common = [f"iterations={options.iterations}", f"seed={options.seed}", *options.settings]
     base = load_recipe(options.base, common)
-    over = {name: algorithm(base, load_recipe(name)) for name in options.recipes}
+    over = {name: settings_of(base, name) for name in options.recipes}
     laid = {
         name: {
             found.setting: found.values.get("b")
@@ -168,7 +145,8 @@ def page(rows: Sequence[dict[str, Any]], png: bytes, title: str) -> str:
         for setting in settings
     ]
     laid_over = table(["setting", *(row["recipe"] for row in rows)], cells)
-    words = "".join(f'<p class="note">{escape(part)}</p>' for part in (__doc__ or "").split("\n\n")[1:])
+    said = [*(__doc__ or "").split("\n\n")[1:], *(rule.__doc__ or "").split("\n\n")[1:]]
+    words = "".join(f'<p class="note">{escape(part)}</p>' for part in said)
     body = [
         f'<header><span class="kicker">Deerstalker &middot; curves</span><h1>{escape(title)}</h1></header>',
         f'<div class="plots" style="display:block">{picture(png, "reward and held-out accuracy by recipe")}</div>',

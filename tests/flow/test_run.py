@@ -180,14 +180,20 @@ def test_recipes_are_compared_on_published_rollouts(story: dict[str, Any], tmp_p
     other = tmp_path / "reinforce.toml"
     other.write_text((HERE / "tiny.toml").read_text() + '\n[finetune.loss]\nkind = "reinforce"\n')
     command = [
-        str(Path(sys.executable).with_name("deerstalker")), "compare", "tiny", "--recipes", f"own,{other}",
+        str(Path(sys.executable).with_name("deerstalker")), "compare", "tiny", "--recipes", f"own,{other},dapo",
         "--profile", str(HERE / "slow.toml"), "--store", str(run.store), "--json",
     ]  # fmt: skip
     compared = json.loads(subprocess.run(command, stdout=subprocess.PIPE, check=True, timeout=LIMIT_S).stdout)
-    own, reinforce = (compared["recipes"][name] for name in ("own", str(other)))
+    own, reinforce, dapo = (compared["recipes"][name] for name in ("own", str(other), "dapo"))
     made = Artifact.at(Store.open(str(run.store)), "runs/tiny/iterations/0001/checkpoint")
     assert own["checkpoint"] == made.manifest.digest != reinforce["checkpoint"]
-    assert own["reward"] == reinforce["reward"]
+    assert own["reward"] == reinforce["reward"] == dapo["reward"]
+    assert [row["taken"] for row in (own, reinforce, dapo)] == ["sections", "sections", "algorithm"]
+    assert own["laid_over"] == {} and reinforce["laid_over"] == {"finetune.loss.kind": "reinforce"}
+    assert dapo["learning_rate"] == own["learning_rate"] and dapo["updates"] == own["updates"]
+    rollouts = Artifact.at(Store.open(str(run.store)), "runs/tiny/iterations/0001/grades").read_tables(GRADES)
+    mixed = rollouts.filter(pl.col("accuracy").max().over("group") > pl.col("accuracy").min().over("group"))
+    assert dapo["batch"]["groups"] == mixed["group"].n_unique()
     assert Path(compared["report"].removeprefix("file://")).read_text().count("data:image/png") == 4
 
 

@@ -1,32 +1,33 @@
-"""The rule by which `tests.benchmarks.curves` lays published algorithms over another recipe."""
+"""The rule by which published algorithms are laid over a recipe for another task."""
 
 import pytest
 
+from flows.algorithm import TAKEN
 from flows.recipe_diff import differences
 from flows.recipes import load_recipe, recipe_names
-from tests.benchmarks.curves import TAKEN, algorithm
+from tests.benchmarks.curves import settings_of
 
 BASE = load_recipe("quickstart")
 
 
 @pytest.mark.parametrize("name", recipe_names())
 def test_only_the_algorithm_changes(name: str) -> None:
-    laid = load_recipe("quickstart", algorithm(BASE, load_recipe(name)))
+    laid = load_recipe("quickstart", settings_of(BASE, name))
     for difference in differences(BASE, laid):
         assert difference.setting.startswith(TAKEN)
 
 
 def test_what_dapo_and_dr_grpo_bring() -> None:
-    dapo = load_recipe("quickstart", algorithm(BASE, load_recipe("dapo")))
+    dapo = load_recipe("quickstart", settings_of(BASE, "dapo"))
     assert (dapo.finetune.loss.clip_high, dapo.grade.advantage.scale) == (0.28, "sample_std")
     assert dapo.sample.resample is not None
     assert dapo.sample.resample.max_rounds == 2
-    dr_grpo = load_recipe("quickstart", algorithm(BASE, load_recipe("dr_grpo")))
+    dr_grpo = load_recipe("quickstart", settings_of(BASE, "dr_grpo"))
     assert (dr_grpo.finetune.loss.aggregation, dr_grpo.finetune.loss.constant_tokens) == ("constant", 12)
     assert dr_grpo.pack.uniform_groups == "kept"
 
 
 def test_grpo_brings_its_reference_and_keeps_the_tasks_learning_rate() -> None:
-    grpo = load_recipe("quickstart", algorithm(BASE, load_recipe("grpo")))
+    grpo = load_recipe("quickstart", settings_of(BASE, "grpo"))
     assert (grpo.finetune.reference, grpo.finetune.loss.kl_coef) == ("base", 0.04)
     assert grpo.finetune.learning_rate == BASE.finetune.learning_rate

@@ -15,11 +15,14 @@ from artifacts.refs import Report
 from artifacts.schemas import RESULTS
 from artifacts.slot import Slot
 from artifacts.store import Store
+from flows.figures import iteration_figures
 from flows.history import RunRecord, overview, read_run
+from flows.plots import health_plot
 from flows.report import PAGE, paired_gain, report_files
 from flows.specimen import find_specimen
 from flows.suites import OWN, curves
 from flows.summary import measure_rows, summary
+from flows.ui_text import iteration_rows
 from tests.unit.flows.made_run import WRONG, make_run
 
 
@@ -154,6 +157,38 @@ def test_suites_are_drawn_beside_the_runs_own_curve(tmp_path: Path) -> None:
     page = files[PAGE].decode()
     assert "<h2>Suites</h2>" in page and "harder: 8 puzzles of split test" in page
     assert set(summary(record, store)["suites"]["harder"]) == {0, 1, 2}
+
+
+def test_kl_is_shown_where_the_run_has_a_reference(made: tuple[Store, RunLayout]) -> None:
+    store, layout = made
+    record = read_run(store, layout.run)
+    assert "<th>KL" not in report_files(record, store)[PAGE].decode(), "nothing was measured"
+    for item in record.iterations[1:]:
+        item.steps[0].update(kl=0.01 * item.number - 0.02, kl_penalty=None)
+    page = report_files(record, store)[PAGE].decode()
+    assert "<th>gap</th><th>KL</th><th>lr</th>" in page
+    assert "<td>-0.0100</td>" in page and "<td>0.0200</td>" in page
+    figures = [iteration_figures(item) for item in record.iterations]
+    assert [row["KL"] for row in iteration_rows(figures)] == [None, -0.01, 0.0, 0.01, 0.02]
+    told = [item["kl"] for item in summary(record, store)["iterations"]]
+    assert told[0] is None and told[1:] == pytest.approx([-0.01, 0.0, 0.01, 0.02])
+    for item in record.iterations[1:]:
+        item.steps[0]["kl_penalty"] = 0.125
+    page = report_files(record, store)[PAGE].decode()
+    assert "<th>KL</th><th>KL penalty</th><th>lr</th>" in page and "<td>0.1250</td>" in page
+
+
+def test_kl_has_a_panel_of_its_own(made: tuple[Store, RunLayout]) -> None:
+    record = read_run(made[0], made[1].run)
+
+    def size() -> tuple[int, int]:
+        png = health_plot([iteration_figures(item) for item in record.iterations])
+        return int.from_bytes(png[16:20]), int.from_bytes(png[20:24])
+
+    width, height = size()
+    for item in record.iterations[1:]:
+        item.steps[0]["kl"] = 0.01
+    assert size() == (width, height * 3 // 2)
 
 
 def test_overview_counts_finished_iterations(made: tuple[Store, RunLayout], tmp_path: Path) -> None:

@@ -91,6 +91,24 @@ def test_a_masked_completion_is_in_no_baseline_and_in_no_batch(stages: Stages) -
     assert int(batch.completion_mask.sum()) == 1 + 2 + 3
 
 
+def test_equally_right_completions_teach_no_length_where_dynamic_sampling_is_asked_for(stages: Stages) -> None:
+    """The second group has 2 of 5 right twice, in 1 and 2 tokens: its shaped rewards differ, its accuracies do not."""
+    reward = {"truncated": "soft_overlong", "overlong_buffer_tokens": 3}
+    grading = {"advantage": {"scale": "sample_std"}, "reward": reward}
+    grades, _, batch, packed = stages.run(grading, {})
+    assert grades["advantage"].to_list()[4:] == pytest.approx([0.5**0.5, -(0.5**0.5)], rel=1e-4)
+    assert (packed["groups"], int(batch.completion_mask.sum())) == (2, 10 + 1 + 2)
+    graded: Ref[Grades] = Artifact.at(stages.store, "grades").ref
+    for uniform_groups in ("dropped", "kept"):
+        config, out = PackConfig(uniform_groups=uniform_groups), Slot(stages.store, f"mixed-{uniform_groups}", Batch)
+        mixed = pack(config, stages.rollouts, graded, out=out, ctx=stages.ctx, mixed_only=True)
+        manifest = Artifact.open(stages.store, mixed).manifest
+        assert (manifest.facts["groups"], manifest.facts["uniform_groups"]) == (1, 1)
+        assert manifest.identity.config["mixed_only"] is True
+    plain = Artifact.at(stages.store, "batch").manifest.identity
+    assert plain.config == PackConfig().model_dump(mode="json"), "a run's own batches keep their identity"
+
+
 def test_the_terms_are_in_the_facts(stages: Stages) -> None:
     reward = {
         "exact_weight": 0.6, "format_weight": 0.5, "repetition_weight": 1.0, "repetition_words": 1,
