@@ -175,6 +175,24 @@ def test_a_request_the_engine_refuses_is_bad_input_and_harms_nothing(engine: Eng
     assert_samples_are_of(models["a"], engine, "digest-a")
 
 
+def test_hopeless_completions_end_inside_the_engine(engine: Engine, models: dict[str, Path]) -> None:
+    """With alpha 1/2 a few unlikely tokens are enough; without the rule the same prompt runs to the limit."""
+    engine.ensure(models["a"], "a")
+    rule = EarlyStopConfig(alpha=0.5, threshold=-2.0)
+    config = SamplingConfig(samples_per_prompt=8, max_tokens=300, early_stop=rule)
+    groups = list[GroupSamples]()
+    endpoint = engine._sources[0].endpoint  # pyright: ignore[reportPrivateUsage]
+    before = endpoint.metrics(timeout_s=5.0)["vllm:generation_tokens_total"]
+    engine.sample_groups([Prompt("p", ChatTokenizer(models["a"]).prompt_ids(TEXTS[0]))], config, groups.append)
+    computed = endpoint.metrics(timeout_s=5.0)["vllm:generation_tokens_total"] - before
+    completions = groups[0].completions
+    assert {completion.finish_reason for completion in completions} == {"early_stop"}
+    for completion in completions:
+        assert hopeless_at(completion.logprobs, rule.alpha, rule.threshold) == len(completion.token_ids) - 1
+    kept = sum(len(completion.token_ids) for completion in completions)
+    assert kept <= computed <= kept + 3 * len(completions), "the engine computed hardly more than was kept"
+
+
 def test_a_dead_core_is_replaced_and_only_unfinished_groups_are_sampled_again(
     engine: Engine, models: dict[str, Path]
 ) -> None:
@@ -260,21 +278,3 @@ def test_an_engine_that_cannot_start_says_why(models: dict[str, Path], tmp_path:
         with pytest.raises(BadInputError, match=r"(?s)ended with status 1.*Expecting value"):
             engine.ensure(broken, "broken")
         assert not engine.running
-
-
-def test_hopeless_completions_end_inside_the_engine(engine: Engine, models: dict[str, Path]) -> None:
-    """With alpha 1/2 a few unlikely tokens are enough; without the rule the same prompt runs to the limit."""
-    engine.ensure(models["a"], "a")
-    rule = EarlyStopConfig(alpha=0.5, threshold=-2.0)
-    config = SamplingConfig(samples_per_prompt=8, max_tokens=300, early_stop=rule)
-    groups = list[GroupSamples]()
-    endpoint = engine._sources[0].endpoint  # pyright: ignore[reportPrivateUsage]
-    before = endpoint.metrics(timeout_s=5.0)["vllm:generation_tokens_total"]
-    engine.sample_groups([Prompt("p", ChatTokenizer(models["a"]).prompt_ids(TEXTS[0]))], config, groups.append)
-    computed = endpoint.metrics(timeout_s=5.0)["vllm:generation_tokens_total"] - before
-    completions = groups[0].completions
-    assert {completion.finish_reason for completion in completions} == {"early_stop"}
-    for completion in completions:
-        assert hopeless_at(completion.logprobs, rule.alpha, rule.threshold) == len(completion.token_ids) - 1
-    kept = sum(len(completion.token_ids) for completion in completions)
-    assert kept <= computed <= kept + 3 * len(completions), "the engine computed hardly more than was kept"
