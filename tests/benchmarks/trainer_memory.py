@@ -50,7 +50,7 @@ def measure(folder: Path, settings: dict[str, Any]) -> dict[str, Any]:
     batch = PackedBatch(folder / "batch.safetensors", shape.vocab_size)
     flat = batch.flat(list(range(batch.shape[0])))
     inputs = policy.inputs(flat, dtype, device)
-    before = _start_of_peak(device)
+    before = start_of_peak(device)
     if naive:
         logp = torch.log_softmax(policy.logits(inputs).float(), -1)
         logprobs = logp.gather(1, inputs.targets[:, None]).squeeze(1)
@@ -60,7 +60,7 @@ def measure(folder: Path, settings: dict[str, Any]) -> dict[str, Any]:
     loss.backward()
     norm = torch.nn.utils.get_total_norm([p.grad for p in policy.parameters() if p.grad is not None])
     return {
-        "peak_mib": round((_peak(device) - before) / 2**20, 1),
+        "peak_mib": round((peak_bytes(device) - before) / 2**20, 1),
         "loss": float(loss.detach()),
         "grad_norm": float(norm.full_tensor() if hasattr(norm, "full_tensor") else norm),
         "tokens": flat.tokens.numel(),
@@ -69,7 +69,7 @@ def measure(folder: Path, settings: dict[str, Any]) -> dict[str, Any]:
     }
 
 
-def _start_of_peak(device: Any) -> int:
+def start_of_peak(device: Any) -> int:
     """Forgets the peak so far; bytes held now."""
     import torch
 
@@ -77,10 +77,11 @@ def _start_of_peak(device: Any) -> int:
         torch.cuda.reset_peak_memory_stats()
         return torch.cuda.memory_allocated()
     Path("/proc/self/clear_refs").write_text("5")
-    return _peak(device)
+    return peak_bytes(device)
 
 
-def _peak(device: Any) -> int:
+def peak_bytes(device: Any) -> int:
+    """The most bytes held since then."""
     import torch
 
     if device.type == "cuda":

@@ -18,6 +18,7 @@ from stages.training.weights import TrainedWeights
 
 PEAK_SIZES = (512, 1024, 2048, 4096)
 RATE = 1e-6
+CPU, ON_CPU = torch.device("cpu"), TrainHardware(device="cpu")
 
 
 def save_random_model(folder: Path, **sizes: Any) -> Path:
@@ -74,15 +75,23 @@ def _causal(length: int) -> int:
     return length * (length + 1) // 2
 
 
-def matmul_peak(sizes: Sequence[int] = PEAK_SIZES, repeats: int = 5) -> float:
+def finish(device: torch.device) -> None:
+    """Waits for what a device still computes."""
+    if device.type == "cuda":
+        torch.cuda.synchronize(device)
+
+
+def matmul_peak(sizes: Sequence[int] = PEAK_SIZES, repeats: int = 5, device: torch.device = CPU) -> float:
     """The highest rate of bf16 square products over sizes and repeats, FLOP/s."""
     best = 0.0
     for size in sizes:
-        a, b = (torch.randn(size, size).to(torch.bfloat16) for _ in range(2))
+        a, b = (torch.randn(size, size, device=device).to(torch.bfloat16) for _ in range(2))
         a @ b
         for _ in range(repeats):
+            finish(device)
             started = time.perf_counter()
             a @ b
+            finish(device)
             best = max(best, 2 * size**3 / (time.perf_counter() - started))
     return best
 
@@ -93,6 +102,7 @@ class TimedWeights(TrainedWeights):
     optimizer_s = 0.0
 
     def step(self, config: OptimizerConfig, learning_rate: float) -> float:
+        finish(self.device)
         started = time.perf_counter()
         with torch.profiler.record_function("weights.step"):
             norm = super().step(config, learning_rate)
@@ -101,11 +111,19 @@ class TimedWeights(TrainedWeights):
 
 
 class Bench:
-    """The trainer of one process on one model, ready to take the same step again and again."""
+    """The trainer of one process on one model, ready to take the same step again and again.
 
-    def __init__(self, model: Path) -> None:
-        self.model, self.shape, self.hardware = model, read_shape(model), TrainHardware(device="cpu")
-        self.weights = TimedWeights(self.shape, self.hardware, torch.device("cpu"), sharded=False)
+    Args:
+        model: Hugging Face folder.
+        hardware: of which the device is named, not `auto`.
+        weights: what holds the weights.
+    """
+
+    def __init__(
+        self, model: Path, hardware: TrainHardware = ON_CPU, weights: type[TimedWeights] = TimedWeights
+    ) -> None:
+        self.model, self.shape, self.hardware = model, read_shape(model), hardware
+        self.weights = weights(self.shape, hardware, torch.device(hardware.device), sharded=False)
 
     def job(self, batch_file: Path, scratch: Path) -> TrainJob:
         """One step over all rows of a batch; the ratio is 1, as on policy."""

@@ -21,6 +21,7 @@ from stages.sampling.client import Completion, GroupSamples, Prompt
 from stages.sampling.config import EarlyStopConfig, EngineHardware, SamplingConfig
 from stages.sampling.early_stop import hopeless_at
 from stages.sampling.engine import Engine
+from tests.contract.trainer_side import EVERYTHING, LORA, Trained, write_source
 from tests.processes import in_session
 
 TEXTS = ["Who was it? The cook, in the hall, with the rope, at nine.", "A: cook\nB: hall\nC: rope\nD: nine"]
@@ -41,12 +42,11 @@ time.sleep(600)
 
 @pytest.fixture(scope="module")
 def models(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Path]:
-    """Four small models: two whose output head shares the embedding, two with one of their own."""
+    """Two small models of one shape, whose output head shares the embedding."""
     folders: dict[str, Path] = {}
-    for seed, (name, tied) in enumerate({"a": True, "b": True, "untied_a": False, "untied_b": False}.items()):
+    for seed, name in enumerate("ab"):
         folders[name] = tmp_path_factory.mktemp(name)
-        shape = ScratchModel(layers=2, vocabulary=300, init_std=0.3, tied_embeddings=tied, seed=seed)
-        make_scratch(shape, TEXTS, folders[name])
+        make_scratch(ScratchModel(layers=2, vocabulary=300, init_std=0.3, seed=seed), TEXTS, folders[name])
     return folders
 
 
@@ -94,19 +94,32 @@ def logprobs_by_transformers(
     return scores.gather(1, ids[0, start:, None])[:, 0].tolist()
 
 
-def assert_samples_are_of(folder: Path, engine: Engine, digest: str) -> None:
-    """Sample at a temperature that is not 1 and compare the log-probabilities with transformers'."""
-    config = SamplingConfig(samples_per_prompt=2, temperature=0.7, max_tokens=8)
+def drawn(engine: Engine, digest: str) -> list[GroupSamples]:
+    """A few short samples at temperature 0.7."""
     groups: list[GroupSamples] = []
+    config = SamplingConfig(samples_per_prompt=2, temperature=0.7, max_tokens=8)
     engine.sample_groups(prompts(3), config, groups.append)
     assert {group.weights_digest for group in groups} == {digest}
+    return groups
+
+
+def assert_samples_are_of(folder: Path, engine: Engine, digest: str) -> None:
+    """Sample at a temperature that is not 1 and compare the log-probabilities with transformers'."""
     gaps: list[float] = []
-    for group in groups:
+    for group in drawn(engine, digest):
         for completion in group.completions:
             expected = logprobs_by_transformers(folder, group, completion, 0.7)
             gaps += np.abs(np.subtract(completion.logprobs, expected)).tolist()
     # bfloat16 against float32 on weights this large; a stale head or another temperature is off by 0.5 and more.
     assert float(np.mean(gaps)) < 0.15
+
+
+def assert_samples_are_trained(engine: Engine, digest: str, trained: Trained, scratch: Path) -> None:
+    """The engine's log-probabilities are those of the trained model, and not those of the one before."""
+    gap, gap_before = trained.gaps(drawn(engine, digest), 0.7, scratch)
+    # bfloat16 against float32; unscaled rotations, norms behind them or lost adapters are off by 0.7 and more.
+    assert gap < 0.15
+    assert gap_before > 1.0
 
 
 def test_groups_come_whole_with_logprobs_of_the_distribution_sampled_from(
@@ -141,6 +154,18 @@ def test_weights_loaded_in_place_are_the_new_ones_down_to_the_shared_output_head
     assert (engine.starts, engine.reloads, engine.refusals) == (starts, reloads + 3, [])
 
 
+def test_a_checkpoint_that_the_trainer_wrote_is_what_the_engine_samples_from(
+    engine: Engine, models: dict[str, Path], tmp_path: Path
+) -> None:
+    """Of a scratch model, whose biases are 0 until they are trained."""
+    engine.ensure(models["a"], "digest-a")
+    starts, reloads = engine.starts, engine.reloads
+    trained = Trained(models["a"], tmp_path / "trained", EVERYTHING)
+    engine.ensure(trained.folder, "trained")
+    assert_samples_are_trained(engine, "trained", trained, tmp_path)
+    assert (engine.starts, engine.reloads) == (starts, reloads + 1)
+
+
 def test_a_request_the_engine_refuses_is_bad_input_and_harms_nothing(engine: Engine, models: dict[str, Path]) -> None:
     engine.ensure(models["a"], "digest-a")
     long = Prompt("long", [5] * 600)
@@ -148,6 +173,24 @@ def test_a_request_the_engine_refuses_is_bad_input_and_harms_nothing(engine: Eng
         engine.sample_groups([*prompts(4), long], SamplingConfig(samples_per_prompt=2, max_tokens=4), lambda _: None)
     assert engine.running
     assert_samples_are_of(models["a"], engine, "digest-a")
+
+
+def test_hopeless_completions_end_inside_the_engine(engine: Engine, models: dict[str, Path]) -> None:
+    """With alpha 1/2 a few unlikely tokens are enough; without the rule the same prompt runs to the limit."""
+    engine.ensure(models["a"], "a")
+    rule = EarlyStopConfig(alpha=0.5, threshold=-2.0)
+    config = SamplingConfig(samples_per_prompt=8, max_tokens=300, early_stop=rule)
+    groups = list[GroupSamples]()
+    endpoint = engine._sources[0].endpoint  # pyright: ignore[reportPrivateUsage]
+    before = endpoint.metrics(timeout_s=5.0)["vllm:generation_tokens_total"]
+    engine.sample_groups([Prompt("p", ChatTokenizer(models["a"]).prompt_ids(TEXTS[0]))], config, groups.append)
+    computed = endpoint.metrics(timeout_s=5.0)["vllm:generation_tokens_total"] - before
+    completions = groups[0].completions
+    assert {completion.finish_reason for completion in completions} == {"early_stop"}
+    for completion in completions:
+        assert hopeless_at(completion.logprobs, rule.alpha, rule.threshold) == len(completion.token_ids) - 1
+    kept = sum(len(completion.token_ids) for completion in completions)
+    assert kept <= computed <= kept + 3 * len(completions), "the engine computed hardly more than was kept"
 
 
 def test_a_dead_core_is_replaced_and_only_unfinished_groups_are_sampled_again(
@@ -200,12 +243,18 @@ def test_a_core_does_not_outlive_guard_and_server_killed_together(engine: Engine
     assert gone_within(leader, 10.0)
 
 
-def test_a_model_of_another_shape_takes_a_new_start(engine: Engine, models: dict[str, Path]) -> None:
-    engine.ensure(models["untied_a"], "digest-untied-a")
-    starts, reloads = engine.starts, engine.reloads
-    engine.ensure(models["untied_b"], "digest-untied-b")
-    assert_samples_are_of(models["untied_b"], engine, "digest-untied-b")
-    assert (engine.starts, engine.reloads) == (starts, reloads + 1)
+@pytest.mark.parametrize("architecture", ["Llama", "Qwen3"])
+def test_a_model_of_another_shape_takes_a_new_start_and_its_trained_weights_a_reload(
+    engine: Engine, tmp_path: Path, architecture: str
+) -> None:
+    """What the trainer wrote, adapters merged or not, has in the engine the probabilities that the trainer gives it."""
+    (tmp_path / "source").mkdir()
+    source, starts, reloads = write_source(tmp_path / "source", architecture, TEXTS), engine.starts, engine.reloads
+    for name, trainable in {"all": EVERYTHING, "lora": LORA}.items():
+        trained = Trained(source, tmp_path / name, trainable)
+        engine.ensure(trained.folder, f"{architecture}-{name}")
+        assert_samples_are_trained(engine, f"{architecture}-{name}", trained, tmp_path)
+    assert (engine.starts, engine.reloads) == (starts + 1, reloads + 1)
 
 
 def test_nothing_outlives_an_owner_that_was_killed(models: dict[str, Path], tmp_path: Path) -> None:
@@ -229,21 +278,3 @@ def test_an_engine_that_cannot_start_says_why(models: dict[str, Path], tmp_path:
         with pytest.raises(BadInputError, match=r"(?s)ended with status 1.*Expecting value"):
             engine.ensure(broken, "broken")
         assert not engine.running
-
-
-def test_hopeless_completions_end_inside_the_engine(engine: Engine, models: dict[str, Path]) -> None:
-    """With alpha 1/2 a few unlikely tokens are enough; without the rule the same prompt runs to the limit."""
-    engine.ensure(models["a"], "a")
-    rule = EarlyStopConfig(alpha=0.5, threshold=-2.0)
-    config = SamplingConfig(samples_per_prompt=8, max_tokens=300, early_stop=rule)
-    groups = list[GroupSamples]()
-    endpoint = engine._sources[0].endpoint  # pyright: ignore[reportPrivateUsage]
-    before = endpoint.metrics(timeout_s=5.0)["vllm:generation_tokens_total"]
-    engine.sample_groups([Prompt("p", ChatTokenizer(models["a"]).prompt_ids(TEXTS[0]))], config, groups.append)
-    computed = endpoint.metrics(timeout_s=5.0)["vllm:generation_tokens_total"] - before
-    completions = groups[0].completions
-    assert {completion.finish_reason for completion in completions} == {"early_stop"}
-    for completion in completions:
-        assert hopeless_at(completion.logprobs, rule.alpha, rule.threshold) == len(completion.token_ids) - 1
-    kept = sum(len(completion.token_ids) for completion in completions)
-    assert kept <= computed <= kept + 3 * len(completions), "the engine computed hardly more than was kept"

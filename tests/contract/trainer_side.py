@@ -1,0 +1,89 @@
+"""The trainer's side of the engine's tests: checkpoints as it writes them, and its own word on sampled tokens."""
+
+import json
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+import torch
+import torch.distributed as dist
+
+from stages.grpo.packing import Branch, Group
+from stages.models.scratch import ScratchModel, make_scratch
+from stages.sampling.client import GroupSamples
+from stages.training.job import TrainHardware
+from stages.training.packed import PackedBatch
+from stages.training.shape import read_shape
+from stages.training.trainable import TrainableConfig
+from stages.training.weights import TrainedWeights
+from tests.benchmarks.trainer_work import save_batch
+from tests.unit.training.trees import save_model
+
+CPU = torch.device("cpu")
+EVERYTHING = TrainableConfig()
+LORA = TrainableConfig(
+    parameters="lora", rank=4, alpha=8.0,
+    projections=("q_proj", "k_proj", "v_proj", "o_proj", "gate_proj", "up_proj", "down_proj"),
+)  # fmt: skip
+SIZES: dict[str, Any] = {"hidden_size": 64, "intermediate_size": 96, "num_attention_heads": 4, "head_dim": 32}
+"""Heads are as wide as vLLM wants them on a CPU, which is twice what the residual stream would leave them."""
+ARCHITECTURES: dict[str, dict[str, Any]] = {
+    "Llama": {"tie_word_embeddings": False, "rope_parameters": {
+        "rope_type": "llama3", "rope_theta": 500.0, "factor": 8.0, "low_freq_factor": 1.0, "high_freq_factor": 4.0,
+        "original_max_position_embeddings": 16}},
+    "Qwen3": {"tie_word_embeddings": True},
+}  # fmt: skip
+
+
+def write_source(folder: Path, architecture: str, texts: Sequence[str]) -> Path:
+    """Writes a random model of another architecture than a scratch model's, with that one's tokenizer."""
+    make_scratch(ScratchModel(vocabulary=300), texts, folder)
+    scratch = json.loads((folder / "config.json").read_text())
+    taken = {name: scratch[name] for name in ("vocab_size", "eos_token_id", "pad_token_id", "bos_token_id")}
+    save_model(folder, architecture, **SIZES, **taken, max_position_embeddings=1024, **ARCHITECTURES[architecture])
+    return folder
+
+
+class Trained:
+    """A model whose trained weights were moved, as steps would have, and the checkpoint that the trainer wrote of it.
+
+    Args:
+        source: what was trained.
+        out: the checkpoint.
+        trainable: which weights moved.
+    """
+
+    def __init__(self, source: Path, out: Path, trainable: TrainableConfig) -> None:
+        self.folder, shape = out, read_shape(source)
+        self._before, self._after = (
+            TrainedWeights(shape, TrainHardware(compute_dtype="fp32"), CPU, False, chosen)
+            for chosen in (EVERYTHING, trainable)
+        )
+        self._before.load_checkpoint(source)
+        self._after.load_checkpoint(source)
+        draw = torch.Generator().manual_seed(1)
+        with torch.no_grad():
+            for p in self._after.optimizer.param_groups[0]["params"]:
+                p.add_(0.1 * torch.randn(p.shape, generator=draw))
+        self._after.refresh()
+        dist.init_process_group("gloo", store=dist.HashStore(), rank=0, world_size=1)
+        try:
+            self._after.save_checkpoint(source, out)
+        finally:
+            dist.destroy_process_group()
+
+    def gaps(self, groups: Sequence[GroupSamples], temperature: float, scratch: Path) -> tuple[float, float]:
+        """Mean distance of the engine's log-probabilities from those of the trained model, and of the untrained."""
+        drawn = [
+            Group(group.prompt_token_ids, [Branch(c.token_ids, c.logprobs, 1.0) for c in group.completions])
+            for group in groups
+        ]
+        batch = PackedBatch(save_batch(drawn, scratch / "sampled.safetensors"), self._after.shape.vocab_size)
+        flat = batch.flat(list(range(batch.shape[0])))
+        gaps: list[float] = []
+        for weights in (self._after, self._before):
+            policy = weights.policy
+            with torch.no_grad():
+                logprobs, _ = policy(policy.inputs(flat, torch.float32, CPU), temperature)
+            gaps.append(float((logprobs - flat.sampler_logprobs).abs().mean()))
+        return gaps[0], gaps[1]
