@@ -18,9 +18,9 @@ def _probabilities(hidden: Tensor, weight: Tensor, temperature: float) -> tuple[
     return logp, logp.exp()
 
 
-def _blocks(hidden: Tensor, vocabulary: int) -> list[slice]:
+def _blocks(hidden: Tensor, vocabulary: int, chunk: int) -> list[slice]:
     count = hidden.shape[0]
-    rows = max(16, CACHE_ELEMENTS // vocabulary) if hidden.device.type == "cpu" else max(1, count)
+    rows = max(16, CACHE_ELEMENTS // vocabulary) if hidden.device.type == "cpu" else max(1, chunk)
     return [slice(start, min(count, start + rows)) for start in range(0, count, rows)]
 
 
@@ -36,7 +36,7 @@ class _TokenStatistics(torch.autograd.Function):
         entropies = torch.empty_like(logprobs)
         keep = count <= chunk and any(ctx.needs_input_grad)
         kept = hidden.new_empty(count, vocabulary) if keep else None
-        for rows in _blocks(hidden, vocabulary):
+        for rows in _blocks(hidden, vocabulary, chunk):
             logp, p = _probabilities(hidden[rows], weight, temperature)
             logprobs[rows] = logp.gather(1, targets[rows, None]).squeeze(1)
             if kept is not None:
@@ -58,7 +58,7 @@ class _TokenStatistics(torch.autograd.Function):
         for start in pieces:
             piece = slice(start, start + ctx.chunk)
             p = _recomputed(hidden[piece], weight, ctx.temperature) if kept is None else kept
-            for block in _blocks(hidden[piece], weight.shape[0]):
+            for block in _blocks(hidden[piece], weight.shape[0], ctx.chunk):
                 rows = slice(start + block.start, start + block.stop)
                 g = grad_logprobs[rows, None]
                 if with_entropy:
@@ -80,7 +80,7 @@ class _TokenStatistics(torch.autograd.Function):
 
 def _recomputed(hidden: Tensor, weight: Tensor, temperature: float) -> Tensor:
     p = hidden.new_empty(hidden.shape[0], weight.shape[0])
-    for rows in _blocks(hidden, weight.shape[0]):
+    for rows in _blocks(hidden, weight.shape[0], hidden.shape[0]):
         p[rows] = _probabilities(hidden[rows], weight, temperature)[1]
     return p
 
