@@ -113,7 +113,7 @@ class _Chain:
     """
 
     def __init__(self, puzzle: FormalPuzzle, values: Sequence[int], proofs: int | None) -> None:
-        self._puzzle, self._proofs_left = puzzle, proofs
+        self._puzzle, self._plain, self._proofs_left = puzzle, proofs is None, proofs
         self._encoding = encoding = rules(puzzle.scenario.shape).copy()
         self._world = encoding.world(values)
         self._order = sorted(range(len(puzzle.clues)), key=lambda i: _difficulty(puzzle.clues[i]))
@@ -139,9 +139,10 @@ class _Chain:
         scenario = self._puzzle.scenario
         stated = {canonical(scenario, clue) for clue in self._clues}
         stones = [fact for fact in facts_of(scenario.shape, self._world) if canonical(scenario, fact) not in stated]
-        pending = list(dict.fromkeys([*self._targets, *(stones if self._proofs_left is not None else [])]))
+        wanted = self._targets if self._plain else [*self._targets, *stones]
+        pending = list(dict.fromkeys(wanted))
         found: list[tuple[Statement, int]] = []
-        for count in range(len(self._clues) + 1):
+        for count in range(len(self._clues) if self._plain else 0, len(self._clues) + 1):
             clues = self._clues[:count]
             entailed = [fact for fact in pending if not self._known.refute(fact, clues)]
             while entailed and self._refuted(entailed, clues):
@@ -185,14 +186,17 @@ class _Chain:
         """
         clues, facts = list(range(count)), list(range(count, count + len(earlier)))
         premises = [*self._clues[:count], *earlier]
-        ways = [facts + clues, clues[:-1] + facts + clues[-1:]] if facts else [clues]
+        ways = [facts + clues, clues[:-1] + facts + clues[-1:]] if facts and not self._plain else [clues + facts]
         kept = min((self._kept(fact, premises, way) for way in ways), key=len)
         return [i for i in kept if i < count], [i - count for i in kept if i >= count]
 
     def _kept(self, fact: Statement, premises: list[Statement], order: list[int]) -> list[int]:
-        """Positions of the premises that are left when what can be spared goes, in `order`, by halves."""
+        """Positions of the premises that are left when what can be spared goes, in `order`.
+
+        It goes by halves, which is quick where most of it goes; of many clues more than half stay.
+        """
         kept = dict.fromkeys(order)
-        blocks = [order]
+        blocks = [[i] for i in reversed(order)] if self._plain else [order]
         while blocks:
             block = blocks.pop()
             rest = [premises[i] for i in kept if i not in set(block)]
