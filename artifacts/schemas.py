@@ -69,7 +69,7 @@ GRADES = TableSchema(
         "sample": _COUNT,
         "accuracy": _FRACTION,
         "exact": pa.Column(pl.Boolean),
-        "truncated": pa.Column(pl.Boolean),
+        "truncated": pa.Column(pl.Boolean),  # cut by the sampler: at the token limit or by early_stop
         "reward": pa.Column(pl.Float64),
         "advantage": pa.Column(pl.Float64, nullable=True),  # null: the completion takes no part in training
         "answers": pa.Column(pl.String, pa.Check.str_startswith("{")),  # JSON: letter -> what was read and why

@@ -17,9 +17,10 @@ from flows.puzzle_set import publish_set
 from flows.recipes import load_profile, validate
 from flows.session import Stages
 from flows.splits import named_split
-from stages.evaluate import EvaluateConfig, evaluate, regrade, totals
+from stages.evaluate import EvaluateConfig, evaluate, regrade
 from stages.prepare import PrepareConfig
 from stages.puzzles.puzzle import Grader
+from stages.totals import totals
 
 
 class EvaluationRequest(BaseModel):

@@ -26,6 +26,7 @@ class Measurement:
     completions: int
     completion_tokens: float
     truncated_fraction: float
+    early_stopped_fraction: float
     deductions: dict[str, float | None]
 
 
@@ -41,6 +42,7 @@ class IterationFigures:
     greedy: Measurement | None
     completion_tokens: float | None
     truncated_fraction: float | None
+    early_stopped_fraction: float | None
     uniform_fraction: float | None
     entropy: float | None
     clip_fraction: float | None
@@ -77,6 +79,7 @@ def measurement(facts: dict[str, Any], mode: str) -> Measurement | None:
         found["completions"],
         found["completion_tokens_mean"],
         found["truncated_fraction"],
+        found.get("early_stopped_fraction", 0.0),
         found["deductions"],
     )
 
@@ -94,6 +97,7 @@ def iteration_figures(record: IterationRecord) -> IterationFigures:
         greedy=measurement(report, "greedy"),
         completion_tokens=grades.get("completion_tokens/mean"),
         truncated_fraction=grades.get("truncated/fraction"),
+        early_stopped_fraction=grades.get("early_stopped/fraction"),
         uniform_fraction=grades.get("groups/uniform_fraction"),
         entropy=mean_known(step["entropy"] for step in steps),
         clip_fraction=mean_known(step["clip_low_fraction"] + step["clip_high_fraction"] for step in steps),

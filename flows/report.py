@@ -20,7 +20,7 @@ from flows.page import card, document, picture, table
 from flows.plots import accuracy_plot, health_plot, reward_plot, seconds_plot, suites_plot
 from flows.specimen import Completion, Specimen, find_specimen
 from flows.suites import curves, suites_section
-from flows.summary import before_after_rows, interval_text, solve_command, summary
+from flows.summary import before_after_rows, interval_text, solve_command, summary, unfinished_text
 from flows.ui_text import completion_title, seconds_rows, statement_counts, statement_lines, store_keys
 from stages.statistics import Estimate, estimate
 
@@ -209,7 +209,7 @@ def _iteration_table(iterations: Sequence[IterationFigures]) -> str:
             interval_text(item.sampled.accuracy) if item.sampled else "",
             _form(item.greedy.accuracy.mean if item.greedy else None, ".1%"),
             _form(item.completion_tokens, ".1f"),
-            _form(item.truncated_fraction, ".1%"),
+            unfinished_text(item),
             _form(item.entropy, ".3f"),
             _form(item.clip_fraction, ".2%"),
             _form(item.gap, ".4f"),

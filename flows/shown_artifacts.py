@@ -6,21 +6,33 @@ which an iteration is shown.
 
 import json
 from collections.abc import Sequence
+from contextlib import ExitStack
 from types import TracebackType
-from typing import Any, Self
+from typing import Any, ClassVar, Self
 from uuid import UUID
 
+import httpx
 from prefect.client.orchestration import get_client
 from prefect.client.schemas.actions import ArtifactCreate, ArtifactUpdate
 from prefect.context import FlowRunContext, TaskRunContext
+from prefect.settings import PREFECT_CLIENT_MAX_RETRIES, temporary_settings
 
 
 class ShownArtifacts:
-    """Makes artifacts of the task run and the flow run that it is used in."""
+    """Makes artifacts of the task run and the flow run that it is used in.
+
+    Prefect asks a server that is gone for a minute before it gives up. That is done once; from then on a server that
+    does not answer at once is left alone, until one answers.
+    """
+
+    _away: ClassVar[bool] = False
 
     def __enter__(self) -> Self:
-        self._client = get_client(sync_client=True)
-        self._client.__enter__()
+        with ExitStack() as opened:
+            if ShownArtifacts._away:
+                opened.enter_context(temporary_settings({PREFECT_CLIENT_MAX_RETRIES: 0}))
+            self._client = opened.enter_context(get_client(sync_client=True))
+            self._opened = opened.pop_all()
         task, flow = TaskRunContext.get(), FlowRunContext.get()
         self._task_run = task.task_run.id if task else None
         self._flow_run = flow.flow_run.id if flow and flow.flow_run else None
@@ -29,7 +41,9 @@ class ShownArtifacts:
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
-        self._client.__exit__(kind, error, trace)
+        if isinstance(error, httpx.TransportError):
+            ShownArtifacts._away = True
+        self._opened.__exit__(kind, error, trace)
 
     def markdown(self, key: str, text: str, description: str) -> UUID:
         """A page."""
@@ -56,4 +70,6 @@ class ShownArtifacts:
             type=kind, key=key, data=data, description=description,
             task_run_id=self._task_run, flow_run_id=self._flow_run,
         )  # fmt: skip
-        return self._client.create_artifact(made).id
+        created = self._client.create_artifact(made).id
+        ShownArtifacts._away = False
+        return created

@@ -9,7 +9,7 @@ from rich.console import Console
 from rich.table import Table
 
 from artifacts.store import Store
-from flows.figures import Interval, Measurement, iteration_figures, measurement
+from flows.figures import Interval, IterationFigures, Measurement, iteration_figures, measurement
 from flows.history import RunRecord
 from flows.surroundings import DEFAULT_STORE
 
@@ -92,6 +92,14 @@ def interval_text(interval: Interval) -> str:
     return f"{interval.mean:.1%} ({low * 100:.1f} to {high * 100:.1f})"
 
 
+def unfinished_text(item: Measurement | IterationFigures) -> str:
+    """`3.1%` that were cut at the token limit; where `early_stop` cut any, `3.1% + 12.0% stopped early`."""
+    if item.truncated_fraction is None:
+        return ""
+    early = f" + {item.early_stopped_fraction:.1%} stopped early" if item.early_stopped_fraction else ""
+    return f"{item.truncated_fraction:.1%}{early}"
+
+
 def _accuracy(item: Measurement) -> str:
     return interval_text(item.accuracy)
 
@@ -102,10 +110,6 @@ def _exact(item: Measurement) -> str:
 
 def _length(item: Measurement) -> str:
     return f"{item.completion_tokens:.1f}"
-
-
-def _unfinished(item: Measurement) -> str:
-    return f"{item.truncated_fraction:.1%}"
 
 
 def _statements(item: Measurement) -> str:
@@ -121,7 +125,7 @@ MEASURES = (
     ("accuracy", _accuracy),
     ("all answers right", _exact),
     ("completion tokens", _length),
-    ("unfinished", _unfinished),
+    ("unfinished", unfinished_text),
     ("statements", _statements),
 )
 """What is shown of a measurement: title and text."""

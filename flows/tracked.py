@@ -21,6 +21,7 @@ _GRADES = {
     "completions/mean_length": "completion_tokens/mean",
     "completions/max_length": "completion_tokens/max",
     "completions/clipped_ratio": "truncated/fraction",
+    "completions/early_stopped_ratio": "early_stopped/fraction",
 }
 _STEP_MEANS = {
     "loss": "loss",
@@ -79,6 +80,7 @@ def _measured(facts: Mapping[str, Any], group: str) -> dict[str, float | None]:
             found |= {f"{at}/accuracy_{end}": measured["accuracy"][end] for end in ("low", "high")}
             found[f"{at}/mean_length"] = measured["completion_tokens_mean"]
             found[f"{at}/clipped_ratio"] = measured["truncated_fraction"]
+            found[f"{at}/early_stopped_ratio"] = measured.get("early_stopped_fraction")
             found |= {f"{at}/statements/{name}": value for name, value in measured["deductions"].items()}
     return found
 

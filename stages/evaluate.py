@@ -2,10 +2,8 @@
 
 import json
 from collections.abc import Mapping
-from dataclasses import asdict
 from typing import Any, Literal
 
-import numpy as np
 import polars as pl
 from pydantic import BaseModel, ConfigDict, Field
 
@@ -17,10 +15,10 @@ from artifacts.schemas import PUZZLES, RESULTS, ROLLOUTS, as_table
 from artifacts.slot import Attempt, Slot
 from stages.context import StageContext
 from stages.puzzles.puzzle import Grader, Puzzle
-from stages.puzzles.tables import DEDUCTION_COLUMNS, count_deductions, deduction_columns, graded_text, puzzles_by_id
+from stages.puzzles.tables import count_deductions, deduction_columns, graded_text, puzzles_by_id
 from stages.sampling.collect import collect
 from stages.sampling.config import SamplingConfig
-from stages.statistics import estimate
+from stages.totals import totals
 
 REVISION = 2
 
@@ -129,26 +127,3 @@ def _graded(row: dict[str, Any], known: Mapping[str, Puzzle], grader: Grader) ->
     graded = graded_text(row["text"], row["puzzle_id"], known, grader)
     answers = {letter: vars(answer) for letter, answer in graded.answers.items()}
     return {"accuracy": graded.accuracy, "exact": graded.exact, "answers": json.dumps(answers)}
-
-
-def totals(results: pl.DataFrame) -> dict[str, Any]:
-    """Figures of a report by mode: accuracy and exact share with their intervals, statements, lengths, unfinished."""
-    figures: dict[str, Any] = {}
-    for (mode,), rows in results.group_by("mode", maintain_order=True):
-        by_puzzle = rows.group_by("puzzle_id", maintain_order=True).agg(
-            pl.col("accuracy").mean(), pl.col("exact").cast(pl.Float64).mean()
-        )
-        figures[str(mode)] = {
-            "accuracy": asdict(estimate(by_puzzle["accuracy"].to_list())),
-            "exact": asdict(estimate(by_puzzle["exact"].to_list())),
-            "deductions": {name: _mean(rows[name]) for name in DEDUCTION_COLUMNS},
-            "completions": len(rows),
-            "completion_tokens_mean": float(np.mean(rows["completion_tokens"].to_numpy())),
-            "truncated_fraction": float(np.mean((rows["finish_reason"] == "length").to_numpy())),
-        }
-    return figures
-
-
-def _mean(counts: pl.Series) -> float | None:
-    known = counts.drop_nulls()
-    return float(np.mean(known.to_numpy())) if len(known) else None

@@ -43,7 +43,8 @@ def grade(
 ) -> Ref[Grades]:
     """Grades every completion, and sets it against the others of its group.
 
-    A masked completion (`reward.truncated`) is graded, but it neither has an advantage nor counts in those of others.
+    What a completion is worth that the sampler cut, at its limit or by `early_stop`, `reward.truncated` says; a masked
+    one is graded, but it neither has an advantage nor counts in those of others.
 
     Raises:
         IntegrityError: The rollouts name a puzzle that the set does not hold.
@@ -59,7 +60,7 @@ def grade(
     sums: defaultdict[str, float] = defaultdict(float)
     for row in sampled.iter_rows(named=True):
         graded = graded_text(row["text"], row["puzzle_id"], known, config.grader)
-        truncated = row["finish_reason"] == "length"
+        truncated = row["finish_reason"] in ("length", "early_stop")
         deduced = count_deductions(row["text"], known[row["puzzle_id"]]) if config.reward.deductions_weight else None
         judged = Judged(
             accuracy=graded.accuracy,
@@ -131,7 +132,8 @@ def summary(grades: pl.DataFrame, rollouts: pl.DataFrame) -> dict[str, float]:
         "groups/uniform_fraction": _mean((spread["spread"] <= 1e-8).cast(pl.Float64)),
         "completion_tokens/mean": _mean(lengths.cast(pl.Float64)),
         "completion_tokens/max": float(np.max(lengths.to_numpy(), initial=0)),
-        "truncated/fraction": _mean(grades["truncated"].cast(pl.Float64)),
+        "truncated/fraction": _mean((rollouts["finish_reason"] == "length").cast(pl.Float64)),
+        "early_stopped/fraction": _mean((rollouts["finish_reason"] == "early_stop").cast(pl.Float64)),
     }
 
 

@@ -1,6 +1,7 @@
 """Packing groups of completions into rows, each prompt once a row with its completions as branches.
 
-First-fit decreasing over blocks (a prompt with some of its completions) within each mini-batch.
+First-fit decreasing twice: the completions of a group larger than a row over blocks (a prompt with some of its
+completions), and the blocks over the rows of each mini-batch.
 """
 
 import random
@@ -116,7 +117,8 @@ def pack_groups(groups: Sequence[Group], config: PackConfig) -> tuple[PackedBatc
     minibatch: list[int] = []
     for step, groups_of_step in enumerate(_steps(kept, config)):
         blocks = [block for group in groups_of_step for block in _blocks(group, config.row_tokens, facts)]
-        packed = _first_fit_decreasing(blocks, config.row_tokens)
+        bins = _first_fit_decreasing([block.size_tokens for block in blocks], config.row_tokens)
+        packed = [[blocks[index] for index in row] for row in bins]
         rows += packed
         minibatch += [step] * len(packed)
     if config.minibatch_size is not None and config.minibatch_unit == "rows":
@@ -169,29 +171,28 @@ def _fit(group: Group, row_tokens: int, facts: PackingFacts) -> Group:
 
 
 def _blocks(group: Group, row_tokens: int, facts: PackingFacts) -> list[Group]:
-    blocks: list[list[Branch]] = [[]]
-    used = len(group.prompt)
-    for branch in group.branches:
-        if used + len(branch.tokens) > row_tokens:
-            blocks.append([])
-            used = len(group.prompt)
-        blocks[-1].append(branch)
-        used += len(branch.tokens)
+    """A group as one block, or as several where it is larger than a row; in a block samples keep their order."""
+    lengths = [len(branch.tokens) for branch in group.branches]
+    blocks = _first_fit_decreasing(lengths, row_tokens - len(group.prompt))
     facts.split_groups += len(blocks) > 1
-    return [replace(group, branches=block) for block in blocks]
+    return [replace(group, branches=[group.branches[index] for index in sorted(block)]) for block in blocks]
 
 
-def _first_fit_decreasing(blocks: Sequence[Group], row_tokens: int) -> list[list[Group]]:
-    rows: list[list[Group]] = []
+def _first_fit_decreasing(sizes: Sequence[int], room: int) -> list[list[int]]:
+    """Bins of so much room, each as the indices of what is in it: the largest first, each into the first that takes it.
+
+    Equal sizes go in their order, so that the same sizes always give the same bins.
+    """
+    bins: list[list[int]] = []
     free: list[int] = []
-    for block in sorted(blocks, key=lambda block: -block.size_tokens):
-        row = next((index for index, room in enumerate(free) if block.size_tokens <= room), len(rows))
-        if row == len(rows):
-            rows.append([])
-            free.append(row_tokens)
-        rows[row].append(block)
-        free[row] -= block.size_tokens
-    return rows
+    for index in sorted(range(len(sizes)), key=lambda index: -sizes[index]):
+        place = next((at for at, left in enumerate(free) if sizes[index] <= left), len(bins))
+        if place == len(bins):
+            bins.append([])
+            free.append(room)
+        bins[place].append(index)
+        free[place] -= sizes[index]
+    return bins
 
 
 @dataclass

@@ -47,9 +47,9 @@ class RewardConfig(BaseModel):
     )
     truncated: Literal["graded", "zero", "penalty", "masked", "soft_overlong"] = Field(
         default="penalty",
-        description="A completion cut at the token limit is graded like any other, worth 0, graded less the penalty, "
-        "or taken out of its group and the loss; under `soft_overlong` the penalty grows linearly over the last "
-        "`overlong_buffer_tokens` before the limit, finished or not (DAPO).",
+        description="A completion cut at the token limit or by `early_stop` is graded like any other, worth 0, graded "
+        "less the penalty, or taken out of its group and the loss; under `soft_overlong` the penalty grows over "
+        "the last `overlong_buffer_tokens` before the limit, linearly, finished or not (DAPO).",
     )
     truncation_penalty: float = Field(
         default=0.5, ge=0, description="Subtracted from a cut completion under `penalty` and `soft_overlong`."
@@ -72,7 +72,7 @@ class Judged:
     Attributes:
         accuracy: Fraction of the lettered answers that are right.
         exact: Whether all are.
-        truncated: Whether the completion was cut at the token limit.
+        truncated: Whether the completion was cut, at the token limit or by `early_stop`.
         sound: Fraction of its statements, restated clues aside, that the clues entail.
         surprise: Mean negative log-probability of its tokens up to the last answer, nats.
         text: The completion.

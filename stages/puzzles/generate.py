@@ -13,7 +13,9 @@ __all__ = ["TIERS", "AnyPuzzleConfig", "PuzzleConfig", "ZebraConfig", "generate"
 
 
 def _family(config: Any) -> str:
-    return config.get("environment", "temporal_clue") if isinstance(config, dict) else config.environment
+    if isinstance(config, dict):
+        return config.get("environment", "temporal_clue")
+    return getattr(config, "environment", "temporal_clue")  # what is no config at all is refused as one of these
 
 
 AnyPuzzleConfig = Annotated[

@@ -14,10 +14,13 @@ class RateConfig(BaseModel):
     learning_rate: float = Field(default=1e-6, gt=0, description="Highest learning rate of the schedule.")
     schedule: Literal["constant", "linear", "cosine"] = Field(
         default="constant",
-        description="How the learning rate falls to `min_learning_rate` behind the last of `schedule_iterations`.",
+        description="How the learning rate falls to `min_learning_rate` behind the last of `schedule_iterations`: "
+        "`linear` from the first iteration on, `cosine` from the end of the warm-up.",
     )
     min_learning_rate: float = Field(default=0.0, ge=0, description="Where a falling schedule ends.")
-    schedule_iterations: int = Field(default=1000, ge=1, description="Length of a falling schedule.")
+    schedule_iterations: int = Field(
+        default=1000, ge=1, description="Length of a falling schedule, its warm-up included."
+    )
     warmup_iterations: int = Field(
         default=0, ge=0, description="Iterations over which the learning rate rises linearly."
     )
@@ -34,19 +37,28 @@ class RateConfig(BaseModel):
     def _rates_agree(self) -> Self:
         if self.min_learning_rate > self.learning_rate:
             raise ValueError(f"min_learning_rate {self.min_learning_rate} is above learning_rate {self.learning_rate}")
+        if self.schedule == "cosine" and self.warmup_iterations >= self.schedule_iterations:
+            raise ValueError(
+                f"warmup_iterations {self.warmup_iterations} leaves nothing of schedule_iterations "
+                f"{self.schedule_iterations} to the cosine"
+            )
         return self
 
 
 def learning_rate_at(config: RateConfig, iteration: int) -> float:
     """Learning rate of one iteration, counted from 1.
 
-    With n = `schedule_iterations` and what lies between the two rates multiplied by s, `linear` has s = 1 - (i-1)/n,
-    `cosine` s = (1 + cos(pi (i-1)/n)) / 2. Behind n the rate is `min_learning_rate`, or, where that is 0, stays at its
-    last positive value. The warm-up multiplies all of it.
+    What lies between the two rates is multiplied by s. With n = `schedule_iterations` and w = `warmup_iterations`,
+    `linear` has s = 1 - (i-1)/n from the first iteration on, `cosine` s = (1 + cos(pi t)) / 2 with t = (i-1)/n, or,
+    behind a warm-up, t = (i-w)/(n-w): the highest rate at w, the lowest at n (Hugging Face's cosine_with_min_lr).
+    Behind n the rate is `min_learning_rate`, or, where that is 0, stays at its last positive value. The warm-up
+    multiplies all of it by i/w.
     """
     warmup = min(1.0, iteration / config.warmup_iterations) if config.warmup_iterations else 1.0
-    last = config.schedule_iterations - (0 if config.min_learning_rate else 1)
-    spent = min(iteration - 1, last) / config.schedule_iterations
+    waited = config.warmup_iterations if config.schedule == "cosine" else 0
+    length = config.schedule_iterations - waited
+    last = length - (0 if config.min_learning_rate else 1)
+    spent = min(max(0, iteration - max(1, waited)), last) / length
     decay = {"constant": 1.0, "linear": 1.0 - spent, "cosine": (1.0 + math.cos(math.pi * spent)) / 2}
     falling = config.learning_rate - config.min_learning_rate
     return falling * warmup * decay[config.schedule] + config.min_learning_rate * warmup

@@ -23,13 +23,13 @@ from artifacts.store import Store
 from flows.recipes import Recipe, validate
 from flows.session import freeze_recipe
 from stages.context import Profile, StageContext
-from stages.evaluate import totals
 from stages.grade import grade
 from stages.pack import pack
 from stages.prepare import PrepareConfig, identity_of, prepare
 from stages.promote import promote
 from stages.puzzles.puzzle import Puzzle
 from stages.puzzles.tables import count_deductions, deduction_columns, graded_text, puzzles_by_id
+from stages.totals import totals
 
 REDUCED = {"connectives": False, "fixed_cast": True, "fixed_rooms": True, "questions": "placements"}
 WRONG = "Nobody <b>& co</b>"

@@ -49,6 +49,7 @@ def test_our_profiles_load() -> None:
             r"warm_start\.steps x .*puzzles_per_step is 16000, more than puzzles\.train \(6000\)",
         ),
         ("puzzles.file=val.json", r"puzzles\.file fills the test split only.*evaluate --puzzles FILE"),
+        ("puzzles.puzzle=5", r"puzzles.puzzle.temporal_clue: .*\(found 5\)"),
         ("sample=5", r"sample: Input should be a valid dictionary.*\(found 5\)"),
         ("pack=null", r"pack: Input should be a valid dictionary.*\(found null\)"),
         ("puzzles=x", r"puzzles: Input should be a valid dictionary.*\(found \"x\"\)"),

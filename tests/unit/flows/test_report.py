@@ -21,8 +21,9 @@ from flows.plots import health_plot
 from flows.report import PAGE, paired_gain, report_files
 from flows.specimen import find_specimen
 from flows.suites import OWN, curves
-from flows.summary import measure_rows, summary
+from flows.summary import measure_rows, summary, unfinished_text
 from flows.ui_text import iteration_rows
+from stages.totals import totals
 from tests.unit.flows.made_run import WRONG, make_run
 
 
@@ -135,6 +136,26 @@ def test_statements_are_shown_where_completions_make_any(made: tuple[Store, RunL
     talking[1]["sampled"]["deductions"]["statements"] = 2.0
     (row,) = [row for row in measure_rows(talking) if row[0].startswith("statements")]
     assert row[0] == "statements, sampled" and row[1].startswith("0.0: ") and row[2].startswith("2.0: ")
+
+
+def test_what_early_stop_ended_is_shown_beside_what_is_unfinished(made: tuple[Store, RunLayout]) -> None:
+    """One of four completions of a puzzle ran into the limit, two were stopped early; none of the greedy answers."""
+    record = read_run(made[0], "made")
+    table = Artifact.at(made[0], record.layout.evaluation("before")).read_table("results.parquet", RESULTS)
+    ends = pl.when(pl.col("mode") == "greedy").then(pl.lit("stop"))
+    ends = ends.when(pl.col("sample") == 0).then(pl.lit("length"))
+    ends = ends.when(pl.col("sample") <= 2).then(pl.lit("early_stop")).otherwise(pl.lit("stop"))
+    facts = totals(table.with_columns(finish_reason=ends))
+    assert (facts["sampled"]["truncated_fraction"], facts["sampled"]["early_stopped_fraction"]) == (0.25, 0.5)
+    assert "early_stopped_fraction" not in facts["greedy"], "a report without any is what it was"
+    rows = {row[0]: row[1] for row in measure_rows([facts])}
+    assert rows["unfinished, sampled"] == "25.0% + 50.0% stopped early"
+    assert rows["unfinished, greedy"] == "0.0%"
+    figures = iteration_figures(record.iterations[1])
+    assert figures.early_stopped_fraction == 0.0
+    assert unfinished_text(figures) == "4.2%"
+    assert unfinished_text(replace(figures, early_stopped_fraction=0.25)) == "4.2% + 25.0% stopped early"
+    assert unfinished_text(replace(figures, early_stopped_fraction=None)) == "4.2%", "graded before it was counted"
 
 
 def test_suites_are_drawn_beside_the_runs_own_curve(tmp_path: Path) -> None:

@@ -78,7 +78,8 @@ def test_metrics_have_the_names_that_other_trainers_use(made: tuple[Store, RunLa
     assert "reward" not in before, "nothing was sampled before the first update"
     assert {
         "reward", "reward_std", "frac_reward_zero_std", "completions/mean_length", "completions/clipped_ratio",
-        "entropy", "grad_norm", "learning_rate", "clip_ratio/low_mean", "clip_ratio/high_mean",
+        "completions/early_stopped_ratio", "entropy", "grad_norm", "learning_rate", "clip_ratio/low_mean",
+        "clip_ratio/high_mean",
         "sampling/sampling_logp_difference/mean", "sampling/sampling_logp_difference/max",
         "timing_s/sample", "timing_s/finetune", "timing_s/evaluate", "perf/sampled_tokens_per_s",
     } <= first.keys()  # fmt: skip

@@ -122,6 +122,36 @@ def dealt(sizes: list[list[int]], **config: object) -> list[list[list[int]]]:
     return steps
 
 
+@pytest.mark.parametrize(
+    "lengths", [[50, 50, 40, 40], [40, 50, 40, 50], [50, 40, 40, 50], [40, 40, 50, 50], [20, 20, 40, 50, 50]]
+)
+def test_a_group_larger_than_a_row_leaves_no_gaps(lengths: list[int]) -> None:
+    """180 tokens behind prompts of 10 fill two rows of 100; blocks in sample order, 60, 100 and 50, need three."""
+    given = Group([9] * 10, [Branch([2] * size, [-1.0] * size, 1.0) for size in lengths])
+    batch, facts = pack_groups([given], PackConfig(row_tokens=100))
+    assert (facts.rows, facts.used_tokens, facts.split_groups) == (2, 200, 1)
+    again, _ = pack_groups([given], PackConfig(row_tokens=100))
+    assert again.to_bytes() == batch.to_bytes()
+
+
+@given(st.lists(st.integers(1, 12), min_size=1, max_size=20))
+def test_no_two_rows_of_a_group_would_fit_one(lengths: list[int]) -> None:
+    """Whole or in parts, a group keeps its samples' order; 12 tokens have room behind the prompt."""
+    (rows,) = dealt([lengths])
+    assert all(sum(a) + sum(b) > 12 for index, a in enumerate(rows) for b in rows[:index])
+    assert sorted(size for row in rows for size in row) == sorted(lengths)
+    assert len(rows) > 1 or rows == [lengths], "a group that fits stays as it is"
+
+
+def test_the_samples_of_a_part_keep_their_order() -> None:
+    """Completions told apart by their tokens: 3, 6, 6, 3, 5 into room for 12 are the 2nd and 3rd, then the rest."""
+    given = Group([9] * 4, [Branch([name] * size, [-1.0] * size, 1.0) for name, size in enumerate((3, 6, 6, 3, 5))])
+    batch, _ = pack_groups([given], PackConfig(row_tokens=16))
+    found = zip(batch.tokens, batch.completion_mask, strict=True)
+    rows = [list(dict.fromkeys(tokens[mask > 0].tolist())) for tokens, mask in found]
+    assert rows == [[1, 2], [0, 3, 4]]
+
+
 def test_steps_of_so_many_puzzles() -> None:
     """Five puzzles by two: three steps, the last of one; each puzzle in one step only."""
     steps = dealt([[1], [2], [3], [4], [5]], minibatch_size=2)

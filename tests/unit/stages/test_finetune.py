@@ -18,6 +18,7 @@ from artifacts.refs import Batch, Checkpoint, Ref, TrainingState
 from artifacts.slot import Slot
 from artifacts.store import Store
 from artifacts.tensors import BATCH_FILE
+from flows.recipes import load_recipe
 from stages.context import Profile, StageContext
 from stages.finetune import FinetuneConfig, finetune
 from stages.grpo.packing import PackConfig, pack_groups
@@ -41,6 +42,11 @@ from tests.unit.training.trees import save_model, tree_batch
         ({"schedule": "cosine", "schedule_iterations": 4, "min_learning_rate": 0.1}, 2, 0.868198),  # .1 + .9 x .853553
         ({"schedule": "cosine", "schedule_iterations": 4, "min_learning_rate": 0.1}, 5, 0.1),
         ({"schedule": "cosine", "schedule_iterations": 4, "min_learning_rate": 0.1}, 9, 0.1),
+        ({"schedule": "cosine", "schedule_iterations": 6, "warmup_iterations": 2}, 1, 0.5),
+        ({"schedule": "cosine", "schedule_iterations": 6, "warmup_iterations": 2}, 2, 1.0),
+        ({"schedule": "cosine", "schedule_iterations": 6, "warmup_iterations": 2}, 4, 0.5),  # 2 of the 4 behind it
+        ({"schedule": "cosine", "schedule_iterations": 6, "warmup_iterations": 2}, 5, 0.1464466),  # 3 of the 4
+        ({"schedule": "cosine", "schedule_iterations": 6, "warmup_iterations": 2}, 9, 0.1464466),
         ({"schedule": "linear", "min_learning_rate": 0.2, "warmup_iterations": 4}, 1, 0.25),
         ({"schedule": "constant", "min_learning_rate": 0.2}, 7, 1.0),
     ],
@@ -48,6 +54,21 @@ from tests.unit.training.trees import save_model, tree_batch
 def test_schedules(settings: dict[str, object], iteration: int, expected: float) -> None:
     config = FinetuneConfig.model_validate({"learning_rate": 1.0, **settings})
     assert learning_rate_at(config, iteration) == pytest.approx(expected)
+
+
+@pytest.mark.parametrize("name", ["open_rs1", "open_rs2", "open_rs3"])
+def test_the_rates_of_open_rs(name: str) -> None:
+    """What Hugging Face's cosine_with_min_lr gives of 1e-6 with a warm-up of 50 of 500 steps."""
+    config = load_recipe(name).finetune
+    found = [learning_rate_at(config, iteration) for iteration in (25, 50, 100, 275, 500)]
+    assert found == pytest.approx([5e-7, 1e-6, 9.728617e-7, 5.5e-7, 1e-7], rel=1e-6)
+
+
+def test_the_rates_of_quickstart_are_those_that_its_figures_were_measured_with() -> None:
+    """Linear from the first iteration on, the warm-up of two over it: 1e-3 (49 - i) / 48, and half of that at first."""
+    config = load_recipe("quickstart").finetune
+    expected = [1e-3 * (49 - iteration) / 48 * (0.5 if iteration == 1 else 1.0) for iteration in range(1, 49)]
+    assert [learning_rate_at(config, iteration) for iteration in range(1, 49)] == pytest.approx(expected, rel=1e-12)
 
 
 @pytest.mark.parametrize(("steps", "expected"), [(1, 2.4e-6), (24, 2.4e-6), (25, 2.4e-6), (100, 6e-7), (50, 1.2e-6)])
@@ -62,7 +83,11 @@ def test_the_steps_of_an_iteration_share_its_rate(steps: int, expected: float) -
 
 @pytest.mark.parametrize(
     ("settings", "message"),
-    [({"loss": {"kl_coef": 0.1}}, "needs a reference"), ({"min_learning_rate": 1.0}, "is above learning_rate")],
+    [
+        ({"loss": {"kl_coef": 0.1}}, "needs a reference"),
+        ({"min_learning_rate": 1.0}, "is above learning_rate"),
+        ({"schedule": "cosine", "schedule_iterations": 4, "warmup_iterations": 4}, "leaves nothing"),
+    ],
 )
 def test_settings_that_contradict_themselves(settings: dict[str, object], message: str) -> None:
     with pytest.raises(ValidationError, match=message):

@@ -2,6 +2,7 @@
 
 import json
 import logging
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
@@ -29,7 +30,7 @@ GROUPS = [[5, 0, 0, 0], [2, 2]]
 
 
 class Stages:
-    def __init__(self, folder: Path) -> None:
+    def __init__(self, folder: Path, counts: Sequence[Sequence[int]] = GROUPS, cut: str = "length") -> None:
         self.store = Store.open(str(folder / "store"))
         self.ctx = StageContext(self.store, folder, Profile(workers=1), lambda *_: None, logging.getLogger("test"))
         attempt = Slot(self.store, "puzzles", Puzzles).attempt(Identity.of("prepare", 1, {}))
@@ -39,11 +40,11 @@ class Stages:
             {
                 "puzzle_id": FIVE_LETTERS.puzzle_id, "group": group, "sample": sample, "prompt_token_ids": [1, 2],
                 "completion_token_ids": [3] * (sample + 1), "sampler_logprobs": [-0.5] * (sample + 1),
-                "text": "\n".join(LINES[:right]), "finish_reason": "length" if sample == 3 else "stop",
+                "text": "\n".join(LINES[:right]), "finish_reason": cut if sample == 3 else "stop",
                 "sampling": json.dumps({"max_tokens": 4}), "weights_digest": "w", "engine": "e", "group_s": 1.0,
             }
-            for group, counts in enumerate(GROUPS)
-            for sample, right in enumerate(counts)
+            for group, in_group in enumerate(counts)
+            for sample, right in enumerate(in_group)
         ]  # fmt: skip
         sampled = Slot(self.store, "rollouts", Rollouts).attempt(Identity.of("sample", 1, {}))
         sampled.write_shard("rollouts", as_table(rows, ROLLOUTS), ROLLOUTS)
@@ -107,6 +108,25 @@ def test_equally_right_completions_teach_no_length_where_dynamic_sampling_is_ask
         assert manifest.identity.config["mixed_only"] is True
     plain = Artifact.at(stages.store, "batch").manifest.identity
     assert plain.config == PackConfig().model_dump(mode="json"), "a run's own batches keep their identity"
+
+
+@pytest.mark.parametrize(
+    ("policy", "reward", "advantage"),
+    [("penalty", -0.1, -0.325), ("zero", 0.0, -0.25), ("masked", 0.4, None), ("graded", 0.4, 0.05)],
+)
+def test_a_completion_stopped_early_is_as_unfinished_as_one_at_the_limit(
+    tmp_path: Path, policy: str, reward: float, advantage: float | None
+) -> None:
+    """The last of rewards 1, 0, 0 and its own has two of five right; only the facts tell the two ends apart."""
+    settings, counts = {"advantage": PLAIN, "reward": {"truncated": policy}}, [[5, 0, 0, 2], [2, 2]]
+    at_limit, facts, _, _ = Stages(tmp_path / "limit", counts).run(settings, {})
+    assert (facts["truncated/fraction"], facts["early_stopped/fraction"]) == pytest.approx((1 / 6, 0.0))
+    early, facts, batch, packed = Stages(tmp_path / "early", counts, "early_stop").run(settings, {})
+    assert (facts["truncated/fraction"], facts["early_stopped/fraction"]) == pytest.approx((0.0, 1 / 6))
+    assert early.equals(at_limit)
+    assert (early["reward"][3], early["advantage"][3]) == (pytest.approx(reward), pytest.approx(advantage))
+    assert packed["masked_completions"] == (policy == "masked")
+    assert int(batch.completion_mask.sum()) == 1 + 2 + 3 + (0 if policy == "masked" else 4)
 
 
 def test_the_terms_are_in_the_facts(stages: Stages) -> None:
