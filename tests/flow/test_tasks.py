@@ -1,8 +1,12 @@
 """Stages as Prefect tasks: what Prefect shows is what the store holds, and only transient failures are retried."""
 
 import logging
+import os
+import subprocess
+import sys
 import time
 from collections.abc import Iterator
+from datetime import UTC, datetime
 from pathlib import Path
 from uuid import UUID
 
@@ -12,6 +16,7 @@ from prefect.client.orchestration import get_client
 from prefect.client.schemas.filters import TaskRunFilter, TaskRunFilterFlowRunId
 from prefect.runtime import flow_run
 from prefect.settings import PREFECT_FLOWS_HEARTBEAT_FREQUENCY, PREFECT_LOCAL_STORAGE_PATH, temporary_settings
+from prefect.states import Running
 from prefect.testing.utilities import prefect_test_harness
 
 from artifacts.errors import BadInputError, TransientError
@@ -20,6 +25,7 @@ from artifacts.refs import Puzzles, Ref
 from artifacts.schemas import PUZZLES
 from artifacts.slot import Slot
 from artifacts.store import Store
+from flows.dead_runs import crash_dead_runs
 from flows.tasks import run_as_task
 from stages.context import Profile, StageContext
 from stages.prepare import PrepareConfig, prepare
@@ -107,3 +113,24 @@ def test_the_same_code_runs_without_prefect(ctx: StageContext) -> None:
         return run_as_task(prepare, SMALL, run_name="prepare", ctx=ctx, out=slot)
 
     assert decorated().digest == plain.digest
+
+
+@pytest.mark.usefixtures("_prefect")
+def test_only_runs_of_the_worker_that_is_gone_are_crashed() -> None:
+    """The server's database is not the one in Prefect's home: others may run flows that no worker started."""
+
+    @flow(name="waiting")
+    def waiting() -> None: ...
+
+    workers = {"gone": "ours", "living here": "ours", "elsewhere": "theirs", "a command": None}
+    with get_client(sync_client=True) as client:
+        runs = {name: client.create_flow_run(waiting, name=name, state=Running()) for name in workers}
+        for name, worker in workers.items():
+            if worker:
+                client.update_flow_run_labels(runs[name].id, {"prefect.worker.name": worker})
+        here = {**os.environ, "PREFECT__FLOW_RUN_ID": str(runs["living here"].id)}
+        with subprocess.Popen([sys.executable, "-c", "input()"], stdin=subprocess.PIPE, env=here):
+            for _ in range(2):
+                crash_dead_runs("gone", before=datetime.now(UTC), worker="ours", unclaimed=True)
+        states = {name: client.read_flow_run(run.id).state_name for name, run in runs.items()}
+    assert states == {"gone": "Crashed", "living here": "Running", "elsewhere": "Running", "a command": "Running"}
