@@ -7,7 +7,7 @@ that comes later, with no such wish of its own, finishes what is half redone.
 import json
 import re
 from collections.abc import Collection, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from datetime import datetime
 from typing import Self
 
@@ -124,7 +124,7 @@ def finish(store: Store, layout: RunLayout, renewals: Renewals) -> None:
     """Records that nothing is left to do of these requests."""
     for request in renewals.requests:
         if not request.done:
-            _write(store, layout, RenewalRequest(request.names, request.since, done=True))
+            _write(store, layout, replace(request, done=True))
 
 
 def _write(store: Store, layout: RunLayout, request: RenewalRequest) -> None:

@@ -30,9 +30,9 @@ def algorithm(base: Recipe, published: Recipe) -> dict[str, Any]:
     Returns:
         Plain values by the setting's name, in the order of `TAKEN`.
     """
-    settings: dict[str, Any] = {}
+    told, settings = published.model_dump(mode="json"), dict[str, Any]()
     for name in TAKEN:
-        value: Any = published.model_dump(mode="json")
+        value: Any = told
         for part in name.split("."):
             value = value[part]
         settings[name] = value
