@@ -8,10 +8,15 @@ process is left.
 """
 
 import argparse
+import itertools
 import json
 import random
+import shutil
+import sys
 import tempfile
+import threading
 from collections import Counter
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
@@ -25,29 +30,53 @@ KILLS_A_RUN = 6
 DEPLOYED_EVERY = 3
 
 
-def campaign(count: int, scratch: Path, seed: int = 1) -> dict[str, Any]:
-    """Kills so many processes, over as many runs as that takes.
+def campaign(count: int, scratch: Path, seed: int = 1, at_once: int = 1) -> dict[str, Any]:
+    """Kills at least so many processes, over as many runs as that takes.
+
+    Args:
+        at_once: Runs side by side; each knows its own processes by a mark.
 
     Raises:
         AssertionError: Something was lost, repeated or left behind.
     """
-    generator = random.Random(seed)
-    first = Run(_folder(scratch / "undisturbed"), generator)
+    first = Run(_folder(scratch / "undisturbed"), random.Random(seed))
     first.disturb(0)
     undisturbed = first.digests()
     assert undisturbed
-    kills: Counter[str] = Counter()
-    runs = starts = retries = 0
-    while kills.total() < count:
-        kind = DeployedRun if runs % DEPLOYED_EVERY == DEPLOYED_EVERY - 1 else Run
-        run = kind(_folder(scratch / f"run-{runs}"), generator)
-        run.disturb(min(KILLS_A_RUN, count - kills.total()))
+    finished: list[Run] = []
+    numbers, lost = itertools.count(), threading.Event()
+
+    def killed() -> int:
+        return sum(run.kills.total() for run in finished)
+
+    def one() -> None:
+        number = next(numbers)
+        kind = DeployedRun if number % DEPLOYED_EVERY == DEPLOYED_EVERY - 1 else Run
+        run = kind(_folder(scratch / f"run-{number}"), random.Random(f"{seed} {number}"))
+        run.disturb(min(KILLS_A_RUN, count))
         run.check(undisturbed)
-        kills += run.kills
-        runs, starts = runs + 1, starts + run.starts
-        retries += run.retries if isinstance(run, DeployedRun) else 0
-    found = {"kills": dict(kills), "total": kills.total(), "runs": runs, "starts": starts, "retries": retries}
-    return {**found, "finished": runs}
+        finished.append(run)
+        print(f"run {number}: {dict(run.kills)}, {killed()} kills in all", file=sys.stderr, flush=True)
+        shutil.rmtree(run.folder)
+
+    def work() -> None:
+        try:
+            while killed() < count and not lost.is_set():
+                one()
+        except BaseException:
+            lost.set()
+            raise
+
+    with ThreadPoolExecutor(at_once) as pool:
+        for worker in [pool.submit(work) for _ in range(at_once)]:
+            worker.result()
+    return {
+        "kills": dict(sum((run.kills for run in finished), Counter[str]())),
+        "total": killed(),
+        "runs": len(finished),
+        "starts": sum(run.starts for run in finished),
+        "retries": sum(run.retries for run in finished if isinstance(run, DeployedRun)),
+    }
 
 
 def _folder(path: Path) -> Path:
@@ -60,10 +89,11 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--count", type=int, default=200, help="processes to kill")
     parser.add_argument("--seed", type=int, default=1)
+    parser.add_argument("--at-once", type=int, default=1, help="runs side by side")
     parser.add_argument("--json", action="store_true")
     options = parser.parse_args()
     with tempfile.TemporaryDirectory(prefix="kills-") as scratch:
-        report = campaign(options.count, Path(scratch), options.seed)
+        report = campaign(options.count, Path(scratch), options.seed, options.at_once)
     if options.json:
         print(json.dumps(report, indent=2))
         return
