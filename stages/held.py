@@ -2,23 +2,25 @@
 
 import threading
 import time
-from collections.abc import Callable, Generator
+from collections.abc import Callable, Generator, Iterable
 from contextlib import contextmanager
 from pathlib import Path
+
+from stages.processes import state_letter
 
 LOOK_INTERVAL_S = 1.0
 HELD_LIMIT_S = 5.0
 
 
 class HeldWatch:
-    """Looks whether a process of a session is stopped (SIGSTOP, a debugger), once a second at most.
+    """Looks whether one of some processes is stopped (SIGSTOP, a debugger), once a second at most.
 
     Args:
-        session: Id of the session.
+        processes: gives their ids at the time of a look.
     """
 
-    def __init__(self, session: int) -> None:
-        self._session = session
+    def __init__(self, processes: Callable[[], Iterable[int]]) -> None:
+        self._processes = processes
         self._looked_at = float("-inf")
         self._since: float | None = None
 
@@ -29,7 +31,7 @@ class HeldWatch:
             if now - self._looked_at > 4 * LOOK_INTERVAL_S:  # nobody looked, perhaps held itself: what was seen is old
                 self._since = None
             self._looked_at = now
-            if not _any_stopped(self._session):
+            if not any(state_letter(pid) in "Tt" for pid in self._processes()):
                 self._since = None
             elif self._since is None:
                 self._since = now
@@ -55,12 +57,14 @@ class HeldWatch:
             thread.join()
 
 
-def _any_stopped(session: int) -> bool:
+def of_session(session: int) -> list[int]:
+    """Ids of the processes of a session."""
+    found: list[int] = []
     for path in Path("/proc").glob("[0-9]*/stat"):
         try:
             fields = path.read_text().rpartition(")")[2].split()
         except OSError:
             continue
-        if int(fields[3]) == session and fields[0] in "Tt":
-            return True
-    return False
+        if int(fields[3]) == session:
+            found.append(int(path.parent.name))
+    return found

@@ -22,11 +22,21 @@ def start_ticks(pid: int) -> int | None:
 
     With the pid, it names the process.
     """
+    state, *rest = _stat(pid)
+    return None if state in "ZX" else int(rest[18])
+
+
+def state_letter(pid: int) -> str:
+    """What a process does: R(unning), S(leeping), D (waiting for a disk), T or t (stopped), Z or X (dead)."""
+    return _stat(pid)[0]
+
+
+def _stat(pid: int) -> list[str]:
+    """Fields of proc(5)'s `stat` from the state on, which is X alone where there is no process."""
     try:
-        state, *rest = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()
+        return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()
     except OSError:
-        return None
-    return None if state in {"Z", "X"} else int(rest[18])
+        return ["X"]
 
 
 def end_with_parent() -> None:

@@ -15,7 +15,7 @@ from pathlib import Path
 
 from artifacts.errors import BadInputError, DeerstalkerError, TransientError
 from stages.guarded import GuardedProcess
-from stages.held import HELD_LIMIT_S, HeldWatch
+from stages.held import HELD_LIMIT_S, HeldWatch, of_session
 from stages.memory import kernel_kills, refused_allocation
 
 from .config import EngineHardware
@@ -156,7 +156,7 @@ class EngineProcess:
                 cwd=self.scratch,
             )
         self.started_s = time.monotonic()
-        self._held = HeldWatch(self.guard_pid)
+        self._held = HeldWatch(lambda: of_session(self.guard_pid))
 
     @property
     def guard_pid(self) -> int:

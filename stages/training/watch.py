@@ -9,10 +9,10 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
+from stages.held import HELD_LIMIT_S, HeldWatch
 from stages.training.spool import Spool
 
 LOOK_INTERVAL_S = 1.0
-STOPPED_LIMIT_S = 5.0
 IDLE_LIMIT_S = 10.0
 HAD_SHARE = 0.03
 """Of a core that a thread at work has at least; threads that only poll have ten times less."""
@@ -27,17 +27,14 @@ class Watch:
 
     Args:
         spool: knows their pids.
-        stopped_limit_s: how long one may be held by a signal.
         idle_limit_s: how long all may neither report progress nor work.
     """
 
-    def __init__(
-        self, spool: Spool, *, stopped_limit_s: float = STOPPED_LIMIT_S, idle_limit_s: float = IDLE_LIMIT_S
-    ) -> None:
-        self._spool, self._stopped_limit_s, self._idle_limit_s = spool, stopped_limit_s, idle_limit_s
+    def __init__(self, spool: Spool, *, idle_limit_s: float = IDLE_LIMIT_S) -> None:
+        self._spool, self._idle_limit_s = spool, idle_limit_s
+        self._held = HeldWatch(spool.announced)
         self._looked_at = self._looked_for_work_at = float("-inf")
         self._lost = False
-        self._stopped_since: float | None = None
         self._work = _Work({}, {})
         self._worked_at = time.monotonic()
 
@@ -48,8 +45,7 @@ class Watch:
 
     def stopped(self) -> bool:
         """Whether a process has been held by a signal for a while."""
-        self._look()
-        return self._stopped_since is not None and time.monotonic() - self._stopped_since >= self._stopped_limit_s
+        return self._held.held()
 
     def wrong(self, silent_s: float, limit_s: float) -> str:
         """Says what is wrong with the processes, "" while nothing is.
@@ -58,8 +54,9 @@ class Watch:
             silent_s: seconds since they reported progress.
             limit_s: how long they may be silent at work.
         """
+        self._look()
         if self.stopped():
-            return f"no progress: a worker has been stopped for {self._stopped_limit_s:.0f} s"
+            return f"no progress: a worker has been stopped for {HELD_LIMIT_S:.0f} s"
         if silent_s > limit_s:
             return f"no progress for {limit_s:.0f} s"
         if silent_s < LOOK_INTERVAL_S:
@@ -73,17 +70,10 @@ class Watch:
         now = time.monotonic()
         if now - self._looked_at < LOOK_INTERVAL_S:
             return
-        if (
-            now - self._looked_at > 4 * LOOK_INTERVAL_S
-        ):  # this process itself did not run: what was seen before is stale
-            self._worked_at, self._stopped_since = now, None
+        if now - self._looked_at > 4 * LOOK_INTERVAL_S:  # this process itself did not run
+            self._worked_at = now
         self._looked_at = now
-        processes = self._spool.processes()
-        self._lost = not all(processes.values())
-        if not any(_state(pid) in "Tt" for pid in processes if processes[pid]):
-            self._stopped_since = None
-        elif self._stopped_since is None:
-            self._stopped_since = now
+        self._lost = not all(self._spool.processes().values())
 
     def _look_for_work(self) -> None:
         now = time.monotonic()
@@ -111,14 +101,6 @@ class _Work:
             if had - had_before >= HAD_SHARE * limit_s or wanted >= WANTED_SHARE * limit_s:
                 return True
         return self.disk or any(moved - before.moved.get(pid, 0) >= WORK_BYTES for pid, moved in self.moved.items())
-
-
-def _state(pid: int) -> str:
-    """State letter of a process, "X" if it is gone."""
-    try:
-        return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0]
-    except OSError:
-        return "X"
 
 
 def _with_descendants(pids: list[int]) -> list[int]:

@@ -10,7 +10,7 @@ from collections.abc import Generator
 
 import pytest
 
-from stages.held import HELD_LIMIT_S, LOOK_INTERVAL_S, HeldWatch
+from stages.held import HELD_LIMIT_S, LOOK_INTERVAL_S, HeldWatch, of_session
 from tests.processes import in_session
 
 PARENT = "import subprocess, sys; subprocess.run([sys.executable, '-c', 'import time; time.sleep(60)'])"
@@ -28,7 +28,7 @@ def session() -> Generator[int]:
 
 
 def test_a_child_that_is_stopped_is_held_and_a_sleeping_one_is_not(session: int) -> None:
-    watch = HeldWatch(session)
+    watch = HeldWatch(lambda: of_session(session))
     ended: list[float] = []
     with watch.ending(lambda: ended.append(time.monotonic())):
         time.sleep(2 * LOOK_INTERVAL_S)
