@@ -12,6 +12,7 @@ from artifacts.store import Store
 from flows.commands.output import local_folder, print_json
 from flows.local_server import (
     Record,
+    StartedWorker,
     database_lock,
     end,
     remove_settings,
@@ -22,8 +23,6 @@ from flows.local_server import (
 )
 from flows.options import Stored
 from flows.surroundings import DEFAULT_STORE, lasting_surroundings
-
-FOUND = "Found without a process by `deerstalker up`."
 
 
 def up_command(
@@ -49,15 +48,19 @@ def up_command(
     home = lasting_surroundings(local_folder(store))
     home.mkdir(parents=True, exist_ok=True)
     with _undone_where_it_fails(home):
-        record = _with_server(home, server, port)
+        before = Record.read(home)
+        record, alone_since = _with_server(before or Record(url=""), home, server, port)
         if worker and record.worker and record.worker.alive and record.worker.pool != pool:
             found = f"a worker of pool {record.worker.pool} runs for {home}"
             raise BadInputError(
                 f"--pool {pool}", found, "one worker a folder", "--no-worker, or `deerstalker down` first"
             )
-        os.environ["PREFECT_API_URL"] = record.url
         wait_until_healthy(record.url, record.server, home / "server.log")
+        gone = before.worker if before and before.worker and not before.worker.alive else None
+        if gone or alone_since:
+            _crash_runs("Found without a process by `deerstalker up`.", record.url, gone, alone_since)
 
+        os.environ["PREFECT_API_URL"] = record.url
         from flows.installation import Installation, install
 
         wanted = Installation(
@@ -70,10 +73,6 @@ def up_command(
         )
         deployments = install(wanted, home, os.environ)
         if worker and not (record.worker and record.worker.alive):
-            if record.worker:
-                from flows.dead_runs import crash_dead_runs
-
-                crash_dead_runs(FOUND, before=datetime.now(UTC), worker=record.worker.name, unclaimed=False)
             with database_lock(home) as (lock, _):
                 record = record.model_copy(update={"worker": start_worker(home, pool, os.environ, lock)})
                 record.write(home)
@@ -109,32 +108,36 @@ def _undone_where_it_fails(home: Path) -> Generator[None]:
         raise
 
 
-def _with_server(home: Path, server: str | None, port: int) -> Record:
-    """The record of what runs, after starting a server where one is wanted and none runs."""
-    record = Record.read(home) or Record(url="")
+def _with_server(record: Record, home: Path, server: str | None, port: int) -> tuple[Record, datetime | None]:
+    """Starts a server where one is wanted and none runs.
+
+    Returns:
+        The record of what runs then, and since when the database of a new server was ours alone.
+    """
+    alone_since = None
     if record.server and record.server.alive:
         if server and server != record.url:
             raise BadInputError(
                 f"--server {server}", f"{record.url} runs for {home}", "one server a folder", "`deerstalker down` first"
             )
-        return record
+        return record, None
     if server:
         record = _moved(record, server)
     else:
         with database_lock(home) as (lock, alone_since):
             url, started = start_server(home, port, lock, os.environ)
-            before, record = record, _moved(record, url).model_copy(update={"server": started})
-            record.write(home)
-            if alone_since or (before.worker and record.worker is None):
-                wait_until_healthy(url, started, home / "server.log")
-                os.environ["PREFECT_API_URL"] = url
-                from flows.dead_runs import crash_dead_runs
-
-                gone = before.worker.name if before.worker else None
-                since = alone_since or datetime.now(UTC)
-                crash_dead_runs(FOUND, before=since, worker=gone, unclaimed=alone_since is not None)
+            record = _moved(record, url).model_copy(update={"server": started})
     record.write(home)
-    return record
+    return record, alone_since
+
+
+def _crash_runs(message: str, url: str, worker: StartedWorker | None, alone_since: datetime | None = None) -> None:
+    """Tells a Prefect API which runs are dead: those of a worker that is gone, and those that nobody else can run."""
+    os.environ["PREFECT_API_URL"] = url
+    from flows.dead_runs import crash_dead_runs  # Prefect reads the address when it is first imported
+
+    before = alone_since or datetime.now(UTC)
+    crash_dead_runs(message, before=before, worker=worker and worker.name, unclaimed=alone_since is not None)
 
 
 def _moved(record: Record, url: str) -> Record:
@@ -154,11 +157,7 @@ def down_command(options: Stored) -> None:
             if end(record.worker):
                 ended.append("worker")
             if record.server.alive if record.server else ended:
-                os.environ["PREFECT_API_URL"] = record.url
-                from flows.dead_runs import crash_dead_runs
-
-                found = "Ended by `deerstalker down`."
-                crash_dead_runs(found, before=datetime.now(UTC), worker=record.worker.name, unclaimed=False)
+                _crash_runs("Ended by `deerstalker down`.", record.url, record.worker)
         if record.server and end(record.server):
             ended.append("server")
         for path in record.settings:
