@@ -128,6 +128,9 @@ class Trainer:
 
         Returns:
             Metrics over all processes.
+
+        Raises:
+            BadInputError: The gradient is not finite.
         """
         started = time.perf_counter()
         job, batch, device = self._job, self._batch, self._weights.device
@@ -160,7 +163,7 @@ class Trainer:
             self._beat()
         sums.reduce(device)
         rate = job.learning_rates[number]
-        norm = self._weights.step(job.optimizer, rate)
+        norm = self._weights.step(job.optimizer, rate, f"optimizer step {number + 1} of {of}")
         seconds = time.perf_counter() - started
         return sums.metrics(
             job.loss,

@@ -5,6 +5,7 @@ with FSDP2, which casts as it gathers. Both add up gradients in float32 over mic
 learn has no master of its own, no gradient and no optimizer state.
 """
 
+import math
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -108,20 +109,27 @@ class TrainedWeights:
                 if p is not self.masters[name]:
                     p.copy_(self.masters[name])
 
-    def step(self, config: OptimizerConfig, learning_rate: float) -> float:
+    def step(self, config: OptimizerConfig, learning_rate: float, name: str = "optimizer step") -> float:
         """Clips, updates and refreshes.
 
         Args:
             config: AdamW's constants.
             learning_rate: of this step.
+            name: of this step, for an error.
 
         Returns:
             The norm of the whole gradient before clipping.
+
+        Raises:
+            BadInputError: The gradient is not finite; weights and optimizer state are left as they were.
         """
         gradients = [p.grad for p in self.masters.values() if p.grad is not None]
         norm = torch.nn.utils.get_total_norm(gradients)
         if isinstance(norm, DTensor):
             norm = norm.full_tensor()
+        if not math.isfinite(norm):
+            remedy = "try a lower learning_rate or a max_grad_norm; a model may also hold such numbers from the start"
+            raise BadInputError(name, f"the norm of its gradient is {float(norm)}", "a finite number", remedy)
         if config.max_grad_norm is not None:
             torch.nn.utils.clip_grads_with_norm_(self.masters.values(), config.max_grad_norm, norm)
         for group in self.optimizer.param_groups:

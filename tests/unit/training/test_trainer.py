@@ -263,6 +263,19 @@ def test_state_round_trip_is_exact(checkpoint: Path, tmp_path: Path) -> None:
                 assert torch.equal(a, b.full_tensor() if isinstance(b, DTensor) else b)
 
 
+@pytest.mark.parametrize("sharded", [False, True])
+def test_a_gradient_that_is_not_finite_changes_nothing_and_is_named(checkpoint: Path, sharded: bool) -> None:
+    weights = TrainedWeights(read_shape(checkpoint), TrainHardware(compute_dtype="fp32"), CPU, sharded)
+    weights.load_checkpoint(checkpoint)
+    for p in weights.masters.values():
+        p.grad = torch.full_like(p, torch.inf)
+    before = {name: p.detach().clone() for name, p in weights.masters.items()}
+    with pytest.raises(BadInputError, match="step 3 of 8: the norm of its gradient is inf;"):
+        weights.step(OptimizerConfig(max_grad_norm=0.1), 0.01, "step 3 of 8")
+    assert all(torch.equal(p, before[name]) for name, p in weights.masters.items())
+    assert all(state["step"] == 0 for state in weights.optimizer.state.values())
+
+
 @pytest.mark.parametrize(
     ("name", "value", "message"),
     [("tokens", VOCAB, "ids 0 to 101"), ("advantages", np.nan, "NaN"), ("parent_ids", 77, "without its prompt")],
