@@ -19,9 +19,13 @@ from stages.grpo.packing import PackConfig
 from stages.models.source import ModelConfig
 from stages.prepare import PrepareConfig
 from stages.sample import SampleConfig
+from stages.sampling.config import SamplingConfig
 from stages.warm_start import WarmStartConfig
 
 M = TypeVar("M", bound=BaseModel)
+
+_CHANGE_PROBABILITIES = ("top_p", "top_k", "min_p", "repetition_penalty", "presence_penalty", "frequency_penalty")
+"""Settings of the sampler, temperature aside, by which a token's probability is not the model's."""
 
 
 class Recipe(BaseModel):
@@ -77,6 +81,18 @@ class Recipe(BaseModel):
         sampled, trained = self.sample.sampling.temperature, self.finetune.loss.temperature
         if sampled != trained:
             raise ValueError(f"finetune.loss.temperature is {trained}, but sample.sampling.temperature is {sampled}")
+        plain, drawn = SamplingConfig(), self.sample.sampling
+        changed = [name for name in _CHANGE_PROBABILITIES if getattr(drawn, name) != getattr(plain, name)]
+        if changed and self.finetune.loss.old_logprobs == "sampler":
+            raise ValueError(
+                f"sample.sampling.{changed[0]} is {getattr(drawn, changed[0])}, so the sampler's probabilities are not "
+                f'the model\'s: leave it at {getattr(plain, changed[0])}, or set finetune.loss.old_logprobs = "trainer"'
+            )
+        if self.sample.resample and self.grade.advantage.scale == "batch_std":
+            raise ValueError(
+                "grade.advantage.scale is 'batch_std', which would be that of all groups, also of those that "
+                "sample.resample does not keep"
+            )
         if self.sample.resample and self.sample.resample.grader != self.grade.grader:
             graders = self.sample.resample.grader, self.grade.grader
             raise ValueError(f"sample.resample.grader is '{graders[0]}', but grade.grader is '{graders[1]}'")

@@ -4,6 +4,7 @@ from dataclasses import asdict
 
 import polars as pl
 
+from artifacts.errors import IntegrityError
 from artifacts.identity import Identity
 from artifacts.reading import Artifact
 from artifacts.refs import Batch, Grades, Ref, Rollouts
@@ -45,11 +46,11 @@ def pack(
     if found := out.find(identity):
         return found
     sampled = Artifact.open(ctx.store, rollouts)
-    graded = (
-        sampled.read_tables(ROLLOUTS)
-        .join(Artifact.open(ctx.store, grades).read_tables(GRADES), on=["puzzle_id", "group", "sample"], validate="1:1")
-        .sort("group", "sample")
-    )
+    completions, their_grades = sampled.read_tables(ROLLOUTS), Artifact.open(ctx.store, grades).read_tables(GRADES)
+    graded = completions.join(their_grades, on=["puzzle_id", "group", "sample"], validate="1:1").sort("group", "sample")
+    if not len(graded) == len(completions) == len(their_grades):
+        found = f"{len(graded)} of its {len(their_grades)} rows are grades of {len(completions)} completions"
+        raise IntegrityError(grades.key, found, f"a grade for each completion of {rollouts.key}")
     all_groups = graded["group"].n_unique()
     if KEPT_GROUPS_FILE in sampled.names():
         graded = graded.filter(pl.col("group").is_in(sampled.read_json(KEPT_GROUPS_FILE)))

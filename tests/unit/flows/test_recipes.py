@@ -38,6 +38,11 @@ def test_our_profiles_load() -> None:
         ("grade.grader=lenient", r"grade\.grader: Input should be 'strict' or 'published'"),
         ("sample.puzzles_per_iteration=100000", r"sample\.puzzles_per_iteration is 100000, more than puzzles\.train"),
         ("sample.sampling.temperature=0.7", r"finetune\.loss\.temperature is 1\.0, but .* is 0\.7"),
+        (
+            "sample.sampling.top_p=0.9",
+            r"sampling\.top_p is 0\.9, .* leave it at 1\.0, or set .*old_logprobs",
+        ),
+        ("sample.sampling.repetition_penalty=1.3", r"sampling\.repetition_penalty is 1\.3, .* leave it at 1\.0"),
         ("sample.resample.grader=published", r"resample\.grader is 'published', but grade\.grader is 'strict'"),
         ("sample.resample.max_rounds=50", r"the stride of sample\.resample is 6528, more than puzzles\.train"),
         ("sample={resample={}, sampling={samples_per_prompt=1}}", r"resample needs groups that can differ"),
@@ -61,6 +66,13 @@ def test_our_profiles_load() -> None:
 def test_a_wrong_setting_is_named(override: str, message: str) -> None:
     with pytest.raises(BadInputError, match=message):
         load_recipe("quickstart", [override])
+
+
+def test_the_deviation_of_a_batch_cannot_be_that_of_groups_outside_of_it() -> None:
+    with pytest.raises(
+        BadInputError, match=r"grade\.advantage\.scale is 'batch_std', .* sample\.resample does not keep"
+    ):
+        load_recipe("quickstart", ["grade.advantage.scale=batch_std", "sample.resample.max_rounds=1"])
 
 
 def test_null_switches_off_what_toml_cannot(tmp_path: Path) -> None:

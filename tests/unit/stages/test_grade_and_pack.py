@@ -9,6 +9,7 @@ from typing import Any
 import polars as pl
 import pytest
 
+from artifacts.errors import IntegrityError
 from artifacts.identity import Identity
 from artifacts.reading import Artifact
 from artifacts.refs import Batch, Checkpoint, Grades, Puzzles, Ref, Rollouts
@@ -90,6 +91,16 @@ def test_a_masked_completion_is_in_no_baseline_and_in_no_batch(stages: Stages) -
     assert grades["truncated"].to_list()[3]
     assert (packed["completions"], packed["masked_completions"]) == (3, 1)
     assert int(batch.completion_mask.sum()) == 1 + 2 + 3
+
+
+def test_grades_of_other_rollouts_are_refused(stages: Stages, tmp_path: Path) -> None:
+    other = Stages(tmp_path / "other", counts=[[5, 0, 0, 0]])
+    out = Slot(stages.store, "grades", Grades)
+    grades = grade(GradeConfig(), stages.rollouts, stages.puzzles, out=out, ctx=stages.ctx)
+    few = Slot(stages.store, "few", Rollouts).attempt(Identity.of("sample", 1, {"of": "others"}))
+    few.write_shard("rollouts", Artifact.open(other.store, other.rollouts).read_tables(ROLLOUTS), ROLLOUTS)
+    with pytest.raises(IntegrityError, match="grades: 4 of its 6 rows are grades of 4 completions"):
+        pack(PackConfig(), few.publish(), grades, out=Slot(stages.store, "batch", Batch), ctx=stages.ctx)
 
 
 def test_equally_right_completions_teach_no_length_where_dynamic_sampling_is_asked_for(stages: Stages) -> None:
