@@ -3,6 +3,7 @@
 import hashlib
 import io
 import json
+import os
 import shutil
 import tempfile
 import time
@@ -22,6 +23,7 @@ from artifacts.refs import K, Ref
 from artifacts.renewal import Renewal
 from artifacts.schemas import TableSchema, validated
 from artifacts.store import MissingKeyError, Store, Watch
+from artifacts.store_directory import synchronise_folder
 
 SUPERSEDED_NAME = "superseded.json"
 """The manifest of an artifact that was set aside, among its files."""
@@ -194,9 +196,15 @@ class Attempt(Generic[K]):
 
 
 def _measure(folder: Path) -> dict[str, StoredFile]:
+    """Digests of the files that stand in a folder of the store; the disk has them before a manifest names them."""
     measured: dict[str, StoredFile] = {}
-    for path in sorted(path for path in folder.rglob("*") if path.is_file()):
+    for path in sorted(folder.rglob("*")):
+        if path.is_dir():
+            synchronise_folder(path)
+            continue
         with path.open("rb") as stream:
             digest = hashlib.file_digest(stream, "sha256").hexdigest()
+            os.fsync(stream.fileno())
         measured[path.relative_to(folder).as_posix()] = StoredFile(sha256=digest, size_bytes=path.stat().st_size)
+    synchronise_folder(folder)
     return measured

@@ -61,7 +61,7 @@ class DirectoryBackend:
             stream.write(data)
             _synchronise(stream)
             temporary.replace(path)
-            _synchronise_folder(path.parent)
+            synchronise_folder(path.parent)
 
     def create(self, key: str, data: bytes) -> bool:
         path = self._root / key
@@ -76,7 +76,7 @@ class DirectoryBackend:
                 if path.is_dir():
                     raise
                 return False
-            _synchronise_folder(path.parent)
+            synchronise_folder(path.parent)
         return True
 
     def exists(self, key: str) -> bool:
@@ -123,7 +123,7 @@ class DirectoryBackend:
                 digest = write_hashed(iter(lambda: source.read(CHUNK_BYTES), b""), stream, progress)
             _synchronise(stream)
             temporary.replace(path)
-            _synchronise_folder(path.parent)
+            synchronise_folder(path.parent)
         return digest
 
     def chunks(self, key: str) -> Iterator[bytes]:
@@ -201,7 +201,8 @@ def _synchronise(stream: IO[bytes]) -> None:
     os.fsync(stream.fileno())
 
 
-def _synchronise_folder(folder: Path) -> None:
+def synchronise_folder(folder: Path) -> None:
+    """Has the disk know what a folder holds."""
     descriptor = os.open(folder, os.O_RDONLY | os.O_DIRECTORY)
     try:
         os.fsync(descriptor)

@@ -1,5 +1,6 @@
 """Publishing and reading: what has no manifest does not exist, and what is damaged is named."""
 
+import os
 import threading
 from pathlib import Path
 
@@ -10,7 +11,7 @@ from pydantic import BaseModel
 from artifacts.errors import BadInputError, IdentityMismatchError, IntegrityError
 from artifacts.identity import Identity
 from artifacts.reading import Artifact
-from artifacts.refs import Grades, Puzzles, Ref
+from artifacts.refs import Batch, Grades, Puzzles, Ref
 from artifacts.schemas import GRADES, as_table
 from artifacts.slot import Slot
 from artifacts.store import Store
@@ -155,3 +156,25 @@ def test_a_resumed_attempt_keeps_intact_shards_only(store: Store, slot: Slot[Gra
     kept = second.adopt_shards("part", GRADES)
     assert kept is not None and len(kept) == 1
     assert len(second.files) == 1
+
+
+def test_what_is_written_in_place_is_on_the_disk_before_a_manifest_names_it(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    synchronised: list[Path] = []
+    fsync = os.fsync
+
+    def noting(descriptor: int) -> None:
+        fsync(descriptor)
+        synchronised.append(Path(f"/proc/self/fd/{descriptor}").readlink())
+
+    monkeypatch.setattr(os, "fsync", noting)
+    slot = Slot(Store.open(str(tmp_path)), "a/b", Batch)
+    attempt = slot.attempt(Identity.of("pack", 1, {}))
+    with attempt.folder(tmp_path / "scratch") as folder:
+        (folder / "inner").mkdir()
+        (folder / "inner" / "large").write_bytes(b"content")
+    attempt.publish()
+    *before, _, slot_folder = synchronised  # the last: the manifest under its first name, and where it was linked to
+    assert {folder, folder / "inner", folder / "inner" / "large"} <= set(before)
+    assert slot_folder == tmp_path / "a/b"
