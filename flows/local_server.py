@@ -175,7 +175,7 @@ def start_server(home: Path, port: int, lock: int, environment: Mapping[str, str
         command = [sys.executable, "-P", script, str(listener.fileno())]
         url = f"http://{HOST}:{listener.getsockname()[1]}/api"
         environment = {_PAGES_ASK: url, **environment}  # else they ask port 4200, whatever ours is
-        started = _guarded(command, home / "server.log", environment, keep=(listener.fileno(), lock))
+        started = guarded(command, home / "server.log", environment, keep=(listener.fileno(), lock))
         return url, started
 
 
@@ -188,11 +188,12 @@ def start_worker(home: Path, pool: str, environment: Mapping[str, str], lock: in
     name = f"{socket.gethostname()}-{secrets.token_hex(3)}"
     script = str(Path(__file__).with_name("worker_process.py"))
     command = [sys.executable, "-P", script, "worker", "start", "--pool", pool, "--type", "process", "--name", name]
-    started = _guarded(command, home / "worker.log", environment, keep=(lock,))
+    started = guarded(command, home / "worker.log", environment, keep=(lock,))
     return StartedWorker(**started.model_dump(), name=name, pool=pool)
 
 
-def _guarded(command: Sequence[str], log: Path, environment: Mapping[str, str], keep: Sequence[int] = ()) -> Started:
+def guarded(command: Sequence[str], log: Path, environment: Mapping[str, str], keep: Sequence[int] = ()) -> Started:
+    """Starts a command that outlives this process, in a session of its own, under a guard."""
     scratch = log.parent / f"scratch-{secrets.token_hex(4)}"
     with log.open("ab") as output:
         process = subprocess.Popen(

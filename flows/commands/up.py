@@ -56,11 +56,11 @@ def up_command(
                 f"--pool {pool}", found, "one worker a folder", "--no-worker, or `deerstalker down` first"
             )
         wait_until_healthy(record.url, record.server, home / "server.log")
+        os.environ["PREFECT_API_URL"] = record.url  # before Prefect is imported
         gone = before.worker if before and before.worker and not before.worker.alive else None
         if gone or alone_since:
-            _crash_runs("Found without a process by `deerstalker up`.", record.url, gone, alone_since)
+            _crash_runs("Found without a process by `deerstalker up`.", gone, alone_since)
 
-        os.environ["PREFECT_API_URL"] = record.url
         from flows.installation import Installation, install
 
         wanted = Installation(
@@ -126,18 +126,38 @@ def _with_server(record: Record, home: Path, server: str | None, port: int) -> t
     else:
         with database_lock(home) as (lock, alone_since):
             url, started = start_server(home, port, lock, os.environ)
+            record.model_copy(update={"server": started}).write(home)  # before anything else can fail
             record = _moved(record, url).model_copy(update={"server": started})
     record.write(home)
     return record, alone_since
 
 
-def _crash_runs(message: str, url: str, worker: StartedWorker | None, alone_since: datetime | None = None) -> None:
-    """Tells a Prefect API which runs are dead: those of a worker that is gone, and those that nobody else can run."""
-    os.environ["PREFECT_API_URL"] = url
-    from flows.dead_runs import crash_dead_runs  # Prefect reads the address when it is first imported
+def _crash_runs(message: str, worker: StartedWorker | None, alone_since: datetime | None = None) -> None:
+    """Tells the Prefect API which runs are dead: those of a worker that is gone, and those that nobody else can run."""
+    from flows.dead_runs import crash_dead_runs
 
     before = alone_since or datetime.now(UTC)
     crash_dead_runs(message, before=before, worker=worker and worker.name, unclaimed=alone_since is not None)
+
+
+def _crashed_runs(record: Record) -> bool:
+    """Tells a server that is about to end which runs end with it; whether it took that in.
+
+    One that is stopped, or cannot write, must not be in the way of its own end.
+    """
+    os.environ |= {
+        "PREFECT_API_URL": record.url, "PREFECT_API_REQUEST_TIMEOUT": "5", "PREFECT_CLIENT_MAX_RETRIES": "0"
+    }  # fmt: skip
+    import httpx
+    from prefect.exceptions import PrefectException
+
+    try:
+        _crash_runs("Ended by `deerstalker down`.", record.worker)
+    except (httpx.HTTPError, PrefectException) as error:
+        problem = str(error).partition("\n")[0] or type(error).__name__
+        sys.stderr.write(f"{record.url}: {problem}; the worker's runs count as running there until the next `up`\n")
+        return False
+    return True
 
 
 def _moved(record: Record, url: str) -> Record:
@@ -153,16 +173,20 @@ def down_command(options: Stored) -> None:
     record = Record.read(home)
     ended: list[str] = []
     if record is not None:
+        told = True
         if record.worker:
             if end(record.worker):
                 ended.append("worker")
             if record.server.alive if record.server else ended:
-                _crash_runs("Ended by `deerstalker down`.", record.url, record.worker)
+                told = _crashed_runs(record)
         if record.server and end(record.server):
             ended.append("server")
         for path in record.settings:
             remove_settings(path)
-        (home / "up.json").unlink()
+        if told:
+            (home / "up.json").unlink()
+        else:
+            Record(url=record.url, worker=record.worker).write(home)
     if options.json:
         print_json({"ended": ended})
     else:
