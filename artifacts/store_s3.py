@@ -64,8 +64,9 @@ class S3Backend:
                 return True
             return self.read(key) == data  # the answer to our own put may have been lost
         took_s = self._s3.retried(lambda: self._put_where_nothing_is(key, data), key)
-        if took_s is not None:
-            time.sleep(min(_SETTLE_CEILING_S, max(_SETTLE_FLOOR_S, _SETTLE_FACTOR * took_s)))
+        if took_s is None and self.read(key) != data:
+            return False
+        time.sleep(min(_SETTLE_CEILING_S, max(_SETTLE_FLOOR_S, _SETTLE_FACTOR * (took_s or 0.0))))
         return self.read(key) == data
 
     def exists(self, key: str) -> bool:
