@@ -70,7 +70,8 @@ class Slot(Generic[K]):
 
         Args:
             resumable: Give all attempts under this identity the same folder, so that a retry finds what an
-                interrupted one left. Only for stages whose files are complete or absent one by one.
+                interrupted one left. Only for files whose names carry their checksum (`write_shard`): another writer
+                may be at work in it, or have published what lies there.
         """
         name = self._progress_name(identity) if resumable else f"attempt-{uuid.uuid4().hex[:12]}"
         return Attempt(self, identity, name, self._asked_at)
@@ -105,7 +106,7 @@ class Attempt(Generic[K]):
 
     def write_json(self, name: str, value: object) -> None:
         """Stores a value as readable JSON (no NaN)."""
-        self.write_bytes(name, (json.dumps(value, indent=2, ensure_ascii=False, allow_nan=False) + "\n").encode())
+        self.write_bytes(name, _json_bytes(value))
 
     def write_table(self, name: str, frame: pl.DataFrame, schema: TableSchema) -> None:
         """Validates a table and stores it as Parquet.
@@ -121,8 +122,14 @@ class Attempt(Generic[K]):
         """Stores a table under a name that carries its checksum, so that a retry can trust or reject it."""
         buffer = io.BytesIO()
         validated(frame, schema, f"{self.prefix}/{stem}").write_parquet(buffer, compression="zstd")
-        data = buffer.getvalue()
-        self.write_bytes(f"{stem}-{hashlib.sha256(data).hexdigest()[:16]}.parquet", data)
+        self._write_summed(stem, ".parquet", buffer.getvalue())
+
+    def write_json_shard(self, stem: str, value: object) -> None:
+        """Stores a value as JSON under a name that carries its checksum, so that no other writer's is overwritten."""
+        self._write_summed(stem, ".json", _json_bytes(value))
+
+    def _write_summed(self, stem: str, suffix: str, data: bytes) -> None:
+        self.write_bytes(f"{stem}-{hashlib.sha256(data).hexdigest()[:16]}{suffix}", data)
 
     def adopt_shards(self, stem: str, schema: TableSchema) -> pl.DataFrame | None:
         """Takes over the intact shards an interrupted attempt left; a shard whose checksum fails is ignored."""
@@ -191,6 +198,10 @@ class Attempt(Generic[K]):
             if winner := self.slot.find(self.identity):
                 return winner
         raise IdentityMismatchError(self.slot.key, "a manifest that came and went", "one writer", "run again")
+
+
+def _json_bytes(value: object) -> bytes:
+    return (json.dumps(value, indent=2, ensure_ascii=False, allow_nan=False) + "\n").encode()
 
 
 def _measure(folder: Path) -> dict[str, StoredFile]:

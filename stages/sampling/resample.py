@@ -14,7 +14,7 @@ from artifacts.slot import Attempt
 from stages.context import StageContext
 from stages.puzzles.tables import graded_text, puzzles_by_id
 from stages.sampling.collect import collect
-from stages.sampling.config import KEPT_GROUPS_FILE, SamplingConfig
+from stages.sampling.config import KEPT_GROUPS, SamplingConfig
 
 STEM = "rollouts"
 UNIFORM_TOLERANCE = 1e-8
@@ -47,9 +47,9 @@ def collect_mixed(
 ) -> dict[str, Any]:
     """Samples groups until enough of them are mixed, or the rounds or the puzzles are used up.
 
-    Every group stays among the rollouts; the file `kept_groups.json` names those that are to be trained on. Which
-    puzzles a round takes follows from the stored groups of the rounds before it, so a stage that was cut short goes on
-    where it was.
+    Every group stays among the rollouts; the file `kept_groups-<checksum>.json` names those that are to be trained on.
+    Which puzzles a round takes follows from the stored groups of the rounds before it, so a stage that was cut short
+    goes on where it was.
 
     Args:
         wanted: Mixed groups to reach, and puzzles of the first round.
@@ -72,7 +72,7 @@ def collect_mixed(
         if missing <= 0 or size == len(puzzles) or rounds > config.max_rounds:
             break
         size = min(size + missing, len(puzzles))
-    attempt.write_json(KEPT_GROUPS_FILE, mixed[:wanted])
+    attempt.write_json_shard(KEPT_GROUPS, mixed[:wanted])
     return {
         "groups": size,
         "groups_reused": size - fresh,

@@ -6,13 +6,16 @@ import polars as pl
 import pytest
 
 from artifacts.errors import TransientError
+from artifacts.identity import Identity
 from artifacts.reading import Artifact
+from artifacts.refs import Rollouts
 from artifacts.schemas import ROLLOUTS
+from artifacts.slot import Slot
 from stages.puzzles.answers import write_answer
 from stages.puzzles.puzzle import Puzzle
 from stages.puzzles.tables import to_table
 from stages.sample import stride
-from stages.sampling.config import KEPT_GROUPS_FILE
+from stages.sampling.config import KEPT_GROUPS
 from tests.unit.stages.speaker import CONFIG, WRONG, Opener, script, taken_order
 
 
@@ -34,7 +37,7 @@ def test_rounds_go_on_until_enough_groups_are_mixed(
     order = [puzzle.puzzle_id for puzzle in taken_order(puzzles)]
     assert dict(table.select("group", "puzzle_id").unique().iter_rows()) == dict(enumerate(order[:groups]))
     assert len(table) == 3 * groups, "uniform groups stay in the record"
-    assert rollouts.read_json(KEPT_GROUPS_FILE) == kept
+    assert kept_groups(rollouts) == kept
     assert rollouts.manifest.facts["rounds"] == rounds
     assert (rollouts.manifest.facts["groups"], rollouts.manifest.facts["groups_kept"]) == (groups, len(kept))
 
@@ -85,7 +88,7 @@ def test_a_stage_cut_short_goes_on_and_ends_with_the_same_puzzles(
         a.read_tables(ROLLOUTS).select("group", "puzzle_id", "text").sort("group", "text") for a in (expected, found)
     ]
     assert tables[0].equals(tables[1])
-    assert found.read_json(KEPT_GROUPS_FILE) == expected.read_json(KEPT_GROUPS_FILE) == [1, 4, 6, 7]
+    assert kept_groups(found) == kept_groups(expected) == [1, 4, 6, 7]
     asked_again = {puzzle.puzzle_id for puzzle in puzzles if puzzle.prompt in cut.speaker.asked}
     assert not asked_again & stored
     assert found.manifest.facts["groups_reused"] == len(stored)
@@ -95,3 +98,22 @@ def test_a_stage_cut_short_goes_on_and_ends_with_the_same_puzzles(
 def puzzle_ids(data: bytes) -> set[str]:
     """Puzzle ids of a stored shard."""
     return set(pl.read_parquet(io.BytesIO(data))["puzzle_id"])
+
+
+def kept_groups(rollouts: Artifact) -> list[int]:
+    """The groups to train on, of which one file tells."""
+    (name,) = rollouts.names(".json")
+    assert name.startswith(f"{KEPT_GROUPS}-")
+    return rollouts.read_json(name)
+
+
+def test_rollouts_of_an_earlier_version_are_trained_on_as_they_say(opened: Opener, puzzles: list[Puzzle]) -> None:
+    place = opened("run", script(puzzles, {0, 1, 2, 3}))
+    source = Artifact.open(place.ctx.store, place.sampled())
+    slot = Slot(place.ctx.store, "earlier", Rollouts)
+    attempt = slot.attempt(Identity.of("sample", 1, {"iteration": 1}))
+    for name in source.names(".parquet"):
+        attempt.write_bytes(name, source.read_bytes(name))
+    attempt.write_json("kept_groups.json", [1, 3])
+    _, facts = place.trained(attempt.publish(weights=place.weights, puzzles=place.puzzles))
+    assert facts["groups"] == 2
