@@ -131,8 +131,20 @@ class Attempt(Generic[K]):
     def _write_summed(self, stem: str, suffix: str, data: bytes) -> None:
         self.write_bytes(f"{stem}-{hashlib.sha256(data).hexdigest()[:16]}{suffix}", data)
 
-    def adopt_shards(self, stem: str, schema: TableSchema) -> pl.DataFrame | None:
-        """Takes over the intact shards an interrupted attempt left; a shard whose checksum fails is ignored."""
+    def adopt_shards(self, stem: str, schema: TableSchema, *, by: str, rows: int) -> pl.DataFrame | None:
+        """Takes over what interrupted attempts and other writers left in shards: every whole group of rows, once.
+
+        Of a group that several shards hold, the first counts, in the order of their names. What else such a shard holds
+        is stored again as a shard of its own, so that the attempt's files, and thereby what is published and every
+        reader sees, hold no group twice. Ignored are a shard whose checksum fails and a group that lacks rows.
+
+        Args:
+            by: Column that names a row's group.
+            rows: Number of rows of a whole group.
+        """
+        # Those of this attempt are among the shards, too, and count no more than another writer's.
+        self.files = {name: file for name, file in self.files.items() if not name.startswith(f"{stem}-")}
+        known: set[Any] = set()
         frames: list[pl.DataFrame] = []
         for key in self.slot.store.list(self.prefix):
             name = key.removeprefix(f"{self.prefix}/")
@@ -140,9 +152,18 @@ class Attempt(Generic[K]):
                 continue
             data = self.slot.store.read_bytes(key)
             sha256 = hashlib.sha256(data).hexdigest()
-            if name == f"{stem}-{sha256[:16]}.parquet":
+            if name != f"{stem}-{sha256[:16]}.parquet":
+                continue
+            shard = validated(pl.read_parquet(io.BytesIO(data)), schema, key)
+            fresh = shard.filter((pl.len().over(by) == rows) & ~pl.col(by).is_in(list(known)))
+            if fresh.is_empty():
+                continue
+            if len(fresh) == len(shard):
                 self.files[name] = StoredFile(sha256=sha256, size_bytes=len(data))
-                frames.append(validated(pl.read_parquet(io.BytesIO(data)), schema, key))
+            else:
+                self.write_shard(stem, fresh, schema)
+            known |= set(fresh[by])
+            frames.append(fresh)
         return pl.concat(frames) if frames else None
 
     @contextmanager

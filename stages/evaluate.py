@@ -11,12 +11,12 @@ from artifacts.errors import BadInputError
 from artifacts.identity import Identity
 from artifacts.reading import Artifact
 from artifacts.refs import Checkpoint, Puzzles, Ref, Report
-from artifacts.schemas import PUZZLES, RESULTS, ROLLOUTS, as_table
+from artifacts.schemas import PUZZLES, RESULTS, as_table
 from artifacts.slot import Attempt, Slot
 from stages.context import StageContext
 from stages.puzzles.puzzle import Grader, Puzzle
 from stages.puzzles.tables import count_deductions, deduction_columns, graded_text, puzzles_by_id
-from stages.sampling.collect import collect
+from stages.sampling.collect import adopted, collect
 from stages.sampling.config import SamplingConfig
 from stages.totals import totals
 
@@ -95,7 +95,7 @@ def _results(
     ctx: StageContext,
 ) -> pl.DataFrame:
     collect(puzzles, sampling, weights, shards, ctx, stem=f"rollouts-{mode}", label=f"evaluate {mode}")
-    sampled = shards.adopt_shards(f"rollouts-{mode}", ROLLOUTS)
+    sampled = adopted(shards, f"rollouts-{mode}", sampling)
     assert sampled is not None  # collect has just written them
     known = puzzles_by_id(puzzles)
     rows: list[dict[str, Any]] = []

@@ -38,7 +38,7 @@ def collect(
     Returns:
         Counts and speed, for the manifest.
     """
-    kept = attempt.adopt_shards(stem, ROLLOUTS)
+    kept = adopted(attempt, stem, sampling)
     groups = {puzzle_id: index for index, puzzle_id in enumerate(puzzles["puzzle_id"])}
     done = groups.keys() & set(kept["puzzle_id"].to_list()) if kept is not None else set[str]()
     folder = ctx.local_folder(weights)
@@ -72,6 +72,16 @@ def collect(
         "sampling_s": elapsed_s,
         "tokens_per_s": shards.tokens / elapsed_s if shards.tokens else 0.0,
     }
+
+
+def adopted(attempt: Attempt[Any], stem: str, sampling: SamplingConfig) -> pl.DataFrame | None:
+    """The stored rollouts, those of other writers included: each puzzle's whole group, once; None where there are none.
+
+    Args:
+        stem: First part of the shards' names.
+        sampling: How they were drawn; the engine hands over as many completions a prompt as it says, or none.
+    """
+    return attempt.adopt_shards(stem, ROLLOUTS, by="puzzle_id", rows=sampling.samples_per_prompt)
 
 
 class _Shards:

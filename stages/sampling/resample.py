@@ -9,11 +9,10 @@ import polars as pl
 from pydantic import BaseModel, ConfigDict, Field
 
 from artifacts.refs import Checkpoint, Ref
-from artifacts.schemas import ROLLOUTS
 from artifacts.slot import Attempt
 from stages.context import StageContext
 from stages.puzzles.tables import graded_text, puzzles_by_id
-from stages.sampling.collect import collect
+from stages.sampling.collect import adopted, collect
 from stages.sampling.config import KEPT_GROUPS, SamplingConfig
 
 STEM = "rollouts"
@@ -65,7 +64,7 @@ def collect_mixed(
         rounds += 1
         fresh += facts["groups"] - facts["groups_reused"]
         tokens, seconds = tokens + facts["completion_tokens"], seconds + facts["sampling_s"]
-        sampled = attempt.adopt_shards(STEM, ROLLOUTS)
+        sampled = adopted(attempt, STEM, sampling)
         assert sampled is not None  # collect has just written them
         mixed = mixed_groups(sampled.filter(pl.col("group") < size), puzzles, config.grader)
         missing = wanted - len(mixed)

@@ -1,17 +1,24 @@
 """Two writers of one run, and one that dies anywhere: what is published stays whole and holds every completion once."""
 
+import hashlib
+import io
+from collections.abc import Callable
 from typing import Any
 
 import polars as pl
+import pytest
 
+from artifacts.errors import TransientError
 from artifacts.reading import Artifact
 from artifacts.refs import Ref
-from artifacts.schemas import ROLLOUTS
+from artifacts.schemas import RESULTS, ROLLOUTS
 from artifacts.store import Store
 from artifacts.verification import verify
 from stages.puzzles.answers import write_answer
 from stages.puzzles.puzzle import Puzzle
-from tests.unit.stages.speaker import WRONG, Opener, script
+from tests.unit.stages.speaker import CONFIG, WRONG, Opener, script, taken_order
+
+PLAIN = CONFIG.model_copy(update={"resample": None})
 
 
 def rollouts_of(store: Store, ref: Ref[Any]) -> pl.DataFrame:
@@ -32,6 +39,23 @@ def all_files(store: Store, ref: Ref[Any]) -> dict[str, bytes]:
 def unchecked_shards(store: Store) -> list[str]:
     """Files in folders that writers share of which nothing says what they should hold."""
     return [key for key in verify(store).unchecked if "/progress-" in key]
+
+
+def store_shard(store: Store, folder: str, rows: pl.DataFrame) -> str:
+    """Stores rows as an attempt does; returns the key."""
+    buffer = io.BytesIO()
+    rows.write_parquet(buffer, compression="zstd")
+    key = f"{folder}/rollouts-{hashlib.sha256(buffer.getvalue()).hexdigest()[:16]}.parquet"
+    store.write_bytes(key, buffer.getvalue())
+    return key
+
+
+def progress_folder(store: Store, place: Callable[[], object]) -> str:
+    """Where a sample that is cut short leaves its shards."""
+    with pytest.raises(TransientError):
+        place()
+    (folder,) = {key.rpartition("/")[0] for key in store.list("rollouts")}
+    return folder
 
 
 def test_who_loses_the_race_to_evaluate_leaves_the_published_files_alone(opened: Opener, puzzles: list[Puzzle]) -> None:
@@ -69,3 +93,75 @@ def test_who_loses_the_race_to_resample_leaves_the_published_files_alone(opened:
     assert all_files(slow.ctx.store, mine) == files
     assert (verify(slow.ctx.store).damaged, unchecked_shards(slow.ctx.store)) == ([], [])
     assert slow.trained(mine)[1]["groups"] == 4
+
+
+@pytest.mark.parametrize("dies_at", [2, 3])
+def test_an_evaluation_counts_a_completion_once_where_another_writer_died(
+    opened: Opener, puzzles: list[Puzzle], dies_at: int
+) -> None:
+    place, other = (opened("run", {puzzle.prompt: [write_answer(puzzle)] * 3 for puzzle in puzzles}) for _ in range(2))
+    other.speaker.fails_after = dies_at
+
+    def die() -> None:
+        with pytest.raises(TransientError):
+            other.evaluated()
+
+    place.speaker.meanwhile[1] = die
+    results = Artifact.open(place.ctx.store, place.evaluated()).read_table("results.parquet", RESULTS)
+    assert (len(results), twice(results, "puzzle_id", "mode", "sample")) == (12, 0)
+
+
+def test_resampling_counts_a_completion_once_where_another_writer_died(opened: Opener, puzzles: list[Puzzle]) -> None:
+    answers = script(puzzles, {1, 4, 6, 7})
+    place, other = opened("run", answers), opened("run", answers)
+    other.speaker.fails_after = 5
+
+    def die() -> None:
+        with pytest.raises(TransientError):
+            other.sampled()
+
+    place.speaker.meanwhile[2] = die
+    ref = place.sampled()
+    assert twice(rollouts_of(place.ctx.store, ref), "group", "sample") == 0
+    assert (len(rollouts_of(place.ctx.store, ref)), place.trained(ref)[1]["groups"]) == (24, 4)
+
+
+def test_what_two_writers_left_is_adopted_once_and_nothing_is_lost(opened: Opener, puzzles: list[Puzzle]) -> None:
+    """Both die; groups that only one of them stored are taken from a shard that also holds known ones."""
+    answers = script(puzzles, {0, 1, 2, 3})
+    whole = opened("whole", answers)
+    table = rollouts_of(whole.ctx.store, whole.sampled(PLAIN))
+    place = opened("run", answers)
+    place.speaker.fails_after = 1
+    folder = progress_folder(place.ctx.store, lambda: place.sampled(PLAIN))
+    place.ctx.store.delete(folder)
+    for groups in ((0, 1), (1, 2), (2, 0)):
+        store_shard(place.ctx.store, folder, table.filter(pl.col("group").is_in(groups)))
+    place.speaker.fails_after = 10**9
+    place.speaker.asked.clear()
+    ref = place.sampled(PLAIN)
+    found = rollouts_of(place.ctx.store, ref)
+    assert (len(found), twice(found, "group", "sample")) == (12, 0)
+    assert place.speaker.asked == [taken_order(puzzles)[3].prompt]
+    assert place.trained(ref)[1]["groups"] == 4
+    assert verify(place.ctx.store).damaged == []
+
+
+def test_a_part_of_a_group_that_was_stored_is_sampled_again_and_the_whole_groups_beside_it_are_not(
+    opened: Opener, puzzles: list[Puzzle]
+) -> None:
+    answers = script(puzzles, {0, 1, 2, 3})
+    whole = opened("whole", answers)
+    table = rollouts_of(whole.ctx.store, whole.sampled(PLAIN))
+    place = opened("run", answers)
+    place.speaker.fails_after = 1
+    folder = progress_folder(place.ctx.store, lambda: place.sampled(PLAIN))
+    place.ctx.store.delete(folder)
+    short = table.filter((pl.col("group") != 1) | (pl.col("sample") < 2))
+    store_shard(place.ctx.store, folder, short.filter(pl.col("group") < 3))
+    place.speaker.fails_after = 10**9
+    place.speaker.asked.clear()
+    found = rollouts_of(place.ctx.store, place.sampled(PLAIN))
+    assert (len(found), twice(found, "group", "sample")) == (12, 0)
+    order = taken_order(puzzles)
+    assert set(place.speaker.asked) == {order[1].prompt, order[3].prompt}
