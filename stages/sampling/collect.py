@@ -103,24 +103,25 @@ class _Shards:
         self._lock = threading.Lock()
 
     def add(self, group: GroupSamples) -> None:
+        rows = [
+            {
+                "puzzle_id": group.prompt_id,
+                "group": self.group_numbers[group.prompt_id],
+                "sample": index,
+                "prompt_token_ids": group.prompt_token_ids,
+                "completion_token_ids": completion.token_ids,
+                "sampler_logprobs": completion.logprobs,
+                "text": completion.text,
+                "finish_reason": completion.finish_reason,
+                "engine": f"vllm {group.engine_version} seed {group.engine_seed}",
+                "group_s": group.seconds,
+                **self.constant,
+            }
+            for index, completion in enumerate(group.completions)
+        ]
         with self._lock:
-            for index, completion in enumerate(group.completions):
-                self.tokens += len(completion.token_ids)
-                self._rows.append(
-                    {
-                        "puzzle_id": group.prompt_id,
-                        "group": self.group_numbers[group.prompt_id],
-                        "sample": index,
-                        "prompt_token_ids": group.prompt_token_ids,
-                        "completion_token_ids": completion.token_ids,
-                        "sampler_logprobs": completion.logprobs,
-                        "text": completion.text,
-                        "finish_reason": completion.finish_reason,
-                        "engine": f"vllm {group.engine_version} seed {group.engine_seed}",
-                        "group_s": group.seconds,
-                        **self.constant,
-                    }
-                )
+            self._rows.extend(rows)  # at once: a signal's exception comes before or after it, and `flush` follows
+            self.tokens += sum(len(completion.token_ids) for completion in group.completions)
             self.groups += 1
             due = time.monotonic() - self._flushed_at >= _FLUSH_INTERVAL_S
         if due:

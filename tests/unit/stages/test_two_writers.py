@@ -2,7 +2,8 @@
 
 import hashlib
 import io
-from collections.abc import Callable
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import replace
 from typing import Any
 
 import polars as pl
@@ -16,6 +17,9 @@ from artifacts.store import Store
 from artifacts.verification import verify
 from stages.puzzles.answers import write_answer
 from stages.puzzles.puzzle import Puzzle
+from stages.sampling.client import Completion, GroupSamples, Prompt
+from stages.sampling.config import SamplingConfig
+from stages.sampling.engine import Engine
 from tests.unit.stages.speaker import CONFIG, WRONG, Opener, script, taken_order
 
 PLAIN = CONFIG.model_copy(update={"resample": None})
@@ -132,7 +136,7 @@ def test_what_two_writers_left_is_adopted_once_and_nothing_is_lost(opened: Opene
     whole = opened("whole", answers)
     table = rollouts_of(whole.ctx.store, whole.sampled(PLAIN))
     place = opened("run", answers)
-    place.speaker.fails_after = 1
+    place.speaker.fails_after = 2  # of two requests in flight, so that one group is stored
     folder = progress_folder(place.ctx.store, lambda: place.sampled(PLAIN))
     place.ctx.store.delete(folder)
     for groups in ((0, 1), (1, 2), (2, 0)):
@@ -147,6 +151,38 @@ def test_what_two_writers_left_is_adopted_once_and_nothing_is_lost(opened: Opene
     assert verify(place.ctx.store).damaged == []
 
 
+class Interrupted(list[Completion]):
+    """A group during whose taking a signal arrives."""
+
+    def __iter__(self) -> Iterator[Completion]:
+        yield self[0]
+        raise KeyboardInterrupt
+
+
+def test_a_signal_while_a_group_is_taken_leaves_no_part_of_it(
+    opened: Opener, puzzles: list[Puzzle], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    place = opened("run", script(puzzles, {0, 1, 2, 3}))
+    draw = Engine.sample_groups
+
+    def interrupted(
+        engine: Engine, prompts: Sequence[Prompt], config: SamplingConfig, on_group: Callable[[GroupSamples], None]
+    ) -> None:
+        taken: list[str] = []
+
+        def hand_over(group: GroupSamples) -> None:
+            taken.append(group.prompt_id)
+            on_group(replace(group, completions=Interrupted(group.completions)) if len(taken) == 3 else group)
+
+        draw(engine, prompts, config, hand_over)
+
+    with monkeypatch.context() as patched, pytest.raises(KeyboardInterrupt):
+        patched.setattr(Engine, "sample_groups", interrupted)
+        place.sampled(PLAIN)
+    shards = [pl.read_parquet(io.BytesIO(place.ctx.store.read_bytes(key))) for key in place.ctx.store.list("rollouts")]
+    assert pl.concat(shards).group_by("puzzle_id").len()["len"].to_list() == [3, 3]
+
+
 def test_a_part_of_a_group_that_was_stored_is_sampled_again_and_the_whole_groups_beside_it_are_not(
     opened: Opener, puzzles: list[Puzzle]
 ) -> None:
@@ -154,7 +190,7 @@ def test_a_part_of_a_group_that_was_stored_is_sampled_again_and_the_whole_groups
     whole = opened("whole", answers)
     table = rollouts_of(whole.ctx.store, whole.sampled(PLAIN))
     place = opened("run", answers)
-    place.speaker.fails_after = 1
+    place.speaker.fails_after = 2  # of two requests in flight, so that one group is stored
     folder = progress_folder(place.ctx.store, lambda: place.sampled(PLAIN))
     place.ctx.store.delete(folder)
     short = table.filter((pl.col("group") != 1) | (pl.col("sample") < 2))
