@@ -72,7 +72,8 @@ class Slot(Generic[K]):
 
         Args:
             resumable: Give all attempts under this identity the same folder, so that a retry finds what an
-                interrupted one left. Only for stages whose files are complete or absent one by one.
+                interrupted one left. Only for files whose names carry their checksum (`write_shard`): another writer
+                may be at work in it, or have published what lies there.
         """
         name = self._progress_name(identity) if resumable else f"attempt-{uuid.uuid4().hex[:12]}"
         return Attempt(self, identity, name, self._asked_at)
@@ -107,7 +108,7 @@ class Attempt(Generic[K]):
 
     def write_json(self, name: str, value: object) -> None:
         """Stores a value as readable JSON (no NaN)."""
-        self.write_bytes(name, (json.dumps(value, indent=2, ensure_ascii=False, allow_nan=False) + "\n").encode())
+        self.write_bytes(name, _json_bytes(value))
 
     def write_table(self, name: str, frame: pl.DataFrame, schema: TableSchema) -> None:
         """Validates a table and stores it as Parquet.
@@ -123,11 +124,29 @@ class Attempt(Generic[K]):
         """Stores a table under a name that carries its checksum, so that a retry can trust or reject it."""
         buffer = io.BytesIO()
         validated(frame, schema, f"{self.prefix}/{stem}").write_parquet(buffer, compression="zstd")
-        data = buffer.getvalue()
-        self.write_bytes(f"{stem}-{hashlib.sha256(data).hexdigest()[:16]}.parquet", data)
+        self._write_summed(stem, ".parquet", buffer.getvalue())
 
-    def adopt_shards(self, stem: str, schema: TableSchema) -> pl.DataFrame | None:
-        """Takes over the intact shards an interrupted attempt left; a shard whose checksum fails is ignored."""
+    def write_json_shard(self, stem: str, value: object) -> None:
+        """Stores a value as JSON under a name that carries its checksum, so that no other writer's is overwritten."""
+        self._write_summed(stem, ".json", _json_bytes(value))
+
+    def _write_summed(self, stem: str, suffix: str, data: bytes) -> None:
+        self.write_bytes(f"{stem}-{hashlib.sha256(data).hexdigest()[:16]}{suffix}", data)
+
+    def adopt_shards(self, stem: str, schema: TableSchema, *, by: str, rows: int) -> pl.DataFrame | None:
+        """Takes over what interrupted attempts and other writers left in shards: every whole group of rows, once.
+
+        Of a group that several shards hold, the first counts, in the order of their names. What else such a shard holds
+        is stored again as a shard of its own, so that the attempt's files, and thereby what is published and every
+        reader sees, hold no group twice. Ignored are a shard whose checksum fails and a group that lacks rows.
+
+        Args:
+            by: Column that names a row's group.
+            rows: Number of rows of a whole group.
+        """
+        # Those of this attempt are among the shards, too, and count no more than another writer's.
+        self.files = {name: file for name, file in self.files.items() if not name.startswith(f"{stem}-")}
+        known: set[Any] = set()
         frames: list[pl.DataFrame] = []
         for key in self.slot.store.list(self.prefix):
             name = key.removeprefix(f"{self.prefix}/")
@@ -135,9 +154,18 @@ class Attempt(Generic[K]):
                 continue
             data = self.slot.store.read_bytes(key)
             sha256 = hashlib.sha256(data).hexdigest()
-            if name == f"{stem}-{sha256[:16]}.parquet":
+            if name != f"{stem}-{sha256[:16]}.parquet":
+                continue
+            shard = validated(pl.read_parquet(io.BytesIO(data)), schema, key)
+            fresh = shard.filter((pl.len().over(by) == rows) & ~pl.col(by).is_in(list(known)))
+            if fresh.is_empty():
+                continue
+            if len(fresh) == len(shard):
                 self.files[name] = StoredFile(sha256=sha256, size_bytes=len(data))
-                frames.append(validated(pl.read_parquet(io.BytesIO(data)), schema, key))
+            else:
+                self.write_shard(stem, fresh, schema)
+            known |= set(fresh[by])
+            frames.append(fresh)
         return pl.concat(frames) if frames else None
 
     @contextmanager
@@ -193,6 +221,10 @@ class Attempt(Generic[K]):
             if winner := self.slot.find(self.identity):
                 return winner
         raise IdentityMismatchError(self.slot.key, "a manifest that came and went", "one writer", "run again")
+
+
+def _json_bytes(value: object) -> bytes:
+    return (json.dumps(value, indent=2, ensure_ascii=False, allow_nan=False) + "\n").encode()
 
 
 def _measure(folder: Path) -> dict[str, StoredFile]:

@@ -13,7 +13,7 @@ from artifacts.store import MissingKeyError, Store
 from artifacts.sums import SUMS_NAME, read_sums
 
 _PARALLEL_READS = 4
-_SHARD = re.compile(r".*-([0-9a-f]{16})\.parquet")
+_SHARD = re.compile(r".*-([0-9a-f]{16})\.(?:parquet|json)")
 
 
 @dataclass(frozen=True)

@@ -49,7 +49,7 @@ class Removal:
 
     Attributes:
         key: Of the artifact that goes, or whose attempt goes.
-        what: The artifact's kind, `step checkpoints`, `set aside` or `lost attempt`.
+        what: The artifact's kind, `step checkpoints`, `sampled shards`, `set aside` or `lost attempt`.
         size_bytes: What is freed.
         folder: The folder that is removed.
         manifest: Set for an artifact, whose manifest stays and says that it was pruned.
@@ -134,7 +134,7 @@ def _kept(layout: RunLayout, published: dict[str, Manifest], rule: Retention) ->
 def _lost_attempts(
     store: Store, layout: RunLayout, keys: Iterable[str], published: dict[str, Manifest]
 ) -> list[Removal]:
-    """Folders beside what was published: lost attempts, what a refresh set aside, and step checkpoints left over.
+    """Folders beside what was published: lost attempts, what a refresh set aside, step checkpoints and shards.
 
     A stage that has published nothing may still go on from such a folder: nothing of it is listed.
     """
@@ -152,6 +152,8 @@ def _lost_attempts(
                 kinds[folder] = "set aside"
             elif file.startswith("step-"):
                 kinds.setdefault(folder, "step checkpoints")
+            elif file.startswith("rollouts-"):
+                kinds.setdefault(folder, "sampled shards")
     return [
         Removal(key, kinds.get((key, name), "lost attempt"), size, f"{key}/{name}")
         for (key, name), size in sizes.items()

@@ -11,12 +11,12 @@ from artifacts.errors import BadInputError
 from artifacts.identity import Identity
 from artifacts.reading import Artifact
 from artifacts.refs import Checkpoint, Puzzles, Ref, Report
-from artifacts.schemas import PUZZLES, RESULTS, ROLLOUTS, as_table
+from artifacts.schemas import PUZZLES, RESULTS, as_table
 from artifacts.slot import Attempt, Slot
 from stages.context import StageContext
 from stages.puzzles.puzzle import Grader, Puzzle
 from stages.puzzles.tables import count_deductions, deduction_columns, graded_text, puzzles_by_id
-from stages.sampling.collect import collect
+from stages.sampling.collect import adopted, collect
 from stages.sampling.config import SamplingConfig
 from stages.totals import totals
 
@@ -53,6 +53,8 @@ def evaluate(
 ) -> Ref[Report]:
     """Samples answers to held-out puzzles, grades them and reports means with 95% intervals.
 
+    Finished groups are stored as they come; a retry samples only what is missing. They are no part of the report.
+
     Args:
         split: Which table of the puzzle set: `val` while choices depend on it, `test` for the final word.
 
@@ -69,13 +71,14 @@ def evaluate(
     if f"{split}.parquet" not in source.manifest.files:
         raise BadInputError(f"split {split!r}", "not in the puzzle set", ", ".join(source.names(".parquet")))
     chosen = source.read_table(f"{split}.parquet", PUZZLES).head(config.puzzles)
-    attempt = out.attempt(identity, resumable=True)
+    shards = out.attempt(identity, resumable=True)
     modes = {"sampled": config.sampled}
     if config.greedy:
         modes["greedy"] = config.sampled.model_copy(update={"samples_per_prompt": 1, "temperature": 0.0})
     results = pl.concat(
-        _results(mode, sampling, chosen, weights, config, attempt, ctx) for mode, sampling in modes.items()
+        _results(mode, sampling, chosen, weights, config, shards, ctx) for mode, sampling in modes.items()
     )
+    attempt = out.attempt(identity)  # of its own: another writer's report may stand already, and so may its shards
     attempt.write_table("results.parquet", results, RESULTS)
     facts = {"puzzles": len(chosen), "split": split, "grader": config.grader, **totals(results)}
     attempt.write_json("report.json", facts)
@@ -88,11 +91,11 @@ def _results(
     puzzles: pl.DataFrame,
     weights: Ref[Checkpoint],
     config: EvaluateConfig,
-    attempt: Attempt[Report],
+    shards: Attempt[Report],
     ctx: StageContext,
 ) -> pl.DataFrame:
-    collect(puzzles, sampling, weights, attempt, ctx, stem=f"rollouts-{mode}", label=f"evaluate {mode}")
-    sampled = attempt.adopt_shards(f"rollouts-{mode}", ROLLOUTS)
+    collect(puzzles, sampling, weights, shards, ctx, stem=f"rollouts-{mode}", label=f"evaluate {mode}")
+    sampled = adopted(shards, f"rollouts-{mode}", sampling)
     assert sampled is not None  # collect has just written them
     known = puzzles_by_id(puzzles)
     rows: list[dict[str, Any]] = []

@@ -13,7 +13,7 @@ from artifacts.slot import Slot
 from artifacts.tensors import BATCH_FILE
 from stages.context import StageContext
 from stages.grpo.packing import Branch, Group, PackConfig, pack_groups
-from stages.sampling.config import KEPT_GROUPS_FILE
+from stages.sampling.config import KEPT_GROUPS
 from stages.sampling.resample import UNIFORM_TOLERANCE
 
 REVISION = 1
@@ -52,8 +52,9 @@ def pack(
         found = f"{len(graded)} of its {len(their_grades)} rows are grades of {len(completions)} completions"
         raise IntegrityError(grades.key, found, f"a grade for each completion of {rollouts.key}")
     all_groups = graded["group"].n_unique()
-    if KEPT_GROUPS_FILE in sampled.names():
-        graded = graded.filter(pl.col("group").is_in(sampled.read_json(KEPT_GROUPS_FILE)))
+    for name in sampled.names(".json"):
+        if name.startswith(KEPT_GROUPS):
+            graded = graded.filter(pl.col("group").is_in(sampled.read_json(name)))
     if mixed_only:
         spread = pl.col("accuracy").max() - pl.col("accuracy").min()
         graded = graded.filter(spread.over("group") > UNIFORM_TOLERANCE)

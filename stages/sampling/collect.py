@@ -38,7 +38,7 @@ def collect(
     Returns:
         Counts and speed, for the manifest.
     """
-    kept = attempt.adopt_shards(stem, ROLLOUTS)
+    kept = adopted(attempt, stem, sampling)
     groups = {puzzle_id: index for index, puzzle_id in enumerate(puzzles["puzzle_id"])}
     done = groups.keys() & set(kept["puzzle_id"].to_list()) if kept is not None else set[str]()
     folder = ctx.local_folder(weights)
@@ -74,6 +74,16 @@ def collect(
     }
 
 
+def adopted(attempt: Attempt[Any], stem: str, sampling: SamplingConfig) -> pl.DataFrame | None:
+    """The stored rollouts, those of other writers included: each puzzle's whole group, once; None where there are none.
+
+    Args:
+        stem: First part of the shards' names.
+        sampling: How they were drawn; the engine hands over as many completions a prompt as it says, or none.
+    """
+    return attempt.adopt_shards(stem, ROLLOUTS, by="puzzle_id", rows=sampling.samples_per_prompt)
+
+
 class _Shards:
     """Groups waiting to be stored; flushed at most every half second, and at the end whatever happened."""
 
@@ -93,24 +103,25 @@ class _Shards:
         self._lock = threading.Lock()
 
     def add(self, group: GroupSamples) -> None:
+        rows = [
+            {
+                "puzzle_id": group.prompt_id,
+                "group": self.group_numbers[group.prompt_id],
+                "sample": index,
+                "prompt_token_ids": group.prompt_token_ids,
+                "completion_token_ids": completion.token_ids,
+                "sampler_logprobs": completion.logprobs,
+                "text": completion.text,
+                "finish_reason": completion.finish_reason,
+                "engine": f"vllm {group.engine_version} seed {group.engine_seed}",
+                "group_s": group.seconds,
+                **self.constant,
+            }
+            for index, completion in enumerate(group.completions)
+        ]
         with self._lock:
-            for index, completion in enumerate(group.completions):
-                self.tokens += len(completion.token_ids)
-                self._rows.append(
-                    {
-                        "puzzle_id": group.prompt_id,
-                        "group": self.group_numbers[group.prompt_id],
-                        "sample": index,
-                        "prompt_token_ids": group.prompt_token_ids,
-                        "completion_token_ids": completion.token_ids,
-                        "sampler_logprobs": completion.logprobs,
-                        "text": completion.text,
-                        "finish_reason": completion.finish_reason,
-                        "engine": f"vllm {group.engine_version} seed {group.engine_seed}",
-                        "group_s": group.seconds,
-                        **self.constant,
-                    }
-                )
+            self._rows.extend(rows)  # at once: a signal's exception comes before or after it, and `flush` follows
+            self.tokens += sum(len(completion.token_ids) for completion in group.completions)
             self.groups += 1
             due = time.monotonic() - self._flushed_at >= _FLUSH_INTERVAL_S
         if due:

@@ -6,8 +6,11 @@ from typing import Annotated
 
 from pydantic import BaseModel, ConfigDict, Field
 
-KEPT_GROUPS_FILE = "kept_groups.json"
-"""In rollouts of dynamic sampling: numbers of the groups to train on, ascending. Where it is missing, all are."""
+KEPT_GROUPS = "kept_groups"
+"""In rollouts of dynamic sampling, how the name of one JSON file begins: numbers of the groups to train on, ascending.
+
+Where it is missing, all are. Its checksum follows in the name; rollouts of earlier versions have `kept_groups.json`.
+"""
 
 
 class EarlyStopConfig(BaseModel):

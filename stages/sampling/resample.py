@@ -9,12 +9,11 @@ import polars as pl
 from pydantic import BaseModel, ConfigDict, Field
 
 from artifacts.refs import Checkpoint, Ref
-from artifacts.schemas import ROLLOUTS
 from artifacts.slot import Attempt
 from stages.context import StageContext
 from stages.puzzles.tables import graded_text, puzzles_by_id
-from stages.sampling.collect import collect
-from stages.sampling.config import KEPT_GROUPS_FILE, SamplingConfig
+from stages.sampling.collect import adopted, collect
+from stages.sampling.config import KEPT_GROUPS, SamplingConfig
 
 STEM = "rollouts"
 UNIFORM_TOLERANCE = 1e-8
@@ -47,9 +46,9 @@ def collect_mixed(
 ) -> dict[str, Any]:
     """Samples groups until enough of them are mixed, or the rounds or the puzzles are used up.
 
-    Every group stays among the rollouts; the file `kept_groups.json` names those that are to be trained on. Which
-    puzzles a round takes follows from the stored groups of the rounds before it, so a stage that was cut short goes on
-    where it was.
+    Every group stays among the rollouts; the file `kept_groups-<checksum>.json` names those that are to be trained on.
+    Which puzzles a round takes follows from the stored groups of the rounds before it, so a stage that was cut short
+    goes on where it was.
 
     Args:
         wanted: Mixed groups to reach, and puzzles of the first round.
@@ -65,14 +64,14 @@ def collect_mixed(
         rounds += 1
         fresh += facts["groups"] - facts["groups_reused"]
         tokens, seconds = tokens + facts["completion_tokens"], seconds + facts["sampling_s"]
-        sampled = attempt.adopt_shards(STEM, ROLLOUTS)
+        sampled = adopted(attempt, STEM, sampling)
         assert sampled is not None  # collect has just written them
         mixed = mixed_groups(sampled.filter(pl.col("group") < size), puzzles, config.grader)
         missing = wanted - len(mixed)
         if missing <= 0 or size == len(puzzles) or rounds > config.max_rounds:
             break
         size = min(size + missing, len(puzzles))
-    attempt.write_json(KEPT_GROUPS_FILE, mixed[:wanted])
+    attempt.write_json_shard(KEPT_GROUPS, mixed[:wanted])
     return {
         "groups": size,
         "groups_reused": size - fresh,

@@ -153,7 +153,7 @@ def test_a_resumed_attempt_keeps_intact_shards_only(store: Store, slot: Slot[Gra
     assert path is not None
     path.write_bytes(path.read_bytes()[:-1] + b"X")
     second = slot.attempt(identity(), resumable=True)
-    kept = second.adopt_shards("part", GRADES)
+    kept = second.adopt_shards("part", GRADES, by="puzzle_id", rows=1)
     assert kept is not None and len(kept) == 1
     assert len(second.files) == 1
 
@@ -178,3 +178,23 @@ def test_what_is_written_in_place_is_on_the_disk_before_a_manifest_names_it(
     *before, _, slot_folder = synchronised  # the last: the manifest under its first name, and where it was linked to
     assert {folder, folder / "inner", folder / "inner" / "large"} <= set(before)
     assert slot_folder == tmp_path / "a/b"
+
+
+def test_shards_that_overlap_are_adopted_so_that_each_group_counts_once(store: Store, slot: Slot[Grades]) -> None:
+    """Groups p, q and r of two rows in shards p q, q r, r p, and half of s: whichever comes first."""
+    rows = pl.concat(
+        grades_table().with_columns(puzzle_id=pl.lit(name), sample=pl.lit(sample, pl.Int32))
+        for name in "pqrs"
+        for sample in range(2)
+    )
+    first = slot.attempt(identity(), resumable=True)
+    for held in ("pq", "qr", "rps"):
+        whole = rows.filter(pl.col("puzzle_id").is_in(list(held)))
+        first.write_shard("part", whole.filter((pl.col("puzzle_id") != "s") | (pl.col("sample") == 0)), GRADES)
+    for attempt in (first, slot.attempt(identity(), resumable=True)):  # what the first stored anew is there, too
+        kept = attempt.adopt_shards("part", GRADES, by="puzzle_id", rows=2)
+        assert kept is not None
+        assert kept.sort("puzzle_id", "sample").equals(rows.filter(pl.col("puzzle_id") != "s"))
+    published = Artifact.open(store, attempt.publish()).read_tables(GRADES)
+    assert published.sort("puzzle_id", "sample").equals(rows.filter(pl.col("puzzle_id") != "s"))
+    assert attempt.adopt_shards("other", GRADES, by="puzzle_id", rows=2) is None

@@ -1,0 +1,53 @@
+"""Puzzles, a small model that knows their words, and places where a speaker answers for it."""
+
+import logging
+from collections.abc import Generator
+from contextlib import ExitStack
+from pathlib import Path
+
+import pytest
+
+from artifacts.store import Store
+from stages.context import Profile, StageContext
+from stages.models.scratch import ScratchModel, make_scratch
+from stages.puzzles.answers import write_answer
+from stages.puzzles.generate import TIERS, generate
+from stages.puzzles.puzzle import Puzzle
+from stages.sampling.config import EngineHardware
+from tests.unit.stages.speaker import WRONG, Opener, Place, Speaker, served
+
+
+@pytest.fixture(scope="module")
+def puzzles() -> list[Puzzle]:
+    """Twelve different puzzles: one iteration's stride."""
+    different: dict[str, Puzzle] = {}
+    seed = 0
+    while len(different) < 12:
+        puzzle = generate(TIERS["reduced"], seed)
+        different.setdefault(puzzle.digest, puzzle)
+        seed += 1
+    return list(different.values())
+
+
+@pytest.fixture(scope="module")
+def model(tmp_path_factory: pytest.TempPathFactory, puzzles: list[Puzzle]) -> Path:
+    folder = tmp_path_factory.mktemp("model")
+    texts = [puzzle.prompt for puzzle in puzzles] + [write_answer(puzzle) for puzzle in puzzles] + [WRONG]
+    make_scratch(ScratchModel(tied_embeddings=False, max_positions=4096), texts, folder)
+    return folder
+
+
+@pytest.fixture
+def opened(tmp_path: Path, puzzles: list[Puzzle], model: Path) -> Generator[Opener]:
+    with ExitStack() as stack:
+
+        def place(name: str, script: dict[str, list[str]]) -> Place:
+            speaker = Speaker(model, script)
+            url = stack.enter_context(served(speaker))
+            profile = Profile(engine=EngineHardware(external_urls=(url,), restarts=0, max_num_seqs=1))
+            store = Store.open(str(tmp_path / name))
+            log = logging.getLogger("test")
+            ctx = StageContext(store, tmp_path / f"{name}-scratch-{id(speaker)}", profile, lambda *_: None, log)
+            return Place(stack.enter_context(ctx), speaker, puzzles, model)
+
+        yield place

@@ -1,0 +1,149 @@
+"""A model server that says what it is told, and a store with the puzzles and the model it is asked about."""
+
+import http.server
+import json
+import socketserver
+import threading
+from collections.abc import Callable, Generator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+import polars as pl
+
+from artifacts.identity import Identity
+from artifacts.reading import Artifact
+from artifacts.refs import Batch, Checkpoint, Grades, Puzzles, Ref, Report, Rollouts
+from artifacts.schemas import GRADES, PUZZLES
+from artifacts.slot import Slot
+from stages.context import StageContext
+from stages.evaluate import EvaluateConfig, HeldOutSampling, evaluate
+from stages.grade import GradeConfig, grade
+from stages.grpo.packing import PackConfig
+from stages.models.chat import ChatTokenizer
+from stages.pack import pack
+from stages.puzzles.answers import write_answer
+from stages.puzzles.puzzle import Puzzle
+from stages.puzzles.tables import to_table
+from stages.sample import SampleConfig, sample, stride
+from stages.sampling.config import SamplingConfig
+from stages.sampling.resample import ResampleConfig
+
+WRONG = "I do not know."
+CONFIG = SampleConfig(
+    puzzles_per_iteration=4,
+    sampling=SamplingConfig(samples_per_prompt=3, max_tokens=64),
+    resample=ResampleConfig(max_rounds=2),
+)
+
+
+class Speaker:
+    """Answers as vLLM does, with texts it was told; fails from a given request on."""
+
+    def __init__(self, model: Path, script: dict[str, list[str]]) -> None:
+        self.tokenizer = ChatTokenizer(model)
+        self.texts = {tuple(self.tokenizer.prompt_ids(prompt)): texts for prompt, texts in script.items()}
+        self.prompts = dict(zip(self.texts, script, strict=True))
+        self.version, self.asked, self.fails_after = "", list[str](), 10**9
+        self.meanwhile: dict[int, Callable[[], object]] = {}  # what happens elsewhere before a request is answered
+
+    def answer(self, method: str, path: str, body: Any) -> tuple[int, Any]:
+        if path == "/update_weight_version":
+            self.version = body["new_version"]
+        if path != "/inference/v1/generate":
+            return 200, {"success": True, "version": "0.32.0"}
+        if len(self.asked) >= self.fails_after:
+            return 500, {"error": "out of order"}
+        ids = tuple(body["token_ids"])
+        self.asked.append(self.prompts[ids])
+        self.meanwhile.pop(len(self.asked), lambda: None)()
+        return 200, {"choices": [self.choice(text) for text in self.texts[ids]]}
+
+    def choice(self, text: str) -> dict[str, Any]:
+        token_ids = self.tokenizer.answer_ids(text)
+        reason = "length" if text.endswith("...") else "stop"
+        logprobs = {"content": [{"token_id": token, "logprob": -0.5} for token in token_ids]}
+        span = {"version": self.version, "start": 0, "end": len(token_ids)}
+        return {"token_ids": token_ids, "logprobs": logprobs, "finish_reason": reason, "weight_versions": [span]}
+
+
+@contextmanager
+def served(speaker: Speaker) -> Generator[str]:
+    """The URL of an HTTP server that speaks."""
+
+    class Handler(http.server.BaseHTTPRequestHandler):
+        protocol_version = "HTTP/1.1"
+
+        def do_GET(self) -> None:
+            self.reply(None)
+
+        def do_POST(self) -> None:
+            self.reply(json.loads(self.rfile.read(int(self.headers.get("Content-Length", "0"))) or b"null"))
+
+        def reply(self, body: Any) -> None:
+            status, answer = speaker.answer(self.command, self.path, body)
+            content = b"vllm:x_total 1\n" if self.path == "/metrics" else json.dumps(answer).encode()
+            self.send_response(status)
+            self.send_header("Content-Length", str(len(content)))
+            self.end_headers()
+            self.wfile.write(content)
+
+        def log_message(self, format: str, *args: object) -> None:  # noqa: A002
+            """Keep the test's output clean."""
+
+    with socketserver.ThreadingTCPServer(("127.0.0.1", 0), Handler) as server:
+        server.daemon_threads = True
+        threading.Thread(target=server.serve_forever, args=(0.02,), daemon=True).start()
+        yield f"http://127.0.0.1:{server.server_address[1]}"
+        server.shutdown()
+
+
+class Place:
+    """A store with the puzzles and the model published, and a speaker in front of it."""
+
+    def __init__(self, ctx: StageContext, speaker: Speaker, puzzles: list[Puzzle], model: Path) -> None:
+        self.ctx, self.speaker = ctx, speaker
+        attempt = Slot(ctx.store, "puzzles/set", Puzzles).attempt(Identity.of("made", 1, {}))
+        attempt.write_table("train.parquet", to_table(puzzles), PUZZLES)
+        attempt.write_table("val.parquet", to_table(puzzles), PUZZLES)
+        self.puzzles = attempt.publish()
+        weights = Slot(ctx.store, "models/scratch", Checkpoint).attempt(Identity.of("made", 1, {}))
+        for path in model.iterdir():
+            weights.write_bytes(path.name, path.read_bytes())
+        self.weights = weights.publish()
+
+    def sampled(self, config: SampleConfig = CONFIG) -> Ref[Rollouts]:
+        out = Slot(self.ctx.store, "rollouts", Rollouts)
+        return sample(config, self.weights, self.puzzles, iteration=1, out=out, ctx=self.ctx)
+
+    def evaluated(self) -> Ref[Report]:
+        config = EvaluateConfig(puzzles=4, sampled=HeldOutSampling(samples_per_prompt=3, max_tokens=64), greedy=False)
+        out = Slot(self.ctx.store, "report", Report)
+        return evaluate(config, self.weights, self.puzzles, split="val", out=out, ctx=self.ctx)
+
+    def trained(self, rollouts: Ref[Rollouts]) -> tuple[pl.DataFrame, dict[str, Any]]:
+        """Grades, and the facts of the packed batch."""
+        ctx = self.ctx
+        grades = grade(GradeConfig(), rollouts, self.puzzles, out=Slot(ctx.store, "grades", Grades), ctx=ctx)
+        batch = pack(PackConfig(), rollouts, grades, out=Slot(ctx.store, "batch", Batch), ctx=ctx)
+        table = Artifact.open(ctx.store, grades).read_tables(GRADES)
+        return table, Artifact.open(ctx.store, batch).manifest.facts
+
+
+Opener = Callable[[str, dict[str, list[str]]], Place]
+
+
+def taken_order(puzzles: list[Puzzle]) -> list[Puzzle]:
+    """The puzzles of iteration 1 in the order in which they are taken."""
+    by_id = {puzzle.puzzle_id: puzzle for puzzle in puzzles}
+    return [by_id[name] for name in stride(to_table(puzzles), CONFIG.stride, 1, CONFIG.seed)["puzzle_id"]]
+
+
+def script(puzzles: list[Puzzle], mixed: set[int]) -> dict[str, list[str]]:
+    """Mixed groups at these places of the order; the others all right (even places) or all wrong (odd ones)."""
+    answers: dict[str, list[str]] = {}
+    for place, puzzle in enumerate(taken_order(puzzles)):
+        right = write_answer(puzzle)
+        uniform = [right] * 3 if place % 2 == 0 else [WRONG] * 3
+        answers[puzzle.prompt] = [right, WRONG, right] if place in mixed else uniform
+    return answers
