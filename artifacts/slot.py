@@ -8,7 +8,7 @@ import shutil
 import tempfile
 import time
 import uuid
-from collections.abc import Generator, Mapping
+from collections.abc import Callable, Generator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any, Generic
@@ -33,10 +33,19 @@ class Slot(Generic[K]):
     """An address in a store where one artifact of one kind may be published, once.
 
     With a renewal, an artifact that it outdates is set aside when found: its files stay, its manifest moves to them.
+    What `before_writing` raises keeps an attempt from storing anything.
     """
 
-    def __init__(self, store: Store, key: str, kind: type[K], renewal: Renewal | None = None) -> None:
+    def __init__(
+        self,
+        store: Store,
+        key: str,
+        kind: type[K],
+        renewal: Renewal | None = None,
+        before_writing: Callable[[], None] = lambda: None,
+    ) -> None:
         self.store, self.key, self.kind, self.renewal = store, key, kind, renewal
+        self.before_writing = before_writing
         self._asked_at = time.perf_counter()
 
     def find(self, identity: Identity) -> Ref[K] | None:
@@ -103,6 +112,7 @@ class Attempt(Generic[K]):
 
     def write_bytes(self, name: str, data: bytes) -> None:
         """Stores one file."""
+        self.slot.before_writing()
         self.slot.store.write_bytes(f"{self.prefix}/{name}", data)
         self.files[name] = StoredFile(sha256=hashlib.sha256(data).hexdigest(), size_bytes=len(data))
 
@@ -178,6 +188,7 @@ class Attempt(Generic[K]):
             scratch: Where the folder is made if the files have to be uploaded.
             watch: Given the bytes of an upload when it begins; what it returns is told of each part.
         """
+        self.slot.before_writing()
         local = self.slot.store.local_path(self.prefix)
         if local is not None:
             local.mkdir(parents=True)

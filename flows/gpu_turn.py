@@ -1,9 +1,10 @@
 """A run's turn on a GPU: a slot of Prefect's global concurrency limit, leased while engine or trainer may use it."""
 
 import logging
+import signal
 from collections.abc import Callable, Generator
 from contextlib import contextmanager
-from threading import Lock
+from threading import Lock, current_thread, main_thread
 from types import TracebackType
 from typing import Literal, Self
 
@@ -31,14 +32,14 @@ class GpuTurn:
         self._closed = self.held = False
 
     def take(self) -> None:
-        """Waits for a slot, unless one is held.
+        """Waits for a slot, unless one is held. The wait does not count against the time limit of a stage.
 
         Raises:
             DeerstalkerError: `close` was called before one was free.
         """
         if self.limit is None:
             return
-        with self._lock:
+        with _clock_stopped(), self._lock:
             if self.held:
                 return
             self._lease = GpuLease(self.limit, self._log)
@@ -71,6 +72,23 @@ class GpuTurn:
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
         self.close()
+
+
+@contextmanager
+def _clock_stopped() -> Generator[None]:
+    """Stops the alarm by which Prefect limits a task's time; it goes on with what was left of it.
+
+    Tasks in other threads have no limit (see `flows.tasks`).
+    """
+    if current_thread() is not main_thread():
+        yield
+        return
+    left_s, interval_s = signal.setitimer(signal.ITIMER_REAL, 0)
+    try:
+        yield
+    finally:
+        if left_s:
+            signal.setitimer(signal.ITIMER_REAL, left_s, interval_s)
 
 
 _open: dict[str | None, GpuTurn] = {}

@@ -7,8 +7,11 @@ from prefect import flow
 from pydantic import BaseModel, ConfigDict, Field, model_validator
 
 from artifacts.errors import BadInputError
+from artifacts.layout import RunLayout
+from artifacts.manifest import MANIFEST_NAME, Manifest
+from artifacts.slot import SUPERSEDED_NAME
 from artifacts.store import Store
-from flows.history import RunRecord, read_run
+from flows.history import STAGES, read_run
 from flows.iteration import iteration
 from flows.opening import REFRESH, StageName, asked_at, opened_run
 from flows.puzzle_set import publish_set
@@ -49,7 +52,7 @@ def iterate(request: IterateRequest) -> str:
     store = Store.open(request.store)
     record = read_run(store, request.run)
     recipe = validate(Recipe, record.recipe, f"recipe of {request.run}")
-    last = request.until or iterations_done(record, asked_at()) + (request.more or 0)
+    last = request.until or iterations_done(store, record.layout, asked_at()) + (request.more or 0)
     profile = load_profile(request.profile, request.profile_overrides)
     with opened_run(store, record.layout, recipe, profile, request.refresh) as run:
         puzzles = publish_set(run, recipe.puzzles)
@@ -60,20 +63,22 @@ def iterate(request: IterateRequest) -> str:
         return write_report(run)
 
 
-def iterations_done(record: RunRecord, before: datetime) -> int:
-    """How many iterations were decided before a time; so a retry of a request comes to the end of its first attempt.
+def iterations_done(store: Store, layout: RunLayout, before: datetime) -> int:
+    """The last iteration decided before a time; so a retry of a request comes to the end of its first attempt.
+
+    A decision that was made anew since counts by the one that it set aside.
 
     Raises:
-        BadInputError: The run has not been measured once.
+        BadInputError: The run had not been measured once.
     """
-    decided = [
-        datetime.fromisoformat(item.manifests["promote"].provenance["created_at"])
-        for item in record.iterations
-        if "promote" in item.manifests
-    ]
-    done = sum(when < before for when in decided) - 1
-    if done < 0:
-        raise BadInputError(
-            f"run {record.layout.run!r}", "not measured yet", "its first decision", "`deerstalker train` first"
-        )
-    return done
+    decisions: dict[int, list[str]] = {}
+    for key in store.list(f"{layout.root}/iterations"):
+        parts = key.split("/")
+        if parts[4:5] == [STAGES["promote"]] and parts[-1] in (MANIFEST_NAME, SUPERSEDED_NAME):
+            decisions.setdefault(int(parts[3]), []).append(key)
+    for number, keys in sorted(decisions.items(), reverse=True):
+        for key in keys:
+            manifest = Manifest.from_bytes(store.read_bytes(key), f"{store.url}/{key}")
+            if datetime.fromisoformat(manifest.provenance["created_at"]) < before:
+                return number
+    raise BadInputError(f"run {layout.run!r}", "not measured yet", "its first decision", "`deerstalker train` first")

@@ -5,6 +5,7 @@ import tempfile
 from collections.abc import Generator, Sequence
 from contextlib import contextmanager, suppress
 from datetime import datetime
+from functools import cache, partial
 from pathlib import Path
 from typing import Annotated
 
@@ -20,7 +21,7 @@ from flows.gpu_turn import gpu_turn
 from flows.history import last_iteration
 from flows.live import current_view
 from flows.recipes import Recipe, load_profile, load_recipe
-from flows.session import LastStageDone, Session, Stages, freeze_recipe
+from flows.session import LastStageDone, Session, Stages, check_recipe, freeze_recipe
 from flows.trackers import open_tracker
 from stages.context import Profile, StageContext
 
@@ -66,9 +67,10 @@ def opened(request: RunRequest) -> Generator[Session]:
     profile = load_profile(request.profile, request.profile_overrides)
     layout = RunLayout(request.run)
     store = Store.open(request.store)
-    freeze_recipe(store, layout, recipe)
+    check_recipe(store, layout, recipe)
     with suppress(LastStageDone), opened_run(store, layout, recipe, profile, request.refresh) as run:
         run.stop_after = request.stop_after
+        run.before_writing = cache(partial(freeze_recipe, store, layout, recipe))
         yield run
 
 

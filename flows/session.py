@@ -11,8 +11,8 @@ from artifacts.layout import RunLayout
 from artifacts.refs import K
 from artifacts.renewal import Renewals
 from artifacts.slot import Slot
-from artifacts.store import Store
-from artifacts.sums import sums_of, write_files
+from artifacts.store import MissingKeyError, Store
+from artifacts.sums import sums_of
 from flows.gpu_turn import GpuTurn
 from flows.live import LiveView
 from flows.recipes import Recipe
@@ -100,6 +100,7 @@ class Session(Stages):
         refresh: What is to be made anew.
         shown: What Prefect's interface and the tracker are shown of it.
         stop_after: `stage@iteration` behind which `LastStageDone` is raised; None goes to the end.
+        before_writing: Called before anything is stored of the run's own artifacts (see `freeze_recipe`).
         reached: The last iteration that has published all its artifacts.
     """
 
@@ -114,6 +115,7 @@ class Session(Stages):
         super().__init__(stages.ctx, stages.live, stages.turn)
         self.recipe, self.layout, self.refresh = recipe, layout, refresh
         self.stop_after: str | None = None
+        self.before_writing: Callable[[], None] = lambda: None
         self.reached = -1
         self.shown = ShownRun(layout, self.ctx.store, tracker, self.ctx.log, self.ctx.profile.store_link)
 
@@ -133,35 +135,45 @@ class Session(Stages):
 
     def slot(self, key: str, kind: type[K]) -> Slot[K]:
         """An address of the store; what runs share is never made anew."""
-        own = key.startswith(f"{self.layout.root}/")
-        return Slot(self.ctx.store, key, kind, self.refresh.at(None) if own else None)
+        if not key.startswith(f"{self.layout.root}/"):
+            return super().slot(key, kind)
+        return Slot(self.ctx.store, key, kind, self.refresh.at(None), self.before_writing)
 
     def at(self, number: int, part: str, kind: type[K]) -> Slot[K]:
         """The address of a part of iteration `number`."""
-        return Slot(self.ctx.store, self.layout.iteration(number, part), kind, self.refresh.at(number))
+        key = self.layout.iteration(number, part)
+        return Slot(self.ctx.store, key, kind, self.refresh.at(number), self.before_writing)
 
 
 def freeze_recipe(store: Store, layout: RunLayout, recipe: Recipe) -> None:
-    """Stores the resolved recipe under the run's name, once.
+    """Stores the resolved recipe under the run's name, once and for all.
 
-    A recipe beside which nothing stands is that of an attempt that failed before it made anything: another replaces it.
+    That is the first thing stored of a run, and it comes when something else is about to be: an attempt that fails
+    before leaves the name free, and of two that begin with different recipes the one that stores first keeps it.
 
     Raises:
         IdentityMismatchError: The name is taken by a run of another recipe.
     """
-    resolved = recipe.model_dump(mode="json")
-    text = (json.dumps(resolved, indent=2, ensure_ascii=False) + "\n").encode()
+    text = (json.dumps(recipe.model_dump(mode="json"), indent=2, ensure_ascii=False) + "\n").encode()
     if store.create_bytes(layout.recipe, text):
         store.create_bytes(layout.sums, sums_of({layout.recipe.rpartition("/")[2]: text}))
-        return
+    else:
+        check_recipe(store, layout, recipe)
+
+
+def check_recipe(store: Store, layout: RunLayout, recipe: Recipe) -> None:
+    """Refuses a recipe where another one is frozen under the run's name.
+
+    Raises:
+        IdentityMismatchError: The name is taken by a run of another recipe.
+    """
     try:
         frozen = json.loads(store.read_bytes(layout.recipe))
+    except MissingKeyError:
+        return
     except ValueError as error:
         raise BadInputError(f"{store.url}/{layout.recipe}", f"not JSON ({error})", "a frozen recipe") from error
-    if changes := differences(frozen, resolved):
-        if {layout.recipe, layout.sums}.issuperset(store.list(layout.root)):
-            write_files(store, layout.root, {layout.recipe.rpartition("/")[2]: text})
-            return
+    if changes := differences(frozen, recipe.model_dump(mode="json")):
         raise IdentityMismatchError(
             f"run {layout.run!r}",
             "made with another recipe: " + "; ".join(changes[:6]),

@@ -33,7 +33,9 @@ class Profile(BaseModel):
     )
     retries: int = Field(default=2, ge=0, description="How often a stage is tried again after a transient failure.")
     retry_delay_s: float = Field(default=5.0, ge=0, description="Wait before the first retry; it doubles each time.")
-    stage_timeout_s: float = Field(default=24 * 3600.0, gt=0, description="A stage that takes longer fails.")
+    stage_timeout_s: float = Field(
+        default=24 * 3600.0, gt=0, description="A stage that takes longer fails; a wait for a GPU slot is not counted."
+    )
     gpu_slot: str | None = Field(
         default=None, description="Prefect's global concurrency limit that engine and trainer wait for; null = none."
     )

@@ -26,6 +26,8 @@ from artifacts.schemas import PUZZLES
 from artifacts.slot import Slot
 from artifacts.store import Store
 from flows.dead_runs import crash_dead_runs
+from flows.gpu_lease import GpuLease
+from flows.gpu_turn import gpu_turn
 from flows.tasks import run_as_task
 from stages.context import Profile, StageContext
 from stages.prepare import PrepareConfig, prepare
@@ -101,6 +103,47 @@ def test_only_transient_failures_are_retried(ctx: StageContext, error: type[Exce
     with pytest.raises(error, match="somewhere: trouble"):
         once()
     assert len(calls) == attempts
+
+
+@pytest.mark.timeout(300, method="thread")  # its alarm would make Prefect use another means than in a run
+@pytest.mark.usefixtures("_prefect")
+def test_waiting_for_a_gpu_does_not_count_against_the_time_limit(
+    ctx: StageContext, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Another run may hold the slot for days; a stage that hangs once it has the slot is still ended."""
+    limit_s, waits = 2.0, 0
+    slot = Slot(ctx.store, "puzzles/waiting", Puzzles)
+    prepare(SMALL, out=slot, ctx=ctx)
+
+    def slow_take(self: GpuLease) -> None:
+        nonlocal waits
+        waits += 1
+        time.sleep(1.5 * limit_s)
+
+    monkeypatch.setattr(GpuLease, "take", slow_take)
+
+    def working(config: PrepareConfig, seconds: float, *, ctx: StageContext) -> None:
+        """Works for a while once it may use the GPU."""
+        assert ctx.engine is not None
+        time.sleep(seconds)
+
+    @flow
+    def run() -> None:
+        log = logging.getLogger("test")
+        profile = Profile(stage_timeout_s=limit_s, retry_delay_s=0.0)
+        with (
+            gpu_turn("gpu", "stage", log) as turn,
+            StageContext(ctx.store, tmp_path, profile, lambda *_: None, log, use_gpu=turn.take) as waiting,
+        ):
+            run_as_task(prepare, SMALL, run_name="found", ctx=waiting, out=slot)
+            assert waits == 0  # what is published asks for no slot
+            run_as_task(working, SMALL, limit_s / 4, run_name="in time", ctx=waiting)
+            turn.stage_ended()
+            with pytest.raises(TimeoutError):
+                run_as_task(working, SMALL, 10 * limit_s, run_name="hanging", ctx=waiting)
+
+    run()
+    assert waits == 2
 
 
 @pytest.mark.usefixtures("_prefect")

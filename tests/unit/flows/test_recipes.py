@@ -2,20 +2,25 @@
 
 import hashlib
 import json
+import logging
 import subprocess
 import sys
+from collections.abc import Callable
+from datetime import UTC, datetime
 from importlib.resources import files
 from pathlib import Path
 
 import pytest
 
 from artifacts.errors import BadInputError, IdentityMismatchError
+from artifacts.identity import Identity
 from artifacts.layout import RunLayout
+from artifacts.refs import Checkpoint, Puzzles, Report
 from artifacts.store import Store
 from artifacts.sums import read_sums
-from flows.opening import able_to_run
+from flows.opening import RunRequest, able_to_run, opened
 from flows.recipes import Recipe, load_profile, load_recipe, recipe_names
-from flows.session import freeze_recipe
+from flows.session import check_recipe, freeze_recipe
 from stages.models.scratch import ScratchModel
 
 
@@ -108,20 +113,53 @@ def test_a_run_name_belongs_to_one_recipe(tmp_path: Path) -> None:
     store, layout = Store.open(str(tmp_path)), RunLayout("mine")
     freeze_recipe(store, layout, load_recipe("quickstart"))
     freeze_recipe(store, layout, load_recipe("quickstart"))
-    store.write_bytes(f"{layout.root}/iterations/0000/report/manifest.json", b"{}")
-    with pytest.raises(IdentityMismatchError, match=r"seed: 0 -> 5.*choose another --run name"):
-        freeze_recipe(store, layout, load_recipe("quickstart", ["seed=5"]))
-
-
-def test_a_recipe_that_nothing_was_made_by_is_replaced(tmp_path: Path) -> None:
-    """The first attempt failed; the same name with what made it fail corrected is the same run, not another."""
-    store, layout = Store.open(str(tmp_path)), RunLayout("mine")
-    freeze_recipe(store, layout, load_recipe("quickstart", ["seed=5"]))
-    freeze_recipe(store, RunLayout("mine2"), load_recipe("quickstart"))
-    freeze_recipe(store, layout, load_recipe("quickstart"))
     frozen = store.read_bytes(layout.recipe)
+    for refusing in (check_recipe, freeze_recipe):
+        with pytest.raises(IdentityMismatchError, match=r"seed: 0 -> 5.*choose another --run name"):
+            refusing(store, layout, load_recipe("quickstart", ["seed=5"]))
+    assert store.read_bytes(layout.recipe) == frozen
     assert Recipe.model_validate(json.loads(frozen)) == load_recipe("quickstart")
     assert read_sums(store.read_bytes(layout.sums), "sums") == {"recipe.json": hashlib.sha256(frozen).hexdigest()}
+
+
+@pytest.fixture
+def request_of_mine(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Callable[..., RunRequest]:
+    """Asks for the run `mine` as a flow run would, with changed settings."""
+    monkeypatch.setattr("flows.opening.asked_at", lambda: datetime.now(UTC))
+    monkeypatch.setattr("flows.opening.get_run_logger", logging.getLogger)
+    return lambda *overrides: RunRequest(run="mine", store=str(tmp_path / "store"), overrides=list(overrides))
+
+
+def test_a_run_that_stored_nothing_keeps_no_name(request_of_mine: Callable[..., RunRequest]) -> None:
+    """The first attempt failed; the same name with what made it fail corrected is the same run, not another."""
+    with opened(request_of_mine("seed=5")) as failed:
+        store, layout = failed.ctx.store, failed.layout
+        failed.slot("puzzles/shared", Puzzles).attempt(Identity.of("prepare", 1, {})).write_bytes("x", b"")
+        assert failed.at(0, "report", Report).find(Identity.of("evaluate", 1, {})) is None
+    with opened(request_of_mine()) as run:
+        assert store.list(layout.root) == []
+        run.at(0, "report", Report).attempt(Identity.of("evaluate", 1, {})).write_bytes("x", b"")
+    assert Recipe.model_validate(json.loads(store.read_bytes(layout.recipe))) == load_recipe("quickstart")
+    with pytest.raises(IdentityMismatchError, match="seed: 0 -> 5"), opened(request_of_mine("seed=5")):
+        pass
+
+
+def test_of_two_recipes_under_one_name_the_one_that_stores_first_keeps_it(
+    request_of_mine: Callable[..., RunRequest], tmp_path: Path
+) -> None:
+    """Both begin with what runs share, so the name is free; no artifact comes under another recipe than its own."""
+    identity = Identity.of("evaluate", 1, {})
+    with opened(request_of_mine()) as first, opened(request_of_mine("seed=5")) as second:
+        store, layout = first.ctx.store, first.layout
+        with first.slot(layout.warm_start("checkpoint"), Checkpoint).attempt(identity).folder(tmp_path):
+            late = second.at(0, "report", Report).attempt(identity)
+            with pytest.raises(IdentityMismatchError, match="seed: 0 -> 5"):
+                late.write_bytes("x", b"")
+            late = second.slot(layout.evaluation("before"), Report).attempt(identity)
+            with pytest.raises(IdentityMismatchError, match="seed: 0 -> 5"), late.folder(tmp_path):
+                pass
+        assert store.list(layout.root) == [layout.sums, layout.recipe]
+    assert Recipe.model_validate(json.loads(store.read_bytes(layout.recipe))) == load_recipe("quickstart")
 
 
 @pytest.mark.parametrize("section", ["sample.sampling", "evaluate.sampled", "final.sampled"])

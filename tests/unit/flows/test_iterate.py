@@ -1,0 +1,58 @@
+"""How far `iterate --more` goes: as far as its first attempt would have, however much a refresh has redone since."""
+
+from datetime import UTC, datetime
+
+import pytest
+
+from artifacts.errors import BadInputError
+from artifacts.identity import Identity
+from artifacts.layout import RunLayout
+from artifacts.refs import Decision
+from artifacts.renewal import RenewalRequest, Renewals
+from artifacts.slot import Slot
+from artifacts.store import Store
+from flows.iterate import iterations_done
+
+LAYOUT = RunLayout("again")
+
+
+def decide(store: Store, n: int, renewals: Renewals = Renewals()) -> None:  # noqa: B008 (immutable)
+    slot = Slot(store, LAYOUT.iteration(n, "decision"), Decision, renewals.at(n))
+    identity = Identity.of("promote", 1, {})
+    if slot.find(identity) is None:
+        slot.attempt(identity).publish()
+
+
+@pytest.mark.parametrize("redone", [0, 3, 6, 7])
+def test_a_retry_ends_where_its_first_attempt_would_have(redone: int) -> None:
+    store = Store.open(f"memory://iterate-{redone}")
+    for n in range(6):
+        decide(store, n)
+    asked_at = datetime.now(UTC)
+    renewals = Renewals((RenewalRequest(("promote",), asked_at),))
+    for n in range(redone):  # the seventh is new
+        decide(store, n, renewals)
+    assert iterations_done(store, LAYOUT, asked_at) == 5
+    assert iterations_done(store, LAYOUT, datetime.now(UTC)) == max(5, redone - 1)  # what another request finds
+
+
+def test_a_decision_that_is_just_being_redone_counts() -> None:
+    store = Store.open("memory://iterate-set-aside")
+    for n in range(2):
+        decide(store, n)
+    asked_at = datetime.now(UTC)
+    slot = Slot(
+        store, LAYOUT.iteration(1, "decision"), Decision, Renewals((RenewalRequest(("promote",), asked_at),)).at(1)
+    )
+    assert slot.find(Identity.of("promote", 1, {})) is None
+    assert iterations_done(store, LAYOUT, asked_at) == 1
+
+
+def test_a_run_without_a_decision_cannot_go_on() -> None:
+    store = Store.open("memory://iterate-none")
+    now = datetime.now(UTC)
+    with pytest.raises(BadInputError, match="not measured yet"):
+        iterations_done(store, LAYOUT, now)
+    decide(store, 0)
+    with pytest.raises(BadInputError, match="not measured yet"):
+        iterations_done(store, LAYOUT, now)
