@@ -20,7 +20,7 @@ from stages.puzzles.puzzle import Puzzle
 from stages.sampling.client import Completion, GroupSamples, Prompt
 from stages.sampling.config import SamplingConfig
 from stages.sampling.engine import Engine
-from tests.unit.stages.speaker import CONFIG, WRONG, Opener, script, taken_order
+from tests.unit.stages.speaker import CONFIG, WRONG, Opener, Place, script, taken_order
 
 PLAIN = CONFIG.model_copy(update={"resample": None})
 
@@ -62,40 +62,38 @@ def progress_folder(store: Store, place: Callable[[], object]) -> str:
     return folder
 
 
-def test_who_loses_the_race_to_evaluate_leaves_the_published_files_alone(opened: Opener, puzzles: list[Puzzle]) -> None:
-    """The other evaluates from start to end while this one waits for its last answer; theirs differ."""
-    slow = opened("run", {puzzle.prompt: [WRONG] * 3 for puzzle in puzzles})
-    quick = opened("run", {puzzle.prompt: [write_answer(puzzle)] * 3 for puzzle in puzzles})
+def lost_race(slow: Place, quick: Place, make: Callable[[Place], Ref[Any]]) -> tuple[Ref[Any], dict[str, bytes]]:
+    """Has `quick` make an artifact from start to end while `slow` waits for its last answer.
+
+    Returns:
+        What `slow` got and its files, seen to be those that `quick` has published.
+    """
     published: list[tuple[Ref[Any], dict[str, bytes]]] = []
 
     def other() -> None:
-        ref = quick.evaluated()
+        ref = make(quick)
         published.append((ref, all_files(quick.ctx.store, ref)))
 
     slow.speaker.meanwhile[4] = other
-    mine = slow.evaluated()
+    mine = make(slow)
     ((theirs, files),) = published
     store = slow.ctx.store
     assert mine == theirs and mine.reused
     assert all_files(store, mine) == files
-    assert {"results.parquet", "report.json"} <= files.keys()
     assert (verify(store).damaged, unchecked_shards(store)) == ([], [])
+    return mine, files
+
+
+def test_who_loses_the_race_to_evaluate_leaves_the_published_files_alone(opened: Opener, puzzles: list[Puzzle]) -> None:
+    slow = opened("run", {puzzle.prompt: [WRONG] * 3 for puzzle in puzzles})
+    quick = opened("run", {puzzle.prompt: [write_answer(puzzle)] * 3 for puzzle in puzzles})
+    _, files = lost_race(slow, quick, Place.evaluated)
+    assert {"results.parquet", "report.json"} <= files.keys()
 
 
 def test_who_loses_the_race_to_resample_leaves_the_published_files_alone(opened: Opener, puzzles: list[Puzzle]) -> None:
     slow, quick = opened("run", script(puzzles, {0, 1, 2, 3})), opened("run", script(puzzles, {1, 4, 6, 7}))
-    published: list[tuple[Ref[Any], dict[str, bytes]]] = []
-
-    def other() -> None:
-        ref = quick.sampled()
-        published.append((ref, all_files(quick.ctx.store, ref)))
-
-    slow.speaker.meanwhile[4] = other
-    mine = slow.sampled()
-    ((theirs, files),) = published
-    assert mine == theirs and mine.reused
-    assert all_files(slow.ctx.store, mine) == files
-    assert (verify(slow.ctx.store).damaged, unchecked_shards(slow.ctx.store)) == ([], [])
+    mine, _ = lost_race(slow, quick, Place.sampled)
     assert slow.trained(mine)[1]["groups"] == 4
 
 
