@@ -8,9 +8,10 @@ import os
 import socket
 import sys
 import tempfile
+import threading
 import time
 from collections.abc import Generator
-from contextlib import ExitStack, contextmanager
+from contextlib import ExitStack, contextmanager, suppress
 from datetime import datetime
 from pathlib import Path
 from types import TracebackType
@@ -25,13 +26,15 @@ TAG = "deerstalker"
 
 _START_TIMEOUT_S = 120.0
 _DRAIN_TIMEOUT_S = 30.0
+_LOOK_INTERVAL_S = 0.5
 _TAIL_CHARACTERS = 1500
 
 
 class Backend:
     """A Prefect API that flows report to.
 
-    Entering starts a local server, without waiting for it, unless PREFECT_API_URL names one; leaving ends it.
+    Entering starts a local server, without waiting for it, unless PREFECT_API_URL names one; leaving ends it. One that
+    dies meanwhile is started again at the same address: Prefect asks several times, and its database is a file.
     Prefect is to be imported inside, not before.
 
     Args:
@@ -45,19 +48,25 @@ class Backend:
         self._held = ExitStack()
         self._alone_since: datetime | None = None
         self._address = ("127.0.0.1", 0)
+        self._answered = False
+        self._leaving = threading.Event()
+        self._watch = threading.Thread(target=self._keep_alive, name="server-watch", daemon=True)
 
     def __enter__(self) -> Self:
         named = os.environ.get("PREFECT_API_URL")
         if not named or named == running_server(self._home):
             _, self._alone_since = self._held.enter_context(database_lock(self._home))
         if not named:
-            self._start()
+            self._process = self._start()
+            self._watch.start()
         return self
 
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
         if self._process is not None:
+            self._leaving.set()
+            self._watch.join()
             del os.environ["PREFECT_API_URL"]
             self._process.stop()
             self._process = None
@@ -81,7 +90,7 @@ class Backend:
             with tags(TAG):
                 yield
             return
-        self._wait(self._process)
+        self._wait()
         if self._alone_since is not None:
             from flows.dead_runs import crash_dead_runs
 
@@ -98,26 +107,43 @@ class Backend:
             finally:
                 _drain()
 
-    def _start(self) -> None:
+    def _keep_alive(self) -> None:
+        """Starts the server again when it has died, unless it never answered: it would not do so now."""
+        while not self._leaving.wait(_LOOK_INTERVAL_S):
+            if self._process is None or self._process.exit_code() is None or not self._answered:
+                continue
+            self._process.stop()
+            with suppress(OSError):  # the port is still held: the next look tries again
+                self._process = self._start()
+                self._answered = False
+                with suppress(DeerstalkerError):
+                    self._wait()
+
+    def _start(self) -> GuardedProcess:
         self.log.parent.mkdir(parents=True, exist_ok=True)
         scratch = Path(tempfile.mkdtemp(prefix="deerstalker-server-"))
-        with socket.create_server(self._address) as listener, self.log.open("wb") as log:
+        mode = "wb" if self._process is None else "ab"
+        with socket.create_server(self._address) as listener, self.log.open(mode) as log:
             self._address = listener.getsockname()
             script = str(Path(__file__).with_name("server_process.py"))
             environment = {**os.environ, "PREFECT_SERVER_UI_ENABLED": "false"}
             environment.pop("PYTHONDONTWRITEBYTECODE", None)  # without cached bytecode a start takes 8 s more
             command = [sys.executable, "-P", script, str(listener.fileno())]
-            self._process = GuardedProcess(command, scratch, log, environment, keep=[listener.fileno()])
+            process = GuardedProcess(command, scratch, log, environment, keep=[listener.fileno()])
         os.environ["PREFECT_API_URL"] = f"http://{self._address[0]}:{self._address[1]}/api"
+        return process
 
-    def _wait(self, process: GuardedProcess) -> None:
+    def _wait(self) -> None:
         import httpx
 
+        process = self._process
+        assert process is not None
         url = os.environ["PREFECT_API_URL"] + "/health"
         deadline = time.monotonic() + _START_TIMEOUT_S
         while time.monotonic() < deadline and process.exit_code() is None:
             try:
                 if httpx.get(url, timeout=0.5, trust_env=False).is_success:
+                    self._answered = True
                     return
             except httpx.TransportError:
                 time.sleep(0.05)

@@ -34,6 +34,8 @@ SCRIPT = """
         def three() -> int:
             if sys.argv[2] == "die inside":
                 os.kill(os.getpid(), signal.SIGKILL)
+            if sys.argv[2] == "lose the server":
+                os.kill(backend.pid, signal.SIGKILL)
             return one() + one() + one()
 
         with backend.ready():
@@ -75,6 +77,15 @@ def test_a_flow_is_recorded_whole_and_the_server_ends_with_its_command(home: Pat
     assert (done.returncode, done.stderr) == (0, "")
     assert _gone(int(done.stdout))
     with sqlite3.connect(home / "prefect.db") as database:
+        assert database.execute("select state_name from flow_run").fetchall() == [("Completed",)]
+        assert database.execute("select state_name from task_run").fetchall() == [("Completed",)] * 3
+
+
+def test_a_server_that_dies_is_started_again_and_the_flow_is_recorded_whole(tmp_path: Path) -> None:
+    done = _run(tmp_path, "lose the server")
+    assert done.returncode == 0, done.stderr
+    assert _gone(int(done.stdout))
+    with sqlite3.connect(tmp_path / "prefect.db") as database:
         assert database.execute("select state_name from flow_run").fetchall() == [("Completed",)]
         assert database.execute("select state_name from task_run").fetchall() == [("Completed",)] * 3
 
