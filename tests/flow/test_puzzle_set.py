@@ -40,22 +40,33 @@ def drawn(store: Path) -> dict[str, int]:
     return {str(path): path.stat().st_mtime_ns for path in store.glob("puzzles/drawn/*/manifest.json")}
 
 
-def test_a_killed_command_is_continued_and_ends_the_same(tmp_path: Path) -> None:
-    store = tmp_path / "store"
-    process = start(store, *SIZES)
+def wait_for_stretches(process: subprocess.Popen[str], store: Path, count: int) -> None:
+    """Waits until a running command has published so many."""
     deadline = time.monotonic() + LIMIT_S
-    while len(drawn(store)) < 3:
+    while len(drawn(store)) < count:
         assert process.poll() is None
         assert time.monotonic() < deadline
         time.sleep(0.005)
+
+
+def killed(out: Path, store: Path, *sizes: str) -> dict[str, int]:
+    """What a command has published that was killed on its way, once all that it started is gone."""
+    process = start(out, *sizes)
+    wait_for_stretches(process, store, 3)
     os.kill(process.pid, signal.SIGKILL)
     process.wait()
-    before = drawn(store)
-    assert len(before) < len(SET.first_stretches())
-    assert not list(store.glob("puzzles/set-*/manifest.json"))
-    while left := marked(MARK, store):
+    deadline = time.monotonic() + LIMIT_S
+    while left := marked(MARK, out):
         assert time.monotonic() < deadline, left
         time.sleep(0.1)
+    return drawn(store)
+
+
+def test_a_killed_command_is_continued_and_ends_the_same(tmp_path: Path) -> None:
+    store = tmp_path / "store"
+    before = killed(store, store, *SIZES)
+    assert len(before) < len(SET.first_stretches())
+    assert not list(store.glob("puzzles/set-*/manifest.json"))
 
     output, _ = start(store, *SIZES).communicate(timeout=LIMIT_S)
     made = json.loads(output)
@@ -78,31 +89,20 @@ def test_a_killed_command_is_continued_and_ends_the_same(tmp_path: Path) -> None
 
 def test_a_file_that_was_killed_on_the_way_goes_on_too(tmp_path: Path) -> None:
     path, folder = tmp_path / "made.json", tmp_path / ".made.json.drawn"
-    before: dict[str, int] = {}
-    for stretches in (2, 5):
-        process = start(path, "--count", "120")
-        deadline = time.monotonic() + LIMIT_S
-        while len(drawn(folder)) < stretches:
-            assert process.poll() is None
-            assert time.monotonic() < deadline
-            time.sleep(0.005)
-        os.kill(process.pid, signal.SIGKILL)
-        process.wait()
-        assert not path.exists()
-        assert {name: written for name, written in drawn(folder).items() if name in before} == before
-        before = drawn(folder)
-        while left := marked(MARK, path):
-            assert time.monotonic() < deadline, left
-            time.sleep(0.1)
-    output, _ = start(path, "--count", "120").communicate(timeout=LIMIT_S)
-    assert json.loads(output)["puzzles"] == 120
+    before = killed(path, folder, "--count", "64")
+    assert not path.exists()
+    second = start(path, "--count", "64")
+    wait_for_stretches(second, folder, len(before) + 1)
+    assert {name: written for name, written in drawn(folder).items() if name in before} == before
+    output, _ = second.communicate(timeout=LIMIT_S)
+    assert json.loads(output)["puzzles"] == 64
     assert list(tmp_path.iterdir()) == [path]
     undisturbed = StageContext(
         Store.open("memory://undisturbed-file"), tmp_path / "scratch", Profile(), lambda *_: None, logging.getLogger()
     )
     with undisturbed as ctx:
         ref = prepare(
-            SET.model_copy(update={"train": 120, "val": 0, "test": 0}), out=Slot(ctx.store, "set", Puzzles), ctx=ctx
+            SET.model_copy(update={"train": 64, "val": 0, "test": 0}), out=Slot(ctx.store, "set", Puzzles), ctx=ctx
         )
         rows = from_table(Artifact.open(ctx.store, ref).read_table("train.parquet", PUZZLES))
     assert [item["prompt"] for item in json.loads(path.read_text())] == [item.prompt for item in rows]
