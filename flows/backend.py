@@ -140,7 +140,7 @@ class Backend:
         assert process is not None
         url = os.environ["PREFECT_API_URL"] + "/health"
         deadline = time.monotonic() + _START_TIMEOUT_S
-        while time.monotonic() < deadline and process.exit_code() is None:
+        while time.monotonic() < deadline and process.exit_code() is None and not self._leaving.is_set():
             try:
                 if httpx.get(url, timeout=0.5, trust_env=False).is_success:
                     self._answered = True
