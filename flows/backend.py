@@ -121,10 +121,10 @@ class Backend:
 
     def _start(self) -> GuardedProcess:
         self.log.parent.mkdir(parents=True, exist_ok=True)
-        scratch = Path(tempfile.mkdtemp(prefix="deerstalker-server-"))
         mode = "wb" if self._process is None else "ab"
         with socket.create_server(self._address) as listener, self.log.open(mode) as log:
             self._address = listener.getsockname()
+            scratch = Path(tempfile.mkdtemp(prefix="deerstalker-server-"))
             script = str(Path(__file__).with_name("server_process.py"))
             environment = {**os.environ, "PREFECT_SERVER_UI_ENABLED": "false"}
             environment.pop("PYTHONDONTWRITEBYTECODE", None)  # without cached bytecode a start takes 8 s more

@@ -20,7 +20,7 @@ from artifacts.store import Store
 from flows.gpu_turn import gpu_turn
 from flows.history import last_iteration
 from flows.live import current_view
-from flows.recipes import Recipe, load_profile, load_recipe
+from flows.recipes import Recipe, check_sound, load_profile, load_recipe
 from flows.session import LastStageDone, Session, Stages, check_recipe, freeze_recipe
 from flows.trackers import open_tracker
 from stages.context import Profile, StageContext
@@ -67,7 +67,10 @@ def opened(request: RunRequest) -> Generator[Session]:
     profile = load_profile(request.profile, request.profile_overrides)
     layout = RunLayout(request.run)
     store = Store.open(request.store)
-    check_recipe(store, layout, recipe)
+    if not store.exists(layout.recipe):
+        check_sound(recipe)
+    # A request to redo stages is stored at once, so the recipe is, too: a start that is refused must leave none behind.
+    (freeze_recipe if request.refresh else check_recipe)(store, layout, recipe)
     with suppress(LastStageDone), opened_run(store, layout, recipe, profile, request.refresh) as run:
         run.stop_after = request.stop_after
         run.before_writing = cache(partial(freeze_recipe, store, layout, recipe))

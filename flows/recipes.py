@@ -81,22 +81,34 @@ class Recipe(BaseModel):
         sampled, trained = self.sample.sampling.temperature, self.finetune.loss.temperature
         if sampled != trained:
             raise ValueError(f"finetune.loss.temperature is {trained}, but sample.sampling.temperature is {sampled}")
-        plain, drawn = SamplingConfig(), self.sample.sampling
-        changed = [name for name in _CHANGE_PROBABILITIES if getattr(drawn, name) != getattr(plain, name)]
-        if changed and self.finetune.loss.old_logprobs == "sampler":
-            raise ValueError(
-                f"sample.sampling.{changed[0]} is {getattr(drawn, changed[0])}, so the sampler's probabilities are not "
-                f'the model\'s: leave it at {getattr(plain, changed[0])}, or set finetune.loss.old_logprobs = "trainer"'
-            )
-        if self.sample.resample and self.grade.advantage.scale == "batch_std":
-            raise ValueError(
-                "grade.advantage.scale is 'batch_std', which would be that of all groups, also of those that "
-                "sample.resample does not keep"
-            )
         if self.sample.resample and self.sample.resample.grader != self.grade.grader:
             graders = self.sample.resample.grader, self.grade.grader
             raise ValueError(f"sample.resample.grader is '{graders[0]}', but grade.grader is '{graders[1]}'")
         return self
+
+
+def check_sound(recipe: Recipe) -> None:
+    """Refuses what no run should begin with; one that did so before this was known goes on.
+
+    Raises:
+        BadInputError: The sampler's probabilities are not those that the loss takes them for, or groups outside of a
+            batch would take part in its deviation.
+    """
+    plain, drawn = SamplingConfig(), recipe.sample.sampling
+    changed = [name for name in _CHANGE_PROBABILITIES if getattr(drawn, name) != getattr(plain, name)]
+    if changed and recipe.finetune.loss.old_logprobs == "sampler":
+        raise BadInputError(
+            f"sample.sampling.{changed[0]}",
+            f"{getattr(drawn, changed[0])}, so the sampler's probabilities are not the model's",
+            str(getattr(plain, changed[0])),
+            "or set finetune.loss.old_logprobs to trainer",
+        )
+    if recipe.sample.resample and recipe.grade.advantage.scale == "batch_std":
+        raise BadInputError(
+            "grade.advantage.scale",
+            "batch_std, that of all groups, also of those that sample.resample does not keep",
+            "another scale, or no sample.resample",
+        )
 
 
 def recipe_names() -> list[str]:

@@ -52,5 +52,5 @@ if __name__ == "__main__":
     app = create_app()
     gc.freeze()
     gc.enable()
-    config = uvicorn.Config(app, log_level="error", lifespan="on", timeout_graceful_shutdown=4)
+    config = uvicorn.Config(app, log_level="error", lifespan="on", timeout_graceful_shutdown=2)
     Server(config).run(sockets=[socket.socket(fileno=int(sys.argv[1]))])

@@ -149,7 +149,7 @@ def freeze_recipe(store: Store, layout: RunLayout, recipe: Recipe) -> None:
     """Stores the resolved recipe under the run's name, once and for all.
 
     That is the first thing stored of a run, and it comes when something else is about to be: an attempt that fails
-    before leaves the name free, and of two that begin with different recipes the one that stores first keeps it.
+    before that leaves the name free, and of two that begin with different recipes the one that stores first keeps it.
 
     Raises:
         IdentityMismatchError: The name is taken by a run of another recipe.

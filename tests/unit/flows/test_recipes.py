@@ -43,11 +43,6 @@ def test_our_profiles_load() -> None:
         ("grade.grader=lenient", r"grade\.grader: Input should be 'strict' or 'published'"),
         ("sample.puzzles_per_iteration=100000", r"sample\.puzzles_per_iteration is 100000, more than puzzles\.train"),
         ("sample.sampling.temperature=0.7", r"finetune\.loss\.temperature is 1\.0, but .* is 0\.7"),
-        (
-            "sample.sampling.top_p=0.9",
-            r"sampling\.top_p is 0\.9, .* leave it at 1\.0, or set .*old_logprobs",
-        ),
-        ("sample.sampling.repetition_penalty=1.3", r"sampling\.repetition_penalty is 1\.3, .* leave it at 1\.0"),
         ("sample.resample.grader=published", r"resample\.grader is 'published', but grade\.grader is 'strict'"),
         ("sample.resample.max_rounds=50", r"the stride of sample\.resample is 6528, more than puzzles\.train"),
         ("sample={resample={}, sampling={samples_per_prompt=1}}", r"resample needs groups that can differ"),
@@ -71,13 +66,6 @@ def test_our_profiles_load() -> None:
 def test_a_wrong_setting_is_named(override: str, message: str) -> None:
     with pytest.raises(BadInputError, match=message):
         load_recipe("quickstart", [override])
-
-
-def test_the_deviation_of_a_batch_cannot_be_that_of_groups_outside_of_it() -> None:
-    with pytest.raises(
-        BadInputError, match=r"grade\.advantage\.scale is 'batch_std', .* sample\.resample does not keep"
-    ):
-        load_recipe("quickstart", ["grade.advantage.scale=batch_std", "sample.resample.max_rounds=1"])
 
 
 def test_null_switches_off_what_toml_cannot(tmp_path: Path) -> None:
@@ -142,6 +130,38 @@ def test_a_run_that_stored_nothing_keeps_no_name(request_of_mine: Callable[..., 
     assert Recipe.model_validate(json.loads(store.read_bytes(layout.recipe))) == load_recipe("quickstart")
     with pytest.raises(IdentityMismatchError, match="seed: 0 -> 5"), opened(request_of_mine("seed=5")):
         pass
+
+
+@pytest.mark.parametrize(
+    ("overrides", "message"),
+    [
+        (["sample.sampling.top_p=0.9"], r"sampling\.top_p: 0\.9, .* expected 1\.0; or set .*old_logprobs to trainer"),
+        (["sample.sampling.repetition_penalty=1.3"], r"sampling\.repetition_penalty: 1\.3, so the sampler's"),
+        (["grade.advantage.scale=batch_std", "sample.resample.max_rounds=1"], r"batch_std, that of all groups"),
+    ],
+)
+def test_what_no_run_should_begin_with_is_refused_and_what_has_begun_goes_on(
+    request_of_mine: Callable[..., RunRequest], overrides: list[str], message: str
+) -> None:
+    request, layout = request_of_mine(*overrides), RunLayout("mine")
+    with pytest.raises(BadInputError, match=message), opened(request):
+        pass
+    store = Store.open(request.store)
+    assert store.list(layout.root) == []
+    freeze_recipe(store, layout, load_recipe("quickstart", overrides))  # as an earlier version began it
+    with opened(request) as run:
+        assert run.layout == layout
+
+
+def test_a_start_that_asks_to_redo_stages_takes_the_name_at_once(request_of_mine: Callable[..., RunRequest]) -> None:
+    """Its request is stored, and must not stand beside another recipe than its own."""
+    with opened(request_of_mine()) as first:
+        redo = request_of_mine("seed=5").model_copy(update={"refresh": ["warm_start"]})
+        with opened(redo) as second:
+            second.at(0, "report", Report).attempt(Identity.of("evaluate", 1, {})).write_bytes("x", b"")
+        attempt = first.at(0, "report", Report).attempt(Identity.of("evaluate", 2, {}))
+        with pytest.raises(IdentityMismatchError, match="seed"):
+            attempt.write_bytes("x", b"")
 
 
 def test_of_two_recipes_under_one_name_the_one_that_stores_first_keeps_it(
