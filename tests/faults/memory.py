@@ -20,6 +20,7 @@ from pathlib import Path
 from typing import Any
 
 from rich.console import Console
+from rich.markup import escape
 from rich.table import Table
 
 from artifacts.errors import DeerstalkerError, TransientError
@@ -318,7 +319,7 @@ def show(rows: list[dict[str, Any]], console: Console) -> None:
         says = (
             f"{row['found']}\n{row['remedy'][:200]}" if row["remedy"].startswith(("in the", "reused")) else row["found"]
         )
-        table.add_row(row["fault"], str(row.get("noticed_s", "")), "yes" if row["tried_again"] else "no", says)
+        table.add_row(row["fault"], str(row.get("noticed_s", "")), "yes" if row["tried_again"] else "no", escape(says))
     console.print(table)
 
 

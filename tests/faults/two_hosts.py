@@ -20,6 +20,7 @@ from pathlib import Path
 from typing import Any
 
 from rich.console import Console
+from rich.markup import escape
 from rich.table import Table
 
 from artifacts.manifest import MANIFEST_NAME, Manifest
@@ -232,7 +233,7 @@ def show(report: dict[str, Any], console: Console) -> None:
     for name in names:
         table.add_column({"Completed": "executed", "Cached": "found"}.get(name, name))
     for row in report["parts"]:
-        table.add_row(*(str(row[name]) for name in names))
+        table.add_row(*(escape(str(row[name])) for name in names))
     console.print(table)
     console.print(
         f"reported {report['reported_s']} s after the cable was pulled; {report['kept_shards']} shards of the "
