@@ -22,8 +22,8 @@ from tests.flow.pages import KEYS, asked_by_text, open_newest, pictures, publish
 from tests.flow.story import attempts, tell
 from tests.hostile import HOSTILE
 
-ENDED_LIMIT_S = 60.0
-"""Beyond it something hangs. What ending takes is measured by `tests.benchmarks.orchestration`, not here."""
+CANCEL_LIMIT_S = 20.0
+KILL_LIMIT_S = 30.0
 """5 s and 10 s are what an idle machine keeps; one whose cores are shared by ten others is granted more."""
 
 PROGRAM = find_browser()
@@ -45,11 +45,12 @@ def test_up_again_changes_nothing(story: dict[str, Any]) -> None:
 
 def test_cancelled_it_ends_soon_and_leaves_no_process(story: dict[str, Any]) -> None:
     assert any("vllm" in command or "server.py" in command for command in story["busy"])
-    assert story["cancelled_s"] < ENDED_LIMIT_S
+    assert story["gone_s"] < CANCEL_LIMIT_S
+    assert story["cancelled_s"] < CANCEL_LIMIT_S
 
 
 def test_killed_it_leaves_no_process(story: dict[str, Any]) -> None:
-    assert story["kill_s"] < ENDED_LIMIT_S
+    assert story["kill_s"] < KILL_LIMIT_S
 
 
 def test_a_retry_executes_only_what_has_no_artifact(story: dict[str, Any]) -> None:
@@ -282,7 +283,7 @@ def test_puzzles_in_the_making_are_cancelled_soon(installation: Installation) ->
     drawn = set(installation.store.glob("puzzles/drawn/*/manifest.json"))
     installation.wait(lambda: set(installation.store.glob("puzzles/drawn/*/manifest.json")) > drawn)
     installation.prefect("flow-run", "cancel", run)
-    installation.wait(lambda: set(installation.processes()) <= idle, ENDED_LIMIT_S)
+    installation.wait(lambda: set(installation.processes()) <= idle, 60)  # 28 s were seen beside other tests
     installation.wait_for(run, "Cancelled")
 
 
