@@ -3,18 +3,17 @@
 import multiprocessing
 import os
 import threading
+import traceback
 from collections.abc import Callable, Sequence
-from concurrent.futures import CancelledError, Future, ProcessPoolExecutor, wait
-from concurrent.futures.process import BrokenProcessPool
+from concurrent.futures import ThreadPoolExecutor
+from multiprocessing.connection import Connection
 from pathlib import Path
-from typing import TypeVar
+from typing import Any, TypeVar
 
 from artifacts.errors import DeerstalkerError, TransientError
 
 T = TypeVar("T")
 R = TypeVar("R")
-
-_LOOK_S = 1.0
 
 
 def start_ticks(pid: int) -> int | None:
@@ -42,7 +41,7 @@ def _stat(pid: int) -> list[str]:
 def end_with_parent() -> None:
     """Ends this process as soon as the one that started it through `multiprocessing` is gone, however it went.
 
-    An idle pool process waits for work for ever, and keeps the server alive that forked it.
+    One that is at work would notice when it is done only.
     """
     parent = multiprocessing.parent_process()
 
@@ -55,12 +54,10 @@ def end_with_parent() -> None:
 
 
 class Pool:
-    """Processes for work in pure Python, shared by threads; started when first used, and again after a death.
+    """Processes for work in pure Python, shared by threads; each is started when it is needed, and after a death anew.
 
-    There is one in a process: ending it ends whatever `multiprocessing` has started.
-
-    Of Python's executor a thread may wait for ever that hands in work while it breaks, and a process it starts then is
-    never ended. So work is handed in and pools are dropped one at a time, and who waits looks whether its pool stands.
+    They are handed work and hand back results over a pipe each. The processes of Python's own executor share one, on
+    which it waits for ever for the second half of what a process was sending when it was killed.
 
     Args:
         workers: How many; None is one for each core that this process may use.
@@ -68,8 +65,10 @@ class Pool:
 
     def __init__(self, workers: int | None) -> None:
         self.workers = workers or len(os.sched_getaffinity(0))
+        self._threads = ThreadPoolExecutor(self.workers, "pool")
         self._lock = threading.Lock()
-        self._executor: ProcessPoolExecutor | None = None
+        self._started: list[_Worker] = []
+        self._idle: list[_Worker] = []
         self._ended = False
 
     def map(self, work: Callable[[T], R], items: Sequence[T], *, chunksize: int) -> list[R]:
@@ -79,25 +78,20 @@ class Pool:
             TransientError: A process died.
             DeerstalkerError: The pool was ended for good.
         """
-        executor, futures = None, list[Future[list[R]]]()
+        chunks = [items[start : start + chunksize] for start in range(0, len(items), chunksize)]
+        futures = [self._threads.submit(self._have_done, work, chunk) for chunk in chunks]
         try:
-            with self._lock:
-                executor = self._running()
-                for start in range(0, len(items), chunksize):
-                    futures.append(executor.submit(_work_on, work, items[start : start + chunksize]))
-            return [result for future in futures for result in self._result(future, executor)]
-        # An OSError is raised where the pool, breaking, closes its pipes while another process is being started.
-        except (BrokenProcessPool, CancelledError, OSError) as error:
-            self._drop(executor)
-            failure = DeerstalkerError if self._ended else TransientError
-            raise failure("process pool", "a process died", "", "is memory short?") from error
+            return [result for future in futures for result in future.result()]
         finally:
             for future in futures:
                 future.cancel()
 
     def close(self) -> None:
         """Ends the processes; the next use starts others."""
-        self._drop(self._executor)
+        with self._lock:
+            started, self._started, self._idle = self._started, [], []
+        for worker in started:
+            worker.process.kill()
 
     def kill(self) -> None:
         """Ends the processes at once and for good: threads that are still to use the pool fail."""
@@ -105,30 +99,69 @@ class Pool:
             self._ended = True
         self.close()
 
-    def _running(self) -> ProcessPoolExecutor:
-        if self._ended:
-            raise DeerstalkerError("process pool", "asked for work after its end", "a run that goes on")
-        if self._executor is None:
-            # Not forked from this process, which has threads; the server that forks them ends when this process does.
-            context = multiprocessing.get_context("forkserver")
-            self._executor = ProcessPoolExecutor(self.workers, mp_context=context, initializer=end_with_parent)
-        return self._executor
+    def _have_done(self, work: Callable[[T], R], items: Sequence[T]) -> list[R]:
+        worker = None
+        try:
+            worker = self._take()
+            done, answer = worker.ask(work, items)
+        except (EOFError, OSError) as error:
+            self._give_back(worker, alive=False)
+            failure = DeerstalkerError if self._ended else TransientError
+            raise failure("process pool", "a process died", "", "is memory short?") from error
+        self._give_back(worker, alive=True)
+        if not done:
+            raise answer
+        return answer
 
-    def _result(self, future: "Future[list[R]]", executor: ProcessPoolExecutor) -> list[R]:
-        while not wait([future], _LOOK_S).done:
-            if executor is not self._executor:
-                raise BrokenProcessPool
-        return future.result()
+    def _take(self) -> "_Worker":
+        with self._lock:
+            if self._ended:
+                raise DeerstalkerError("process pool", "asked for work after its end", "a run that goes on")
+            while self._idle:
+                worker = self._idle.pop()
+                if worker.process.is_alive():
+                    return worker
+                self._started.remove(worker)
+            worker = _Worker()
+            self._started.append(worker)
+            return worker
 
-    def _drop(self, executor: ProcessPoolExecutor | None) -> None:
-        with self._lock:  # a latecomer of a pool that broke leaves the next one alone
-            if executor is None or executor is not self._executor:
-                return
-            self._executor = None
-            executor.shutdown(wait=False, cancel_futures=True)
-            for child in multiprocessing.active_children():
-                child.kill()
+    def _give_back(self, worker: "_Worker | None", *, alive: bool) -> None:
+        with self._lock:
+            if worker in self._started:  # not closed meanwhile
+                (self._idle.append if alive else self._started.remove)(worker)
 
 
-def _work_on(work: Callable[[T], R], items: Sequence[T]) -> list[R]:
-    return [work(item) for item in items]
+class _Worker:
+    """A process that does one piece of work at a time."""
+
+    def __init__(self) -> None:
+        # Not forked from this process, which has threads; the server that forks them ends when this process does.
+        context = multiprocessing.get_context("forkserver")
+        self._pipe, theirs = context.Pipe()
+        self.process = context.Process(target=_serve, args=(theirs,), daemon=True)
+        self.process.start()
+        theirs.close()  # so that its death is the end of the pipe
+
+    def ask(self, work: Callable[[T], R], items: Sequence[T]) -> tuple[bool, Any]:
+        """Whether the work succeeded, and what it returned for each item or else the exception.
+
+        Raises:
+            EOFError, OSError: The process died.
+        """
+        self._pipe.send((work, items))
+        return self._pipe.recv()
+
+
+def _serve(pipe: Connection) -> None:
+    end_with_parent()
+    while True:
+        try:
+            work, items = pipe.recv()
+        except (EOFError, OSError):
+            return
+        try:
+            pipe.send((True, [work(item) for item in items]))
+        except Exception as error:
+            error.add_note(traceback.format_exc())
+            pipe.send((False, error))

@@ -283,7 +283,7 @@ def test_puzzles_in_the_making_are_cancelled_soon(installation: Installation) ->
     drawn = set(installation.store.glob("puzzles/drawn/*/manifest.json"))
     installation.wait(lambda: set(installation.store.glob("puzzles/drawn/*/manifest.json")) > drawn)
     installation.prefect("flow-run", "cancel", run)
-    installation.wait(lambda: set(installation.processes()) <= idle, 60)  # 28 s were seen beside other tests
+    installation.wait(lambda: set(installation.processes()) <= idle, CANCEL_LIMIT_S)
     installation.wait_for(run, "Cancelled")
 
 

@@ -2,6 +2,7 @@
 
 import multiprocessing
 import os
+import pickle
 import threading
 import time
 from collections.abc import Iterator
@@ -72,6 +73,58 @@ def test_threads_of_an_ended_pool_fail_soon_and_start_nothing(pool: Pool) -> Non
     for child in multiprocessing.active_children():
         child.join(10)
     assert multiprocessing.active_children() == []
+
+
+def long_text(number: int) -> str:
+    return str(number) * 400_000
+
+
+def test_a_process_killed_while_it_sends_a_result_is_a_death_like_any_other(pool: Pool) -> None:
+    """Half of its result has come; the other half never will."""
+    ended: list[str] = []
+
+    def work() -> None:
+        try:
+            while True:
+                pool.map(long_text, range(16), chunksize=1)
+        except TransientError:
+            ended.append("died")
+
+    for _ in range(5):
+        thread = threading.Thread(target=work)
+        thread.start()
+        deadline = time.monotonic() + 20
+        while thread.is_alive() and time.monotonic() < deadline:
+            time.sleep(0.3)
+            for child in multiprocessing.active_children():
+                child.kill()
+        assert not thread.is_alive()
+    assert ended == ["died"] * 5
+
+
+def test_a_process_that_died_at_rest_is_replaced(pool: Pool) -> None:
+    assert pool.map(abs, [-1], chunksize=1) == [1]
+    for child in multiprocessing.active_children():
+        child.kill()
+        child.join()
+    assert pool.map(abs, [-2], chunksize=1) == [2]
+
+
+def failing(number: int) -> int:
+    raise ValueError(number)
+
+
+def unsendable(number: int) -> object:
+    return lambda: number
+
+
+def test_what_work_raises_is_raised_and_names_its_line(pool: Pool) -> None:
+    with pytest.raises(ValueError, match="1") as raised:
+        pool.map(failing, [1], chunksize=1)
+    assert any("in failing" in note for note in raised.value.__notes__)
+    with pytest.raises((AttributeError, pickle.PicklingError), match="lambda"):
+        pool.map(unsendable, [1], chunksize=1)
+    assert pool.map(abs, [-1], chunksize=1) == [1]
 
 
 def test_a_closed_pool_starts_again(pool: Pool) -> None:
