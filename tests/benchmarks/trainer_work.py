@@ -101,11 +101,11 @@ class TimedWeights(TrainedWeights):
 
     optimizer_s = 0.0
 
-    def step(self, config: OptimizerConfig, learning_rate: float) -> float:
+    def step(self, config: OptimizerConfig, learning_rate: float, name: str = "optimizer step") -> float:
         finish(self.device)
         started = time.perf_counter()
         with torch.profiler.record_function("weights.step"):
-            norm = super().step(config, learning_rate)
+            norm = super().step(config, learning_rate, name)
         self.optimizer_s = time.perf_counter() - started
         return norm
 
