@@ -26,7 +26,8 @@ def save_random_model(folder: Path, **sizes: Any) -> Path:
     import transformers
 
     torch.manual_seed(0)
-    config = transformers.LlamaConfig(tie_word_embeddings=True, rope_theta=1e5, max_position_embeddings=8192, **sizes)
+    sizes = {"tie_word_embeddings": True, "rope_theta": 1e5, "max_position_embeddings": 8192, **sizes}
+    config = transformers.LlamaConfig(**sizes)
     transformers.LlamaForCausalLM(config).to(torch.bfloat16).save_pretrained(folder)
     return folder
 

@@ -35,7 +35,7 @@ class DeployedRun(Run):
                 time.sleep(self.generator.uniform(0.2, LONGEST_WAIT_S))
                 if self.mend() == "Completed":
                     return
-                self.kill_one()
+                self.kill_any()
             deadline = time.monotonic() + RUN_LIMIT_S
             while self.mend() != "Completed":
                 assert time.monotonic() < deadline, f"it does not finish:\n{self.tail()}"
@@ -62,7 +62,7 @@ class DeployedRun(Run):
             self.installed.prefect("flow-run", "retry", self.run_id)
         return state
 
-    def kill_one(self) -> None:
+    def kill_any(self) -> None:
         """Kills the worker, the server, the flow or one of its processes, each kind alike."""
         lines = self.processes()
         living = self.victims(lines)

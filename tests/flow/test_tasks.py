@@ -60,7 +60,7 @@ def states_of(run_id: str, count: int) -> dict[str, str]:
     with get_client(sync_client=True) as client:
         while True:
             runs = client.read_task_runs(task_run_filter=chosen)
-            states = {run.name: run.state.name for run in runs if run.state and run.state.is_final()}
+            states = {run.name: str(run.state.name) for run in runs if run.state and run.state.is_final()}
             if len(states) == count or time.monotonic() > deadline:
                 return states
             time.sleep(0.1)

@@ -30,7 +30,7 @@ def tree_batch(
         row: list[tuple[float, ...]] = []
         for _ in range(groups):
             length, parent = int(draw.integers(*prompt)), segment
-            row += [(draw.integers(VOCAB), i, parent, parent, 0, 0.0, 0.0, 0.0) for i in range(length)]
+            row += [(int(draw.integers(VOCAB)), i, parent, parent, 0, 0.0, 0.0, 0.0) for i in range(length)]
             segment += 1
             for _ in range(draw.integers(*branches)):
                 advantage = draw.normal()
