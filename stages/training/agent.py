@@ -46,9 +46,11 @@ def start_agent(spool: Spool, hardware: TrainHardware, node_rank: int) -> Guarde
 def worker_environment(threads: int) -> dict[str, str]:
     """The environment of worker processes: this process's, and what makes `threads` threads compute well."""
     environment = {
-        # Threads that wait must sleep: spinning ones take the core from those they wait for when anything else
-        # runs on the machine (seen: 84 s instead of 5 s for a small model on two busy cores).
+        # Threads that wait spin for some 10 us, then sleep. Longer, they take the core from those they wait for when
+        # anything else runs on the machine (by libgomp's default 84 s instead of 5 for a small model); not at all, and
+        # each of the thousands of short waits of a step wakes a core (twice the time for a small model).
         "OMP_WAIT_POLICY": "PASSIVE",
+        "GOMP_SPINCOUNT": "1000",
         "GLIBC_TUNABLES": ":".join(f"glibc.malloc.{name}={value}" for name, value in _ALLOCATOR.items()),
         **os.environ,
         "OMP_NUM_THREADS": str(threads),

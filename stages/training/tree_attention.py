@@ -135,19 +135,19 @@ def _tokens(part: Part) -> tuple[Tensor, Tensor]:
 def _kernel_inputs(q: Tensor, k: Tensor, v: Tensor, part: Part) -> tuple[list[Tensor], dict[str, Any]]:
     """What the flash kernel takes for a part: q, k, v as [B * K, heads, length, D], and its options.
 
-    A causal part has M heads that share keys. Over prompts the M heads are folded into the queries, so that the keys
-    are read once.
+    The M heads that share keys stay apart, though folded into the queries they would read the keys once: the kernel's
+    backward spreads heads, not queries, over threads.
     """
     key_heads, depth = k.shape[1:]
-    queries = _gathered(q, part.queries, part.real_queries, key_heads)
-    keys, values = (_gathered(x, part.keys, part.real_keys, key_heads) for x in (k, v))
-    options: dict[str, Any] = {"is_causal": part.causal, "scale": depth**-0.5, "attn_mask": None}
+    inputs = [_gathered(q, part.queries, part.real_queries, key_heads)]
+    inputs += [_gathered(x, part.keys, part.real_keys, key_heads) for x in (k, v)]
     if part.causal:
-        return [queries.float(), *(x.float().expand(-1, queries.shape[1], -1, -1) for x in (keys, values))], options
-    if part.real_keys is not None:
+        inputs = [x.float() for x in inputs]
+    options: dict[str, Any] = {"is_causal": part.causal, "scale": depth**-0.5, "attn_mask": None}
+    if part.real_keys is not None and not part.causal:
         mask = torch.zeros(part.real_keys.shape, dtype=q.dtype).masked_fill_(~part.real_keys, -torch.inf)
         options["attn_mask"] = mask.repeat_interleave(key_heads, 0)[:, None, None]
-    return [queries.flatten(1, 2).unsqueeze(1), keys, values], options
+    return [x.expand(-1, inputs[0].shape[1], -1, -1) for x in inputs], options
 
 
 def _part_forward(q: Tensor, k: Tensor, v: Tensor, part: Part) -> tuple[Tensor, Tensor]:

@@ -191,7 +191,8 @@ def run_trl(options: argparse.Namespace, model: Path, prompts: list[str], folder
     environment = {
         **{name: value for name, value in os.environ.items() if name not in ("PYTHONPATH", "VIRTUAL_ENV")},
         "OMP_NUM_THREADS": str(cores),
-        "OMP_WAIT_POLICY": "PASSIVE",  # as our trainer's: spinning threads crawl as soon as the machine is busy
+        "OMP_WAIT_POLICY": "PASSIVE",  # as our trainer's
+        "GOMP_SPINCOUNT": "1000",
         "HF_HUB_OFFLINE": "1",
         "HF_HUB_DISABLE_TELEMETRY": "1",
         "TOKENIZERS_PARALLELISM": "false",
