@@ -44,6 +44,12 @@ class DeployedRun(Run):
             self.installed.down()
             self.nothing_is_left()
 
+    def tail(self) -> str:
+        """The last words of server and worker, and the states that the run went through."""
+        states = self.installed.api("GET", f"/flow_run_states/?flow_run_id={self.run_id}")
+        told = "\n".join(f"{state['timestamp']} {state['name']}: {state['message'] or ''}" for state in states)
+        return f"{told}\n{self.installed.log()}"
+
     def mend(self) -> str:
         """Starts again what is gone, and the run where it was lost; returns the state it was found in."""
         lines = [line for line in self.processes().values() if "stages/guard.py" not in line]
