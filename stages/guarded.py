@@ -59,8 +59,9 @@ class GuardedProcess:
         return self._process.pid
 
     def exit_code(self) -> int | None:
-        """The command's exit code (above 128: ended by a signal), None while it runs."""
-        return self._process.poll()
+        """The command's exit code (above 128: it or its guard was ended by a signal), None while it runs."""
+        code = self._process.poll()
+        return 128 - code if code is not None and code < 0 else code
 
     def stop(self, limit_s: float = STOP_LIMIT_S) -> None:
         """Ends it politely, by force after `limit_s`."""

@@ -12,6 +12,7 @@ from pathlib import Path
 import pytest
 
 from stages import guard
+from stages.guarded import GuardedProcess
 
 # A parent with many threads, a child that ignores SIGTERM, a grandchild in a session of its own.
 TREE = """
@@ -109,3 +110,22 @@ def test_the_command_dies_with_its_guard(tmp_path: Path) -> None:
     assert wait_gone([pid], 5.0) == []
     os.close(lifeline)
     process.stdout.close()
+
+
+@pytest.mark.parametrize("victim", ["command", "guard"])
+def test_an_exit_code_tells_that_a_signal_ended_it(tmp_path: Path, victim: str) -> None:
+    """Whoever asks takes it for an accident, to be tried again, not for a fault of what was given."""
+    words = [sys.executable, "-c", "import os, time; print(os.getpid(), flush=True); time.sleep(300)"]
+    with (tmp_path / "log").open("wb") as log:
+        process = GuardedProcess(words, tmp_path / "scratch", log, os.environ)
+    try:
+        while not (said := (tmp_path / "log").read_text().strip()):
+            assert process.exit_code() is None
+            time.sleep(0.02)
+        os.kill(int(said) if victim == "command" else process.pid, signal.SIGKILL)
+        deadline = time.monotonic() + 10
+        while (code := process.exit_code()) is None and time.monotonic() < deadline:
+            time.sleep(0.02)
+        assert code == 128 + signal.SIGKILL
+    finally:
+        process.kill()
