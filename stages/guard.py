@@ -89,6 +89,11 @@ def end_everything() -> None:
         time.sleep(0.01)
 
 
+def exit_status(code: int) -> int:
+    """An exit code as shells tell it: above 128 where a signal, given as a negative number, ended the process."""
+    return code if code >= 0 else 128 - code
+
+
 def main(lifeline: int, scratch: str, command: list[str]) -> int:
     """Run the command until it ends, a SIGTERM comes, or the owner is gone; return its exit code."""
     if lifeline >= 0:
@@ -134,7 +139,7 @@ def main(lifeline: int, scratch: str, command: list[str]) -> int:
             break
     end_everything()
     shutil.rmtree(scratch, ignore_errors=True)
-    return 128 + signal.SIGKILL if code is None else code if code >= 0 else 128 - code
+    return exit_status(-signal.SIGKILL if code is None else code)
 
 
 if __name__ == "__main__":

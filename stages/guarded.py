@@ -61,7 +61,7 @@ class GuardedProcess:
     def exit_code(self) -> int | None:
         """The command's exit code (above 128: it or its guard was ended by a signal), None while it runs."""
         code = self._process.poll()
-        return 128 - code if code is not None and code < 0 else code
+        return None if code is None else guard.exit_status(code)
 
     def stop(self, limit_s: float = STOP_LIMIT_S) -> None:
         """Ends it politely, by force after `limit_s`."""
