@@ -24,8 +24,8 @@ from flows.suites import curves
 from flows.tracked import before_after_metrics, iteration_metrics
 from flows.trackers import Tracker
 
-PICTURES_INTERVAL_S = 30.0
-"""Iterations may be short and pictures are the one thing here that costs time: they are drawn no oftener than this."""
+SLOW_INTERVAL_S = 30.0
+"""Iterations may be short; what takes as long to make as a short stage is shown no oftener than this."""
 _SMALL_DPI = 70
 """The interface keeps pictures in its database, and prints the address of one below it."""
 
@@ -44,7 +44,7 @@ class ShownRun:
         self.layout, self.store, self.tracker, self._log, self._link = layout, store, tracker, log, link
         self._record: RunRecord | None = None
         self._tracked = -1
-        self._drawn_at = -PICTURES_INTERVAL_S
+        self._slow_at = -SLOW_INTERVAL_S
 
     def iteration_finished(self, n: int, *, anew: bool) -> None:
         """Shows the run up to iteration `n`.
@@ -55,14 +55,13 @@ class ShownRun:
         record = self._up_to(n)
         self._track(record)
         if anew:
-            pictures = time.monotonic() - self._drawn_at >= PICTURES_INTERVAL_S
-            self._in_prefect(record, pictures=pictures)
+            self._in_prefect(record, slow=time.monotonic() - self._slow_at >= SLOW_INTERVAL_S)
 
     def finished(self, record: RunRecord) -> None:
         """Shows the whole run, with before and after."""
         self._track(record)
         self.tracker.conclude(before_after_metrics(record.evaluations))
-        self._in_prefect(record, pictures=True)
+        self._in_prefect(record, slow=True)
 
     def _up_to(self, n: int) -> RunRecord:
         """The run without what lies after iteration `n`, which is read anew: it may have been made anew."""
@@ -79,39 +78,42 @@ class ShownRun:
                 self.tracker.log(item.number, iteration_metrics(item))
                 self._tracked = item.number
 
-    def _in_prefect(self, record: RunRecord, *, pictures: bool) -> None:
+    def _in_prefect(self, record: RunRecord, *, slow: bool) -> None:
         try:
-            show_in_prefect(record, self.store, pictures=pictures, link=self._link)
+            show_in_prefect(record, self.store, slow=slow, link=self._link)
         except (httpx.HTTPError, PrefectException) as error:
             self._log.warning("iteration is not shown in Prefect: %s", error)
-        if pictures:
-            self._drawn_at = time.monotonic()
+        if slow:
+            self._slow_at = time.monotonic()
 
 
-def show_in_prefect(record: RunRecord, store: Store, *, pictures: bool = True, link: str | None = None) -> None:
-    """Adds a version under each of the run's keys: RUN-summary, -iterations, -seconds, -completions, -store, and plots.
+def show_in_prefect(record: RunRecord, store: Store, *, slow: bool = True, link: str | None = None) -> None:
+    """Adds a version under each of the run's keys: RUN-summary, -iterations, -seconds and -store, and the slow ones.
 
     Args:
         record: The run so far.
         store: Where it lies.
-        pictures: Also draw: RUN-plots, -accuracy and -batch.
+        slow: Also what is slow to make: RUN-completions, whose tables are read, and RUN-plots, -accuracy and -batch.
         link: The profile's `store_link`.
     """
     run = slug(record.layout.run)
     figures = [iteration_figures(item) for item in record.iterations]
     title = ui_text.headline(figures)
-    graded = [item for item in record.iterations if item.kept("sample", "grade")]
-    specimen = find_specimen(graded[-1], record.layout, store) if graded else None
     with ShownArtifacts() as shown:
         shown.markdown(f"{run}-summary", ui_text.summary_page(record, store), title)
         shown.table(f"{run}-iterations", ui_text.iteration_rows(figures), title)
         shown.table(f"{run}-seconds", ui_text.seconds_rows(figures), "Seconds of each stage")
         shown.markdown(f"{run}-store", ui_text.store_page(record, store, link), "Where the artifacts lie")
-        if specimen is not None:
-            words = f"Best, median and worst completion of one puzzle of iteration {specimen.iteration}"
-            shown.markdown(f"{run}-completions", ui_text.completions_page(specimen), words)
-        if pictures:
+        if slow:
+            _show_completions(shown, record, store, run)
             _show_pictures(shown, record, store, figures, run, title, ui_text.elsewhere(record, store, link))
+
+
+def _show_completions(shown: ShownArtifacts, record: RunRecord, store: Store, run: str) -> None:
+    graded = [item for item in record.iterations if item.kept("sample", "grade")]
+    if graded and (specimen := find_specimen(graded[-1], record.layout, store)):
+        words = f"Best, median and worst completion of one puzzle of iteration {specimen.iteration}"
+        shown.markdown(f"{run}-completions", ui_text.completions_page(specimen), words)
 
 
 def _show_pictures(

@@ -3,8 +3,9 @@
 Four measurements of the same code, in one go:
 
 * **overhead**: wall time of an iteration minus its stages' own work. An iteration lasts from one decision to the next,
-  manifest by manifest. Own work is the sum of `provenance.seconds` of its six artifacts: from the moment in which a
-  stage asks the store for its artifact to the writing of the manifest. So reading inputs, waiting for engine or trainer
+  manifest by manifest. Own work is the sum of `provenance.seconds` of the artifacts made between them (its six, and in
+  the first iteration the first look at the test split): from the moment in which a stage asks the store for its
+  artifact to the writing of the manifest. So reading inputs, waiting for engine or trainer
   and writing files are own work. The rest is overhead: Prefect's task runs and pages, pictures, the live view,
   trackers, and what a stage does behind its manifest.
 * **re-entry**: the same command again, everything published. Seconds of each task run that ends `Cached`, as Prefect
@@ -37,6 +38,7 @@ from typing import Any
 from rich.console import Console
 from rich.table import Table
 
+from artifacts.manifest import Manifest
 from artifacts.store import Store
 from flows.history import RunRecord, read_run
 from tests.flow.installed import HERE, Installation
@@ -57,15 +59,21 @@ def train(recipe: str, iterations: int, store: Path) -> float:
 
 def overheads(record: RunRecord) -> list[dict[str, float]]:
     """Wall time and own work of each iteration, in seconds."""
-    decided = {item.number: item.manifests["promote"] for item in record.iterations}
-    ends = {number: datetime.fromisoformat(made.provenance["created_at"]) for number, made in decided.items()}
+    ends = {item.number: made_at(item.manifests["promote"]) for item in record.iterations}
     rows: list[dict[str, float]] = []
     for item in record.iterations:
         if item.number:
-            wall_s = (ends[item.number] - ends[item.number - 1]).total_seconds()
-            own_s = sum(item.seconds().values())
+            start, end = ends[item.number - 1], ends[item.number]
+            wall_s = (end - start).total_seconds()
+            looks = [made for made in record.evaluations.values() if start < made_at(made) < end]
+            own_s = sum(item.seconds().values()) + sum(made.provenance["seconds"] for made in looks)
             rows.append({"wall_s": wall_s, "own_s": own_s, "overhead_s": wall_s - own_s, "share": 1 - own_s / wall_s})
     return rows
+
+
+def made_at(manifest: Manifest) -> datetime:
+    """When an artifact was published."""
+    return datetime.fromisoformat(manifest.provenance["created_at"])
 
 
 def reentry(home: Path) -> dict[str, float]:
