@@ -4,7 +4,6 @@ Started by `stages.training.gang` through `python -m torch.distributed.run ... -
 """
 
 import argparse
-import ctypes
 import gc
 import json
 import os
@@ -100,7 +99,7 @@ class Worker:
     def run(self, job_file: Path) -> None:
         """Does one job. An error ends the process, and with it the gang: a half-changed state is never used again."""
         from artifacts.errors import BadInputError
-        from stages.memory import refused_allocation
+        from stages.memory import hand_back_freed, refused_allocation
         from stages.training.job import TrainJob
 
         job = TrainJob.model_validate_json(job_file.read_bytes())
@@ -120,7 +119,7 @@ class Worker:
             transient = isinstance(error, RuntimeError)
             events.send("error", kind="internal", message=message, rank=self._rank, transient=transient)
             raise
-        ctypes.CDLL(None).malloc_trim(0)  # between jobs the memory is the engine's: see `agent.worker_environment`
+        hand_back_freed(int(os.environ["LOCAL_WORLD_SIZE"]))  # the engine's turn; see `agent.worker_environment`
 
     def _train(self, job: Any, events: Events) -> None:
         import torch
