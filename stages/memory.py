@@ -38,7 +38,9 @@ def kernel_kills() -> int:
 
 
 def spare_bytes(proc: Path = Path("/proc"), cgroups: Path = Path("/sys/fs/cgroup")) -> int:
-    """What this process may still take: the least of what the machine has available and its cgroups leave.
+    """What this process may still take, in bytes: the least of what the machine and each of its cgroups leave.
+
+    Files that the kernel keeps in memory count as spare, as they do in its own `MemAvailable`.
 
     Args:
         proc: Where the kernel tells of processes.
@@ -61,7 +63,7 @@ def spare_bytes(proc: Path = Path("/proc"), cgroups: Path = Path("/sys/fs/cgroup
         for folder in (group, *group.parents[: len(group.parts) - len(root.parts)]):
             if (folder / limit).exists() and (allowed := (folder / limit).read_text().strip()) != "max":
                 counts = dict(row.split() for row in (folder / "memory.stat").read_text().splitlines())
-                files = sum(int(counts[f"{kind}{list_}_file"]) for list_ in ("active", "inactive"))
+                files = int(counts[f"{kind}active_file"]) + int(counts[f"{kind}inactive_file"])
                 spare.append(int(allowed) - int((folder / used).read_text()) + files)
     return max(0, min(spare))
 
