@@ -92,8 +92,10 @@ def main() -> None:
     parser.add_argument("--at-once", type=int, default=1, help="runs side by side")
     parser.add_argument("--json", action="store_true")
     options = parser.parse_args()
-    with tempfile.TemporaryDirectory(prefix="kills-") as scratch:
-        report = campaign(options.count, Path(scratch), options.seed, options.at_once)
+    scratch = Path(tempfile.mkdtemp(prefix="kills-"))
+    print(f"runs in {scratch}; it stays if one of them fails", file=sys.stderr, flush=True)
+    report = campaign(options.count, scratch, options.seed, options.at_once)
+    shutil.rmtree(scratch)
     if options.json:
         print(json.dumps(report, indent=2))
         return

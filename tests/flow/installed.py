@@ -56,9 +56,18 @@ class Installation:
     def attempt(self, name: str, *arguments: str) -> subprocess.CompletedProcess[str]:
         """A command that may fail."""
         command = [str(Path(sys.executable).with_name(name)), *arguments]
-        return subprocess.run(
-            command, capture_output=True, text=True, env=self.environment, cwd=self.folder, timeout=LIMIT_S, check=False
-        )
+        try:
+            return subprocess.run(
+                command,
+                capture_output=True,
+                text=True,
+                env=self.environment,
+                cwd=self.folder,
+                timeout=LIMIT_S,
+                check=False,
+            )
+        except subprocess.TimeoutExpired as error:
+            raise AssertionError((arguments, error.stdout, error.stderr, self.log())) from error
 
     def deploy_run(self, deployment: str, request: Mapping[str, Any]) -> str:
         """Asks for a run of a deployment, and returns its id."""

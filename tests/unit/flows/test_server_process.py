@@ -1,7 +1,16 @@
-"""What a Prefect server writes when it is ended."""
+"""What our Prefect server does otherwise than Prefect's own: it writes to its end, and refuses no writer."""
 
 import asyncio
+import os
+from collections import Counter
+from collections.abc import Generator
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
 
+import httpx
+import pytest
+
+from flows.local_server import database_lock, end, start_server, wait_until_healthy
 from flows.server_process import Finishing
 
 
@@ -24,3 +33,28 @@ def test_a_batch_that_is_being_written_is_written_though_its_writer_is_cancelled
 
     asyncio.run(serve())
     assert written == ["last"]
+
+
+@pytest.fixture
+def api(tmp_path: Path) -> Generator[str]:
+    """Address of a server as `deerstalker up` starts it."""
+    clean = {name: value for name, value in os.environ.items() if not name.startswith("PREFECT_")}
+    with database_lock(tmp_path) as (lock, _):
+        url, started = start_server(tmp_path, 0, lock, {**clean, "PREFECT_HOME": str(tmp_path), "DO_NOT_TRACK": "1"})
+    try:
+        wait_until_healthy(url, started, tmp_path / "server.log")
+        yield url
+    finally:
+        end(started)
+
+
+def test_of_many_who_write_at_once_none_is_refused(api: str) -> None:
+    """Prefect's own server answers nine in ten of these requests with 503."""
+    with httpx.Client(base_url=api, timeout=120, trust_env=False) as client, ThreadPoolExecutor(8) as writers:
+        flow = client.post("/flows/", json={"name": "busy"}).json()["id"]
+
+        def write(number: int) -> int:
+            return client.post("/deployments/", json={"name": f"d{number % 7}", "flow_id": flow}).status_code
+
+        answers = Counter(writers.map(write, range(80)))
+    assert set(answers) <= {httpx.codes.OK, httpx.codes.CREATED}, answers
