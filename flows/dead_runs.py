@@ -52,5 +52,5 @@ def _executed_here() -> set[str]:
 
 
 def _dead(run: FlowRun, worker: str | None, unclaimed: bool) -> bool:
-    started_by = run.labels.get("prefect.worker.name")  # given before a worker takes a run on
+    started_by = run.labels.get("prefect.worker.name")  # given behind `Pending`: see `make_zombie_automation`
     return unclaimed if started_by is None else started_by == worker

@@ -37,7 +37,8 @@ GPU_SLOTS = "gpu"
 ZOMBIES = "deerstalker: crash runs whose process is gone"
 IMAGE_FOLDER = "/opt/deerstalker"
 _ZOMBIE_AFTER = timedelta(seconds=120)
-_ENDS = ("Completed", "Failed", "Cancelled", "Crashed")
+_WATCHED = ("Pending", "Running", "heartbeat")
+_NEXT = ("Submitting", "Scheduled", "AwaitingConcurrencySlot", "Completed", "Failed", "Cancelled", "Crashed")
 
 
 class Installation(BaseModel):
@@ -90,7 +91,10 @@ def make_slots(client: SyncPrefectClient, slots: int | None) -> None:
 
 
 def make_zombie_automation(client: SyncPrefectClient, within: timedelta | None) -> None:
-    """Crashes a run whose heartbeat stops: where worker and flow die together, nobody else notices.
+    """Crashes a run that falls silent: where worker and flow die together, nobody else notices.
+
+    Its heartbeats stop, or its worker took it on and died before it said more (`Pending`, before it is `Submitting` and
+    bears the worker's name). A submitted run may wait for its machine or image for hours, and is not watched.
 
     Args:
         within: Silence that counts as death; several heartbeats. None leaves what was set before.
@@ -99,13 +103,13 @@ def make_zombie_automation(client: SyncPrefectClient, within: timedelta | None) 
     if within is None:
         before = found[0].trigger if found else None
         within = before.within if isinstance(before, EventTrigger) else _ZOMBIE_AFTER
-    ends = {f"prefect.flow-run.{name}" for name in _ENDS}
+    watched = {f"prefect.flow-run.{name}" for name in _WATCHED}
     wanted = AutomationCore(
         name=ZOMBIES,
         description="Installed by `deerstalker up`. A crashed run can be retried; a running one cannot.",
         trigger=EventTrigger(
-            after={"prefect.flow-run.Running", "prefect.flow-run.heartbeat"},
-            expect={"prefect.flow-run.heartbeat", *ends},
+            after=watched,
+            expect=watched | {f"prefect.flow-run.{name}" for name in _NEXT},
             match=ResourceSpecification({"prefect.resource.id": ["prefect.flow-run.*"]}),
             # Other people's flows on the same server may send no heartbeats, or send them rarely.
             match_related=ResourceSpecification(
@@ -120,7 +124,7 @@ def make_zombie_automation(client: SyncPrefectClient, within: timedelta | None) 
             ChangeFlowRunState(
                 state=StateType.CRASHED,
                 name="Crashed",
-                message=f"No heartbeat for {within.total_seconds():.0f} s.",
+                message=f"Not heard of for {within.total_seconds():.0f} s.",
                 force=False,
             )
         ],

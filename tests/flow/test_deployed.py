@@ -287,8 +287,12 @@ def test_puzzles_in_the_making_are_cancelled_soon(installation: Installation) ->
     installation.wait_for(run, "Cancelled")
 
 
-def test_a_run_whose_process_vanished_unseen_is_crashed(story: dict[str, Any], installation: Installation) -> None:
-    installation.wait_for(story["killed_command"], "Crashed", LIMIT_S)
+@pytest.mark.parametrize("gone", ["killed_command", "dropped"])
+def test_a_run_that_nobody_executes_any_more_is_crashed(
+    gone: str, story: dict[str, Any], installation: Installation
+) -> None:
+    installation.wait_for(story[gone], "Crashed", LIMIT_S)
+    assert "Not heard of" in installation.api("GET", f"/flow_runs/{story[gone]}")["state"]["message"]
 
 
 def test_down_ends_what_up_started_and_the_record_of_runs_stays(
