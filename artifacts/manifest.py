@@ -1,5 +1,6 @@
 """The manifest: the file whose presence makes an artifact exist."""
 
+from datetime import datetime
 from typing import Any, Literal
 
 from pydantic import BaseModel, ConfigDict, Field, ValidationError
@@ -68,6 +69,11 @@ class Manifest(BaseModel):
     provenance: dict[str, Any]
     pruned: Pruned | None = None
     checksum: str = BLANK
+
+    @property
+    def made_at(self) -> datetime:
+        """When it was published, with its time zone."""
+        return datetime.fromisoformat(self.provenance["created_at"])
 
     def to_bytes(self) -> bytes:
         """The manifest as readable JSON, with its checksum."""

@@ -41,7 +41,7 @@ class Renewal:
 
     def outdates(self, manifest: Manifest, identity: Identity) -> bool:
         """Whether a published artifact gives way."""
-        made, found = datetime.fromisoformat(manifest.provenance["created_at"]), manifest.identity
+        made, found = manifest.made_at, manifest.identity
         if identity.stage in self.stages and made < self.stages[identity.stage]:
             return True
         same_work = (found.stage, found.revision, found.config) == (identity.stage, identity.revision, identity.config)

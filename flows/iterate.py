@@ -79,6 +79,6 @@ def iterations_done(store: Store, layout: RunLayout, before: datetime) -> int:
     for number, keys in sorted(decisions.items(), reverse=True):
         for key in keys:
             manifest = Manifest.from_bytes(store.read_bytes(key), f"{store.url}/{key}")
-            if datetime.fromisoformat(manifest.provenance["created_at"]) < before:
+            if manifest.made_at < before:
                 return number
     raise BadInputError(f"run {layout.run!r}", "not measured yet", "its first decision", "`deerstalker train` first")

@@ -31,14 +31,12 @@ import tempfile
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager
-from datetime import datetime
 from pathlib import Path
 from typing import Any
 
 from rich.console import Console
 from rich.table import Table
 
-from artifacts.manifest import Manifest
 from artifacts.store import Store
 from flows.history import RunRecord, read_run
 from tests.flow.installed import HERE, Installation
@@ -59,21 +57,16 @@ def train(recipe: str, iterations: int, store: Path) -> float:
 
 def overheads(record: RunRecord) -> list[dict[str, float]]:
     """Wall time and own work of each iteration, in seconds."""
-    ends = {item.number: made_at(item.manifests["promote"]) for item in record.iterations}
+    ends = {item.number: item.manifests["promote"].made_at for item in record.iterations}
     rows: list[dict[str, float]] = []
     for item in record.iterations:
         if item.number:
             start, end = ends[item.number - 1], ends[item.number]
             wall_s = (end - start).total_seconds()
-            looks = [made for made in record.evaluations.values() if start < made_at(made) < end]
+            looks = [made for made in record.evaluations.values() if start < made.made_at < end]
             own_s = sum(item.seconds().values()) + sum(made.provenance["seconds"] for made in looks)
             rows.append({"wall_s": wall_s, "own_s": own_s, "overhead_s": wall_s - own_s, "share": 1 - own_s / wall_s})
     return rows
-
-
-def made_at(manifest: Manifest) -> datetime:
-    """When an artifact was published."""
-    return datetime.fromisoformat(manifest.provenance["created_at"])
 
 
 def reentry(home: Path) -> dict[str, float]:
