@@ -1,9 +1,11 @@
 """Whoever is told to end does not wait for gigabytes that are on their way."""
 
 import signal
+import threading
 import time
-from collections.abc import Generator
+from collections.abc import Callable, Generator
 from contextlib import contextmanager
+from itertools import count
 from pathlib import Path
 
 import pytest
@@ -16,23 +18,30 @@ from tests.servers import S3Server
 
 PART_BYTES = 5 << 20
 FILES, PARTS = 6, 8
+SENT_BEFORE = 4
+LIMIT_S = 60
 
 
 @contextmanager
-def interrupted(after_s: float) -> Generator[None]:
-    """Raises what Ctrl-C does, in this thread."""
+def interruptible() -> Generator[Callable[[], None]]:
+    """Expects that what Ctrl-C raises ends the block; yields what causes that, once, however many threads call it."""
+    raised = threading.Event()
 
     def interrupt(*_: object) -> None:
-        raise KeyboardInterrupt
+        if not raised.is_set():
+            raised.set()
+            raise KeyboardInterrupt
 
-    before = signal.signal(signal.SIGALRM, interrupt)
-    signal.setitimer(signal.ITIMER_REAL, after_s)
+    def cause() -> None:
+        signal.pthread_kill(threading.main_thread().ident or 0, signal.SIGUSR1)
+        assert raised.wait(LIMIT_S)
+
+    before = signal.signal(signal.SIGUSR1, interrupt)
     try:
         with pytest.raises(KeyboardInterrupt):
-            yield
+            yield cause
     finally:
-        signal.setitimer(signal.ITIMER_REAL, 0)
-        signal.signal(signal.SIGALRM, before)
+        signal.signal(signal.SIGUSR1, before)
 
 
 def test_a_signal_ends_a_transfer_after_the_parts_on_their_way(rclone: S3Server, tmp_path: Path) -> None:
@@ -43,14 +52,18 @@ def test_a_signal_ends_a_transfer_after_the_parts_on_their_way(rclone: S3Server,
     options = rclone.options(part_bytes=PART_BYTES)
     store = Store.open(f"s3://{BUCKET}/abandoned", options=options)
     sent: list[int] = []
+    numbers = count(1)
 
-    def slowly(moved_bytes: int) -> None:
-        sent.append(moved_bytes)
-        time.sleep(0.3)
+    with interruptible() as interrupt:
 
-    with interrupted(1.0):
+        def slowly(moved_bytes: int) -> None:
+            sent.append(moved_bytes)
+            if next(numbers) >= SENT_BEFORE:
+                interrupt()
+            time.sleep(0.3)
+
         store.upload_tree(folder, "up", slowly)
-    assert 0 < len(sent) < FILES * PARTS // 2
+    assert SENT_BEFORE <= len(sent) <= SENT_BEFORE + options.parallel_transfers
     left = S3Requests(BUCKET, "", options).call("list_multipart_uploads", Prefix="abandoned")
     assert left.get("Uploads", []) == []
     with pytest.raises(StoreError, match="given up"):
