@@ -95,9 +95,9 @@ class Backend:
             from flows.dead_runs import crash_dead_runs
 
             record = Record.read(self._home)
-            worker = record.worker.name if record and record.worker else None
+            workers = record.gone_workers if record else ()
             found = "Found without a process by a later command."
-            crash_dead_runs(found, before=self._alone_since, worker=worker, unclaimed=True)
+            crash_dead_runs(found, before=self._alone_since, workers=workers, unclaimed=True)
         from prefect.settings import PREFECT_FLOWS_HEARTBEAT_FREQUENCY, temporary_settings
 
         # A heartbeat costs a second at the end of each run, and nobody watches for it on a server of our own.

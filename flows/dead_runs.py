@@ -1,6 +1,7 @@
 """Runs that Prefect's database still calls running although their process is gone."""
 
 import re
+from collections.abc import Collection
 from contextlib import suppress
 from datetime import datetime
 from pathlib import Path
@@ -16,7 +17,7 @@ _EXECUTED = re.compile(rb"(?:^|\0)PREFECT__FLOW_RUN_ID=([0-9a-f-]{36})")
 _OPEN = [StateType.RUNNING, StateType.PENDING, StateType.CANCELLING]
 
 
-def crash_dead_runs(message: str, *, before: datetime, worker: str | None, unclaimed: bool) -> int:
+def crash_dead_runs(message: str, *, before: datetime, workers: Collection[str], unclaimed: bool) -> int:
     """Ends them, so that they can be retried and nobody waits for them; returns how many there were.
 
     Runs of other workers are left to the automation for dead runs: nobody here knows whether they live. So are those
@@ -24,7 +25,7 @@ def crash_dead_runs(message: str, *, before: datetime, worker: str | None, uncla
 
     Args:
         before: Only runs that were asked for earlier than this (with a time zone).
-        worker: Name of a worker that is gone; None where there was none.
+        workers: Names of workers that are gone.
         unclaimed: Also runs that no worker started. True only where nobody can be running one, see
             `flows.local_server.database_lock`; a database that other machines may use has none of these.
     """
@@ -35,7 +36,7 @@ def crash_dead_runs(message: str, *, before: datetime, worker: str | None, uncla
         left = [
             run
             for run in client.read_flow_runs(flow_run_filter=chosen)
-            if run.created and run.created < before and _dead(run, worker, unclaimed) and str(run.id) not in living
+            if run.created and run.created < before and _dead(run, workers, unclaimed) and str(run.id) not in living
         ]
         for run in left:
             client.set_flow_run_state(run.id, Crashed(message=message), force=True)
@@ -51,6 +52,6 @@ def _executed_here() -> set[str]:
     return found
 
 
-def _dead(run: FlowRun, worker: str | None, unclaimed: bool) -> bool:
-    started_by = run.labels.get("prefect.worker.name")  # given behind `Pending`: see `make_zombie_automation`
-    return unclaimed if started_by is None else started_by == worker
+def _dead(run: FlowRun, workers: Collection[str], unclaimed: bool) -> bool:
+    started_by = run.labels.get("prefect.worker.name")  # given behind `Pending`: see `make_zombie_automations`
+    return unclaimed if started_by is None else started_by in workers

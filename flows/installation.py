@@ -35,10 +35,14 @@ GPU_SLOTS = "gpu"
 """Name of the limit that profiles for GPUs name."""
 
 ZOMBIES = "deerstalker: crash runs whose process is gone"
+STILLBORN = "deerstalker: crash runs whose process never came"
 IMAGE_FOLDER = "/opt/deerstalker"
 _ZOMBIE_AFTER = timedelta(seconds=120)
-_WATCHED = ("Pending", "Running", "heartbeat")
-_NEXT = ("Submitting", "Scheduled", "AwaitingConcurrencySlot", "Completed", "Failed", "Cancelled", "Crashed")
+_START_FACTOR = 3
+_HEARD = (
+    "Scheduled", "AwaitingConcurrencySlot", "Pending", "Submitting", "Running", "heartbeat",
+    "Completed", "Failed", "Cancelled", "Crashed",
+)  # fmt: skip
 
 
 class Installation(BaseModel):
@@ -69,7 +73,7 @@ def install(wanted: Installation, home: Path, environment: Mapping[str, str]) ->
     with get_client(sync_client=True) as client:
         make_pool(client, wanted.pool)
         make_slots(client, wanted.gpu_slots)
-        make_zombie_automation(client, timedelta(seconds=wanted.zombie_after_s) if wanted.zombie_after_s else None)
+        make_zombie_automations(client, timedelta(seconds=wanted.zombie_after_s) if wanted.zombie_after_s else None)
     return deploy(wanted, home, environment)
 
 
@@ -90,31 +94,44 @@ def make_slots(client: SyncPrefectClient, slots: int | None) -> None:
         client.upsert_global_concurrency_limit_by_name(GPU_SLOTS, slots)
 
 
-def make_zombie_automation(client: SyncPrefectClient, within: timedelta | None) -> None:
+def make_zombie_automations(client: SyncPrefectClient, within: timedelta | None) -> None:
     """Crashes a run that falls silent: where worker and flow die together, nobody else notices.
 
     Its heartbeats stop, or its worker took it on and died before it said more (`Pending`, before it is `Submitting` and
-    bears the worker's name). A submitted run may wait for its machine or image for hours, and is not watched.
+    bears the worker's name). A submitted run may wait for its machine or image for hours, and is watched only where it
+    is a process of its worker's machine; that may take `_START_FACTOR` times as long to say something.
 
     Args:
         within: Silence that counts as death; several heartbeats. None leaves what was set before.
     """
-    found = client.read_automations_by_name(ZOMBIES)
     if within is None:
+        found = client.read_automations_by_name(ZOMBIES)
         before = found[0].trigger if found else None
         within = before.within if isinstance(before, EventTrigger) else _ZOMBIE_AFTER
-    watched = {f"prefect.flow-run.{name}" for name in _WATCHED}
+    # Other people's flows on the same server may send no heartbeats, or send them rarely.
+    ours = {"prefect.resource.role": "tag", "prefect.resource.id": f"prefect.tag.{TAG}"}
+    process = {"prefect.resource.role": "work-pool", "prefect.work-pool.type": "process"}
+    _crash_the_silent(client, ZOMBIES, {"Pending", "Running", "heartbeat"}, [ours], within)
+    _crash_the_silent(client, STILLBORN, {"Submitting"}, [ours, process], _START_FACTOR * within)
+
+
+def _crash_the_silent(
+    client: SyncPrefectClient, name: str, after: set[str], related: list[dict[str, str]], within: timedelta
+) -> None:
+    """Makes or replaces an automation: flow runs of which nothing is heard for so long after these events are crashed.
+
+    Args:
+        after: The last parts of the events' names; another of these starts the time anew.
+        related: What a run must belong to, each of it.
+    """
     wanted = AutomationCore(
-        name=ZOMBIES,
+        name=name,
         description="Installed by `deerstalker up`. A crashed run can be retried; a running one cannot.",
         trigger=EventTrigger(
-            after=watched,
-            expect=watched | {f"prefect.flow-run.{name}" for name in _NEXT},
+            after={f"prefect.flow-run.{event}" for event in after},
+            expect={f"prefect.flow-run.{event}" for event in _HEARD},
             match=ResourceSpecification({"prefect.resource.id": ["prefect.flow-run.*"]}),
-            # Other people's flows on the same server may send no heartbeats, or send them rarely.
-            match_related=ResourceSpecification(
-                {"prefect.resource.role": "tag", "prefect.resource.id": f"prefect.tag.{TAG}"}
-            ),
+            match_related=[ResourceSpecification(dict(item)) for item in related],
             for_each={"prefect.resource.id"},
             posture=Posture.Proactive,
             threshold=1,
@@ -129,6 +146,7 @@ def make_zombie_automation(client: SyncPrefectClient, within: timedelta | None) 
             )
         ],
     )
+    found = client.read_automations_by_name(name)
     if found:
         client.update_automation(found[0].id, wanted)
     else:
@@ -149,8 +167,6 @@ def deploy(wanted: Installation, home: Path, environment: Mapping[str, str]) -> 
         env={
             **environment,
             "PREFECT_API_URL": os.environ["PREFECT_API_URL"],
-            # Runs and worker that waited for a server to come back keep its database busy for a while.
-            "PREFECT_CLIENT_MAX_RETRIES": "8",
             "NO_COLOR": "1",
         },
         cwd=home,

@@ -69,6 +69,7 @@ class Record(BaseModel):
         url: The Prefect API.
         server: The server, where it is ours.
         worker: The worker, where one was started.
+        gone: Names of the workers before it; a run that outlives its worker is missed by a later `up` than the next.
         settings: The files that we wrote, which tell Prefect's commands in their folder where the API is.
     """
 
@@ -77,7 +78,13 @@ class Record(BaseModel):
     url: str
     server: Started | None = None
     worker: StartedWorker | None = None
+    gone: tuple[str, ...] = ()
     settings: tuple[Path, ...] = ()
+
+    @property
+    def gone_workers(self) -> tuple[str, ...]:
+        """Names of all workers that ran for the folder and do no more."""
+        return (*self.gone, self.worker.name) if self.worker and not self.worker.alive else self.gone
 
     @classmethod
     def read(cls, home: Path) -> "Record | None":

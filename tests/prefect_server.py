@@ -17,6 +17,11 @@ _START_TIMEOUT_S = 180.0
 _BUSY_LIMIT_S = 400.0
 
 
+def without_prefect() -> dict[str, str]:
+    """This process's variables without Prefect's: the settings of whoever runs the tests are not theirs."""
+    return {name: value for name, value in os.environ.items() if not name.startswith("PREFECT_")}
+
+
 @contextmanager
 def prefect_server(folder: Path, host: str = "127.0.0.1") -> Generator[str]:
     """Starts a server on this machine, its database and pages in `folder`, and yields its address without `/api`."""
@@ -24,7 +29,7 @@ def prefect_server(folder: Path, host: str = "127.0.0.1") -> Generator[str]:
         probe.bind((host, 0))
         port = probe.getsockname()[1]
     address = f"http://{host}:{port}"
-    environment = {name: value for name, value in os.environ.items() if not name.startswith("PREFECT_")}
+    environment = without_prefect()
     environment.pop("PYTHONDONTWRITEBYTECODE", None)
     environment |= {
         "PREFECT_HOME": str(folder / "home"),

@@ -2,7 +2,7 @@
 
 import os
 import sys
-from collections.abc import Generator
+from collections.abc import Collection, Generator
 from contextlib import contextmanager
 from datetime import UTC, datetime
 from pathlib import Path
@@ -12,7 +12,6 @@ from artifacts.store import Store
 from flows.commands.output import local_folder, print_json
 from flows.local_server import (
     Record,
-    StartedWorker,
     database_lock,
     end,
     remove_settings,
@@ -48,8 +47,7 @@ def up_command(
     home = lasting_surroundings(local_folder(store))
     home.mkdir(parents=True, exist_ok=True)
     with _undone_where_it_fails(home):
-        before = Record.read(home)
-        record, alone_since = _with_server(before or Record(url=""), home, server, port)
+        record, alone_since = _with_server(Record.read(home) or Record(url=""), home, server, port)
         if worker and record.worker and record.worker.alive and record.worker.pool != pool:
             found = f"a worker of pool {record.worker.pool} runs for {home}"
             raise BadInputError(
@@ -57,9 +55,8 @@ def up_command(
             )
         wait_until_healthy(record.url, record.server, home / "server.log")
         os.environ["PREFECT_API_URL"] = record.url  # before Prefect is imported
-        gone = before.worker if before and before.worker and not before.worker.alive else None
-        if gone or alone_since:
-            _crash_runs("Found without a process by `deerstalker up`.", gone, alone_since)
+        if record.gone_workers or alone_since:
+            _crash_runs("Found without a process by `deerstalker up`.", record.gone_workers, alone_since)
 
         from flows.installation import Installation, install
 
@@ -74,7 +71,8 @@ def up_command(
         deployments = install(wanted, home, os.environ)
         if worker and not (record.worker and record.worker.alive):
             with database_lock(home) as (lock, _):
-                record = record.model_copy(update={"worker": start_worker(home, pool, os.environ, lock)})
+                started = start_worker(home, pool, os.environ, lock)
+                record = record.model_copy(update={"worker": started, "gone": record.gone_workers})
                 record.write(home)
         settings = write_settings(Path.cwd(), record.url)
         if settings and settings not in record.settings:
@@ -132,12 +130,12 @@ def _with_server(record: Record, home: Path, server: str | None, port: int) -> t
     return record, alone_since
 
 
-def _crash_runs(message: str, worker: StartedWorker | None, alone_since: datetime | None = None) -> None:
-    """Tells the Prefect API which runs are dead: those of a worker that is gone, and those that nobody else can run."""
+def _crash_runs(message: str, workers: Collection[str], alone_since: datetime | None = None) -> None:
+    """Tells the Prefect API which runs are dead: those of workers that are gone, and those that nobody else can run."""
     from flows.dead_runs import crash_dead_runs
 
     before = alone_since or datetime.now(UTC)
-    crash_dead_runs(message, before=before, worker=worker and worker.name, unclaimed=alone_since is not None)
+    crash_dead_runs(message, before=before, workers=workers, unclaimed=alone_since is not None)
 
 
 def _crashed_runs(record: Record) -> bool:
@@ -152,7 +150,7 @@ def _crashed_runs(record: Record) -> bool:
     from prefect.exceptions import PrefectException
 
     try:
-        _crash_runs("Ended by `deerstalker down`.", record.worker)
+        _crash_runs("Ended by `deerstalker down`.", record.gone_workers)
     except (httpx.HTTPError, PrefectException) as error:
         problem = str(error).partition("\n")[0] or type(error).__name__
         sys.stderr.write(f"{record.url}: {problem}; the worker's runs count as running there until the next `up`\n")
@@ -164,7 +162,12 @@ def _moved(record: Record, url: str) -> Record:
     """The record of another server in place of one that is gone, whose worker would ask it for work for ever."""
     if record.worker and record.url != url:
         end(record.worker)
-    return Record(url=url, worker=record.worker if record.url == url else None, settings=record.settings)
+    return Record(
+        url=url,
+        worker=record.worker if record.url == url else None,
+        gone=record.gone if record.url == url else record.gone_workers,
+        settings=record.settings,
+    )
 
 
 def down_command(options: Stored) -> None:
@@ -186,7 +189,7 @@ def down_command(options: Stored) -> None:
         if told:
             (home / "up.json").unlink()
         else:
-            Record(url=record.url, worker=record.worker).write(home)
+            Record(url=record.url, gone=record.gone_workers).write(home)
     if options.json:
         print_json({"ended": ended})
     else:

@@ -28,7 +28,7 @@ from artifacts.manifest import MANIFEST_NAME, Manifest
 from artifacts.store import Store
 from artifacts.verification import verify
 from tests.faults.hosts import GATEWAY, Host, hosts
-from tests.prefect_server import prefect_api, prefect_server
+from tests.prefect_server import prefect_api, prefect_server, without_prefect
 from tests.processes import marked
 from tests.servers import moto_server
 
@@ -136,8 +136,7 @@ def site(folder: Path) -> Generator[Site]:
     """A store and a Prefect server on the bridge, with the deployments."""
     with moto_server(GATEWAY) as server, prefect_server(folder / "server", GATEWAY) as address:
         server.create_bucket(BUCKET)
-        clean = {name: value for name, value in os.environ.items() if not name.startswith("PREFECT_")}
-        environment = {name: value for name, value in clean.items() if not name.lower().endswith("_proxy")}
+        environment = {name: value for name, value in without_prefect().items() if not name.lower().endswith("_proxy")}
         environment |= server.environment() | {
             "PREFECT_API_URL": f"{address}/api", "PREFECT_FLOWS_HEARTBEAT_FREQUENCY": "30",
             "PREFECT_WORKER_QUERY_SECONDS": "2", MARK: str(folder),

@@ -1,7 +1,6 @@
 """`deerstalker up` in a folder of its own, and how a test drives it: with the commands a person would use."""
 
 import json
-import os
 import subprocess
 import sys
 import time
@@ -9,7 +8,7 @@ from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
 
-from tests.prefect_server import prefect_api
+from tests.prefect_server import prefect_api, without_prefect
 from tests.processes import marked
 
 HERE = Path(__file__).parent
@@ -27,8 +26,7 @@ class Installation:
 
     def __init__(self, folder: Path, **variables: str) -> None:
         self.folder, self.store = folder, folder / "store"
-        clean = {name: value for name, value in os.environ.items() if not name.startswith("PREFECT_")}
-        self.environment = {**clean, MARK: str(folder), **variables}
+        self.environment = {**without_prefect(), MARK: str(folder), **variables}
         self.record: dict[str, Any] = {}
 
     def up(self, *arguments: str) -> dict[str, Any]:

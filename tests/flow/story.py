@@ -36,7 +36,8 @@ def tell(installation: Installation) -> dict[str, Any]:
     idle = set(installation.processes())
     shutil.copy(HERE / "slow.toml", installation.folder / "profile.toml")
     told["killed_command"] = kill_a_command(installation)
-    told["dropped"] = drop_a_run(installation)
+    told["dropped"] = drop_a_run(installation, "Pending")
+    told["submitted"] = drop_a_run(installation, "Pending", "Submitting")
 
     def left() -> list[str]:
         return [command for pid, command in installation.processes().items() if pid not in idle]
@@ -90,10 +91,11 @@ def kill_a_command(installed: Installation) -> str:
     return found[0]["id"]
 
 
-def drop_a_run(installed: Installation) -> str:
-    """Leaves a run as a worker does that dies right after it took it on."""
-    flow = installed.api("POST", "/flows/filter", {"flows": {"name": {"any_": ["train"]}}})[0]["id"]
-    wanted = {"name": "dropped", "flow_id": flow, "tags": ["deerstalker"], "state": {"type": "SCHEDULED"}}
-    run = installed.api("POST", "/flow_runs/", wanted)["id"]
-    installed.api("POST", f"/flow_runs/{run}/set_state", {"state": {"type": "PENDING", "name": "Pending"}})
+def drop_a_run(installed: Installation, *names: str) -> str:
+    """Leaves a run as a worker does that dies right after it took it on, or behind its process, which dies as well."""
+    deployment = installed.api("GET", "/deployments/name/prepare/puzzles")["id"]
+    path = f"/deployments/{deployment}/create_flow_run"
+    run = installed.api("POST", path, {"tags": ["deerstalker"], "state": {"type": "PENDING", "name": "Unasked"}})["id"]
+    for name in names:
+        installed.api("POST", f"/flow_runs/{run}/set_state", {"state": {"type": "PENDING", "name": name}})
     return run

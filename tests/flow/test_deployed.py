@@ -6,6 +6,7 @@ else to the test's own. The tests stand in the order of the story: its pages are
 
 import json
 import os
+import signal
 from collections.abc import Generator
 from pathlib import Path
 from typing import Any
@@ -287,12 +288,29 @@ def test_puzzles_in_the_making_are_cancelled_soon(installation: Installation) ->
     installation.wait_for(run, "Cancelled")
 
 
-@pytest.mark.parametrize("gone", ["killed_command", "dropped"])
+@pytest.mark.parametrize("gone", ["killed_command", "dropped", "submitted"])
 def test_a_run_that_nobody_executes_any_more_is_crashed(
     gone: str, story: dict[str, Any], installation: Installation
 ) -> None:
     installation.wait_for(story[gone], "Crashed", LIMIT_S)
     assert "Not heard of" in installation.api("GET", f"/flow_runs/{story[gone]}")["state"]["message"]
+
+
+def test_a_run_that_outlives_its_worker_is_missed_when_the_next_one_is_gone_too(
+    story: dict[str, Any], installation: Installation
+) -> None:
+    run = installation.deploy_run("prepare/puzzles", {"puzzles": {"train": 20000, "seed": 8}})
+    installation.wait(lambda: bool(installation.flow_processes()))
+    os.kill(installation.record["worker"]["pid"], signal.SIGKILL)
+    installation.up("--port", "0")
+    assert installation.state(run) in ("Submitting", "Running")
+    (flow,) = installation.flow_processes()
+    os.kill(flow, signal.SIGKILL)
+    installation.wait(lambda: not installation.flow_processes(), 60)
+    os.kill(installation.record["worker"]["pid"], signal.SIGKILL)
+    installation.up("--port", "0")
+    found = installation.api("GET", f"/flow_runs/{run}")["state"]
+    assert (found["name"], found["message"]) == ("Crashed", "Found without a process by `deerstalker up`.")
 
 
 def test_down_ends_what_up_started_and_the_record_of_runs_stays(

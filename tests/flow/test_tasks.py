@@ -165,7 +165,7 @@ def test_only_runs_of_the_worker_that_is_gone_are_crashed() -> None:
     @flow(name="waiting")
     def waiting() -> None: ...
 
-    workers = {"gone": "ours", "living here": "ours", "elsewhere": "theirs", "a command": None}
+    workers = {"gone": "ours", "gone before": "older", "living here": "ours", "elsewhere": "theirs", "a command": None}
     with get_client(sync_client=True) as client:
         runs = {name: client.create_flow_run(waiting, name=name, state=Running()) for name in workers}
         for name, worker in workers.items():
@@ -174,6 +174,8 @@ def test_only_runs_of_the_worker_that_is_gone_are_crashed() -> None:
         here = {**os.environ, "PREFECT__FLOW_RUN_ID": str(runs["living here"].id)}
         with subprocess.Popen([sys.executable, "-c", "input()"], stdin=subprocess.PIPE, env=here):
             for _ in range(2):
-                crash_dead_runs("gone", before=datetime.now(UTC), worker="ours", unclaimed=True)
+                crash_dead_runs("gone", before=datetime.now(UTC), workers={"ours", "older"}, unclaimed=True)
         states = {name: client.read_flow_run(run.id).state_name for name, run in runs.items()}
-    assert states == {"gone": "Crashed", "living here": "Running", "elsewhere": "Running", "a command": "Running"}
+    crashed = {name for name, state in states.items() if state == "Crashed"}
+    assert crashed == {"gone", "gone before"}
+    assert {state for name, state in states.items() if name not in crashed} == {"Running"}

@@ -12,6 +12,7 @@ from pathlib import Path
 import pytest
 
 from flows.local_server import database_lock
+from tests.prefect_server import without_prefect
 
 LIMIT_S = 150
 
@@ -48,10 +49,9 @@ SCRIPT = """
 
 
 def _run(home: Path, end: str, **variables: str) -> subprocess.CompletedProcess[str]:
-    environment = {name: value for name, value in os.environ.items() if not name.startswith("PREFECT_")}
     return subprocess.run(
         [sys.executable, "-c", textwrap.dedent(SCRIPT), str(home), end],
-        capture_output=True, text=True, timeout=LIMIT_S, env={**environment, **variables}, check=False,
+        capture_output=True, text=True, timeout=LIMIT_S, env={**without_prefect(), **variables}, check=False,
     )  # fmt: skip
 
 

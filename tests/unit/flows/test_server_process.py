@@ -1,7 +1,6 @@
 """What our Prefect server does otherwise than Prefect's own: it writes to its end, and refuses no writer."""
 
 import asyncio
-import os
 from collections import Counter
 from collections.abc import Generator
 from concurrent.futures import ThreadPoolExecutor
@@ -12,6 +11,7 @@ import pytest
 
 from flows.local_server import database_lock, end, start_server, wait_until_healthy
 from flows.server_process import Finishing
+from tests.prefect_server import without_prefect
 
 
 def test_a_batch_that_is_being_written_is_written_though_its_writer_is_cancelled() -> None:
@@ -38,9 +38,9 @@ def test_a_batch_that_is_being_written_is_written_though_its_writer_is_cancelled
 @pytest.fixture
 def api(tmp_path: Path) -> Generator[str]:
     """Address of a server as `deerstalker up` starts it."""
-    clean = {name: value for name, value in os.environ.items() if not name.startswith("PREFECT_")}
     with database_lock(tmp_path) as (lock, _):
-        url, started = start_server(tmp_path, 0, lock, {**clean, "PREFECT_HOME": str(tmp_path), "DO_NOT_TRACK": "1"})
+        environment = {**without_prefect(), "PREFECT_HOME": str(tmp_path), "DO_NOT_TRACK": "1"}
+        url, started = start_server(tmp_path, 0, lock, environment)
     try:
         wait_until_healthy(url, started, tmp_path / "server.log")
         yield url
