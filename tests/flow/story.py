@@ -36,8 +36,8 @@ def tell(installation: Installation) -> dict[str, Any]:
     idle = set(installation.processes())
     shutil.copy(HERE / "slow.toml", installation.folder / "profile.toml")
     told["killed_command"] = kill_a_command(installation)
-    told["dropped"] = drop_a_run(installation, "Pending")
-    told["submitted"] = drop_a_run(installation, "Pending", "Submitting")
+    told["dropped"] = drop_a_run(installation)
+    told["submitted"] = drop_a_run(installation, "Submitting")
 
     def left() -> list[str]:
         return [command for pid, command in installation.processes().items() if pid not in idle]
@@ -91,11 +91,11 @@ def kill_a_command(installed: Installation) -> str:
     return found[0]["id"]
 
 
-def drop_a_run(installed: Installation, *names: str) -> str:
+def drop_a_run(installed: Installation, *further: str) -> str:
     """Leaves a run as a worker does that dies right after it took it on, or behind its process, which dies as well."""
     deployment = installed.api("GET", "/deployments/name/prepare/puzzles")["id"]
     path = f"/deployments/{deployment}/create_flow_run"
-    run = installed.api("POST", path, {"tags": ["deerstalker"], "state": {"type": "PENDING", "name": "Unasked"}})["id"]
-    for name in names:
+    run = installed.api("POST", path, {"tags": ["deerstalker"], "state": {"type": "PENDING", "name": "Pending"}})["id"]
+    for name in further:
         installed.api("POST", f"/flow_runs/{run}/set_state", {"state": {"type": "PENDING", "name": name}})
     return run

@@ -301,10 +301,11 @@ def test_a_run_that_outlives_its_worker_is_missed_when_the_next_one_is_gone_too(
 ) -> None:
     run = installation.deploy_run("prepare/puzzles", {"puzzles": {"train": 20000, "seed": 8}})
     installation.wait(lambda: bool(installation.flow_processes()))
+    (flow,) = installation.flow_processes()
+    os.kill(flow, signal.SIGSTOP)  # else it ends as soon as it notices that nobody reads what it writes
     os.kill(installation.record["worker"]["pid"], signal.SIGKILL)
     installation.up("--port", "0")
     assert installation.state(run) in ("Submitting", "Running")
-    (flow,) = installation.flow_processes()
     os.kill(flow, signal.SIGKILL)
     installation.wait(lambda: not installation.flow_processes(), 60)
     os.kill(installation.record["worker"]["pid"], signal.SIGKILL)
