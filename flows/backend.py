@@ -27,6 +27,7 @@ TAG = "deerstalker"
 _START_TIMEOUT_S = 120.0
 _DRAIN_TIMEOUT_S = 30.0
 _LOOK_INTERVAL_S = 0.5
+_VAIN_STARTS = 5
 _TAIL_CHARACTERS = 1500
 
 
@@ -108,16 +109,18 @@ class Backend:
                 _drain()
 
     def _keep_alive(self) -> None:
-        """Starts the server again when it has died, unless it never answered: it would not do so now."""
-        while not self._leaving.wait(_LOOK_INTERVAL_S):
+        """Starts the server again when it has died, unless it never answered or several starts are in vain."""
+        vain = 0
+        while not self._leaving.wait(_LOOK_INTERVAL_S) and vain < _VAIN_STARTS:
             if self._process is None or self._process.exit_code() is None or not self._answered:
                 continue
             self._process.stop()
             with suppress(OSError):  # the port is still held: the next look tries again
                 self._process = self._start()
-                self._answered = False
+                vain += 1
                 with suppress(DeerstalkerError):
                     self._wait()
+                    vain = 0
 
     def _start(self) -> GuardedProcess:
         self.log.parent.mkdir(parents=True, exist_ok=True)

@@ -17,7 +17,7 @@ from tests.prefect_server import without_prefect
 LIMIT_S = 150
 
 SCRIPT = """
-    import os, signal, sys
+    import os, signal, sys, time
     from pathlib import Path
     from flows.backend import Backend
     from flows.surroundings import prepare_surroundings
@@ -35,8 +35,13 @@ SCRIPT = """
         def three() -> int:
             if sys.argv[2] == "die inside":
                 os.kill(os.getpid(), signal.SIGKILL)
-            if sys.argv[2] == "lose the server":
-                os.kill(backend.pid, signal.SIGKILL)
+            if sys.argv[2].startswith("lose the server"):
+                before = backend.pid
+                os.kill(before, signal.SIGKILL)
+                while sys.argv[2].endswith("twice") and backend.pid in (before, None):
+                    time.sleep(0.05)
+                if backend.pid != before:
+                    os.kill(backend.pid, signal.SIGKILL)  # while it starts
             return one() + one() + one()
 
         with backend.ready():
@@ -81,8 +86,9 @@ def test_a_flow_is_recorded_whole_and_the_server_ends_with_its_command(home: Pat
         assert database.execute("select state_name from task_run").fetchall() == [("Completed",)] * 3
 
 
-def test_a_server_that_dies_is_started_again_and_the_flow_is_recorded_whole(tmp_path: Path) -> None:
-    done = _run(tmp_path, "lose the server")
+@pytest.mark.parametrize("lost", ["lose the server", "lose the server twice"])
+def test_a_server_that_dies_is_started_again_and_the_flow_is_recorded_whole(lost: str, tmp_path: Path) -> None:
+    done = _run(tmp_path, lost)
     assert done.returncode == 0, done.stderr
     assert _gone(int(done.stdout))
     with sqlite3.connect(tmp_path / "prefect.db") as database:
