@@ -83,12 +83,12 @@ class Backend:
         """Waits until flows can run, and at the end until everything they reported has arrived.
 
         Raises:
-            DeerstalkerError: The local server does not start.
+            DeerstalkerError: The local server does not start, or the API does not answer for as long as Prefect asks.
         """
         if self._process is None:
             from prefect import tags
 
-            with tags(TAG):
+            with tags(TAG), _named_where_silent("start it, or name another"):
                 yield
             return
         self._wait()
@@ -104,7 +104,8 @@ class Backend:
         # A heartbeat costs a second at the end of each run, and nobody watches for it on a server of our own.
         with temporary_settings(updates={PREFECT_FLOWS_HEARTBEAT_FREQUENCY: None}):
             try:
-                yield
+                with _named_where_silent(f"see {self.log}"):
+                    yield
             finally:
                 _drain()
 
@@ -159,6 +160,25 @@ class Backend:
             "a server that starts",
             f"see {self.log}, or name a running one in PREFECT_API_URL. Its last words:\n{tail}",
         )
+
+
+@contextmanager
+def _named_where_silent(remedy: str) -> Generator[None]:
+    """Says which API it was, where the block fails because Prefect's client got no answer."""
+    import httpx
+
+    try:
+        yield
+    except (httpx.TransportError, RuntimeError) as error:
+        reason = error if isinstance(error, httpx.TransportError) else error.__cause__  # the client's first request
+        if not isinstance(reason, httpx.TransportError):
+            raise
+        raise DeerstalkerError(
+            f"Prefect API {httpx.URL(os.environ['PREFECT_API_URL']).copy_with(userinfo=b'')}",  # without a password
+            f"{type(reason).__name__}: {reason}",
+            "a server that answers",
+            f"{remedy}; then the same command goes on where it stopped",
+        ) from error
 
 
 def _drain() -> None:

@@ -160,14 +160,11 @@ def _crashed_runs(record: Record) -> bool:
 
 def _moved(record: Record, url: str) -> Record:
     """The record of another server in place of one that is gone, whose worker would ask it for work for ever."""
-    if record.worker and record.url != url:
+    if record.url == url:
+        return record.model_copy(update={"server": None})
+    if record.worker:
         end(record.worker)
-    return Record(
-        url=url,
-        worker=record.worker if record.url == url else None,
-        gone=record.gone if record.url == url else record.gone_workers,
-        settings=record.settings,
-    )
+    return Record(url=url, gone=record.gone_workers, settings=record.settings)
 
 
 def down_command(options: Stored) -> None:

@@ -2,6 +2,7 @@
 
 import os
 import signal
+import socket
 import sqlite3
 import subprocess
 import sys
@@ -35,6 +36,8 @@ SCRIPT = """
         def three() -> int:
             if sys.argv[2] == "die inside":
                 os.kill(os.getpid(), signal.SIGKILL)
+            if sys.argv[2].endswith("for good"):
+                os.environ["PREFECT_SERVER_DATABASE_CONNECTION_URL"] = "nonsense://"
             if sys.argv[2].startswith("lose the server"):
                 before = backend.pid
                 os.kill(before, signal.SIGKILL)
@@ -94,6 +97,23 @@ def test_a_server_that_dies_is_started_again_and_the_flow_is_recorded_whole(lost
     with sqlite3.connect(tmp_path / "prefect.db") as database:
         assert database.execute("select state_name from flow_run").fetchall() == [("Completed",)]
         assert database.execute("select state_name from task_run").fetchall() == [("Completed",)] * 3
+
+
+def test_a_server_lost_for_good_is_named_with_its_log(tmp_path: Path) -> None:
+    done = _run(tmp_path, "lose the server for good", PREFECT_CLIENT_MAX_RETRIES="1")
+    assert done.returncode == 1
+    last = done.stderr.splitlines()[-1]
+    assert "Prefect API http://127.0.0.1:" in last
+    assert f"expected a server that answers; see {tmp_path / 'server.log'}; then the same command goes on" in last
+
+
+def test_a_named_server_that_does_not_answer_is_named(tmp_path: Path) -> None:
+    with socket.create_server(("127.0.0.1", 0)) as probe:
+        api = f"http://127.0.0.1:{probe.getsockname()[1]}/api"
+    done = _run(tmp_path, "return", PREFECT_API_URL=api.replace("//", "//someone:secret@"))
+    assert done.returncode == 1
+    assert f"DeerstalkerError: Prefect API {api}: ConnectError: " in done.stderr.splitlines()[-1]
+    assert "secret" not in done.stderr.splitlines()[-1]
 
 
 def test_the_server_ends_when_its_command_is_killed(home: Path) -> None:
