@@ -23,6 +23,7 @@ from flows.run_diff import circumstances, first_parting, paired, settings
 from flows.summary import measure_rows
 
 _DEEPEST_TREE = 40
+_WIDEST_TREE = 2000
 
 
 def lineage_command(name: str, depth: int, options: Stored) -> None:
@@ -38,7 +39,9 @@ def lineage_command(name: str, depth: int, options: Stored) -> None:
     for line in _facts(nodes[0]):
         console.print(line, highlight=False, markup=False, soft_wrap=True)
     known = {node.ref: node for node in nodes}
-    console.print(_tree(nodes[0], known, set()), highlight=False, soft_wrap=True)
+    tree = _tree(nodes[0], known, set())
+    whole = console.measure(tree, options=console.options.update(width=_WIDEST_TREE)).maximum
+    Console(width=whole).print(tree, highlight=False, soft_wrap=True)  # a narrow console cuts trees, soft wrap or not
     if nodes[-1].depth > _DEEPEST_TREE:
         console.print(f"... {len(nodes)} artifacts in all; --json lists them", highlight=False)
 

@@ -23,8 +23,8 @@ def runs_command(options: Stored) -> None:
         return
     table = Table(title=f"runs in {store.url}", title_justify="left")
     for name, justify in (("run", "left"), ("iterations", "right"), ("promoted", "right"), ("held-out", "right")):
-        table.add_column(name, justify=justify)  # pyright: ignore[reportArgumentType]
-    table.add_column("recipe", overflow="ellipsis", no_wrap=True)
+        table.add_column(name, justify=justify, no_wrap=True)  # pyright: ignore[reportArgumentType]
+    table.add_column("recipe")  # gives way in a narrow terminal
     for run in runs:
         promoted = run["promoted"]
         table.add_row(
@@ -32,7 +32,7 @@ def runs_command(options: Stored) -> None:
             f"{run['iterations_done']} of {run['iterations']}",
             f"iteration {promoted['iteration']}" if promoted else "",
             f"{promoted['score']:.1%}" if promoted else "",
-            run["title"],
+            escape(run["title"]),
         )
     Console().print(table)
 

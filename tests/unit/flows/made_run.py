@@ -69,7 +69,7 @@ class _Maker:
         recipe = validate(
             Recipe,
             {
-                "title": "A run for tests",
+                "title": "A run for tests, with a title as long as those of the recipes that come with the package",
                 "iterations": iterations,
                 "model": {"source": "scratch"},
                 "puzzles": {

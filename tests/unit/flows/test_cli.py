@@ -80,13 +80,20 @@ def test_bad_usage(
     assert words in line
 
 
-def test_show_and_runs(made: tuple[Store, RunLayout], capsys: pytest.CaptureFixture[str]) -> None:
+def test_show_and_runs(
+    made: tuple[Store, RunLayout], capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
     store, _ = made
     assert run_command(["show", "made", "--json", "--store", store.url]) == 0
     shown = json.loads(capsys.readouterr().out)
     assert shown["run"] == "made"
     assert run_command(["runs", "--json", "--store", store.url]) == 0
-    assert [run["run"] for run in json.loads(capsys.readouterr().out)["runs"]] == ["made"]
+    (run,) = json.loads(capsys.readouterr().out)["runs"]
+    assert run["run"] == "made"
+    monkeypatch.setenv("COLUMNS", "80")
+    assert run_command(["runs", "--store", store.url]) == 0
+    cells = [cell.strip() for cell in capsys.readouterr().out.splitlines()[4].split("│")]
+    assert cells[1:3] == ["made", f"{run['iterations_done']} of {run['iterations']}"]
     assert run_command(["show", "made", "--store", store.url]) == 0
     text = capsys.readouterr().out
     assert "before GRPO" in text

@@ -229,8 +229,9 @@ def test_verify_names_what_is_damaged(linked: tuple[Store, RunLayout], capsys: p
 
 
 def test_lineage_tells_who_made_it_from_what(
-    linked: tuple[Store, RunLayout], capsys: pytest.CaptureFixture[str]
+    linked: tuple[Store, RunLayout], capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    monkeypatch.setenv("COLUMNS", "60")
     store, layout = linked
     assert run_command(["lineage", "linked@3", "--json", "--store", store.url]) == 0
     replaced = json.loads(capsys.readouterr().out)
@@ -251,6 +252,8 @@ def test_lineage_tells_who_made_it_from_what(
     assert run_command(["lineage", key, "--store", store.url]) == 0
     text = capsys.readouterr().out
     assert "made by   stage finetune, revision 1" in text
+    parent = Artifact.at(store, layout.iteration(2, "checkpoint")).ref
+    assert f"weights: {parent.key}  {parent.digest[:12]}  by finetune\n" in text, "whole, however narrow the terminal"
     assert f"batch: {layout.iteration(2, 'batch')}" in text and "[gone]" in text
     assert run_command(["lineage", "runs/linked/nothing", "--store", store.url]) == 2
 
