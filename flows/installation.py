@@ -120,6 +120,8 @@ def _crash_the_silent(
 ) -> None:
     """Makes or replaces an automation: flow runs of which nothing is heard for so long after these events are crashed.
 
+    One that is already as wanted is left alone.
+
     Args:
         after: The last parts of the events' names; another of these starts the time anew.
         related: What a run must belong to, each of it.
@@ -147,10 +149,10 @@ def _crash_the_silent(
         ],
     )
     found = client.read_automations_by_name(name)
-    if found:
-        client.update_automation(found[0].id, wanted)
-    else:
+    if not found:
         client.create_automation(wanted)
+    elif found[0].model_dump(exclude={"id"}) != wanted.model_dump():
+        client.update_automation(found[0].id, wanted)
 
 
 def deploy(wanted: Installation, home: Path, environment: Mapping[str, str]) -> list[str]:
