@@ -22,8 +22,9 @@ def runs_command(options: Stored) -> None:
         print_json({"store": store.url, "runs": runs})
         return
     table = Table(title=f"runs in {store.url}", title_justify="left")
-    for name, justify in (("run", "left"), ("iterations", "right"), ("promoted", "right"), ("held-out", "right")):
-        table.add_column(name, justify=justify, no_wrap=True)  # pyright: ignore[reportArgumentType]
+    table.add_column("run", no_wrap=True)
+    for name in ("iterations", "promoted", "held-out"):
+        table.add_column(name, justify="right", no_wrap=True)
     table.add_column("recipe")  # gives way in a narrow terminal
     for run in runs:
         promoted = run["promoted"]
