@@ -88,7 +88,7 @@ class Backend:
         if self._process is None:
             from prefect import tags
 
-            with tags(TAG), _named_where_silent("start it, or name another"):
+            with tags(TAG), named_where_silent("start it, or name another"):
                 yield
             return
         self._wait()
@@ -104,7 +104,7 @@ class Backend:
         # A heartbeat costs a second at the end of each run, and nobody watches for it on a server of our own.
         with temporary_settings(updates={PREFECT_FLOWS_HEARTBEAT_FREQUENCY: None}):
             try:
-                with _named_where_silent(f"see {self.log}"):
+                with named_where_silent(f"see {self.log}"):
                     yield
             finally:
                 _drain()
@@ -163,7 +163,7 @@ class Backend:
 
 
 @contextmanager
-def _named_where_silent(remedy: str) -> Generator[None]:
+def named_where_silent(remedy: str) -> Generator[None]:
     """Says which API it was, where the block fails because Prefect's client got no answer."""
     import httpx
 

@@ -4,7 +4,7 @@ import asyncio
 import gc
 import socket
 import sys
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Coroutine
 from contextlib import AbstractAsyncContextManager
 from typing import Any
 
@@ -46,11 +46,31 @@ def begin_as_writer(configuration: Any) -> None:
     configuration.begin_transaction = begin_transaction
 
 
+def announce_on_the_loop(automations: Any) -> None:
+    """Has Prefect take in a changed automation on the server's event loop, as Prefect does from 3.8 on.
+
+    Prefect 3.7 lets another thread do it and the loop stand still meanwhile. The thread needs a lock that the loop may
+    hold itself, which looks for changes every 5 s: then the server never answers again (PrefectHQ/prefect#23055).
+
+    Args:
+        automations: Prefect's module of them.
+    """
+    begun: set[asyncio.Task[Any]] = set()
+
+    def begin(announcement: Coroutine[Any, Any, Any]) -> None:
+        task = asyncio.get_running_loop().create_task(announcement)
+        begun.add(task)  # the loop itself would forget it
+        task.add_done_callback(begun.discard)
+
+    automations.run_coro_as_sync = begin
+
+
 if __name__ == "__main__":
     gc.disable()  # looking for garbage among modules takes a quarter of the time that importing them does
     import uvicorn
     from prefect.server.api.server import create_app
     from prefect.server.database.configurations import AioSqliteConfiguration
+    from prefect.server.events.models import automations
     from prefect.server.services import task_run_recorder
 
     from flows.database_template import fill_new_database
@@ -58,6 +78,7 @@ if __name__ == "__main__":
     record = task_run_recorder.record_bulk_task_run_events = Finishing(task_run_recorder.record_bulk_task_run_events)
 
     begin_as_writer(AioSqliteConfiguration)
+    announce_on_the_loop(automations)
 
     class Server(uvicorn.Server):
         """Ends behind the last batch."""

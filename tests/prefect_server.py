@@ -13,6 +13,8 @@ from typing import Any
 
 import httpx
 
+from flows.local_server import database_lock, end, start_server, wait_until_healthy
+
 _START_TIMEOUT_S = 180.0
 _BUSY_LIMIT_S = 400.0
 
@@ -58,6 +60,19 @@ def prefect_server(folder: Path, host: str = "127.0.0.1") -> Generator[str]:
         except subprocess.TimeoutExpired:
             os.killpg(process.pid, signal.SIGKILL)
             process.wait()
+
+
+@contextmanager
+def own_server(folder: Path) -> Generator[str]:
+    """Starts a server as `deerstalker up` does, its database in `folder`, and yields its address with `/api`."""
+    with database_lock(folder) as (lock, _):
+        environment = {**without_prefect(), "PREFECT_HOME": str(folder), "DO_NOT_TRACK": "1"}
+        url, started = start_server(folder, 0, lock, environment)
+    try:
+        wait_until_healthy(url, started, folder / "server.log")
+        yield url
+    finally:
+        end(started)
 
 
 def prefect_api(api: str, method: str, path: str, content: Any = None) -> Any:

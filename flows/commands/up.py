@@ -55,9 +55,7 @@ def up_command(
             )
         wait_until_healthy(record.url, record.server, home / "server.log")
         os.environ["PREFECT_API_URL"] = record.url  # before Prefect is imported
-        if record.gone_workers or alone_since:
-            _crash_runs("Found without a process by `deerstalker up`.", record.gone_workers, alone_since)
-
+        from flows.backend import named_where_silent
         from flows.installation import Installation, install
 
         wanted = Installation(
@@ -68,7 +66,10 @@ def up_command(
             gpu_slots=gpu_slots,
             zombie_after_s=zombie_after_s,
         )
-        deployments = install(wanted, home, os.environ)
+        with named_where_silent(f"see {home / 'server.log'}" if record.server else "restart it"):
+            if record.gone_workers or alone_since:
+                _crash_runs("Found without a process by `deerstalker up`.", record.gone_workers, alone_since)
+            deployments = install(wanted, home, os.environ)
         if worker and not (record.worker and record.worker.alive):
             with database_lock(home) as (lock, _):
                 started = start_worker(home, pool, os.environ, lock)

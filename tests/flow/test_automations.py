@@ -7,13 +7,12 @@ import pytest
 from prefect.client.orchestration import SyncPrefectClient
 
 from flows.installation import make_zombie_automations
-from tests.prefect_server import prefect_api, prefect_server
+from tests.prefect_server import own_server, prefect_api
 
 
 @pytest.mark.timeout(300)
 def test_automations_are_written_again_only_where_the_time_changes(tmp_path: Path) -> None:
-    with prefect_server(tmp_path) as address:
-        api = f"{address}/api"
+    with own_server(tmp_path) as api:
 
         def written(within: timedelta | None) -> dict[float, str]:
             with SyncPrefectClient(api) as client:

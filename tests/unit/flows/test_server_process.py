@@ -1,6 +1,8 @@
 """What our Prefect server does otherwise than Prefect's own: it writes to its end, and refuses no writer."""
 
 import asyncio
+import subprocess
+import sys
 from collections import Counter
 from collections.abc import Generator
 from concurrent.futures import ThreadPoolExecutor
@@ -9,9 +11,35 @@ from pathlib import Path
 import httpx
 import pytest
 
-from flows.local_server import database_lock, end, start_server, wait_until_healthy
 from flows.server_process import Finishing
-from tests.prefect_server import without_prefect
+from tests.prefect_server import own_server, without_prefect
+
+WRITTEN_UNDER_THE_LOCK = """
+import asyncio
+from prefect.server.database import provide_database_interface
+from prefect.server.events import triggers
+from prefect.server.events.actions import DoNothing
+from prefect.server.events.models import automations
+from prefect.server.events.schemas.automations import Automation, EventTrigger
+from flows.database_template import fill_new_database
+from flows.server_process import announce_on_the_loop
+
+async def write():
+    trigger = EventTrigger(posture="Reactive", threshold=1, within=10)
+    wanted = Automation(name="new", trigger=trigger, actions=[DoNothing()])
+    async with triggers._automations_lock():
+        async with provide_database_interface().session_context(begin_transaction=True) as session:
+            await automations.create_automation(session, wanted)
+        print("written")
+    while not triggers.automations_by_id:
+        await asyncio.sleep(0.01)
+    print("taken in:", *(one.name for one in triggers.automations_by_id.values()))
+
+fill_new_database()
+announce_on_the_loop(automations)
+asyncio.run(write())
+"""
+"""What a server does where a request writes an automation while its own look for changes, every 5 s, holds the lock."""
 
 
 def test_a_batch_that_is_being_written_is_written_though_its_writer_is_cancelled() -> None:
@@ -38,14 +66,8 @@ def test_a_batch_that_is_being_written_is_written_though_its_writer_is_cancelled
 @pytest.fixture
 def api(tmp_path: Path) -> Generator[str]:
     """Address of a server as `deerstalker up` starts it."""
-    with database_lock(tmp_path) as (lock, _):
-        environment = {**without_prefect(), "PREFECT_HOME": str(tmp_path), "DO_NOT_TRACK": "1"}
-        url, started = start_server(tmp_path, 0, lock, environment)
-    try:
-        wait_until_healthy(url, started, tmp_path / "server.log")
+    with own_server(tmp_path) as url:
         yield url
-    finally:
-        end(started)
 
 
 def test_of_many_who_write_at_once_none_is_refused(api: str) -> None:
@@ -58,3 +80,11 @@ def test_of_many_who_write_at_once_none_is_refused(api: str) -> None:
 
         answers = Counter(writers.map(write, range(80)))
     assert set(answers) <= {httpx.codes.OK, httpx.codes.CREATED}, answers
+
+
+def test_an_automation_written_while_the_server_looks_for_changes_does_not_stop_it(tmp_path: Path) -> None:
+    """Prefect 3.7's own server never answers again."""
+    environment = {**without_prefect(), "PREFECT_HOME": str(tmp_path), "DO_NOT_TRACK": "1"}
+    command = [sys.executable, "-c", WRITTEN_UNDER_THE_LOCK]
+    done = subprocess.run(command, env=environment, text=True, capture_output=True, timeout=120, check=False)
+    assert done.stdout.splitlines() == ["written", "taken in: new"], done.stderr
