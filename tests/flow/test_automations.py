@@ -1,5 +1,8 @@
 """The automations that `up` installs, on a server of Prefect."""
 
+import sqlite3
+import time
+from contextlib import closing
 from datetime import timedelta
 from pathlib import Path
 
@@ -25,3 +28,28 @@ def test_automations_are_written_again_only_where_the_time_changes(tmp_path: Pat
         assert written(timedelta(seconds=60)) == first
         assert written(None) == first
         assert set(written(timedelta(seconds=90))) == {90, 270}
+
+
+@pytest.mark.timeout(300)
+def test_a_run_is_heard_of_behind_a_restart_of_its_server(tmp_path: Path) -> None:
+    """Prefect's own server hears of it 15 minutes later, and calls it crashed before."""
+
+    def silent_since(state: str) -> None:
+        """Waits until the time that a run may be silent starts at its last change of state, to this one."""
+        wanted = "select 1 from automation_bucket b join flow_run_state s on s.id = json_extract(b.last_event, '$.id')"
+        limit = time.monotonic() + 60
+        with closing(sqlite3.connect(tmp_path / "prefect.db")) as database:
+            while not database.execute(f"{wanted} where s.name = ?", [state]).fetchall():
+                assert time.monotonic() < limit, database.execute("select * from automation_bucket").fetchall()
+                time.sleep(0.2)
+
+    with own_server(tmp_path) as api:
+        with SyncPrefectClient(api) as client:
+            make_zombie_automations(client, timedelta(minutes=10))
+        flow = prefect_api(api, "POST", "/flows/", {"name": "some"})["id"]
+        content = {"flow_id": flow, "tags": ["deerstalker"], "state": {"type": "PENDING", "name": "Pending"}}
+        run = prefect_api(api, "POST", "/flow_runs/", content)["id"]
+        silent_since("Pending")
+    with own_server(tmp_path) as api:
+        prefect_api(api, "POST", f"/flow_runs/{run}/set_state", {"state": {"type": "RUNNING", "name": "Running"}})
+        silent_since("Running")
