@@ -1,4 +1,4 @@
-"""The automations that `up` installs, on a server of Prefect."""
+"""The automations that `up` installs, on a server that it starts."""
 
 import sqlite3
 import time

@@ -1,15 +1,16 @@
-"""What our Prefect server does otherwise than Prefect's own: it writes to its end, and refuses no writer."""
+"""What our Prefect server does otherwise than Prefect's own.
+
+It writes to its end, refuses no writer, and does not wait for itself.
+"""
 
 import asyncio
 import subprocess
 import sys
 from collections import Counter
-from collections.abc import Generator
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import httpx
-import pytest
 
 from flows.server_process import Finishing
 from tests.prefect_server import own_server, without_prefect
@@ -63,16 +64,13 @@ def test_a_batch_that_is_being_written_is_written_though_its_writer_is_cancelled
     assert written == ["last"]
 
 
-@pytest.fixture
-def api(tmp_path: Path) -> Generator[str]:
-    """Address of a server as `deerstalker up` starts it."""
-    with own_server(tmp_path) as url:
-        yield url
-
-
-def test_of_many_who_write_at_once_none_is_refused(api: str) -> None:
+def test_of_many_who_write_at_once_none_is_refused(tmp_path: Path) -> None:
     """Prefect's own server answers nine in ten of these requests with 503."""
-    with httpx.Client(base_url=api, timeout=120, trust_env=False) as client, ThreadPoolExecutor(8) as writers:
+    with (
+        own_server(tmp_path) as api,
+        httpx.Client(base_url=api, timeout=120, trust_env=False) as client,
+        ThreadPoolExecutor(8) as writers,
+    ):
         flow = client.post("/flows/", json={"name": "busy"}).json()["id"]
 
         def write(number: int) -> int:
