@@ -1,14 +1,24 @@
-"""Runs that Prefect's database still calls running although their process is gone."""
+"""Runs, and their stages, that Prefect's database still calls running although their process is gone."""
 
+import math
 import re
 from collections.abc import Collection
 from contextlib import suppress
 from datetime import datetime
 from pathlib import Path
 
-from prefect.client.orchestration import get_client
-from prefect.client.schemas.filters import FlowRunFilter, FlowRunFilterState, FlowRunFilterStateType
+from prefect.client.orchestration import SyncPrefectClient, get_client
+from prefect.client.schemas.filters import (
+    FlowRunFilter,
+    FlowRunFilterState,
+    FlowRunFilterStateType,
+    TaskRunFilter,
+    TaskRunFilterFlowRunId,
+    TaskRunFilterState,
+    TaskRunFilterStateType,
+)
 from prefect.client.schemas.objects import FlowRun, StateType
+from prefect.context import FlowRunContext
 from prefect.states import Crashed
 
 from flows.database_template import own_database
@@ -40,7 +50,31 @@ def crash_dead_runs(message: str, *, before: datetime, workers: Collection[str],
         ]
         for run in left:
             client.set_flow_run_state(run.id, Crashed(message=message), force=True)
+            _crash_tasks(client, run, message)
     return len(left)
+
+
+def crash_dead_tasks() -> None:
+    """Ends the task runs that a killed attempt of this flow run left behind; Prefect calls them running for good.
+
+    Called by the flow itself, when it begins: nobody else knows that the earlier attempt is over.
+    """
+    context = FlowRunContext.get()
+    assert context is not None and context.flow_run is not None
+    attempt = context.flow_run.run_count
+    if attempt > 1:
+        with get_client(sync_client=True) as client:
+            _crash_tasks(client, context.flow_run, "Its process was gone when the run was tried again.", attempt)
+
+
+def _crash_tasks(client: SyncPrefectClient, run: FlowRun, message: str, before_attempt: float = math.inf) -> None:
+    chosen = TaskRunFilter(
+        flow_run_id=TaskRunFilterFlowRunId(any_=[run.id]),
+        state=TaskRunFilterState(type=TaskRunFilterStateType(any_=_OPEN), name=None),
+    )
+    for task in client.read_task_runs(task_run_filter=chosen):
+        if task.flow_run_run_count < before_attempt:
+            client.set_task_run_state(task.id, Crashed(message=message), force=True)
 
 
 def _executed_here() -> set[str]:

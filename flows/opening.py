@@ -17,6 +17,7 @@ from artifacts.errors import DeerstalkerError
 from artifacts.layout import RunLayout
 from artifacts.renewal import ask, finish
 from artifacts.store import Store
+from flows.dead_runs import crash_dead_tasks
 from flows.gpu_turn import gpu_turn
 from flows.history import last_iteration
 from flows.live import current_view
@@ -112,6 +113,7 @@ def able_to_run(recipe: Recipe, profile: Profile) -> Profile:
 @contextmanager
 def opened_stages(store: Store, profile: Profile) -> Generator[Stages]:
     """Makes what stages need inside a flow, and closes the child processes at the end, whatever happens."""
+    crash_dead_tasks()
     live, log = current_view(), get_run_logger()
     scratch = Path(tempfile.mkdtemp(prefix="deerstalker-"))
     try:

@@ -5,7 +5,6 @@ import random
 import signal
 import subprocess
 import sys
-import time
 from collections import Counter
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -14,6 +13,7 @@ from artifacts.manifest import Manifest
 from artifacts.store import Store
 from artifacts.verification import verify
 from tests.processes import marked
+from tests.waiting import wait_until
 
 FLOWS = Path(__file__).parents[1] / "flow"
 MARK = "DEERSTALKER_KILLS"
@@ -124,10 +124,7 @@ class Run:
 
     def nothing_is_left(self) -> None:
         """Waits for the end of everything that the command started."""
-        deadline = time.monotonic() + LEFT_LIMIT_S
-        while left := self.processes():
-            assert time.monotonic() < deadline, f"left behind: {left}"
-            time.sleep(0.05)
+        wait_until(lambda: not self.processes(), LEFT_LIMIT_S, self.processes, 0.05)
 
     def tail(self) -> str:
         """The command's last words."""

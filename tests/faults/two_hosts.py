@@ -13,8 +13,7 @@ import signal
 import subprocess
 import sys
 import tempfile
-import time
-from collections.abc import Callable, Generator
+from collections.abc import Generator
 from contextlib import ExitStack, contextmanager, suppress
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -31,6 +30,7 @@ from tests.faults.hosts import GATEWAY, Host, hosts
 from tests.prefect_server import prefect_api, prefect_server, without_prefect
 from tests.processes import marked
 from tests.servers import moto_server
+from tests.waiting import wait_until
 
 ROOT = Path(__file__).parents[2]
 FLOWS = ROOT / "tests" / "flow"
@@ -89,7 +89,7 @@ class Site:
         Raises:
             AssertionError: It ends otherwise.
         """
-        wait(lambda: self.state(run)["name"] in ENDS, STATE_LIMIT_S)
+        wait_until(lambda: self.state(run)["name"] in ENDS, STATE_LIMIT_S)
         state, stages = self.state(run), list(self.tasks(run).values())
         counts = {name: stages.count(name) for name in ("Completed", "Cached")}
         said = state["message"] or ""
@@ -120,15 +120,6 @@ class Site:
     def log(self) -> str:
         """The workers' last words."""
         return "\n".join(path.read_text(errors="replace")[-2500:] for path in self.folder.glob("host-*.log"))
-
-
-def wait(reached: Callable[[], bool], limit_s: float, poll_s: float = 0.5) -> float:
-    """Waits, and returns the seconds it took."""
-    started = time.monotonic()
-    while not reached():
-        assert time.monotonic() - started < limit_s, "not reached in time"
-        time.sleep(poll_s)
-    return time.monotonic() - started
 
 
 @contextmanager
@@ -219,11 +210,11 @@ def _cut_off(
     """
     last = f"sample@{iteration}"
     run = here.ask(cut, stop_after=last, profile_overrides=patience)
-    wait(lambda: bool(here.shards(iteration)), STATE_LIMIT_S, 0.05)
+    wait_until(lambda: bool(here.shards(iteration)), STATE_LIMIT_S, poll_s=0.05)
     cut.cut()
     before, kept = here.attempts(), here.shards(iteration)
     assert "rollouts" not in here.made_on(iteration), "it was over before the cable was pulled"
-    reported_s = wait(lambda: here.state(run)["name"] == "Crashed", STATE_LIMIT_S)
+    reported_s = wait_until(lambda: here.state(run)["name"] == "Crashed", STATE_LIMIT_S)
     here.end(f"to {last}, cut off", run, cut, "Crashed")
     here.end(f"to promote@{iteration}", here.ask(other, stop_after=f"promote@{iteration}"), other, "Completed")
     assert set(here.made_on(iteration).values()) == {other.name}
@@ -232,9 +223,9 @@ def _cut_off(
     if back_in_time:
         assert _flows(here.folder / cut.name), "it gave up before the cable was back"
         cut.mend()
-        gone_s = wait(lambda: not _flows(here.folder / cut.name), GONE_LIMIT_S)
+        gone_s = wait_until(lambda: not _flows(here.folder / cut.name), GONE_LIMIT_S)
     else:
-        gone_s = wait(lambda: not _flows(here.folder / cut.name), GIVEN_UP_LIMIT_S)
+        gone_s = wait_until(lambda: not _flows(here.folder / cut.name), GIVEN_UP_LIMIT_S)
         cut.mend()
     # Who gave up stays reported. Who did not finds that another has published the stage: nothing is left to do for it.
     told = here.end(f"to {last}, cable back", run, cut, "Completed" if back_in_time else "Crashed")

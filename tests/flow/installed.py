@@ -3,13 +3,13 @@
 import json
 import subprocess
 import sys
-import time
 from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
 
 from tests.prefect_server import prefect_api, without_prefect
 from tests.processes import marked
+from tests.waiting import wait_until
 
 HERE = Path(__file__).parent
 LIMIT_S = 400
@@ -67,10 +67,10 @@ class Installation:
         except subprocess.TimeoutExpired as error:
             raise AssertionError((arguments, error.stdout, error.stderr, self.log())) from error
 
-    def deploy_run(self, deployment: str, request: Mapping[str, Any]) -> str:
+    def deploy_run(self, deployment: str, request: Mapping[str, Any], *options: str) -> str:
         """Asks for a run of a deployment, and returns its id."""
         given = {"request": {"store": str(self.store), **request}}
-        output = self.prefect("deployment", "run", deployment, "--params", json.dumps(given))
+        output = self.prefect("deployment", "run", deployment, "--params", json.dumps(given), *options)
         return output.partition("UUID: ")[2].split()[0]
 
     def api(self, method: str, path: str, content: Any = None) -> Any:
@@ -87,13 +87,15 @@ class Installation:
         found = self.api("POST", "/task_runs/filter", chosen)
         return {item["name"]: item["state_name"] for item in found if item["flow_run_run_count"] == attempt}
 
+    def open_tasks(self, run: str) -> list[str]:
+        """Names of a flow run's task runs that are in no final state, whatever attempt they are of."""
+        states = {"type": {"any_": ["SCHEDULED", "PENDING", "RUNNING", "CANCELLING", "PAUSED"]}}
+        chosen = {"flow_runs": {"id": {"any_": [run]}}, "task_runs": {"state": states}, "limit": 200}
+        return [item["name"] for item in self.api("POST", "/task_runs/filter", chosen)]
+
     def wait(self, reached: Callable[[], bool], limit_s: float = LIMIT_S, poll_s: float = 0.1) -> float:
         """Waits for a condition, and returns the seconds it took."""
-        started = time.monotonic()
-        while not reached():
-            assert time.monotonic() < started + limit_s, self.log()
-            time.sleep(poll_s)
-        return time.monotonic() - started
+        return wait_until(reached, limit_s, self.log, poll_s)
 
     def wait_for(self, run: str, state: str, limit_s: float = LIMIT_S) -> float:
         """Waits for a flow run's state; another final one fails."""

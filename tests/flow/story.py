@@ -60,13 +60,15 @@ def tell(installation: Installation) -> dict[str, Any]:
     os.kill(flow, signal.SIGKILL)
     told["kill_s"] = installation.wait(lambda: not left(), 60)
     installation.wait_for(run, "Crashed")
-    told["killed_at"] = attempts(installation)
+    told["killed_at"], told["left_open"] = attempts(installation), installation.open_tasks(run)
 
     profile = (HERE / "slow.toml").read_text().replace("threads = 1", "threads = 1\nmicro_batch_tokens = 512")
     (installation.folder / "profile.toml").write_text(profile)
     installation.prefect("flow-run", "retry", run)
     installation.wait_for(run, "Completed")
     told["retried"], told["tasks"] = attempts(installation), installation.tasks(run, 3)
+    installation.wait(lambda: not installation.open_tasks(run), 60)
+    told["killed_tasks"] = installation.tasks(run, 2)
     told["shown"] = json.loads(installation.deerstalker("show", "tiny", "--store", str(installation.store), "--json"))
     return told
 

@@ -1,7 +1,6 @@
 """The automations that `up` installs, on a server that it starts."""
 
 import sqlite3
-import time
 from contextlib import closing
 from datetime import timedelta
 from pathlib import Path
@@ -11,6 +10,7 @@ from prefect.client.orchestration import SyncPrefectClient
 
 from flows.installation import make_zombie_automations
 from tests.prefect_server import own_server, prefect_api
+from tests.waiting import wait_until
 
 
 @pytest.mark.timeout(300)
@@ -37,11 +37,12 @@ def test_a_run_is_heard_of_behind_a_restart_of_its_server(tmp_path: Path) -> Non
     def silent_since(state: str) -> None:
         """Waits until the time that a run may be silent starts at its last change of state, to this one."""
         wanted = "select 1 from automation_bucket b join flow_run_state s on s.id = json_extract(b.last_event, '$.id')"
-        limit = time.monotonic() + 60
         with closing(sqlite3.connect(tmp_path / "prefect.db")) as database:
-            while not database.execute(f"{wanted} where s.name = ?", [state]).fetchall():
-                assert time.monotonic() < limit, database.execute("select * from automation_bucket").fetchall()
-                time.sleep(0.2)
+            wait_until(
+                lambda: database.execute(f"{wanted} where s.name = ?", [state]).fetchall(),
+                60,
+                lambda: database.execute("select * from automation_bucket").fetchall(),
+            )
 
     with own_server(tmp_path) as api:
         with SyncPrefectClient(api) as client:

@@ -6,7 +6,6 @@ import os
 import signal
 import subprocess
 import sys
-import time
 from pathlib import Path
 
 from artifacts.reading import Artifact
@@ -19,6 +18,7 @@ from stages.prepare import PrepareConfig, prepare
 from stages.puzzles.generate import TIERS
 from stages.puzzles.tables import from_table
 from tests.processes import marked
+from tests.waiting import wait_until
 
 SET = PrepareConfig(puzzle=TIERS["small"], train=40, val=8, test=8, seed=2)
 SIZES = ("--count", "40", "--val", "8", "--test", "8")
@@ -42,11 +42,12 @@ def drawn(store: Path) -> dict[str, int]:
 
 def wait_for_stretches(process: subprocess.Popen[str], store: Path, count: int) -> None:
     """Waits until a running command has published so many."""
-    deadline = time.monotonic() + LIMIT_S
-    while len(drawn(store)) < count:
+
+    def reached() -> bool:
         assert process.poll() is None
-        assert time.monotonic() < deadline
-        time.sleep(0.005)
+        return len(drawn(store)) >= count
+
+    wait_until(reached, LIMIT_S, poll_s=0.005)
 
 
 def killed(out: Path, store: Path, *sizes: str) -> dict[str, int]:
@@ -55,10 +56,7 @@ def killed(out: Path, store: Path, *sizes: str) -> dict[str, int]:
     wait_for_stretches(process, store, 3)
     os.kill(process.pid, signal.SIGKILL)
     process.wait()
-    deadline = time.monotonic() + LIMIT_S
-    while left := marked(MARK, out):
-        assert time.monotonic() < deadline, left
-        time.sleep(0.1)
+    wait_until(lambda: not marked(MARK, out), LIMIT_S, lambda: marked(MARK, out))
     return drawn(store)
 
 

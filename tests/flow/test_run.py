@@ -20,6 +20,7 @@ from artifacts.schemas import GRADES, ROLLOUTS
 from artifacts.store import Store
 from artifacts.tensors import BATCH_FILE, PackedBatch
 from tests.processes import marked
+from tests.waiting import wait_until
 
 HERE = Path(__file__).parent
 LIMIT_S = 240
@@ -52,11 +53,12 @@ class Run:
 
     def kill_when(self, reached: Callable[[], bool]) -> None:
         process = self.start()
-        deadline = time.monotonic() + LIMIT_S
-        while not reached():
+
+        def seen() -> bool:
             assert process.poll() is None, f"ended early:\n{self.log.read_text()[-3000:]}"
-            assert time.monotonic() < deadline, f"not reached:\n{self.log.read_text()[-3000:]}"
-            time.sleep(0.005)
+            return reached()
+
+        wait_until(seen, LIMIT_S, lambda: self.log.read_text()[-3000:], 0.005)
         os.kill(process.pid, signal.SIGKILL)
         process.wait()
 

@@ -11,12 +11,13 @@ from pathlib import Path
 from uuid import UUID
 
 import pytest
-from prefect import flow
+from prefect import flow, task
 from prefect.client.orchestration import get_client
 from prefect.client.schemas.filters import TaskRunFilter, TaskRunFilterFlowRunId
+from prefect.flow_engine import run_flow
 from prefect.runtime import flow_run
 from prefect.settings import PREFECT_FLOWS_HEARTBEAT_FREQUENCY, PREFECT_LOCAL_STORAGE_PATH, temporary_settings
-from prefect.states import Running
+from prefect.states import AwaitingRetry, Running
 from prefect.testing.utilities import prefect_test_harness
 
 from artifacts.errors import BadInputError, TransientError
@@ -25,7 +26,7 @@ from artifacts.refs import Puzzles, Ref
 from artifacts.schemas import PUZZLES
 from artifacts.slot import Slot
 from artifacts.store import Store
-from flows.dead_runs import crash_dead_runs
+from flows.dead_runs import crash_dead_runs, crash_dead_tasks
 from flows.gpu_lease import GpuLease
 from flows.gpu_turn import gpu_turn
 from flows.tasks import run_as_task
@@ -179,3 +180,41 @@ def test_only_runs_of_the_worker_that_is_gone_are_crashed() -> None:
     crashed = {name for name, state in states.items() if state == "Crashed"}
     assert crashed == {"gone", "gone before"}
     assert {state for name, state in states.items() if name not in crashed} == {"Running"}
+
+
+@task(name="left")
+def left() -> None: ...
+
+
+@pytest.mark.usefixtures("_prefect")
+def test_stages_of_a_run_that_is_gone_are_crashed_with_it() -> None:
+    @flow(name="killed")
+    def killed() -> None: ...
+
+    with get_client(sync_client=True) as client:
+        run = client.create_flow_run(killed, state=Running())
+        client.create_task_run(left, run.id, "0", name="left", state=Running())
+        client.update_flow_run_labels(run.id, {"prefect.worker.name": "gone"})
+        crash_dead_runs("gone", before=datetime.now(UTC), workers={"gone"}, unclaimed=False)
+    assert states_of(str(run.id), 1) == {"left": "Crashed"}
+
+
+@pytest.mark.usefixtures("_prefect")
+def test_a_stage_that_a_killed_attempt_left_running_is_crashed_by_the_next(ctx: StageContext) -> None:
+    def looking(config: PrepareConfig, *, ctx: StageContext) -> None:
+        """Begins again what this attempt itself has open; that stays."""
+        crash_dead_tasks()
+
+    @flow(name="again")
+    def again() -> None:
+        crash_dead_tasks()
+        run_as_task(looking, SMALL, run_name="looking", ctx=ctx)
+
+    with get_client(sync_client=True) as client:
+        run = client.create_flow_run(again)
+        client.set_flow_run_state(run.id, Running(), force=True)
+        client.create_task_run(left, run.id, "0", name="left", state=Running())
+        client.set_flow_run_state(run.id, AwaitingRetry(), force=True)
+        run_flow(again, flow_run=client.read_flow_run(run.id))
+        assert client.read_flow_run(run.id).run_count == 2
+    assert states_of(str(run.id), 2) == {"left": "Crashed", "looking": "Completed"}

@@ -21,6 +21,7 @@ from stages.training.job import LossConfig, TrainHardware, TrainJob
 from tests.faults.limits import refuse_above
 from tests.unit.training.processes import command_lines, workers
 from tests.unit.training.trees import save_model, tree_batch
+from tests.waiting import wait_until
 
 ONE = TrainHardware(compute_dtype="fp32", threads=1)
 TWO = TrainHardware(compute_dtype="fp32", threads=1, processes=2, micro_batch_tokens=30)
@@ -137,21 +138,22 @@ time.sleep(600)
 @pytest.mark.parametrize("working", [False, True])
 def test_nothing_outlives_a_killed_owner(folder: Path, tmp_path: Path, working: bool) -> None:
     """A worker that works reads a pipe that nobody writes to, inside native code that lets no other thread run."""
+
+    def mine() -> list[str]:
+        return [line for _, line in command_lines() if str(tmp_path / "gang-") in line]
+
     pipe = tmp_path / "pipe"
     os.mkfifo(pipe)
     at_work = job(folder, "killed", batch_file=pipe).model_dump_json() if working else ""
     owner = subprocess.Popen([sys.executable, "-c", OWNER, str(tmp_path), at_work], stdout=subprocess.PIPE, text=True)
     assert owner.stdout is not None
     assert owner.stdout.readline() == "ready\n"
-    assert len(mine := [line for _, line in command_lines() if str(tmp_path / "gang-") in line]) == 3, mine
+    assert len(mine()) == 3, mine()
     if working:
         time.sleep(2.0)
     owner.kill()
     owner.wait()
-    deadline = time.monotonic() + 10
-    while left := [line for _, line in command_lines() if str(tmp_path / "gang-") in line]:
-        assert time.monotonic() < deadline, left
-        time.sleep(0.05)
+    wait_until(lambda: not mine(), 10, mine, 0.05)
 
 
 def test_parent_side_imports_no_torch() -> None:
