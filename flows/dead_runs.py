@@ -18,7 +18,6 @@ from prefect.client.schemas.filters import (
     TaskRunFilterStateType,
 )
 from prefect.client.schemas.objects import FlowRun, StateType
-from prefect.context import FlowRunContext
 from prefect.states import Crashed
 
 from flows.database_template import own_database
@@ -54,17 +53,15 @@ def crash_dead_runs(message: str, *, before: datetime, workers: Collection[str],
     return len(left)
 
 
-def crash_dead_tasks() -> None:
-    """Ends the task runs that a killed attempt of this flow run left behind; Prefect calls them running for good.
+def crash_dead_tasks(run: FlowRun) -> None:
+    """Ends the task runs that killed attempts of a flow run left behind; Prefect calls them running for good.
 
-    Called by the flow itself, when it begins: nobody else knows that the earlier attempt is over.
+    Args:
+        run: The one that we are in: only its next attempt knows that the earlier ones are over.
     """
-    context = FlowRunContext.get()
-    assert context is not None and context.flow_run is not None
-    attempt = context.flow_run.run_count
-    if attempt > 1:
+    if run.run_count > 1:
         with get_client(sync_client=True) as client:
-            _crash_tasks(client, context.flow_run, "Its process was gone when the run was tried again.", attempt)
+            _crash_tasks(client, run, "Its process was gone when the run was tried again.", run.run_count)
 
 
 def _crash_tasks(client: SyncPrefectClient, run: FlowRun, message: str, before_attempt: float = math.inf) -> None:

@@ -9,6 +9,7 @@ from functools import cache, partial
 from pathlib import Path
 from typing import Annotated
 
+from prefect.client.schemas.objects import FlowRun
 from prefect.context import FlowRunContext
 from prefect.logging import get_run_logger
 from pydantic import BaseModel, ConfigDict, Field
@@ -97,9 +98,15 @@ def opened_run(
 
 def asked_at() -> datetime:
     """When the flow run that we are in was asked for; a retry of it has the same answer."""
+    created = _flow_run().created
+    assert created is not None
+    return created
+
+
+def _flow_run() -> FlowRun:
     context = FlowRunContext.get()
-    assert context is not None and context.flow_run is not None and context.flow_run.created is not None
-    return context.flow_run.created
+    assert context is not None and context.flow_run is not None
+    return context.flow_run
 
 
 def able_to_run(recipe: Recipe, profile: Profile) -> Profile:
@@ -112,8 +119,11 @@ def able_to_run(recipe: Recipe, profile: Profile) -> Profile:
 
 @contextmanager
 def opened_stages(store: Store, profile: Profile) -> Generator[Stages]:
-    """Makes what stages need inside a flow, and closes the child processes at the end, whatever happens."""
-    crash_dead_tasks()
+    """Makes what stages need inside a flow, and closes the child processes at the end, whatever happens.
+
+    Stages that a killed attempt of the flow run left open are ended first.
+    """
+    crash_dead_tasks(_flow_run())
     live, log = current_view(), get_run_logger()
     scratch = Path(tempfile.mkdtemp(prefix="deerstalker-"))
     try:

@@ -67,8 +67,6 @@ def tell(installation: Installation) -> dict[str, Any]:
     installation.prefect("flow-run", "retry", run)
     installation.wait_for(run, "Completed")
     told["retried"], told["tasks"] = attempts(installation), installation.tasks(run, 3)
-    installation.wait(lambda: not installation.open_tasks(run), 60)
-    told["killed_tasks"] = installation.tasks(run, 2)
     told["shown"] = json.loads(installation.deerstalker("show", "tiny", "--store", str(installation.store), "--json"))
     return told
 
