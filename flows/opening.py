@@ -98,12 +98,13 @@ def opened_run(
 
 def asked_at() -> datetime:
     """When the flow run that we are in was asked for; a retry of it has the same answer."""
-    created = _flow_run().created
+    created = this_flow_run().created
     assert created is not None
     return created
 
 
-def _flow_run() -> FlowRun:
+def this_flow_run() -> FlowRun:
+    """The flow run that we are in."""
     context = FlowRunContext.get()
     assert context is not None and context.flow_run is not None
     return context.flow_run
@@ -123,7 +124,7 @@ def opened_stages(store: Store, profile: Profile) -> Generator[Stages]:
 
     Stages that a killed attempt of the flow run left open are ended first.
     """
-    crash_dead_tasks(_flow_run())
+    crash_dead_tasks(this_flow_run())
     live, log = current_view(), get_run_logger()
     scratch = Path(tempfile.mkdtemp(prefix="deerstalker-"))
     try:

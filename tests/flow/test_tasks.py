@@ -14,8 +14,6 @@ import pytest
 from prefect import flow, task
 from prefect.client.orchestration import get_client
 from prefect.client.schemas.filters import TaskRunFilter, TaskRunFilterFlowRunId
-from prefect.client.schemas.objects import FlowRun
-from prefect.context import FlowRunContext
 from prefect.flow_engine import run_flow
 from prefect.runtime import flow_run
 from prefect.settings import PREFECT_FLOWS_HEARTBEAT_FREQUENCY, PREFECT_LOCAL_STORAGE_PATH, temporary_settings
@@ -31,6 +29,7 @@ from artifacts.store import Store
 from flows.dead_runs import crash_dead_runs, crash_dead_tasks
 from flows.gpu_lease import GpuLease
 from flows.gpu_turn import gpu_turn
+from flows.opening import this_flow_run
 from flows.tasks import run_as_task
 from stages.context import Profile, StageContext
 from stages.prepare import PrepareConfig, prepare
@@ -203,18 +202,13 @@ def test_stages_of_a_run_that_is_gone_are_crashed_with_it() -> None:
 
 @pytest.mark.usefixtures("_prefect")
 def test_a_stage_that_a_killed_attempt_left_running_is_crashed_by_the_next(ctx: StageContext) -> None:
-    def this_run() -> FlowRun:
-        context = FlowRunContext.get()
-        assert context is not None and context.flow_run is not None
-        return context.flow_run
-
     def looking(config: PrepareConfig, *, ctx: StageContext) -> None:
         """Looks while it is open itself; that stays."""
-        crash_dead_tasks(this_run())
+        crash_dead_tasks(this_flow_run())
 
     @flow(name="again")
     def again() -> None:
-        crash_dead_tasks(this_run())
+        crash_dead_tasks(this_flow_run())
         run_as_task(looking, SMALL, run_name="looking", ctx=ctx)
 
     with get_client(sync_client=True) as client:

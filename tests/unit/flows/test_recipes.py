@@ -9,8 +9,10 @@ from collections.abc import Callable
 from datetime import UTC, datetime
 from importlib.resources import files
 from pathlib import Path
+from uuid import uuid4
 
 import pytest
+from prefect.client.schemas.objects import FlowRun
 
 from artifacts.errors import BadInputError, IdentityMismatchError
 from artifacts.identity import Identity
@@ -113,7 +115,7 @@ def test_a_run_name_belongs_to_one_recipe(tmp_path: Path) -> None:
 @pytest.fixture
 def request_of_mine(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Callable[..., RunRequest]:
     """Asks for the run `mine` as a flow run would, with changed settings."""
-    monkeypatch.setattr("flows.opening.asked_at", lambda: datetime.now(UTC))
+    monkeypatch.setattr("flows.opening.this_flow_run", lambda: FlowRun(flow_id=uuid4(), created=datetime.now(UTC)))
     monkeypatch.setattr("flows.opening.get_run_logger", logging.getLogger)
     return lambda *overrides: RunRequest(run="mine", store=str(tmp_path / "store"), overrides=list(overrides))
 
