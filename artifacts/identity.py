@@ -5,7 +5,7 @@ import json
 from collections.abc import Mapping
 from dataclasses import dataclass
 from functools import cached_property
-from typing import Any
+from typing import Any, get_args
 
 from pydantic import BaseModel
 
@@ -25,6 +25,42 @@ def canonical_json(value: object) -> str:
 def sha256_json(value: object) -> str:
     """SHA-256 (hex) of the canonical JSON of a value."""
     return hashlib.sha256(canonical_json(value).encode()).hexdigest()
+
+
+@dataclass(frozen=True)
+class Added:
+    """Marks a setting that its config has not always had: `Annotated[int, Added(before=0)] = 3`.
+
+    Where the setting has the value by which the stage worked before, identities leave it out, so that artifacts made
+    before it existed are found again; a recipe frozen before it existed has that value.
+    """
+
+    before: Any
+
+
+def settings_of(config: BaseModel) -> dict[str, Any]:
+    """Returns a config as plain JSON, without the `Added` settings by which it works as it did before them."""
+    plain = config.model_dump(mode="json")
+    for name, field in type(config).model_fields.items():
+        value = getattr(config, name)
+        if any(isinstance(mark, Added) and mark.before == value for mark in field.metadata):
+            del plain[name]
+        elif isinstance(value, BaseModel):
+            plain[name] = settings_of(value)
+    return plain
+
+
+def with_added(kind: type[BaseModel], data: dict[str, Any]) -> dict[str, Any]:
+    """Returns the stored JSON of a config with the settings filled in that were `Added` after it was stored."""
+    filled = dict(data)
+    for name, field in kind.model_fields.items():
+        for mark in field.metadata:
+            if isinstance(mark, Added):
+                filled.setdefault(name, mark.before)
+        for part in (field.annotation, *get_args(field.annotation)):
+            if isinstance(part, type) and issubclass(part, BaseModel) and isinstance(filled.get(name), dict):
+                filled[name] = with_added(part, filled[name])
+    return filled
 
 
 @dataclass(frozen=True)
@@ -48,7 +84,7 @@ class Identity:
         cls, stage: str, revision: int, config: BaseModel | Mapping[str, Any], **inputs: Ref[Any] | None
     ) -> "Identity":
         """Builds an identity from a config model and input refs; inputs that are None are left out."""
-        plain = config.model_dump(mode="json") if isinstance(config, BaseModel) else dict(config)
+        plain = settings_of(config) if isinstance(config, BaseModel) else dict(config)
         return cls(stage, revision, plain, {role: ref.digest for role, ref in inputs.items() if ref is not None})
 
     @cached_property

@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from typing import Any, Literal
 
 from artifacts.errors import BadInputError
-from artifacts.identity import sha256_json
+from artifacts.identity import settings_of, sha256_json
 from artifacts.refs import Checkpoint, Ref
 from artifacts.store import Store
 from flows.algorithm import algorithm
@@ -40,7 +40,7 @@ class Candidate:
 
     def folder(self, rollouts: Ref[Any]) -> str:
         """Name of the folder that its artifacts go to: other settings, or other rollouts, have another."""
-        told = {part: getattr(self.recipe, part).model_dump(mode="json") for part in LEARNING}
+        told = {part: settings_of(getattr(self.recipe, part)) for part in LEARNING}
         digest = sha256_json({**told, "mixed_only": self.mixed_only, "rollouts": rollouts.digest})
         return f"{_slug(self.name)}-{digest[:_DIGITS]}"
 

@@ -5,7 +5,7 @@ from typing import Any, get_args
 from prefect import flow
 from pydantic import BaseModel, ConfigDict, Field
 
-from artifacts.identity import Identity
+from artifacts.identity import Identity, settings_of
 from artifacts.layout import shared_key
 from artifacts.reading import Artifact
 from artifacts.refs import Puzzles, Ref, Report
@@ -62,7 +62,7 @@ def evaluate_checkpoint(request: EvaluationRequest) -> Evaluation:
         stages.live.opened(f"evaluating {request.checkpoint} on {request.puzzles}")
         puzzles, split = named_puzzles(request.puzzles, stages)
         checkpoint = fetched(stages, request.checkpoint, puzzles)
-        asked = {**request.config.model_dump(mode="json"), "split": split}
+        asked = {**settings_of(request.config), "split": split}
         key = shared_key("evaluations", split, Identity.of("evaluation", 1, asked, weights=checkpoint, puzzles=puzzles))
         out = stages.slot(key, Report)
         report = stages.run(evaluate, request.config, checkpoint, puzzles, split=split, out=out)

@@ -8,10 +8,12 @@ from functools import partial
 from typing import Any, TypeVar
 
 from artifacts.errors import BadInputError
+from artifacts.identity import with_added
 from artifacts.layout import RUNS, RunLayout
 from artifacts.manifest import MANIFEST_NAME, Manifest
 from artifacts.reading import Artifact
 from artifacts.store import MissingKeyError, Store
+from flows.recipes import Recipe
 
 STAGES = {
     "sample": "rollouts",
@@ -101,7 +103,7 @@ def read_run(store: Store, run: str) -> RunRecord:
     """
     layout = RunLayout(run)
     try:
-        recipe = json.loads(store.read_bytes(layout.recipe))
+        recipe = with_added(Recipe, json.loads(store.read_bytes(layout.recipe)))
     except MissingKeyError as error:
         raise BadInputError(
             f"run {run!r}", f"not in {store.url}", ", ".join(run_names(store)) or "a run", "see `deerstalker runs`"

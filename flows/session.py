@@ -6,7 +6,7 @@ from collections.abc import Callable, Sequence
 from typing import Any, Protocol, TypeVar
 
 from artifacts.errors import BadInputError, IdentityMismatchError
-from artifacts.identity import differences
+from artifacts.identity import differences, with_added
 from artifacts.layout import RunLayout
 from artifacts.refs import K
 from artifacts.renewal import Renewals
@@ -173,7 +173,7 @@ def check_recipe(store: Store, layout: RunLayout, recipe: Recipe) -> None:
         return
     except ValueError as error:
         raise BadInputError(f"{store.url}/{layout.recipe}", f"not JSON ({error})", "a frozen recipe") from error
-    if changes := differences(frozen, recipe.model_dump(mode="json")):
+    if changes := differences(with_added(Recipe, frozen), recipe.model_dump(mode="json")):
         raise IdentityMismatchError(
             f"run {layout.run!r}",
             "made with another recipe: " + "; ".join(changes[:6]),

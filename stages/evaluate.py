@@ -8,7 +8,7 @@ import polars as pl
 from pydantic import BaseModel, ConfigDict, Field
 
 from artifacts.errors import BadInputError
-from artifacts.identity import Identity
+from artifacts.identity import Identity, settings_of
 from artifacts.reading import Artifact
 from artifacts.refs import Checkpoint, Puzzles, Ref, Report
 from artifacts.schemas import PUZZLES, RESULTS, as_table
@@ -63,7 +63,7 @@ def evaluate(
         TransientError: The engine died or hung more often than it is restarted.
     """
     identity = Identity.of(
-        "evaluate", REVISION, {**config.model_dump(mode="json"), "split": split}, weights=weights, puzzles=puzzles
+        "evaluate", REVISION, {**settings_of(config), "split": split}, weights=weights, puzzles=puzzles
     )
     if found := out.find(identity):
         return found

@@ -6,7 +6,7 @@ from typing import Literal, Self
 from pydantic import Field, model_validator
 
 from artifacts.errors import BadInputError
-from artifacts.identity import Identity
+from artifacts.identity import Identity, settings_of
 from artifacts.refs import Batch, Checkpoint, Ref, TrainingState
 from artifacts.slot import Slot
 from artifacts.tensors import BATCH_FILE, PackedBatch
@@ -17,6 +17,9 @@ from stages.training.rates import RateConfig, learning_rate_at, step_rate
 from stages.training.trainable import TrainableConfig
 
 REVISION = 1
+
+_OF_ALL_ITERATIONS = ("learning_rate", "min_learning_rate", "schedule", "schedule_iterations", "warmup_iterations")
+"""Settings that decide the learning rate of an iteration, which stands in the identity in their place."""
 
 
 class FinetuneConfig(RateConfig):
@@ -75,10 +78,7 @@ def finetune(
         DeerstalkerError: It ran out of memory, or the checkpoint is of an unsupported family.
     """
     learning_rate = learning_rate_at(config, iteration)
-    settings = config.model_dump(
-        mode="json",
-        exclude={"learning_rate", "min_learning_rate", "schedule", "schedule_iterations", "warmup_iterations"},
-    )
+    settings = {name: value for name, value in settings_of(config).items() if name not in _OF_ALL_ITERATIONS}
     reference = None if config.reference == "none" else weights.reference
     if config.reference != "none" and reference is None:
         raise BadInputError(

@@ -5,7 +5,7 @@ from dataclasses import asdict
 import polars as pl
 
 from artifacts.errors import IntegrityError
-from artifacts.identity import Identity
+from artifacts.identity import Identity, settings_of
 from artifacts.reading import Artifact
 from artifacts.refs import Batch, Grades, Ref, Rollouts
 from artifacts.schemas import GRADES, ROLLOUTS
@@ -41,7 +41,7 @@ def pack(
         BadInputError: A prompt alone fills a row.
         IntegrityError: The grades do not belong to the rollouts, or the batch breaks an invariant.
     """
-    asked = {**config.model_dump(mode="json"), "mixed_only": True} if mixed_only else config
+    asked = {**settings_of(config), "mixed_only": True} if mixed_only else config
     identity = Identity.of("pack", REVISION, asked, rollouts=rollouts, grades=grades)
     if found := out.find(identity):
         return found

@@ -6,7 +6,7 @@ from typing import Self
 import polars as pl
 from pydantic import BaseModel, ConfigDict, Field, model_validator
 
-from artifacts.identity import Identity
+from artifacts.identity import Identity, settings_of
 from artifacts.reading import Artifact
 from artifacts.refs import Checkpoint, Puzzles, Ref, Rollouts
 from artifacts.schemas import PUZZLES
@@ -63,7 +63,7 @@ def sample(
         TransientError: The engine died or hung more often than it is restarted.
     """
     identity = Identity.of(
-        "sample", REVISION, {**config.model_dump(mode="json"), "iteration": iteration}, weights=weights, puzzles=puzzles
+        "sample", REVISION, {**settings_of(config), "iteration": iteration}, weights=weights, puzzles=puzzles
     )
     if found := out.find(identity):
         return found
