@@ -1,0 +1,113 @@
+"""Which compute type this machine is quick at, told by its CPU's feature flags and its GPUs' compute capability."""
+
+from __future__ import annotations
+
+import ctypes
+import json
+import os
+import subprocess
+import sys
+from dataclasses import dataclass
+from functools import cache
+from pathlib import Path
+from typing import Literal
+
+from artifacts.errors import DeerstalkerError
+
+ComputeType = Literal["bf16", "fp32"]
+
+NATIVE_BF16_FLAGS = frozenset({"avx512_bf16", "amx_bf16"})
+NATIVE_BF16_CAPABILITY = (8, 0)
+_ISA_FLAGS = {
+    "AVX2": ("avx512", "amx_", "avx_vnni"),
+    "AVX2_VNNI": ("avx512", "amx_"),
+    "AVX512_CORE": ("avx512_bf16", "avx512_fp16", "avx512_vnni", "amx_"),
+    "AVX512_CORE_VNNI": ("avx512_bf16", "avx512_fp16", "amx_"),
+    "AVX512_CORE_BF16": ("avx512_fp16", "amx_"),
+    "AVX512_CORE_FP16": ("amx_",),
+}
+"""Flags of a CPU that oneDNN does not use under a value of ONEDNN_MAX_CPU_ISA, by their beginnings."""
+_CAPABILITY_MAJOR, _CAPABILITY_MINOR = 75, 76
+"""CUdevice_attribute of the driver API."""
+_MEASURE_LIMIT_S = 60.0
+
+
+@dataclass(frozen=True)
+class Choice:
+    """A compute type and the reason for it, in a few words."""
+
+    type: ComputeType
+    reason: str
+
+
+def cpu_flags() -> frozenset[str]:
+    """Returns the CPU's feature flags as Linux names them, less those that ONEDNN_MAX_CPU_ISA forbids.
+
+    oneDNN computes the matrix products of torch and vLLM; the variable makes it take a CPU for an older one. Returns an
+    empty set where the system does not tell.
+    """
+    forbidden = _ISA_FLAGS.get(os.environ.get("ONEDNN_MAX_CPU_ISA", "").upper(), ())
+    return frozenset(flag for flag in _cpu_flags() if not flag.startswith(forbidden))
+
+
+@cache
+def _cpu_flags() -> tuple[str, ...]:
+    try:
+        lines = Path("/proc/cpuinfo").read_text().splitlines()
+    except OSError:
+        return ()
+    return tuple(next((line.partition(":")[2].split() for line in lines if line.startswith("flags")), []))
+
+
+@cache
+def cuda_capabilities() -> tuple[tuple[int, int], ...]:
+    """Returns the compute capability of each CUDA device that this process may use; empty without a driver."""
+    try:
+        driver = ctypes.CDLL("libcuda.so.1")
+    except OSError:
+        return ()
+    count, values = ctypes.c_int(), (ctypes.c_int(), ctypes.c_int())
+    if driver.cuInit(0) or driver.cuDeviceGetCount(ctypes.byref(count)):
+        return ()
+    found: list[tuple[int, int]] = []
+    for device in range(count.value):
+        for value, attribute in zip(values, (_CAPABILITY_MAJOR, _CAPABILITY_MINOR), strict=True):
+            driver.cuDeviceGetAttribute(ctypes.byref(value), attribute, device)
+        found.append((values[0].value, values[1].value))
+    return tuple(found)
+
+
+def native_type(device: Literal["cpu", "cuda"]) -> Choice:
+    """Returns bf16 where the device computes it natively, else fp32.
+
+    CUDA devices do from capability 8.0 on, x86 CPUs with AVX-512 BF16 or AMX. Other CPUs emulate it, up to 150 times
+    slower than fp32. Where the system names no flags, a matrix product of each type is timed.
+    """
+    if device == "cuda":
+        capabilities = cuda_capabilities()
+        native = bool(capabilities) and min(capabilities) >= NATIVE_BF16_CAPABILITY
+        shown = ", ".join(f"{major}.{minor}" for major, minor in sorted(set(capabilities))) or "unknown"
+        return Choice("bf16" if native else "fp32", f"CUDA capability {shown}")
+    flags = cpu_flags()
+    if native := sorted(flags & NATIVE_BF16_FLAGS):
+        return Choice("bf16", f"the CPU has {' and '.join(native)}")
+    if flags:
+        return Choice("fp32", "the CPU has neither avx512_bf16 nor amx_bf16")
+    speeds = matmul_gflops()
+    faster: ComputeType = "bf16" if speeds["bf16"] > speeds["fp32"] else "fp32"
+    return Choice(faster, f"measured: {speeds['bf16']:.3g} GFLOP/s in bf16, {speeds['fp32']:.3g} in fp32")
+
+
+@cache
+def matmul_gflops() -> dict[ComputeType, float]:
+    """Measures products of 1024 x 1024 matrices on the CPU, in GFLOP/s by type (in a child, since it needs torch).
+
+    Raises:
+        DeerstalkerError: The child failed or took over a minute.
+    """
+    command = [sys.executable, "-W", "ignore", "-m", "stages.training.matmul"]
+    try:
+        done = subprocess.run(command, capture_output=True, text=True, timeout=_MEASURE_LIMIT_S, check=True)
+    except (OSError, subprocess.SubprocessError) as error:
+        raise DeerstalkerError("speed of matrix products", str(error), "a child that measures it") from error
+    return json.loads(done.stdout)
