@@ -18,6 +18,7 @@ from artifacts.errors import DeerstalkerError
 from artifacts.layout import RunLayout
 from artifacts.renewal import ask, finish
 from artifacts.store import Store
+from flows.compute_types import compute_types
 from flows.dead_runs import crash_dead_tasks
 from flows.gpu_turn import gpu_turn
 from flows.history import last_iteration
@@ -84,12 +85,15 @@ def opened_run(
     store: Store, layout: RunLayout, recipe: Recipe, profile: Profile, refresh: Sequence[str]
 ) -> Generator[Session]:
     """Opens a run whose recipe is frozen; see `opened`. What was once to be redone is, if it has not been yet."""
+    precision = compute_types(profile)
     renewals = ask(store, layout, refresh, asked_at(), REDOABLE)
     with (
         open_tracker(profile, store, layout.run, recipe.model_dump(mode="json")) as tracker,
         opened_stages(store, able_to_run(recipe, profile)) as stages,
     ):
         stages.live.run_opened(store, layout, recipe)
+        for line in precision:
+            stages.live.line(line)
         session = Session(recipe, layout, stages, renewals, tracker)
         yield session
         if renewals.unfinished and session.reached >= last_iteration(store, layout):

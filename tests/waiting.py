@@ -1,23 +1,74 @@
-"""Waiting for something that another process does."""
+"""Waiting for something that another process does.
 
+A limit is a time without progress, not a time: a slow or busy machine takes longer for the same steps, a hung process
+takes none.
+"""
+
+import subprocess
 import time
 from collections.abc import Callable
+from pathlib import Path
+from typing import Any
 
 
 def wait_until(
-    reached: Callable[[], object], limit_s: float, told: Callable[[], object] = lambda: "", poll_s: float = 0.1
+    reached: Callable[[], object],
+    limit_s: float,
+    told: Callable[[], object] = lambda: "",
+    poll_s: float = 0.1,
+    progress: Callable[[], object] = lambda: None,
 ) -> float:
     """Asks again and again until the answer is true, and returns the seconds that took.
 
     Args:
         reached: May raise where waiting on is in vain.
+        limit_s: Seconds without progress after which waiting ends.
         told: What an error says of how things stand.
+        progress: Its answer differs from the one before where there was progress; the limit then begins again.
 
     Raises:
-        AssertionError: Not reached in time.
+        AssertionError: Not reached, and no progress within the limit.
     """
-    started = time.monotonic()
+    started = checked = time.monotonic()
+    before = progress()
     while not reached():
-        assert time.monotonic() < started + limit_s, f"not reached in {limit_s:.0f} s: {told()}"
+        if time.monotonic() > checked + limit_s:
+            now = progress()
+            assert now != before, f"not reached, no progress in {limit_s:.0f} s: {told()}"
+            checked, before = time.monotonic(), now
         time.sleep(poll_s)
     return time.monotonic() - started
+
+
+def output_of(process: "subprocess.Popen[Any]", limit_s: float, *folders: Path) -> tuple[Any, Any]:
+    """Waits for the end of a process, and returns what it wrote to its pipes.
+
+    Args:
+        limit_s: Seconds without a change in the folders after which it counts as hung.
+        *folders: Where it leaves its artifacts.
+
+    Raises:
+        subprocess.TimeoutExpired: It hangs; it was killed.
+    """
+    before = changes(*folders)
+    while True:
+        try:
+            return process.communicate(timeout=limit_s)
+        except subprocess.TimeoutExpired:
+            if (now := changes(*folders)) == before:
+                process.kill()
+                raise
+            before = now
+
+
+def changes(*folders: Path) -> dict[Path, int]:
+    """Returns the size of every file in some folders; those of databases are left out, which change by themselves."""
+    sizes: dict[Path, int] = {}
+    for folder in folders:
+        for path in folder.rglob("*"):
+            if ".db" not in path.name and path.is_file():
+                try:
+                    sizes[path] = path.stat().st_size
+                except FileNotFoundError:
+                    continue
+    return sizes

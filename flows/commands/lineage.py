@@ -123,13 +123,14 @@ def _facts(node: Node) -> list[str]:
     hardware, code = made.get("hardware", {}), made.get("code", {})
     size_bytes = sum(file.size_bytes for file in manifest.files.values())
     gpus = "".join(f", {name}" for name in hardware.get("gpus", []))
+    computed = manifest.facts.get("compute_dtype")
     return [
         f"{node.ref.kind} {node.ref.key}",
         f"content   {node.ref.digest}, {len(manifest.files)} files, {size_bytes:,} bytes, {_state(node)}",
         f"made by   stage {identity.stage}, revision {identity.revision}, in {made.get('seconds', 0):.1f} s",
         f"when      {made['created_at']} on {made['host']}",
         f"hardware  {hardware.get('cpu') or made['machine']}, {hardware.get('cores', '?')} cores, "
-        f"{hardware.get('memory_gib', '?')} GiB{gpus}",
+        f"{hardware.get('memory_gib', '?')} GiB{gpus}" + (f", computed in {computed}" if computed else ""),
         f"code      {code.get('commit', '')} sources {code.get('sources', 'not recorded')}",
         "versions  " + ", ".join(f"{name} {version}" for name, version in made["versions"].items()),
         "config    " + json.dumps(identity.config, ensure_ascii=False),

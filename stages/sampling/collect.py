@@ -36,7 +36,7 @@ def collect(
         label: What the progress display calls this.
 
     Returns:
-        Counts and speed, for the manifest.
+        Counts, speed and the engine's compute type (null for engines that run elsewhere), for the manifest.
     """
     kept = adopted(attempt, stem, sampling)
     groups = {puzzle_id: index for index, puzzle_id in enumerate(puzzles["puzzle_id"])}
@@ -68,6 +68,7 @@ def collect(
     return {
         "groups": len(groups),
         "groups_reused": len(done),
+        "compute_dtype": ctx.profile.engine.computes_in,
         "completion_tokens": shards.tokens,
         "sampling_s": elapsed_s,
         "tokens_per_s": shards.tokens / elapsed_s if shards.tokens else 0.0,

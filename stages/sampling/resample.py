@@ -77,6 +77,7 @@ def collect_mixed(
         "groups_reused": size - fresh,
         "groups_kept": len(mixed[:wanted]),
         "rounds": rounds,
+        "compute_dtype": facts["compute_dtype"],
         "completion_tokens": tokens,
         "sampling_s": seconds,
         "tokens_per_s": tokens / seconds if tokens else 0.0,

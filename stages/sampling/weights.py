@@ -7,8 +7,13 @@ import json
 from pathlib import Path
 from typing import Any
 
+import numpy as np
+
+from stages.models.tensor_file import to_bfloat16_bits
+
 from .endpoint import Endpoint, EndpointError
 
+_STORED_AS = {"bfloat16": "BF16", "float16": "F16", "float32": "F32"}
 IGNORED_CONFIG = ("_name_or_path", "transformers_version", "use_cache", "torch_dtype", "dtype")
 
 
@@ -71,8 +76,13 @@ def name_version(endpoint: Endpoint, digest: str, *, timeout_s: float) -> None:
         raise ReloadRefusedError(str(error)) from error
 
 
-def tensor_digests(folder: Path) -> dict[str, str]:
-    """Return the SHA-256 of the raw bytes of every tensor in a folder's safetensors files, by name."""
+def tensor_digests(folder: Path, dtype: str) -> dict[str, str]:
+    """Return the SHA-256 of every tensor in a folder's safetensors files as an engine of a compute type holds it.
+
+    Args:
+        folder: Holds the safetensors files.
+        dtype: The engine's compute type: bfloat16, float16 or float32. Tensors of other types are left out.
+    """
     digests: dict[str, str] = {}
     for path in sorted(folder.glob("*.safetensors")):
         with path.open("rb") as file:
@@ -83,8 +93,36 @@ def tensor_digests(folder: Path) -> dict[str, str]:
                     continue
                 begin, end = entry["data_offsets"]
                 file.seek(8 + header_bytes + begin)
-                digests[name] = hashlib.sha256(file.read(end - begin)).hexdigest()
+                content = cast_bytes(file.read(end - begin), entry["dtype"], dtype)
+                if content is not None:
+                    digests[name] = hashlib.sha256(content).hexdigest()
     return digests
+
+
+def cast_bytes(content: bytes, stored: str, dtype: str) -> bytes | None:
+    """Return a tensor's bytes after the cast that the engine makes at loading: to the nearest, ties to even.
+
+    Args:
+        content: Its bytes in the file, little endian.
+        stored: Its type in the file, as safetensors names it.
+        dtype: The engine's compute type.
+
+    Returns:
+        The bytes; none where the stored type is not BF16, F16 or F32.
+    """
+    if stored == _STORED_AS[dtype]:
+        return content
+    match stored:
+        case "BF16":
+            values = (np.frombuffer(content, "<u2").astype(np.uint32) << np.uint32(16)).view(np.float32)
+        case "F16" | "F32":
+            values = np.frombuffer(content, "<f2" if stored == "F16" else "<f4").astype(np.float32)
+        case _:
+            return None
+    if dtype == "bfloat16":
+        return to_bfloat16_bits(values).tobytes()
+    with np.errstate(over="ignore"):  # too large for float16: infinite, as in the engine
+        return (values.astype(np.float16) if dtype == "float16" else values).tobytes()
 
 
 class WeightCheck:
@@ -97,14 +135,15 @@ class WeightCheck:
         endpoint: The engine, just started with `model_dir`.
         model_dir: The folder it was started with.
         limit_bytes: Larger checkpoints are not hashed; the engine's own word has to do.
+        dtype: The engine's compute type.
     """
 
-    def __init__(self, endpoint: Endpoint, model_dir: Path, limit_bytes: int, *, timeout_s: float) -> None:
-        self.endpoint, self.limit_bytes, self.timeout_s = endpoint, limit_bytes, timeout_s
+    def __init__(self, endpoint: Endpoint, model_dir: Path, limit_bytes: int, dtype: str, *, timeout_s: float) -> None:
+        self.endpoint, self.limit_bytes, self.dtype, self.timeout_s = endpoint, limit_bytes, dtype, timeout_s
         self.loaded, self.expected, self.verbatim = dict[str, str](), dict[str, str](), set[str]()
         if weight_bytes(model_dir) > limit_bytes:
             return
-        self.loaded, self.expected = self._loaded(), tensor_digests(model_dir)
+        self.loaded, self.expected = self._loaded(), tensor_digests(model_dir, self.dtype)
         self.verbatim = {name for name in self.expected if self.loaded.get(name) == self.expected[name]}
         if not self.verbatim:
             raise ReloadRefusedError("no tensor of the engine equals one of the folder it was started with")
@@ -117,7 +156,7 @@ class WeightCheck:
         """
         if not self.loaded or weight_bytes(model_dir) > self.limit_bytes:
             return 0
-        self.loaded, self.expected = self._loaded(), tensor_digests(model_dir)
+        self.loaded, self.expected = self._loaded(), tensor_digests(model_dir, self.dtype)
         wrong = sorted(name for name in self.verbatim if self.loaded.get(name) != self.expected.get(name))
         if wrong:
             raise ReloadRefusedError(f"{len(wrong)} of {len(self.verbatim)} tensors are not the folder's, {wrong[:3]}")

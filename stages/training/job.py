@@ -5,6 +5,7 @@ from typing import Literal, Self
 
 from pydantic import BaseModel, ConfigDict, Field, model_validator
 
+from stages.machine import cuda_capabilities, native_type
 from stages.training.trainable import TrainableConfig
 
 
@@ -115,7 +116,9 @@ class TrainHardware(BaseModel):
     )
     threads: int | None = Field(default=None, ge=1, description="CPU threads a process; null = cores / processes")
     micro_batch_tokens: int = Field(default=4096, ge=1, description="tokens of a forward pass; a longer row goes alone")
-    compute_dtype: Literal["bf16", "fp32"] = Field(default="bf16", description="precision of forward and backward")
+    compute_dtype: Literal["auto", "bf16", "fp32"] = Field(
+        default="auto", description="precision of forward and backward; auto = bf16 where it is native, else fp32"
+    )
     activation_checkpointing: bool = Field(default=False, description="recompute layers in backward")
     logprob_chunk_tokens: int = Field(
         default=2048, ge=1, description="tokens whose probabilities over the vocabulary may be in memory at a time"
@@ -144,6 +147,13 @@ class TrainHardware(BaseModel):
     def world(self) -> int:
         """Worker processes on all machines."""
         return self.nodes * self.processes
+
+    def on_this_machine(self) -> Self:
+        """Returns the same hardware with the compute type decided, as `stages.machine.native_type` tells it."""
+        if self.compute_dtype != "auto":
+            return self
+        uses_cuda = self.device == "cuda" or (self.device == "auto" and bool(cuda_capabilities()))
+        return self.model_copy(update={"compute_dtype": native_type("cuda" if uses_cuda else "cpu").type})
 
     @model_validator(mode="after")
     def _machines_can_meet(self) -> Self:

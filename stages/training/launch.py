@@ -124,7 +124,11 @@ def train_and_publish(
     if state is not None and not state.reused:
         gang.remember(state.digest)  # else an attempt cut short published first, and memory holds another's numbers
     reference = reference_attempt.publish({}, **target.inputs) if reference_attempt else None
-    facts = {"steps": [step.model_dump() for step in result.steps], "totals": result.totals.model_dump()}
+    facts: dict[str, Any] = {
+        "steps": [step.model_dump() for step in result.steps],
+        "totals": result.totals.model_dump(),
+    }
+    facts["compute_dtype"] = ctx.profile.trainer.on_this_machine().compute_dtype
     checkpoint = checkpoint_attempt.publish(facts, **target.inputs, state=state)
     kept.discard()
     return Weights(checkpoint, state, reference)

@@ -21,7 +21,7 @@ from stages.training.trainable import EVERYTHING, TrainableConfig
 
 def compute_dtype(hardware: TrainHardware) -> torch.dtype:
     """Precision of forward and backward."""
-    return torch.bfloat16 if hardware.compute_dtype == "bf16" else torch.float32
+    return torch.bfloat16 if hardware.on_this_machine().compute_dtype == "bf16" else torch.float32
 
 
 def place_policy(

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import shutil
 import signal
 import subprocess
 import sys
@@ -13,6 +14,8 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+import torch
+from safetensors.torch import load_file, save_file
 
 from artifacts.errors import BadInputError, TransientError
 from stages.models.chat import ChatTokenizer
@@ -21,6 +24,7 @@ from stages.sampling.client import Completion, GroupSamples, Prompt
 from stages.sampling.config import EarlyStopConfig, EngineHardware, SamplingConfig
 from stages.sampling.early_stop import hopeless_at
 from stages.sampling.engine import Engine
+from stages.sampling.weights import ReloadRefusedError, WeightCheck
 from tests.contract.trainer_side import EVERYTHING, LORA, Trained, write_source
 from tests.processes import in_session
 
@@ -152,6 +156,29 @@ def test_weights_loaded_in_place_are_the_new_ones_down_to_the_shared_output_head
         engine.ensure(models[name], f"digest-{name}")
         assert_samples_are_of(models[name], engine, f"digest-{name}")
     assert (engine.starts, engine.reloads, engine.refusals) == (starts, reloads + 3, [])
+
+
+@pytest.mark.parametrize("dtype", ["bfloat16", "float16", "float32"])
+def test_an_engine_of_each_compute_type_proves_its_weights_at_the_start_and_after_a_reload(
+    models: dict[str, Path], tmp_path: Path, dtype: str
+) -> None:
+    """A tensor that differs from what was loaded in one bit of one weight is named."""
+    hardware = HARDWARE.model_copy(update={"dtype": dtype})
+    with Engine(hardware, tmp_path / "engine") as engine:
+        engine.ensure(models["a"], "digest-a")
+        endpoint = engine._sources[0].endpoint  # pyright: ignore[reportPrivateUsage]
+        check = WeightCheck(endpoint, models["a"], 1 << 30, dtype, timeout_s=30.0)
+        engine.ensure(models["b"], "digest-b")
+        assert (engine.starts, engine.reloads, engine.refusals) == (1, 1, [])
+        assert_samples_are_of(models["b"], engine, "digest-b")
+        assert check.after_reload(models["b"]) >= 5  # vLLM fuses or packs the others, which ones differs by type
+        wrong, name = tmp_path / "wrong", sorted(check.verbatim)[0]
+        shutil.copytree(models["b"], wrong)
+        tensors = load_file(wrong / "model.safetensors")
+        tensors[name].view(torch.int16).view(-1)[0] ^= 1
+        save_file(tensors, wrong / "model.safetensors", metadata={"format": "pt"})
+        with pytest.raises(ReloadRefusedError, match=name):
+            check.after_reload(wrong)
 
 
 def test_a_checkpoint_that_the_trainer_wrote_is_what_the_engine_samples_from(

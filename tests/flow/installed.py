@@ -9,7 +9,7 @@ from typing import Any
 
 from tests.prefect_server import prefect_api, without_prefect
 from tests.processes import marked
-from tests.waiting import wait_until
+from tests.waiting import changes, output_of, wait_until
 
 HERE = Path(__file__).parent
 LIMIT_S = 400
@@ -54,18 +54,13 @@ class Installation:
     def attempt(self, name: str, *arguments: str) -> subprocess.CompletedProcess[str]:
         """A command that may fail."""
         command = [str(Path(sys.executable).with_name(name)), *arguments]
-        try:
-            return subprocess.run(
-                command,
-                capture_output=True,
-                text=True,
-                env=self.environment,
-                cwd=self.folder,
-                timeout=LIMIT_S,
-                check=False,
-            )
-        except subprocess.TimeoutExpired as error:
-            raise AssertionError((arguments, error.stdout, error.stderr, self.log())) from error
+        pipes = {"stdout": subprocess.PIPE, "stderr": subprocess.PIPE, "text": True}
+        with subprocess.Popen(command, **pipes, env=self.environment, cwd=self.folder) as process:
+            try:
+                output, errors = output_of(process, LIMIT_S, self.store)
+            except subprocess.TimeoutExpired as error:
+                raise AssertionError((arguments, error.stdout, error.stderr, self.log())) from error
+        return subprocess.CompletedProcess(command, process.returncode, output, errors)
 
     def deploy_run(self, deployment: str, request: Mapping[str, Any], *options: str) -> str:
         """Asks for a run of a deployment, and returns its id."""
@@ -93,11 +88,13 @@ class Installation:
         chosen = {"flow_runs": {"id": {"any_": [run]}}, "task_runs": {"state": states}, "limit": 200}
         return [item["name"] for item in self.api("POST", "/task_runs/filter", chosen)]
 
-    def wait(self, reached: Callable[[], bool], limit_s: float = LIMIT_S, poll_s: float = 0.1) -> float:
-        """Waits for a condition, and returns the seconds it took."""
-        return wait_until(reached, limit_s, self.log, poll_s)
+    def wait(self, reached: Callable[[], bool], limit_s: float | None = None, poll_s: float = 0.1) -> float:
+        """Waits for a condition, and returns the seconds it took; without a limit as long as artifacts come."""
+        if limit_s is not None:
+            return wait_until(reached, limit_s, self.log, poll_s)
+        return wait_until(reached, LIMIT_S, self.log, poll_s, lambda: changes(self.store))
 
-    def wait_for(self, run: str, state: str, limit_s: float = LIMIT_S) -> float:
+    def wait_for(self, run: str, state: str, limit_s: float | None = None) -> float:
         """Waits for a flow run's state; another final one fails."""
         ends = {"Completed", "Failed", "Crashed", "Cancelled"} - {state}
 

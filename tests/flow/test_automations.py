@@ -5,7 +5,6 @@ from contextlib import closing
 from datetime import timedelta
 from pathlib import Path
 
-import pytest
 from prefect.client.orchestration import SyncPrefectClient
 
 from flows.installation import make_zombie_automations
@@ -13,7 +12,6 @@ from tests.prefect_server import own_server, prefect_api
 from tests.waiting import wait_until
 
 
-@pytest.mark.timeout(300)
 def test_automations_are_written_again_only_where_the_time_changes(tmp_path: Path) -> None:
     with own_server(tmp_path) as api:
 
@@ -30,7 +28,6 @@ def test_automations_are_written_again_only_where_the_time_changes(tmp_path: Pat
         assert set(written(timedelta(seconds=90))) == {90, 270}
 
 
-@pytest.mark.timeout(300)
 def test_a_run_is_heard_of_behind_a_restart_of_its_server(tmp_path: Path) -> None:
     """Prefect's own server hears of it 15 minutes later, and calls it crashed before."""
 

@@ -28,7 +28,6 @@ KILL_LIMIT_S = 30.0
 """5 s and 10 s are what an idle machine keeps; one whose cores are shared by ten others is granted more."""
 
 PROGRAM = find_browser()
-pytestmark = pytest.mark.timeout(900)  # the first test waits for the story
 
 
 @pytest.fixture(scope="module")

@@ -12,8 +12,6 @@ from flows.gpu_lease import LEASE_S
 from tests.flow.installed import HERE, Installation
 from tests.flow.story import ZOMBIE_AFTER_S, tiny
 
-pytestmark = pytest.mark.timeout(900)
-
 
 @pytest.fixture(scope="module")
 def gpu_profile(installation: Installation) -> str:

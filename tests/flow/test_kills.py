@@ -2,12 +2,9 @@
 
 from pathlib import Path
 
-import pytest
-
 from tests.faults.kills import campaign
 
 
-@pytest.mark.timeout(900)
 def test_a_run_whose_processes_are_killed_loses_nothing(tmp_path: Path) -> None:
     report = campaign(1, tmp_path, seed=3)
     assert report["total"] >= 1

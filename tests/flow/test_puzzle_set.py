@@ -18,7 +18,7 @@ from stages.prepare import PrepareConfig, prepare
 from stages.puzzles.generate import TIERS
 from stages.puzzles.tables import from_table
 from tests.processes import marked
-from tests.waiting import wait_until
+from tests.waiting import changes, output_of, wait_until
 
 SET = PrepareConfig(puzzle=TIERS["small"], train=40, val=8, test=8, seed=2)
 SIZES = ("--count", "40", "--val", "8", "--test", "8")
@@ -47,7 +47,7 @@ def wait_for_stretches(process: subprocess.Popen[str], store: Path, count: int) 
         assert process.poll() is None
         return len(drawn(store)) >= count
 
-    wait_until(reached, LIMIT_S, poll_s=0.005)
+    wait_until(reached, LIMIT_S, poll_s=0.005, progress=lambda: changes(store))
 
 
 def killed(out: Path, store: Path, *sizes: str) -> dict[str, int]:
@@ -66,7 +66,7 @@ def test_a_killed_command_is_continued_and_ends_the_same(tmp_path: Path) -> None
     assert len(before) < len(SET.first_stretches())
     assert not list(store.glob("puzzles/set-*/manifest.json"))
 
-    output, _ = start(store, *SIZES).communicate(timeout=LIMIT_S)
+    output, _ = output_of(start(store, *SIZES), LIMIT_S, store)
     made = json.loads(output)
     assert {path: written for path, written in drawn(store).items() if path in before} == before
     with StageContext(
@@ -92,7 +92,7 @@ def test_a_file_that_was_killed_on_the_way_goes_on_too(tmp_path: Path) -> None:
     second = start(path, "--count", "64")
     wait_for_stretches(second, folder, len(before) + 1)
     assert {name: written for name, written in drawn(folder).items() if name in before} == before
-    output, _ = second.communicate(timeout=LIMIT_S)
+    output, _ = output_of(second, LIMIT_S, folder)
     assert json.loads(output)["puzzles"] == 64
     assert list(tmp_path.iterdir()) == [path]
     undisturbed = StageContext(

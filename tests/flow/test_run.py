@@ -20,7 +20,7 @@ from artifacts.schemas import GRADES, ROLLOUTS
 from artifacts.store import Store
 from artifacts.tensors import BATCH_FILE, PackedBatch
 from tests.processes import marked
-from tests.waiting import wait_until
+from tests.waiting import changes, output_of, wait_until
 
 HERE = Path(__file__).parent
 LIMIT_S = 240
@@ -58,13 +58,13 @@ class Run:
             assert process.poll() is None, f"ended early:\n{self.log.read_text()[-3000:]}"
             return reached()
 
-        wait_until(seen, LIMIT_S, lambda: self.log.read_text()[-3000:], 0.005)
+        wait_until(seen, LIMIT_S, lambda: self.log.read_text()[-3000:], 0.005, lambda: changes(self.folder))
         os.kill(process.pid, signal.SIGKILL)
         process.wait()
 
     def finish(self) -> dict[str, Any]:
         process = self.start()
-        output, _ = process.communicate(timeout=LIMIT_S)
+        output, _ = output_of(process, LIMIT_S, self.folder)
         assert process.returncode == 0, self.log.read_text()[-3000:]
         return json.loads(output)
 
@@ -185,7 +185,9 @@ def test_recipes_are_compared_on_published_rollouts(story: dict[str, Any], tmp_p
         str(Path(sys.executable).with_name("deerstalker")), "compare", "tiny", "--recipes", f"own,{other},dapo",
         "--profile", str(HERE / "slow.toml"), "--store", str(run.store), "--json",
     ]  # fmt: skip
-    compared = json.loads(subprocess.run(command, stdout=subprocess.PIPE, check=True, timeout=LIMIT_S).stdout)
+    with subprocess.Popen(command, stdout=subprocess.PIPE) as process:
+        compared = json.loads(output_of(process, LIMIT_S, run.folder)[0])
+    assert process.returncode == 0
     own, reinforce, dapo = (compared["recipes"][name] for name in ("own", str(other), "dapo"))
     made = Artifact.at(Store.open(str(run.store)), "runs/tiny/iterations/0001/checkpoint")
     assert own["checkpoint"] == made.manifest.digest != reinforce["checkpoint"]
@@ -203,9 +205,10 @@ def deerstalker(run: Run, *arguments: str, status: int = 0) -> Any:
     """The JSON document that a command on the story's store prints."""
     command = [str(Path(sys.executable).with_name("deerstalker")), *arguments, "--json"]
     store = [] if arguments[0] == "verify" else ["--store", str(run.store)]
-    done = subprocess.run([*command, *store], capture_output=True, text=True, check=False, timeout=LIMIT_S)
-    assert done.returncode == status, done.stderr[-3000:]
-    return json.loads(done.stdout) if done.stdout else done.stderr
+    with subprocess.Popen([*command, *store], stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True) as process:
+        output, errors = output_of(process, LIMIT_S, run.folder)
+    assert process.returncode == status, errors[-3000:]
+    return json.loads(output) if output else errors
 
 
 def test_checkpoints_are_evaluated_afterwards_once(story: dict[str, Any]) -> None:

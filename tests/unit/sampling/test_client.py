@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hashlib
 import http.server
 import json
 import math
@@ -13,8 +14,10 @@ from typing import Any
 
 import numpy as np
 import pytest
+import torch
 from pydantic import ValidationError
 from safetensors.numpy import save_file
+from safetensors.torch import save_file as save_torch_file
 
 from stages.sampling.client import EngineLostError, Prompt, Source, read_choice, request_body
 from stages.sampling.config import EarlyStopConfig, EngineHardware, SamplingConfig
@@ -120,9 +123,21 @@ def test_tensor_digests_tell_tensors_apart_and_ignore_the_file_layout(tmp_path: 
     save_file({"a": one, "b": two, "c": one.copy()}, tmp_path / "whole" / "model.safetensors")
     save_file({"b": two, "c": one}, tmp_path / "split" / "model-1.safetensors")
     save_file({"a": one}, tmp_path / "split" / "model-2.safetensors")
-    digests = tensor_digests(tmp_path / "whole")
-    assert digests == tensor_digests(tmp_path / "split")
+    digests = tensor_digests(tmp_path / "whole", "float32")
+    assert digests == tensor_digests(tmp_path / "split", "float32")
     assert digests["a"] == digests["c"] != digests["b"]
+    assert digests["a"] == hashlib.sha256(one.tobytes()).hexdigest()
+
+
+@pytest.mark.parametrize("stored", [torch.float32, torch.float16, torch.bfloat16])
+@pytest.mark.parametrize("dtype", ["float32", "float16", "bfloat16"])
+def test_tensor_digests_are_those_of_the_tensors_cast_by_torch(tmp_path: Path, stored: torch.dtype, dtype: str) -> None:
+    """Among the numbers: halves between neighbours, those too large and too small for float16, zeros of both signs."""
+    special = torch.tensor([1.0, 1.00390625, 1.01171875, 7e4, 1e-9, 6e-8, -0.0, 0.0, 65519.0, 65520.0])
+    tensor = torch.cat([special, torch.randn(4096, generator=torch.manual_seed(0))]).to(stored)
+    save_torch_file({"a": tensor}, tmp_path / "model.safetensors")
+    cast = tensor.to(getattr(torch, dtype)).view(torch.uint8).numpy()
+    assert tensor_digests(tmp_path, dtype) == {"a": hashlib.sha256(cast.tobytes()).hexdigest()}
 
 
 def test_the_shape_of_a_checkpoint_is_its_config_without_notes(tmp_path: Path) -> None:

@@ -1,7 +1,7 @@
 """However many processes and machines, micro-batches and packings there are, the optimizer steps are the same.
 
-In float32 they differ by the order of sums only: losses by 1e-5, gradient norms by 1e-4 of their size, and
-weights after four AdamW steps of 0.01 by 1e-4. (Where a gradient is nearly 0 AdamW divides
+In float32 they differ by the order of sums only: losses by 1e-5 (of their size where that is above 1), gradient norms
+by 1e-4 of their size, and weights after four AdamW steps of 0.01 by 1e-4. (Where a gradient is nearly 0 AdamW divides
 rounding by rounding; eps 1e-3 keeps that out of the comparison.)
 """
 
@@ -117,7 +117,7 @@ def test_offloading_to_the_memory_that_is_used_anyway_is_refused(tmp_path: Path)
 def _assert_same(found: Trained, expected: Trained) -> None:
     for a, b in zip(found[0], expected[0], strict=True):
         assert (a.tokens, a.loss_tokens) == (b.tokens, b.loss_tokens)
-        assert (a.loss, a.policy_loss, a.kl) == pytest.approx((b.loss, b.policy_loss, b.kl), abs=1e-5)
+        assert (a.loss, a.policy_loss, a.kl) == pytest.approx((b.loss, b.policy_loss, b.kl), abs=1e-5, rel=1e-5)
         assert a.grad_norm == pytest.approx(b.grad_norm, rel=1e-4)
     assert found[1].keys() == expected[1].keys()
     for name, tensor in found[1].items():

@@ -1,0 +1,72 @@
+"""The precision that a run computes in on this machine: the choice, its reason, and a warning where it is slow."""
+
+from artifacts.errors import BadInputError
+from stages.context import Profile
+from stages.machine import (
+    NATIVE_BF16_CAPABILITY,
+    ComputeType,
+    cuda_capabilities,
+    engine_build,
+    matmul_gflops,
+    native_type,
+)
+
+SLOW_FACTOR = 2.0
+"""How many times slower than the other type an explicit choice is that is warned of."""
+
+_TYPES: dict[str, ComputeType] = {"bfloat16": "bf16", "float32": "fp32", "bf16": "bf16", "fp32": "fp32"}
+
+
+def compute_types(profile: Profile) -> list[str]:
+    """Returns the lines on compute types that a run begins with: one on the choice, one on each slow explicit choice.
+
+    Raises:
+        BadInputError: The GPU cannot compute in the type that the profile asks for, or vLLM is not installed.
+    """
+    on_gpu = engine_build()[0] == "vllm"
+    _check_engine(profile, on_gpu)
+    trainer, engine = profile.trainer.on_this_machine().compute_dtype, profile.engine.on_this_machine().dtype
+    uses_cuda = profile.trainer.device == "cuda" or (profile.trainer.device == "auto" and bool(cuda_capabilities()))
+    reasons = {
+        f"trainer computes in {trainer}": _reason(profile.trainer.compute_dtype, uses_cuda),
+        f"engine in {engine}": _reason(profile.engine.dtype, on_gpu),
+    }
+    if len(set(reasons.values())) == 1:
+        lines = [f"{', '.join(reasons)} ({next(iter(reasons.values()))})"]
+    else:
+        lines = [", ".join(f"{choice} ({reason})" for choice, reason in reasons.items())]
+    if not uses_cuda:
+        lines += _slow("trainer.compute_dtype", profile.trainer.compute_dtype)
+    if not on_gpu:
+        lines += _slow("engine.dtype", profile.engine.dtype)
+    return lines
+
+
+def _reason(setting: str, uses_cuda: bool) -> str:
+    return native_type("cuda" if uses_cuda else "cpu").reason if setting == "auto" else "as the profile says"
+
+
+def _check_engine(profile: Profile, on_gpu: bool) -> None:
+    capabilities = cuda_capabilities()
+    if profile.engine.dtype == "bfloat16" and on_gpu and capabilities and min(capabilities) < NATIVE_BF16_CAPABILITY:
+        raise BadInputError(
+            "engine.dtype",
+            f"bfloat16, on a GPU of capability {'.'.join(map(str, min(capabilities)))}",
+            "capability 8.0 or newer, or another type",
+            'write engine.dtype = "auto" (float32 here) or "float16" in the profile',
+        )
+
+
+def _slow(setting: str, value: str) -> list[str]:
+    """The warning of an explicit choice whose matrix products this CPU is slow at, measured."""
+    if value not in _TYPES or _TYPES[value] == native_type("cpu").type:
+        return []
+    speeds, chosen = matmul_gflops(), _TYPES[value]
+    other: ComputeType = "fp32" if chosen == "bf16" else "bf16"
+    factor = speeds[other] / speeds[chosen]
+    if factor < SLOW_FACTOR:
+        return []
+    return [
+        f"warning: {setting} = {value} is {factor:.3g} times slower than {other} on this CPU "
+        f'({speeds[chosen]:.3g} against {speeds[other]:.3g} GFLOP/s on one core); "auto" takes {other}'
+    ]

@@ -1,0 +1,89 @@
+"""The compute type follows the CPU's flags, on this machine and on older ones that the variables imitate."""
+
+import json
+import subprocess
+import sys
+from typing import Any
+
+import pytest
+
+from artifacts.errors import BadInputError
+from flows.compute_types import compute_types
+from flows.recipes import load_profile
+from stages import machine
+from stages.machine import NATIVE_BF16_FLAGS, cpu_flags, native_type
+from stages.sampling.config import EngineHardware
+from stages.training.job import TrainHardware
+from tests.machines import older_cpu
+
+ASK = """
+import json, torch
+from stages.machine import cpu_flags, native_type
+from stages.sampling.config import EngineHardware
+from stages.training.job import TrainHardware
+from flows.compute_types import compute_types
+from flows.recipes import load_profile
+print(json.dumps({
+    "choice": vars(native_type("cpu")), "avx512": any(flag.startswith("avx512") for flag in cpu_flags()),
+    "trainer": TrainHardware(device="cpu").on_this_machine().compute_dtype,
+    "engine": EngineHardware().on_this_machine().dtype,
+    "torch": [torch.cpu._is_avx512_supported(), torch.cpu._is_amx_tile_supported()],
+    "auto": compute_types(load_profile("cpu")),
+    "slow": compute_types(load_profile("cpu", ["trainer.compute_dtype=bf16"])),
+}))
+"""
+
+
+@pytest.fixture(scope="module")
+def on_avx2() -> dict[str, Any]:
+    """What a process finds that takes this CPU for one with AVX2 only."""
+    done = subprocess.run(
+        [sys.executable, "-c", ASK], env=older_cpu("AVX2"), capture_output=True, text=True, check=True
+    )
+    return json.loads(done.stdout)
+
+
+def test_a_cpu_without_native_bf16_computes_in_fp32(on_avx2: dict[str, Any]) -> None:
+    assert on_avx2["choice"] == {"type": "fp32", "reason": "the CPU has neither avx512_bf16 nor amx_bf16"}
+    assert (on_avx2["trainer"], on_avx2["engine"], on_avx2["avx512"]) == ("fp32", "float32", False)
+    assert on_avx2["torch"] == [False, False]
+
+
+def test_a_run_begins_with_the_choice_and_its_reason(on_avx2: dict[str, Any]) -> None:
+    reason = "the CPU has neither avx512_bf16 nor amx_bf16"
+    assert on_avx2["auto"] == [f"trainer computes in fp32, engine in float32 ({reason})"]
+
+
+def test_an_explicit_choice_that_is_slow_is_warned_of_with_the_measured_factor(on_avx2: dict[str, Any]) -> None:
+    choice, warning = on_avx2["slow"]
+    assert choice.startswith("trainer computes in bf16 (as the profile says), engine in float32 (the CPU has neither")
+    assert warning.startswith("warning: trainer.compute_dtype = bf16 is ") and '"auto" takes fp32' in warning
+    assert float(warning.split(" is ")[1].split(" times")[0]) > 2
+
+
+def test_this_machine_computes_in_bf16_where_its_flags_say_so() -> None:
+    native = bool(cpu_flags() & NATIVE_BF16_FLAGS)
+    assert native_type("cpu").type == ("bf16" if native else "fp32")
+    assert TrainHardware(device="cpu").on_this_machine().compute_dtype == native_type("cpu").type
+
+
+def test_an_explicit_type_stays() -> None:
+    for dtype in ("bf16", "fp32"):
+        assert TrainHardware(compute_dtype=dtype).on_this_machine().compute_dtype == dtype
+    assert EngineHardware(dtype="float16").on_this_machine().dtype == "float16"
+
+
+def test_a_cpu_that_names_no_flags_is_measured(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(machine, "_cpu_flags", tuple)
+    choice = native_type("cpu")
+    speeds = machine.matmul_gflops()
+    assert choice.type == max(speeds, key=speeds.__getitem__)
+    assert choice.reason.startswith("measured: ")
+
+
+def test_an_unknown_type_names_those_there_are() -> None:
+    with pytest.raises(
+        BadInputError, match=r"engine\.dtype: Input should be 'auto', 'bfloat16', 'float16' or 'float32'"
+    ):
+        load_profile("cpu", ["engine.dtype=half"])
+    assert compute_types(load_profile("cpu"))
