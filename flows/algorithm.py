@@ -4,7 +4,8 @@ Taken from the published recipe is what it says of the algorithm, and nothing el
 
 * how rewards become advantages (`grade.advantage`);
 * loss, clip range, aggregation, old log-probabilities, KL and entropy terms, corrections (`finetune.loss`). The length
-  that a `constant` aggregation divides by becomes the base recipe's longest completion; the temperature stays;
+  that a `constant` aggregation divides by becomes the base recipe's longest completion; the temperature becomes that
+  at which the base recipe samples, unless the published loss has one of its own (`temperature_of`);
 * the reference of the KL term (`finetune.reference`, `reference_iterations`, `reference_decay`);
 * what becomes of groups without a signal (`pack.uniform_groups`, `sample.resample`; at most 2 further rounds).
 
@@ -37,7 +38,8 @@ def algorithm(base: Recipe, published: Recipe) -> dict[str, Any]:
             value = value[part]
         settings[name] = value
     loss = settings["finetune.loss"]
-    loss["temperature"] = base.finetune.loss.temperature
+    if loss["temperature_of"] == "sampler":
+        loss["temperature"] = base.sample.sampling.temperature
     if loss["constant_tokens"] is not None:
         loss["constant_tokens"] = base.sample.sampling.max_tokens
     if settings["sample.resample"] is not None:

@@ -79,8 +79,12 @@ class Recipe(BaseModel):
             if found > bound:
                 raise ValueError(f"{name} is {found}, more than {what} ({bound})")
         sampled, trained = self.sample.sampling.temperature, self.finetune.loss.temperature
-        if sampled != trained:
-            raise ValueError(f"finetune.loss.temperature is {trained}, but sample.sampling.temperature is {sampled}")
+        if sampled != trained and self.finetune.loss.temperature_of == "sampler":
+            raise ValueError(
+                f"finetune.loss.temperature is {trained}, but sample.sampling.temperature is {sampled}: write the same "
+                "for both, or, if the loss is meant to have a temperature of its own, "
+                'finetune.loss.temperature_of = "loss" and finetune.loss.old_logprobs = "trainer"'
+            )
         if self.sample.resample and self.sample.resample.grader != self.grade.grader:
             graders = self.sample.resample.grader, self.grade.grader
             raise ValueError(f"sample.resample.grader is '{graders[0]}', but grade.grader is '{graders[1]}'")

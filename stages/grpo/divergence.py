@@ -13,7 +13,7 @@ from stages.grpo.ratios import LOG_RATIO_LIMIT, importance_ratio
 Estimator = Literal["k1", "k2", "k3", "unbiased_k3"]
 
 
-def divergence(estimator: Estimator, new: Tensor, reference: Tensor, old: Tensor) -> Tensor:
+def divergence(estimator: Estimator, new: Tensor, reference: Tensor, old: Tensor, clamp: float | None = None) -> Tensor:
     """Estimates the divergence at each token.
 
     With d = new - reference: `k1` d; `k2` d^2 / 2; `k3` exp(-d) + d - 1, at least 0 and, like k1, unbiased for tokens
@@ -26,10 +26,16 @@ def divergence(estimator: Estimator, new: Tensor, reference: Tensor, old: Tensor
         new: [C] log-probabilities under the weights being trained, differentiable.
         reference: [C] under the reference, constant.
         old: [C] under the weights that the tokens were drawn from, constant.
+        clamp: The estimate is held within -clamp and clamp, and has no gradient outside (verl, for k3: 10); None = off.
 
     Returns:
         [C] float32, differentiable.
     """
+    estimate = _estimate(estimator, new, reference, old)
+    return estimate if clamp is None else estimate.clamp(-clamp, clamp)
+
+
+def _estimate(estimator: Estimator, new: Tensor, reference: Tensor, old: Tensor) -> Tensor:
     gap = torch.clamp(new - reference, -LOG_RATIO_LIMIT, LOG_RATIO_LIMIT)
     match estimator:
         case "k1":

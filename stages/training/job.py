@@ -1,10 +1,11 @@
 """What the trainer is asked to do: plain data, readable without torch."""
 
 from pathlib import Path
-from typing import Literal, Self
+from typing import Annotated, Literal, Self
 
 from pydantic import BaseModel, ConfigDict, Field, model_validator
 
+from artifacts.identity import Added
 from stages.machine import cuda_capabilities, native_type
 from stages.training.trainable import TrainableConfig
 
@@ -18,11 +19,12 @@ class LossConfig(BaseModel):
     `tanh`: -w tanh(new - old) A; `cross_entropy`: -w new, which reads neither advantages nor old log-probabilities.
 
     An optimizer step divides by counts over all its rows on all processes: `token_mean` by the tokens that take part,
-    `sequence_mean` by the tokens of each completion and then by the completions, `constant` by
-    completions times `constant_tokens`; `inverse_length` weighs a token by the inverse length of its completion,
-    rescaled to a mean of 1 over the batch, and divides by the tokens. GSPO's own aggregation is `sequence_mean`.
-    The entropy bonus is always a mean over tokens; the KL term is aggregated like the loss, but never corrected. In the
-    reward the divergence is a constant, and no term of the loss: `stages/grpo/kl_reward.py` says what it becomes.
+    `sequence_mean` by the tokens of each completion and then by the completions, `group_mean` by the tokens of each
+    group and then by the groups, `constant` by completions times `constant_tokens`; `inverse_length` weighs a token by
+    the inverse length of its completion, rescaled to a mean of 1 over the batch, and divides by the tokens. GSPO's own
+    aggregation is `sequence_mean`. The entropy bonus is always a mean over tokens; the KL term is aggregated like the
+    loss, but never corrected. In the reward the divergence is a constant, and no term of the loss:
+    `stages/grpo/kl_reward.py` says what it becomes.
     """
 
     model_config = ConfigDict(extra="forbid", frozen=True)
@@ -35,19 +37,32 @@ class LossConfig(BaseModel):
     dual_clip: float | None = Field(
         default=None, gt=1.0, description="where A < 0 the ratio is clipped above this too (ppo_clip, gspo); null = off"
     )
-    aggregation: Literal["token_mean", "sequence_mean", "inverse_length", "constant"] = Field(
+    aggregation: Literal["token_mean", "sequence_mean", "group_mean", "inverse_length", "constant"] = Field(
         default="token_mean", description="what the sum of token losses is divided by"
     )
     constant_tokens: int | None = Field(default=None, ge=1, description="length that `constant` divides by")
     old_logprobs: Literal["sampler", "trainer"] = Field(
         default="sampler", description="denominator of the ratio: the sampler's, or recomputed before the first update"
     )
-    temperature: float = Field(default=1.0, gt=0.0, description="logits are divided by it, as the sampler did")
+    temperature: float = Field(
+        default=1.0, gt=0.0, description="logits are divided by it, those of the policy, the old one and the reference"
+    )
+    temperature_of: Annotated[Literal["sampler", "loss"], Added(before="sampler")] = Field(
+        default="sampler",
+        description="whose temperature that is: the sampler's, so that any other is refused, or the loss's own, which "
+        "needs old_logprobs = 'trainer'",
+    )
     entropy_coef: float = Field(default=0.0, ge=0.0, description="weight of the mean token entropy that is rewarded")
     kl_coef: float = Field(default=0.0, ge=0.0, description="weight of the divergence from the reference")
     kl_estimator: Literal["k1", "k2", "k3", "unbiased_k3"] = Field(
         default="k3",
         description="with d = new - reference: d, d^2 / 2, exp(-d) + d - 1, or the last times exp(new - old)",
+    )
+    kl_clamp: Annotated[float | None, Added(before=None)] = Field(
+        default=None,
+        gt=0.0,
+        description="the estimate at each token is held within +-kl_clamp, outside of which it has no gradient; null = "
+        "off",
     )
     kl_place: Literal["loss", "token_reward", "sequence_reward"] = Field(
         default="loss",
@@ -71,6 +86,11 @@ class LossConfig(BaseModel):
             raise ValueError("constant_tokens is given if, and only if, aggregation is 'constant'")
         if self.importance_correction != "none" and self.old_logprobs != "trainer":
             raise ValueError("importance_correction needs old_logprobs = 'trainer': with the sampler's it is always 1")
+        if self.temperature_of == "loss" and self.old_logprobs != "trainer":
+            raise ValueError(
+                "temperature_of 'loss' needs old_logprobs = 'trainer': the sampler's log-probabilities have the "
+                "sampler's temperature, so that a ratio with them would not be 1 where nothing has moved"
+            )
         if self.importance_floor > self.importance_cap:
             raise ValueError(f"importance_floor {self.importance_floor} is above importance_cap {self.importance_cap}")
         if self.dual_clip is not None and self.kind not in ("ppo_clip", "gspo"):

@@ -37,7 +37,7 @@ class KLReward:
         else:
             drawn = _of_all_processes(old)[addresses]
         known = _of_all_processes(reference)[addresses]
-        divergences = loss.kl_coef * divergence(loss.kl_estimator, drawn, known, drawn)
+        divergences = loss.kl_coef * divergence(loss.kl_estimator, drawn, known, drawn, loss.kl_clamp)
         self._divergences, self.advantages = torch.zeros_like(reference), torch.zeros_like(reference)
         self._divergences[addresses] = divergences
         self.advantages[addresses] = kl_in_advantages(loss.kl_place, divergences, sequences, batch.groups(addresses))

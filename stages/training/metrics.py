@@ -27,7 +27,8 @@ class StepMetrics(BaseModel):
     clip_low_fraction: float = Field(description="share of tokens whose ratio was clipped from below (A < 0)")
     clip_high_fraction: float = Field(description="... from above (A > 0; A < 0 under dual_clip)")
     sampler_gap_mean: float | None = Field(
-        description="mean |trainer - sampler| log-probability under the starting weights; null once they have moved"
+        description="mean |trainer - sampler| log-probability under the starting weights; null once they have moved, "
+        "and where the loss has a temperature of its own"
     )
     sampler_gap_max: float | None
     sampler_ratio_mean: float | None = Field(description="mean importance trainer / sampler, null as the gap is")

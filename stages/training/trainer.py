@@ -135,7 +135,8 @@ class Trainer:
         started = time.perf_counter()
         job, batch, device = self._job, self._batch, self._weights.device
         addresses, sequences = batch.loss_sequences(rows)
-        shares = token_shares(job.loss.aggregation, sequences, job.loss.constant_tokens, batch.mean_length)
+        groups = batch.groups(addresses) if job.loss.aggregation == "group_mean" else None
+        shares = token_shares(job.loss.aggregation, sequences, job.loss.constant_tokens, batch.mean_length, groups)
         sums = StepSums()
         for micro in self._share(rows):
             flat = batch.flat(micro or rows[:1])
@@ -151,7 +152,8 @@ class Trainer:
             loss, kl = policy_loss, None
             if self._reference is not None:
                 reference = self._reference[flat.addresses].to(device)
-                kl = (divergence(job.loss.kl_estimator, logprobs, reference, old) * token_weights * share).sum()
+                estimate = divergence(job.loss.kl_estimator, logprobs, reference, old, job.loss.kl_clamp)
+                kl = (estimate * token_weights * share).sum()
             if kl is not None and job.loss.kl_coef and job.loss.kl_place == "loss":
                 loss = loss + job.loss.kl_coef * kl
             if job.loss.entropy_coef:
@@ -201,7 +203,7 @@ class Trainer:
         )
 
     def _old_logprobs(self, flat: FlatRows, logprobs: Tensor, number: int) -> tuple[Tensor, Tensor | None]:
-        """Old log-probabilities of the ratio, and trainer - sampler under the starting weights where known."""
+        """Old log-probabilities of the ratio, and trainer - sampler under the starting weights where comparable."""
         sampler = flat.sampler_logprobs
         if self._job.loss.kind == "cross_entropy":
             return logprobs.detach(), None
@@ -213,4 +215,4 @@ class Trainer:
         else:
             start = self._old[flat.addresses]
         old = sampler if self._job.loss.old_logprobs == "sampler" else start
-        return old.to(logprobs.device), start - sampler
+        return old.to(logprobs.device), start - sampler if self._job.loss.temperature_of == "sampler" else None

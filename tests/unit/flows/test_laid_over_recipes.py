@@ -2,7 +2,7 @@
 
 import pytest
 
-from flows.algorithm import TAKEN
+from flows.algorithm import TAKEN, algorithm
 from flows.recipe_diff import differences
 from flows.recipes import load_recipe, recipe_names
 from tests.benchmarks.curves import settings_of
@@ -25,6 +25,17 @@ def test_what_dapo_and_dr_grpo_bring() -> None:
     dr_grpo = load_recipe("quickstart", settings_of(BASE, "dr_grpo"))
     assert (dr_grpo.finetune.loss.aggregation, dr_grpo.finetune.loss.constant_tokens) == ("constant", 12)
     assert dr_grpo.pack.uniform_groups == "kept"
+
+
+def test_a_loss_has_the_temperature_that_its_algorithm_gives_it() -> None:
+    """That at which the base recipe samples, or, with Open-RS, 1 whatever that is."""
+    warm = load_recipe("quickstart", ["sample.sampling.temperature=0.7", "finetune.loss.temperature=0.7"])
+    own = load_recipe("quickstart", settings_of(warm, "open_rs1")).finetune.loss
+    assert (own.temperature, own.temperature_of, own.aggregation) == (1.0, "loss", "group_mean")
+    dapo = algorithm(warm, load_recipe("dapo"))["finetune.loss"]
+    assert (dapo["temperature"], dapo["temperature_of"]) == (0.7, "sampler")
+    of_open_rs = algorithm(load_recipe("open_rs1"), load_recipe("grpo"))["finetune.loss"]
+    assert (of_open_rs["temperature"], of_open_rs["temperature_of"]) == (0.7, "sampler")
 
 
 def test_grpo_brings_its_reference_and_keeps_the_tasks_learning_rate() -> None:

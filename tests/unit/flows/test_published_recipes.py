@@ -153,8 +153,11 @@ def test_the_command_shows_what_differs(capsys: pytest.CaptureFixture[str]) -> N
         "a": "openpipe_14b",
         "b": "openpipe_on_policy",
         "settings": [
+            {"setting": "sample.sampling.early_stop.threshold", "a": -2.5, "b": -3.0},
             {"setting": "pack.minibatch_size", "a": 4, "b": None},
             {"setting": "pack.minibatch_unit", "a": "rows", "b": "puzzles"},
+            {"setting": "evaluate.sampled.early_stop.threshold", "a": -2.5, "b": -3.0},
+            {"setting": "final.sampled.early_stop.threshold", "a": -2.5, "b": -3.0},
         ],
     }
     assert run_command(["recipes", "diff", "grpo", "dr_grpo"]) == 0

@@ -15,7 +15,7 @@ import pytest
 from prefect.client.schemas.objects import FlowRun
 
 from artifacts.errors import BadInputError, IdentityMismatchError
-from artifacts.identity import Identity
+from artifacts.identity import Identity, settings_of
 from artifacts.layout import RunLayout
 from artifacts.refs import Checkpoint, Puzzles, Report
 from artifacts.store import Store
@@ -45,6 +45,8 @@ def test_our_profiles_load() -> None:
         ("grade.grader=lenient", r"grade\.grader: Input should be 'strict' or 'published'"),
         ("sample.puzzles_per_iteration=100000", r"sample\.puzzles_per_iteration is 100000, more than puzzles\.train"),
         ("sample.sampling.temperature=0.7", r"finetune\.loss\.temperature is 1\.0, but .* is 0\.7"),
+        ("finetune.loss.temperature=0.7", r'is 0\.7, but .* is 1\.0: .*temperature_of = "loss" and .*"trainer"'),
+        ("finetune.loss.temperature_of=loss", r"temperature_of 'loss' needs old_logprobs = 'trainer'"),
         ("sample.resample.grader=published", r"resample\.grader is 'published', but grade\.grader is 'strict'"),
         ("sample.resample.max_rounds=50", r"the stride of sample\.resample is 6528, more than puzzles\.train"),
         ("sample={resample={}, sampling={samples_per_prompt=1}}", r"resample needs groups that can differ"),
@@ -68,6 +70,30 @@ def test_our_profiles_load() -> None:
 def test_a_wrong_setting_is_named(override: str, message: str) -> None:
     with pytest.raises(BadInputError, match=message):
         load_recipe("quickstart", [override])
+
+
+def test_a_loss_may_have_a_temperature_of_its_own_where_the_recipe_says_so() -> None:
+    own = ["finetune.loss.temperature_of=loss", "finetune.loss.old_logprobs=trainer"]
+    recipe = load_recipe("quickstart", [*own, "sample.sampling.temperature=0.7"])
+    assert (recipe.sample.sampling.temperature, recipe.finetune.loss.temperature) == (0.7, 1.0)
+    open_rs = load_recipe("open_rs1")
+    assert (open_rs.sample.sampling.temperature, open_rs.finetune.loss.temperature) == (0.7, 1.0)
+    with pytest.raises(BadInputError, match=r"is 1\.0, but sample\.sampling\.temperature is 0\.7"):
+        load_recipe("open_rs1", ["finetune.loss.temperature_of=sampler"])
+    with pytest.raises(BadInputError, match="needs old_logprobs = 'trainer'"):
+        load_recipe("open_rs1", ["finetune.loss.old_logprobs=sampler"])
+
+
+def test_a_loss_that_works_as_before_has_the_identity_of_before() -> None:
+    assert {"temperature_of", "kl_clamp"}.isdisjoint(settings_of(load_recipe("quickstart").finetune)["loss"])
+    told = settings_of(load_recipe("deepscaler").finetune)["loss"]
+    assert told["kl_clamp"] == 10.0
+    assert "temperature_of" not in told
+
+
+def test_on_gpus_an_engine_may_assemble_long_groups_without_counting_as_hung() -> None:
+    """While vLLM assembles a group of 50 x 8,192 tokens, nothing else of it moves for about 7.5 s."""
+    assert load_profile("cuda").engine.stall_timeout_s >= 60.0
 
 
 def test_null_switches_off_what_toml_cannot(tmp_path: Path) -> None:

@@ -111,6 +111,19 @@ def test_the_loss_and_the_penalty_by_hand(
     assert metrics.kl is not None, "it is measured as before"
 
 
+def test_the_clamp_holds_a_divergence_in_the_reward(checkpoint: Path, other: Path, tmp_path: Path) -> None:
+    columns = tree_batch(5, [1, 2])
+    loss = LossConfig(old_logprobs="trainer", kl_coef=0.5, kl_place="token_reward", kl_clamp=0.25)
+    (metrics,), _ = train(checkpoint, tmp_path, columns, epochs=1, reference=other, loss=loss)
+    with torch.no_grad():
+        (new, _), (reference, _) = (logprobs_of(it, tmp_path / "batch.safetensors") for it in (checkpoint, other))
+    divergences = torch.exp(reference - new) + new - reference - 1
+    assert divergences.max() > 0.25
+    completions = len(set(columns["segment_ids"][columns["completion_mask"] > 0].tolist()))
+    expected = 0.5 * divergences.clamp(max=0.25).sum().item() / completions
+    assert metrics.kl_penalty == pytest.approx(expected, rel=1e-4)
+
+
 def test_of_one_token_k1_in_the_reward_is_k2_in_the_loss(checkpoint: Path, other: Path, tmp_path: Path) -> None:
     """On policy -(A - b d) grad log p = -A grad log p + b grad(d^2 / 2)."""
     columns = tree_batch(3, [3, 2], completion=(1, 2))

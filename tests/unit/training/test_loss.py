@@ -172,6 +172,42 @@ def test_divergence_estimators(estimator: Any, value: float, gradient: float) ->
     assert (found.item(), new.grad.item()) == pytest.approx((value, gradient), abs=1e-6)
 
 
+@pytest.mark.parametrize(
+    ("gap", "plain", "plain_gradient", "clamped", "clamped_gradient"),
+    [
+        (-8.0, 2971.957987, -2979.957987, 10.0, 0.0),  # exp(8) - 8 - 1, 1 - exp(8)
+        (-2.7, 11.179732, -13.879732, 10.0, 0.0),  # exp(2.7) - 2.7 - 1
+        (-2.6, 9.863738, -12.463738, 9.863738, -12.463738),  # exp(2.6) - 2.6 - 1
+        (-1.0, 0.718282, -1.718282, 0.718282, -1.718282),
+        (10.5, 9.500028, 0.999972, 9.500028, 0.999972),
+        (12.0, 11.000006, 0.999994, 10.0, 0.0),
+    ],
+)
+def test_k3_is_clamped_with_its_gradient(
+    gap: float, plain: float, plain_gradient: float, clamped: float, clamped_gradient: float
+) -> None:
+    """The clamp is on exp(-d) + d - 1, not on d: a token at d = -8 adds 10 and no gradient."""
+    for clamp, value, gradient in ((None, plain, plain_gradient), (10.0, clamped, clamped_gradient)):
+        new = torch.tensor([gap], requires_grad=True)
+        estimate = divergence("k3", new, torch.zeros(1), torch.zeros(1), clamp)
+        estimate.sum().backward()
+        assert new.grad is not None
+        assert (estimate.item(), new.grad.item()) == pytest.approx((value, gradient), rel=1e-5, abs=1e-6)
+
+
+def test_a_clamp_holds_estimates_that_can_be_negative() -> None:
+    new, reference, old = torch.tensor([-3.0, -1.0, 2.0]), torch.zeros(3), torch.zeros(3)
+    assert divergence("k1", new, reference, old, 1.5).tolist() == [-1.5, -1.0, 1.5]
+    assert divergence("k2", new, reference, old, 1.5).tolist() == [1.5, 0.5, 1.5]
+
+
+def test_a_clamped_divergence_of_a_broken_token_has_no_gradient() -> None:
+    new = torch.tensor([-1e9], requires_grad=True)
+    divergence("k3", new, torch.zeros(1), torch.zeros(1), 10.0).sum().backward()
+    assert new.grad is not None
+    assert new.grad.tolist() == [0.0]
+
+
 def test_at_the_reference_every_divergence_is_0() -> None:
     new = torch.tensor([-0.3, -7.0])
     for estimator in ("k1", "k2", "k3", "unbiased_k3"):
@@ -204,6 +240,26 @@ def test_aggregation_of_one_right_answer_in_four(
     if coefficients is not None:
         firsts = [0, 2, 6, 10]
         assert (each * shares)[firsts].tolist() == pytest.approx(coefficients, abs=1e-6)
+
+
+def test_group_mean_is_the_mean_of_the_token_means_of_groups() -> None:
+    """Two groups: completions of 1 and 3 tokens, of 2 and 6; tokens interleaved. A token of the first group weighs
+    1 / (2 x 4), one of the second 1 / (2 x 8). With losses 1 in the first and 3 in the second group the aggregate is
+    (1 + 3) / 2 = 2, where the token mean is (4 x 1 + 8 x 3) / 12 = 2.3333."""
+    sequences = torch.tensor([5, 9, 9, 9, 2, 2, 7, 7, 7, 7, 7, 7])
+    groups = torch.tensor([0, 0, 0, 0, 1, 1, 1, 1, 1, 1, 1, 1])
+    order = torch.tensor([4, 0, 6, 1, 7, 2, 8, 9, 3, 10, 5, 11])
+    shares = token_shares("group_mean", sequences[order], group_of_token=groups[order])
+    assert shares.tolist() == [0.125 if group == 0 else 0.0625 for group in groups[order].tolist()]
+    each = 1.0 + 2.0 * groups[order]
+    assert (each * shares).sum().item() == pytest.approx(2.0)
+    assert (each * token_shares("token_mean", sequences)).sum().item() == pytest.approx(28 / 12)
+    assert (each * token_shares("sequence_mean", sequences[order])).sum().item() == pytest.approx(2.0)
+    uneven = 1.0 + 2.0 * (sequences[order] == 2)
+    assert (uneven * shares).sum().item() == pytest.approx(1 + 2 * 2 / 16), "two of the second group's 8 tokens"
+    assert (uneven * token_shares("sequence_mean", sequences[order])).sum().item() == pytest.approx(1 + 2 / 4)
+    with pytest.raises(ValueError, match="needs group_of_token"):
+        token_shares("group_mean", sequences)
 
 
 def test_inverse_length_has_a_mean_weight_of_one() -> None:

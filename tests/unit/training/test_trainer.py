@@ -14,6 +14,7 @@ from torch.distributed.tensor import DTensor
 
 from artifacts.errors import BadInputError
 from stages.grpo.loss import TokenLoss
+from stages.grpo.packing import Branch, Group, PackConfig, pack_groups
 from stages.training.job import LossConfig, OptimizerConfig, TrainHardware, TrainJob
 from stages.training.metrics import StepMetrics
 from stages.training.packed import PackedBatch, micro_batches
@@ -78,6 +79,7 @@ def assert_same(first: tuple[Any, Any], second: tuple[Any, Any], tolerance: floa
         {"aggregation": "sequence_mean", "kind": "gspo", "dual_clip": 1.5},
         {"aggregation": "inverse_length", "old_logprobs": "trainer", "importance_correction": "sequence_truncate"},
         {"aggregation": "constant", "constant_tokens": 9, "kind": "cispo"},
+        {"aggregation": "group_mean", "kl_coef": 0.1, "kl_clamp": 0.5},
     ],
 )
 def test_micro_batches_and_packing_do_not_matter(
@@ -90,6 +92,54 @@ def test_micro_batches_and_packing_do_not_matter(
         assert_same(whole, train(checkpoint, tmp_path, columns, loss=loss, reference=reference, **layout))
     again = repacked(columns)
     assert_same(whole, train(checkpoint, tmp_path, again, loss=loss, reference=reference, micro_batch_tokens=40))
+
+
+def test_the_groups_of_group_mean_are_whole_where_rows_cut_them(checkpoint: Path, tmp_path: Path) -> None:
+    """Groups of 4 + 8 + 4 and of 2 tokens with advantages 1, -2, 0.5 and 3; a row of 16 cuts the first in two. On
+    policy the loss is minus the mean over groups of the token mean: -((4 - 16 + 2) / 16 + 3) / 2 = -1.1875."""
+    first = [Branch([1 + i, *range(2, 2 + length - 1)], [0.0] * length, advantage)
+             for i, (length, advantage) in enumerate(((4, 1.0), (8, -2.0), (4, 0.5)))]  # fmt: skip
+    given = [Group([10, 11, 12], first), Group([20, 21], [Branch([30, 31], [0.0] * 2, 3.0)])]
+    loss = LossConfig(aggregation="group_mean", old_logprobs="trainer")
+    outcomes: list[tuple[list[StepMetrics], dict[str, torch.Tensor]]] = []
+    for row_tokens in (16, 64):
+        packed, facts = pack_groups(given, PackConfig(row_tokens=row_tokens))
+        assert facts.split_groups == int(row_tokens == 16)
+        (tmp_path / "packed").write_bytes(packed.to_bytes())
+        columns = {name: tensor.numpy() for name, tensor in load_file(tmp_path / "packed").items()}
+        outcomes.append(train(checkpoint, tmp_path, columns, epochs=1, loss=loss, micro_batch_tokens=12))
+        assert outcomes[-1][0][0].policy_loss == pytest.approx(-1.1875, abs=1e-5)
+    assert_same(outcomes[0], outcomes[1])
+
+
+def test_a_loss_with_a_temperature_of_its_own(checkpoint: Path, other: Path, tmp_path: Path) -> None:
+    """Its ratio compares log-probabilities of its own temperature, whatever the sampler's, which therefore say nothing
+    about the gap between sampler and trainer; the reference has that temperature, too."""
+    columns = tree_batch(4, [2, 2])
+    loss = LossConfig(temperature=0.5, temperature_of="loss", old_logprobs="trainer", kl_coef=0.1)
+    (same,), _ = train(checkpoint, tmp_path, columns, epochs=1, loss=loss, reference=checkpoint)
+    assert (same.ratio_mean, same.ratio_max, same.clip_high_fraction) == (1.0, 1.0, 0.0)
+    assert same.kl == pytest.approx(0.0, abs=1e-7)
+    assert same.sampler_gap_mean is same.sampler_gap_max is same.sampler_ratio_mean is same.sampler_ess is None
+    (measured,), _ = train(checkpoint, tmp_path, columns, epochs=1, loss=loss, reference=other)
+    path = tmp_path / "batch.safetensors"
+    (new, weights), (reference, _) = (logprobs_of(folder, path, 0.5) for folder in (checkpoint, other))
+    gap = new - reference
+    assert measured.kl == pytest.approx(float((weights * (torch.exp(-gap) + gap - 1)).mean()), rel=1e-4)
+
+
+def test_the_clamp_of_the_divergence_is_in_the_loss(checkpoint: Path, other: Path, tmp_path: Path) -> None:
+    columns = tree_batch(5, [1, 2])
+    loss = LossConfig(kl_coef=0.5, kl_clamp=0.25)
+    (metrics,), _ = train(checkpoint, tmp_path, columns, epochs=1, reference=other, loss=loss)
+    (new, weights), (reference, _) = (
+        logprobs_of(folder, tmp_path / "batch.safetensors") for folder in (checkpoint, other)
+    )
+    estimate = torch.exp(reference - new) + new - reference - 1
+    assert 0 < int((estimate > 0.25).sum()) < estimate.numel()
+    expected = float((weights * estimate.clamp(max=0.25)).mean())
+    assert metrics.kl == pytest.approx(expected, rel=1e-4)
+    assert metrics.loss == pytest.approx(metrics.policy_loss + 0.5 * expected, rel=1e-4)
 
 
 def repacked(columns: dict[str, NDArray[Any]]) -> dict[str, NDArray[Any]]:
@@ -151,12 +201,12 @@ def test_sampler_gap_is_that_of_the_starting_weights(checkpoint: Path, tmp_path:
     assert metrics[0].ratio_mean == pytest.approx(np.exp(-0.125), abs=1e-5)
 
 
-def logprobs_of(folder: Path, path: Path) -> tuple[torch.Tensor, torch.Tensor]:
+def logprobs_of(folder: Path, path: Path, temperature: float = 1.0) -> tuple[torch.Tensor, torch.Tensor]:
     """Log-probabilities of all tokens in the loss under a model, and their loss weights."""
     policy = load_reference(folder, VOCAB, TrainHardware(compute_dtype="fp32"), CPU, sharded=False)
     batch = PackedBatch(path, VOCAB)
     flat = batch.flat(list(range(batch.shape[0])))
-    return policy(policy.inputs(flat, torch.float32, CPU), 1.0)[0], flat.weights
+    return policy(policy.inputs(flat, torch.float32, CPU), temperature)[0], flat.weights
 
 
 def test_the_divergence_from_another_model_is_in_the_loss(checkpoint: Path, other: Path, tmp_path: Path) -> None:
@@ -228,6 +278,8 @@ def test_the_sampler_gap_by_hand() -> None:
         ({"dual_clip": 3.0, "kind": "cispo"}, "dual_clip bounds"),
         ({"importance_floor": 3.0}, "above importance_cap"),
         ({"importance_correction": "sequence_mask"}, "needs old_logprobs"),
+        ({"temperature_of": "loss"}, "temperature_of 'loss' needs old_logprobs = 'trainer'"),
+        ({"kl_clamp": 0.0}, "greater than 0"),
         ({"constant_tokens": 3}, "if, and only if"),
     ],
 )
