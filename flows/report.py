@@ -22,7 +22,7 @@ from flows.specimen import Completion, Specimen, find_specimen
 from flows.suites import curves, suites_section
 from flows.summary import before_after_rows, interval_text, solve_command, summary, unfinished_text
 from flows.ui_text import completion_title, seconds_rows, statement_counts, statement_lines, store_keys
-from stages.statistics import Estimate, estimate
+from stages.statistics import Estimate, estimate_difference
 
 if TYPE_CHECKING:
     from flows.session import Session
@@ -114,7 +114,7 @@ def paired_gain(record: RunRecord, store: Store, mode: str, metric: str = "accur
         for when, manifest in record.evaluations.items()
     }
     paired = scores["after"].join(scores["before"], on="puzzle_id", suffix="_before")
-    return estimate((paired["score"] - paired["score_before"]).to_list()) if len(paired) else None
+    return estimate_difference((paired["score"] - paired["score_before"]).to_list()) if len(paired) else None
 
 
 def _body(

@@ -11,7 +11,7 @@ from artifacts.store import Store
 from flows.history import STAGES, RunRecord
 from flows.recipe_diff import Difference, differences
 from flows.recipes import Recipe, validate
-from stages.statistics import Estimate, estimate
+from stages.statistics import Estimate, estimate_difference
 
 
 def settings(a: RunRecord, b: RunRecord) -> list[Difference]:
@@ -53,7 +53,7 @@ def paired(a: RunRecord, b: RunRecord, store: Store) -> dict[str, Estimate]:
     ours, theirs = (_scores(item, store) for item in (a, b))
     both = ours.join(theirs, on=["mode", "puzzle_id"], suffix="_b")
     return {
-        str(mode): estimate((rows["score_b"] - rows["score"]).to_list())
+        str(mode): estimate_difference((rows["score_b"] - rows["score"]).to_list())
         for (mode,), rows in both.group_by("mode", maintain_order=True)
     }
 

@@ -87,7 +87,7 @@ def measure_rows(columns: Sequence[dict[str, Any]]) -> list[list[str]]:
 
 
 def interval_text(interval: Interval) -> str:
-    """`62.1% (58.0 to 66.2)`; bounds that the normal approximation puts outside 0 to 100 are cut."""
+    """`62.1% (58.0 to 66.2)`; bounds outside 0 to 100, which older reports have, are cut."""
     low, high = max(0.0, interval.low), min(1.0, interval.high)
     return f"{interval.mean:.1%} ({low * 100:.1f} to {high * 100:.1f})"
 

@@ -3,21 +3,25 @@
 import json
 import threading
 from collections.abc import Sequence
+from dataclasses import asdict
 from pathlib import Path
+from statistics import fmean, stdev
 from typing import Any
 
 import polars as pl
 import pytest
 from huggingface_hub import ModelCard
 
+from artifacts.identity import Identity
 from artifacts.reading import Artifact
 from artifacts.refs import Checkpoint, Decision, Ref, Report
 from artifacts.schemas import RESULTS
 from artifacts.seal import sealed_json
 from artifacts.slot import Slot
 from artifacts.store import Store
-from stages.gate import PromoteConfig, RollbackConfig
+from stages.gate import PromoteConfig, RollbackConfig, judge
 from stages.promote import promote, weights_after
+from stages.statistics import estimate_difference
 from stages.training.launch import Weights
 from tests.unit.flows.made_run import make_context, make_run
 
@@ -43,7 +47,7 @@ def test_the_newest_as_good_as_the_best_stands(tmp_path: Path) -> None:
     layout = make_run(store, tmp_path, iterations=4)
     ctx = make_context(store, tmp_path)
     before: Ref[Decision] | None = None
-    best = -1.0
+    best, highest = -1.0, dict[str, Any]()
     for number in (4, 1, 3, 0):  # skills 0.72, 0.48, 0.64, 0.4
         report: Ref[Report] = Artifact.at(store, layout.iteration(number, "report")).ref
         checkpoint = Ref[Checkpoint](**Artifact.open(store, report).manifest.inputs["weights"])
@@ -61,9 +65,24 @@ def test_the_newest_as_good_as_the_best_stands(tmp_path: Path) -> None:
         best = max(best, verdict["candidate"]["score"])
         assert verdict["best"]["score"] == best
         if "gain" in verdict:
-            half = (verdict["gain"]["high"] - verdict["gain"]["mean"]) / 1.959963984540054
-            assert verdict["promoted"] == (verdict["gain"]["mean"] > -2.0 * half)
+            differences = _differences(store, report.key, highest["report"]["key"])
+            bar = -2.0 * stdev(differences) / len(differences) ** 0.5
+            assert verdict["promoted"] == (fmean(differences) >= bar)
+            assert f"{'at least' if verdict['promoted'] else 'below'} {bar:.3g}" in verdict["reason"]
             assert (verdict["standing"]["iteration"] == number) == verdict["promoted"]
+        highest = verdict["best"]
+
+
+@pytest.mark.parametrize(("config", "stands"), [(PromoteConfig(tolerance_se=1.0), 1), (PromoteConfig(), 0)])
+def test_equal_results_are_as_good_as_the_best_and_not_better(
+    tmp_path: Path, config: PromoteConfig, stands: int
+) -> None:
+    """The same answers twice: gain 0 with error 0 is at most a standard error below, and not more than nothing."""
+    _, verdicts, _ = _decided(tmp_path, config, (2, 2))
+    assert verdicts[1]["gain"]["mean"] == 0.0
+    assert verdicts[1]["promoted"] == bool(stands)
+    assert verdicts[1]["standing"]["iteration"] == stands
+    assert ("at least 0" if stands else "not more than 0") in verdicts[1]["reason"]
 
 
 def test_deciding_again_changes_nothing_and_does_not_move_the_pointer_back(tmp_path: Path) -> None:
@@ -113,12 +132,19 @@ def test_a_candidate_must_beat_the_incumbent_by_more_than_the_bar(tmp_path: Path
 def test_a_refusal_says_why_with_intervals_over_the_best_and_over_what_stands(tmp_path: Path) -> None:
     """Skills fall: each candidate is held against the best and, where that is another, against what stands."""
     store, verdicts, _ = _decided(tmp_path, PromoteConfig(tolerance_se=1.5), (4, 3, 1, 0))
+    best_before = verdicts[0]["best"]
     for verdict in verdicts[1:]:
         for name in ("gain", "gain_over_standing"):
             assert verdict[name]["low"] <= verdict[name]["mean"] <= verdict[name]["high"]
         assert verdict["reason"].startswith("promoted: " if verdict["promoted"] else "refused: ")
         assert f"{verdict['gain']['mean']:+.4f} (95% interval" in verdict["reason"]
         assert "on 8 puzzles" in verdict["reason"]
+    for chosen_of, verdict in enumerate(verdicts[1:], start=1):
+        differences = _differences(store, verdict["candidate"]["report"]["key"], best_before["report"]["key"])
+        assert verdict["gain"] == asdict(estimate_difference(differences, chosen_of))
+        said = f"its upper end raised as the other was chosen of {chosen_of})"
+        assert (said in verdict["reason"]) == (chosen_of > 1)
+        best_before = verdict["best"]
     last, before = verdicts[-1], verdicts[-2]
     if before["standing"]["iteration"] != before["best"]["iteration"]:
         assert last["gain"] != last["gain_over_standing"]
@@ -132,9 +158,13 @@ def test_a_fallen_curve_goes_back_to_the_best_and_counts_anew(tmp_path: Path) ->
     store, verdicts, refs = _decided(tmp_path, PromoteConfig(rollback=rule), (4, 0, 1, 0, 1))
     best = verdicts[0]["candidate"]["iteration"]
     assert [verdict["rolled_back"] for verdict in verdicts] == [False, False, True, False, True]
-    assert [verdict["degraded"] for verdict in verdicts] == [0, 1, 0, 1, 0]
+    assert [verdict["degraded"] for verdict in verdicts] == [0, 0, 2, 0, 2]
+    assert [[item["iteration"] for item in verdict["curve"]] for verdict in verdicts] == [[0], [0, 1], [0], [0, 3], [0]]
     assert all(verdict["standing"]["iteration"] == best for verdict in verdicts)
-    assert "degraded 2 times in a row: back to iteration 0" in verdicts[2]["reason"]
+    scores = [verdict["candidate"]["score"] for verdict in verdicts]
+    drop = scores[0] - (scores[1] + scores[2]) / 2
+    assert f"fallen: the mean of the last 2 is {drop:.4f} below that of the 1 before" in verdicts[2]["reason"]
+    assert verdicts[2]["reason"].endswith("that noise reaches: back to iteration 0")
     assert json.loads(store.read_bytes("pointer.json"))["iteration"] == best
 
     ctx = make_context(store, tmp_path)
@@ -148,6 +178,48 @@ def test_a_fallen_curve_goes_back_to_the_best_and_counts_anew(tmp_path: Path) ->
 def test_without_a_rule_nothing_is_rolled_back(tmp_path: Path) -> None:
     _, verdicts, _ = _decided(tmp_path, PromoteConfig(), (4, 0, 1, 0, 1))
     assert not any(verdict["rolled_back"] for verdict in verdicts)
+    assert not any("curve" in verdict for verdict in verdicts), "nobody would read it"
+
+
+def test_a_decision_from_before_curves_were_kept_is_gone_on_from(tmp_path: Path) -> None:
+    """Its own candidate is all of the curve that it holds; the highest score may be older."""
+    rule = RollbackConfig(drop_se=0.0, patience=1)
+    store, verdicts, _ = _decided(tmp_path, PromoteConfig(rollback=rule), (4, 3))
+    made_then = {name: value for name, value in verdicts[1].items() if name not in ("curve", "candidates")}
+    made_then["rolled_back"] = False
+    challenger = {**verdicts[0]["candidate"], "iteration": 2}
+    verdict = judge(PromoteConfig(rollback=rule), challenger, made_then, store)
+    assert [item["iteration"] for item in verdict["curve"]] == [1, 2]
+    assert [item["noise"] is None for item in verdict["curve"]] == [True, False]
+    assert verdict["candidates"] == 3
+    assert "chosen of 2" in verdict["reason"]
+    after_rollback = judge(PromoteConfig(rollback=rule), challenger, {**made_then, "rolled_back": True}, store)
+    assert [item["iteration"] for item in after_rollback["curve"]] == [2]
+
+
+def test_a_curve_begins_anew_where_the_puzzles_change(tmp_path: Path) -> None:
+    rule = RollbackConfig(drop_se=0.0, patience=1)
+    store, verdicts, _ = _decided(tmp_path, PromoteConfig(rollback=rule), (4, 3))
+    table = Artifact.at(store, verdicts[1]["candidate"]["report"]["key"]).read_table("results.parquet", RESULTS)
+    attempt = Slot(store, "fewer", Report).attempt(Identity("evaluate", 1, {}, {}))
+    attempt.write_table("results.parquet", table.filter(pl.col("puzzle_id") != table["puzzle_id"][0]), RESULTS)
+    fewer = {**verdicts[1]["candidate"], "report": attempt.publish({}).as_json(), "iteration": 2}
+    verdict = judge(PromoteConfig(rollback=rule), fewer, verdicts[1], store)
+    assert [(item["iteration"], item["noise"]) for item in verdict["curve"]] == [(2, None)]
+    assert not verdict["rolled_back"]
+
+
+def test_a_candidate_of_a_fallen_curve_is_not_promoted(tmp_path: Path) -> None:
+    """It lies within a tolerance of the best, but not its whole stretch."""
+    config = PromoteConfig(tolerance_se=1.0, rollback=RollbackConfig(drop_se=1.0, patience=2))
+    store, verdicts, _ = _decided(tmp_path, PromoteConfig(), (4, 0))
+    close = {**verdicts[0]["candidate"], "iteration": 2}
+    curve = [{"iteration": n, "score": score, "noise": 1e-4} for n, score in ((0, 0.9), (1, 0.1))]
+    before = {**verdicts[1], "curve": curve, "best": {**verdicts[0]["best"], "score": 0.9}}
+    verdict = judge(config, close, before, store)
+    assert verdict["gain"]["mean"] == 0.0
+    assert (verdict["rolled_back"], verdict["promoted"], verdict["degraded"]) == (True, False, 2)
+    assert verdict["standing"]["iteration"] == 0
 
 
 def test_a_tolerant_pointer_goes_back_from_what_stands_to_the_best(tmp_path: Path) -> None:
@@ -227,15 +299,20 @@ def _decided(
 
 
 def _paired_mean(store: Store, key: str, other: str) -> float:
+    return fmean(_differences(store, key, other))
+
+
+def _differences(store: Store, key: str, other: str) -> list[float]:
+    """Differences of two reports, puzzle by puzzle, in the order of the first."""
     means = [
         dict(
             Artifact.at(store, one)
             .read_table("results.parquet", RESULTS)
             .filter(pl.col("mode") == "sampled")
-            .group_by("puzzle_id")
+            .group_by("puzzle_id", maintain_order=True)
             .agg(pl.col("accuracy").mean())
             .iter_rows()
         )
         for one in (key, other)
     ]
-    return sum(means[0][puzzle] - means[1][puzzle] for puzzle in means[0]) / len(means[0])
+    return [means[0][puzzle] - means[1][puzzle] for puzzle in means[0]]
