@@ -20,6 +20,7 @@ SHOWN = {
     "reward": ".3f",
     "uniform_fraction": ".1%",
     "updates": "d",
+    "skipped": "d",
     "learning_rate": ".1e",
     "loss": ".4f",
     "policy_loss": ".4f",

@@ -50,6 +50,8 @@ class IterationFigures:
     kl: float | None
     kl_penalty: float | None
     learning_rate: float | None
+    steps: int
+    skipped_steps: int
     tokens_per_s: float | None
     promoted: bool
     reason: str
@@ -66,6 +68,11 @@ def kl_titles(iterations: Iterable[IterationFigures]) -> dict[str, str]:
     known = list(iterations)
     titles = {"kl": "KL", "kl_penalty": "KL penalty"}
     return {name: title for name, title in titles.items() if any(getattr(item, name) is not None for item in known)}
+
+
+def skipped_title(iterations: Iterable[IterationFigures]) -> list[str]:
+    """Title of the number of optimizer steps that were skipped, alone in a list; empty where none was."""
+    return ["skipped"] if any(item.skipped_steps for item in iterations) else []
 
 
 def measurement(facts: dict[str, Any], mode: str) -> Measurement | None:
@@ -105,6 +112,8 @@ def iteration_figures(record: IterationRecord) -> IterationFigures:
         kl=mean_known(step.get("kl") for step in steps),
         kl_penalty=mean_known(step.get("kl_penalty") for step in steps),
         learning_rate=steps[0]["learning_rate"] if steps else None,
+        steps=len(steps),
+        skipped_steps=sum(step.get("skipped", False) for step in steps),
         tokens_per_s=record.facts("sample").get("tokens_per_s"),
         promoted=bool(decision.get("promoted", False)),
         reason=decision.get("reason", ""),

@@ -112,7 +112,7 @@ def progress_text(label: str, done: int, total: int, figures: Mapping[str, float
 
 
 def table_row(figures: IterationFigures) -> str:
-    """An iteration as a row under `TABLE_HEADER`; a star marks a promoted checkpoint."""
+    """An iteration as a row under `TABLE_HEADER`; a star marks a promoted checkpoint, and skipped steps stand last."""
     cells = (
         f"{figures.number}{'*' if figures.promoted else ' '}",
         _number(figures.reward, ".3f"),
@@ -127,7 +127,8 @@ def table_row(figures: IterationFigures) -> str:
     )
     row = "".join(f"{cell:>{width}}" for cell, (_, width) in zip(cells, _COLUMNS, strict=True))
     parts = (f"{figures.seconds.get(stage, 0.0):.1f}" for stage in ("sample", "finetune", "evaluate"))
-    return row + "  " + ", ".join(parts)
+    skipped = f"  {figures.skipped_steps} of {figures.steps} steps skipped" if figures.skipped_steps else ""
+    return row + "  " + ", ".join(parts) + skipped
 
 
 def _number(value: float | None, form: str) -> str:

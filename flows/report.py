@@ -13,7 +13,7 @@ from artifacts.schemas import RESULTS
 from artifacts.store import Store
 from artifacts.sums import write_files
 from flows.batch_picture import BatchView, draw, read_batch, words
-from flows.figures import IterationFigures, iteration_figures, kl_titles, measurement
+from flows.figures import IterationFigures, iteration_figures, kl_titles, measurement, skipped_title
 from flows.history import RunRecord, read_run
 from flows.markdown import visible
 from flows.page import card, document, picture, table
@@ -200,7 +200,8 @@ def _standing(record: RunRecord, candidates: int) -> str:
 def _iteration_table(iterations: Sequence[IterationFigures]) -> str:
     kl = kl_titles(iterations)
     head = ["", "reward", "train", "sampled", "greedy", "tokens", "unfinished", "entropy", "clipped", "gap"]
-    head += [*kl.values(), "lr", "s"]
+    skipped = skipped_title(iterations)
+    head += [*kl.values(), *skipped, "lr", "s"]
     rows = [
         [
             str(item.number),
@@ -214,6 +215,7 @@ def _iteration_table(iterations: Sequence[IterationFigures]) -> str:
             _form(item.clip_fraction, ".2%"),
             _form(item.gap, ".4f"),
             *(_form(getattr(item, name), ".4f") for name in kl),
+            *(f"{item.skipped_steps} of {item.steps}" for _ in skipped),
             _form(item.learning_rate, ".1e"),
             f"{item.total_s:.1f}",
         ]

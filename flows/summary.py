@@ -145,6 +145,7 @@ def _iteration(record: RunRecord, index: int) -> dict[str, Any]:
         "sampler_gap": figures.gap,
         "kl": figures.kl,
         "kl_penalty": figures.kl_penalty,
+        "skipped_steps": figures.skipped_steps,
         "promoted": figures.promoted,
         "seconds": figures.seconds,
     }

@@ -53,6 +53,8 @@ def iteration_metrics(record: IterationRecord) -> dict[str, float]:
         found[name] = mean_known(step.get(key) for step in record.steps)
     for name, key in _STEP_TOPS.items():
         found[name] = _top(step.get(key) for step in record.steps)
+    if record.steps:
+        found["skipped_steps"] = float(sum(step.get("skipped", False) for step in record.steps))
     found |= _measured(report, "eval")
     found |= {f"timing_s/{stage}": seconds for stage, seconds in record.seconds().items()}
     found["perf/sampled_tokens_per_s"] = record.facts("sample").get("tokens_per_s")

@@ -8,7 +8,7 @@ from urllib.parse import quote
 from artifacts.store import Store
 from flows import batch_picture
 from flows.batch_picture import BatchView
-from flows.figures import IterationFigures, kl_titles
+from flows.figures import IterationFigures, kl_titles, skipped_title
 from flows.history import STAGES, RunRecord
 from flows.markdown import code, fenced, picture, table
 from flows.specimen import Completion, Specimen
@@ -50,9 +50,9 @@ def summary_page(record: RunRecord, store: Store) -> str:
 def iteration_rows(iterations: Sequence[IterationFigures]) -> list[dict[str, Any]]:
     """One row an iteration, all with the same columns; JSON knows no NaN, so what is unknown is None.
 
-    KL stands where any iteration has it: a run without a reference has none.
+    KL stands where any iteration has it: a run without a reference has none. So do optimizer steps that were skipped.
     """
-    kl = kl_titles(iterations)
+    kl, skipped = kl_titles(iterations), skipped_title(iterations)
     return [
         {
             "iteration": item.number,
@@ -65,6 +65,7 @@ def iteration_rows(iterations: Sequence[IterationFigures]) -> list[dict[str, Any
             "clipped": _rounded(item.clip_fraction, 5),
             "gap": _rounded(item.gap, 5),
             **{title: _rounded(getattr(item, name), 5) for name, title in kl.items()},
+            **dict.fromkeys(skipped, item.skipped_steps),
             "promoted": "yes" if item.promoted else "",
             "seconds": round(item.total_s, 1),
         }

@@ -1,19 +1,20 @@
 """The stage that updates the weights on a packed batch."""
 
 from dataclasses import replace
-from typing import Literal, Self
+from typing import Annotated, Literal, Self
 
 from pydantic import Field, model_validator
 
 from artifacts.errors import BadInputError
-from artifacts.identity import Identity, settings_of
+from artifacts.identity import Added, Identity, settings_of
 from artifacts.refs import Batch, Checkpoint, Ref, TrainingState
 from artifacts.slot import Slot
 from artifacts.tensors import BATCH_FILE, PackedBatch
 from stages.context import StageContext
-from stages.training.job import LossConfig, OptimizerConfig
+from stages.training.job import EpochOrder, LossConfig, OptimizerConfig
 from stages.training.launch import Schedule, Target, Weights, carry_over, train_and_publish
-from stages.training.rates import RateConfig, learning_rate_at, step_rate
+from stages.training.rates import RateConfig, learning_rate_at, shared_rate, step_rate
+from stages.training.rounding import rounding_warning
 from stages.training.trainable import TrainableConfig
 
 REVISION = 1
@@ -21,13 +22,20 @@ REVISION = 1
 _OF_ALL_ITERATIONS = ("learning_rate", "min_learning_rate", "schedule", "schedule_iterations", "warmup_iterations")
 """Settings that decide the learning rate of an iteration, which stands in the identity in their place."""
 
+_SEED_DIGITS = 12
+"""Hex digits of the batch's digest, which stands in the identity, that seed the order of the passes over it."""
+
 
 class FinetuneConfig(RateConfig):
     """Loss, optimizer, learning rate and reference of the GRPO updates."""
 
     epochs: int = Field(default=1, ge=1, description="Passes over the rollouts of an iteration.")
+    epoch_order: Annotated[EpochOrder, Added(before="same")] = Field(
+        default="shuffled",
+        description="Mini-batches of the passes after the first: drawn anew from the batch's rows, or as packed.",
+    )
     carry_state: bool = Field(
-        default=True, description="Carry fp32 weights and optimizer state on; false = fresh each time."
+        default=True, description="Carry master weights and optimizer state on; false = fresh each time."
     )
     loss: LossConfig = Field(default_factory=LossConfig)
     optimizer: OptimizerConfig = Field(default_factory=OptimizerConfig)
@@ -78,7 +86,9 @@ def finetune(
         DeerstalkerError: It ran out of memory, or the checkpoint is of an unsupported family.
     """
     learning_rate = learning_rate_at(config, iteration)
-    settings = {name: value for name, value in settings_of(config).items() if name not in _OF_ALL_ITERATIONS}
+    without_effect = {"epoch_order"} if config.epochs == 1 else set[str]()
+    left_out = {*_OF_ALL_ITERATIONS, *without_effect}
+    settings = {name: value for name, value in settings_of(config).items() if name not in left_out}
     reference = None if config.reference == "none" else weights.reference
     if config.reference != "none" and reference is None:
         raise BadInputError(
@@ -105,11 +115,33 @@ def finetune(
     if packed.minibatches == 0:
         return _with_reference(carry_over(weights, target, ctx), weights, config, iteration)
     rates = [step_rate(config, iteration, packed.minibatches)] * packed.minibatches * config.epochs
+    if iteration == 1 and (warning := _rounding(config, packed.minibatches)):
+        ctx.log.warning("%s", warning)
     schedule = Schedule(
-        rates, config.epochs, config.loss, config.optimizer, config.trainable, reference, config.reference_decay
+        rates,
+        config.epochs,
+        config.loss,
+        config.optimizer,
+        config.trainable,
+        reference,
+        config.reference_decay,
+        config.epoch_order,
+        int(batch.digest[:_SEED_DIGITS], 16),
     )
     trained = train_and_publish(weights, folder / BATCH_FILE, schedule, target, ctx, label=f"finetune {iteration}")
     return _with_reference(trained, weights, config, iteration)
+
+
+def _rounding(config: FinetuneConfig, minibatches: int) -> str | None:
+    """A warning where most updates would be lost to rounding (see `stages.training.rounding`).
+
+    An adapter's step moves the weights that are published by another amount than the rate, so that LoRA gets none.
+    """
+    each_step = config.optimizer.master_dtype == "bf16"
+    if (config.carry_state and not each_step) or config.trainable.parameters == "lora":
+        return None
+    highest = shared_rate(config, config.learning_rate, minibatches)
+    return rounding_warning(highest, minibatches * config.epochs, each_step=each_step)
 
 
 def _with_reference(trained: Weights, before: Weights, config: FinetuneConfig, iteration: int) -> Weights:

@@ -1,13 +1,13 @@
 """The stage that teaches the answer's form on solver-written answers, so that GRPO has a signal."""
 
 import random
-from typing import Literal
+from typing import Annotated, Literal
 
 import polars as pl
 from pydantic import BaseModel, ConfigDict, Field
 
 from artifacts.errors import BadInputError
-from artifacts.identity import Identity
+from artifacts.identity import Added, Identity, settings_of
 from artifacts.reading import Artifact
 from artifacts.refs import Checkpoint, Puzzles, Ref
 from artifacts.schemas import PUZZLES
@@ -16,7 +16,7 @@ from stages.context import StageContext
 from stages.grpo.packing import Branch, Group, PackConfig, pack_groups
 from stages.models.chat import ChatTokenizer
 from stages.puzzles.tables import taught_texts
-from stages.training.job import LossConfig, OptimizerConfig
+from stages.training.job import EpochOrder, LossConfig, OptimizerConfig
 from stages.training.launch import Schedule, Target, Weights, train_and_publish
 
 REVISION = 1
@@ -34,6 +34,9 @@ class WarmStartConfig(BaseModel):
     steps: int = Field(default=16, ge=1, description="Optimizer steps of one pass.")
     puzzles_per_step: int = Field(default=4, ge=1, description="Answers a step.")
     epochs: int = Field(default=1, ge=1, description="Passes over the same puzzles.")
+    epoch_order: Annotated[EpochOrder, Added(before="same")] = Field(
+        default="shuffled", description="Mini-batches of the passes after the first: drawn anew, or the same."
+    )
     learning_rate: float = Field(default=1e-4, gt=0, description="Highest learning rate.")
     schedule: Literal["constant", "linear"] = Field(
         default="constant", description="`linear` falls to 0 behind the last step."
@@ -41,7 +44,7 @@ class WarmStartConfig(BaseModel):
     warmup_steps: int = Field(default=0, ge=0, description="Steps over which the learning rate rises linearly.")
     row_tokens: int = Field(default=2048, ge=16, description="Token budget of a row.")
     optimizer: OptimizerConfig = Field(default_factory=OptimizerConfig)
-    seed: int = Field(default=0, ge=0, description="Seed of the choice of puzzles.")
+    seed: int = Field(default=0, ge=0, description="Seed of the choice of puzzles and of the order of later passes.")
 
 
 def warm_start(
@@ -59,7 +62,10 @@ def warm_start(
         TransientError: The trainer died or hung.
     """
     inputs = {"weights": weights, "puzzles": puzzles}
-    target = Target(Identity.of("warm_start", REVISION, config, **inputs), out, None, inputs)
+    settings = settings_of(config)
+    if config.epochs == 1:
+        settings.pop("epoch_order", None)  # it has no effect
+    target = Target(Identity.of("warm_start", REVISION, settings, **inputs), out, None, inputs)
     if found := target.found():
         return found.checkpoint
     train = Artifact.open(ctx.store, puzzles).read_table("train.parquet", PUZZLES)
@@ -82,13 +88,21 @@ def warm_start(
     batch.check("warm start batch")
     batch_file = ctx.scratch / "warm-start.safetensors"
     batch_file.write_bytes(batch.to_bytes())
-    schedule = Schedule(
+    return train_and_publish(
+        Weights(weights), batch_file, schedule_of(config), target, ctx, label="warm start"
+    ).checkpoint
+
+
+def schedule_of(config: WarmStartConfig) -> Schedule:
+    """Rates, loss and passes of the warm start; its seed also decides the order of the later passes."""
+    return Schedule(
         [_learning_rate(config, step) for step in range(config.steps * config.epochs)],
         config.epochs,
         LossConfig(kind="cross_entropy"),
         config.optimizer,
+        epoch_order=config.epoch_order,
+        epoch_seed=config.seed,
     )
-    return train_and_publish(Weights(weights), batch_file, schedule, target, ctx, label="warm start").checkpoint
 
 
 def taught_groups(config: WarmStartConfig, puzzles: pl.DataFrame, tokenizer: ChatTokenizer) -> list[Group]:

@@ -63,10 +63,10 @@ class Gang:
         """Folder of the running gang's job files and log."""
         return None if self._spool is None else self._spool.folder
 
-    def remember(self, digest: str) -> None:
+    def remember(self, label: str) -> None:
         """Labels what the last job left in memory, once it is published."""
         if self.running and self._jobs:
-            self._holding = digest
+            self._holding = label
 
     def start(self) -> None:
         """Starts the processes without waiting for them; `run` does it when needed."""

@@ -14,7 +14,7 @@ from artifacts.refs import Checkpoint, Ref, TrainingState
 from artifacts.slot import Attempt, Slot
 from artifacts.store import Store
 from stages.context import StageContext
-from stages.training.job import LossConfig, OptimizerConfig, TrainJob
+from stages.training.job import EpochOrder, LossConfig, OptimizerConfig, TrainJob
 from stages.training.kept_steps import KeptSteps
 from stages.training.trainable import EVERYTHING, TrainableConfig
 
@@ -57,7 +57,11 @@ class Target:
 
 @dataclass(frozen=True)
 class Schedule:
-    """What one job does with its batch; with a reference it measures the divergence from it."""
+    """What one job does with its batch; with a reference it measures the divergence from it.
+
+    Attributes:
+        epoch_seed: From which the order of the passes after the first follows.
+    """
 
     learning_rates: Sequence[float]
     epochs: int
@@ -66,6 +70,8 @@ class Schedule:
     trainable: TrainableConfig = EVERYTHING
     reference: Ref[Checkpoint] | None = None
     reference_decay: float = 1.0
+    epoch_order: EpochOrder = "same"
+    epoch_seed: int = 0
 
 
 def train_and_publish(
@@ -86,12 +92,17 @@ def train_and_publish(
         if event["event"] == "step":
             figures = {key: event[key] for key in ("loss", "tokens_per_s") if event[key] is not None}
             ctx.progress(label, event["step"], event["of"], figures)
+            if event["skipped"]:
+                ctx.log.warning(
+                    "%s: optimizer step %d of %d was skipped: its gradient is not finite",
+                    label, event["step"], event["of"],
+                )  # fmt: skip
         elif event["event"] == "step_checkpoint":
             kept.keep(event["step"], Path(event["folder"]))
 
     with KeptSteps(target.checkpoint, target.identity, ctx) as kept, ExitStack() as folders:
         resume_dir = kept.latest()
-        warm = resume_dir is None and weights.state is not None and gang.holding == weights.state.digest
+        warm = resume_dir is None and weights.state is not None and gang.holding == _held(weights.state, schedule)
         state_dir = None
         if weights.state is not None and resume_dir is None and not warm:
             state_dir = ctx.local_folder(weights.state)
@@ -108,6 +119,8 @@ def train_and_publish(
             batch_file=batch_file,
             learning_rates=list(schedule.learning_rates),
             epochs=schedule.epochs,
+            epoch_order=schedule.epoch_order,
+            epoch_seed=schedule.epoch_seed,
             reference_dir=ctx.local_folder(schedule.reference) if schedule.reference else None,
             reference_decay=schedule.reference_decay,
             out_reference_dir=folder(reference_attempt),
@@ -122,7 +135,9 @@ def train_and_publish(
         result = gang.run(job, follow)
     state = state_attempt.publish({}, **target.inputs) if state_attempt else None
     if state is not None and not state.reused:
-        gang.remember(state.digest)  # else an attempt cut short published first, and memory holds another's numbers
+        gang.remember(
+            _held(state, schedule)
+        )  # else an attempt cut short published first, and memory holds another's numbers
     reference = reference_attempt.publish({}, **target.inputs) if reference_attempt else None
     facts: dict[str, Any] = {
         "steps": [step.model_dump() for step in result.steps],
@@ -132,6 +147,11 @@ def train_and_publish(
     checkpoint = checkpoint_attempt.publish(facts, **target.inputs, state=state)
     kept.discard()
     return Weights(checkpoint, state, reference)
+
+
+def _held(state: Ref[TrainingState], schedule: Schedule) -> str:
+    """Label of a state in the gang's memory, where it has the precision of the job that left it."""
+    return f"{state.digest} {schedule.optimizer.master_dtype}"
 
 
 def state_beside(checkpoint: Ref[Checkpoint], store: Store) -> Ref[TrainingState] | None:

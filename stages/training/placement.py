@@ -12,16 +12,23 @@ from torch.distributed.tensor import DTensor
 
 from artifacts.errors import BadInputError
 from stages.training.checkpoint import StoredWeights
-from stages.training.job import TrainHardware
+from stages.training.job import Dtype, TrainHardware
 from stages.training.lora import add_adapters
 from stages.training.model import Policy
 from stages.training.shape import DecoderShape, read_shape
 from stages.training.trainable import EVERYTHING, TrainableConfig
 
 
+def torch_dtype(name: Dtype) -> torch.dtype:
+    """The element type of a precision that a config names."""
+    return torch.bfloat16 if name == "bf16" else torch.float32
+
+
 def compute_dtype(hardware: TrainHardware) -> torch.dtype:
     """Precision of forward and backward."""
-    return torch.bfloat16 if hardware.on_this_machine().compute_dtype == "bf16" else torch.float32
+    decided = hardware.on_this_machine().compute_dtype
+    assert decided != "auto"
+    return torch_dtype(decided)
 
 
 def place_policy(

@@ -66,5 +66,9 @@ def learning_rate_at(config: RateConfig, iteration: int) -> float:
 
 def step_rate(config: RateConfig, iteration: int, steps: int) -> float:
     """Learning rate of each optimizer step of an iteration, of which one pass over the rollouts has so many."""
-    rate = learning_rate_at(config, iteration)
+    return shared_rate(config, learning_rate_at(config, iteration), steps)
+
+
+def shared_rate(config: RateConfig, rate: float, steps: int) -> float:
+    """An optimizer step's part of a rate, where the steps of an iteration share it."""
     return rate / max(steps, config.least_shares) if config.learning_rate_of == "iteration" else rate

@@ -60,7 +60,7 @@ class StepCheckpoints:
 
 
 def take_up(folder: Path, weights: TrainedWeights, trainer: Trainer) -> list[StepMetrics]:
-    """Puts weights, optimizer and log-probabilities where they stood.
+    """Puts weights, optimizer, log-probabilities and the list of skipped steps where they stood.
 
     Returns:
         Metrics of the steps that are done.
@@ -71,6 +71,8 @@ def take_up(folder: Path, weights: TrainedWeights, trainer: Trainer) -> list[Ste
     weights.load_state(folder / STATE_FOLDER)
     trainer.take_logprobs(load_file(folder / LOGPROBS_FILE), str(folder / LOGPROBS_FILE))
     try:
-        return [StepMetrics.model_validate(step) for step in json.loads((folder / STEPS_FILE).read_text())]
+        steps = [StepMetrics.model_validate(step) for step in json.loads((folder / STEPS_FILE).read_text())]
     except ValueError as error:
         raise BadInputError(str(folder / STEPS_FILE), f"unreadable ({error})", "metrics of the steps done") from error
+    trainer.skipped = [step.step for step in steps if step.skipped]
+    return steps

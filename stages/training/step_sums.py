@@ -1,5 +1,6 @@
 """Sums and maxima of one optimizer step, over its micro-batches and then over processes."""
 
+import math
 from collections import defaultdict
 
 import torch
@@ -93,7 +94,7 @@ class StepSums:
         Args:
             loss: how the parts were put together.
             at: the step, from 1, and how many there are.
-            norm: of the gradient.
+            norm: of the gradient; where it is not finite, the step was skipped.
             rate: learning rate.
             seconds: wall time.
             with_kl: whether there is a reference.
@@ -102,14 +103,16 @@ class StepSums:
         sums, each, compared = self._sums, max(1.0, self._sums["loss_tokens"]), self._sums["gap_tokens"]
         entropy = sums["entropy"] / each
         kl_coef = loss.kl_coef if loss.kl_place == "loss" else 0.0
+        skipped = not math.isfinite(norm)
         squares = compared * sums["sampler_ratio_squared"]
         return StepMetrics(
             step=at[0],
             of=at[1],
-            loss=sums["policy_loss"] + kl_coef * sums["kl"] - loss.entropy_coef * entropy,
-            policy_loss=sums["policy_loss"],
+            skipped=skipped,
+            loss=None if skipped else sums["policy_loss"] + kl_coef * sums["kl"] - loss.entropy_coef * entropy,
+            policy_loss=None if skipped else sums["policy_loss"],
             entropy=entropy,
-            kl=sums["kl"] if with_kl else None,
+            kl=sums["kl"] if with_kl and not skipped else None,
             kl_penalty=kl_penalty,
             grad_norm=norm,
             learning_rate=rate,

@@ -3,6 +3,7 @@
 Shapes: R rows, T tokens of a padded row, C tokens in the loss.
 """
 
+import math
 import time
 from collections.abc import Callable
 
@@ -15,6 +16,7 @@ from stages.grpo.aggregation import token_shares
 from stages.grpo.divergence import divergence
 from stages.grpo.loss import TokenLoss, token_loss
 from stages.grpo.ratios import correction_factors
+from stages.training.epochs import epoch_steps
 from stages.training.job import TrainJob
 from stages.training.kl_reward import KLReward
 from stages.training.metrics import StepMetrics
@@ -32,11 +34,15 @@ class Trainer:
         job: what to do.
         batch: the job's batch.
         beat: called after each micro-batch, to show that there is progress.
+
+    Attributes:
+        skipped: optimizer steps, from 1, that changed nothing because their gradient was not finite.
     """
 
     def __init__(self, weights: TrainedWeights, job: TrainJob, batch: PackedBatch, beat: Callable[[], None]) -> None:
         self._weights, self._job, self._batch, self._beat = weights, job, batch, beat
         self._world, self._rank = dist.get_world_size(), dist.get_rank()
+        self.skipped: list[int] = []
         rows, width = batch.shape
         self._old: Tensor = torch.full((rows * width,), torch.nan)
         """Log-probabilities under the starting weights by address, NaN where not (yet) computed by this process."""
@@ -116,10 +122,19 @@ class Trainer:
 
     def steps(self) -> "list[tuple[int, list[int]]]":
         """The optimizer steps in order: number from 0, rows."""
-        return list(enumerate(self._batch.steps * self._job.epochs))
+        passes = epoch_steps(self._batch, self._job.epochs, self._job.epoch_order, self._job.epoch_seed)
+        return list(enumerate(rows for steps in passes for rows in steps))
+
+    def _share_logprobs(self) -> None:
+        """Gives every process the log-probabilities of all rows, once each is known to one (collective).
+
+        In the passes after the first a row may come to another process than in the first.
+        """
+        if self._world > 1:
+            self.take_logprobs(self.kept_logprobs(), "log-probabilities of the first epoch")
 
     def step(self, number: int, rows: list[int], of: int) -> StepMetrics:
-        """Takes one optimizer step.
+        """Takes one optimizer step, or skips it where the gradient is not finite.
 
         Args:
             number: from 0, over all epochs.
@@ -130,10 +145,12 @@ class Trainer:
             Metrics over all processes.
 
         Raises:
-            BadInputError: The gradient is not finite.
+            BadInputError: The gradient is not finite, and `max_skipped_steps` were skipped before.
         """
         started = time.perf_counter()
         job, batch, device = self._job, self._batch, self._weights.device
+        if number == len(batch.steps):
+            self._share_logprobs()
         addresses, sequences = batch.loss_sequences(rows)
         groups = batch.groups(addresses) if job.loss.aggregation == "group_mean" else None
         shares = token_shares(job.loss.aggregation, sequences, job.loss.constant_tokens, batch.mean_length, groups)
@@ -165,7 +182,9 @@ class Trainer:
             self._beat()
         sums.reduce(device)
         rate = job.learning_rates[number]
-        norm = self._weights.step(job.optimizer, rate, f"optimizer step {number + 1} of {of}")
+        norm = self._weights.step(job.optimizer, rate)
+        if not math.isfinite(norm):
+            self._skip(number + 1, of, norm)
         seconds = time.perf_counter() - started
         return sums.metrics(
             job.loss,
@@ -175,6 +194,25 @@ class Trainer:
             seconds,
             with_kl=self._reference is not None,
             kl_penalty=None if self._kl_reward is None else self._kl_reward.penalty(addresses, sequences),
+        )
+
+    def _skip(self, step: int, of: int, norm: float) -> None:
+        """Counts a step whose gradient was dropped.
+
+        Raises:
+            BadInputError: So many were skipped before that the job ends.
+        """
+        before, most = self.skipped, self._job.optimizer.max_skipped_steps
+        if len(before) < most:
+            before.append(step)
+            return
+        also = f", and {len(before)} steps before it were skipped for the same reason: {before}" if before else ""
+        raise BadInputError(
+            f"optimizer step {step} of {of}",
+            f"the norm of its gradient is {norm}{also}",
+            "a finite number" + (f", but for at most {most} steps (optimizer.max_skipped_steps)" if most else ""),
+            "try a lower learning_rate or a max_grad_norm; a model or a batch may also hold such numbers from the "
+            "start, which optimizer.max_skipped_steps lets pass",
         )
 
     def _token_loss(self, flat: FlatRows, logprobs: Tensor, old: Tensor) -> TokenLoss:

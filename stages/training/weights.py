@@ -1,8 +1,9 @@
-"""float32 master weights with AdamW state, and the compute copy the model runs on.
+"""Master weights with AdamW state, and the compute copy the model runs on.
 
-One process keeps masters beside a bf16 copy that is cast once an optimizer step; several processes shard the masters
-with FSDP2, which casts as it gathers. Both add up gradients in float32 over micro-batches. A parameter that does not
-learn has no master of its own, no gradient and no optimizer state.
+Masters, the sum of gradients over micro-batches and AdamW's moments have the precision `master_dtype`. One process
+keeps masters beside a copy in the compute precision that is cast once an optimizer step, or computes with the masters
+where they have that precision; several processes shard the masters with FSDP2, which casts as it gathers and reduces
+gradients in float32. A parameter that does not learn has no master of its own, no gradient and no optimizer state.
 """
 
 import math
@@ -21,9 +22,9 @@ from torch.distributed.tensor import DTensor
 
 from artifacts.errors import BadInputError
 from stages.training.checkpoint import StoredWeights, write_checkpoint
-from stages.training.job import OptimizerConfig, TrainHardware
+from stages.training.job import Dtype, OptimizerConfig, TrainHardware
 from stages.training.lora import first_adapter, merged
-from stages.training.placement import compute_dtype, fill, place, place_policy
+from stages.training.placement import compute_dtype, fill, place, place_policy, torch_dtype
 from stages.training.shape import DecoderShape
 from stages.training.state_files import BeatingLoadPlanner, BeatingSavePlanner, StateWriter
 from stages.training.trainable import EVERYTHING, TrainableConfig, is_adapter
@@ -39,9 +40,11 @@ class TrainedWeights:
         sharded: shard over all processes; False needs a world of one.
         trainable: which parameters learn.
         beat: called with each tensor that is loaded or saved, to show that there is progress.
+        master_dtype: precision of the parameters that learn, of their gradients and of AdamW's moments.
 
     Attributes:
-        masters: every parameter by policy name; one that learns in float32, a frozen one as the model computes with it.
+        masters: every parameter by policy name; one that learns in `master_dtype`, a frozen one as the model computes
+            with it.
     """
 
     def __init__(
@@ -52,17 +55,19 @@ class TrainedWeights:
         sharded: bool,
         trainable: TrainableConfig = EVERYTHING,
         beat: Callable[[], None] = lambda: None,
+        master_dtype: Dtype = "fp32",
     ) -> None:
         self.shape, self.device, self.sharded, self.trainable = shape, device, sharded, trainable
+        self.master_dtype: Dtype = master_dtype
         self._beat = beat
-        self.dtype = compute_dtype(hardware)
-        stored = torch.float32 if sharded else self.dtype
+        self.dtype, masters = compute_dtype(hardware), torch_dtype(master_dtype)
+        stored = masters if sharded else self.dtype
         policy = place_policy(shape, hardware, device, sharded, stored, trainable)
         self.masters: dict[str, nn.Parameter] = dict(policy.named_parameters())
-        if not sharded and self.dtype != torch.float32:
+        if not sharded and self.dtype != masters:
             for name, p in policy.named_parameters():
                 if p.requires_grad:
-                    self.masters[name] = nn.Parameter(torch.empty_like(p, dtype=torch.float32))
+                    self.masters[name] = nn.Parameter(torch.empty_like(p, dtype=masters))
                     p.register_post_accumulate_grad_hook(self._collector(self.masters[name]))
         self.policy = policy
         self.optimizer = torch.optim.AdamW([p for p in self.masters.values() if p.requires_grad], lr=0.0, fused=True)
@@ -73,7 +78,7 @@ class TrainedWeights:
         def collect(p: Tensor) -> None:
             if p.grad is not None:
                 if master.grad is None:
-                    master.grad = p.grad.float()
+                    master.grad = p.grad.to(master.dtype)
                 else:
                     master.grad.add_(p.grad)
                 p.grad = None
@@ -109,27 +114,23 @@ class TrainedWeights:
                 if p is not self.masters[name]:
                     p.copy_(self.masters[name])
 
-    def step(self, config: OptimizerConfig, learning_rate: float, name: str = "optimizer step") -> float:
-        """Clips, updates and refreshes.
+    def step(self, config: OptimizerConfig, learning_rate: float) -> float:
+        """Clips, updates and refreshes; a gradient that is not finite is dropped and changes nothing (collective).
 
         Args:
             config: AdamW's constants.
             learning_rate: of this step.
-            name: of this step, for an error.
 
         Returns:
-            The norm of the whole gradient before clipping.
-
-        Raises:
-            BadInputError: The gradient is not finite; weights and optimizer state are left as they were.
+            The norm of the whole gradient before clipping; where it is not finite, the step was skipped.
         """
         gradients = [p.grad for p in self.masters.values() if p.grad is not None]
         norm = torch.nn.utils.get_total_norm(gradients)
         if isinstance(norm, DTensor):
             norm = norm.full_tensor()
         if not math.isfinite(norm):
-            remedy = "try a lower learning_rate or a max_grad_norm; a model may also hold such numbers from the start"
-            raise BadInputError(name, f"the norm of its gradient is {float(norm)}", "a finite number", remedy)
+            self.optimizer.zero_grad(set_to_none=True)
+            return float(norm)
         if config.max_grad_norm is not None:
             torch.nn.utils.clip_grads_with_norm_(self.masters.values(), config.max_grad_norm, norm)
         for group in self.optimizer.param_groups:
@@ -187,6 +188,8 @@ class TrainedWeights:
 
     def load_state(self, folder: Path) -> None:
         """Takes over a state that `save_state` wrote, under any number of processes.
+
+        Weights and moments that were saved in the other precision are cast: to bf16 they are rounded to the nearest.
 
         Raises:
             BadInputError: the folder is not a state of this decoder.

@@ -21,8 +21,8 @@ from stages.training.spool import Spool
 
 POLL_S = 0.01
 OWNER_BEAT_S = 0.5
-BYTES_A_PARAMETER = 14
-"""bf16 weights, float32 weights and AdamW's two moments."""
+BYTES_A_PARAMETER = {"fp32": 14, "bf16": 8}
+"""bf16 weights, and by their precision the master weights and AdamW's two moments."""
 
 
 def end_with_agent() -> None:
@@ -148,8 +148,8 @@ class Worker:
                 f"{len(job.learning_rates)} values",
                 f"{of} ({job.epochs} epochs x {len(batch.steps)} steps)",
             )
-        self._weights = None
-        weights = held or self._build(shape, self._hardware, self._device, sharded, job.trainable, beat)
+        self._weights, master = None, job.optimizer.master_dtype
+        weights = held or self._build(shape, self._hardware, self._device, sharded, job.trainable, beat, master)
         trainer = Trainer(weights, job, batch, beat)
         done: list[StepMetrics] = []
         if job.resume_dir is not None:
@@ -189,11 +189,12 @@ class Worker:
             events.send("done", **totals.model_dump())
 
     def _held(self, job: Any, shape: Any) -> Any:
-        """The weights in memory, where they are of the job's shape."""
+        """The weights in memory, where they are of the job's shape and precision."""
         from artifacts.errors import BadInputError
 
         held = self._weights
-        if held is not None and (held.shape, held.trainable) != (shape, job.trainable):
+        expected = (shape, job.trainable, job.optimizer.master_dtype)
+        if held is not None and (held.shape, held.trainable, held.master_dtype) != expected:
             held = None
         if job.warm and held is None:
             raise BadInputError("warm", "the gang holds no such model", "a job before this one", "set warm to false")
@@ -220,7 +221,7 @@ class Worker:
         try:
             self._save(weights, job)
         except (OSError, RuntimeError) as error:
-            needed = sum(p.numel() for p in weights.masters.values()) * BYTES_A_PARAMETER
+            needed = sum(p.numel() for p in weights.masters.values()) * BYTES_A_PARAMETER[weights.master_dtype]
             free = shutil.disk_usage(folder).free
             if free > needed:
                 raise

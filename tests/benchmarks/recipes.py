@@ -11,13 +11,13 @@ import sys
 import tempfile
 import time
 from pathlib import Path
-from statistics import fmean
 from typing import Any
 
 from rich.console import Console
 from rich.table import Table
 
 from artifacts.store import Store
+from flows.figures import mean_known
 from flows.history import read_run
 from flows.recipes import load_recipe, recipe_names
 from tests.scaled_recipes import scaled_settings
@@ -45,8 +45,8 @@ def figures(name: str, store: str) -> dict[str, Any]:
     return {
         "reward": iteration.facts("grade")["reward/mean"],
         "steps": len(steps),
-        "policy_loss": fmean(step["policy_loss"] for step in steps) if steps else None,
-        "grad_norm": fmean(step["grad_norm"] for step in steps) if steps else None,
+        "policy_loss": mean_known(step["policy_loss"] for step in steps),
+        "grad_norm": mean_known(step["grad_norm"] for step in steps),
     }
 
 

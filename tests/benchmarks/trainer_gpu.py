@@ -114,7 +114,7 @@ class WeightsAlone(RandomWeights):
     def reset_optimizer(self) -> None:
         """There is none."""
 
-    def step(self, config: OptimizerConfig, learning_rate: float, name: str = "optimizer step") -> float:
+    def step(self, config: OptimizerConfig, learning_rate: float) -> float:
         finish(self.device)
         started = time.perf_counter()
         norm = float(torch.nn.utils.get_total_norm([p.grad for p in self.masters.values() if p.grad is not None]))

@@ -102,11 +102,11 @@ class TimedWeights(TrainedWeights):
 
     optimizer_s = 0.0
 
-    def step(self, config: OptimizerConfig, learning_rate: float, name: str = "optimizer step") -> float:
+    def step(self, config: OptimizerConfig, learning_rate: float) -> float:
         finish(self.device)
         started = time.perf_counter()
         with torch.profiler.record_function("weights.step"):
-            norm = super().step(config, learning_rate, name)
+            norm = super().step(config, learning_rate)
         self.optimizer_s = time.perf_counter() - started
         return norm
 
@@ -157,5 +157,5 @@ class Bench:
             "optimizer_s": median(optimizers),
             "tokens": first.tokens,
             "completion_tokens": first.loss_tokens,
-            "grad_norm": first.grad_norm,
+            "grad_norm": first.grad_norm or 0.0,
         }

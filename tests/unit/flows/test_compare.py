@@ -185,6 +185,7 @@ def test_a_page_shows_loss_kl_and_intervals_where_there_are_any(
     grades, batch, checkpoint, report = (Artifact.at(store, layout.iteration(2, part)).manifest for part in parts)
     (step,) = checkpoint.facts["steps"]
     measured = [{**step, "kl": kl, "kl_penalty": None, "sampler_ess": 0.75, "loss": 0.25} for kl in (0.01, 0.03)]
+    measured.append({**step, "skipped": True, "kl": None, "loss": None, "grad_norm": None, "ratio_max": None})
     with_kl = checkpoint.model_copy(update={"facts": {"steps": measured}})
     sampled_only = report.model_copy(update={"facts": {**report.facts, "greedy": None}})
     rows = {
@@ -198,6 +199,8 @@ def test_a_page_shows_loss_kl_and_intervals_where_there_are_any(
     cells = {name: values for name, *values in text_rows(rows)}
     assert cells["taken"] == ["sections", "algorithm"]
     assert cells["kl"] == ["", "0.0200"]
+    assert (cells["updates"], cells["skipped"]) == (["1", "3"], ["", "1"])
+    assert cells["ratio_max"] == ["1.10", "1.10"]
     assert cells["sampler_ess"] == ["", "0.750"]
     assert cells["loss"] == ["0.1000", "0.2500"]
     assert "kl_penalty" not in cells, "nobody's KL is in the reward"

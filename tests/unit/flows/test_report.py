@@ -17,11 +17,13 @@ from artifacts.slot import Slot
 from artifacts.store import Store
 from flows.figures import iteration_figures
 from flows.history import RunRecord, overview, read_run
+from flows.live import table_row
 from flows.plots import health_plot
 from flows.report import PAGE, paired_gain, report_files
 from flows.specimen import find_specimen
 from flows.suites import OWN, curves
 from flows.summary import measure_rows, summary, unfinished_text
+from flows.tracked import iteration_metrics
 from flows.ui_text import iteration_rows
 from stages.totals import totals
 from tests.unit.flows.made_run import WRONG, make_run
@@ -125,6 +127,33 @@ def test_summary_is_plain_json(made: tuple[Store, RunLayout]) -> None:
     json.dumps(found, allow_nan=False)
     assert [item["iteration"] for item in found["iterations"]] == [0, 1, 2, 3, 4]
     assert set(found["test"]) == {"before", "after"}
+
+
+def test_skipped_steps_are_shown_everywhere_where_there_are_any(made: tuple[Store, RunLayout]) -> None:
+    """Two of three steps of the second iteration: neither loss nor norm of theirs is known."""
+    store, layout = made
+    record = read_run(store, layout.run)
+    assert not any("skipped" in row for row in iteration_rows([iteration_figures(item) for item in record.iterations]))
+    assert "<th>skipped</th>" not in report_files(record, store)[PAGE].decode()
+    assert "skipped" not in table_row(iteration_figures(record.iterations[2]))
+    assert iteration_metrics(record.iterations[2])["skipped_steps"] == 0.0
+
+    finetuned = record.iterations[2].manifests["finetune"]
+    (step,) = finetuned.facts["steps"]
+    unknown = {"skipped": True, "loss": None, "policy_loss": None, "grad_norm": None, "ratio_max": None}
+    facts = {**finetuned.facts, "steps": [step, {**step, **unknown}, {**step, **unknown}]}
+    manifests = {**record.iterations[2].manifests, "finetune": finetuned.model_copy(update={"facts": facts})}
+    iterations = [*record.iterations]
+    iterations[2] = replace(iterations[2], manifests=manifests)
+    record = replace(record, iterations=iterations)
+    figures = [iteration_figures(item) for item in iterations]
+    assert [row["skipped"] for row in iteration_rows(figures)] == [0, 0, 2, 0, 0]
+    page = report_files(record, store)[PAGE].decode()
+    assert "<th>skipped</th>" in page and "2 of 3" in page
+    assert table_row(figures[2]).endswith("  2 of 3 steps skipped")
+    assert [item["skipped_steps"] for item in summary(record, store)["iterations"]] == [0, 0, 2, 0, 0]
+    metrics = iteration_metrics(iterations[2])
+    assert (metrics["skipped_steps"], metrics["grad_norm"]) == (2.0, step["grad_norm"])
 
 
 def test_statements_are_shown_where_completions_make_any(made: tuple[Store, RunLayout]) -> None:

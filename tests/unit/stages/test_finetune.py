@@ -10,9 +10,10 @@ import torch
 from pydantic import ValidationError
 from safetensors.numpy import save
 from safetensors.torch import load_file
+from torch.distributed.checkpoint.filesystem import FileSystemReader
 
 from artifacts.errors import BadInputError
-from artifacts.identity import Identity
+from artifacts.identity import Identity, sha256_json
 from artifacts.reading import Artifact
 from artifacts.refs import Batch, Checkpoint, Ref, TrainingState
 from artifacts.slot import Slot
@@ -22,10 +23,13 @@ from flows.recipes import load_recipe
 from stages.context import Profile, StageContext
 from stages.finetune import FinetuneConfig, finetune
 from stages.grpo.packing import PackConfig, pack_groups
-from stages.training.job import TrainHardware
+from stages.training.epochs import epoch_steps
+from stages.training.job import LossConfig, TrainHardware
 from stages.training.launch import Weights
+from stages.training.packed import PackedBatch
 from stages.training.rates import learning_rate_at, step_rate
-from tests.unit.training.trees import save_model, tree_batch
+from stages.training.trainable import TrainableConfig
+from tests.unit.training.trees import VOCAB, save_model, tree_batch
 
 
 @pytest.mark.parametrize(
@@ -106,22 +110,39 @@ class Run:
             save_model(model, "Qwen2", tie_word_embeddings=True)
         self.model: Ref[Checkpoint] = attempt.publish()
         empty, _ = pack_groups([], PackConfig())
-        self.batch = self._batch("batch", save(tree_batch(1, [2, 1])))
-        self.empty = self._batch("empty", empty.to_bytes())
+        self.batch = self.batch_of("batch", save(tree_batch(1, [2, 1])))
+        self.empty = self.batch_of("empty", empty.to_bytes())
 
-    def _batch(self, key: str, data: bytes) -> Ref[Batch]:
+    def batch_of(self, key: str, data: bytes) -> Ref[Batch]:
         attempt = Slot(self.store, key, Batch).attempt(Identity.of("pack", 1, {"key": key}))
         attempt.write_bytes(BATCH_FILE, data)
         return attempt.publish()
 
-    def step(self, run: str, n: int, weights: Weights, batch: Ref[Batch] | None = None, **settings: Any) -> Weights:
+    def step(
+        self,
+        run: str,
+        n: int,
+        weights: Weights,
+        batch: Ref[Batch] | None = None,
+        ctx: StageContext | None = None,
+        **settings: Any,
+    ) -> Weights:
         config = FinetuneConfig.model_validate({"learning_rate": 0.01, **settings})
         state_out = Slot(self.store, f"{run}/{n}/state", TrainingState)
         out, reference_out = (Slot(self.store, f"{run}/{n}/{part}", Checkpoint) for part in ("checkpoint", "reference"))
         return finetune(
             config, weights, batch or self.batch,
-            iteration=n, out=out, state_out=state_out, reference_out=reference_out, ctx=self.ctx,
+            iteration=n, out=out, state_out=state_out, reference_out=reference_out, ctx=ctx or self.ctx,
         )  # fmt: skip
+
+    def reused(self, settings: dict[str, Any], config: dict[str, Any]) -> bool:
+        """Whether a checkpoint with these settings in its identity is what finetune makes under a config."""
+        name = f"made-{sha256_json([settings, config])[:8]}"
+        identity = Identity.of("finetune", 1, settings, weights=self.model, batch=self.batch)
+        attempt = Slot(self.store, f"{name}/1/checkpoint", Checkpoint).attempt(identity)
+        attempt.write_bytes("config.json", b"{}")
+        made = attempt.publish({"steps": []})
+        return self.step(name, 1, Weights(self.model), **config).checkpoint == made
 
     def steps_of(self, weights: Weights) -> list[dict[str, Any]]:
         return Artifact.open(self.store, weights.checkpoint).manifest.facts["steps"]
@@ -191,3 +212,88 @@ def test_an_average_reference_follows_the_policies(run: Run) -> None:
     assert (idle.reference.key, idle.reference.digest) == ("ema/2/reference", first.reference.digest)
     third = run.step("ema", 3, idle, **settings)
     assert run.steps_of(third)[0]["kl"] > 1e-6
+
+
+def test_what_was_made_before_a_setting_existed_is_found_again(run: Run) -> None:
+    """As the stage wrote it: no epoch order, fp32 masters, the first gradient that is not finite an error."""
+    before = {
+        "learning_rate_of": "step", "least_shares": 25, "epochs": 1, "carry_state": True, "reference": "none",
+        "reference_iterations": 10, "reference_decay": 0.99, "learning_rate": 0.01,
+        "loss": LossConfig().model_dump(mode="json"), "trainable": TrainableConfig().model_dump(mode="json"),
+        "optimizer": {"betas": [0.9, 0.999], "eps": 1e-8, "weight_decay": 0.0, "max_grad_norm": 1.0},
+    }  # fmt: skip
+    no_skips = {"optimizer": {"max_skipped_steps": 0}}
+    for config in (no_skips, {**no_skips, "epoch_order": "same"}):
+        assert run.reused(before, config), "one pass has no order"
+    assert run.reused({**before, "epochs": 2}, {**no_skips, "epochs": 2, "epoch_order": "same"})
+    shuffled = {**before, "epochs": 2, "epoch_order": "shuffled"}
+    assert run.reused(shuffled, {**no_skips, "epochs": 2})
+
+
+def test_later_passes_follow_from_the_batch(run: Run) -> None:
+    """Six rows of one group in three mini-batches; their tokens tell which was taken when."""
+    batch = run.batch_of("even", save(tree_batch(2, [1] * 6, steps=3, branches=(2, 3))))
+    first, again = (run.steps_of(run.step(name, 1, Weights(run.model), batch, epochs=3)) for name in ("one", "two"))
+    packed = PackedBatch(run.ctx.local_folder(batch) / BATCH_FILE, VOCAB)
+    passes = epoch_steps(packed, 3, "shuffled", int(batch.digest[:12], 16))
+    expected = [sum(packed.row_tokens[row] for row in rows) for steps in passes for rows in steps]
+    assert [step["tokens"] for step in first] == expected == [step["tokens"] for step in again]
+    assert expected[3:6] != expected[:3] != expected[6:]
+    assert [step["loss"] for step in first] == [step["loss"] for step in again]
+    same = run.steps_of(run.step("same", 1, Weights(run.model), batch, epochs=3, epoch_order="same"))
+    assert [step["tokens"] for step in same] == expected[:3] * 3
+
+
+def test_a_skipped_step_is_published_without_nan_and_logged(run: Run, caplog: pytest.LogCaptureFixture) -> None:
+    columns = tree_batch(3, [1, 1, 1], steps=3)
+    columns["advantages"][1][columns["completion_mask"][1] > 0] = torch.finfo(torch.float32).max
+    batch = run.batch_of("overflowing", save(columns))
+    trained = run.step("overflowing", 1, Weights(run.model), batch)
+    steps = run.steps_of(trained)
+    assert [step["skipped"] for step in steps] == [False, True, False]
+    assert (steps[1]["loss"], steps[1]["grad_norm"]) == (None, None)
+    assert "finetune 1: optimizer step 2 of 3 was skipped: its gradient is not finite" in caplog.text
+    assert all(tensor.isfinite().all() for tensor in run.tensors(trained.checkpoint).values())
+    with pytest.raises(BadInputError, match="optimizer step 2 of 3: the norm of its gradient"):
+        run.step("refused", 1, Weights(run.model), batch, optimizer={"max_skipped_steps": 0})
+
+
+def test_a_state_of_the_other_precision_is_cast_though_the_trainer_holds_it(run: Run) -> None:
+    """The first iteration leaves fp32 masters in the trainer's memory; the second keeps its own in bf16."""
+    first = run.step("cast", 1, Weights(run.model))
+    second = run.step("cast", 2, first, optimizer={"master_dtype": "bf16"})
+    third = run.step("cast", 3, second, optimizer={"master_dtype": "bf16"})  # from what the trainer holds
+    assert first.state is not None and second.state is not None and third.state is not None
+    for state, dtype in ((first.state, torch.float32), (second.state, torch.bfloat16), (third.state, torch.bfloat16)):
+        stored = FileSystemReader(run.ctx.local_folder(state)).read_metadata().state_dict_metadata
+        names = ("weights.decoder.norm.scale", "exp_avg.decoder.norm.scale", "exp_avg_sq.decoder.norm.scale")
+        assert {stored[name].properties.dtype for name in names} == {dtype}  # pyright: ignore[reportAttributeAccessIssue]
+    with StageContext(run.store, run.ctx.scratch / "cold", run.ctx.profile, run.ctx.progress, run.ctx.log) as cold:
+        alone = run.step("cast-cold", 3, second, ctx=cold, optimizer={"master_dtype": "bf16"})
+    assert alone.checkpoint.digest == third.checkpoint.digest and alone.state is not None
+    assert alone.state.digest == third.state.digest
+
+
+@pytest.mark.parametrize(
+    ("settings", "warned"),
+    [
+        ({"carry_state": False, "learning_rate": 1e-6}, "rounded to bf16 after the 1 optimizer steps"),
+        ({"optimizer": {"master_dtype": "bf16"}, "learning_rate": 6e-6}, "rounded to bf16 after each optimizer step"),
+        ({"carry_state": False, "learning_rate": 1e-6, "trainable": {"parameters": "lora"}}, None),
+        ({"carry_state": False, "learning_rate": 1e-6, "epochs": 100}, None),
+        ({"carry_state": False, "learning_rate": 4e-5, "warmup_iterations": 1000}, None),
+        ({"learning_rate": 1e-6}, None),
+    ],
+)
+def test_a_rate_whose_steps_mostly_round_away_is_warned_of_once(
+    run: Run, caplog: pytest.LogCaptureFixture, settings: dict[str, Any], warned: str | None
+) -> None:
+    name = f"rounding-{sha256_json(settings)[:8]}"
+    first = run.step(name, 1, Weights(run.model), **settings)
+    told = [record.getMessage() for record in caplog.records if "rounded to bf16" in record.getMessage()]
+    assert len(told) == (warned is not None)
+    if warned:
+        assert warned in told[0] and f"finetune.learning_rate {settings['learning_rate']:.1e}" in told[0]
+        caplog.clear()
+        run.step(name, 2, Weights(first.checkpoint), **settings)
+        assert not caplog.records

@@ -1,15 +1,25 @@
-"""What the warm start teaches is whole: a text that a row would cut is refused, and the field to change is named."""
+"""What the warm start teaches is whole: a text that a row would cut is refused, and the field to change is named.
+Which warm start is found again, and the order of its passes."""
+
+import logging
+from pathlib import Path
+from typing import Any
 
 import polars as pl
 import pytest
 
 from artifacts.errors import BadInputError
+from artifacts.identity import Identity, sha256_json
+from artifacts.refs import Checkpoint, Puzzles, Ref
+from artifacts.slot import Slot
+from artifacts.store import Store
+from stages.context import Profile, StageContext
 from stages.models.chat import ChatTokenizer
 from stages.models.scratch import ScratchModel
 from stages.models.source import materialise
 from stages.puzzles.generate import TIERS, generate
 from stages.puzzles.tables import taught_texts, to_table
-from stages.warm_start import WarmStartConfig, taught_groups
+from stages.warm_start import WarmStartConfig, schedule_of, taught_groups, warm_start
 
 SMALL = ScratchModel(hidden=32, layers=1, heads=1, kv_heads=1, head_dim=32, intermediate=32)
 
@@ -46,3 +56,33 @@ def test_a_row_that_would_cut_a_text_is_refused(table: pl.DataFrame, tokenizer: 
         taught_groups(WarmStartConfig(text="derivations", row_tokens=longest - 1), table, tokenizer)
     with pytest.raises(BadInputError, match=r"warm_start\.row_tokens: 16, but 12 of 12"):  # not even the prompt fits
         taught_groups(WarmStartConfig(row_tokens=16), table, tokenizer)
+
+
+def test_the_seed_decides_the_order_of_later_passes() -> None:
+    schedule = schedule_of(WarmStartConfig(epochs=3, seed=7))
+    assert (schedule.epochs, schedule.epoch_order, schedule.epoch_seed) == (3, "shuffled", 7)
+    assert schedule_of(WarmStartConfig(epochs=3, epoch_order="same")).epoch_order == "same"
+
+
+def test_what_was_made_before_a_setting_existed_is_found_again(tmp_path: Path) -> None:
+    """As the stage wrote it: no epoch order, fp32 masters, the first gradient that is not finite an error."""
+    before = {
+        "text": "answers", "steps": 16, "puzzles_per_step": 4, "epochs": 1, "learning_rate": 1e-4,
+        "schedule": "constant", "warmup_steps": 0, "row_tokens": 2048, "seed": 0,
+        "optimizer": {"betas": [0.9, 0.999], "eps": 1e-8, "weight_decay": 0.0, "max_grad_norm": 1.0},
+    }  # fmt: skip
+    store = Store.open(str(tmp_path / "store"))
+    model, puzzles = (Ref[Any](kind.__name__, name, "0" * 64) for kind, name in ((Checkpoint, "m"), (Puzzles, "p")))
+    no_skips = {"optimizer": {"max_skipped_steps": 0}}
+    with StageContext(store, tmp_path / "scratch", Profile(), lambda *_: None, logging.getLogger("test")) as ctx:
+        for settings, config in (
+            (before, no_skips),
+            (before, {**no_skips, "epoch_order": "same"}),
+            ({**before, "epochs": 3}, {**no_skips, "epochs": 3, "epoch_order": "same"}),
+            ({**before, "epochs": 3, "epoch_order": "shuffled"}, {**no_skips, "epochs": 3}),
+        ):
+            slot = Slot(store, sha256_json([settings, config])[:8], Checkpoint)
+            attempt = slot.attempt(Identity.of("warm_start", 1, settings, weights=model, puzzles=puzzles))
+            attempt.write_bytes("config.json", b"{}")
+            made = attempt.publish()
+            assert warm_start(WarmStartConfig.model_validate(config), model, puzzles, out=slot, ctx=ctx) == made

@@ -19,7 +19,7 @@ from safetensors.torch import load_file
 
 from artifacts.errors import BadInputError
 from stages.training.gang import Gang
-from stages.training.job import LossConfig, OptimizerConfig, TrainHardware, TrainJob
+from stages.training.job import EpochOrder, LossConfig, OptimizerConfig, TrainHardware, TrainJob
 from stages.training.metrics import StepMetrics
 from tests.unit.training.processes import command_lines
 from tests.unit.training.test_trainer import repacked
@@ -41,14 +41,14 @@ LOSS = LossConfig(
 Trained = tuple[list[StepMetrics], dict[str, torch.Tensor]]
 
 
-def train(folder: Path, gang: Gang, batch: str) -> Trained:
+def train(folder: Path, gang: Gang, batch: str, order: EpochOrder = "same") -> Trained:
     """Metrics of two epochs, and the weights after them in float32: an average that gives the old ones no weight."""
     out = folder / f"{batch}-{gang.hardware.model_dump_json()[:80]}-{id(gang)}"
     job = TrainJob(
         checkpoint_dir=folder / "model", batch_file=folder / f"{batch}.safetensors", learning_rates=[0.01] * 4,
         epochs=2, loss=LOSS, optimizer=OptimizerConfig(eps=1e-3), hardware=gang.hardware,
         out_checkpoint_dir=out / "new", reference_dir=folder / "model", out_reference_dir=out / "exact",
-        reference_decay=0.0, events_file=out / "events.jsonl",
+        reference_decay=0.0, epoch_order=order, epoch_seed=1, events_file=out / "events.jsonl",
     )  # fmt: skip
     result = gang.run(job)
     return result.steps, load_file(out / "exact" / "model.safetensors")
@@ -59,7 +59,9 @@ def test_processes_micro_batches_packing_and_memory_switches_do_not_matter(tmp_p
     columns = tree_batch(1, [2, 1, 3, 1, 2], steps=2)
     for name, packed in (("packed", columns), ("repacked", repacked(columns))):
         save_file(packed, tmp_path / f"{name}.safetensors")
+    save_file(tree_batch(2, [1] * 6, steps=2, branches=(2, 3)), tmp_path / "even.safetensors")
     expected: Trained | None = None
+    drawn: Trained | None = None
     for layout in LAYOUTS:
         hardware = TrainHardware(compute_dtype="fp32", threads=1, **layout)
         with Gang(hardware, tmp_path / "gang") as gang:
@@ -67,6 +69,12 @@ def test_processes_micro_batches_packing_and_memory_switches_do_not_matter(tmp_p
                 found = train(tmp_path, gang, batch)
                 expected = expected or found
                 _assert_same(found, expected)
+            found = train(tmp_path, gang, "even", "shuffled")
+            drawn = drawn or found
+            _assert_same(found, drawn)
+    assert drawn is not None
+    first, second = ([step.tokens for step in drawn[0][epoch : epoch + 2]] for epoch in (0, 2))
+    assert sorted(first) != sorted(second), "rows changed places, also between processes"
 
 
 def test_two_machines_equal_one_with_two_processes(tmp_path: Path) -> None:

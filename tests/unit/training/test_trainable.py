@@ -173,6 +173,7 @@ def test_two_processes_equal_one_and_a_gang_takes_another_choice(folder: Path, t
         gang.remember("lora")
         with_all = gang.run(job(folder, tmp_path / "all", TrainableConfig(), ONE))
         assert with_all.steps[0].loss == pytest.approx(one.steps[0].loss, abs=1e-6)
+        assert with_all.steps[0].grad_norm and one.steps[0].grad_norm
         assert with_all.steps[0].grad_norm > 2 * one.steps[0].grad_norm
     with Gang(TWO, tmp_path / "two") as pair:
         two = pair.run(job(folder, tmp_path / "pair", LORA, TWO))

@@ -179,7 +179,9 @@ def test_trainer_logprobs_make_the_first_ratio_one(checkpoint: Path, tmp_path: P
     loss = LossConfig(old_logprobs="trainer", importance_correction="token_truncate", importance_cap=2.0)
     metrics, _ = train(checkpoint, tmp_path, columns, loss=loss, epochs=2)
     assert metrics[0].ratio_mean == metrics[0].ratio_max == 1.0
-    assert metrics[1].ratio_max > 1.0, "the second mini-batch sees moved weights, its old log-probabilities do not"
+    assert (metrics[1].ratio_max or 0.0) > 1.0, (
+        "the second mini-batch sees moved weights, its old log-probabilities do not"
+    )
     assert all(step.sampler_gap_mean is not None for step in metrics), "the gap is about the starting weights"
     assert metrics[0].sampler_gap_mean == pytest.approx(metrics[2].sampler_gap_mean)
 
@@ -220,7 +222,7 @@ def test_the_divergence_from_another_model_is_in_the_loss(checkpoint: Path, othe
     expected = float((weights * (torch.exp(-gap) + gap - 1)).mean())
     assert measured[0].kl == pytest.approx(expected, rel=1e-4) == pytest.approx(punished[0].kl, rel=1e-4)
     assert measured[0].loss == pytest.approx(measured[0].policy_loss)
-    assert punished[0].loss == pytest.approx(measured[0].loss + 0.5 * expected, rel=1e-4)
+    assert punished[0].loss == pytest.approx((measured[0].loss or 0.0) + 0.5 * expected, rel=1e-4)
     assert punished[0].grad_norm != pytest.approx(measured[0].grad_norm, rel=0.01)
 
 
@@ -316,14 +318,14 @@ def test_state_round_trip_is_exact(checkpoint: Path, tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("sharded", [False, True])
-def test_a_gradient_that_is_not_finite_changes_nothing_and_is_named(checkpoint: Path, sharded: bool) -> None:
+def test_a_gradient_that_is_not_finite_changes_nothing(checkpoint: Path, sharded: bool) -> None:
     weights = TrainedWeights(read_shape(checkpoint), TrainHardware(compute_dtype="fp32"), CPU, sharded)
     weights.load_checkpoint(checkpoint)
     for p in weights.masters.values():
         p.grad = torch.full_like(p, torch.inf)
     before = {name: p.detach().clone() for name, p in weights.masters.items()}
-    with pytest.raises(BadInputError, match="step 3 of 8: the norm of its gradient is inf;"):
-        weights.step(OptimizerConfig(max_grad_norm=0.1), 0.01, "step 3 of 8")
+    assert weights.step(OptimizerConfig(max_grad_norm=0.1), 0.01) == torch.inf
+    assert all(p.grad is None for p in weights.masters.values()), "the next step does not add to it"
     assert all(torch.equal(p, before[name]) for name, p in weights.masters.items())
     assert all(state["step"] == 0 for state in weights.optimizer.state.values())
 
