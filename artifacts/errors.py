@@ -1,5 +1,8 @@
 """Errors that tell a person where, what was found, what was expected and what to do."""
 
+SEE_DOCTOR = "see `deerstalker doctor`"
+"""End of a remedy where the command checks what was missing."""
+
 
 class DeerstalkerError(Exception):
     """An error with one readable line and no need for a traceback.

@@ -15,6 +15,11 @@ def shared_key(kind: str, name: str, identity: Identity) -> str:
     return f"{kind}/{name}-{identity.digest[:12]}"
 
 
+def probe_key(mark: str) -> str:
+    """Key of an object that is written to try a store, and removed again; `mark` tells it from others'."""
+    return f"doctor/{mark}"
+
+
 @dataclass(frozen=True)
 class RunLayout:
     """Keys of one run.

@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import TypeVar
 from urllib.parse import unquote, urlsplit
 
-from artifacts.errors import BadInputError, IntegrityError, StoreError
+from artifacts.errors import SEE_DOCTOR, BadInputError, IntegrityError, StoreError
 from artifacts.store_directory import DirectoryBackend
 from artifacts.store_keys import (
     TEMPORARY_PREFIX,
@@ -178,7 +178,7 @@ class Store:
             temporary.replace(local)
         except OSError as error:
             found = f"cannot be written: {error.strerror}"
-            raise StoreError(str(local), found, "", "check space and rights") from error
+            raise StoreError(str(local), found, "", f"check space and rights; {SEE_DOCTOR}") from error
         finally:
             with suppress(OSError):
                 temporary.unlink()
@@ -207,6 +207,10 @@ class Store:
         """
         keys = {check_key(name): check_key(f"{check_prefix(prefix)}/{name}".lstrip("/")) for name in expect}
         _in_parallel(self._backend, lambda name: self.download(keys[name], local / name, expect[name], progress), keys)
+
+    def refuses_second_create(self) -> bool:
+        """Returns whether the store itself refuses to create what is there; an S3 server may ignore that condition."""
+        return self._backend.refuses_second_create()
 
     def abandon(self) -> None:
         """Ends transfers on their way after the part that they are at, and refuses others: somebody waits for an end.

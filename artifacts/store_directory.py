@@ -9,7 +9,7 @@ from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import IO
 
-from artifacts.errors import BadInputError, StoreError, TransientError
+from artifacts.errors import SEE_DOCTOR, BadInputError, StoreError, TransientError
 from artifacts.store_keys import TEMPORARY_PREFIX, FileDigest, MissingKeyError, Progress
 from artifacts.store_transfer import digest_of, write_hashed
 
@@ -134,6 +134,9 @@ class DirectoryBackend:
     def local_path(self, key: str) -> Path | None:
         return self._root / key
 
+    def refuses_second_create(self) -> bool:
+        return True
+
     def abandon(self) -> None:
         """Nothing here takes long."""
 
@@ -174,9 +177,12 @@ class DirectoryBackend:
 def _translated(error: OSError, place: str) -> Exception:
     reason = f"{error.strerror or error} [{errno.errorcode.get(error.errno or 0, '?')}]"
     if error.errno in _NO_SPACE:
-        return StoreError(place, f"no space left: {reason}", "", "free space or prune old runs, then retry")
+        return StoreError(
+            place, f"no space left: {reason}", "", f"free space or prune old runs, then retry; {SEE_DOCTOR}"
+        )
     if error.errno in _NOT_ALLOWED:
-        return StoreError(place, f"not writable or not readable: {reason}", "", "check owner, mode and mount options")
+        remedy = f"check owner, mode and mount options; {SEE_DOCTOR}"
+        return StoreError(place, f"not writable or not readable: {reason}", "", remedy)
     if error.errno in (errno.EISDIR, errno.EEXIST, errno.ENOTDIR):
         return StoreError(place, reason, "a file", "a key cannot be both a file and the beginning of other keys")
     if error.errno in (errno.ESTALE, errno.ETIMEDOUT, errno.EAGAIN, errno.EMFILE, errno.ENFILE):

@@ -69,5 +69,8 @@ class MemoryBackend:
     def local_path(self, key: str) -> Path | None:
         return None
 
+    def refuses_second_create(self) -> bool:
+        return True
+
     def abandon(self) -> None:
         """Nothing here takes long."""

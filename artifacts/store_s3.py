@@ -11,7 +11,7 @@ from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
-from artifacts.errors import DeerstalkerError, IntegrityError, StoreError, TransientError
+from artifacts.errors import SEE_DOCTOR, DeerstalkerError, IntegrityError, StoreError, TransientError
 from artifacts.store_keys import FileDigest, MissingKeyError, Progress
 from artifacts.store_s3_faults import S3Options, error_code, with_retries
 from artifacts.store_s3_requests import S3Requests, content_md5
@@ -49,7 +49,7 @@ class S3Backend:
         try:
             with_retries(lambda: self._s3.page("", 1), self.url, retry_for_s=options.open_retry_for_s, at_least=1)
         except TransientError as error:
-            remedy = "check AWS_ENDPOINT_URL, the network and that the server is up"
+            remedy = f"check AWS_ENDPOINT_URL, the network and that the server is up; {SEE_DOCTOR}"
             raise StoreError(self.url, error.found, "an S3 endpoint that answers", remedy) from error
 
     def read(self, key: str) -> bytes:
@@ -59,7 +59,7 @@ class S3Backend:
         self._s3.retried(lambda: self._s3.put(key, data), key)
 
     def create(self, key: str, data: bytes) -> bool:
-        if self._honours_conditions():
+        if self.refuses_second_create():
             if self._s3.retried(lambda: self._s3.put_if_absent(key, data), key):
                 return True
             return self.read(key) == data  # the answer to our own put may have been lost
@@ -248,7 +248,7 @@ class S3Backend:
             retry_for_s=1.0,
         )
 
-    def _honours_conditions(self) -> bool:
+    def refuses_second_create(self) -> bool:
         """Tries once per endpoint and bucket whether a second create of a key is refused."""
         place = (self._s3.endpoint, self._s3.bucket)
         if place not in _HONOURS_CONDITIONS:

@@ -7,7 +7,7 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import Any, Literal, TypeVar
 
-from artifacts.errors import DeerstalkerError, StoreError, TransientError
+from artifacts.errors import SEE_DOCTOR, DeerstalkerError, StoreError, TransientError
 from artifacts.store_keys import MissingKeyError
 
 _log = logging.getLogger("deerstalker.store")
@@ -125,7 +125,7 @@ def translate(error: BaseException, where: str) -> DeerstalkerError:
     if isinstance(cause, ClientError):
         return _translate_answer(cause, where)
     if isinstance(error, NoCredentialsError | PartialCredentialsError):
-        remedy = "set AWS_ACCESS_KEY_ID and AWS_SECRET_ACCESS_KEY, or a profile"
+        remedy = f"set AWS_ACCESS_KEY_ID and AWS_SECRET_ACCESS_KEY, or a profile; {SEE_DOCTOR}"
         return StoreError(where, "no complete credentials", "an access key and its secret", remedy)
     if isinstance(error, SSLError):
         return StoreError(where, _line(error), "a certificate that is trusted", "check the endpoint or AWS_CA_BUNDLE")
@@ -143,15 +143,20 @@ def _translate_answer(cause: Any, where: str) -> DeerstalkerError:
     message = str(cause.response.get("Error", {}).get("Message") or "")[:200]
     found = f"{code} (HTTP {status}){': ' + message if message else ''}"
     if code in _FULL_CODES or status == 507:
-        return StoreError(where, f"no space left: {found}", "", "free space or prune old runs, then retry")
+        return StoreError(
+            where, f"no space left: {found}", "", f"free space or prune old runs, then retry; {SEE_DOCTOR}"
+        )
     if code in _PASSING_CODES or status in (408, 425, 429) or (status >= 500 and status != 501):
         return TransientError(where, found)
     if code == "NoSuchKey":
         return MissingKeyError(where, "no such key")
     if code in ("NoSuchBucket", "InvalidBucketName"):
-        return StoreError(where, f"no such bucket: {found}", "an existing bucket", "check its name or create it")
+        return StoreError(
+            where, f"no such bucket: {found}", "an existing bucket", f"check its name or create it; {SEE_DOCTOR}"
+        )
     if code in _REFUSED_CODES or status in (401, 403):
-        return StoreError(where, f"refused: {found}", "accepted credentials", "renew them or check their rights")
+        remedy = f"renew them or check their rights; {SEE_DOCTOR}"
+        return StoreError(where, f"refused: {found}", "accepted credentials", remedy)
     return StoreError(where, found, "", "check the endpoint, bucket and rights")
 
 
@@ -198,7 +203,8 @@ def with_retries(
             raise failure from (cause if cause is not failure else cause.__cause__)
         if attempt >= at_least and time.monotonic() - started + delay_s > retry_for_s:
             found = f"{failure.found} (attempt {attempt}, after {time.monotonic() - started:.1f} s)"
-            raise TransientError(failure.where, found, failure.expected, "retry when it answers again") from cause
+            remedy = f"retry when it answers again; {SEE_DOCTOR}"
+            raise TransientError(failure.where, found, failure.expected, remedy) from cause
         _log.info("%s: %s; attempt %d, again in %.1f s", where, failure.found, attempt, delay_s)
         pause(delay_s)
 

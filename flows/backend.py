@@ -17,7 +17,7 @@ from pathlib import Path
 from types import TracebackType
 from typing import Self
 
-from artifacts.errors import DeerstalkerError
+from artifacts.errors import SEE_DOCTOR, DeerstalkerError
 from flows.local_server import Record, database_lock, running_server
 from stages.guarded import GuardedProcess
 
@@ -177,7 +177,7 @@ def named_where_silent(remedy: str) -> Generator[None]:
             f"Prefect API {httpx.URL(os.environ['PREFECT_API_URL']).copy_with(userinfo=b'')}",  # without a password
             f"{type(reason).__name__}: {reason}",
             "a server that answers",
-            f"{remedy}; then the same command goes on where it stopped",
+            f"{remedy}; then the same command goes on where it stopped; {SEE_DOCTOR}",
         ) from error
 
 

@@ -4,7 +4,7 @@ from typing import Annotated, Literal
 
 from cyclopts import Parameter
 
-from flows.options import ANSWERS, OUTPUT, STORED, Answers, Output, Stored
+from flows.options import ANSWERS, OUTPUT, STORED, Answers, Changes, Output, Stored
 from flows.surroundings import DEFAULT_STORE
 
 
@@ -180,4 +180,32 @@ def verify(store: str = DEFAULT_STORE, /, *, options: Output = OUTPUT) -> None:
     verify_command(store, options)
 
 
-COMMANDS = (runs, show, report, backfill, lineage, diff, prune, verify)
+def doctor(
+    *,
+    recipe: Annotated[str | None, Parameter(show_default=False)] = None,
+    profile: str = "cpu",
+    set_: Annotated[Changes, Parameter(name="--set")] = (),
+    set_profile: Annotated[Changes, Parameter(name="--set-profile")] = (),
+    options: Stored = STORED,
+) -> None:
+    """Check this machine, the store and Prefect, and with --recipe whether that recipe fits; fails on a problem.
+
+    Every line is ok, or says what to do. What it writes to try the store is removed; it starts no server.
+
+    Parameters
+    ----------
+    recipe
+        Name of a recipe, or path of a TOML file: its memory, its room in the store, and the time of an iteration.
+    profile
+        Name of a profile, or path of a TOML file.
+    set_
+        Change of the recipe, as section.key=value; may be repeated.
+    set_profile
+        Change of the profile, as section.key=value; may be repeated.
+    """
+    from flows.commands.doctor import doctor_command
+
+    doctor_command(recipe, profile, set_, set_profile, options)
+
+
+COMMANDS = (runs, show, report, backfill, lineage, diff, prune, verify, doctor)

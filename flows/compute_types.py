@@ -4,15 +4,13 @@ from artifacts.errors import BadInputError
 from stages.context import Profile
 from stages.machine import (
     NATIVE_BF16_CAPABILITY,
+    SLOW_FACTOR,
     ComputeType,
     cuda_capabilities,
     engine_build,
     matmul_gflops,
     native_type,
 )
-
-SLOW_FACTOR = 2.0
-"""How many times slower than the other type an explicit choice is that is warned of."""
 
 _TYPES: dict[str, ComputeType] = {"bfloat16": "bf16", "float32": "fp32", "bf16": "bf16", "fp32": "fp32"}
 

@@ -1,15 +1,12 @@
 """Recipes (science) and profiles (circumstance): TOML in, typed config out."""
 
-import json
-import tomllib
-from collections.abc import Mapping, Sequence
-from importlib.resources import files
-from pathlib import Path
-from typing import Any, Self, TypeVar
+from collections.abc import Sequence
+from typing import Any, Self
 
-from pydantic import BaseModel, ConfigDict, Field, ValidationError, model_validator
+from pydantic import BaseModel, ConfigDict, Field, model_validator
 
 from artifacts.errors import BadInputError
+from flows.settings import load_settings, overridden, settings_names, validate
 from stages.context import Profile
 from stages.evaluate import EvaluateConfig
 from stages.finetune import FinetuneConfig
@@ -22,7 +19,9 @@ from stages.sample import SampleConfig
 from stages.sampling.config import SamplingConfig
 from stages.warm_start import WarmStartConfig
 
-M = TypeVar("M", bound=BaseModel)
+__all__ = [
+    "Recipe", "check_sound", "load_profile", "load_recipe", "overridden", "recipe_names", "validate"
+]  # fmt: skip
 
 _CHANGE_PROBABILITIES = ("top_p", "top_k", "min_p", "repetition_penalty", "presence_penalty", "frequency_penalty")
 """Settings of the sampler, temperature aside, by which a token's probability is not the model's."""
@@ -117,7 +116,7 @@ def check_sound(recipe: Recipe) -> None:
 
 def recipe_names() -> list[str]:
     """Names of the recipes that come with the package."""
-    return _names("recipes")
+    return settings_names("recipes")
 
 
 def load_recipe(name: str, overrides: Sequence[str] = ()) -> Recipe:
@@ -129,87 +128,9 @@ def load_recipe(name: str, overrides: Sequence[str] = ()) -> Recipe:
     Raises:
         BadInputError: No such recipe, broken TOML, an unknown key, a value out of range, or a contradiction.
     """
-    return _load(Recipe, "recipes", name, overrides)
+    return load_settings(Recipe, "recipes", name, overrides)
 
 
 def load_profile(name: str, overrides: Sequence[str] = ()) -> Profile:
     """Loads a profile by name or by path of a TOML file; raises as `load_recipe` does."""
-    return _load(Profile, "profiles", name, overrides)
-
-
-def _names(folder: str) -> list[str]:
-    return sorted(
-        entry.name.removesuffix(".toml")
-        for entry in files("deployments").joinpath(folder).iterdir()
-        if entry.name.endswith(".toml")
-    )
-
-
-def _load(model: type[M], folder: str, name: str, overrides: Sequence[str]) -> M:
-    if name.endswith(".toml"):
-        source = Path(name)
-        if not source.is_file():
-            raise BadInputError(name, "no such file", "a TOML file", f"or one of: {', '.join(_names(folder))}")
-    else:
-        source = files("deployments").joinpath(folder).joinpath(f"{name}.toml")
-        if not source.is_file():
-            raise BadInputError(
-                f"{folder.removesuffix('s')} {name!r}", "unknown", ", ".join(_names(folder)), "or name a .toml file"
-            )
-    try:
-        data = tomllib.loads(source.read_text())
-    except (tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
-        raise BadInputError(str(source), f"not TOML ({error})", "a TOML file") from error
-    return validate(model, overridden(data, overrides), name)
-
-
-def overridden(data: dict[str, Any], overrides: Sequence[str]) -> dict[str, Any]:
-    """Settings with changes, `section.key=value` each; the string "null" becomes None, for which TOML has no word.
-
-    Raises:
-        BadInputError: A change is no `key=value`, or treats a value as a section.
-    """
-    for override in overrides:
-        _apply(data, override)
-    return {key: _with_nulls(value) for key, value in data.items()}
-
-
-def validate(model: type[M], data: Mapping[str, Any], where: str) -> M:
-    """Builds a config model; the error names each key at fault and what it takes."""
-    try:
-        return model.model_validate(data)
-    except ValidationError as error:
-        problems = []
-        for problem in error.errors():
-            at = ".".join(str(part) for part in problem["loc"]) or "settings"
-            given = json.dumps(problem["input"], default=str)
-            problems.append(f"{at}: {problem['msg']}" + (f" (found {given})" if len(given) < 60 else ""))
-        raise BadInputError(where, "; ".join(problems[:5]), remedy="correct the key or value") from error
-
-
-def _apply(data: dict[str, Any], override: str) -> None:
-    path, equals, text = override.partition("=")
-    if not equals or not path.strip():
-        form = "section.key=value, for instance finetune.learning_rate=1e-5"
-        raise BadInputError(f"--set {override}", "no key=value", form)
-    *parents, leaf = path.strip().split(".")
-    table = data
-    for parent in parents:
-        child = table.setdefault(parent, {})
-        if not isinstance(child, dict):
-            raise BadInputError(f"--set {override}", f"{parent} is a value", "a section")
-        table = child
-    table[leaf] = _value(text)
-
-
-def _value(text: str) -> Any:
-    try:
-        return tomllib.loads(f"value = {text}")["value"]
-    except tomllib.TOMLDecodeError:
-        return text
-
-
-def _with_nulls(value: Any) -> Any:
-    if isinstance(value, dict):
-        return {key: _with_nulls(item) for key, item in value.items()}
-    return None if value == "null" else value
+    return load_settings(Profile, "profiles", name, overrides)

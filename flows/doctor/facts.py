@@ -1,0 +1,179 @@
+"""Facts of the machine, of the installed software and of Prefect. Nothing here judges."""
+
+import importlib.metadata
+import os
+import platform
+import re
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+
+from artifacts.errors import BadInputError, DeerstalkerError
+from artifacts.provenance import hardware
+from flows.local_server import running_server
+from stages.cgroups import cpu_quota
+from stages.machine import ComputeType, CudaDevice, cpu_flags, cuda_devices, engine_build, matmul_gflops
+from stages.memory import limit_bytes, spare_bytes
+
+EXTRAS = ("wandb", "tensorboard")
+_DRIVER_VERSION = Path("/proc/driver/nvidia/version")
+_ANSWER_LIMIT_S = 1.5
+
+
+@dataclass(frozen=True)
+class MachineFacts:
+    """The machine as this process may use it.
+
+    Attributes:
+        flags: Feature flags of the CPU, less those that ONEDNN_MAX_CPU_ISA forbids.
+        cores: Cores that this process may run on.
+        quota: Cores' worth of time that its control groups grant; None without a limit.
+        memory_bytes: Memory of the machine.
+        limit_bytes: The least limit of its control groups; None where the machine has no more.
+        spare_bytes: What it may still take.
+        gpus: GPUs that the CUDA driver offers.
+        present_gpus: Names of the GPUs that the kernel shows, whether or not they can be used.
+        driver: Version of the NVIDIA kernel driver, empty without one.
+    """
+
+    cpu: str
+    flags: frozenset[str]
+    cores: int
+    memory_bytes: int
+    spare_bytes: int
+    quota: float | None = None
+    limit_bytes: int | None = None
+    gpus: tuple[CudaDevice, ...] = ()
+    present_gpus: tuple[str, ...] = ()
+    driver: str = ""
+
+    @property
+    def usable_cores(self) -> float:
+        """Cores' worth of time that this process may have."""
+        return self.cores if self.quota is None else min(self.cores, self.quota)
+
+    @property
+    def room_bytes(self) -> int:
+        """Memory that this process could have on an idle machine."""
+        return self.memory_bytes if self.limit_bytes is None else self.limit_bytes
+
+
+@dataclass(frozen=True)
+class SoftwareFacts:
+    """Installed software.
+
+    Attributes:
+        engine: Distribution and version of vLLM; None where it is not installed.
+        extras: Versions of the optional parts, None for one that is not installed.
+    """
+
+    python: str
+    engine: tuple[str, str] | None
+    extras: Mapping[str, str | None]
+
+
+@dataclass(frozen=True)
+class SpeedFacts:
+    """Measured rates of matrix products on one CPU core, in GFLOP/s by type; where that failed, the reason."""
+
+    gflops: Mapping[ComputeType, float] = field(default_factory=dict[ComputeType, float])
+    error: str = ""
+
+
+@dataclass(frozen=True)
+class PrefectFacts:
+    """The Prefect API that a command would report to.
+
+    Attributes:
+        client: Version of Prefect that is installed here.
+        url: The API; None where a command would start a server of its own.
+        named_by: Who names it: `PREFECT_API_URL`, or the record of `deerstalker up`.
+        server: Version of the server, empty where it does not tell.
+        error: Why it is of no use; empty where it answers.
+    """
+
+    client: str
+    url: str | None = None
+    named_by: str = ""
+    server: str = ""
+    error: str = ""
+
+
+def machine_facts() -> MachineFacts:
+    """Reads what the kernel and the CUDA driver say of this machine."""
+    recorded = hardware()
+    version = re.search(r"(\d+\.\d+(?:\.\d+)?)\s", _DRIVER_VERSION.read_text()) if _DRIVER_VERSION.exists() else None
+    return MachineFacts(
+        cpu=recorded["cpu"],
+        flags=cpu_flags(),
+        cores=recorded["cores"],
+        quota=cpu_quota(),
+        memory_bytes=os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES"),
+        limit_bytes=limit_bytes(),
+        spare_bytes=spare_bytes(),
+        gpus=cuda_devices(),
+        present_gpus=tuple(recorded["gpus"]),
+        driver=version[1] if version else "",
+    )
+
+
+def software_facts() -> SoftwareFacts:
+    """Reads which engine and which optional parts are installed, without importing them."""
+    try:
+        engine = engine_build()
+    except BadInputError:
+        engine = None
+    return SoftwareFacts(platform.python_version(), engine, {name: _version(name) for name in EXTRAS})
+
+
+def speed_facts() -> SpeedFacts:
+    """Measures matrix products in a child, which takes some seconds."""
+    try:
+        return SpeedFacts(matmul_gflops())
+    except DeerstalkerError as error:
+        return SpeedFacts(error=str(error))
+
+
+def prefect_facts(home: Path) -> PrefectFacts:
+    """Asks the Prefect API that a command of this environment would report to; starts none.
+
+    Args:
+        home: Folder of the local server's record, unless PREFECT_HOME is set.
+    """
+    client = _version("prefect") or ""
+    url, named_by = os.environ.get("PREFECT_API_URL"), "PREFECT_API_URL"
+    if not url:
+        try:
+            url, named_by = running_server(Path(os.environ.get("PREFECT_HOME") or home)), "`deerstalker up`"
+        except DeerstalkerError as error:
+            return PrefectFacts(client, error=str(error))
+    if not url:
+        return PrefectFacts(client)
+    return ask_prefect(client, url, named_by)
+
+
+def ask_prefect(client: str, url: str, named_by: str) -> PrefectFacts:
+    """Asks an API for its health and its version, with the credentials of the environment."""
+    import httpx
+
+    shown = str(httpx.URL(url).copy_with(userinfo=b""))
+    secret = os.environ.get("PREFECT_API_AUTH_STRING") or ""
+    auth = httpx.BasicAuth(*secret.split(":", 1)) if ":" in secret else None
+    headers = {"Authorization": f"Bearer {key}"} if (key := os.environ.get("PREFECT_API_KEY")) else {}
+    try:
+        with httpx.Client(base_url=url.rstrip("/"), auth=auth, headers=headers, timeout=_ANSWER_LIMIT_S) as api:
+            health, version = api.get("/health"), api.get("/admin/version")
+    except (httpx.HTTPError, httpx.InvalidURL) as error:
+        return PrefectFacts(client, shown, named_by, error=f"{type(error).__name__}: {error}")
+    refused = next((answer for answer in (health, version) if answer.status_code in (401, 403)), None)
+    if refused or not health.is_success:
+        return PrefectFacts(client, shown, named_by, error=f"HTTP {(refused or health).status_code}")
+    server = version.text.strip('"') if version.is_success else ""
+    return PrefectFacts(client, shown, named_by, server if re.fullmatch(r"\d+\.\d+[\w.+-]*", server) else "")
+
+
+def _version(distribution: str) -> str | None:
+    try:
+        return importlib.metadata.version(distribution)
+    except importlib.metadata.PackageNotFoundError:
+        return None

@@ -1,0 +1,301 @@
+"""Whether a recipe fits a machine: memory, room for its artifacts, and how long an iteration may take.
+
+All of it is arithmetic on sizes. Constants that were measured say where.
+"""
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+from flows.doctor.checks import Check, gib
+from flows.doctor.facts import MachineFacts
+from flows.doctor.hardware import Device, Hardware
+from flows.doctor.model_size import ModelSize, Shape
+from flows.doctor.store_facts import StoreFacts
+from flows.recipes import Recipe
+from stages.machine import ComputeType
+from stages.sampling.config import SamplingConfig
+from stages.training.trainable import TrainableConfig
+
+_BYTES: Mapping[ComputeType, int] = {"bf16": 2, "fp32": 4}
+_PROGRAM_BYTES = int(3.5 * (1 << 30))
+"""Programs without a model: flow, Prefect's server, engine, trainer; measured with `quickstart` on two cores."""
+_DISK_BYTES_A_TOKEN = 24
+"""A sampled token in the store: its id, its log-probability, its share of text and batch."""
+_SHORT_TOKENS = 256
+
+_LOW, _HIGH = 0, 1
+_TRAINING_SHARE = 0.6, 0.15
+_PREFILL_SHARE = 0.6, 0.2
+_DECODING_SHARE = 0.3, 0.05
+"""Shares of the matrix product rate that the stages reach: for the quickest and for the slowest time."""
+_ITERATION_S = 1.0, 5.0
+_COMPLETION_S = 0.0005, 0.002
+_TOKEN_S = 0.00005, 0.0002
+"""Time that goes with an iteration, a completion and a sampled token whatever the model's size; from `quickstart`."""
+
+
+@dataclass(frozen=True)
+class Need:
+    """What a run needs.
+
+    Attributes:
+        trainer_bytes: Memory of all trainer processes together, without the program itself.
+        engine_bytes: The same of the engine.
+        store_bytes: What the store has grown by when the run ends.
+        seconds: Of an iteration, lowest and highest; None where that cannot be told.
+    """
+
+    trainer_bytes: float
+    engine_bytes: float
+    store_bytes: float
+    seconds: tuple[float, float] | None
+
+
+def fit_checks(
+    recipe: Recipe,
+    hardware: Hardware,
+    size: ModelSize,
+    machine: MachineFacts,
+    store: StoreFacts,
+    types: tuple[ComputeType, ComputeType],
+    devices: tuple[Device, Device],
+    gflops: float | None,
+) -> list[Check]:
+    """Says whether a recipe fits.
+
+    Args:
+        types: Compute types of the trainer and of the engine.
+        devices: Where the two compute.
+        gflops: Rate of matrix products in the trainer's type on one core, in GFLOP/s; None where it was not measured.
+    """
+    if size.parameters is None:
+        remedy = "fetch it with the first `deerstalker train`, or name a model that says its size"
+        return [Check("model", "warning", str(size), remedy)]
+    need = Need(
+        trainer_bytes=trainer_bytes(recipe, hardware, size, types[0]),
+        engine_bytes=engine_bytes(hardware, size, types[1]),
+        store_bytes=store_bytes(recipe, size),
+        seconds=None if gflops is None else iteration_seconds(recipe, size, gflops * 1e9, machine.usable_cores),
+    )
+    model = Check("model", "ok", str(size), figures={"parameters": size.parameters, "told_by": size.told_by})
+    return [model, *memory_checks(hardware, machine, devices, need), room_check(recipe, store, need), time_check(need)]
+
+
+def trainer_bytes(recipe: Recipe, hardware: Hardware, size: ModelSize, compute: ComputeType) -> float:
+    """Memory of the trainer in bytes, summed over its processes.
+
+    With N parameters of which f learn: float32 masters 4 f N (one that is frozen has none), a bf16 compute copy 2 N (in
+    fp32 the masters are computed with, and what is frozen takes 4), float32 gradients 4 f N, two moments 8 f N, a
+    reference in the compute type; and for T tokens of a micro-batch the activations that backward needs, about
+    (14 hidden + 4 queries + 3 intermediate) T a layer, or hidden T where layers are recomputed; and the probabilities
+    of `logprob_chunk_tokens` over the vocabulary, three times in float32.
+    """
+    assert size.parameters is not None
+    trainer, width, total = hardware.trainer, _BYTES[compute], size.parameters
+    learning = learning_parameters(recipe.finetune.trainable, size)
+    weights = 16 * learning + (2 * total if compute == "bf16" else 4 * (total - min(total, learning)))
+    reference = width * total if recipe.finetune.reference != "none" else 0
+    if (shape := size.shape) is None:
+        return weights + reference
+    tokens = max(trainer.micro_batch_tokens, recipe.pack.row_tokens)
+    if recipe.warm_start is not None:
+        tokens = max(tokens, recipe.warm_start.row_tokens)
+    inside = 14 * shape.hidden + 4 * shape.queries + 3 * shape.intermediate
+    kept = shape.hidden * shape.layers + inside if trainer.activation_checkpointing else inside * shape.layers
+    chunk = 3 * 4 * min(trainer.logprob_chunk_tokens, tokens) * shape.vocabulary
+    return weights + reference + trainer.processes * (width * kept * tokens + chunk)
+
+
+def engine_bytes(hardware: Hardware, size: ModelSize, compute: ComputeType) -> float:
+    """Memory of the engine in bytes: the weights in its compute type, and the KV cache where the profile sizes it."""
+    assert size.parameters is not None
+    return _BYTES[compute] * size.parameters + (hardware.engine.kv_cache_gib or 0.0) * (1 << 30)
+
+
+def learning_parameters(trainable: TrainableConfig, size: ModelSize) -> float:
+    """How many parameters learn; at most so many where the model's shape is not known."""
+    assert size.parameters is not None
+    match trainable.parameters, size.shape:
+        case "all", _:
+            return size.parameters
+        case "attention", Shape() as shape:
+            return shape.layers * shape.attention
+        case "top_layers", Shape() as shape:
+            return trainable.top_fraction * shape.layers * shape.layer
+        case "top_layers", None:
+            return trainable.top_fraction * size.parameters
+        case "lora", Shape() as shape:
+            sides = {
+                "q_proj": shape.hidden + shape.queries, "o_proj": shape.hidden + shape.queries,
+                "k_proj": shape.hidden + shape.keys, "v_proj": shape.hidden + shape.keys,
+            }  # fmt: skip
+            feed_forward = shape.hidden + shape.intermediate
+            return shape.layers * trainable.rank * sum(sides.get(p, feed_forward) for p in trainable.projections)
+        case _:
+            return size.parameters
+
+
+def store_bytes(recipe: Recipe, size: ModelSize) -> float:
+    """What a whole run adds to its store, in bytes, nothing pruned.
+
+    Once: the model and the warm start, 2 N each. Each iteration: the checkpoint 2 N, the training state where it is
+    carried on (masters and moments of what learns 12 f N, the rest 2 N), an averaged reference 4 N, and 24 bytes a
+    sampled token. While it trains, one step checkpoint as large as a state.
+    """
+    assert size.parameters is not None
+    total, learning = size.parameters, learning_parameters(recipe.finetune.trainable, size)
+    state = 12 * learning + 2 * max(0.0, total - learning)
+    tokens = _sampled_tokens(recipe.sample.sampling, recipe.sample.stride, _HIGH)
+    iteration = 2 * total + (state if recipe.finetune.carry_state else 0) + _DISK_BYTES_A_TOKEN * tokens
+    iteration += 4 * total if recipe.finetune.reference == "ema" else 0
+    once = (4 if recipe.warm_start else 2) * total + state
+    return once + recipe.iterations * iteration
+
+
+def iteration_seconds(recipe: Recipe, size: ModelSize, rate: float, cores: float) -> tuple[float, float]:
+    """Least and most seconds of an iteration with its evaluation on `val`, the first one with its imports left out.
+
+    FLOPs / (rate x share) for training (three times forward: prompts once, completions as branches), for prompts
+    in the engine, and for decoding, plus what an iteration, a completion and a token cost whatever the model. Forward
+    takes 2 FLOPs a weight and token, the output head on completions only; attention over positions is left out. The
+    shares run from 0.6 to 0.15 for training, 0.6 to 0.2 for prompts, 0.3 to 0.05 for decoding. How long completions
+    get is not known: from half of `max_tokens` (an eighth, where it is above 256) to all of it; prompts take what
+    completions leave of `pack.row_tokens`, or half of that.
+
+    Args:
+        rate: Matrix products on one core, in FLOP/s.
+        cores: How many there are. The least time takes them all for whole ones, the most takes their unit for matrix
+            products to be one, as that of the two threads of a core is.
+    """
+    return _seconds(recipe, size, rate * max(1.0, cores), _LOW), _seconds(recipe, size, rate * min(1.0, cores), _HIGH)
+
+
+def _seconds(recipe: Recipe, size: ModelSize, rate: float, end: int) -> float:
+    assert size.parameters is not None
+    shape = size.shape
+    body = shape.layers * shape.layer if shape else size.parameters
+    head = shape.head if shape else 0
+    sampling, held_out = recipe.sample.sampling, recipe.evaluate.sampled
+    groups = recipe.sample.stride if end == _HIGH else recipe.sample.puzzles_per_iteration
+    prompt = _prompt_tokens(recipe, end)
+    trained = _sampled_tokens(sampling, recipe.sample.puzzles_per_iteration, end)
+    answers = held_out.samples_per_prompt + int(recipe.evaluate.greedy)
+    evaluated = recipe.evaluate.puzzles * answers * _completion_tokens(held_out, end)
+    sampled = _sampled_tokens(sampling, groups, end) + evaluated
+    completions = groups * sampling.samples_per_prompt + recipe.evaluate.puzzles * answers
+    forward = 2 * ((recipe.sample.puzzles_per_iteration * prompt + trained) * body + trained * head)
+    passes = 3 * recipe.finetune.epochs
+    passes += int(recipe.finetune.loss.old_logprobs == "trainer") + int(recipe.finetune.reference != "none")
+    return (
+        passes * forward / (rate * _TRAINING_SHARE[end])
+        + 2 * (groups + recipe.evaluate.puzzles) * prompt * body / (rate * _PREFILL_SHARE[end])
+        + 2 * sampled * (body + head) / (rate * _DECODING_SHARE[end])
+        + _ITERATION_S[end]
+        + completions * _COMPLETION_S[end]
+        + sampled * _TOKEN_S[end]
+    )
+
+
+def _completion_tokens(sampling: SamplingConfig, end: int) -> float:
+    longest = sampling.max_tokens
+    return longest if end == _HIGH else longest / (2 if longest <= _SHORT_TOKENS else 8)
+
+
+def _sampled_tokens(sampling: SamplingConfig, groups: int, end: int) -> float:
+    return groups * sampling.samples_per_prompt * _completion_tokens(sampling, end)
+
+
+def _prompt_tokens(recipe: Recipe, end: int) -> float:
+    row, sampling = recipe.pack.row_tokens, recipe.sample.sampling
+    left = row - sampling.samples_per_prompt * sampling.max_tokens
+    most = left if left >= row / 8 else row / 4
+    return most if end == _HIGH else most / 2
+
+
+def memory_checks(
+    hardware: Hardware,
+    machine: MachineFacts,
+    devices: tuple[Device, Device],
+    need: Need,
+) -> list[Check]:
+    """Whether trainer and engine fit into the memory of their devices, side by side as they run."""
+    trainer = hardware.trainer
+    on_host, on_gpu = float(_PROGRAM_BYTES), 0.0
+    if devices[0] == "cpu" or trainer.cpu_offload:
+        on_host += need.trainer_bytes / trainer.nodes
+    else:
+        on_gpu += need.trainer_bytes / trainer.world
+    if devices[1] == "cpu":
+        on_host += need.engine_bytes
+    else:
+        planned = hardware.engine.memory_share * _least_gpu(machine) if hardware.engine.kv_cache_gib is None else 0.0
+        on_gpu += max(planned, need.engine_bytes / hardware.engine.tensor_parallel_size)
+    parts = f"trainer {gib(need.trainer_bytes)}, engine {gib(need.engine_bytes)}, programs {gib(_PROGRAM_BYTES)}"
+    checks = [_host_check(on_host, parts, machine)]
+    if on_gpu:
+        checks.append(_gpu_check(on_gpu, hardware, machine))
+    return checks
+
+
+def _host_check(needed: float, parts: str, machine: MachineFacts) -> Check:
+    found = f"about {gib(needed)} needed ({parts}), {gib(machine.spare_bytes)} left"
+    figures = {"needed_bytes": int(needed), "spare_bytes": machine.spare_bytes}
+    if needed > machine.room_bytes:
+        remedy = (
+            f"this machine gives {gib(machine.room_bytes)}: use a larger one or a smaller model, "
+            "or lower trainer.micro_batch_tokens and engine.kv_cache_gib of the profile"
+        )
+        return Check("recipe memory", "problem", found, remedy, figures)
+    if needed > machine.spare_bytes:
+        return Check("recipe memory", "warning", found, "end other programs first", figures)
+    return Check("recipe memory", "ok", found, figures=figures)
+
+
+def _gpu_check(needed: float, hardware: Hardware, machine: MachineFacts) -> Check:
+    count = max(hardware.trainer.processes, hardware.engine.tensor_parallel_size)
+    least = _least_gpu(machine)
+    found = f"about {gib(needed)} needed on each of {count}, {gib(least)} there on each of {len(machine.gpus)}"
+    figures = {"needed_bytes": int(needed), "gpu_bytes": least, "gpus": len(machine.gpus), "needed_gpus": count}
+    if not machine.gpus:
+        return Check("recipe GPU memory", "problem", found, "use --profile cpu, or a machine with GPUs", figures)
+    if count > len(machine.gpus) or needed > least:
+        remedy = (
+            "use more or larger GPUs (trainer.processes and engine.tensor_parallel_size of the profile), "
+            "or set trainer.cpu_offload"
+        )
+        return Check("recipe GPU memory", "problem", found, remedy, figures)
+    return Check("recipe GPU memory", "ok", found, figures=figures)
+
+
+def _least_gpu(machine: MachineFacts) -> int:
+    return min((gpu.memory_bytes for gpu in machine.gpus), default=0)
+
+
+def room_check(recipe: Recipe, store: StoreFacts, need: Need) -> Check:
+    """Whether the store has room for everything that the run keeps."""
+    found = f"about {gib(need.store_bytes)} for {recipe.iterations} iterations"
+    figures = {"needed_bytes": int(need.store_bytes), "free_bytes": store.free_bytes}
+    if store.free_bytes is None:
+        return Check("recipe disk", "ok", f"{found}, in a store that does not tell its room", figures=figures)
+    found = f"{found}, {gib(store.free_bytes)} free"
+    if need.store_bytes > store.free_bytes:
+        remedy = "name a larger store with --store, free space, or prune between iterations (`deerstalker prune`)"
+        return Check("recipe disk", "problem", found, remedy, figures)
+    return Check("recipe disk", "ok", found, figures=figures)
+
+
+def time_check(need: Need) -> Check:
+    """How long an iteration may take; never a reason against a run."""
+    if need.seconds is None:
+        return Check("recipe time", "ok", "not told: matrix products were not measured on this device")
+    low, high = need.seconds
+    figures = {"iteration_s": [round(low, 1), round(high, 1)]}
+    return Check("recipe time", "ok", f"{duration(low)} to {duration(high)} an iteration, estimated", figures=figures)
+
+
+def duration(seconds: float) -> str:
+    """A duration for people, to two digits."""
+    for unit, name in ((86400.0, "days"), (3600.0, "h"), (60.0, "min")):
+        if seconds >= 2 * unit:
+            return f"{seconds / unit:.2g} {name}" if seconds < 100 * unit else f"{seconds / unit:.0f} {name}"
+    return f"{seconds:.2g} s" if seconds < 100 else f"{seconds:.0f} s"
