@@ -25,7 +25,7 @@ from tests.contract.trainer_side import EVERYTHING, LORA, Trained, write_source
 from tests.processes import in_session
 
 TEXTS = ["Who was it? The cook, in the hall, with the rope, at nine.", "A: cook\nB: hall\nC: rope\nD: nine"]
-HARDWARE = EngineHardware(max_num_seqs=64, kv_cache_gib=0.1, max_model_len=512, threads=1)
+HARDWARE = EngineHardware(max_num_seqs=64, kv_cache_gib=0.1, max_model_len=512, threads=1, replicas=1)
 OWNER = """
 import sys, time
 from pathlib import Path
@@ -181,7 +181,7 @@ def test_hopeless_completions_end_inside_the_engine(engine: Engine, models: dict
     rule = EarlyStopConfig(alpha=0.5, threshold=-2.0)
     config = SamplingConfig(samples_per_prompt=8, max_tokens=300, early_stop=rule)
     groups = list[GroupSamples]()
-    endpoint = engine._sources[0].endpoint  # pyright: ignore[reportPrivateUsage]
+    endpoint = engine.sources[0].endpoint
     before = endpoint.metrics(timeout_s=5.0)["vllm:generation_tokens_total"]
     engine.sample_groups([Prompt("p", ChatTokenizer(models["a"]).prompt_ids(TEXTS[0]))], config, groups.append)
     computed = endpoint.metrics(timeout_s=5.0)["vllm:generation_tokens_total"] - before
