@@ -93,5 +93,5 @@ def test_more_engines_than_cores_are_refused_with_what_is_possible() -> None:
 @pytest.mark.usefixtures("gpus")
 def test_more_engines_than_gpus_are_refused_with_what_is_possible() -> None:
     check(EngineHardware(replicas=4))
-    with pytest.raises(BadInputError, match="4 GPUs and 2 for each replica; expected at most 2; write engine.replicas"):
+    with pytest.raises(BadInputError, match="4 GPUs and 2 for each replica; expected at most 2; write"):
         check(EngineHardware(replicas=3, tensor_parallel_size=2))
