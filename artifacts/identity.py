@@ -31,7 +31,7 @@ def sha256_json(value: object) -> str:
 class Added:
     """Marks a setting that its config has not always had: `Annotated[int, Added(before=0)] = 3`.
 
-    Where the setting has the value by which the stage worked before, identities leave it out, so that artifacts made
+    Where the setting has the value with which what was made before agrees, identities leave it out, so that artifacts made
     before it existed are found again; a recipe frozen before it existed has that value.
     """
 

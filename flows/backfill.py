@@ -178,7 +178,9 @@ def lanes(store: Store, profile: Profile, wanted: int) -> Generator[Lanes]:
     urls = profile.engine.external_urls
     count = min(wanted, len(urls)) if urls else wanted
     with ExitStack() as stack:
-        share = {"memory_share": profile.engine.memory_share / count}
+        share: dict[str, object] = {"memory_share": profile.engine.memory_share / count}
+        if count > 1 and profile.engine.replicas == "auto" and not urls:
+            share["replicas"] = 1  # the lanes are side by side already
         engines = [
             profile.engine.model_copy(update={**share, "external_urls": urls[number::count]}) for number in range(count)
         ]

@@ -14,6 +14,7 @@ from artifacts.refs import Ref
 from artifacts.slot import Attempt
 from artifacts.store import Store
 from stages.processes import Pool
+from stages.sampling import placement
 from stages.sampling.config import EngineHardware
 from stages.sampling.engine import Engine
 from stages.training.gang import Gang
@@ -69,6 +70,9 @@ class StageContext:
         log: Where stages log.
         use_gpu: Called before the engine or the trainer is used; may wait for a turn.
         pool: Processes for work in pure Python; they end with this one, however it ends.
+
+    Raises:
+        BadInputError: The profile asks for more engines than the machine has room for.
     """
 
     def __init__(
@@ -80,6 +84,7 @@ class StageContext:
         log: logging.Logger | logging.LoggerAdapter[logging.Logger],
         use_gpu: Callable[[], None] = lambda: None,
     ) -> None:
+        placement.check(profile.engine)
         self._use_gpu = use_gpu
         self._engine: Engine | None = None
         self._gang: Gang | None = None

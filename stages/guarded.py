@@ -83,6 +83,6 @@ class GuardedProcess:
             self._process.wait()
 
     def _close_lifeline(self) -> None:
-        if self._lifeline >= 0:
-            os.close(self._lifeline)
-            self._lifeline = -1
+        lifeline, self._lifeline = self._lifeline, -1  # once, though two threads may end the process
+        if lifeline >= 0:
+            os.close(lifeline)

@@ -55,6 +55,8 @@ def solve_command(
     question = read_question(file, index, options.store)
     sampling = validate(SamplingConfig, settings, "solve")
     hardware = load_profile(profile).engine
+    if hardware.replicas == "auto" and not hardware.external_urls:
+        hardware = hardware.model_copy(update={"replicas": 1})  # one group keeps no second engine busy
     store = Store.open(options.store)
     source = find_checkpoint(checkpoint, store)
     logging.getLogger("deerstalker").setLevel(logging.DEBUG if options.debug else logging.WARNING)

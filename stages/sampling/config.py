@@ -82,8 +82,19 @@ class EngineHardware(BaseModel):
         default=True, description="Skip compilation and graph capture (right for small models and CPUs)"
     )
     tensor_parallel_size: int = Field(default=1, ge=1, description="Devices one copy of the model is spread over")
-    threads: int | None = Field(default=None, ge=1, description="CPU threads; none: 1 for small models, else all")
-    seed: int = Field(default=0, ge=0, description="Seed of the engine's generator, recorded with every sample")
+    replicas: Literal["auto"] | Annotated[int, Field(ge=1)] = Field(
+        default="auto",
+        description="Engines side by side, which share the groups; a restart of one does not stop the others. auto: on "
+        "a CPU one a core (8 at most) for small models, else 1; on GPUs as many as `tensor_parallel_size` leaves room "
+        "for; none beside `external_urls`, which a number adds engines to. On a CPU they divide `kv_cache_gib` and "
+        "`memory_share` among them, on GPUs each has its own",
+    )
+    threads: int | None = Field(
+        default=None, ge=1, description="CPU threads of each replica; none: 1 for small models, else its share of all"
+    )
+    seed: int = Field(
+        default=0, ge=0, description="Seed of the first replica's generator, the next has the next; in every sample"
+    )
     startup_timeout_s: float = Field(default=600.0, gt=0.0, description="Time for the engine to become ready")
     stall_timeout_s: float = Field(
         default=11.0, gt=0.0, description="Time without a token before an engine counts as hung"
@@ -100,7 +111,9 @@ class EngineHardware(BaseModel):
         "it they run on and are cut afterwards, with the same result",
     )
     external_urls: tuple[Annotated[str, Field(pattern=r"^https?://")], ...] = Field(
-        default=(), description="Engines that run elsewhere, used instead of a child process"
+        default=(),
+        description="Engines that run elsewhere, used instead of child processes, or beside them where `replicas` is a "
+        "number",
     )
     extra_arguments: tuple[str, ...] = Field(default=(), description="Further arguments of vLLM's server, as they are")
 

@@ -9,6 +9,7 @@ import shutil
 import sys
 import tempfile
 import time
+from collections.abc import Sequence
 from contextlib import AbstractContextManager
 from pathlib import Path
 
@@ -86,10 +87,15 @@ def forks(hardware: EngineHardware) -> bool:
 
 
 def cpu_threads(hardware: EngineHardware, model_dir: Path) -> int:
-    """Return the OpenMP threads of a CPU engine: the profile's number, or one for a small model and else all cores."""
-    small = weight_bytes(model_dir) < SMALL_MODEL_BYTES
-    cores = 1 if small else len(os.sched_getaffinity(0)) // hardware.tensor_parallel_size
-    return hardware.threads or max(1, cores)
+    """Return the OpenMP threads of a CPU engine: the profile's, or 1 for a small model, else its share of cores."""
+    replicas = 1 if hardware.replicas == "auto" else hardware.replicas
+    each = len(os.sched_getaffinity(0)) // (hardware.tensor_parallel_size * replicas)
+    return hardware.threads or (1 if is_small(model_dir) else max(1, each))
+
+
+def is_small(model_dir: Path) -> bool:
+    """Tell whether several CPU threads would wait for one another more than they compute."""
+    return weight_bytes(model_dir) < SMALL_MODEL_BYTES
 
 
 def engine_environment(hardware: EngineHardware, model_dir: Path, scratch: Path, api_key: str) -> dict[str, str]:
@@ -120,9 +126,10 @@ class EngineProcess:
         hardware: The profile.
         model_dir: Checkpoint to serve.
         log_path: Where the engine's output goes (appended).
+        devices: CUDA devices that it sees; all where empty.
     """
 
-    def __init__(self, hardware: EngineHardware, model_dir: Path, log_path: Path) -> None:
+    def __init__(self, hardware: EngineHardware, model_dir: Path, log_path: Path, devices: Sequence[str] = ()) -> None:
         self.hardware, self.model_dir, self.log_path = hardware, model_dir, log_path
         self.scratch = Path(tempfile.mkdtemp(prefix="deerstalker-"))
         api_key = secrets.token_hex(24)
@@ -132,13 +139,16 @@ class EngineProcess:
         script = ["-P", str(Path(__file__).with_name("server.py"))]
         module = script if forks(hardware) or hardware.early_stop else ["-m", "vllm.entrypoints.openai.api_server"]
         arguments = engine_arguments(hardware, model_dir, self.scratch / "engine.sock")
+        environment = engine_environment(hardware, model_dir, self.scratch, api_key)
+        if devices:
+            environment["CUDA_VISIBLE_DEVICES"] = ",".join(devices)
         self._kernel_kills = kernel_kills()
         with log_path.open("ab") as log:
             self._process = GuardedProcess(
                 [sys.executable, "-W", "ignore", *module, *arguments],
                 self.scratch,
                 log,
-                engine_environment(hardware, model_dir, self.scratch, api_key),
+                environment,
                 cwd=self.scratch,
             )
         self.started_s = time.monotonic()

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import json
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
@@ -14,6 +15,8 @@ from stages.models.tensor_file import to_bfloat16_bits
 from .endpoint import Endpoint, EndpointError
 
 _STORED_AS = {"bfloat16": "BF16", "float16": "F16", "float32": "F32"}
+_OF_VOCABULARY = ("embed_tokens.weight", "lm_head.weight")
+_VOCABULARY_MULTIPLE = 64
 IGNORED_CONFIG = ("_name_or_path", "transformers_version", "use_cache", "torch_dtype", "dtype")
 
 
@@ -95,8 +98,16 @@ def tensor_digests(folder: Path, dtype: str) -> dict[str, str]:
                 file.seek(8 + header_bytes + begin)
                 content = cast_bytes(file.read(end - begin), entry["dtype"], dtype)
                 if content is not None:
-                    digests[name] = hashlib.sha256(content).hexdigest()
+                    padding = _vocabulary_padding(name, entry["shape"], len(content))
+                    digests[name] = hashlib.sha256(content + padding).hexdigest()
     return digests
+
+
+def _vocabulary_padding(name: str, shape: Sequence[int], size_bytes: int) -> bytes:
+    """Return the rows of zeros that vLLM adds to embedding and output head, to a multiple of 64 tokens."""
+    if not name.endswith(_OF_VOCABULARY) or not shape[0]:
+        return b""
+    return bytes(size_bytes // shape[0] * (-shape[0] % _VOCABULARY_MULTIPLE))
 
 
 def cast_bytes(content: bytes, stored: str, dtype: str) -> bytes | None:

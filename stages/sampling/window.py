@@ -79,6 +79,10 @@ class Pulse:
         if counters != self.last:
             self.last, self.moved_s = counters, time.monotonic()
 
+    def rest(self) -> None:
+        """Take note that there is nothing to be done."""
+        self.moved_s = time.monotonic()
+
     @property
     def still_s(self) -> float:
         """Seconds since the last progress."""

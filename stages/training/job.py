@@ -126,7 +126,8 @@ class OptimizerConfig(BaseModel):
     master_dtype: Annotated[Dtype, Added(before="fp32")] = Field(
         default="fp32", description="precision of the trained weights, their gradients and AdamW's moments"
     )
-    max_skipped_steps: Annotated[int, Added(before=0)] = Field(
+    # What is published without this setting has no skipped step, as with any limit.
+    max_skipped_steps: Annotated[int, Added(before=3)] = Field(
         default=3, ge=0, description="steps of a job that are skipped for a gradient that is not finite; one more fails"
     )
 

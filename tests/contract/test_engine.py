@@ -29,7 +29,7 @@ from tests.contract.trainer_side import EVERYTHING, LORA, Trained, write_source
 from tests.processes import in_session
 
 TEXTS = ["Who was it? The cook, in the hall, with the rope, at nine.", "A: cook\nB: hall\nC: rope\nD: nine"]
-HARDWARE = EngineHardware(max_num_seqs=64, kv_cache_gib=0.1, max_model_len=512, threads=1)
+HARDWARE = EngineHardware(max_num_seqs=64, kv_cache_gib=0.1, max_model_len=512, threads=1, replicas=1)
 OWNER = """
 import sys, time
 from pathlib import Path
@@ -171,13 +171,13 @@ def test_an_engine_of_each_compute_type_proves_its_weights_at_the_start_and_afte
         engine.ensure(models["b"], "digest-b")
         assert (engine.starts, engine.reloads, engine.refusals) == (1, 1, [])
         assert_samples_are_of(models["b"], engine, "digest-b")
-        assert check.after_reload(models["b"]) >= 5  # vLLM fuses or packs the others, which ones differs by type
-        wrong, name = tmp_path / "wrong", sorted(check.verbatim)[0]
+        assert check.after_reload(models["b"]) >= 6  # vLLM fuses or packs the others, which ones differs by type
+        wrong, name = tmp_path / "wrong", "model.embed_tokens.weight"
         shutil.copytree(models["b"], wrong)
         tensors = load_file(wrong / "model.safetensors")
         tensors[name].view(torch.int16).view(-1)[0] ^= 1
         save_file(tensors, wrong / "model.safetensors", metadata={"format": "pt"})
-        with pytest.raises(ReloadRefusedError, match=name):
+        with pytest.raises(ReloadRefusedError, match="embed_tokens"):
             check.after_reload(wrong)
 
 
@@ -208,7 +208,7 @@ def test_hopeless_completions_end_inside_the_engine(engine: Engine, models: dict
     rule = EarlyStopConfig(alpha=0.5, threshold=-2.0)
     config = SamplingConfig(samples_per_prompt=8, max_tokens=300, early_stop=rule)
     groups = list[GroupSamples]()
-    endpoint = engine._sources[0].endpoint  # pyright: ignore[reportPrivateUsage]
+    endpoint = engine.sources[0].endpoint
     before = endpoint.metrics(timeout_s=5.0)["vllm:generation_tokens_total"]
     engine.sample_groups([Prompt("p", ChatTokenizer(models["a"]).prompt_ids(TEXTS[0]))], config, groups.append)
     computed = endpoint.metrics(timeout_s=5.0)["vllm:generation_tokens_total"] - before

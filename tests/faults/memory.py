@@ -38,7 +38,7 @@ FLOWS = Path(__file__).parents[1] / "flow"
 MARK = "DEERSTALKER_MEMORY"
 NOTICED_LIMIT_S = 15.0
 RUN_LIMIT_S = 400.0
-ENGINE = EngineHardware(max_num_seqs=64, kv_cache_gib=0.1, max_model_len=1024, threads=1, restarts=0)
+ENGINE = EngineHardware(max_num_seqs=64, kv_cache_gib=0.1, max_model_len=1024, threads=1, replicas=1, restarts=0)
 TRAINER = TrainHardware(threads=1)
 SAMPLING = SamplingConfig(samples_per_prompt=16, max_tokens=400)
 ROOM_MIB = 24

