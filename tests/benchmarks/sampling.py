@@ -27,8 +27,8 @@ of whole requests less that. The fixed cost of a call is therefore part of prefi
 * decode bytes = (steps x all weights + tokens looked at x keys and values of a token) x bytes of a number.
 
 Shares are of the whole machine's speed: `stages.machine.matmul_gflops` in the engine's compute type, and STREAM's triad
-(`tests/benchmarks/memory_speed.py`). An engine for a small model runs on one core. Weights and keys that stay in a cache
-of the CPU may take the share of the bandwidth over 100%.
+(`tests/benchmarks/memory_speed.py`). An engine for a small model runs on one core. Weights and keys that stay in the
+CPU's cache may take the share of the bandwidth over 100%.
 """
 
 import argparse
@@ -41,7 +41,7 @@ import tempfile
 import time
 from collections.abc import Sequence
 from contextlib import ExitStack
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from statistics import median
 from types import TracebackType
@@ -120,7 +120,8 @@ def cases(options: argparse.Namespace) -> list[Case]:
             Case("long prompts", "smollm2", 2, 4, 8, 1300, 1),
             Case("long answers", "smollm2", 4, 4, 16, 300, 1),
         ]
-    return [case for case in every if case.name in options.only]
+    repeats = {} if options.repeats is None else {"repeats": options.repeats}
+    return [replace(case, **repeats) for case in every if case.name in options.only]
 
 
 @dataclass(frozen=True)
@@ -384,13 +385,13 @@ def bars(measured: dict[str, dict[str, Any]]) -> list[dict[str, Any]]:
         reached = {f"{name}: stage over raw": (sides["stage"]["over_raw"], RAW_BARS[name])}
         if "auto" in sides:
             reached[f"{name}: replicas auto over one engine"] = (sides["auto"]["over_stage"], AUTO_BAR)
-        found += [
+        rows += [
             {"name": what, "value": value, "bar": bar, "met": value >= bar} for what, (value, bar) in reached.items()
         ]
     return rows
 
 
-HEAD = ("case", "side", "tokens/s", "of raw", "prefill s", "FLOPs", "bytes", "decode s", "FLOPs", "bytes")
+HEAD = ("case", "side", "token/s", "of raw", "prefill s", "FLOPs", "bytes", "decode s", "FLOPs", "bytes")
 
 
 def show(document: dict[str, Any], console: Console) -> None:
@@ -399,7 +400,7 @@ def show(document: dict[str, Any], console: Console) -> None:
     title = "medians; FLOPs of the machine's matmul peak, bytes of its memory bandwidth"
     table = Table(title=title, title_justify="left", box=SIMPLE_HEAD, padding=(0, 1, 0, 0), pad_edge=False)
     for name in HEAD:
-        table.add_column(name, justify="left" if name in ("case", "side") else "right")
+        table.add_column(name, justify="left" if name in ("case", "side") else "right", no_wrap=name in HEAD[:4])
     for name, case in document["cases"].items():
         for side, row in case["sides"].items():
             phases = [
@@ -439,6 +440,7 @@ def measured_machine() -> dict[str, Any]:
 def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--quick", action="store_true", help="small sizes and one or two turns: shows that it runs")
+    parser.add_argument("--repeats", type=int, help="turns of each side; by default 7, 5 and 3")
     parser.add_argument("--only", type=lambda text: text.split(","), default=list(RAW_BARS), help="cases, by comma")
     parser.add_argument("--no-auto", action="store_true", help="leave out `engine.replicas = auto`")
     parser.add_argument("--set-profile", action="append", default=[], metavar="KEY=VALUE", help="of the profile cpu")

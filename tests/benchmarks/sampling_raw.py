@@ -1,9 +1,9 @@
 """vLLM by itself, as a child of `tests.benchmarks.sampling`: `vllm.LLM.generate` on requests from standard input.
 
-Its one argument is a JSON list: the arguments that our engine gives vLLM's server. vLLM's own parser reads them, so that
-both engines have the same settings. The first line of standard output, `{}`, says that the engine is ready. Then each
-line of standard input is a request, `{"prompts": [[token id, ...], ...], "sampling": {...}}`, and each line of standard
-output an answer, `{"seconds": wall time of generate, "lengths": [[tokens of each completion, ...], ...]}`.
+Its one argument is a JSON list: the arguments that our engine gives vLLM's server. vLLM's own parser reads them, so
+that both engines have the same settings. The first line of standard output, `{}`, says that the engine is ready. Then
+each line of standard input is a request, `{"prompts": [[token id, ...], ...], "sampling": {...}}`, and each line of
+standard output an answer, `{"seconds": wall time of generate, "lengths": [[tokens of each completion, ...], ...]}`.
 """
 
 import json
