@@ -12,6 +12,7 @@ from cyclopts import App, CycloptsError, Parameter
 from artifacts.errors import BadInputError, DeerstalkerError, IdentityMismatchError
 from flows import cli_deployed, cli_store
 from flows.options import ANSWERS, OUTPUT, STORED, Answers, Changes, Output, Stored
+from flows.wheel_tag import correct_wheel_tag
 
 FAILED, BAD_USAGE, INTERRUPTED, TERMINATED = 1, 2, 130, 143
 
@@ -298,6 +299,7 @@ class Terminated(BaseException):
 def main() -> None:
     """Entry point of the console script; ends the process with 0, 1 (failed), 2 (bad usage), 130 or 143."""
     signal.signal(signal.SIGTERM, _terminate)
+    correct_wheel_tag()
     sys.exit(run_command(sys.argv[1:]))
 
 

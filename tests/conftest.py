@@ -12,11 +12,14 @@ from pathlib import Path
 import pytest
 from hypothesis import settings
 
+from flows.wheel_tag import correct_wheel_tag
+
 os.environ.setdefault("OMP_NUM_THREADS", "1")
 # Where a test runs a flow in its own process, Prefect starts a server for it; on a busy machine that takes a while.
 os.environ.setdefault("PREFECT_SERVER_EPHEMERAL_STARTUP_TIMEOUT_SECONDS", "120")
 settings.register_profile("no-deadline", deadline=None)
 settings.load_profile("no-deadline")
+correct_wheel_tag()  # as the command line does, for who calls `uv run pytest` only
 
 
 @pytest.fixture(scope="session", autouse=True)

@@ -1,0 +1,465 @@
+"""The stage `sample` beside vLLM by itself, both in one run: `python -m tests.benchmarks.sampling [--quick] [--json]`.
+
+Each case has one model, one set of prompts and one set of sampling parameters (temperature 1, the sampled token's
+log-probability):
+
+* **quickstart**: the recipe's own model, untrained, puzzles and stage: 128 puzzles x 16 samples x 12 tokens.
+* **long prompts**: SmolLM2-135M, 4 prompts of 1,300 tokens x 16 samples x 64 tokens.
+* **long answers**: SmolLM2-135M, 32 prompts of 300 tokens x 16 samples x 200 tokens.
+
+There are three sides. `stage` is the real `stages.sample.sample` on a folder store with one engine (`engine.replicas =
+1`). `auto` is the same with `engine.replicas = auto` (quickstart only). `raw` is `vllm.LLM.generate` in a child process
+with the arguments and the environment that the stage gives its engine, and as many OpenMP threads.
+
+The time of `stage` and `auto` is the whole call: reading puzzles and tokenising them, requests, decoding, storing
+shards, publishing. The time of `raw` is `generate` alone, whose prompts are token ids. Starting an engine and a warm-up
+are not counted. Sides take turns (A B A B), each turn with prompts that no engine has seen; medians of tokens a second
+are compared. Lengths differ a little, because a completion may end before its limit.
+
+Each side also takes requests of one token (`max_tokens = 1`). Their median time is **prefill**; **decode** is the time
+of whole requests less that. The fixed cost of a call is therefore part of prefill. A phase's rate is its least work, by
+`tests/support/engine_work.py`, over its time:
+
+* prefill FLOPs = 2 x (tokens x layer weights + prompts x head weights) + 4 x channels x pairs that attend, for prompt
+  tokens that the prefix cache does not have;
+* prefill bytes = (all weights + tokens x keys and values of a token) x bytes of a number;
+* decode FLOPs = 2 x tokens x all weights + 4 x channels x tokens looked at;
+* decode bytes = (steps x all weights + tokens looked at x keys and values of a token) x bytes of a number.
+
+Shares are of the whole machine's speed: `stages.machine.matmul_gflops` in the engine's compute type, and STREAM's triad
+(`tests/benchmarks/memory_speed.py`). An engine for a small model runs on one core. Weights and keys that stay in the
+CPU's cache may take the share of the bandwidth over 100%.
+"""
+
+import argparse
+import json
+import logging
+import os
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import Sequence
+from contextlib import ExitStack
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+from statistics import median
+from types import TracebackType
+from typing import Any, Protocol, Self
+
+import polars as pl
+from rich.box import SIMPLE_HEAD
+from rich.console import Console
+from rich.table import Table
+
+from artifacts.identity import Identity
+from artifacts.reading import Artifact
+from artifacts.refs import Checkpoint, Puzzles, Ref, Rollouts
+from artifacts.schemas import PUZZLES, ROLLOUTS
+from artifacts.slot import Slot
+from artifacts.store import Store
+from flows.recipes import Recipe, load_profile, load_recipe
+from stages.context import Profile, StageContext
+from stages.fetch import fetch
+from stages.machine import matmul_gflops
+from stages.models.chat import ChatTokenizer
+from stages.prepare import prepare
+from stages.sample import SampleConfig, sample, stride
+from stages.sampling.client import Prompt, request_body
+from stages.sampling.config import SamplingConfig
+from stages.sampling.process import THREADS_VARIABLE, cpu_threads, engine_arguments, engine_environment
+from tests.support.engine_work import Sampled, Work, decode_work, prefill_work, prefix_blocks
+
+HERE = Path(__file__).parents[2]
+TYPES = {"bfloat16": ("bf16", 2), "float32": ("fp32", 4)}
+"""By vLLM's name of a compute type, ours and the bytes of a number."""
+TOKENIZER_PUZZLES = 512
+WARM_UP = 1
+READY_LIMIT_S = 300.0
+RAW_BARS = {"quickstart": 0.85, "long prompts": 0.97, "long answers": 0.97}
+AUTO_BAR = 1.5
+
+
+@dataclass(frozen=True)
+class Case:
+    """What is sampled.
+
+    Attributes:
+        prompt_tokens: Length that the prompts are brought to; None: the recipe's own puzzles, as they are.
+        repeats: Turns of each side.
+        sides: Besides `stage`.
+    """
+
+    name: str
+    recipe: str
+    prompts: int
+    samples: int
+    tokens: int
+    prompt_tokens: int | None
+    repeats: int
+    sides: tuple[str, ...] = ("raw",)
+
+    def config(self, max_tokens: int) -> SampleConfig:
+        """The stage's settings."""
+        sampling = SamplingConfig(samples_per_prompt=self.samples, max_tokens=max_tokens)
+        return SampleConfig(puzzles_per_iteration=self.prompts, sampling=sampling)
+
+
+def cases(options: argparse.Namespace) -> list[Case]:
+    """The cases that were asked for, in their full or their quick size."""
+    own = load_recipe("quickstart").sample
+    group, limit = own.sampling.samples_per_prompt, own.sampling.max_tokens
+    every = [
+        Case("quickstart", "quickstart", own.puzzles_per_iteration, group, limit, None, 7, ("raw", "auto")),
+        Case("long prompts", "smollm2", 4, 16, 64, 1300, 5),
+        Case("long answers", "smollm2", 32, 16, 200, 300, 3),
+    ]
+    if options.quick:
+        every = [
+            Case("quickstart", "quickstart", 32, group, limit, None, 2, ("raw", "auto")),
+            Case("long prompts", "smollm2", 2, 4, 8, 1300, 1),
+            Case("long answers", "smollm2", 4, 4, 16, 300, 1),
+        ]
+    repeats = {} if options.repeats is None else {"repeats": options.repeats}
+    return [replace(case, **repeats) for case in every if case.name in options.only]
+
+
+@dataclass(frozen=True)
+class Run:
+    """One call of a side."""
+
+    seconds: float
+    groups: tuple[Sampled, ...]
+
+    @property
+    def tokens(self) -> int:
+        """Completion tokens."""
+        return sum(sum(group.completions) for group in self.groups)
+
+
+@dataclass
+class Runs:
+    """All calls of a side: to the token limit, and for one token."""
+
+    full: list[Run] = field(default_factory=list)
+    first_token: list[Run] = field(default_factory=list)
+
+
+class Side(Protocol):
+    """What samples the prompts of one turn."""
+
+    def run(self, turn: int, max_tokens: int) -> Run: ...
+
+
+class Bench:
+    """A case's model and prompts in a store, and what its engines are started with."""
+
+    def __init__(self, case: Case, options: argparse.Namespace, folder: Path) -> None:
+        self.case, self.folder = case, folder
+        self.profile = load_profile("cpu", options.set_profile)
+        self.store = Store.open(str(folder / "store"))
+        with self.context(self.profile, "made") as ctx:
+            recipe = load_recipe(case.recipe)
+            drawn = self._drawn(recipe, ctx)
+            self.checkpoint = fetch(recipe.model, drawn, out=Slot(self.store, "model", Checkpoint), ctx=ctx)
+            self.model = ctx.local_folder(self.checkpoint)
+            self.tokenizer = ChatTokenizer(self.model)
+            self.puzzles = drawn if case.prompt_tokens is None else self._lengthened(drawn, case.prompt_tokens)
+        self.train = Artifact.open(self.store, self.puzzles).read_table("train.parquet", PUZZLES)
+
+    def context(self, profile: Profile, name: str) -> StageContext:
+        """A stage's hands, with a local folder of their own."""
+        scratch = self.folder / name
+        scratch.mkdir()
+        return StageContext(self.store, scratch, profile, lambda *_: None, logging.getLogger("sampling"))
+
+    def engine_arguments(self) -> list[str]:
+        """Arguments of the stage's one engine."""
+        return engine_arguments(self.profile.engine, self.model, self.folder / "unused.sock")
+
+    def prompts(self, turn: int) -> list[list[int]]:
+        """Token ids of a turn's prompts, which the stage takes in this order too."""
+        chosen = stride(self.train, self.case.prompts, turn, seed=0)
+        return [self.tokenizer.prompt_ids(prompt) for prompt in chosen["prompt"]]
+
+    def _drawn(self, recipe: Recipe, ctx: StageContext) -> Ref[Puzzles]:
+        count = max(TOKENIZER_PUZZLES, self.case.prompts * (WARM_UP + 2 * self.case.repeats))
+        config = recipe.puzzles.model_copy(update={"train": count, "val": 0, "test": 0})
+        return prepare(config, out=Slot(self.store, "drawn", Puzzles), ctx=ctx)
+
+    def _lengthened(self, drawn: Ref[Puzzles], tokens: int) -> Ref[Puzzles]:
+        """The same puzzles, each with the following ones joined to its text, which is cut at a number of tokens."""
+        table = Artifact.open(self.store, drawn).read_table("train.parquet", PUZZLES)
+        texts = table["prompt"].to_list()
+        prompts = [self._cut([*texts[index:], *texts[:index]], tokens) for index in range(len(texts))]
+        slot = Slot(self.store, "lengthened", Puzzles)
+        attempt = slot.attempt(Identity.of("benchmark", 1, {"tokens": tokens}))
+        attempt.write_table("train.parquet", table.with_columns(pl.Series("prompt", prompts)), PUZZLES)
+        return attempt.publish({})
+
+    def _cut(self, texts: Sequence[str], tokens: int) -> str:
+        joined = ""
+        for text in texts:
+            joined += text + "\n\n"
+            if len(self.tokenizer.prompt_ids(joined)) >= tokens:
+                break
+        low, high = 0, len(joined)
+        while high - low > 1:
+            middle = (low + high) // 2
+            fits = len(self.tokenizer.prompt_ids(joined[:middle])) <= tokens
+            low, high = (middle, high) if fits else (low, middle)
+        return joined[:low]
+
+
+class StageSide:
+    """The stage `sample` with its engine.
+
+    Args:
+        replicas: `engine.replicas` of the profile.
+    """
+
+    def __init__(self, bench: Bench, name: str, replicas: int | str) -> None:
+        self.bench, self.name = bench, name
+        engine = bench.profile.engine.model_copy(update={"replicas": replicas})
+        self.ctx = bench.context(bench.profile.model_copy(update={"engine": engine}), name)
+
+    def __enter__(self) -> Self:
+        self.ctx.engine.ensure(self.bench.model, self.bench.checkpoint.digest)
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self.ctx.close()
+
+    def run(self, turn: int, max_tokens: int) -> Run:
+        """One call of the stage."""
+        bench = self.bench
+        slot = Slot(bench.store, f"{self.name}/{turn}", Rollouts)
+        config = bench.case.config(max_tokens)
+        started = time.perf_counter()
+        rollouts = sample(config, bench.checkpoint, bench.puzzles, iteration=turn, out=slot, ctx=self.ctx)
+        seconds = time.perf_counter() - started
+        rows = Artifact.open(bench.store, rollouts).read_tables(ROLLOUTS).sort("group", "sample")
+        groups = rows.group_by("group", maintain_order=True).agg(
+            pl.col("prompt_token_ids").first(), pl.col("completion_token_ids").list.len()
+        )
+        return Run(seconds, tuple(Sampled(prompt, lengths) for _, prompt, lengths in groups.iter_rows()))
+
+
+class RawSide:
+    """vLLM by itself in a child process (`tests/benchmarks/sampling_raw.py`)."""
+
+    def __init__(self, bench: Bench) -> None:
+        self.bench, self.log = bench, bench.folder / "raw.log"
+
+    def __enter__(self) -> Self:
+        bench, hardware = self.bench, self.bench.profile.engine
+        scratch = bench.folder / "raw"
+        scratch.mkdir()
+        environment = engine_environment(hardware, bench.model, scratch, "")
+        if environment.pop(THREADS_VARIABLE, None):  # read by our own server alone
+            environment["OMP_NUM_THREADS"] = str(cpu_threads(hardware, bench.model))
+        command = [sys.executable, "-W", "ignore", "-m", "tests.benchmarks.sampling_raw"]
+        with self.log.open("wb") as log:
+            self.child = subprocess.Popen(
+                [*command, json.dumps(bench.engine_arguments())], cwd=HERE, env=environment, stdin=subprocess.PIPE,
+                stdout=subprocess.PIPE, stderr=log, text=True,
+            )  # fmt: skip
+        self._answer()
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self.child.stdin.close()
+        try:
+            self.child.wait(READY_LIMIT_S if kind is None else 10.0)
+        except subprocess.TimeoutExpired:
+            self.child.kill()
+            self.child.wait()
+
+    def run(self, turn: int, max_tokens: int) -> Run:
+        """One call of `generate`."""
+        bench, prompts = self.bench, self.bench.prompts(turn)
+        sampling = bench.case.config(max_tokens).sampling
+        body = request_body(Prompt("", prompts[0]), sampling, bench.tokenizer.eos_ids)
+        request = {"prompts": prompts, "sampling": body["sampling_params"]}
+        print(json.dumps(request), file=self.child.stdin, flush=True)
+        answer = self._answer()
+        return Run(answer["seconds"], tuple(map(Sampled, prompts, answer["lengths"])))
+
+    def _answer(self) -> dict[str, Any]:
+        line = self.child.stdout.readline()
+        if not line:
+            sys.exit(f"vLLM by itself ended with status {self.child.wait()}:\n{self.log.read_text()[-3000:]}")
+        return json.loads(line)
+
+
+def measure(case: Case, options: argparse.Namespace) -> dict[str, Any]:
+    """All sides of a case, in turns."""
+    with ExitStack() as stack:
+        folder = Path(stack.enter_context(tempfile.TemporaryDirectory(prefix="sampling-")))
+        bench = Bench(case, options, folder)
+        sides: dict[str, Side] = {"stage": stack.enter_context(StageSide(bench, "stage", 1))}
+        if "raw" in case.sides:
+            sides["raw"] = stack.enter_context(RawSide(bench))
+        if "auto" in case.sides and not options.no_auto:
+            sides["auto"] = stack.enter_context(StageSide(bench, "auto", "auto"))
+        for side in sides.values():
+            side.run(WARM_UP, min(4, case.tokens))
+        runs = {name: Runs() for name in sides}
+        turn = WARM_UP
+        for repeat in range(case.repeats):
+            for max_tokens, kind in ((case.tokens, "full"), (1, "first_token")):
+                turn += 1
+                for name, side in sides.items():
+                    run = side.run(turn, max_tokens)
+                    getattr(runs[name], kind).append(run)
+                    told = f"{case.name} {repeat + 1}/{case.repeats} {name}, {max_tokens} tokens: {run.seconds:.2f} s"
+                    print(f"{told}, {run.tokens / run.seconds:.0f} tokens/s", file=sys.stderr, flush=True)
+        return report(bench, runs)
+
+
+def report(bench: Bench, runs: dict[str, Runs]) -> dict[str, Any]:
+    """Figures of a case: each side's medians, work and rates, and its speed over that of `raw` and of `stage`."""
+    case, arguments = bench.case, bench.engine_arguments()
+    name = arguments[arguments.index("--dtype") + 1]
+    if name not in TYPES:
+        sys.exit(f"engine.dtype {name}: expected one of {', '.join(TYPES)}")
+    kind, number_bytes = TYPES[name]
+    sides = {side: figures(bench, side_runs, number_bytes) for side, side_runs in runs.items()}
+    for side in sides.values():
+        for other in ("raw", "stage"):
+            if other in sides:
+                side[f"over_{other}"] = side["tokens_per_s"] / sides[other]["tokens_per_s"]
+    return {
+        "model": case.recipe, "prompts": case.prompts, "samples": case.samples, "tokens": case.tokens,
+        "prompt_tokens": median(len(group.prompt) for group in runs["stage"].full[0].groups),
+        "dtype": kind, "threads": cpu_threads(bench.profile.engine, bench.model), "sides": sides,
+    }  # fmt: skip
+
+
+def figures(bench: Bench, runs: Runs, number_bytes: int) -> dict[str, Any]:
+    """A side's medians, and the work of its phases a second."""
+    from stages.training.shape import read_shape
+
+    arguments = bench.engine_arguments()
+    block = int(arguments[arguments.index("--block-size") + 1])
+    shape, batch = read_shape(bench.model), bench.profile.engine.max_num_seqs
+    seen = prefix_blocks(bench.prompts(WARM_UP), block)
+    prefills = [prefill_work(shape, run.groups, seen, block, number_bytes) for run in runs.first_token]
+    decodes = [decode_work(shape, run.groups, batch, number_bytes) for run in runs.full]
+    whole_s = median(run.seconds for run in runs.full)
+    prefill_s = median(run.seconds for run in runs.first_token)
+    return {
+        "tokens_per_s": median(run.tokens / run.seconds for run in runs.full),
+        "runs": [{"seconds": run.seconds, "tokens": run.tokens} for run in runs.full],
+        "first_token_runs_s": [run.seconds for run in runs.first_token],
+        "whole_s": whole_s,
+        "prefill": rates(prefills, prefill_s),
+        "decode": rates(decodes, whole_s - prefill_s),
+    }
+
+
+def rates(work: Sequence[Work], seconds: float) -> dict[str, float]:
+    """Median work of a phase over its time, in GFLOP/s and GB/s."""
+    flops, read = median(each.flops for each in work), median(each.bytes for each in work)
+    return {"seconds": seconds, "flops": flops, "bytes": read, "gflops": flops / seconds / 1e9,
+            "gb_per_s": read / seconds / 1e9}  # fmt: skip
+
+
+def add_shares(case: dict[str, Any], machine: dict[str, Any]) -> None:
+    """Says what share of the machine's speed each phase reaches."""
+    for side in case["sides"].values():
+        for phase in ("prefill", "decode"):
+            side[phase]["of_matmul_peak"] = side[phase]["gflops"] / machine["matmul_gflops"][case["dtype"]]
+            side[phase]["of_bandwidth"] = side[phase]["gb_per_s"] / machine["memory_gb_per_s"]
+
+
+def bars(measured: dict[str, dict[str, Any]]) -> list[dict[str, Any]]:
+    """What was aimed for, and what was reached."""
+    rows: list[dict[str, Any]] = []
+    for name, case in measured.items():
+        sides = case["sides"]
+        reached = {f"{name}: stage over raw": (sides["stage"]["over_raw"], RAW_BARS[name])}
+        if "auto" in sides:
+            reached[f"{name}: replicas auto over one engine"] = (sides["auto"]["over_stage"], AUTO_BAR)
+        rows += [
+            {"name": what, "value": value, "bar": bar, "met": value >= bar} for what, (value, bar) in reached.items()
+        ]
+    return rows
+
+
+HEAD = ("case", "side", "token/s", "of raw", "prefill s", "FLOPs", "bytes", "decode s", "FLOPs", "bytes")
+
+
+def show(document: dict[str, Any], console: Console) -> None:
+    """Prints one table, the sizes and the bars."""
+    machine = document["machine"]
+    title = "medians; FLOPs of the machine's matmul peak, bytes of its memory bandwidth"
+    table = Table(title=title, title_justify="left", box=SIMPLE_HEAD, padding=(0, 1, 0, 0), pad_edge=False)
+    for name in HEAD:
+        table.add_column(name, justify="left" if name in ("case", "side") else "right", no_wrap=name in HEAD[:4])
+    for name, case in document["cases"].items():
+        for side, row in case["sides"].items():
+            phases = [
+                cell
+                for phase in (row["prefill"], row["decode"])
+                for cell in (
+                    f"{phase['seconds']:.3f}",
+                    f"{phase['of_matmul_peak']:.1%}",
+                    f"{phase['of_bandwidth']:.1%}",
+                )
+            ]
+            of_raw = f"{row['over_raw']:.3f}" if "over_raw" in row else ""
+            table.add_row(name if side == "stage" else "", side, f"{row['tokens_per_s']:.0f}", of_raw, *phases)
+    console.print(table)
+    for name, case in document["cases"].items():
+        prompts = f"{case['prompts']} prompts of {case['prompt_tokens']:.0f} tokens"
+        size = f"{prompts} x {case['samples']} samples x {case['tokens']} tokens"
+        console.print(f"{name}: {case['model']}, {size}, {case['dtype']}, {case['threads']} threads", highlight=False)
+    peaks = ", ".join(f"{kind} {speed:.0f} GFLOP/s" for kind, speed in machine["matmul_gflops"].items())
+    console.print(f"{machine['cores']} cores: {peaks}, {machine['memory_gb_per_s']:.1f} GB/s", highlight=False)
+    for bar in document["bars"]:
+        verdict = "met" if bar["met"] else "missed"
+        console.print(f"{bar['name']}: {bar['value']:.3f}, bar {bar['bar']}: {verdict}", highlight=False)
+
+
+def measured_machine() -> dict[str, Any]:
+    """The machine's speeds, each measured by a child."""
+    command = [sys.executable, "-W", "ignore", "-m", "tests.benchmarks.memory_speed"]
+    memory = json.loads(subprocess.run(command, cwd=HERE, stdout=subprocess.PIPE, check=True).stdout)
+    return {
+        "cores": len(os.sched_getaffinity(0)),
+        "matmul_gflops": dict(matmul_gflops()),
+        "memory_gb_per_s": memory["bytes_per_s"] / 1e9,
+    }
+
+
+def main() -> int:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--quick", action="store_true", help="small sizes and one or two turns: shows that it runs")
+    parser.add_argument("--repeats", type=int, help="turns of each side; by default 7, 5 and 3")
+    parser.add_argument("--only", type=lambda text: text.split(","), default=list(RAW_BARS), help="cases, by comma")
+    parser.add_argument("--no-auto", action="store_true", help="leave out `engine.replicas = auto`")
+    parser.add_argument("--set-profile", action="append", default=[], metavar="KEY=VALUE", help="of the profile cpu")
+    parser.add_argument("--json", action="store_true")
+    options = parser.parse_args()
+    chosen = cases(options)
+    if len(chosen) != len(options.only):
+        parser.error(f"--only: expected some of {', '.join(RAW_BARS)}")
+    machine = measured_machine()
+    measured = {case.name: measure(case, options) for case in chosen}
+    for case in measured.values():
+        add_shares(case, machine)
+    document = {"machine": machine, "cases": measured, "bars": bars(measured)}
+    if options.json:
+        json.dump(document, sys.stdout, indent=2)
+    else:
+        show(document, Console())
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

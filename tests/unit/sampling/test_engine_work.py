@@ -1,0 +1,36 @@
+"""The FLOPs and bytes by which `tests.benchmarks.sampling` judges an engine, by hand."""
+
+from stages.training.shape import DecoderShape
+from tests.support.engine_work import Sampled, Work, decode_work, prefill_work, prefix_blocks
+
+SHAPE = DecoderShape(
+    family="llama", vocab_size=5, embed_dim=2, layers=1, heads=1, kv_heads=1, head_dim=2, hidden_dim=3, norm_eps=1e-6,
+    rope_theta=1e4, rope_scaling=None, max_positions=8, tied=True, qkv_bias=False, output_bias=False, mlp_bias=False,
+    qk_norm=False,
+)  # fmt: skip
+# A layer has q, k, v, o of 2 x 2 and three of 2 x 3: 34 weights; the head 2 x 5; a token has 4 numbers in the cache.
+
+
+def test_prefill_of_one_prompt() -> None:
+    work = prefill_work(SHAPE, [Sampled([1, 2, 3], [1, 1])], set(), block=2, weight_bytes=2)
+    assert work == Work(2 * (3 * 34 + 10) + 4 * 2 * 6, 2 * (34 + 10 + 3 * 4))
+
+
+def test_whole_blocks_of_an_earlier_prompt_are_not_computed_again() -> None:
+    groups = [Sampled([1, 2, 3, 4], [1]), Sampled([1, 2, 3, 5], [1])]  # the second computes 3 and 5: pairs 3 and 4
+    work = prefill_work(SHAPE, groups, set(), block=2, weight_bytes=2)
+    assert work.flops == 2 * (6 * 34 + 2 * 10) + 4 * 2 * (10 + 7)
+    earlier = prefix_blocks([[1, 2, 9]], block=2)
+    assert earlier == {(1, 2)}
+    assert prefill_work(SHAPE, groups, earlier, block=2, weight_bytes=2).flops == 2 * (4 * 34 + 2 * 10) + 4 * 2 * 14
+
+
+def test_decode_reads_weights_a_step_and_each_sequence_its_cache() -> None:
+    # After the first token: two tokens that look at 3 and 4, one that looks at 3.
+    work = decode_work(SHAPE, [Sampled([1, 2], [3, 2, 1])], batch=8, weight_bytes=2)
+    assert work == Work(2 * 3 * 44 + 4 * 2 * 10, 2 * (2 * 44 + 10 * 4))
+
+
+def test_small_batches_take_more_steps() -> None:
+    work = decode_work(SHAPE, [Sampled([1, 2], [2, 2, 2])], batch=2, weight_bytes=2)
+    assert work.bytes == 2 * (2 * 44 + 9 * 4)
