@@ -215,7 +215,7 @@ def test_an_average_reference_follows_the_policies(run: Run) -> None:
 
 
 def test_what_was_made_before_a_setting_existed_is_found_again(run: Run) -> None:
-    """As the stage wrote it: no epoch order, fp32 masters, no limit of skipped steps, of which nothing published has any."""
+    """As the stage wrote it: without epoch order, precision of masters, or limit of skipped steps."""
     before = {
         "learning_rate_of": "step", "least_shares": 25, "epochs": 1, "carry_state": True, "reference": "none",
         "reference_iterations": 10, "reference_decay": 0.99, "learning_rate": 0.01,
