@@ -31,8 +31,8 @@ def sha256_json(value: object) -> str:
 class Added:
     """Marks a setting that its config has not always had: `Annotated[int, Added(before=0)] = 3`.
 
-    Everything that was made before the setting existed agrees with this value. Where the setting has it, identities leave
-    the setting out, so that those artifacts are found again; a recipe frozen before it existed has that value.
+    Everything that was made before the setting existed agrees with this value. Where the setting has it, identities
+    leave the setting out, so that those artifacts are found again; a recipe frozen before it existed has that value.
     """
 
     before: Any

@@ -166,7 +166,7 @@ def test_an_engine_of_each_compute_type_proves_its_weights_at_the_start_and_afte
     hardware = HARDWARE.model_copy(update={"dtype": dtype})
     with Engine(hardware, tmp_path / "engine") as engine:
         engine.ensure(models["a"], "digest-a")
-        endpoint = engine._sources[0].endpoint  # pyright: ignore[reportPrivateUsage]
+        endpoint = engine.sources[0].endpoint
         check = WeightCheck(endpoint, models["a"], 1 << 30, dtype, timeout_s=30.0)
         engine.ensure(models["b"], "digest-b")
         assert (engine.starts, engine.reloads, engine.refusals) == (1, 1, [])
