@@ -5,11 +5,13 @@ import json
 from collections.abc import Mapping
 from dataclasses import dataclass
 from functools import cached_property
-from typing import Any, get_args
+from typing import Any, TypeVar, cast, get_args
 
 from pydantic import BaseModel
 
 from artifacts.refs import Ref
+
+M = TypeVar("M", bound=BaseModel)
 
 
 def canonical_json(value: object) -> str:
@@ -61,6 +63,25 @@ def with_added(kind: type[BaseModel], data: dict[str, Any]) -> dict[str, Any]:
             if isinstance(part, type) and issubclass(part, BaseModel) and isinstance(filled.get(name), dict):
                 filled[name] = with_added(part, filled[name])
     return filled
+
+
+def continued(config: M, stored: Mapping[str, Any]) -> M:
+    """Returns a config as work that was begun under a stored one goes on.
+
+    Settings that were `Added` since then, and that nobody chose, have the values of before.
+
+    Args:
+        stored: The JSON under which the work was begun.
+    """
+    update: dict[str, Any] = {}
+    for name, field in type(config).model_fields.items():
+        value, part = getattr(config, name), stored.get(name)
+        added = next((mark for mark in field.metadata if isinstance(mark, Added)), None)
+        if added is not None and name not in stored and name not in config.model_fields_set:
+            update[name] = added.before
+        elif isinstance(value, BaseModel) and isinstance(part, dict):
+            update[name] = continued(value, cast("dict[str, Any]", part))
+    return config.model_copy(update=update)
 
 
 @dataclass(frozen=True)

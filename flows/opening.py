@@ -24,7 +24,7 @@ from flows.gpu_turn import gpu_turn
 from flows.history import last_iteration
 from flows.live import current_view
 from flows.recipes import Recipe, check_sound, load_profile, load_recipe
-from flows.session import LastStageDone, Session, Stages, check_recipe, freeze_recipe
+from flows.session import LastStageDone, Session, Stages, check_recipe, freeze_recipe, going_on
 from flows.trackers import open_tracker
 from stages.context import Profile, StageContext
 
@@ -70,6 +70,7 @@ def opened(request: RunRequest) -> Generator[Session]:
     profile = load_profile(request.profile, request.profile_overrides)
     layout = RunLayout(request.run)
     store = Store.open(request.store)
+    recipe = going_on(store, layout, recipe)
     if not store.exists(layout.recipe):
         check_sound(recipe)
     # A request to redo stages is stored at once, so the recipe is, too: a start that is refused must leave none behind.

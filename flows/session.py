@@ -6,7 +6,7 @@ from collections.abc import Callable, Sequence
 from typing import Any, Protocol, TypeVar
 
 from artifacts.errors import BadInputError, IdentityMismatchError
-from artifacts.identity import differences, with_added
+from artifacts.identity import continued, differences, with_added
 from artifacts.layout import RunLayout
 from artifacts.refs import K
 from artifacts.renewal import Renewals
@@ -161,18 +161,34 @@ def freeze_recipe(store: Store, layout: RunLayout, recipe: Recipe) -> None:
         check_recipe(store, layout, recipe)
 
 
+def going_on(store: Store, layout: RunLayout, recipe: Recipe) -> Recipe:
+    """Returns the recipe by which a run goes on that an earlier version may have begun (see `continued`).
+
+    Raises:
+        BadInputError: What is frozen under the run's name is no recipe.
+    """
+    frozen = _frozen(store, layout)
+    return recipe if frozen is None else continued(recipe, frozen)
+
+
+def _frozen(store: Store, layout: RunLayout) -> dict[str, Any] | None:
+    try:
+        return json.loads(store.read_bytes(layout.recipe))
+    except MissingKeyError:
+        return None
+    except ValueError as error:
+        raise BadInputError(f"{store.url}/{layout.recipe}", f"not JSON ({error})", "a frozen recipe") from error
+
+
 def check_recipe(store: Store, layout: RunLayout, recipe: Recipe) -> None:
     """Refuses a recipe where another one is frozen under the run's name.
 
     Raises:
         IdentityMismatchError: The name is taken by a run of another recipe.
     """
-    try:
-        frozen = json.loads(store.read_bytes(layout.recipe))
-    except MissingKeyError:
+    frozen = _frozen(store, layout)
+    if frozen is None:
         return
-    except ValueError as error:
-        raise BadInputError(f"{store.url}/{layout.recipe}", f"not JSON ({error})", "a frozen recipe") from error
     if changes := differences(with_added(Recipe, frozen), recipe.model_dump(mode="json")):
         raise IdentityMismatchError(
             f"run {layout.run!r}",

@@ -4,7 +4,7 @@ from typing import Annotated
 
 from pydantic import BaseModel
 
-from artifacts.identity import Added, Identity, settings_of, with_added
+from artifacts.identity import Added, Identity, continued, settings_of, with_added
 
 
 class Before(BaseModel):
@@ -47,3 +47,11 @@ def test_a_stored_config_has_the_values_of_before_for_what_was_added_later() -> 
     }
     assert stored == {"part": {"rate": 0.25}, "optional": {"rate": 1.0}}
     assert with_added(StageNow, {"optional": None})["optional"] is None
+
+
+def test_work_begun_before_goes_on_as_it_began_unless_somebody_chose_otherwise() -> None:
+    stored = {"part": {"rate": 0.5}}
+    assert continued(StageNow(), stored) == StageNow(part=Now(order="fixed"))
+    chosen = StageNow.model_validate({"part": {"order": "shuffled"}, "limit": 3})
+    assert continued(chosen, stored) == chosen
+    assert continued(StageNow(), {"part": {"rate": 0.5, "order": "shuffled"}, "limit": None}) == StageNow()
