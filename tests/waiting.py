@@ -4,9 +4,11 @@ A limit is a time without progress, not a time: a slow or busy machine takes lon
 takes none.
 """
 
+import os
 import subprocess
 import time
 from collections.abc import Callable
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
@@ -65,10 +67,8 @@ def changes(*folders: Path) -> dict[Path, int]:
     """Returns the size of every file in some folders; those of databases are left out, which change by themselves."""
     sizes: dict[Path, int] = {}
     for folder in folders:
-        for path in folder.rglob("*"):
-            if ".db" not in path.name and path.is_file():
-                try:
+        for place, _, names in os.walk(folder):  # which passes over folders that vanish on the way
+            for path in (Path(place, name) for name in names if ".db" not in name):
+                with suppress(FileNotFoundError):
                     sizes[path] = path.stat().st_size
-                except FileNotFoundError:
-                    continue
     return sizes

@@ -130,5 +130,6 @@ class EngineHardware(BaseModel):
 
     @property
     def computes_in(self) -> str | None:
-        """The engine's compute type on this machine; none where engines run elsewhere, with types of their own."""
-        return None if self.external_urls else self.on_this_machine().dtype
+        """The engines' compute type on this machine; none where all run elsewhere, with types of their own."""
+        elsewhere = self.external_urls and self.replicas == "auto"
+        return None if elsewhere else self.on_this_machine().dtype

@@ -79,7 +79,7 @@ class Pool:
         """
         while not self.ready():
             for error in self.failed().values():
-                if not isinstance(error, TransientError) or not self.coming:
+                if not isinstance(error, TransientError) or not (self.coming or self.ready()):
                     raise error
             wait([future for future in self._futures.values() if not future.done()], return_when=FIRST_COMPLETED)
 
@@ -100,6 +100,8 @@ class Party:
         self._pool, self._call, self._restarts, self._retired = pool, call, restarts, retired
         self._members: dict[Server, Member] = {}
         self._losses = 0
+        self._down: set[Server] = set()
+        """Servers that could not be brought back since they were last ready."""
         self._looked_at = float("-inf")
 
     def look(self) -> None:
@@ -109,6 +111,7 @@ class Party:
             DeerstalkerError: No server is left, or one failed in a way that another start would repeat.
         """
         for server, source in self._pool.ready().items():
+            self._down.discard(server)
             if server not in self._members:
                 self._members[server] = self._call.join(source)
         for server, error in self._pool.failed().items():
@@ -127,6 +130,8 @@ class Party:
         Raises:
             DeerstalkerError: One was lost too often, or in a way that another start would repeat.
         """
+        if member.left.is_set():
+            return  # lost already; a late answer of it was no good either
         self._call.leave(member)
         self._raise_if_retired()
         server = next(server for server, other in self._members.items() if other is member)
@@ -139,7 +144,8 @@ class Party:
 
     def _bring_back(self, server: Server, error: BaseException) -> None:
         self._raise_if_retired()
-        alone = not self._members and not self._pool.coming
+        self._down.add(server)
+        alone = not self._members and not self._pool.ready() and self._down >= set(self._pool.servers)
         if not isinstance(error, TransientError) or alone:
             raise error
         if isinstance(server, ExternalEngine):

@@ -82,6 +82,11 @@ class LossConfig(BaseModel):
 
     @model_validator(mode="after")
     def _settings_agree(self) -> Self:
+        if self.temperature_of == "loss" and self.importance_correction != "none":
+            raise ValueError(
+                "importance_correction compares with the sampler's log-probabilities, which have the sampler's "
+                "temperature: it needs temperature_of 'sampler'"
+            )
         if (self.aggregation == "constant") != (self.constant_tokens is not None):
             raise ValueError("constant_tokens is given if, and only if, aggregation is 'constant'")
         if self.importance_correction != "none" and self.old_logprobs != "trainer":

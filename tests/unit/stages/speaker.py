@@ -2,6 +2,7 @@
 
 import http.server
 import json
+import socket
 import socketserver
 import threading
 from collections.abc import Callable, Generator
@@ -44,7 +45,7 @@ class Speaker:
         self.tokenizer = ChatTokenizer(model)
         self.texts = {tuple(self.tokenizer.prompt_ids(prompt)): texts for prompt, texts in script.items()}
         self.prompts = dict(zip(self.texts, script, strict=True))
-        self.version, self.asked, self.fails_after = "", list[str](), 10**9
+        self.version, self.asked, self.fails_after, self.gone = "", list[str](), 10**9, False
         self.meanwhile: dict[int, Callable[[], object]] = {}  # what happens elsewhere before a request is answered
 
     def answer(self, method: str, path: str, body: Any) -> tuple[int, Any]:
@@ -82,6 +83,9 @@ def served(speaker: Speaker) -> Generator[str]:
 
         def reply(self, body: Any) -> None:
             status, answer = speaker.answer(self.command, self.path, body)
+            if speaker.gone:
+                self.connection.shutdown(socket.SHUT_RDWR)
+                return
             content = b"vllm:x_total 1\n" if self.path == "/metrics" else json.dumps(answer).encode()
             self.send_response(status)
             self.send_header("Content-Length", str(len(content)))

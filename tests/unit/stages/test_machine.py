@@ -87,3 +87,12 @@ def test_an_unknown_type_names_those_there_are() -> None:
     ):
         load_profile("cpu", ["engine.dtype=half"])
     assert compute_types(load_profile("cpu"))
+
+
+def test_engines_that_run_elsewhere_are_none_of_this_machines_business() -> None:
+    elsewhere = load_profile("cpu", ["engine.external_urls=['http://127.0.0.1:9']"])
+    (line,) = compute_types(elsewhere)
+    assert line.startswith("trainer computes in ") and "engine" not in line
+    assert elsewhere.engine.computes_in is None
+    beside = elsewhere.engine.model_copy(update={"replicas": 1})
+    assert beside.computes_in == EngineHardware().on_this_machine().dtype

@@ -1,6 +1,9 @@
 """Several engines that run elsewhere, of which one fails."""
 
+import time
+from collections.abc import Callable
 from contextlib import ExitStack
+from functools import partial
 from pathlib import Path
 
 import pytest
@@ -12,13 +15,20 @@ from stages.sampling.client import GroupSamples, Prompt
 from stages.sampling.config import EngineHardware, SamplingConfig
 from stages.sampling.engine import Engine
 from tests.unit.stages.speaker import WRONG, Speaker, served
+from tests.waiting import wait_until
 
 CONFIG = SamplingConfig(samples_per_prompt=3, max_tokens=64)
 
 
 def asked_of(
-    speakers: list[Speaker], puzzles: list[Puzzle], model: Path, scratch: Path, restarts: int
+    speakers: list[Speaker],
+    puzzles: list[Puzzle],
+    model: Path,
+    scratch: Path,
+    restarts: int,
+    meanwhile: Callable[[], object] = lambda: None,
 ) -> list[GroupSamples]:
+    """Groups of all puzzles; `meanwhile` is called with each of them."""
     groups: list[GroupSamples] = []
     tokenizer = ChatTokenizer(model)
     questions = [Prompt(puzzle.digest, tokenizer.prompt_ids(puzzle.prompt)) for puzzle in puzzles]
@@ -27,9 +37,16 @@ def asked_of(
         hardware = EngineHardware(external_urls=urls, restarts=restarts, max_num_seqs=1)
         engine = stack.enter_context(Engine(hardware, scratch))
         engine.ensure(model, "w")
-        engine.sample_groups(questions, CONFIG, groups.append)
+        wait_until(lambda: len(engine.sources) == len(speakers), 30.0)
+        engine.sample_groups(questions, CONFIG, lambda group: (groups.append(group), meanwhile()))
         assert len(engine.process_ids) == 0
     return groups
+
+
+def leave(speaker: Speaker, seconds: float) -> None:
+    """After some seconds, closes every connection from then on."""
+    time.sleep(seconds)
+    speaker.gone = True
 
 
 @pytest.fixture
@@ -47,6 +64,34 @@ def test_the_other_engine_samples_the_groups_of_one_that_fails(
     assert sorted(group.prompt_id for group in groups) == sorted(puzzle.digest for puzzle in puzzles)
     assert len(good.asked) + len(bad.asked) >= len(puzzles)
     assert {group.weights_digest for group in groups} == {"w"}
+
+
+def test_an_engine_whose_weights_somebody_else_changed_gets_them_back(
+    speakers: list[Speaker], puzzles: list[Puzzle], model: Path, tmp_path: Path
+) -> None:
+    """Answers of the other weights wait when the first is looked at; the engine is lost once for all of them."""
+    speaker = speakers[0]
+    speaker.meanwhile = {2: lambda: setattr(speaker, "version", "another's")}
+
+    def wait_for_answers() -> None:
+        if speaker.version == "w" and len(speaker.asked) < 4:
+            wait_until(lambda: len(speaker.asked) >= 4, 10.0)
+            time.sleep(0.2)  # the answers are on their way
+
+    groups = asked_of([speaker], puzzles, model, tmp_path, restarts=1, meanwhile=wait_for_answers)
+    assert sorted(group.prompt_id for group in groups) == sorted(puzzle.digest for puzzle in puzzles)
+    assert {group.weights_digest for group in groups} == {"w"}
+
+
+@pytest.mark.timeout(60)
+def test_a_call_ends_when_every_engine_is_gone(
+    speakers: list[Speaker], puzzles: list[Puzzle], model: Path, tmp_path: Path
+) -> None:
+    """However many losses are put up with, and although each is asked again at times of its own."""
+    for seconds, speaker in enumerate(speakers):
+        speaker.meanwhile = {2: partial(leave, speaker, float(seconds))}
+    with pytest.raises(TransientError, match="unreachable"):
+        asked_of(speakers, puzzles, model, tmp_path, restarts=1000)
 
 
 def test_losses_beyond_the_restarts_are_handed_up(
