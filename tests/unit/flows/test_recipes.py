@@ -9,6 +9,7 @@ from collections.abc import Callable
 from datetime import UTC, datetime
 from importlib.resources import files
 from pathlib import Path
+from typing import Any
 from uuid import uuid4
 
 import pytest
@@ -22,7 +23,7 @@ from artifacts.store import Store
 from artifacts.sums import read_sums
 from flows.opening import RunRequest, able_to_run, opened
 from flows.recipes import Recipe, load_profile, load_recipe, recipe_names
-from flows.session import check_recipe, freeze_recipe
+from flows.session import check_recipe, freeze_recipe, going_on
 from stages.models.scratch import ScratchModel
 
 
@@ -80,6 +81,8 @@ def test_a_loss_may_have_a_temperature_of_its_own_where_the_recipe_says_so() -> 
     assert (open_rs.sample.sampling.temperature, open_rs.finetune.loss.temperature) == (0.7, 1.0)
     with pytest.raises(BadInputError, match=r"is 1\.0, but sample\.sampling\.temperature is 0\.7"):
         load_recipe("open_rs1", ["finetune.loss.temperature_of=sampler"])
+    with pytest.raises(BadInputError, match="importance_correction compares with the sampler's log-probabilities"):
+        load_recipe("open_rs1", ["finetune.loss.importance_correction=token_mask"])
     with pytest.raises(BadInputError, match="needs old_logprobs = 'trainer'"):
         load_recipe("open_rs1", ["finetune.loss.old_logprobs=sampler"])
 
@@ -136,6 +139,29 @@ def test_a_run_name_belongs_to_one_recipe(tmp_path: Path) -> None:
     assert store.read_bytes(layout.recipe) == frozen
     assert Recipe.model_validate(json.loads(frozen)) == load_recipe("quickstart")
     assert read_sums(store.read_bytes(layout.sums), "sums") == {"recipe.json": hashlib.sha256(frozen).hexdigest()}
+
+
+ADDED_SINCE = {"epoch_order", "master_dtype", "max_skipped_steps", "temperature_of", "kl_clamp"}
+
+
+def without(stored: Any, names: set[str]) -> Any:
+    """JSON without some keys, at any depth."""
+    if not isinstance(stored, dict):
+        return stored
+    return {name: without(value, names) for name, value in stored.items() if name not in names}
+
+
+@pytest.mark.parametrize("name", ["quickstart", "smollm2", "grpo", "dapo"])
+def test_a_run_begun_before_some_settings_existed_goes_on_as_it_began(tmp_path: Path, name: str) -> None:
+    store, layout = Store.open(str(tmp_path)), RunLayout("mine")
+    stored = without(load_recipe(name).model_dump(mode="json"), ADDED_SINCE)
+    store.create_bytes(layout.recipe, json.dumps(stored).encode())
+    recipe = going_on(store, layout, load_recipe(name))
+    check_recipe(store, layout, recipe)
+    assert settings_of(recipe) == stored
+    chosen = going_on(store, layout, load_recipe(name, ["finetune.epoch_order=shuffled"]))
+    with pytest.raises(IdentityMismatchError, match=r"finetune\.epoch_order: 'same' -> 'shuffled'"):
+        check_recipe(store, layout, chosen)
 
 
 @pytest.fixture
