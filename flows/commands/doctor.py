@@ -67,7 +67,7 @@ def _checks(recipe: str | None, changes: Sequence[str], hardware: Hardware, url:
         yield checks.cpu_check(machine)
         yield checks.memory_check(machine)
         yield checks.gpu_check(machine, hardware)
-        yield checks.engine_check(software, machine)
+        yield checks.engine_check(software, machine, hardware)
         yield checks.extras_check(software, hardware)
         yield checks.prefect_check(coming_prefect.result())
         store = coming_store.result()
@@ -78,7 +78,8 @@ def _checks(recipe: str | None, changes: Sequence[str], hardware: Hardware, url:
         speeds = coming_speeds.result()
         choices = choice_of("trainer", hardware, devices[0]), choice_of("engine", hardware, devices[1])
         yield checks.type_check("trainer", devices[0], choices[0], speeds, hardware.explicit_type("trainer"))
-        yield checks.type_check("engine", devices[1], choices[1], speeds, hardware.explicit_type("engine"))
+        if hardware.starts_engines:
+            yield checks.type_check("engine", devices[1], choices[1], speeds, hardware.explicit_type("engine"))
     if coming_recipe is None:
         return
     from flows.doctor.fit import fit_checks

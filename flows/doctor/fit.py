@@ -14,11 +14,17 @@ from flows.doctor.store_facts import StoreFacts
 from flows.recipes import Recipe
 from stages.machine import ComputeType
 from stages.sampling.config import SamplingConfig
+from stages.sampling.placement import AUTO_MOST_ON_CPU
+from stages.sampling.process import SMALL_MODEL_BYTES
 from stages.training.trainable import TrainableConfig
 
 _BYTES: Mapping[ComputeType, int] = {"bf16": 2, "fp32": 4}
 _PROGRAM_BYTES = int(3.5 * (1 << 30))
-"""Programs without a model: flow, Prefect's server, engine, trainer; measured with `quickstart` on two cores."""
+"""Programs without a model: flow, Prefect's server, one engine, trainer; measured with `quickstart` on two cores."""
+_ENGINE_PROGRAM_BYTES = 1 << 30
+"""The same of each further engine: two took 1066 MiB more than one (PSS), with a tiny model."""
+_CHECKPOINT_BYTES = 2
+"""Of a weight in a checkpoint."""
 _DISK_BYTES_A_TOKEN = 24
 """A sampled token in the store: its id, its log-probability, its share of text and batch."""
 _SHORT_TOKENS = 256
@@ -40,15 +46,17 @@ class Need:
 
     Attributes:
         trainer_bytes: Memory of all trainer processes together, without the program itself.
-        engine_bytes: The same of the engine.
+        engine_bytes: The same of all engines of this machine together.
         store_bytes: What the store has grown by when the run ends.
         seconds: Of an iteration, lowest and highest; None where that cannot be told.
+        replicas: Engines that start on this machine.
     """
 
     trainer_bytes: float
     engine_bytes: float
     store_bytes: float
     seconds: tuple[float, float] | None
+    replicas: int
 
 
 def fit_checks(
@@ -71,11 +79,13 @@ def fit_checks(
     if size.parameters is None:
         remedy = "fetch it with the first `deerstalker train`, or name a model that says its size"
         return [Check("model", "warning", str(size), remedy)]
+    replicas = replica_count(hardware, size, machine, devices[1])
     need = Need(
         trainer_bytes=trainer_bytes(recipe, hardware, size, types[0]),
-        engine_bytes=engine_bytes(hardware, size, types[1]),
+        engine_bytes=engine_bytes(hardware, size, types[1], devices[1], replicas),
         store_bytes=store_bytes(recipe, size),
         seconds=None if gflops is None else iteration_seconds(recipe, size, gflops * 1e9, machine.usable_cores),
+        replicas=replicas,
     )
     model = Check("model", "ok", str(size), figures={"parameters": size.parameters, "told_by": size.told_by})
     return [model, *memory_checks(hardware, machine, devices, need), room_check(recipe, store, need), time_check(need)]
@@ -84,16 +94,19 @@ def fit_checks(
 def trainer_bytes(recipe: Recipe, hardware: Hardware, size: ModelSize, compute: ComputeType) -> float:
     """Memory of the trainer in bytes, summed over its processes.
 
-    With N parameters of which f learn: float32 masters 4 f N (one that is frozen has none), a bf16 compute copy 2 N (in
-    fp32 the masters are computed with, and what is frozen takes 4), float32 gradients 4 f N, two moments 8 f N, a
-    reference in the compute type; and for T tokens of a micro-batch the activations that backward needs, about
-    (14 hidden + 4 queries + 3 intermediate) T a layer, or hidden T where layers are recomputed; and the probabilities
-    of `logprob_chunk_tokens` over the vocabulary, three times in float32.
+    With N parameters of which f learn, and b bytes a number of `optimizer.master_dtype` (fp32 4, bf16 2): masters b f N
+    (one that is frozen has none), gradients b f N, two moments 2 b f N; in the compute type a copy of N (where that is
+    the type of the masters, only of what is frozen) and a reference; and for T tokens of a micro-batch, in each
+    process, the activations that backward needs, about (14 hidden + 4 queries + 3 intermediate) T a layer, or hidden T
+    where layers are recomputed; and the probabilities of `logprob_chunk_tokens` over the vocabulary, three times in
+    float32.
     """
     assert size.parameters is not None
     trainer, width, total = hardware.trainer, _BYTES[compute], size.parameters
     learning = learning_parameters(recipe.finetune.trainable, size)
-    weights = 16 * learning + (2 * total if compute == "bf16" else 4 * (total - min(total, learning)))
+    master = recipe.finetune.optimizer.master_dtype
+    copied = total if compute != master else total - min(total, learning)
+    weights = 4 * _BYTES[master] * learning + width * copied
     reference = width * total if recipe.finetune.reference != "none" else 0
     if (shape := size.shape) is None:
         return weights + reference
@@ -103,13 +116,37 @@ def trainer_bytes(recipe: Recipe, hardware: Hardware, size: ModelSize, compute: 
     inside = 14 * shape.hidden + 4 * shape.queries + 3 * shape.intermediate
     kept = shape.hidden * shape.layers + inside if trainer.activation_checkpointing else inside * shape.layers
     chunk = 3 * 4 * min(trainer.logprob_chunk_tokens, tokens) * shape.vocabulary
-    return weights + reference + trainer.processes * (width * kept * tokens + chunk)
+    return weights + reference + trainer.world * (width * kept * tokens + chunk)
 
 
-def engine_bytes(hardware: Hardware, size: ModelSize, compute: ComputeType) -> float:
-    """Memory of the engine in bytes: the weights in its compute type, and the KV cache where the profile sizes it."""
+def engine_bytes(hardware: Hardware, size: ModelSize, compute: ComputeType, device: Device, replicas: int) -> float:
+    """Memory of all engines of this machine in bytes, without the programs; 0 where all run elsewhere.
+
+    Each holds the weights in its compute type, and the KV cache where the profile sizes it, which is divided among
+    them on a CPU.
+    """
     assert size.parameters is not None
-    return _BYTES[compute] * size.parameters + (hardware.engine.kv_cache_gib or 0.0) * (1 << 30)
+    if replicas == 0:
+        return 0.0
+    caches = (hardware.engine.kv_cache_gib or 0.0) * (1 if device == "cpu" else replicas)
+    return replicas * _BYTES[compute] * size.parameters + caches * (1 << 30)
+
+
+def replica_count(hardware: Hardware, size: ModelSize, machine: MachineFacts, device: Device) -> int:
+    """How many engines start on this machine: `stages.sampling.placement`, for a model that need not be there yet."""
+    assert size.parameters is not None
+    engine = hardware.engine
+    if engine.replicas != "auto":
+        return engine.replicas
+    if engine.external_urls:
+        return 0
+    if any("parallel-size" in argument for argument in engine.extra_arguments):
+        return 1
+    if device == "cuda":
+        return max(1, len(machine.gpus) // engine.tensor_parallel_size)
+    if engine.tensor_parallel_size > 1 or _CHECKPOINT_BYTES * size.parameters >= SMALL_MODEL_BYTES:
+        return 1
+    return max(1, min(machine.cores // (engine.threads or 1), AUTO_MOST_ON_CPU))
 
 
 def learning_parameters(trainable: TrainableConfig, size: ModelSize) -> float:
@@ -139,12 +176,12 @@ def store_bytes(recipe: Recipe, size: ModelSize) -> float:
     """What a whole run adds to its store, in bytes, nothing pruned.
 
     Once: the model and the warm start, 2 N each. Each iteration: the checkpoint 2 N, the training state where it is
-    carried on (masters and moments of what learns 12 f N, the rest 2 N), an averaged reference 4 N, and 24 bytes a
-    sampled token. While it trains, one step checkpoint as large as a state.
+    carried on (masters and moments of what learns 3 b f N, as in `trainer_bytes`, the rest 2 N), an averaged reference
+    4 N, and 24 bytes a sampled token. While it trains, one step checkpoint as large as a state.
     """
     assert size.parameters is not None
     total, learning = size.parameters, learning_parameters(recipe.finetune.trainable, size)
-    state = 12 * learning + 2 * max(0.0, total - learning)
+    state = 3 * _BYTES[recipe.finetune.optimizer.master_dtype] * learning + 2 * max(0.0, total - learning)
     tokens = _sampled_tokens(recipe.sample.sampling, recipe.sample.stride, _HIGH)
     iteration = 2 * total + (state if recipe.finetune.carry_state else 0) + _DISK_BYTES_A_TOKEN * tokens
     iteration += 4 * total if recipe.finetune.reference == "ema" else 0
@@ -220,20 +257,21 @@ def memory_checks(
 ) -> list[Check]:
     """Whether trainer and engine fit into the memory of their devices, side by side as they run."""
     trainer = hardware.trainer
-    on_host, on_gpu = float(_PROGRAM_BYTES), 0.0
+    programs = _PROGRAM_BYTES + (need.replicas - 1) * _ENGINE_PROGRAM_BYTES
+    on_host, on_gpu = float(programs), 0.0
     if devices[0] == "cpu" or trainer.cpu_offload:
         on_host += need.trainer_bytes / trainer.nodes
     else:
         on_gpu += need.trainer_bytes / trainer.world
     if devices[1] == "cpu":
         on_host += need.engine_bytes
-    else:
+    elif need.replicas:
         planned = hardware.engine.memory_share * _least_gpu(machine) if hardware.engine.kv_cache_gib is None else 0.0
-        on_gpu += max(planned, need.engine_bytes / hardware.engine.tensor_parallel_size)
-    parts = f"trainer {gib(need.trainer_bytes)}, engine {gib(need.engine_bytes)}, programs {gib(_PROGRAM_BYTES)}"
+        on_gpu += max(planned, need.engine_bytes / (need.replicas * hardware.engine.tensor_parallel_size))
+    parts = f"trainer {gib(need.trainer_bytes)}, engine {gib(need.engine_bytes)}, programs {gib(programs)}"
     checks = [_host_check(on_host, parts, machine)]
     if on_gpu:
-        checks.append(_gpu_check(on_gpu, hardware, machine))
+        checks.append(_gpu_check(on_gpu, hardware, machine, need.replicas))
     return checks
 
 
@@ -251,8 +289,8 @@ def _host_check(needed: float, parts: str, machine: MachineFacts) -> Check:
     return Check("recipe memory", "ok", found, figures=figures)
 
 
-def _gpu_check(needed: float, hardware: Hardware, machine: MachineFacts) -> Check:
-    count = max(hardware.trainer.processes, hardware.engine.tensor_parallel_size)
+def _gpu_check(needed: float, hardware: Hardware, machine: MachineFacts, replicas: int) -> Check:
+    count = max(hardware.trainer.processes, replicas * hardware.engine.tensor_parallel_size)
     least = _least_gpu(machine)
     found = f"about {gib(needed)} needed on each of {count}, {gib(least)} there on each of {len(machine.gpus)}"
     figures = {"needed_bytes": int(needed), "gpu_bytes": least, "gpus": len(machine.gpus), "needed_gpus": count}

