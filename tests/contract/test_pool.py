@@ -25,6 +25,7 @@ from stages.sampling.endpoint import Endpoint
 from stages.sampling.engine import Engine
 from stages.sampling.replica import Replica
 from tests.processes import in_session
+from tests.waiting import wait_until
 
 TEXTS = ["Who was it? The cook, in the hall, with the rope, at nine.", "A: cook\nB: hall\nC: rope\nD: nine"]
 HARDWARE = EngineHardware(max_num_seqs=32, kv_cache_gib=0.1, max_model_len=512, threads=1, replicas=2, seed=7)
@@ -149,20 +150,22 @@ def test_the_groups_of_a_killed_engine_are_sampled_by_the_other_while_it_restart
     sources_of(engine, 2)
     starts, (survivor, victim) = engine.starts, engine.process_ids
     core = next(pid for pid, command in in_session(victim).items() if "EngineCore" in command)
-    delivered: list[GroupSamples] = []
+    delivered, meanwhile = list[GroupSamples](), list[int]()
 
     def deliver(group: GroupSamples) -> None:
         delivered.append(group)
+        if len(delivered) > 3 and engine.starts == starts:
+            meanwhile.append(group.engine_seed)
         if len(delivered) == 3:
             os.kill(core, signal.SIGKILL)
 
     engine.sample_groups(prompts(48), SamplingConfig(samples_per_prompt=16, max_tokens=200), deliver)
     assert Counter(group.prompt_id for group in delivered) == Counter(prompt.prompt_id for prompt in prompts(48))
-    assert Counter(group.engine_seed for group in delivered)[7] > 24
+    assert Counter(meanwhile)[7] > 3, "sampled by the other before the killed one was back"
     assert {source.seed for source in sources_of(engine, 2)} == {7, 8}, "it is back, in this call or after it"
     assert engine.starts == starts + 1
     assert survivor in engine.process_ids and victim not in engine.process_ids
-    assert not in_session(victim)
+    wait_until(lambda: not in_session(victim), 10.0)
 
 
 @contextmanager
