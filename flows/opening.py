@@ -20,6 +20,7 @@ from artifacts.renewal import ask, finish
 from artifacts.store import Store
 from flows.compute_types import compute_types
 from flows.dead_runs import crash_dead_tasks
+from flows.doctor.model_size import hidden_size
 from flows.gpu_turn import gpu_turn
 from flows.history import last_iteration
 from flows.live import current_view
@@ -86,7 +87,7 @@ def opened_run(
     store: Store, layout: RunLayout, recipe: Recipe, profile: Profile, refresh: Sequence[str]
 ) -> Generator[Session]:
     """Opens a run whose recipe is frozen; see `opened`. What was once to be redone is, if it has not been yet."""
-    precision = compute_types(profile)
+    precision = compute_types(profile, hidden_size(recipe.model))
     renewals = ask(store, layout, refresh, asked_at(), REDOABLE)
     with (
         open_tracker(profile, store, layout.run, recipe.model_dump(mode="json")) as tracker,

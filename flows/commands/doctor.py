@@ -85,8 +85,9 @@ def _checks(recipe: str | None, changes: Sequence[str], hardware: Hardware, url:
     from flows.doctor.fit import fit_checks
 
     resolved, size = coming_recipe.result()
-    gflops = speeds.gflops.get(choices[0].type) if devices == ("cpu", "cpu") else None
-    types = choices[0].type, choices[1].type
+    trained = choice_of("trainer", hardware, devices[0], size.shape.hidden if size.shape else None)
+    gflops = speeds.gflops.get(trained.type) if devices == ("cpu", "cpu") else None
+    types = trained.type, choices[1].type
     yield from fit_checks(resolved, hardware, size, machine, store, types, devices, gflops)
 
 

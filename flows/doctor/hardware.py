@@ -7,7 +7,7 @@ from pydantic import BaseModel, ConfigDict, Field
 
 from flows.doctor.facts import MachineFacts, SoftwareFacts
 from flows.settings import load_settings
-from stages.machine import Choice, native_type
+from stages.machine import Choice, native_type, training_type
 from stages.sampling.config import EngineHardware
 from stages.training.job import TrainHardware
 
@@ -49,13 +49,16 @@ def device_of(part: Part, hardware: Hardware, machine: MachineFacts, software: S
     return hardware.trainer.device
 
 
-def choice_of(part: Part, hardware: Hardware, device: Device) -> Choice:
-    """The compute type of trainer or engine: the profile's where it names one, else the device's own.
+def choice_of(part: Part, hardware: Hardware, device: Device, hidden: int | None = None) -> Choice:
+    """The compute type of trainer or engine: the profile's where it names one, else the quicker on the device.
+
+    Args:
+        hidden: Hidden size of the model that is trained; None: any.
 
     Raises:
         DeerstalkerError: The system names no flags of the CPU, and matrix products could not be timed.
     """
     explicit = hardware.explicit_type(part)
     if explicit is None:
-        return native_type(device)
+        return training_type(device, hidden) if part == "trainer" else native_type(device)
     return Choice("fp32" if explicit in ("fp32", "float32") else "bf16", "as the profile says")

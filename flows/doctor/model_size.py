@@ -99,6 +99,12 @@ def model_size(config: ModelConfig) -> ModelSize:
             return _in_hub_cache(config) or size_by_name(config.id)
 
 
+def hidden_size(config: ModelConfig) -> int | None:
+    """The hidden size of a recipe's model where that is quickly told; None where a file is to be fetched or parsed."""
+    shape = None if isinstance(config, GgufPackageModel) else model_size(config).shape
+    return shape.hidden if shape else None
+
+
 def size_by_name(name: str) -> ModelSize:
     """The size that a model's name states, as in `Qwen2.5-14B-Instruct`."""
     if not (said := _IN_NAME.search(name.rpartition("/")[2])):

@@ -38,6 +38,15 @@ def _check_config(folder: Path) -> dict[str, Any]:
     return config
 
 
+def hidden_size(folder: Path) -> int:
+    """The hidden size of a model folder.
+
+    Raises:
+        BadInputError: The folder is none of a supported model.
+    """
+    return _check_config(folder)["hidden_size"]
+
+
 def weight_files(folder: Path) -> list[Path]:
     """The safetensors files of a model folder.
 

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import http.client
-import json
 import math
 import queue
 import socket
@@ -15,6 +14,8 @@ from contextlib import suppress
 from dataclasses import dataclass, field
 from types import TracebackType
 from typing import Any, Self
+
+import orjson
 
 from artifacts.errors import BadInputError
 
@@ -194,7 +195,7 @@ class Call:
             else:
                 remedy = "check prompt length plus max_tokens against max_model_len, and the sampling settings"
                 self._events.put(BadInputError("sampling request", f"refused: {error}", "a valid request", remedy))
-        except (OSError, http.client.HTTPException, json.JSONDecodeError) as error:
+        except (OSError, http.client.HTTPException, orjson.JSONDecodeError) as error:
             self._events.put(Loss(member, f"connection lost: {error!r}"))
         finally:
             with self._changed:
@@ -216,7 +217,7 @@ class Call:
         body = request_body(prompt, self._config, self._eos_token_ids)
         data = member.source.endpoint.exchange(connection, "POST", "/inference/v1/generate", body)
         finished = time.monotonic()
-        choices = json.loads(data).get("choices") or []
+        choices = orjson.loads(data).get("choices") or []
         with self._changed:
             if member.taken.pop(prompt.prompt_id, None) is None:
                 return  # the engine has left, and the prompt waits for another one

@@ -32,7 +32,7 @@ class Gang:
     """
 
     def __init__(self, hardware: TrainHardware, workdir: Path) -> None:
-        self.hardware, self._workdir = hardware.on_this_machine(), workdir  # further machines compute as the first
+        self.hardware, self._workdir = hardware, workdir
         self._agent: GuardedProcess | None = None
         self._spool: Spool | None = None
         self._jobs = self._kernel_kills = 0
@@ -95,7 +95,7 @@ class Gang:
             TransientError: the workers died or hung.
             DeerstalkerError: they ran out of memory.
         """
-        if job.hardware.on_this_machine() != self.hardware:
+        if not job.hardware.same_layout(self.hardware):
             raise BadInputError("job.hardware", "another layout than the gang's", "the same", "start a new gang for it")
         if job.warm and self.holding is None:
             raise BadInputError("job.warm", "the gang holds nothing", "a finished job", "give state_dir instead")

@@ -6,7 +6,7 @@ from typing import Annotated, Literal, Self
 from pydantic import BaseModel, ConfigDict, Field, model_validator
 
 from artifacts.identity import Added
-from stages.machine import cuda_capabilities, native_type
+from stages.machine import cuda_capabilities, training_type
 from stages.training.trainable import TrainableConfig
 
 
@@ -159,7 +159,7 @@ class TrainHardware(BaseModel):
     threads: int | None = Field(default=None, ge=1, description="CPU threads a process; null = cores / processes")
     micro_batch_tokens: int = Field(default=4096, ge=1, description="tokens of a forward pass; a longer row goes alone")
     compute_dtype: Literal["auto", "bf16", "fp32"] = Field(
-        default="auto", description="precision of forward and backward; auto = bf16 where it is native, else fp32"
+        default="auto", description="precision of forward and backward; auto = the quicker for this model and machine"
     )
     activation_checkpointing: bool = Field(default=False, description="recompute layers in backward")
     logprob_chunk_tokens: int = Field(
@@ -195,11 +195,16 @@ class TrainHardware(BaseModel):
         """Whether the workers compute on GPUs, as far as the driver tells."""
         return self.device == "cuda" or (self.device == "auto" and bool(cuda_capabilities()))
 
-    def on_this_machine(self) -> Self:
-        """Returns the same hardware with the compute type decided, as `stages.machine.native_type` tells it."""
+    def on_this_machine(self, hidden: int | None = None) -> Self:
+        """Returns the same hardware with the compute type decided, for models of this hidden size if one is given."""
         if self.compute_dtype != "auto":
             return self
-        return self.model_copy(update={"compute_dtype": native_type("cuda" if self.uses_cuda else "cpu").type})
+        decided = training_type("cuda" if self.uses_cuda else "cpu", hidden).type
+        return self.model_copy(update={"compute_dtype": decided})
+
+    def same_layout(self, other: Self) -> bool:
+        """Whether the same worker processes can do jobs of both: only the compute type may differ."""
+        return self == other.model_copy(update={"compute_dtype": self.compute_dtype})
 
     @model_validator(mode="after")
     def _machines_can_meet(self) -> Self:

@@ -14,6 +14,7 @@ from artifacts.refs import Checkpoint, Ref, TrainingState
 from artifacts.slot import Attempt, Slot
 from artifacts.store import Store
 from stages.context import StageContext
+from stages.models.folder import hidden_size
 from stages.training.job import EpochOrder, LossConfig, OptimizerConfig, TrainJob
 from stages.training.kept_steps import KeptSteps
 from stages.training.trainable import EVERYTHING, TrainableConfig
@@ -110,8 +111,9 @@ def train_and_publish(
         def folder(attempt: Attempt[Any] | None) -> Path | None:
             return folders.enter_context(ctx.folder(attempt)) if attempt else None
 
+        checkpoint_dir = ctx.local_folder(weights.checkpoint)
         job = TrainJob(
-            checkpoint_dir=ctx.local_folder(weights.checkpoint),
+            checkpoint_dir=checkpoint_dir,
             state_dir=state_dir,
             warm=warm,
             resume_dir=resume_dir,
@@ -127,7 +129,7 @@ def train_and_publish(
             loss=schedule.loss,
             optimizer=schedule.optimizer,
             trainable=schedule.trainable,
-            hardware=ctx.profile.trainer,
+            hardware=ctx.profile.trainer.on_this_machine(hidden_size(checkpoint_dir)),
             out_checkpoint_dir=folders.enter_context(ctx.folder(checkpoint_attempt)),
             out_state_dir=folder(state_attempt),
             events_file=ctx.scratch / f"events-{uuid.uuid4().hex[:8]}.jsonl",
@@ -143,7 +145,7 @@ def train_and_publish(
         "steps": [step.model_dump() for step in result.steps],
         "totals": result.totals.model_dump(),
     }
-    facts["compute_dtype"] = ctx.profile.trainer.on_this_machine().compute_dtype
+    facts["compute_dtype"] = job.hardware.compute_dtype
     checkpoint = checkpoint_attempt.publish(facts, **target.inputs, state=state)
     kept.discard()
     return Weights(checkpoint, state, reference)

@@ -24,9 +24,9 @@ def torch_dtype(name: Dtype) -> torch.dtype:
     return torch.bfloat16 if name == "bf16" else torch.float32
 
 
-def compute_dtype(hardware: TrainHardware) -> torch.dtype:
+def compute_dtype(hardware: TrainHardware, shape: DecoderShape) -> torch.dtype:
     """Precision of forward and backward."""
-    decided = hardware.on_this_machine().compute_dtype
+    decided = hardware.on_this_machine(shape.embed_dim).compute_dtype
     assert decided != "auto"
     return torch_dtype(decided)
 
@@ -62,7 +62,7 @@ def place_policy(
         p.requires_grad_(trainable.trains(name, shape.layers))
     policy.to(stored)
     if sharded:
-        precision = MixedPrecisionPolicy(param_dtype=compute_dtype(hardware), reduce_dtype=torch.float32)
+        precision = MixedPrecisionPolicy(param_dtype=compute_dtype(hardware, shape), reduce_dtype=torch.float32)
         mesh = init_device_mesh(device.type, (dist.get_world_size(),))
         offload = CPUOffloadPolicy(pin_memory=device.type == "cuda") if hardware.cpu_offload else OffloadPolicy()
         for layer in policy.decoder.layers:
@@ -142,7 +142,7 @@ def load_reference(
         raise BadInputError(
             f"reference {folder}", f"{shape.vocab_size} token ids", f"{vocab_size}, as the trained model"
         )
-    policy = place_policy(shape, hardware, device, sharded, compute_dtype(hardware))
+    policy = place_policy(shape, hardware, device, sharded, compute_dtype(hardware, shape))
     policy.requires_grad_(False)
     fill(dict(policy.named_parameters()), folder, shape, beat)
     return policy

@@ -60,7 +60,7 @@ class TrainedWeights:
         self.shape, self.device, self.sharded, self.trainable = shape, device, sharded, trainable
         self.master_dtype: Dtype = master_dtype
         self._beat = beat
-        self.dtype, masters = compute_dtype(hardware), torch_dtype(master_dtype)
+        self.dtype, masters = compute_dtype(hardware, shape), torch_dtype(master_dtype)
         stored = masters if sharded else self.dtype
         policy = place_policy(shape, hardware, device, sharded, stored, trainable)
         self.masters: dict[str, nn.Parameter] = dict(policy.named_parameters())

@@ -149,7 +149,7 @@ class Worker:
                 f"{of} ({job.epochs} epochs x {len(batch.steps)} steps)",
             )
         self._weights, master = None, job.optimizer.master_dtype
-        weights = held or self._build(shape, self._hardware, self._device, sharded, job.trainable, beat, master)
+        weights = held or self._build(shape, job.hardware, self._device, sharded, job.trainable, beat, master)
         trainer = Trainer(weights, job, batch, beat)
         done: list[StepMetrics] = []
         if job.resume_dir is not None:
@@ -168,7 +168,7 @@ class Worker:
             if job.loss.old_logprobs == "trainer" and job.loss.kind != "cross_entropy":
                 trainer.recompute_old_logprobs()
             if job.reference_dir is not None:
-                reference = (job.reference_dir, shape.vocab_size, self._hardware, self._device, sharded, beat)
+                reference = (job.reference_dir, shape.vocab_size, job.hardware, self._device, sharded, beat)
                 trainer.compute_reference_logprobs(load_reference(*reference))
         recomputed = time.perf_counter()
         steps = done + self._steps(done, trainer, StepCheckpoints(job, weights, trainer), events)
@@ -191,10 +191,11 @@ class Worker:
     def _held(self, job: Any, shape: Any) -> Any:
         """The weights in memory, where they are of the job's shape and precision."""
         from artifacts.errors import BadInputError
+        from stages.training.placement import compute_dtype
 
         held = self._weights
-        expected = (shape, job.trainable, job.optimizer.master_dtype)
-        if held is not None and (held.shape, held.trainable, held.master_dtype) != expected:
+        expected = (shape, job.trainable, job.optimizer.master_dtype, compute_dtype(job.hardware, shape))
+        if held is not None and (held.shape, held.trainable, held.master_dtype, held.dtype) != expected:
             held = None
         if job.warm and held is None:
             raise BadInputError("warm", "the gang holds no such model", "a job before this one", "set warm to false")

@@ -11,7 +11,7 @@ from artifacts.errors import BadInputError
 from flows.compute_types import compute_types
 from flows.recipes import load_profile
 from stages import machine
-from stages.machine import NATIVE_BF16_FLAGS, cpu_flags, native_type
+from stages.machine import NARROW, NATIVE_BF16_FLAGS, cpu_flags, native_type
 from stages.sampling.config import EngineHardware
 from stages.training.job import TrainHardware
 from tests.machines import older_cpu
@@ -28,8 +28,8 @@ print(json.dumps({
     "trainer": TrainHardware(device="cpu").on_this_machine().compute_dtype,
     "engine": EngineHardware().on_this_machine().dtype,
     "torch": [torch.cpu._is_avx512_supported(), torch.cpu._is_amx_tile_supported()],
-    "auto": compute_types(load_profile("cpu")),
-    "slow": compute_types(load_profile("cpu", ["trainer.compute_dtype=bf16"])),
+    "auto": compute_types(load_profile("cpu"), 896),
+    "slow": compute_types(load_profile("cpu", ["trainer.compute_dtype=bf16"]), None),
 }))
 """
 
@@ -67,6 +67,17 @@ def test_this_machine_computes_in_bf16_where_its_flags_say_so() -> None:
     assert TrainHardware(device="cpu").on_this_machine().compute_dtype == native_type("cpu").type
 
 
+@pytest.mark.skipif(native_type("cpu").type == "fp32", reason="this CPU has no native bf16 to choose against")
+def test_a_narrow_model_trains_in_fp32_even_where_bf16_is_native() -> None:
+    on_cpu = TrainHardware(device="cpu")
+    assert on_cpu.on_this_machine(hidden=NARROW - 1).compute_dtype == "fp32"
+    assert on_cpu.on_this_machine(hidden=NARROW).compute_dtype == "bf16"
+    (line,) = compute_types(load_profile("cpu", ["trainer.device=cpu"]), 128)
+    assert line.startswith("trainer computes in fp32 (a hidden size of 128 is too small to gain from bf16 on a CPU)")
+    explicit = compute_types(load_profile("cpu", ["trainer.device=cpu", "trainer.compute_dtype=fp32"]), 128)
+    assert len(explicit) == 1, "the type that auto takes must not be warned of"
+
+
 def test_an_explicit_type_stays() -> None:
     for dtype in ("bf16", "fp32"):
         assert TrainHardware(compute_dtype=dtype).on_this_machine().compute_dtype == dtype
@@ -86,12 +97,12 @@ def test_an_unknown_type_names_those_there_are() -> None:
         BadInputError, match=r"engine\.dtype: Input should be 'auto', 'bfloat16', 'float16' or 'float32'"
     ):
         load_profile("cpu", ["engine.dtype=half"])
-    assert compute_types(load_profile("cpu"))
+    assert compute_types(load_profile("cpu"), 896)
 
 
 def test_engines_that_run_elsewhere_are_none_of_this_machines_business() -> None:
     elsewhere = load_profile("cpu", ["engine.external_urls=['http://127.0.0.1:9']"])
-    (line,) = compute_types(elsewhere)
+    (line,) = compute_types(elsewhere, None)
     assert line.startswith("trainer computes in ") and "engine" not in line
     assert elsewhere.engine.computes_in is None
     beside = elsewhere.engine.model_copy(update={"replicas": 1})
