@@ -26,15 +26,14 @@ of whole requests less that. The fixed cost of a call is therefore part of prefi
 * decode FLOPs = 2 x tokens x all weights + 4 x channels x tokens looked at;
 * decode bytes = (steps x all weights + tokens looked at x keys and values of a token) x bytes of a number.
 
-Shares are of the whole machine's speed: `stages.machine.matmul_gflops` in the engine's compute type, and STREAM's triad
-(`tests/benchmarks/memory_speed.py`). An engine for a small model runs on one core. Weights and keys that stay in the
+Shares are of the whole machine's speed: matrix products in the engine's compute type and STREAM's triad, on all cores
+(`tests/benchmarks/machine_speed.py`). An engine for a small model runs on one core. Weights and keys that stay in the
 CPU's cache may take the share of the bandwidth over 100%.
 """
 
 import argparse
 import json
 import logging
-import os
 import subprocess
 import sys
 import tempfile
@@ -61,13 +60,13 @@ from artifacts.store import Store
 from flows.recipes import Recipe, load_profile, load_recipe
 from stages.context import Profile, StageContext
 from stages.fetch import fetch
-from stages.machine import matmul_gflops
 from stages.models.chat import ChatTokenizer
 from stages.prepare import prepare
 from stages.sample import SampleConfig, sample, stride
 from stages.sampling.client import Prompt, request_body
 from stages.sampling.config import SamplingConfig
 from stages.sampling.process import THREADS_VARIABLE, cpu_threads, engine_arguments, engine_environment
+from tests.benchmarks.machine_speed import measured_machine
 from tests.support.engine_work import Sampled, Work, decode_work, prefill_work, prefix_blocks
 
 HERE = Path(__file__).parents[2]
@@ -424,17 +423,6 @@ def show(document: dict[str, Any], console: Console) -> None:
     for bar in document["bars"]:
         verdict = "met" if bar["met"] else "missed"
         console.print(f"{bar['name']}: {bar['value']:.3f}, bar {bar['bar']}: {verdict}", highlight=False)
-
-
-def measured_machine() -> dict[str, Any]:
-    """The machine's speeds, each measured by a child."""
-    command = [sys.executable, "-W", "ignore", "-m", "tests.benchmarks.memory_speed"]
-    memory = json.loads(subprocess.run(command, cwd=HERE, stdout=subprocess.PIPE, check=True).stdout)
-    return {
-        "cores": len(os.sched_getaffinity(0)),
-        "matmul_gflops": dict(matmul_gflops()),
-        "memory_gb_per_s": memory["bytes_per_s"] / 1e9,
-    }
 
 
 def main() -> int:

@@ -107,7 +107,7 @@ class WeightsAlone(RandomWeights):
 
     def __init__(self, shape: DecoderShape, hardware: TrainHardware, device: torch.device, sharded: bool) -> None:
         self.shape, self.device, self.sharded, self.trainable = shape, device, sharded, EVERYTHING
-        self.dtype = compute_dtype(hardware)
+        self.dtype = compute_dtype(hardware, shape)
         self.policy = place_policy(shape, hardware, device, sharded, self.dtype)
         self.masters = dict(self.policy.named_parameters())
 

@@ -44,7 +44,7 @@ def measure(folder: Path, settings: dict[str, Any]) -> dict[str, Any]:
     naive = settings.pop("full_logits", False)
     hardware = TrainHardware(**{"compute_dtype": "fp32", "logprob_chunk_tokens": 1 << 30, **settings})
     shape, sharded = read_shape(folder / "model"), shards(hardware, device, 1)
-    dtype = compute_dtype(hardware)
+    dtype = compute_dtype(hardware, shape)
     policy = place_policy(shape, hardware, device, sharded, torch.float32 if sharded else dtype)
     fill(dict(policy.named_parameters()), folder / "model", shape, lambda: None)
     batch = PackedBatch(folder / "batch.safetensors", shape.vocab_size)

@@ -2,9 +2,10 @@
 
 `python trl_step.py PLAN RESULT`, both JSON files, in an environment of its own that knows nothing of Deerstalker.
 
-Settings: what is TRL's default stays (float32 weights under bf16 autocast, as our trainer has them; fused AdamW, SDPA,
-8 completions a pass, log-probabilities of completions only, no reference model, no vLLM). Only what makes the work
-equal or TRL faster differs: no gradient checkpointing, completions of full length, nothing saved or logged.
+Settings: what is TRL's default stays (float32 weights, as our trainer has them; fused AdamW, SDPA, 8 completions a
+pass, log-probabilities of completions only, no reference model, no vLLM). Only what makes the work equal or TRL faster
+differs: bf16 autocast where our trainer computes in bf16, no gradient checkpointing, completions of full length,
+nothing saved or logged.
 """
 
 import json
@@ -59,10 +60,10 @@ def letters(completions: list[list[dict[str, str]]], **columns: Any) -> list[flo
     return [len(set(messages[0]["content"])) / 100 for messages in completions]
 
 
-def warm_up(model: torch.nn.Module) -> None:
+def warm_up(model: torch.nn.Module, bf16: bool) -> None:
     """A short pass there and back, so that what torch does only once is done; it leaves nothing behind."""
     tokens = torch.arange(10, 26)[None]
-    with torch.autocast("cpu", torch.bfloat16):
+    with torch.autocast("cpu", torch.bfloat16, enabled=bf16):
         model(tokens, labels=tokens).loss.backward()
     model.zero_grad(set_to_none=True)
 
@@ -75,6 +76,7 @@ def main(plan: dict[str, Any], scratch: Path) -> dict[str, Any]:
         output_dir=str(scratch / "trl-output"),
         model_init_kwargs={"dtype": plan["weights"]},
         use_cpu=True,
+        bf16=plan["bf16"],
         seed=plan["seed"],
         gradient_checkpointing=plan["gradient_checkpointing"],
         per_device_train_batch_size=batch,
@@ -101,7 +103,7 @@ def main(plan: dict[str, Any], scratch: Path) -> dict[str, Any]:
         train_dataset=Dataset.from_list(rows),
         callbacks=[clock],
     )
-    warm_up(trainer.model)
+    warm_up(trainer.model, plan["bf16"])
     loaded_s = time.perf_counter() - STARTED
     trainer.train()
     return {
