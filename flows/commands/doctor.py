@@ -76,18 +76,18 @@ def _checks(recipe: str | None, changes: Sequence[str], hardware: Hardware, url:
         coming_recipe = pool.submit(_sized, recipe, changes) if recipe else None  # imports much: quick lines come first
         devices = device_of("trainer", hardware, machine, software), device_of("engine", hardware, machine, software)
         speeds = coming_speeds.result()
-        choices = choice_of("trainer", hardware, devices[0]), choice_of("engine", hardware, devices[1])
+        resolved, size = coming_recipe.result() if coming_recipe else (None, None)
+        hidden = size.shape.hidden if size and size.shape else None
+        choices = choice_of("trainer", hardware, devices[0], hidden), choice_of("engine", hardware, devices[1])
         yield checks.type_check("trainer", devices[0], choices[0], speeds, hardware.explicit_type("trainer"))
         if hardware.starts_engines:
             yield checks.type_check("engine", devices[1], choices[1], speeds, hardware.explicit_type("engine"))
-    if coming_recipe is None:
+    if resolved is None or size is None:
         return
     from flows.doctor.fit import fit_checks
 
-    resolved, size = coming_recipe.result()
-    trained = choice_of("trainer", hardware, devices[0], size.shape.hidden if size.shape else None)
-    gflops = speeds.gflops.get(trained.type) if devices == ("cpu", "cpu") else None
-    types = trained.type, choices[1].type
+    gflops = speeds.gflops.get(choices[0].type) if devices == ("cpu", "cpu") else None
+    types = choices[0].type, choices[1].type
     yield from fit_checks(resolved, hardware, size, machine, store, types, devices, gflops)
 
 

@@ -141,7 +141,7 @@ def type_check(part: Part, device: Device, choice: Choice, speeds: SpeedFacts, e
     rates = ", ".join(f"{rate:.4g} in {other}" for other, rate in speeds.gflops.items())
     found = f"{shown}; {rates} GFLOP/s on a core"
     quicker = max(speeds.gflops, key=lambda other: speeds.gflops[other])
-    if speeds.gflops[quicker] > SLOW_FACTOR * speeds.gflops[choice.type]:
+    if explicit and speeds.gflops[quicker] > SLOW_FACTOR * speeds.gflops[choice.type]:
         times = speeds.gflops[quicker] / speeds.gflops[choice.type]
         remedy = f"set {setting} of the profile to auto: it takes {quicker}, {times:.3g} times as quick here"
         return Check(f"{part} type", "warning", found, remedy, figures)
