@@ -88,6 +88,20 @@ def test_every_command_that_reports_has_a_section() -> None:
     assert sorted(commands) == sorted(documented())
 
 
+@pytest.mark.parametrize(
+    ("document", "words"),
+    [
+        ({"run": "made", "report": "file:///x", "new": 1}, "new is not in docs/json.md"),
+        ({"run": "made", "report": {"deep": [1]}}, r"report\.deep is not in docs/json.md"),
+        ({"run": "made"}, "lists what no document has: report"),
+        ({"run": None, "report": "file:///x"}, "does not say when run is null"),
+    ],
+)
+def test_a_page_that_differs_from_a_document_is_noticed(document: dict[str, Any], words: str) -> None:
+    with pytest.raises(AssertionError, match=words):
+        check_documented("report", document)
+
+
 def test_documents_of_a_store(runs: Store, capsys: pytest.CaptureFixture[str]) -> None:
     at = ("--store", runs.url)
     check_documented("show", printed(capsys, "show", "made", *at), unmet=ELSEWHERE)

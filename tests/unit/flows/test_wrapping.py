@@ -149,7 +149,7 @@ def test_a_label_that_fills_the_line_is_text_like_the_rest(capsys: pytest.Captur
         ["deerstalker", "solve", "--checkpoint", "made", "made:test", "--index", "0"],
         ["deerstalker", "solve", "--store", f"file:///{'folder/' * 12}store", "made:test", "--index", "0"],
         ["deerstalker", "solve", "--store", f"file:///with a space/{'x' * 200}", "it's:test", "--index", "0"],
-        ["deerstalker", "solve", f"file:///{"'" * 60}/{'$x ' * 60}", "--index", "0"],
+        ["deerstalker", "solve", "file:///" + "'" * 60 + "/" + "$x " * 60, "--index", "0"],
     ],
 )
 def test_a_shell_reads_a_command_of_several_lines_as_one(arguments: list[str]) -> None:
