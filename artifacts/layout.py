@@ -7,7 +7,8 @@ from artifacts.errors import BadInputError
 from artifacts.identity import Identity
 
 RUNS = "runs"
-_RUN_NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,63}")
+_NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,63}")
+_NAME_RULE = "1 to 64 letters, digits, dots, dashes and underscores, of which the first is a letter or a digit"
 
 
 def shared_key(kind: str, name: str, identity: Identity) -> str:
@@ -31,10 +32,7 @@ class RunLayout:
     run: str
 
     def __post_init__(self) -> None:
-        if not _RUN_NAME.fullmatch(self.run):
-            raise BadInputError(
-                "run name", repr(self.run), "1 to 64 letters, digits, dots, dashes, underscores", "choose another name"
-            )
+        _check_name("run name", self.run)
 
     @property
     def root(self) -> str:
@@ -80,12 +78,14 @@ class RunLayout:
 
     def suite(self, suite: str, number: int) -> str:
         """The report of iteration `number` on a suite of puzzles that was evaluated afterwards."""
-        if not _RUN_NAME.fullmatch(suite):
-            raise BadInputError(
-                "suite name", repr(suite), "1 to 64 letters, digits, dots, dashes, underscores", "choose another name"
-            )
+        _check_name("suite name", suite)
         return f"{self.root}/suites/{suite}/{number:04d}"
 
     def evaluation(self, part: str) -> str:
         """Evaluations outside the iterations, such as before and after on the test split."""
         return f"{self.root}/evaluations/{part}"
+
+
+def _check_name(what: str, name: str) -> None:
+    if not _NAME.fullmatch(name):
+        raise BadInputError(what, repr(name), _NAME_RULE, "choose another name")

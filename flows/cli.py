@@ -11,7 +11,9 @@ from cyclopts import App, CycloptsError, Parameter
 
 from artifacts.errors import BadInputError, DeerstalkerError, IdentityMismatchError
 from flows import cli_deployed, cli_store
-from flows.options import ANSWERS, OUTPUT, STORED, Answers, Changes, Output, Stored
+from flows.options import ANSWERS, OUTPUT, STORED, Answers, Changes, Output, Stored, shipped
+from flows.usage import usage_error
+from flows.version import version
 from flows.wheel_tag import correct_wheel_tag
 
 FAILED, BAD_USAGE, INTERRUPTED, TERMINATED = 1, 2, 130, 143
@@ -19,11 +21,12 @@ FAILED, BAD_USAGE, INTERRUPTED, TERMINATED = 1, 2, 130, 143
 app = App(
     name="deerstalker",
     help="Train open-weight language models to deduce: GRPO as a pipeline of discrete, cached, retryable stages.",
+    version=version,
     version_flags=["--version"],
     suppress_keyboard_interrupt=False,
 )
-puzzles = App(name="puzzles", help="Make puzzles, and solve them.")
-recipes = App(name="recipes", help="List the recipes, show one in full, or compare two.")
+puzzles = App(name="puzzles", help="Make puzzles, solve them, and prove what a completion asserts.", version=version)
+recipes = App(name="recipes", help="List the recipes, show one in full, or compare two.", version=version)
 app.command(puzzles)
 app.command(recipes)
 for command in (*cli_store.COMMANDS, cli_deployed.iterate, cli_deployed.up, cli_deployed.down):
@@ -33,9 +36,17 @@ for command in (*cli_store.COMMANDS, cli_deployed.iterate, cli_deployed.up, cli_
 @app.command
 def train(
     *,
-    recipe: str = "quickstart",
+    recipe: Annotated[
+        str,
+        Parameter(
+            help=f"Name of a recipe ({shipped('recipes')}; `deerstalker recipes` tells more), or path of a TOML file."
+        ),
+    ] = "quickstart",
     run: Annotated[str | None, Parameter(show_default=False)] = None,
-    profile: str = "cpu",
+    profile: Annotated[
+        str,
+        Parameter(help=f"Name of a profile ({shipped('profiles')}: what the machine offers), or path of a TOML file."),
+    ] = "cpu",
     set_: Annotated[Changes, Parameter(name="--set")] = (),
     set_profile: Annotated[Changes, Parameter(name="--set-profile")] = (),
     refresh: Changes = (),
@@ -45,12 +56,8 @@ def train(
 
     Parameters
     ----------
-    recipe
-        Name of a recipe, or path of a TOML file.
     run
         Name of the run; by default the recipe's.
-    profile
-        Name of a profile (what the machine offers), or path of a TOML file.
     set_
         Change of the recipe, as section.key=value; may be repeated. Recorded with the run.
     set_profile
@@ -325,7 +332,7 @@ def run_command(arguments: Sequence[str]) -> int:
 def _explain(error: BaseException) -> tuple[int, str]:
     match error:
         case CycloptsError():
-            return BAD_USAGE, " ".join(str(error).split()).rstrip(".") + "; see `deerstalker --help`"
+            return BAD_USAGE, usage_error(error)
         case BadInputError() | IdentityMismatchError():
             return BAD_USAGE, str(error)
         case DeerstalkerError():

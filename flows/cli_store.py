@@ -4,7 +4,7 @@ from typing import Annotated, Literal
 
 from cyclopts import Parameter
 
-from flows.options import ANSWERS, OUTPUT, STORED, Answers, Changes, Output, Stored
+from flows.options import ANSWERS, OUTPUT, STORED, Answers, Changes, Output, Stored, Wide, shipped
 from flows.surroundings import DEFAULT_STORE
 
 
@@ -15,17 +15,20 @@ def runs(*, options: Stored = STORED) -> None:
     runs_command(options)
 
 
-def show(run: str, /, *, options: Stored = STORED) -> None:
+def show(run: str, /, *, wide: Wide = False, options: Stored = STORED) -> None:
     """Show a run: its iterations, before and after, and how to use what it made.
 
     Parameters
     ----------
     run
         Name of the run.
+    wide
+        Print whole lines and every column, however wide the terminal; without it lines are as wide as the terminal, or
+        80 columns where there is none.
     """
     from flows.commands.runs import show_command
 
-    show_command(run, options)
+    show_command(run, wide, options)
 
 
 def report(run: str, /, *, options: Stored = STORED) -> None:
@@ -90,7 +93,7 @@ def backfill(
     backfill_command(request, options)
 
 
-def lineage(artifact: str, /, *, depth: int = 2, options: Stored = STORED) -> None:
+def lineage(artifact: str, /, *, depth: int = 2, wide: Wide = False, options: Stored = STORED) -> None:
     """Tell who made an artifact: from what, with which config, code and hardware, and what that was made from.
 
     Parameters
@@ -99,10 +102,13 @@ def lineage(artifact: str, /, *, depth: int = 2, options: Stored = STORED) -> No
         Its key, as in runs/quickstart/iterations/0003/rollouts; a run (its promoted checkpoint); or RUN@ITERATION.
     depth
         How many steps back; 0 goes to the beginning.
+    wide
+        Print whole lines, however wide the terminal; without it lines are as wide as the terminal, or 80 columns where
+        there is none, and the tree is as deep as they allow.
     """
     from flows.commands.lineage import lineage_command
 
-    lineage_command(artifact, depth, options)
+    lineage_command(artifact, depth, wide, options)
 
 
 def diff(a: str, b: str, /, *, options: Stored = STORED) -> None:
@@ -182,7 +188,14 @@ def verify(store: str = DEFAULT_STORE, /, *, options: Output = OUTPUT) -> None:
 
 def doctor(
     *,
-    recipe: Annotated[str | None, Parameter(show_default=False)] = None,
+    recipe: Annotated[
+        str | None,
+        Parameter(
+            show_default=False,
+            help=f"Name of a recipe ({shipped('recipes')}), or path of a TOML file: checks its memory, its room in the "
+            "store, and the time of an iteration.",
+        ),
+    ] = None,
     profile: str = "cpu",
     set_: Annotated[Changes, Parameter(name="--set")] = (),
     set_profile: Annotated[Changes, Parameter(name="--set-profile")] = (),
@@ -194,8 +207,6 @@ def doctor(
 
     Parameters
     ----------
-    recipe
-        Name of a recipe, or path of a TOML file: its memory, its room in the store, and the time of an iteration.
     profile
         Name of a profile, or path of a TOML file.
     set_

@@ -3,14 +3,17 @@
 import sys
 import threading
 import time
-from collections.abc import Generator, Mapping
+from collections.abc import Generator, Mapping, Sequence
 from contextlib import contextmanager
+
+from rich.console import Console
 
 from artifacts.layout import RunLayout
 from artifacts.store import Store
 from flows.figures import IterationFigures, iteration_figures
 from flows.history import read_iteration
 from flows.recipes import Recipe
+from flows.wrapping import print_labelled
 
 _REMINDER_INTERVAL_S = 30.0
 
@@ -26,7 +29,9 @@ _COLUMNS = (
     ("gap", 7),
     ("seconds", 8),
 )
-TABLE_HEADER = "".join(f"{name:>{width}}" for name, width in _COLUMNS) + "  of which sample, finetune, evaluate"
+_FIGURES_HEADER = "".join(f"{name:>{width}}" for name, width in _COLUMNS)
+_STAGES_SHOWN = ("sample", "finetune", "evaluate")
+TABLE_HEADER = f"{_FIGURES_HEADER}  of which {', '.join(_STAGES_SHOWN)}; * promoted"
 
 
 class LiveView:
@@ -113,6 +118,32 @@ def progress_text(label: str, done: int, total: int, figures: Mapping[str, float
 
 def table_row(figures: IterationFigures) -> str:
     """An iteration as a row under `TABLE_HEADER`; a star marks a promoted checkpoint, and skipped steps stand last."""
+    parts = (f"{figures.seconds.get(stage, 0.0):.1f}" for stage in _STAGES_SHOWN)
+    skipped = f"  {_skipped(figures)}" if figures.skipped_steps else ""
+    return f"{_figures_row(figures)}  {', '.join(parts)}{skipped}"
+
+
+def print_iterations(console: Console, iterations: Sequence[IterationFigures]) -> None:
+    """Prints a table of iterations; where its rows do not fit the console, without the seconds of single stages."""
+    rows = [table_row(figures) for figures in iterations]
+    if max(map(len, [TABLE_HEADER, *rows])) <= console.width:
+        _print_rows(console, TABLE_HEADER, rows)
+        return
+    _print_rows(console, _FIGURES_HEADER, [_figures_row(figures) for figures in iterations])
+    stages = ", ".join(_STAGES_SHOWN)
+    print_labelled(console, "* ", f"promoted; --wide also shows the seconds of {stages}")
+    for figures in iterations:
+        if figures.skipped_steps:
+            print_labelled(console, f"iteration {figures.number}: ", _skipped(figures))
+
+
+def _print_rows(console: Console, header: str, rows: Sequence[str]) -> None:
+    console.print(header, highlight=False, soft_wrap=True, style="bold")
+    for row in rows:
+        console.print(row, highlight=False, soft_wrap=True)
+
+
+def _figures_row(figures: IterationFigures) -> str:
     cells = (
         f"{figures.number}{'*' if figures.promoted else ' '}",
         _number(figures.reward, ".3f"),
@@ -125,10 +156,11 @@ def table_row(figures: IterationFigures) -> str:
         _number(figures.gap, ".4f"),
         f"{figures.total_s:.1f}",
     )
-    row = "".join(f"{cell:>{width}}" for cell, (_, width) in zip(cells, _COLUMNS, strict=True))
-    parts = (f"{figures.seconds.get(stage, 0.0):.1f}" for stage in ("sample", "finetune", "evaluate"))
-    skipped = f"  {figures.skipped_steps} of {figures.steps} steps skipped" if figures.skipped_steps else ""
-    return row + "  " + ", ".join(parts) + skipped
+    return "".join(f"{cell:>{width}}" for cell, (_, width) in zip(cells, _COLUMNS, strict=True))
+
+
+def _skipped(figures: IterationFigures) -> str:
+    return f"{figures.skipped_steps} of {figures.steps} steps skipped"
 
 
 def _number(value: float | None, form: str) -> str:

@@ -1,14 +1,27 @@
 """Options that the commands share."""
 
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Annotated, Any
 
 from cyclopts import Parameter
 
 from flows.surroundings import DEFAULT_STORE
 
+_DEPLOYMENTS = Path(__file__).parents[1] / "deployments"
+
 Changes = Annotated[tuple[str, ...], Parameter(negative=(), show_default=False)]
 Switch = Annotated[bool, Parameter(show_default=False)]
+Wide = Annotated[bool, Parameter(negative=(), show_default=False)]
+
+
+def shipped(folder: str) -> str:
+    """Names of the TOML files of a folder of `deployments`, for a help text.
+
+    `flows.settings.settings_names` says the same; it needs importlib.resources and pydantic, which take longer to
+    import than the whole command line may.
+    """
+    return ", ".join(sorted(path.stem for path in (_DEPLOYMENTS / folder).glob("*.toml")))
 
 
 @Parameter(name="*")

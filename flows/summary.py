@@ -12,6 +12,7 @@ from artifacts.store import Store
 from flows.figures import Interval, IterationFigures, Measurement, iteration_figures, measurement
 from flows.history import RunRecord
 from flows.surroundings import DEFAULT_STORE
+from flows.wrapping import print_command, print_labelled
 
 MODES = ("sampled", "greedy")
 
@@ -47,11 +48,11 @@ def print_summary(record: RunRecord, store: Store, console: Console) -> None:
         console.print(before_after_table(record))
     if record.promoted:
         promoted = f"iteration {record.promoted['iteration']}, validation {record.promoted['score']:.1%}"
-        console.print(f"promoted: {promoted}", highlight=False)
+        print_labelled(console, "promoted: ", promoted)
     if record.promoted and (card := record.promoted.get("model_card")):
-        console.print(f"card:     {store.url}/{card}", highlight=False, soft_wrap=True)
-    console.print(f"report:   {store.url}/{record.layout.summary}/report.html", highlight=False, soft_wrap=True)
-    console.print(f"try it:   {solve_command(record, store)}", highlight=False, soft_wrap=True)
+        print_labelled(console, "card:     ", f"{store.url}/{card}")
+    print_labelled(console, "report:   ", f"{store.url}/{record.layout.summary}/report.html")
+    print_command(console, "try it:   ", solve_command(record, store))
 
 
 def before_after_table(record: RunRecord) -> Table:

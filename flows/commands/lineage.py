@@ -21,13 +21,21 @@ from flows.history import read_run
 from flows.options import Stored
 from flows.run_diff import circumstances, first_parting, paired, settings
 from flows.summary import measure_rows
+from flows.wrapping import console_for, print_labelled
 
 _DEEPEST_TREE = 40
-_WIDEST_TREE = 2000
+_BRANCH_COLUMNS = 4
+"""Columns by which rich indents a branch of a tree."""
+_LABEL_COLUMNS = 40
+"""Least columns of a label; a branch that would leave fewer is not drawn."""
 
 
-def lineage_command(name: str, depth: int, options: Stored) -> None:
-    """Prints what made an artifact, and a tree of what it descends from."""
+def lineage_command(name: str, depth: int, wide: bool, options: Stored) -> None:
+    """Prints what made an artifact, and a tree of what it descends from.
+
+    Args:
+        wide: Print whole lines, however wide the terminal.
+    """
     if depth < 0:
         raise BadInputError("--depth", str(depth), "0 or more")
     store = Store.open(options.store, writable=False)
@@ -35,15 +43,16 @@ def lineage_command(name: str, depth: int, options: Stored) -> None:
     if options.json:
         print_json({"store": store.url, "artifact": _node(nodes[0]), "ancestors": [_node(node) for node in nodes[1:]]})
         return
-    console = Console()
-    for line in _facts(nodes[0]):
-        console.print(line, highlight=False, markup=False, soft_wrap=True)
-    known = {node.ref: node for node in nodes}
-    tree = _tree(nodes[0], known, set())
-    whole = console.measure(tree, options=console.options.update(width=_WIDEST_TREE)).maximum
-    Console(width=whole).print(tree, highlight=False, soft_wrap=True)  # a narrow console cuts trees, soft wrap or not
-    if nodes[-1].depth > _DEEPEST_TREE:
-        console.print(f"... {len(nodes)} artifacts in all; --json lists them", highlight=False)
+    console = console_for(wide=wide)
+    for label, text in _facts(nodes[0]).items():
+        print_labelled(console, f"{label:<10}", text)
+    deepest = min(_DEEPEST_TREE, max(1, (console.width - _LABEL_COLUMNS) // _BRANCH_COLUMNS))
+    known, drawn = {node.ref: node for node in nodes}, set[Ref[Any]]()
+    console.print(_tree(nodes[0], known, drawn, deepest), highlight=False)
+    if any(node.inputs and node.ref not in drawn for node in nodes):
+        more = f", --wide draws {_DEEPEST_TREE} steps" if deepest < _DEEPEST_TREE else ""
+        words = f"{len(nodes)} artifacts in all, drawn {deepest} steps deep; --json lists them{more}"
+        print_labelled(console, "... ", words)
 
 
 def diff_command(a: str, b: str, options: Stored) -> None:
@@ -116,7 +125,7 @@ def _state(node: Node) -> str:
     return "pruned" if node.manifest.pruned else "kept"
 
 
-def _facts(node: Node) -> list[str]:
+def _facts(node: Node) -> dict[str, str]:
     manifest = node.manifest
     assert manifest is not None  # `_ref` has opened it
     made, identity = manifest.provenance, manifest.identity
@@ -124,29 +133,33 @@ def _facts(node: Node) -> list[str]:
     size_bytes = sum(file.size_bytes for file in manifest.files.values())
     gpus = "".join(f", {name}" for name in hardware.get("gpus", []))
     computed = manifest.facts.get("compute_dtype")
-    return [
-        f"{node.ref.kind} {node.ref.key}",
-        f"content   {node.ref.digest}, {len(manifest.files)} files, {size_bytes:,} bytes, {_state(node)}",
-        f"made by   stage {identity.stage}, revision {identity.revision}, in {made.get('seconds', 0):.1f} s",
-        f"when      {made['created_at']} on {made['host']}",
-        f"hardware  {hardware.get('cpu') or made['machine']}, {hardware.get('cores', '?')} cores, "
+    return {
+        "artifact": f"{node.ref.kind} {node.ref.key}",
+        "content": f"{node.ref.digest}, {len(manifest.files)} files, {size_bytes:,} bytes, {_state(node)}",
+        "made by": f"stage {identity.stage}, revision {identity.revision}, in {made.get('seconds', 0):.1f} s",
+        "when": f"{made['created_at']} on {made['host']}",
+        "hardware": f"{hardware.get('cpu') or made['machine']}, {hardware.get('cores', '?')} cores, "
         f"{hardware.get('memory_gib', '?')} GiB{gpus}" + (f", computed in {computed}" if computed else ""),
-        f"code      {code.get('commit', '')} sources {code.get('sources', 'not recorded')}",
-        "versions  " + ", ".join(f"{name} {version}" for name, version in made["versions"].items()),
-        "config    " + json.dumps(identity.config, ensure_ascii=False),
-    ]
+        "code": f"{code.get('commit', '')} sources {code.get('sources', 'not recorded')}",
+        "versions": ", ".join(f"{name} {version}" for name, version in made["versions"].items()),
+        "config": json.dumps(identity.config, ensure_ascii=False),
+    }
 
 
-def _tree(node: Node, known: dict[Ref[Any], Node], shown: set[Ref[Any]], role: str = "") -> Tree:
+def _tree(
+    node: Node, known: dict[Ref[Any], Node], drawn: set[Ref[Any]], deepest: int, role: str = "", level: int = 0
+) -> Tree:
+    """What an artifact was made from, `deepest` branches deep; an artifact's own branches are drawn once."""
     stage = node.manifest.identity.stage if node.manifest and not node.replaced else _state(node)
     state = "" if _state(node) == "kept" else f" [{_state(node)}]"
     words = f"{f'{role}: ' if role else ''}{node.ref.key}  {node.ref.digest[:12]}  by {stage}{state}"
-    if (node.ref in shown or node.depth >= _DEEPEST_TREE) and node.inputs:
+    if (node.ref in drawn or level >= deepest) and node.inputs:
         return Tree(escape(f"{words} ..."))
-    shown.add(node.ref)
+    drawn.add(node.ref)
     tree = Tree(escape(words))
     for name, ref in node.inputs.items():
-        tree.add(_tree(known[ref], known, shown, name) if ref in known else escape(f"{name}: {ref.key}  ..."))
+        branch = _tree(known[ref], known, drawn, deepest, name, level + 1) if ref in known else None
+        tree.add(branch or escape(f"{name}: {ref.key}  ..."))
     return tree
 
 

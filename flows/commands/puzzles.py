@@ -23,6 +23,8 @@ from stages.puzzles.published import read_puzzles
 from stages.puzzles.puzzle import Checked, DeductionCounts, Puzzle
 from stages.puzzles.tables import from_table
 
+_UNREAD_SHOWN = 3
+
 
 def split_sizes(count: int, val: int | None, test: int | None) -> dict[str, int]:
     """Number of puzzles by split; a tenth each is held out of `count`, unless `val` or `test` says how many more."""
@@ -155,7 +157,7 @@ def prove_command(file: str, completion: str, index: int, options: Output) -> No
         raise BadInputError(completion, f"cannot be read ({error.strerror})", "a text file, or - for stdin") from error
     asserted = environment.get(puzzle.environment).deductions(text, puzzle)
     if asserted is None:
-        raise BadInputError(f"{file}[{index}]", "a clue that cannot be read, or clues that contradict one another")
+        raise _not_provable(f"{file}[{index}]", _check(puzzle, minimal=False))
     counts = asdict(DeductionCounts.of(asserted))
     if options.json:
         statements = [asdict(item) for item in asserted]
@@ -168,6 +170,20 @@ def prove_command(file: str, completion: str, index: int, options: Output) -> No
 
 def _check(puzzle: Puzzle, minimal: bool) -> Checked:
     return environment.get(puzzle.environment).check(puzzle, minimal=minimal)
+
+
+def _not_provable(where: str, checked: Checked) -> BadInputError:
+    """Why nothing can be proved of a puzzle; each clue and question that could not be read is named."""
+    if not checked.unread:
+        return BadInputError(where, "the clues contradict one another", "clues that leave a solution")
+    shown = ", ".join(map(repr, checked.unread[:_UNREAD_SHOWN]))
+    more = len(checked.unread) - _UNREAD_SHOWN
+    return BadInputError(
+        where,
+        f"cannot be read: {shown}" + (f" and {more} more" if more > 0 else ""),
+        "sentences as `deerstalker puzzles make` writes them",
+        "correct the sentence; `deerstalker puzzles solve` lists all of them",
+    )
 
 
 def _verdict(item: Checked, puzzle: Puzzle) -> str:

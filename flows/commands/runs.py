@@ -38,23 +38,27 @@ def runs_command(options: Stored) -> None:
     Console().print(table)
 
 
-def show_command(run: str, options: Stored) -> None:
-    """Prints one run: its iterations, before and after, and how to use it."""
+def show_command(run: str, wide: bool, options: Stored) -> None:
+    """Prints one run: its iterations, before and after, and how to use it.
+
+    Args:
+        wide: Print whole lines and every column, however wide the terminal.
+    """
     from flows.figures import iteration_figures
     from flows.history import read_run
-    from flows.live import TABLE_HEADER, table_row
+    from flows.live import print_iterations
     from flows.summary import print_summary, summary
+    from flows.wrapping import console_for, print_labelled
 
     store = Store.open(options.store, writable=False)
     record = read_run(store, run)
     if options.json:
         print_json(summary(record, store))
         return
-    console = Console()
-    console.print(f"{record.layout.run}: {record.recipe['title']}\n", highlight=False, soft_wrap=True)
-    console.print(TABLE_HEADER, highlight=False, soft_wrap=True, style="bold")
-    for iteration in record.iterations:
-        console.print(table_row(iteration_figures(iteration)), highlight=False, soft_wrap=True)
+    console = console_for(wide=wide)
+    print_labelled(console, f"{record.layout.run}: ", record.recipe["title"])
+    console.print()
+    print_iterations(console, [iteration_figures(iteration) for iteration in record.iterations])
     console.print()
     print_summary(record, store, console)
 

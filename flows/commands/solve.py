@@ -68,7 +68,7 @@ def solve_command(
         with Engine(hardware, Path(scratch) / "engine") as engine:
             engine.ensure(folder, source.digest if isinstance(source, Ref) else checkpoint)
             engine.sample_groups([Prompt("question", tokens)], sampling, groups.append)
-    _print_answers(question, checkpoint, groups[0].completions, options)
+    print_answers(question, checkpoint, groups[0].completions, options)
 
 
 def read_question(file: str, index: int, store: str) -> Question:
@@ -120,7 +120,7 @@ def _folder(source: Ref[Any] | ModelConfig, store: Store, scratch: Path) -> Path
     return scratch / "model"
 
 
-def _print_answers(question: Question, checkpoint: str, completions: list[Completion], options: Stored) -> None:
+def print_answers(question: Question, checkpoint: str, completions: list[Completion], options: Stored) -> None:
     graded = [grade(item.text, question.puzzle) if question.puzzle else None for item in completions]
     if options.json:
         print_json(

@@ -22,6 +22,7 @@ from tests.flow.installed import LIMIT_S, Installation
 from tests.flow.pages import KEYS, asked_by_text, open_newest, pictures, publish, versions
 from tests.flow.story import attempts, tell
 from tests.hostile import HOSTILE
+from tests.support.json_page import check_documented
 
 CANCEL_LIMIT_S = 20.0
 KILL_LIMIT_S = 30.0
@@ -37,6 +38,7 @@ def story(installation: Installation) -> dict[str, Any]:
 
 def test_up_again_changes_nothing(story: dict[str, Any]) -> None:
     assert story["again"] == story["record"]
+    check_documented("up", story["record"])
     assert set(story["record"]["deployments"]) >= {
         "train/quickstart", "iterate/run", "evaluate/checkpoint", "prepare/puzzles", "compare/recipes",
         "backfill/suite",

@@ -18,6 +18,7 @@ from stages.prepare import PrepareConfig, prepare
 from stages.puzzles.generate import TIERS
 from stages.puzzles.tables import from_table
 from tests.processes import marked
+from tests.support.json_page import check_documented
 from tests.waiting import changes, output_of, wait_until
 
 SET = PrepareConfig(puzzle=TIERS["small"], train=40, val=8, test=8, seed=2)
@@ -68,6 +69,7 @@ def test_a_killed_command_is_continued_and_ends_the_same(tmp_path: Path) -> None
 
     output, _ = output_of(start(store, *SIZES), LIMIT_S, store)
     made = json.loads(output)
+    check_documented("puzzles make", made, unmet={"file", "puzzles"})
     assert {path: written for path, written in drawn(store).items() if path in before} == before
     with StageContext(
         Store.open("memory://undisturbed-set"), tmp_path / "scratch", Profile(), lambda *_: None, logging.getLogger()
@@ -93,7 +95,9 @@ def test_a_file_that_was_killed_on_the_way_goes_on_too(tmp_path: Path) -> None:
     wait_for_stretches(second, folder, len(before) + 1)
     assert {name: written for name, written in drawn(folder).items() if name in before} == before
     output, _ = output_of(second, LIMIT_S, folder)
-    assert json.loads(output)["puzzles"] == 64
+    written = json.loads(output)
+    assert written["puzzles"] == 64
+    check_documented("puzzles make", written, unmet={"store", "train", "val", "test", "artifact", "report"})
     assert list(tmp_path.iterdir()) == [path]
     undisturbed = StageContext(
         Store.open("memory://undisturbed-file"), tmp_path / "scratch", Profile(), lambda *_: None, logging.getLogger()

@@ -20,6 +20,7 @@ from artifacts.schemas import GRADES, ROLLOUTS
 from artifacts.store import Store
 from artifacts.tensors import BATCH_FILE, PackedBatch
 from tests.processes import marked
+from tests.support.json_page import check_documented
 from tests.waiting import changes, output_of, wait_until
 
 HERE = Path(__file__).parent
@@ -166,6 +167,7 @@ def test_the_document_tells_the_run(story: dict[str, Any]) -> None:
     assert [row["iteration"] for row in document["iterations"]] == [0, 1, 2]
     assert set(document["test"]) == {"before", "after"}
     assert document == story["again"]
+    check_documented("train", document, unmet={"suites", "early_stopped_fraction"})
     report = Path(document["report"].removeprefix("file://")).read_text()
     assert "<script" not in report and "data:image/png;base64" in report
 
@@ -199,6 +201,7 @@ def test_recipes_are_compared_on_published_rollouts(story: dict[str, Any], tmp_p
     mixed = rollouts.filter(pl.col("accuracy").max().over("group") > pl.col("accuracy").min().over("group"))
     assert dapo["batch"]["groups"] == mixed["group"].n_unique()
     assert Path(compared["report"].removeprefix("file://")).read_text().count("data:image/png") == 4
+    check_documented("compare", compared)
 
 
 def deerstalker(run: Run, *arguments: str, status: int = 0) -> Any:
@@ -228,10 +231,20 @@ def test_checkpoints_are_evaluated_afterwards_once(story: dict[str, Any]) -> Non
     after = {key: manifest.attempt for key, manifest in run.manifests().items() if "/suites/" in key}
     assert len(after) == 3
     assert {key: after[key] for key in before} == before
+    check_documented("backfill", first, both, unmet={"early_stopped_fraction"})
     page = Path(both["reports"]["tiny"].removeprefix("file://")).read_text()
     assert "<h2>Suites</h2>" in page
     other = deerstalker(run, *wanted, "--temperature", "0.5", status=1)
     assert "temperature: 1.0 -> 0.5" in other
+
+
+@pytest.mark.parametrize("command", ["show", "lineage"])
+def test_a_finished_run_is_shown_in_80_columns(story: dict[str, Any], command: str) -> None:
+    run: Run = story["run"]
+    program = [str(Path(sys.executable).with_name("deerstalker")), command, "tiny", "--store", str(run.store)]
+    done = subprocess.run(program, capture_output=True, text=True, env={**os.environ, "COLUMNS": "80"}, check=True)
+    assert "runs/tiny/" in done.stdout
+    assert [line for line in done.stdout.splitlines() if len(line) > 80] == []
 
 
 def test_a_pruned_run_still_finds_every_stage(story: dict[str, Any]) -> None:

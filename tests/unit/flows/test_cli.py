@@ -4,12 +4,13 @@ import json
 import shlex
 import subprocess
 import sys
+import tomllib
 from pathlib import Path
 
 import polars as pl
 import pytest
 
-from artifacts.errors import BadInputError
+from artifacts.errors import BadInputError, DeerstalkerError
 from artifacts.layout import RunLayout
 from artifacts.reading import Artifact
 from artifacts.refs import Ref
@@ -21,7 +22,11 @@ from flows.commands.output import printable
 from flows.commands.puzzles import split_sizes
 from flows.commands.solve import Question, read_question
 from flows.history import read_run
+from flows.recipes import recipe_names
+from flows.settings import settings_names
 from flows.summary import solve_command
+from flows.version import version
+from stages.puzzles import environment
 
 
 def test_the_command_line_imports_little() -> None:
@@ -35,13 +40,26 @@ def test_the_command_line_imports_little() -> None:
     ("arguments", "words"),
     [
         (["train", "--bogus"], "--bogus"),
-        (["nothing"], "nothing"),
+        (["train", "--bogus"], "see `deerstalker train --help`"),
+        (["train", "--recipes", "x"], "Did you mean --recipe? See `deerstalker train --help`"),
+        (["puzzles", "make"], "see `deerstalker puzzles make --help`"),
+        (["show", "a", "b"], "argument 'b': unexpected; see `deerstalker show --help`"),
+        (
+            ["nothing"],
+            "command 'nothing': unknown; expected backfill, compare, diff, doctor, down, evaluate, iterate, ",
+        ),
+        (["nothing"], ", solve, train, up, verify; see `deerstalker --help`"),
+        (["trian"], "did you mean 'train'? See `deerstalker --help`"),
+        (["puzzles", "mkae"], "did you mean 'puzzles make'? See `deerstalker puzzles --help`"),
+        (["recipes", "sho"], "did you mean 'recipes show'? See `deerstalker recipes --help`"),
+        (["--bogus"], "option '--bogus': unknown; expected a command: "),
         (["train", "--recipe", "nope"], "recipe 'nope': unknown; expected"),
         (["train", "--set", "finetune.nope=1"], "finetune.nope"),
         (["train", "--set", "iterations=-1"], "iterations"),
         (["train", "--set", "iterations"], "section.key=value"),
         (["train", "--profile", "nope"], "profile 'nope'"),
         (["train", "--run", "a/b"], "run name"),
+        (["train", "--run", ".a"], "of which the first is a letter or a digit"),
         (["train", "--store", "ftp://x"], "scheme 'ftp'"),
         (["train", "--refresh", "smaple"], "refresh.0"),
         (["iterate", "nobody", "--more", "1"], "run 'nobody'"),
@@ -97,7 +115,8 @@ def test_show_and_runs(
     assert run_command(["show", "made", "--store", store.url]) == 0
     text = capsys.readouterr().out
     assert "before GRPO" in text
-    assert f"deerstalker solve --checkpoint made --store {store.url} made:test --index 0" in text
+    one_line = " ".join(text.replace("\\\n", " ").split())
+    assert f"deerstalker solve --checkpoint made --store {store.url} made:test --index 0" in one_line
 
 
 def test_the_command_that_is_printed_asks_a_puzzle_of_the_store(made: tuple[Store, RunLayout]) -> None:
@@ -165,6 +184,58 @@ def test_made_puzzles_are_read_solved_and_proved_minimal(tmp_path: Path, capsys:
     assert "Perhaps the " in lines[0]
     assert f"differs from the given B {puzzles[1]['solution']['B']}" in lines[1]
     assert lines[-1].startswith("5 puzzles: 4 read, 4 unique, 3 equal to the given solution; ")
+
+
+def test_prove_names_what_it_cannot_read(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    family = environment.get("temporal_clue")
+    puzzle = family.generate(family.tiers["reduced"], 3)
+    path, completion = tmp_path / "made.json", tmp_path / "said.txt"
+    completion.write_text("A. Hall")
+    head, clues, tail = puzzle.prompt.partition("clues are as follows:\n\n")
+
+    def refused(*added: str) -> str:
+        lines = "".join(f"- {clue}\n" for clue in added)
+        entry = {"num_clues": puzzle.num_clues + len(added), "prompt": head + clues + lines + tail}
+        path.write_text(json.dumps([{**entry, "solution": puzzle.solution}]))
+        assert run_command(["puzzles", "prove", str(path), str(completion)]) == 2
+        (line,) = capsys.readouterr().err.splitlines()
+        return line
+
+    two = refused("Perhaps the murderer was in the Hall", "The murderer was in the Hall", "Perhaps not\x1b[2J")
+    assert f"{path}[0]: cannot be read: 'clue 1: Perhaps the murderer was in the Hall', 'clue 3: Perhaps not" in two
+    assert "\x1b" not in two
+    assert f"{path}[0]: the clues contradict one another" in refused(
+        "The murderer was in the Hall", "The murderer was in the Lounge"
+    )
+
+
+def test_the_version_is_that_of_the_project(capsys: pytest.CaptureFixture[str]) -> None:
+    project = tomllib.loads((Path(__file__).parents[3] / "pyproject.toml").read_text())["project"]
+    assert project["version"] != "0.0.0"
+    for command in ([], ["train"], ["puzzles"], ["puzzles", "make"], ["recipes"], ["show"]):
+        assert run_command([*command, "--version"]) == 0
+        assert capsys.readouterr().out.strip() == project["version"]
+
+
+def test_a_version_that_nothing_records_is_a_clear_error(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("flows.version.DISTRIBUTION", "not-installed-here")
+    with pytest.raises(DeerstalkerError, match=r"not-installed-here: not installed.*uv sync"):
+        version()
+
+
+def test_help_names_every_recipe_profile_and_command(
+    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("COLUMNS", "80")
+
+    def words(*command: str) -> str:
+        assert run_command([*command, "--help"]) == 0
+        return " ".join(capsys.readouterr().out.replace("│", " ").split())
+
+    assert f"({', '.join(recipe_names())};" in words("train")
+    assert f"({', '.join(settings_names('profiles'))}:" in words("train")
+    assert f"({', '.join(recipe_names())})" in words("doctor")
+    assert "Make puzzles, solve them, and prove what a completion asserts." in words("puzzles")
 
 
 @pytest.mark.parametrize(

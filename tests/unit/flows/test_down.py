@@ -10,6 +10,7 @@ from pathlib import Path
 
 from flows.local_server import Record, Started, StartedWorker, guarded
 from flows.surroundings import lasting_surroundings
+from tests.support.json_page import check_documented
 
 SLEEP = [sys.executable, "-c", "import time; time.sleep(600)"]
 
@@ -36,6 +37,7 @@ def test_a_server_that_does_not_answer_is_ended_and_its_worker_remembered(tmp_pa
         done = _down(tmp_path)
     assert done.returncode == 0, done.stderr
     assert json.loads(done.stdout)["ended"] == ["worker", "server"]
+    check_documented("down", json.loads(done.stdout))
     assert f"{url}: " in done.stderr and "until the next `up`" in done.stderr
     assert time.monotonic() - began < 60
     assert not server.alive and not worker.alive

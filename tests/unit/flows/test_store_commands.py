@@ -249,7 +249,7 @@ def test_lineage_tells_who_made_it_from_what(
     assert ancestors[layout.iteration(1, "checkpoint")]["depth"] == 2
 
     store.delete(layout.iteration(2, "batch"))
-    assert run_command(["lineage", key, "--store", store.url]) == 0
+    assert run_command(["lineage", key, "--wide", "--store", store.url]) == 0
     text = capsys.readouterr().out
     assert "made by   stage finetune, revision 1" in text
     parent = Artifact.at(store, layout.iteration(2, "checkpoint")).ref

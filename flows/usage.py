@@ -1,0 +1,34 @@
+"""One line on a command line that cannot be understood, with the help page that tells how it is written."""
+
+import difflib
+from collections.abc import Sequence
+
+from cyclopts import App, CycloptsError, UnknownCommandError, UnusedCliTokensError
+
+
+def usage_error(error: CycloptsError) -> str:
+    """What is wrong, what was probably meant, and the command whose `--help` says more."""
+    chain = list(error.command_chain or ())
+    words = _unknown(error, chain) or " ".join(str(error).split()).rstrip(".")
+    page = " ".join(["deerstalker", *chain, "--help"])
+    return f"{words} See `{page}`" if words.endswith("?") else f"{words}; see `{page}`"
+
+
+def command_names(app: App) -> list[str]:
+    """Names of an app's commands in alphabetical order, as its help page lists them."""
+    return sorted(name for name in app if not name.startswith("-"))
+
+
+def _unknown(error: CycloptsError, chain: Sequence[str]) -> str:
+    """Words on the first argument that is nothing known; empty where the error is another one."""
+    if not isinstance(error, UnknownCommandError | UnusedCliTokensError) or not error.unused_tokens or not error.app:
+        return ""
+    given, names = error.unused_tokens[0], command_names(error.app)
+    where = repr(" ".join([*chain, given]))
+    if not names:
+        return f"argument {given!r}: unexpected"
+    if given.startswith("-"):
+        return f"option {where}: unknown; expected a command: {', '.join(names)}"
+    close = difflib.get_close_matches(given, names, n=1)
+    hint = f"; did you mean {' '.join([*chain, *close])!r}?" if close else ""
+    return f"command {where}: unknown; expected {', '.join(names)}{hint}"
