@@ -8,7 +8,9 @@ import sys
 import time
 from pathlib import Path
 
+from artifacts.errors import DeerstalkerError
 from stages.training.agent import start_agent
+from stages.training.network import network_environment
 from stages.training.spool import Spool
 from stages.training.watch import Watch
 
@@ -41,11 +43,15 @@ def join(spool: Spool, node_rank: int) -> str:
 
     Returns:
         Why it ended.
+
+    Raises:
+        BadInputError: The rendezvous is of no use from this machine, or public.
+        TransientError: Its name cannot be looked up at the moment.
     """
     hardware = spool.hardware()
     if not 0 < node_rank < hardware.nodes:
         return f"it has {hardware.nodes} nodes, so none with rank {node_rank}"
-    agent = start_agent(spool, hardware, node_rank)
+    agent = start_agent(spool, hardware, node_rank, network_environment(hardware))
     owner, watch = OwnerWatch(spool), Watch(spool)
     try:
         while True:
@@ -73,8 +79,11 @@ def main() -> int:
         for spool in open_gangs(arguments.folder)[-1:]:  # an older one lost its owner without a word
             if spool.folder not in left:
                 print(f"joining {spool.folder}", flush=True)
-                print(f"left it: {join(spool, arguments.node_rank)}", flush=True)
                 left.add(spool.folder)
+                try:
+                    print(f"left it: {join(spool, arguments.node_rank)}", flush=True)
+                except DeerstalkerError as error:
+                    print(f"did not join: {error}", flush=True)
         time.sleep(POLL_S)
 
 
