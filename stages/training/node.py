@@ -4,8 +4,12 @@ Joins every gang that appears in the folder, one after the other, until it is to
 """
 
 import argparse
+import os
+import stat
 import sys
+import tempfile
 import time
+from functools import cache
 from pathlib import Path
 
 from artifacts.errors import DeerstalkerError
@@ -33,9 +37,25 @@ class OwnerWatch:
 
 
 def open_gangs(folder: Path) -> list[Spool]:
-    """Gangs in a folder that have a layout and are not over, the newest last."""
-    found = sorted(folder.glob("gang-*/hardware.json"), key=lambda path: path.stat().st_mtime_ns)
+    """Gangs of this user in a folder that have a layout and are not over, the newest last.
+
+    Whoever writes into the folder of a gang decides what its processes do, so those of others are passed over.
+    """
+    own = [path for path in folder.glob("gang-*/hardware.json") if _is_private(path.parent)]
+    found = sorted(own, key=lambda path: path.stat().st_mtime_ns)
     return [spool for path in found if not (spool := Spool(path.parent)).over()]
+
+
+def _is_private(folder: Path) -> bool:
+    status = folder.lstat()
+    return stat.S_ISDIR(status.st_mode) and status.st_uid == _user_in(folder.parent) and not status.st_mode & 0o022
+
+
+@cache
+def _user_in(folder: Path) -> int:
+    """This user's number, as the folder's file system gives it to new files: that of machines may be another one."""
+    with tempfile.TemporaryFile(dir=folder) as probe:
+        return os.fstat(probe.fileno()).st_uid
 
 
 def join(spool: Spool, node_rank: int) -> str:

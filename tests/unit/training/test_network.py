@@ -3,6 +3,7 @@
 torch's own store for processes that are to meet listens on every interface and unpickles what anybody has put there.
 """
 
+import os
 import socket
 import subprocess
 import sys
@@ -17,6 +18,7 @@ from artifacts.errors import BadInputError
 from stages.training.gang import Gang
 from stages.training.job import TrainHardware
 from stages.training.network import interface_towards, network_environment
+from stages.training.node import open_gangs
 from stages.training.spool import Spool
 from tests.faults.hosts import Host, hosts
 from tests.support.gang_on_hosts import gang_on
@@ -151,7 +153,7 @@ def test_a_port_on_every_interface_is_seen_and_answers(reachable: tuple[str, str
 def test_a_further_machine_says_why_it_does_not_join(tmp_path: Path) -> None:
     """The gang's owner may have a way there."""
     spool = Spool(tmp_path / "gang-1")
-    spool.folder.mkdir()
+    spool.folder.mkdir(mode=0o700)
     spool.write_hardware(TrainHardware(nodes=2, rendezvous="255.255.255.255", shared_dir=tmp_path))
     command = [sys.executable, "-u", "-m", "stages.training.node", str(tmp_path), "--node-rank", "1"]
     with subprocess.Popen(command, stdout=subprocess.PIPE, text=True) as node:
@@ -162,3 +164,19 @@ def test_a_further_machine_says_why_it_does_not_join(tmp_path: Path) -> None:
             assert node.poll() is None, "it waits for the next gang"
         finally:
             node.kill()
+
+
+def test_a_further_machine_passes_over_gangs_that_others_can_write_to(tmp_path: Path) -> None:
+    """They would have it run what they like."""
+    for name in ("gang-own", "gang-open", "gang-elsewhere"):
+        folder = tmp_path / name if name != "gang-elsewhere" else tmp_path / "elsewhere"
+        folder.mkdir(mode=0o700)
+        Spool(folder).write_hardware(TrainHardware())
+    (tmp_path / "gang-open").chmod(0o777)
+    (tmp_path / "gang-elsewhere").symlink_to(tmp_path / "elsewhere")
+    if os.geteuid() == 0:
+        foreign = Spool(tmp_path / "gang-foreign")
+        foreign.folder.mkdir(mode=0o700)
+        foreign.write_hardware(TrainHardware())
+        os.chown(foreign.folder, 12345, 12345)
+    assert [spool.folder.name for spool in open_gangs(tmp_path)] == ["gang-own"]
