@@ -4,13 +4,11 @@ torch's own store for processes that are to meet listens on every interface and 
 """
 
 import os
-import socket
 import subprocess
 import sys
 from collections.abc import Iterator
 from pathlib import Path
 
-import psutil
 import pytest
 from pydantic import ValidationError
 
@@ -140,14 +138,24 @@ def test_a_private_name_of_an_interface_with_a_public_address_is_refused() -> No
     assert "9.9.9.9 is a public address, of interface lo" in refusal and "rendezvous_public = true" in refusal
 
 
-def test_a_port_on_every_interface_is_seen_and_answers(reachable: tuple[str, str]) -> None:
-    """The tests above look: they would see such a port, and reach it."""
-    with socket.create_server(("", 0)) as server:
-        (found,) = [
-            listener for listener in listeners([psutil.Process().pid]) if listener.port == server.getsockname()[1]
-        ]
-        assert not found.on_loopback
-        assert break_in(reachable[0], found.port, Path("proof")) == "answered"
+STORE = """
+import sys
+from torch.distributed import TCPStore
+store = TCPStore("127.0.0.1", 0, is_master=True, wait_for_workers=False)
+print(flush=True)
+sys.stdin.read()
+"""
+
+
+def test_a_port_on_every_interface_is_seen_and_answers(tmp_path: Path, reachable: tuple[str, str]) -> None:
+    """The tests above look: they would see such a port, and get in."""
+    with subprocess.Popen([sys.executable, "-c", STORE], stdin=subprocess.PIPE, stdout=subprocess.PIPE) as server:
+        assert server.stdout is not None and server.stdin is not None
+        server.stdout.readline()
+        (found,) = listeners([server.pid])
+        assert not found.on_loopback, "though it was told an address"
+        assert break_in(reachable[0], found.port, tmp_path / "proof") == "answered"
+        server.stdin.close()
 
 
 def test_a_further_machine_says_why_it_does_not_join(tmp_path: Path) -> None:
