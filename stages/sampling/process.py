@@ -45,6 +45,8 @@ QUIET_ENVIRONMENT = {
     "TRANSFORMERS_OFFLINE": "1",
     "HF_HUB_DISABLE_TELEMETRY": "1",
     "VLLM_HOST_IP": "127.0.0.1",
+    "GLOO_SOCKET_IFNAME": "lo",  # as for NCCL, what the owner's environment says is for other programs
+    "NCCL_SOCKET_IFNAME": "=lo",
     "VLLM_SERVER_DEV_MODE": "1",
     "TOKENIZERS_PARALLELISM": "false",
     "NO_COLOR": "1",

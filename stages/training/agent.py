@@ -2,6 +2,7 @@
 
 import os
 import sys
+from collections.abc import Mapping
 
 from stages.guarded import GuardedProcess
 from stages.training.job import TrainHardware
@@ -13,32 +14,34 @@ _ALLOCATOR = {"hugetlb": 1, "mmap_threshold": 64 * _GIB, "trim_threshold": 64 * 
 clears the same pages again for the next ones: 340,000 page faults a step of SmolLM2-135M, 8% of its time."""
 
 
-def start_agent(spool: Spool, hardware: TrainHardware, node_rank: int) -> GuardedProcess:
+def start_agent(spool: Spool, hardware: TrainHardware, node_rank: int, network: Mapping[str, str]) -> GuardedProcess:
     """Starts the workers of one machine; they end with this process.
+
+    Each machine has an agent of its own that knows of no other: the workers of all machines meet through the spool.
 
     Args:
         spool: Folder that all machines see.
         hardware: Layout of the whole gang.
         node_rank: Number of this machine, from 0.
+        network: Says where the workers listen, see `stages.training.network`.
     """
-    # Named, because torchrun and gloo else look up this machine's own name, which waits where nothing answers.
-    meeting = ["--standalone", "--local-addr=127.0.0.1"]
-    interface = {"GLOO_SOCKET_IFNAME": "lo"}
-    if hardware.nodes > 1 and hardware.rendezvous:
-        host, _, port = hardware.rendezvous.rpartition(":")
-        meeting = [
-            f"--nnodes={hardware.nodes}", f"--node-rank={node_rank}", f"--master-addr={host}", f"--master-port={port}",
-            f"--rdzv-id={spool.folder.name}",
-        ]  # fmt: skip
-        interface = {}
     scratch = spool.folder / f"agent-{node_rank}"
+    # torchrun's own store listens on every interface, whatever address it is given, and the agent unpickles what
+    # anybody has put there. So its rendezvous is a file, and the second store, for the workers, is not started.
+    # The address is named because torchrun else looks up this machine's own name, which waits where nothing answers.
+    meeting = [
+        "--nnodes=1", "--rdzv-backend=c10d", "--rdzv-conf=store_type=file",
+        f"--rdzv-endpoint={spool.agent_file(node_rank)}", f"--rdzv-id={spool.folder.name}", "--local-addr=127.0.0.1",
+    ]  # fmt: skip
     command = [
         sys.executable, "-m", "torch.distributed.run", *meeting, "--max-restarts=0", f"--log-dir={scratch}",
         f"--nproc-per-node={hardware.processes}", "-m", "stages.training.worker",
-        f"--spool={spool.folder}",
+        f"--spool={spool.folder}", f"--node-rank={node_rank}",
     ]  # fmt: skip
     threads = hardware.threads or max(1, len(os.sched_getaffinity(0)) // hardware.processes)
-    environment = interface | worker_environment(threads)
+    environment = worker_environment(threads) | {"TORCH_DISABLE_SHARE_RDZV_TCP_STORE": "1", **network}
+    for name in [name for name in environment if name.startswith("PET_")]:
+        del environment[name]  # defaults of torchrun's options, which some clusters set for a launch of their own
     with spool.log_file(node_rank).open("wb") as log:
         return GuardedProcess(command, scratch, log, environment)
 

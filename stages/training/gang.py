@@ -15,6 +15,7 @@ from stages.memory import kernel_kills, refused_allocation
 from stages.training.agent import start_agent
 from stages.training.job import TrainHardware, TrainJob
 from stages.training.metrics import StepMetrics, TrainResult, TrainTotals
+from stages.training.network import network_environment
 from stages.training.spool import Spool
 from stages.training.watch import Watch
 
@@ -69,15 +70,21 @@ class Gang:
             self._holding = label
 
     def start(self) -> None:
-        """Starts the processes without waiting for them; `run` does it when needed."""
+        """Starts the processes without waiting for them; `run` does it when needed.
+
+        Raises:
+            BadInputError: The profile's rendezvous is of no use, or public.
+            TransientError: Its name cannot be looked up at the moment.
+        """
         if self.running:
             return
         self.stop()
+        network = network_environment(self.hardware)
         self._workdir.mkdir(parents=True, exist_ok=True)
         spool = Spool(Path(tempfile.mkdtemp(prefix="gang-", dir=self._workdir)))
         spool.write_hardware(self.hardware)
         self._kernel_kills = kernel_kills()
-        self._agent = start_agent(spool, self.hardware, node_rank=0)
+        self._agent = start_agent(spool, self.hardware, 0, network)
         self._spool, self._jobs = spool, 0
 
     def run(self, job: TrainJob, on_event: Callable[[dict[str, Any]], None] = lambda event: None) -> TrainResult:
@@ -91,7 +98,7 @@ class Gang:
             Metrics of every step and totals.
 
         Raises:
-            BadInputError: the job, its batch or its checkpoint is at fault.
+            BadInputError: the job, its batch, its checkpoint or the profile's rendezvous is at fault.
             TransientError: the workers died or hung.
             DeerstalkerError: they ran out of memory.
         """

@@ -1,5 +1,6 @@
 """What the trainer is asked to do: plain data, readable without torch."""
 
+from ipaddress import ip_address
 from pathlib import Path
 from typing import Annotated, Literal, Self
 
@@ -143,6 +144,14 @@ class OptimizerConfig(BaseModel):
         return self
 
 
+def is_public(address: str) -> bool:
+    """Whether the internet may route to an address; a name is none."""
+    try:
+        return ip_address(address).is_global
+    except ValueError:
+        return False
+
+
 class TrainHardware(BaseModel):
     """How the work is laid out. Never part of an identity: it changes results by float rounding only."""
 
@@ -151,7 +160,13 @@ class TrainHardware(BaseModel):
     processes: int = Field(default=1, ge=1, description="worker processes on each machine (one a GPU)")
     nodes: int = Field(default=1, ge=1, description="machines; on the others runs `python -m stages.training.node`")
     rendezvous: str | None = Field(
-        default=None, pattern=r"^[^\s:]+:\d+$", description="host:port of the first machine, where the others join it"
+        default=None,
+        pattern=r"^[^\s:]+(:\d+)?$",
+        description="name or address of the first machine on the network that carries the trainer's data; "
+        "a port behind it, as earlier versions needed, is not used",
+    )
+    rendezvous_public: bool = Field(
+        default=False, description="the trainer's ports may be on a public address, which is refused otherwise"
     )
     shared_dir: Path | None = Field(
         default=None, description="folder that all machines see, for job files; temporary files and store must be too"
@@ -191,6 +206,11 @@ class TrainHardware(BaseModel):
         return self.nodes * self.processes
 
     @property
+    def rendezvous_host(self) -> str | None:
+        """The first machine's name or address, without a port."""
+        return self.rendezvous and self.rendezvous.partition(":")[0]
+
+    @property
     def uses_cuda(self) -> bool:
         """Whether the workers compute on GPUs, as far as the driver tells."""
         return self.device == "cuda" or (self.device == "auto" and bool(cuda_capabilities()))
@@ -209,7 +229,14 @@ class TrainHardware(BaseModel):
     @model_validator(mode="after")
     def _machines_can_meet(self) -> Self:
         if self.nodes > 1 and (self.rendezvous is None or self.shared_dir is None):
-            raise ValueError("several nodes need rendezvous (host:port of the first) and shared_dir")
+            raise ValueError("several nodes need rendezvous (name or address of the first) and shared_dir")
+        host = self.rendezvous_host
+        if host is not None and is_public(host) and not self.rendezvous_public:
+            raise ValueError(
+                f"rendezvous {host} is a public address, and whoever reaches the trainer's ports can disturb the "
+                "training: name an address of a private network, or firewall the ports as the RUNBOOK says and set "
+                "rendezvous_public = true"
+            )
         return self
 
 

@@ -4,11 +4,17 @@ Joins every gang that appears in the folder, one after the other, until it is to
 """
 
 import argparse
+import os
+import stat
 import sys
+import tempfile
 import time
+from functools import cache
 from pathlib import Path
 
+from artifacts.errors import DeerstalkerError
 from stages.training.agent import start_agent
+from stages.training.network import network_environment
 from stages.training.spool import Spool
 from stages.training.watch import Watch
 
@@ -31,9 +37,25 @@ class OwnerWatch:
 
 
 def open_gangs(folder: Path) -> list[Spool]:
-    """Gangs in a folder that have a layout and are not over, the newest last."""
-    found = sorted(folder.glob("gang-*/hardware.json"), key=lambda path: path.stat().st_mtime_ns)
+    """Gangs of this user in a folder that have a layout and are not over, the newest last.
+
+    Whoever writes into the folder of a gang decides what its processes do, so those of others are passed over.
+    """
+    own = [path for path in folder.glob("gang-*/hardware.json") if _is_private(path.parent)]
+    found = sorted(own, key=lambda path: path.stat().st_mtime_ns)
     return [spool for path in found if not (spool := Spool(path.parent)).over()]
+
+
+def _is_private(folder: Path) -> bool:
+    status = folder.lstat()
+    return stat.S_ISDIR(status.st_mode) and status.st_uid == _user_in(folder.parent) and not status.st_mode & 0o022
+
+
+@cache
+def _user_in(folder: Path) -> int:
+    """This user's number, as the folder's file system gives it to new files: that of machines may be another one."""
+    with tempfile.TemporaryFile(dir=folder) as probe:
+        return os.fstat(probe.fileno()).st_uid
 
 
 def join(spool: Spool, node_rank: int) -> str:
@@ -41,11 +63,15 @@ def join(spool: Spool, node_rank: int) -> str:
 
     Returns:
         Why it ended.
+
+    Raises:
+        BadInputError: The rendezvous is of no use from this machine, or public.
+        TransientError: Its name cannot be looked up at the moment.
     """
     hardware = spool.hardware()
     if not 0 < node_rank < hardware.nodes:
         return f"it has {hardware.nodes} nodes, so none with rank {node_rank}"
-    agent = start_agent(spool, hardware, node_rank)
+    agent = start_agent(spool, hardware, node_rank, network_environment(hardware))
     owner, watch = OwnerWatch(spool), Watch(spool)
     try:
         while True:
@@ -73,8 +99,11 @@ def main() -> int:
         for spool in open_gangs(arguments.folder)[-1:]:  # an older one lost its owner without a word
             if spool.folder not in left:
                 print(f"joining {spool.folder}", flush=True)
-                print(f"left it: {join(spool, arguments.node_rank)}", flush=True)
                 left.add(spool.folder)
+                try:
+                    print(f"left it: {join(spool, arguments.node_rank)}", flush=True)
+                except DeerstalkerError as error:
+                    print(f"did not join: {error}", flush=True)
         time.sleep(POLL_S)
 
 

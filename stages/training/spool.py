@@ -46,6 +46,14 @@ class Spool:
         """What the workers of a machine print."""
         return self.folder / (f"log-{node_rank}.txt" if node_rank else "log.txt")
 
+    def meeting_file(self) -> Path:
+        """Where the worker processes of all machines find one another; the first makes it."""
+        return self.folder / "meeting"
+
+    def agent_file(self, node_rank: int) -> Path:
+        """The rendezvous of a machine's agent, which has no other to meet."""
+        return self.folder / f"meeting-{node_rank}"
+
     def announce(self, rank: int) -> None:
         """Records the machine and the pid of a process, with its start time."""
         draft = self.folder / f"draft-{rank}"

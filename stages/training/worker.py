@@ -60,7 +60,7 @@ class Events:
 class Worker:
     """What a process keeps between jobs."""
 
-    def __init__(self, spool: Spool) -> None:
+    def __init__(self, spool: Spool, rank: int) -> None:
         import torch
         import torch.distributed as dist
 
@@ -68,8 +68,7 @@ class Worker:
 
         self._spool = spool
         self._hardware = spool.hardware()
-        self._rank = int(os.environ["RANK"])
-        world = int(os.environ["WORLD_SIZE"])
+        self._rank, world = rank, self._hardware.world
         use_cuda = self._hardware.device == "cuda" or (self._hardware.device == "auto" and torch.cuda.is_available())
         if use_cuda:
             self._device = torch.device("cuda", int(os.environ["LOCAL_RANK"]))
@@ -79,7 +78,8 @@ class Worker:
             torch.set_num_threads(
                 self._hardware.threads or max(1, len(os.sched_getaffinity(0)) // int(os.environ["LOCAL_WORLD_SIZE"]))
             )
-        dist.init_process_group("cpu:gloo,cuda:nccl" if use_cuda else "gloo")
+        store = dist.FileStore(str(spool.meeting_file()), world)  # one of torch's other stores would open a port
+        dist.init_process_group("cpu:gloo,cuda:nccl" if use_cuda else "gloo", store=store, rank=rank, world_size=world)
         self._world = world
         self._build = TrainedWeights
         self._weights: TrainedWeights | None = None
@@ -257,15 +257,16 @@ def main() -> None:
     """Entry point of the process."""
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--spool", type=Path, required=True, help="folder of job files")
+    parser.add_argument("--node-rank", type=int, required=True, help="number of this machine, from 0")
     arguments = parser.parse_args()
     spool = Spool(arguments.spool)
     end_with_agent()
-    rank = int(os.environ["RANK"])
+    rank = arguments.node_rank * int(os.environ["LOCAL_WORLD_SIZE"]) + int(os.environ["LOCAL_RANK"])
     if rank == 0:
         show_owner(spool)
     spool.announce(rank)
     gc.disable()  # looking for garbage among modules takes a tenth of the time that importing them does
-    worker = Worker(spool)
+    worker = Worker(spool, rank)
     gc.freeze()
     gc.enable()
     worker.serve()

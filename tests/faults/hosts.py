@@ -20,11 +20,13 @@ class Host:
     Attributes:
         name: Also what the programs on it see as their host's name.
         cable: The bridge's end of its cable.
+        address: Where the others reach it.
     """
 
     name: str
     namespace: str
     cable: str
+    address: str
 
     def command(self, words: Sequence[str]) -> list[str]:
         """A command line that runs there."""
@@ -55,7 +57,7 @@ def hosts(*names: str) -> Generator[list[Host]]:
         _ip("addr", "add", f"{GATEWAY}/24", "dev", bridge)
         _ip("link", "set", bridge, "up")
         for number, name in enumerate(names, start=2):
-            host = Host(name, f"{bridge}-{name}", f"{bridge}n{number}")
+            host = Host(name, f"{bridge}-{name}", f"{bridge}n{number}", f"{GATEWAY[:-1]}{number}")
             _ip("netns", "add", host.namespace)
             stack.callback(_ip, "netns", "del", host.namespace)
             own = _ETC / host.namespace  # what `ip netns exec` lays over /etc: there every host knows its own name
@@ -64,7 +66,7 @@ def hosts(*names: str) -> Generator[list[Host]]:
             (own / "hosts").write_text(f"127.0.0.1 localhost {name}\n")
             _ip("link", "add", host.cable, "type", "veth", "peer", "name", "eth0", "netns", host.namespace)
             _ip("link", "set", host.cable, "master", bridge, "up")
-            _ip("-n", host.namespace, "addr", "add", f"{GATEWAY[:-1]}{number}/24", "dev", "eth0")
+            _ip("-n", host.namespace, "addr", "add", f"{host.address}/24", "dev", "eth0")
             for device in ("lo", "eth0"):
                 _ip("-n", host.namespace, "link", "set", device, "up")
             made.append(host)

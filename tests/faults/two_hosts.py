@@ -4,6 +4,9 @@ Two network namespaces with a Prefect worker each, one S3 store, one Prefect ser
 trains. In the second and the third iteration the first host loses its network while it samples; that is reported, and
 the second host completes the iteration with the groups that the first had stored. The cable is back after the first
 host gave up, and then while it still tries: it finds the stage done and changes nothing.
+
+Then a gang of one process on each host. What listens on the two hosts is listed: a run on loopback only, the gang's
+processes on the network between the hosts.
 """
 
 import argparse
@@ -13,7 +16,8 @@ import signal
 import subprocess
 import sys
 import tempfile
-from collections.abc import Generator
+from collections import Counter
+from collections.abc import Collection, Generator
 from contextlib import ExitStack, contextmanager, suppress
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -30,6 +34,8 @@ from tests.faults.hosts import GATEWAY, Host, hosts
 from tests.prefect_server import prefect_api, prefect_server, without_prefect
 from tests.processes import marked
 from tests.servers import moto_server
+from tests.support.gang_on_hosts import gang_on
+from tests.support.sockets import Listener, SocketWatch
 from tests.waiting import wait_until
 
 ROOT = Path(__file__).parents[2]
@@ -176,10 +182,40 @@ def campaign(folder: Path) -> dict[str, Any]:
         here = stack.enter_context(site(folder))
         for host in (sampler, trainer):
             stack.enter_context(worker(here, host))
+        folders = (folder / sampler.name, folder / trainer.name)
         try:
-            return _story(here, sampler, trainer)
+            with SocketWatch(lambda: [pid for own in folders for pid in marked("PREFECT_HOME", own)]) as watch:
+                report = _story(here, sampler, trainer)
+            assert not watch.exposed, watch.exposed
+            return report | {"listening": [*_named("a run", watch.seen), *_gang(sampler, trainer, folder)]}
         except AssertionError as error:
             raise AssertionError(f"{error}\n{here.log()}") from error
+
+
+def _gang(first: Host, second: Host, folder: Path) -> list[dict[str, Any]]:
+    """What a gang listens on that has a process on each host.
+
+    Raises:
+        AssertionError: On something else than the network between the hosts, or not the processes that are to.
+    """
+    rows: list[dict[str, Any]] = []
+    own = folder / "gang"
+    own.mkdir()
+    with gang_on((first, second), own) as found:
+        for host in (first, second):
+            for listener in found[host.name]:
+                assert listener.address == host.address and "stages.training.worker" in listener.program, str(listener)
+            rows += _named(f"a gang, on {host.name}", found[host.name])
+    return rows
+
+
+def _named(what: str, found: Collection[Listener]) -> list[dict[str, Any]]:
+    """A row for each program and address, with the number of its ports; these are other ones each time."""
+    counts = Counter((listener.short, listener.address) for listener in found)
+    return [
+        {"who": what, "program": program, "address": address, "ports": count}
+        for (program, address), count in sorted(counts.items())
+    ]
 
 
 def _story(here: Site, sampler: Host, trainer: Host) -> dict[str, Any]:
@@ -263,6 +299,12 @@ def show(report: dict[str, Any], console: Console) -> None:
             f"kept; its flow was gone {cut['gone_s']} s after the other had finished, ended as "
             f"{cut['told_afterwards']} and left {cut['left_by_the_cut_host']} objects"
         )
+    listening = Table(title="ports that were listened on", title_justify="left")
+    for name in ("who", "program", "address", "ports"):
+        listening.add_column(name)
+    for row in report["listening"]:
+        listening.add_row(*(escape(str(value)) for value in row.values()))
+    console.print(listening)
     console.print(f"{report['artifacts']} artifacts, none lost, made twice or half-published")
 
 

@@ -12,6 +12,7 @@ from typing import Any
 
 from artifacts.manifest import Manifest
 from tests.flow.installed import HERE, Installation
+from tests.support.sockets import SocketWatch
 
 ZOMBIE_AFTER_S = 75.0
 
@@ -64,8 +65,9 @@ def tell(installation: Installation) -> dict[str, Any]:
 
     profile = (HERE / "slow.toml").read_text().replace("threads = 1", "threads = 1\nmicro_batch_tokens = 512")
     (installation.folder / "profile.toml").write_text(profile)
-    installation.prefect("flow-run", "retry", run)
-    installation.wait_for(run, "Completed")
+    with SocketWatch(installation.processes) as told["sockets"]:
+        installation.prefect("flow-run", "retry", run)
+        installation.wait_for(run, "Completed")
     told["retried"], told["tasks"] = attempts(installation), installation.tasks(run, 3)
     told["shown"] = json.loads(installation.deerstalker("show", "tiny", "--store", str(installation.store), "--json"))
     return told

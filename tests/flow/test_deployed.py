@@ -23,6 +23,7 @@ from tests.flow.pages import KEYS, asked_by_text, open_newest, pictures, publish
 from tests.flow.story import attempts, tell
 from tests.hostile import HOSTILE
 from tests.support.json_page import check_documented
+from tests.support.sockets import SocketWatch
 
 CANCEL_LIMIT_S = 20.0
 KILL_LIMIT_S = 30.0
@@ -53,6 +54,13 @@ def test_cancelled_it_ends_soon_and_leaves_no_process(story: dict[str, Any]) -> 
 
 def test_killed_it_leaves_no_process(story: dict[str, Any]) -> None:
     assert story["kill_s"] < KILL_LIMIT_S
+
+
+def test_server_worker_and_run_listen_on_loopback_only(story: dict[str, Any]) -> None:
+    sockets: SocketWatch = story["sockets"]
+    assert sockets.exposed == []
+    programs = " ".join(listener.program for listener in sockets.seen)
+    assert "stages.training.worker" in programs and "server_process.py" in programs, "looked at too late, or not at all"
 
 
 def test_a_retry_executes_only_what_has_no_artifact(story: dict[str, Any]) -> None:

@@ -21,6 +21,7 @@ from artifacts.store import Store
 from artifacts.tensors import BATCH_FILE, PackedBatch
 from tests.processes import marked
 from tests.support.json_page import check_documented
+from tests.support.sockets import SocketWatch, cluster_environment
 from tests.waiting import changes, output_of, wait_until
 
 HERE = Path(__file__).parent
@@ -46,7 +47,7 @@ class Run:
             str(Path(sys.executable).with_name("deerstalker")), "train", "--recipe", str(HERE / "tiny.toml"),
             "--profile", str(HERE / "slow.toml"), "--store", str(self.store), "--json",
         ]  # fmt: skip
-        environment = {**os.environ, MARK: str(self.folder)}
+        environment = {**os.environ, **cluster_environment(), MARK: str(self.folder)}
         with self.log.open("ab") as log:
             return subprocess.Popen(
                 command, stdout=subprocess.PIPE, stderr=log, start_new_session=True, env=environment
@@ -98,7 +99,8 @@ def story(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Any]:
 
     run.kill_when(lambda: run.published(2, "batch"))
     after_second = run.manifests()
-    document = run.finish()
+    with SocketWatch(lambda: marked(MARK, run.folder)) as sockets:
+        document = run.finish()
     after_third = run.manifests()
 
     started = time.monotonic()
@@ -109,10 +111,18 @@ def story(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Any]:
         "left": left,
         "manifests": (after_first, after_second, after_third),
         "document": document,
+        "sockets": sockets,
         "again": again,
         "again_s": time.monotonic() - started,
         "last": run.manifests(),
     }
+
+
+def test_it_listens_on_loopback_only(story: dict[str, Any]) -> None:
+    sockets: SocketWatch = story["sockets"]
+    assert sockets.exposed == []
+    programs = " ".join(listener.program for listener in sockets.seen)
+    assert "stages.training.worker" in programs and "server_process.py" in programs, "looked at too late, or not at all"
 
 
 def test_a_killed_run_leaves_no_process(story: dict[str, Any]) -> None:

@@ -1,0 +1,190 @@
+"""Who can reach the trainer's processes: with one machine nobody else, with several those on the network between them.
+
+torch's own store for processes that are to meet listens on every interface and unpickles what anybody has put there.
+"""
+
+import os
+import subprocess
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+from pydantic import ValidationError
+
+from artifacts.errors import BadInputError
+from stages.training.gang import Gang
+from stages.training.job import TrainHardware
+from stages.training.network import interface_towards, network_environment
+from stages.training.node import open_gangs
+from stages.training.spool import Spool
+from tests.faults.hosts import Host, hosts
+from tests.support.gang_on_hosts import gang_on
+from tests.support.sockets import break_in, cluster_environment, listeners, outside
+from tests.unit.training.processes import command_lines
+
+
+@pytest.fixture
+def reachable() -> tuple[str, str]:
+    """An address of this machine that others reach, and its interface."""
+    if (found := outside()) is None:
+        pytest.skip("this machine has no interface but loopback")
+    return found
+
+
+@pytest.mark.parametrize("processes", [1, 2])
+def test_nobody_else_reaches_a_gang_on_one_machine(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, reachable: tuple[str, str], processes: int
+) -> None:
+    for name, value in cluster_environment().items():
+        monkeypatch.setenv(name, value)
+    with Gang(TrainHardware(compute_dtype="fp32", threads=1, processes=processes), tmp_path) as gang:
+        gang.start()
+        gang.wait_until_ready()
+        assert gang.spool_folder is not None
+        assert gang.spool_folder.stat().st_mode & 0o777 == 0o700, "what the processes meet by is theirs alone"
+        pids = [pid for pid, line in command_lines() if str(gang.spool_folder) in line]
+        assert len(pids) == 2 + processes, "guard, agent and workers"
+        found = listeners(pids)
+        tried = {str(listener): break_in(reachable[0], listener.port, tmp_path / "proof") for listener in found}
+        assert set(tried.values()) <= {"refused"}, tried
+        assert [str(listener) for listener in found if not listener.on_loopback] == []
+
+
+@pytest.fixture
+def pair() -> Iterator[list[Host]]:
+    try:
+        with hosts("first", "second") as made:
+            yield made
+    except (OSError, subprocess.CalledProcessError) as error:
+        pytest.skip(f"no network namespaces here ({error}); this needs root and iproute2")
+
+
+def test_a_gang_on_two_hosts_listens_on_the_network_between_them(tmp_path: Path, pair: list[Host]) -> None:
+    with gang_on(pair, tmp_path) as found:
+        for host in pair:
+            assert found[host.name], "gloo has a port on each"
+            for listener in found[host.name]:
+                assert listener.address == host.address, str(listener)
+                assert "stages.training.worker" in listener.program, str(listener)
+
+
+def test_a_name_that_leads_a_machine_to_itself_is_refused(pair: list[Host]) -> None:
+    """As Debian writes a machine's own name into /etc/hosts: the others would look for it at their own loopback."""
+    program = f"from stages.training.network import interface_towards; interface_towards({pair[0].name!r})"
+    command = pair[0].command([sys.executable, "-c", program])
+    done = subprocess.run(command, capture_output=True, text=True, check=False)
+    assert "BadInputError" in done.stderr and "leads to 127.0.0.1, which no other machine reaches" in done.stderr
+
+
+def test_the_interface_is_the_one_towards_the_first_machine(reachable: tuple[str, str]) -> None:
+    address, name = reachable
+    shared = Path("shared")
+    for host, interface in (("127.0.0.1:29500", "lo"), ("localhost", "lo"), (address, name), (f"{address}:1", name)):
+        found = network_environment(TrainHardware(nodes=2, rendezvous=host, shared_dir=shared))
+        assert found == {"GLOO_SOCKET_IFNAME": interface, "NCCL_SOCKET_IFNAME": f"={interface}"}
+    alone = network_environment(TrainHardware(rendezvous=address))
+    assert alone == {"GLOO_SOCKET_IFNAME": "lo", "NCCL_SOCKET_IFNAME": "=lo"}
+
+
+@pytest.mark.parametrize(
+    ("host", "problem"),
+    [
+        ("a..b", "not a host's name"),
+        ("255.255.255.255", "not reachable"),
+    ],
+)
+def test_a_host_that_is_of_no_use_is_named(host: str, problem: str) -> None:
+    with pytest.raises(BadInputError, match=problem) as refusal:
+        interface_towards(host)
+    assert refusal.value.where == f"trainer.rendezvous {host!r}" and refusal.value.remedy + refusal.value.expected
+
+
+def test_a_public_address_is_refused_unless_the_profile_says_so() -> None:
+    there = {"nodes": 2, "rendezvous": "8.8.8.8:29500", "shared_dir": Path("shared")}
+    with pytest.raises(ValidationError, match=r"8\.8\.8\.8 is a public address.*rendezvous_public = true"):
+        TrainHardware.model_validate(there)
+    assert TrainHardware.model_validate({**there, "rendezvous_public": True}).rendezvous_host == "8.8.8.8"
+    private = ("10.0.0.1", "172.16.0.1", "192.168.1.1:29500", "100.64.0.1", "trainer-0.internal")
+    for host in private:
+        TrainHardware.model_validate({**there, "rendezvous": host})
+
+
+ON_A_PUBLIC_INTERFACE = """
+import sys
+from pathlib import Path
+from artifacts.errors import BadInputError
+from stages.training.job import TrainHardware
+from stages.training.network import network_environment
+told = {"nodes": 2, "rendezvous": "localhost", "shared_dir": Path("shared")}
+print(network_environment(TrainHardware(**told, rendezvous_public=True))["GLOO_SOCKET_IFNAME"])
+try:
+    network_environment(TrainHardware(**told))
+except BadInputError as error:
+    print(error)
+"""
+
+
+def test_a_private_name_of_an_interface_with_a_public_address_is_refused() -> None:
+    """In a network of its own, whose loopback interface has a public address as well."""
+    setup = 'ip link set lo up && ip addr add 9.9.9.9/32 dev lo && exec "$@"'
+    command = ["unshare", "--map-root-user", "--net", "sh", "-c", setup, "sh", sys.executable]
+    done = subprocess.run([*command, "-c", "pass"], capture_output=True, check=False)
+    if done.returncode != 0:
+        pytest.skip(f"no network namespaces here: {done.stderr.decode()}")
+    done = subprocess.run([*command, "-c", ON_A_PUBLIC_INTERFACE], capture_output=True, text=True, check=True)
+    interface, refusal = done.stdout.splitlines()
+    assert interface == "lo"
+    assert "9.9.9.9 is a public address, of interface lo" in refusal and "rendezvous_public = true" in refusal
+
+
+STORE = """
+import sys
+from torch.distributed import TCPStore
+store = TCPStore("127.0.0.1", 0, is_master=True, wait_for_workers=False)
+print(flush=True)
+sys.stdin.read()
+"""
+
+
+def test_a_port_on_every_interface_is_seen_and_answers(tmp_path: Path, reachable: tuple[str, str]) -> None:
+    """The tests above look: they would see such a port, and get in."""
+    with subprocess.Popen([sys.executable, "-c", STORE], stdin=subprocess.PIPE, stdout=subprocess.PIPE) as server:
+        assert server.stdout is not None and server.stdin is not None
+        server.stdout.readline()
+        (found,) = listeners([server.pid])
+        assert not found.on_loopback, "though it was told an address"
+        assert break_in(reachable[0], found.port, tmp_path / "proof") == "answered"
+        server.stdin.close()
+
+
+def test_a_further_machine_says_why_it_does_not_join(tmp_path: Path) -> None:
+    """The gang's owner may have a way there."""
+    spool = Spool(tmp_path / "gang-1")
+    spool.folder.mkdir(mode=0o700)
+    spool.write_hardware(TrainHardware(nodes=2, rendezvous="255.255.255.255", shared_dir=tmp_path))
+    command = [sys.executable, "-u", "-m", "stages.training.node", str(tmp_path), "--node-rank", "1"]
+    with subprocess.Popen(command, stdout=subprocess.PIPE, text=True) as node:
+        try:
+            assert node.stdout is not None
+            assert "joining" in node.stdout.readline()
+            assert "did not join: trainer.rendezvous '255.255.255.255': not reachable" in node.stdout.readline()
+            assert node.poll() is None, "it waits for the next gang"
+        finally:
+            node.kill()
+
+
+def test_a_further_machine_passes_over_gangs_that_others_can_write_to(tmp_path: Path) -> None:
+    """They would have it run what they like."""
+    for name in ("gang-own", "gang-open", "gang-elsewhere"):
+        folder = tmp_path / name if name != "gang-elsewhere" else tmp_path / "elsewhere"
+        folder.mkdir(mode=0o700)
+        Spool(folder).write_hardware(TrainHardware())
+    (tmp_path / "gang-open").chmod(0o777)
+    (tmp_path / "gang-elsewhere").symlink_to(tmp_path / "elsewhere")
+    if os.geteuid() == 0:
+        foreign = Spool(tmp_path / "gang-foreign")
+        foreign.folder.mkdir(mode=0o700)
+        foreign.write_hardware(TrainHardware())
+        os.chown(foreign.folder, 12345, 12345)
+    assert [spool.folder.name for spool in open_gangs(tmp_path)] == ["gang-own"]
