@@ -14,7 +14,7 @@ from .config import EngineHardware
 from .endpoint import Endpoint
 
 KEY_VARIABLE = "VLLM_API_KEY"
-"""Environment variable that a server takes its key from. vLLM's own check, which covers some paths only, reads it too."""
+"""Environment variable that a server takes its key from. vLLM's own check, which covers some paths, reads it too."""
 OPEN_PATH = "/health"
 """Answered without a key, so that probes of readiness need none: it tells nothing but that the server runs."""
 MIDDLEWARE = f"{__name__}.DemandKey"

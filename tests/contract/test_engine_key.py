@@ -81,6 +81,7 @@ def engine_command(port: int, model: Path) -> list[str]:
 @pytest.fixture(scope="module")
 def server(tmp_path_factory: pytest.TempPathFactory) -> Generator[Server]:
     folder = tmp_path_factory.mktemp("server")
+    (folder / "model").mkdir()
     make_scratch(ScratchModel(layers=1, vocabulary=300, init_std=0.3, tied_embeddings=False), TEXTS, folder / "model")
     with socket.create_server(("127.0.0.1", 0)) as free:
         port = free.getsockname()[1]
