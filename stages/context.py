@@ -14,7 +14,7 @@ from artifacts.refs import Ref
 from artifacts.slot import Attempt
 from artifacts.store import Store
 from stages.processes import Pool
-from stages.sampling import placement
+from stages.sampling import access, placement
 from stages.sampling.config import EngineHardware
 from stages.sampling.engine import Engine
 from stages.training.gang import Gang
@@ -72,7 +72,8 @@ class StageContext:
         pool: Processes for work in pure Python; they end with this one, however it ends.
 
     Raises:
-        BadInputError: The profile asks for more engines than the machine has room for.
+        BadInputError: The profile asks for more engines than the machine has room for, or the key of engines that run
+            elsewhere is missing.
     """
 
     def __init__(
@@ -85,6 +86,7 @@ class StageContext:
         use_gpu: Callable[[], None] = lambda: None,
     ) -> None:
         placement.check(profile.engine)
+        access.check(profile.engine)
         self._use_gpu = use_gpu
         self._engine: Engine | None = None
         self._gang: Gang | None = None

@@ -10,7 +10,7 @@ from flows.doctor.facts import MachineFacts, PrefectFacts, SoftwareFacts, SpeedF
 from flows.doctor.hardware import Device, Hardware, Part
 from flows.doctor.store_facts import StoreFacts
 from stages.machine import SLOW_FACTOR, Choice, ComputeType
-from stages.sampling import placement
+from stages.sampling import access, placement
 
 Status = Literal["ok", "warning", "problem"]
 
@@ -103,7 +103,12 @@ def engine_check(software: SoftwareFacts, machine: MachineFacts, hardware: Hardw
     """The build of vLLM, whether it is the one for this machine, and whether the profile's engines have room there."""
     if not hardware.starts_engines:
         count = len(hardware.engine.external_urls)
-        return Check("engine", "ok", f"engines run elsewhere ({count})", figures={"external": count})
+        found, figures = f"engines run elsewhere ({count})", {"external": count}
+        try:
+            access.check(hardware.engine)
+        except BadInputError as error:
+            return Check("engine", "problem", f"{found}; {error.where}: {error.found}", error.remedy, figures)
+        return Check("engine", "ok", found, figures=figures)
     if software.engine is None:
         cuda = "uv sync --no-group cpu --group cuda"
         return Check("engine", "problem", "vLLM is not installed", f"run `{cuda if machine.gpus else 'uv sync'}`")

@@ -19,6 +19,7 @@ import orjson
 
 from artifacts.errors import BadInputError
 
+from . import access
 from .client import Completion, EngineLostError, GroupSamples, Prompt, Source, read_choice, request_body
 from .config import SamplingConfig
 from .endpoint import EndpointError
@@ -192,6 +193,8 @@ class Call:
         except EndpointError as error:
             if error.status >= 500:
                 self._events.put(Loss(member, str(error)))
+            elif error.status in access.REFUSED:
+                self._events.put(access.refused_key(member.source.endpoint, error.status))
             else:
                 remedy = "check prompt length plus max_tokens against max_model_len, and the sampling settings"
                 self._events.put(BadInputError("sampling request", f"refused: {error}", "a valid request", remedy))

@@ -110,10 +110,15 @@ class EngineHardware(BaseModel):
         description="An engine that can end hopeless completions itself; the flow sets it where a recipe asks. Without "
         "it they run on and are cut afterwards, with the same result",
     )
-    external_urls: tuple[Annotated[str, Field(pattern=r"^https?://")], ...] = Field(
+    external_urls: tuple[Annotated[str, Field(pattern=r"^https?://[^@]+$")], ...] = Field(
         default=(),
         description="Engines that run elsewhere, used instead of child processes, or beside them where `replicas` is a "
-        "number",
+        "number; without a password, see `api_key_env`",
+    )
+    api_key_env: Annotated[str, Field(pattern=r"^[A-Z_][A-Z0-9_]*$", max_length=60)] | None = Field(
+        default=None,
+        description="Name of the environment variable that holds the key of the engines at `external_urls`; none: they "
+        "take requests without one. The key itself is never written anywhere",
     )
     extra_arguments: tuple[str, ...] = Field(default=(), description="Further arguments of vLLM's server, as they are")
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import http.client
 import json
 import socket
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 from urllib.parse import urlsplit
@@ -44,11 +44,13 @@ class Endpoint:
 
     Args:
         address: Path of a Unix socket, or an http(s) URL.
-        api_key: Bearer key; empty for none.
+        api_key: Bearer key; empty for none. Left out of the endpoint's own text, and masked in errors.
+        key_name: Environment variable that the key is from, for errors.
     """
 
     address: Path | str
-    api_key: str = ""
+    api_key: str = field(default="", repr=False)
+    key_name: str = ""
 
     def connect(self, timeout_s: float | None) -> http.client.HTTPConnection:
         """Make a connection object (opened on its first request).
@@ -79,7 +81,10 @@ class Endpoint:
         answer = connection.getresponse()
         data = answer.read()
         if answer.status >= 400:
-            raise EndpointError(answer.status, data[:600].decode("utf-8", "replace"))
+            message = data.decode("utf-8", "replace")
+            if self.api_key:
+                message = message.replace(self.api_key, "***")  # some servers repeat the headers that they refuse
+            raise EndpointError(answer.status, message[:600])
         return data
 
     def call(self, method: str, path: str, body: object = None, *, timeout_s: float) -> Any:

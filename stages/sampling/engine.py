@@ -13,7 +13,7 @@ from artifacts.errors import BadInputError
 from stages.guarded import STOP_LIMIT_S
 from stages.models.chat import ChatTokenizer
 
-from . import placement, weights
+from . import access, placement, weights
 from .call import Answer, Call, Loss
 from .client import EngineLostError, GroupSamples, Prompt, Source
 from .config import EngineHardware, SamplingConfig
@@ -32,13 +32,16 @@ class Engine:
     Args:
         hardware: The profile.
         workdir: Folder for the engines' logs.
-        api_key: Key of external engines; child processes get random ones.
+
+    Raises:
+        BadInputError: The key of the engines that run elsewhere is missing.
     """
 
-    def __init__(self, hardware: EngineHardware, workdir: Path, *, api_key: str = "") -> None:
+    def __init__(self, hardware: EngineHardware, workdir: Path) -> None:
         self.hardware, self.workdir = hardware, workdir
         self.log_path = workdir / "engine.log"
-        self._external = [ExternalEngine(Endpoint(url, api_key), hardware.seed) for url in hardware.external_urls]
+        key, name = access.external_key(hardware), hardware.api_key_env or ""
+        self._external = [ExternalEngine(Endpoint(url, key, name), hardware.seed) for url in hardware.external_urls]
         self._replicas: list[Replica] = []
         self._past: list[Replica] = []
         self._pool: Pool | None = None

@@ -7,7 +7,7 @@ from pathlib import Path
 
 from artifacts.errors import BadInputError, DeerstalkerError, TransientError
 
-from . import weights
+from . import access, weights
 from .client import Source
 from .endpoint import Endpoint, EndpointError
 from .replica import LOAD_TIMEOUT_S, SHORT_TIMEOUT_S
@@ -29,7 +29,7 @@ class ExternalEngine:
         """Load the weights in place, or do nothing if it has them.
 
         Raises:
-            BadInputError: It does not take them.
+            BadInputError: It does not take them, or refuses the key.
             TransientError: It could not be reached.
         """
         if self._source is None or self._source.weights_digest != digest:
@@ -49,6 +49,7 @@ class ExternalEngine:
     def _loaded(self, model_dir: Path, digest: str) -> Source:
         where, endpoint = f"engine {self.endpoint.address}", self.endpoint
         try:
+            endpoint.call("GET", "/v1/models", timeout_s=SHORT_TIMEOUT_S)  # whatever demands a key demands it here
             if weights.keeps_stale_head(endpoint, model_dir, timeout_s=LOAD_TIMEOUT_S):
                 found = "a CPU engine of vLLM and a model whose output head shares the embedding"
                 remedy = "vLLM 0.32 would go on sampling with the old head after a reload; leave external_urls empty"
@@ -60,5 +61,7 @@ class ExternalEngine:
             expected = "vLLM 0.32 with VLLM_SERVER_DEV_MODE=1, --enable-scale-out and a view of the checkpoint folder"
             raise BadInputError(where, f"did not take the weights of {model_dir}: {error}", expected) from error
         except (OSError, EndpointError, http.client.HTTPException) as error:
+            if isinstance(error, EndpointError) and error.status in access.REFUSED:
+                raise access.refused_key(endpoint, error.status) from error
             raise TransientError(where, f"unreachable: {error!r}", "an engine that answers", "start it") from error
         return Source(endpoint, digest, str(version), self._seed)

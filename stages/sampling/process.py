@@ -19,6 +19,7 @@ from stages.held import HELD_LIMIT_S, HeldWatch, of_session
 from stages.machine import engine_build
 from stages.memory import kernel_kills, refused_allocation
 
+from . import access
 from .config import EngineHardware
 from .endpoint import Endpoint, EndpointError
 from .weights import weight_bytes
@@ -62,7 +63,7 @@ def engine_arguments(hardware: EngineHardware, model_dir: Path, socket_path: Pat
     arguments += ["--gpu-memory-utilization", str(hardware.memory_share)]
     arguments += ["--generation-config", "vllm", "--logprobs-mode", "processed_logprobs", "--enable-scale-out"]
     arguments += ["--enable-prefix-caching", "--disable-uvicorn-access-log", "--disable-fastapi-docs"]
-    arguments += ["--uvicorn-log-level", "warning"]
+    arguments += ["--uvicorn-log-level", "warning", *access.middleware_arguments()]
     if hardware.max_model_len is not None:
         arguments += ["--max-model-len", str(hardware.max_model_len)]
     if hardware.max_num_batched_tokens is not None:
@@ -105,7 +106,7 @@ def engine_environment(hardware: EngineHardware, model_dir: Path, scratch: Path,
     environment = dict(os.environ) | QUIET_ENVIRONMENT
     # Three processes import some 2,000 modules each; without cached bytecode that is 45 s of compiling a start.
     environment.pop("PYTHONDONTWRITEBYTECODE", None)
-    environment["VLLM_API_KEY"] = api_key
+    environment[access.KEY_VARIABLE] = api_key
     environment["TMPDIR"] = str(scratch)
     if hardware.eager:
         # Else one helper of the sampler is compiled with g++ on the first request: 20 s, or a crash without g++.

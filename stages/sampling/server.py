@@ -1,5 +1,8 @@
 """Entry of the engine's process: vLLM's own API server with an early stop and, on a CPU, two faults of 0.32 made good.
 
+Key: every request must carry the key of the environment variable VLLM_API_KEY, whatever its path (see access.py).
+Without such a key the server does not start.
+
 Early stop: a request whose `extra_args` ask for it ends when its running mean log-probability falls too low. It takes
 the way of vLLM's stop strings, which are looked for in the server's process and end the request in the engine core;
 so the sampled distribution is not touched, and it works with every model runner. A custom logits processor would have
@@ -13,7 +16,8 @@ Reload: the output head keeps a copy of its weights packed for the CPU's kernels
 tensor, an in-place reload renews that tensor but not the packed copy, and the engine goes on sampling with the old
 head, silently. Here the copy is packed anew after every reload.
 
-Run as a script with the server's arguments; never imported by the flow.
+Run as a script with the server's arguments, or as `python -m stages.sampling.server` where others start engines; never
+imported by the flow.
 """
 
 from __future__ import annotations
@@ -22,10 +26,13 @@ import gc
 import multiprocessing
 import os
 import runpy
+import sys
 from collections.abc import Callable, Sequence
 from typing import Any
 from weakref import WeakValueDictionary
 
+from artifacts.errors import BadInputError
+from stages.sampling.access import server_arguments
 from stages.sampling.early_stop import next_average
 
 THREADS_VARIABLE = "DEERSTALKER_ENGINE_THREADS"
@@ -173,6 +180,10 @@ def answer_cheaply() -> None:
 
 
 if __name__ == "__main__":
+    try:
+        sys.argv[1:] = server_arguments(sys.argv[1:], os.environ)
+    except BadInputError as error:
+        sys.exit(f"error: {error}")
     if THREADS_VARIABLE in os.environ:
         gc.set_threshold(200_000, 50, 100)  # thousands of small objects a step: the defaults cost 8% of the CPU time
         fork_instead_of_spawn()

@@ -132,7 +132,7 @@ def test_an_engine_that_holds_wrong_tensors_is_started_again_and_the_other_is_no
     starts, (right, wrong) = engine.starts, replicas(engine)
     process, survivor = wrong._process, right.process_id  # pyright: ignore[reportPrivateUsage]
     assert process is not None
-    process.endpoint = Forgetful(process.endpoint.address, process.endpoint.api_key, models["a"])
+    process.endpoint = Forgetful(process.endpoint.address, process.endpoint.api_key, other=models["a"])
     engine.ensure(models["b"], "b")
     assert {source.weights_digest for source in sources_of(engine, 2)} == {"b"}
     (refusal,) = engine.refusals
@@ -193,14 +193,16 @@ def forwarded(address: Path) -> Generator[str]:
 
 
 def test_an_engine_elsewhere_samples_beside_the_one_that_the_profile_asks_for(
-    engine: Engine, models: dict[str, Path], tmp_path: Path
+    engine: Engine, models: dict[str, Path], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     engine.ensure(models["a"], "a")
     elsewhere = sources_of(engine, 2)[0].endpoint
     assert isinstance(elsewhere.address, Path)
+    monkeypatch.setenv("KEY_OF_THE_OTHER", elsewhere.api_key)
     with forwarded(elsewhere.address) as url:
-        beside = HARDWARE.model_copy(update={"external_urls": (url,), "replicas": 1, "seed": 100})
-        with Engine(beside, tmp_path / "beside", api_key=elsewhere.api_key) as pool:
+        elsewhere_too = {"external_urls": (url,), "api_key_env": "KEY_OF_THE_OTHER"}
+        beside = HARDWARE.model_copy(update={**elsewhere_too, "replicas": 1, "seed": 100})
+        with Engine(beside, tmp_path / "beside") as pool:
             pool.ensure(models["b"], "b")
             near, far = sorted(sources_of(pool, 2), key=lambda source: str(source.endpoint.address))
             assert (len(pool.process_ids), {near.weights_digest, far.weights_digest}) == (1, {"b"})
@@ -210,7 +212,7 @@ def test_an_engine_elsewhere_samples_beside_the_one_that_the_profile_asks_for(
             tokens = [source.endpoint.metrics(timeout_s=5.0)["vllm:generation_tokens_total"] for source in (near, far)]
             assert min(tokens) > 0
         instead = beside.model_copy(update={"replicas": "auto"})
-        with Engine(instead, tmp_path / "instead", api_key=elsewhere.api_key) as alone:
+        with Engine(instead, tmp_path / "instead") as alone:
             alone.ensure(models["a"], "a again")
             groups.clear()
             alone.sample_groups(prompts(4), SHORT, groups.append)

@@ -1,7 +1,9 @@
 """What lies in `deployments/`: entrypoints that import, requests that their models take, sound images and manifests."""
 
+import re
 import subprocess
 import sys
+import tomllib
 from pathlib import Path
 from typing import Any, get_type_hints
 
@@ -76,6 +78,37 @@ def test_a_manifest_holds_against_the_schemas_of_kubernetes(manifest: Path, tmp_
     misspelt = tmp_path / manifest.name
     misspelt.write_text(manifest.read_text().replace("  name:", "  nmae:", 1))
     assert _tool("kubernetes-validate", "--strict", "--kubernetes-version", KUBERNETES, str(misspelt)).returncode == 1
+
+
+def test_the_base_image_is_named_by_a_digest_that_the_build_must_be_given() -> None:
+    lines = _dockerfile()
+    stages = dict(re.findall(r"^FROM (\S+)(?: AS (\w+))?$", "\n".join(lines), re.MULTILINE))
+    assert [name for name in stages if name not in stages.values()] == ["${BASE_IMAGE}@${BASE_DIGEST}"]
+    assert "ARG BASE_DIGEST" in lines, "without a default"
+    base = next(line.partition("=")[2] for line in lines if line.startswith("ARG BASE_IMAGE="))
+    assert base.startswith("python:3.11-") and "@" not in base
+
+
+def test_the_image_installs_nothing_without_a_hash() -> None:
+    steps = [step.strip() for line in _dockerfile() if line.startswith("RUN ") for step in line[4:].split("&&")]
+    installing = [step for step in steps if re.match(r"(uv )?pip (install|sync)|uv (sync|build|run|tool|add)", step)]
+    assert len(installing) == 4
+    for step in installing:
+        assert "--require-hashes" in step or {"--no-index", "--no-deps"} <= set(step.split()), step
+    assert any(step.startswith("uv export ") and "--frozen" in step for step in steps)
+    assert any(step.startswith("uv pip compile ") and "--generate-hashes" in step for step in steps)
+    for line in (FOLDER / "images" / "uv.txt").read_text().splitlines():
+        assert line.startswith("#") or re.fullmatch(r"uv==[\d.]+ --hash=sha256:[0-9a-f]{64}", line)
+    project = tomllib.loads((FOLDER.parent / "pyproject.toml").read_text())
+    assert project["tool"]["uv"]["exclude-newer"]
+    assert all("==" in item for item in project["project"]["optional-dependencies"]["pools"])
+
+
+def _dockerfile() -> list[str]:
+    """Its instructions, each in one line."""
+    text = (FOLDER / "images" / "Dockerfile").read_text()
+    whole = re.sub(r"\\\n\s*", "", re.sub(r"^#.*\n", "", text, flags=re.MULTILINE))
+    return [line for line in whole.splitlines() if line]
 
 
 def _tool(name: str, *arguments: str) -> subprocess.CompletedProcess[str]:

@@ -147,6 +147,14 @@ def test_engine_builds() -> None:
     )
 
 
+def test_the_key_of_engines_elsewhere(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.delenv("ENGINE_KEY", raising=False)
+    keyed = _external(api_key_env="ENGINE_KEY")
+    says(engine_check(SOFTWARE, MACHINE, keyed), "problem", "ENGINE_KEY is not set", "set ENGINE_KEY")
+    monkeypatch.setenv("ENGINE_KEY", "0123456789abcdef")
+    says(engine_check(SOFTWARE, MACHINE, keyed), "ok", "engines run elsewhere (1)")
+
+
 def _external(**settings: Any) -> Hardware:
     return Hardware(engine=EngineHardware(external_urls=("http://127.0.0.1:1",), **settings))
 

@@ -39,13 +39,14 @@ CONFIG = SampleConfig(
 
 
 class Speaker:
-    """Answers as vLLM does, with texts it was told; fails from a given request on."""
+    """Answers as vLLM does, with texts it was told; fails from a given request on, refuses those without its key."""
 
     def __init__(self, model: Path, script: dict[str, list[str]]) -> None:
         self.tokenizer = ChatTokenizer(model)
         self.texts = {tuple(self.tokenizer.prompt_ids(prompt)): texts for prompt, texts in script.items()}
         self.prompts = dict(zip(self.texts, script, strict=True))
         self.version, self.asked, self.fails_after, self.gone = "", list[str](), 10**9, False
+        self.key, self.headers = "", list[str]()  # the header that every request had; an empty key takes all
         self.meanwhile: dict[int, Callable[[], object]] = {}  # what happens elsewhere before a request is answered
 
     def answer(self, method: str, path: str, body: Any) -> tuple[int, Any]:
@@ -82,7 +83,12 @@ def served(speaker: Speaker) -> Generator[str]:
             self.reply(json.loads(self.rfile.read(int(self.headers.get("Content-Length", "0"))) or b"null"))
 
         def reply(self, body: Any) -> None:
-            status, answer = speaker.answer(self.command, self.path, body)
+            header = self.headers.get("Authorization", "")
+            speaker.headers.append(header)
+            if speaker.key and header != f"Bearer {speaker.key}":
+                status, answer = 401, {"error": f"not welcome: {header}"}
+            else:
+                status, answer = speaker.answer(self.command, self.path, body)
             if speaker.gone:
                 self.connection.shutdown(socket.SHUT_RDWR)
                 return

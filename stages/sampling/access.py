@@ -1,0 +1,129 @@
+"""The key of an engine: where a flow takes it from, and the middleware by which a server demands it on every path."""
+
+from __future__ import annotations
+
+import hmac
+import os
+import re
+from collections.abc import Awaitable, Callable, Mapping, MutableMapping, Sequence
+from typing import Any
+
+from artifacts.errors import BadInputError
+
+from .config import EngineHardware
+from .endpoint import Endpoint
+
+KEY_VARIABLE = "VLLM_API_KEY"
+"""Environment variable that a server takes its key from. vLLM's own check, which covers some paths, reads it too."""
+OPEN_PATH = "/health"
+"""Answered without a key, so that probes of readiness need none: it tells nothing but that the server runs."""
+MIDDLEWARE = f"{__name__}.DemandKey"
+"""Value of vLLM's argument `--middleware`."""
+REFUSED = (401, 403)
+_HEADER_SAFE = re.compile(r"[!-~]+")
+
+Scope = MutableMapping[str, Any]
+Receive = Callable[[], Awaitable[MutableMapping[str, Any]]]
+Send = Callable[[MutableMapping[str, Any]], Awaitable[None]]
+App = Callable[[Scope, Receive, Send], Awaitable[None]]
+
+
+def check(hardware: EngineHardware) -> None:
+    """Refuse a profile whose external engines have a key that is not there.
+
+    Raises:
+        BadInputError: The environment variable is missing, or holds what a header cannot.
+    """
+    external_key(hardware)
+
+
+def external_key(hardware: EngineHardware) -> str:
+    """Return the key of the engines that run elsewhere; empty where the profile names none.
+
+    Raises:
+        BadInputError: The environment variable is missing, or holds what a header cannot.
+    """
+    name = hardware.api_key_env
+    if name is None or not hardware.external_urls:
+        return ""
+    return _key_of(os.environ, name, "engine.api_key_env", "the key of the engines at engine.external_urls")
+
+
+def server_arguments(arguments: Sequence[str], environment: Mapping[str, str]) -> list[str]:
+    """Return the arguments of vLLM's server with the middleware that demands the key.
+
+    Raises:
+        BadInputError: The environment has no usable key, or the key stands in the arguments.
+    """
+    if any(argument.replace("_", "-").startswith("--api-key") for argument in arguments):
+        remedy = f"set the environment variable {KEY_VARIABLE} instead"
+        raise BadInputError("--api-key", "a key among the arguments, which every process here can read", "", remedy)
+    _key_of(environment, KEY_VARIABLE, "engine server", "the key that every request must carry")
+    return [*arguments, *middleware_arguments(arguments)]
+
+
+def middleware_arguments(arguments: Sequence[str] = ()) -> list[str]:
+    """Return the arguments that make vLLM's server demand its key; none where `arguments` have them."""
+    return [] if MIDDLEWARE in arguments else ["--middleware", MIDDLEWARE]
+
+
+def refused_key(endpoint: Endpoint, status: int) -> BadInputError:
+    """Return the error of an engine that did not take the key; it names the environment variable, never the key.
+
+    Args:
+        status: One of `REFUSED`.
+    """
+    where = f"engine {endpoint.address}"
+    if not endpoint.api_key:
+        remedy = "set engine.api_key_env of the profile to the name of the environment variable that holds the key"
+        return BadInputError(where, f"HTTP {status}: it demands a key, and the profile names none", "", remedy)
+    found = f"HTTP {status}: it refuses the key of the environment variable {endpoint.key_name}"
+    remedy = f"give {endpoint.key_name} the key that the server has in {KEY_VARIABLE}"
+    return BadInputError(where, found, "the key with which it was started", remedy)
+
+
+def _key_of(environment: Mapping[str, str], name: str, where: str, expected: str) -> str:
+    key = environment.get(name, "")
+    if not key:
+        found = f"the environment variable {name} is {'empty' if name in environment else 'not set'}"
+        raise BadInputError(where, found, expected, f"set {name} where this process is started")
+    if not _HEADER_SAFE.fullmatch(key):
+        found = f"the environment variable {name} holds a space, a line break or a character outside ASCII"
+        raise BadInputError(where, found, "printable ASCII characters", "make one with `openssl rand -hex 24`")
+    return key
+
+
+class DemandKey:
+    """ASGI middleware that answers 401 to every request without the key, whatever its path and method.
+
+    vLLM's own check (0.32) covers the paths that begin with /v1, /v2, /inference or /cohere, and no request with the
+    method OPTIONS; the paths that load weights and call functions of the engine (`/collective_rpc`) are open to all.
+
+    Args:
+        app: What answers requests that carry the key.
+
+    Raises:
+        BadInputError: The environment has no usable key.
+    """
+
+    def __init__(self, app: App) -> None:
+        key = _key_of(os.environ, KEY_VARIABLE, "engine server", "the key that every request must carry")
+        self._app, self._expected = app, f"Bearer {key}".encode()
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        """Pass a request on, or refuse it."""
+        if scope["type"] == "lifespan" or self._open(scope) or self._carries_key(scope):
+            await self._app(scope, receive, send)
+        elif scope["type"] == "websocket":
+            await send({"type": "websocket.close", "code": 1008})  # before it is accepted: the client sees HTTP 403
+        else:
+            headers = [(b"content-type", b"application/json"), (b"www-authenticate", b"Bearer")]
+            await send({"type": "http.response.start", "status": 401, "headers": headers})
+            await send({"type": "http.response.body", "body": b'{"error":"Unauthorized"}'})
+
+    def _open(self, scope: Scope) -> bool:
+        return scope["type"] == "http" and scope["path"] == OPEN_PATH and scope["method"] in ("GET", "HEAD")
+
+    def _carries_key(self, scope: Scope) -> bool:
+        given = [value for name, value in scope["headers"] if name == b"authorization"]
+        return len(given) == 1 and hmac.compare_digest(given[0], self._expected)

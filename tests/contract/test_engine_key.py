@@ -1,0 +1,183 @@
+"""A real engine server on a port, as Kubernetes starts it: no path answers without its key, and the pool has it."""
+
+from __future__ import annotations
+
+import os
+import re
+import socket
+import subprocess
+import sys
+import time
+from collections.abc import Generator
+from contextlib import suppress
+from dataclasses import dataclass
+from http.client import HTTPConnection
+from pathlib import Path
+
+import pytest
+import yaml
+
+from artifacts.errors import BadInputError
+from stages.models.chat import ChatTokenizer
+from stages.models.scratch import ScratchModel, make_scratch
+from stages.sampling.client import GroupSamples, Prompt
+from stages.sampling.config import EngineHardware, SamplingConfig
+from stages.sampling.endpoint import Endpoint, EndpointError
+from stages.sampling.engine import Engine
+from stages.sampling.process import QUIET_ENVIRONMENT
+
+KEY = "9d4f6a0be21c4c7f8f30c5a1d2e7b684"
+TEXTS = ["Who was it? The cook, in the hall, with the rope, at nine.", "A: cook\nB: hall\nC: rope\nD: nine"]
+MANIFEST = Path(__file__).parents[2] / "deployments" / "kubernetes" / "engines.yaml"
+CONTROL = {"/collective_rpc", "/update_weight_version", "/reset_prefix_cache", "/weight_checker", "/server_info"}
+ROUTE = re.compile(r"Route: (\S+), Methods: (.+)")
+
+
+@dataclass
+class Server:
+    """A running server.
+
+    Attributes:
+        port: On 127.0.0.1.
+        model: The checkpoint that it was started with.
+        log: Its output.
+    """
+
+    port: int
+    model: Path
+    log: Path
+
+    @property
+    def url(self) -> str:
+        return f"http://127.0.0.1:{self.port}"
+
+    def routes(self) -> list[tuple[str, str]]:
+        """Method and path of each of the application's routes, as the server lists them at its start."""
+        found = ROUTE.findall(self.log.read_text())
+        return [(method, path) for path, methods in found for method in methods.split(", ")]
+
+    def status(self, method: str, path: str, **headers: str) -> int:
+        connection = HTTPConnection("127.0.0.1", self.port, timeout=30.0)
+        try:
+            connection.request(method, path, b"{}", {"Content-Type": "application/json", **headers})
+            return connection.getresponse().status
+        finally:
+            connection.close()
+
+
+def engine_command(port: int, model: Path) -> list[str]:
+    """The manifest's own command, for a small model on a CPU and on 127.0.0.1."""
+    stateful_set = list(yaml.safe_load_all(MANIFEST.read_text()))[1]
+    (container,) = stateful_set["spec"]["template"]["spec"]["containers"]
+    python, *arguments = container["args"]
+    assert python == "python"
+    of_the_pod = {"--model": str(model), "--host": "127.0.0.1"}
+    mine = [f"{name}={of_the_pod.get(name, value)}" for name, _, value in (item.partition("=") for item in arguments)]
+    plain = [item.removesuffix("=") for item in mine]
+    small = ["--enforce-eager", "--max-model-len=512", "--kv-cache-memory-bytes=100000000", "--max-num-seqs=16"]
+    return [sys.executable, *plain, f"--port={port}", *small]
+
+
+@pytest.fixture(scope="module")
+def server(tmp_path_factory: pytest.TempPathFactory) -> Generator[Server]:
+    folder = tmp_path_factory.mktemp("server")
+    (folder / "model").mkdir()
+    make_scratch(ScratchModel(layers=1, vocabulary=300, init_std=0.3, tied_embeddings=False), TEXTS, folder / "model")
+    with socket.create_server(("127.0.0.1", 0)) as free:
+        port = free.getsockname()[1]
+    environment = {**os.environ, **QUIET_ENVIRONMENT, "VLLM_API_KEY": KEY, "DEERSTALKER_ENGINE_THREADS": "1"}
+    environment |= {"TORCHDYNAMO_DISABLE": "1", "VLLM_CPU_OMP_THREADS_BIND": "nobind", "OMP_NUM_THREADS": "1"}
+    running = Server(port, folder / "model", folder / "log")
+    with running.log.open("wb") as log:
+        process = subprocess.Popen(
+            engine_command(port, running.model), stdout=log, stderr=subprocess.STDOUT, env=environment, cwd=folder
+        )
+    try:
+        deadline = time.monotonic() + 300.0
+        while True:
+            assert process.poll() is None, running.log.read_text()[-3000:]
+            assert time.monotonic() < deadline
+            with suppress(OSError):
+                if running.status("GET", "/health") == 200:
+                    break
+            time.sleep(0.2)
+        yield running
+    finally:
+        process.terminate()
+        process.wait(60)
+
+
+def test_no_path_but_health_answers_without_the_key(server: Server) -> None:
+    routes = server.routes()
+    assert {path for _, path in routes} >= CONTROL | {"/inference/v1/generate", "/v1/models", "/health", "/invocations"}
+    routes += [
+        ("GET", "/metrics"),
+        ("GET", "/nothing/here"),
+        ("POST", "//collective_rpc"),
+        ("POST", "/collective_rpc/"),
+    ]
+    routes += [("OPTIONS", path) for _, path in routes]
+    routes += [("POST", "/health"), ("GET", "/health/"), ("GET", "/health/../server_info"), ("GET", "/%68ealth/x")]
+    closed = [
+        (method, path) for method, path in routes if (method, path) not in {("GET", "/health"), ("HEAD", "/health")}
+    ]
+    assert len(closed) > 60
+    assert {route: status for route in closed if (status := server.status(*route)) != 401} == {}
+    for wrong in ("Bearer", f"Bearer {KEY}0", f"Bearer {KEY[:-1]}", f"Basic {KEY}", KEY, "Bearer ", "Bearer sk-é"):
+        assert server.status("POST", "/collective_rpc", Authorization=wrong) == 401
+    assert server.status("GET", "/server_info", Authorization=f"Bearer {KEY}") == 200
+    assert server.status("GET", "/health") == 200
+    assert KEY not in server.log.read_text()
+
+
+def test_the_pool_samples_from_it_with_the_key_of_a_variable(
+    server: Server, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("KEY_FROM_A_SECRET", KEY)
+    hardware = EngineHardware(external_urls=(server.url,), api_key_env="KEY_FROM_A_SECRET")
+    groups: list[GroupSamples] = []
+    with Engine(hardware, tmp_path) as pool:
+        pool.ensure(server.model, "named by the flow")
+        prompts = [Prompt(f"p{number}", ChatTokenizer(server.model).prompt_ids(TEXTS[0])) for number in range(4)]
+        pool.sample_groups(prompts, SamplingConfig(samples_per_prompt=2, max_tokens=8), groups.append)
+        assert pool.process_ids == []
+    assert sorted(group.prompt_id for group in groups) == ["p0", "p1", "p2", "p3"]
+    assert {group.weights_digest for group in groups} == {"named by the flow"}
+
+
+def test_a_wrong_key_loads_nothing_and_names_the_variable(
+    server: Server, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def version() -> object:
+        return Endpoint(server.url, KEY).call("GET", "/weight_info", timeout_s=10.0)
+
+    before = version()
+    monkeypatch.setenv("KEY_FROM_A_SECRET", KEY[::-1])
+    hardware = EngineHardware(external_urls=(server.url,), api_key_env="KEY_FROM_A_SECRET")
+    with Engine(hardware, tmp_path) as pool, pytest.raises(BadInputError, match="KEY_FROM_A_SECRET") as raised:
+        pool.ensure(server.model, "w")
+    assert KEY[::-1] not in str(raised.value)
+    assert version() == before
+    with pytest.raises(EndpointError, match="HTTP 401"):
+        Endpoint(server.url).call("GET", "/weight_info", timeout_s=10.0)
+
+
+@pytest.mark.parametrize(
+    ("key", "arguments", "message"),
+    [
+        ("", (), "the environment variable VLLM_API_KEY is not set"),
+        ("two words", (), "VLLM_API_KEY holds a space"),
+        (KEY, ("--api-key", KEY), "--api-key: a key among the arguments"),
+        (KEY, (f"--api_key={KEY}",), "--api-key: a key among the arguments"),
+    ],
+)
+def test_a_server_without_a_usable_key_does_not_start(
+    key: str, arguments: tuple[str, ...], message: str, tmp_path: Path
+) -> None:
+    environment = {name: value for name, value in os.environ.items() if name != "VLLM_API_KEY"}
+    environment |= {"VLLM_API_KEY": key} if key else {}
+    command = [sys.executable, "-m", "stages.sampling.server", "--model", "nowhere", *arguments]
+    done = subprocess.run(command, env=environment, cwd=tmp_path, capture_output=True, text=True, check=False)
+    assert done.returncode == 1
+    assert message in done.stderr
+    assert KEY not in done.stderr and "Traceback" not in done.stderr
