@@ -32,9 +32,10 @@ def _save(model: Any, tokenizer: Any, out: Path) -> None:
 
 def _open_model(source: str, **options: Any) -> Any:
     """The model, if every weight of it was read: transformers fills in random ones for those that are missing."""
-    model, told = AutoModelForCausalLM.from_pretrained(
+    opened: Any = AutoModelForCausalLM.from_pretrained(
         source, dtype=torch.bfloat16, output_loading_info=True, **options, **_LOCAL
     )
+    model, told = opened
     for kind in ("missing_keys", "mismatched_keys"):
         if names := sorted(map(str, told.get(kind) or ())):
             problem = f"{kind.replace('_keys', '')} tensor {names[0]}, of {len(names)} such"

@@ -29,7 +29,7 @@ def rendered(source: str) -> str:
     [
         "{% for i in range(99999) %}{% for j in range(99999) %}{% endfor %}{% endfor %}",
         "{% set ns = namespace(n=3) %}{% for i in range(40) %}{% set ns.n = ns.n * ns.n %}{% endfor %}",
-        "{{ 10 ** 10 ** 9 }}",
+        "{{ 10 ** (10 ** 9) }}",
     ],
     ids=["loops", "growing numbers", "a power"],
 )
