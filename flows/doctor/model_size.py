@@ -177,7 +177,7 @@ def _packaged(config: GgufPackageModel) -> ModelSize:
 def _in_folder(folder: Path) -> ModelSize | None:
     try:
         shape = shape_of_config(json.loads((folder / "config.json").read_text()))
-    except (OSError, ValueError, KeyError, TypeError):
+    except (OSError, ValueError, KeyError, TypeError, OverflowError, RecursionError, AttributeError):
         return None
     return _of_shape(shape, "by its config.json")
 

@@ -1,39 +1,13 @@
 """From text to token ids and back, with the tokenizer and chat template of a checkpoint folder; no torch."""
 
-import json
 from pathlib import Path
 from typing import Any, cast
 
-from jinja2 import TemplateError
-from jinja2.exceptions import SecurityError
-from jinja2.sandbox import ImmutableSandboxedEnvironment
 from tokenizers import Tokenizer
 
 from artifacts.errors import BadInputError
-
-
-def _raise_template_error(message: str) -> None:
-    raise TemplateError(message)
-
-
-def read_json(path: Path) -> dict[str, Any]:
-    """Reads a JSON object from a file.
-
-    Raises:
-        BadInputError: The file is missing or unreadable, not JSON, or not an object.
-    """
-    try:
-        parsed: object = json.loads(path.read_text(encoding="utf-8"))
-    except FileNotFoundError as error:
-        raise BadInputError(str(path), "no such file", "a file of a Hugging Face model folder") from error
-    except OSError as error:
-        found = f"cannot be read ({error.strerror})"
-        raise BadInputError(str(path), found, "a file of a Hugging Face model folder", "check its rights") from error
-    except ValueError as error:
-        raise BadInputError(str(path), f"not JSON ({error})", "a JSON object", "copy the file again") from error
-    if not isinstance(parsed, dict):
-        raise BadInputError(str(path), "not a JSON object", "a JSON object", "copy the file again")
-    return cast("dict[str, Any]", parsed)
+from stages.models.chat_template import ChatTemplate
+from stages.models.json_file import read_json
 
 
 def find_chat_template(folder: Path) -> str | None:
@@ -68,27 +42,20 @@ class ChatTokenizer:
         path = folder / "tokenizer.json"
         if not path.is_file():
             raise BadInputError(str(path), "no such file", "a tokenizer", "export the model with its fast tokenizer")
+        source = find_chat_template(folder)
+        if source is None:
+            raise BadInputError(
+                str(folder), "no chat template", "chat_template in tokenizer_config.json", "take an instruct model"
+            )
+        self._template = ChatTemplate(source, str(folder))  # its process starts while the tokenizer is read
         try:
             self._tokenizer = Tokenizer.from_str(path.read_text(encoding="utf-8"))
         except Exception as error:  # tokenizers raises bare Exception
             raise BadInputError(str(path), f"unreadable ({error})", "a file of the tokenizers library") from error
         self._tokenizer.no_padding()
         self._tokenizer.no_truncation()
-        template = find_chat_template(folder)
-        if template is None:
-            raise BadInputError(
-                str(folder), "no chat template", "chat_template in tokenizer_config.json", "take an instruct model"
-            )
-        environment = ImmutableSandboxedEnvironment(
-            trim_blocks=True, lstrip_blocks=True, extensions=["jinja2.ext.loopcontrols"]
-        )
-        environment.globals["raise_exception"] = _raise_template_error  # pyright: ignore[reportArgumentType]
         self._settings = read_json(folder / "tokenizer_config.json")
-        try:
-            self._template = environment.from_string(template)
-        except TemplateError as error:
-            raise BadInputError(str(folder), f"a chat template with an error ({error})", "valid Jinja") from error
-        self._where = str(folder)
+        self._template.check()
         self.eos_ids = self._find_eos_ids(folder)
 
     def _find_eos_ids(self, folder: Path) -> tuple[int, ...]:
@@ -116,17 +83,16 @@ class ChatTokenizer:
         return self._tokenizer.get_vocab_size(with_added_tokens=True)
 
     def prompt_text(self, prompt: str) -> str:
-        """The text the model reads for one user message, up to where its answer begins."""
+        """The text the model reads for one user message, up to where its answer begins.
+
+        Raises:
+            BadInputError: The chat template fails, computes for too long or writes too much.
+        """
         names = ("bos_token", "eos_token", "pad_token", "unk_token")
         special = {name: _token_text(self._settings.get(name)) or "" for name in names}
-        try:
-            return self._template.render(
-                messages=[{"role": "user", "content": prompt}], add_generation_prompt=True, tools=None, **special
-            )
-        except (TemplateError, SecurityError) as error:
-            raise BadInputError(
-                self._where, f"its chat template fails ({error})", "a template for one user message"
-            ) from error
+        return self._template.render(
+            messages=[{"role": "user", "content": prompt}], add_generation_prompt=True, tools=None, **special
+        )
 
     def prompt_ids(self, prompt: str) -> list[int]:
         """Token ids of one user message in the chat template, up to where the answer begins."""

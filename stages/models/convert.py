@@ -1,15 +1,27 @@
 """Child process: opens a model with transformers and saves it as a bf16 Hugging Face folder.
 
-``python -m stages.models.convert gguf FILE OUT`` | ``folder DIR OUT`` | ``hub ID REVISION OUT``. The last needs the
-network, the others are kept from it by their parent. A failure ends in status 1 and one line on standard error.
+``python -P -m stages.models.convert gguf FILE OUT`` | ``folder DIR OUT`` | ``hub ID REVISION OUT``. The last needs the
+network, the others are kept from it by their parent. Code out of a model folder is never run, and nothing but
+safetensors and GGUF is read. A failure ends in status 1 and its reason as the last line on standard error, or in status
+3 with the parts of a BadInputError there.
 """
 
+import json
 import sys
+import traceback
 from pathlib import Path
 from typing import Any
 
 import torch
 from transformers import AutoModelForCausalLM, AutoTokenizer, GgufConfig
+
+from artifacts.errors import BadInputError
+from stages.models.json_file import read_json, refuse_own_code
+from stages.models.source import BAD_INPUT_STATUS
+from stages.models.tensors import check_weights
+
+_FILES = ("*.json", "*.safetensors", "*.jinja", "*.txt", "*.model")
+_LOCAL: dict[str, Any] = {"trust_remote_code": False, "local_files_only": True}
 
 
 def _save(model: Any, tokenizer: Any, out: Path) -> None:
@@ -18,37 +30,69 @@ def _save(model: Any, tokenizer: Any, out: Path) -> None:
     tokenizer.save_pretrained(out, save_jinja_files=False)
 
 
+def _open_model(source: str, **options: Any) -> Any:
+    """The model, if every weight of it was read: transformers fills in random ones for those that are missing."""
+    opened: Any = AutoModelForCausalLM.from_pretrained(
+        source, dtype=torch.bfloat16, output_loading_info=True, **options, **_LOCAL
+    )
+    model, told = opened
+    for kind in ("missing_keys", "mismatched_keys"):
+        if names := sorted(map(str, told.get(kind) or ())):
+            problem = f"{kind.replace('_keys', '')} tensor {names[0]}, of {len(names)} such"
+            raise BadInputError(source, problem, "the tensors that its config calls for", "copy the whole model again")
+    return model
+
+
 def convert_gguf(file: Path, out: Path) -> None:
     """Dequantizes a GGUF file."""
-    model = AutoModelForCausalLM.from_pretrained(
-        str(file.parent),
-        gguf_file=file.name,
-        dtype=torch.bfloat16,
-        quantization_config=GgufConfig(gguf_file=file.name, dequantize=True),
-    )
-    tokenizer = AutoTokenizer.from_pretrained(str(file.parent), gguf_file=file.name)
-    _save(model, tokenizer, out)
+    folder = str(file.parent)
+    config = GgufConfig(gguf_file=file.name, dequantize=True)
+    model = _open_model(folder, gguf_file=file.name, quantization_config=config)
+    _save(model, AutoTokenizer.from_pretrained(folder, gguf_file=file.name, **_LOCAL), out)
 
 
-def convert_folder(source: str, out: Path, revision: str | None = None) -> None:
-    """Re-saves a Hugging Face folder or hub model in bf16 and one file."""
-    model = AutoModelForCausalLM.from_pretrained(source, dtype=torch.bfloat16, revision=revision)
-    tokenizer = AutoTokenizer.from_pretrained(source, revision=revision)
-    _save(model, tokenizer, out)
+def convert_folder(folder: Path, out: Path) -> None:
+    """Re-saves a Hugging Face folder in bf16 and one file.
+
+    Raises:
+        BadInputError: Its tensors are not those of its config.json, or it has code of its own.
+    """
+    check_weights(folder)
+    settings = folder / "tokenizer_config.json"
+    if settings.is_file():
+        refuse_own_code(settings, read_json(settings))
+    model = _open_model(str(folder), use_safetensors=True)
+    _save(model, AutoTokenizer.from_pretrained(str(folder), **_LOCAL), out)
+
+
+def convert_hub(name: str, revision: str, out: Path) -> None:
+    """Downloads a model of the hub, whatever folder of that name lies here, and re-saves it."""
+    from huggingface_hub import snapshot_download
+
+    folder = snapshot_download(name, revision=revision, allow_patterns=list(_FILES), ignore_patterns=["*/*"])
+    convert_folder(Path(folder), out)
 
 
 def main(arguments: list[str]) -> int:
     """Runs one conversion; returns the exit status."""
-    match arguments:
-        case ["gguf", file, out]:
-            convert_gguf(Path(file), Path(out))
-        case ["folder", source, out]:
-            convert_folder(source, Path(out))
-        case ["hub", name, revision, out]:
-            convert_folder(name, Path(out), revision)
-        case _:
-            print("usage: convert gguf FILE OUT | folder DIR OUT | hub ID REVISION OUT", file=sys.stderr)
-            return 2
+    try:
+        match arguments:
+            case ["gguf", file, out]:
+                convert_gguf(Path(file), Path(out))
+            case ["folder", source, out]:
+                convert_folder(Path(source), Path(out))
+            case ["hub", name, revision, out]:
+                convert_hub(name, revision, Path(out))
+            case _:
+                print("usage: convert gguf FILE OUT | folder DIR OUT | hub ID REVISION OUT", file=sys.stderr)
+                return 2
+    except BadInputError as error:
+        print(json.dumps([error.where, error.found, error.expected, error.remedy]), file=sys.stderr)
+        return BAD_INPUT_STATUS
+    except Exception as error:
+        traceback.print_exc()
+        print(" ".join(f"{type(error).__name__}: {error}".split())[:500], file=sys.stderr)
+        return 1
     return 0
 
 

@@ -4,93 +4,24 @@ import hashlib
 from concurrent.futures import ThreadPoolExecutor
 from functools import lru_cache
 from pathlib import Path
-from typing import Any
 
 from artifacts.errors import BadInputError
-from stages.models.chat import ChatTokenizer, read_json
-from stages.models.tensor_file import read_header
+from stages.models.chat import ChatTokenizer
+from stages.models.json_file import read_json, refuse_own_code
+from stages.models.shape import ARCHITECTURES, DecoderShape, read_shape
+from stages.models.tensors import check_weights
 
-ARCHITECTURES = ("Qwen2ForCausalLM", "Qwen3ForCausalLM", "LlamaForCausalLM")
-WEIGHTS = "model.safetensors"
-WEIGHTS_INDEX = "model.safetensors.index.json"
 _TAKEN = (".json", ".safetensors", ".jinja", ".txt", ".model", ".md")  # weights, tokenizer, the card with the licence
 _HASHED_AT_ONCE = 4
-_FLOATS = ("BF16", "F16", "F32")
-_SIZES = ("hidden_size", "num_hidden_layers", "num_attention_heads", "intermediate_size", "vocab_size")
 
 
-def _check_config(folder: Path) -> dict[str, Any]:
+def _check_config(folder: Path) -> DecoderShape:
     path = folder / "config.json"
-    config = read_json(path)
-    architectures = config.get("architectures")
-    supported = ", ".join(ARCHITECTURES)
-    if not isinstance(architectures, list) or not any(name in ARCHITECTURES for name in architectures):  # pyright: ignore[reportUnknownVariableType]
+    if not read_json(path).get("architectures"):
         raise BadInputError(
-            str(path), f"architectures {architectures!r}", supported, "choose a model of these families"
+            str(path), "no architectures", ", ".join(sorted(ARCHITECTURES)), "choose a model of these families"
         )
-    for name in _SIZES:
-        if not isinstance(config.get(name), int) or config[name] < 1:
-            raise BadInputError(str(path), f"{name} is {config.get(name)!r}", "a positive whole number")
-    if config.get("hidden_act", "silu") != "silu":
-        raise BadInputError(str(path), f"hidden_act {config['hidden_act']!r}", "silu")
-    if config.get("quantization_config"):
-        raise BadInputError(str(path), "quantized weights", "bf16, f16 or f32 weights", "take the unquantized model")
-    return config
-
-
-def hidden_size(folder: Path) -> int:
-    """The hidden size of a model folder.
-
-    Raises:
-        BadInputError: The folder is none of a supported model.
-    """
-    return _check_config(folder)["hidden_size"]
-
-
-def weight_files(folder: Path) -> list[Path]:
-    """The safetensors files of a model folder.
-
-    Raises:
-        BadInputError: There are none, or one that the index names is missing.
-    """
-    single = folder / WEIGHTS
-    if single.is_file():
-        return [single]
-    index = folder / WEIGHTS_INDEX
-    if not index.is_file():
-        raise BadInputError(
-            str(folder), f"no {WEIGHTS}", "weights in safetensors", "save the model with safe_serialization=True"
-        )
-    table = read_json(index).get("weight_map")
-    if not isinstance(table, dict):
-        raise BadInputError(str(index), "no weight_map", "an index of safetensors files", "copy the file again")
-    files = [folder / str(name) for name in sorted(set(table.values()))]  # pyright: ignore[reportUnknownArgumentType, reportUnknownVariableType]
-    for file in files:
-        if not file.is_file():
-            raise BadInputError(str(file), "no such file", f"every file that {WEIGHTS_INDEX} names", "copy it too")
-    return files
-
-
-def _check_weights(folder: Path, config: dict[str, Any]) -> None:
-    header: dict[str, dict[str, Any]] = {}
-    for file in weight_files(folder):
-        header.update(read_header(file))
-    where = str(folder / WEIGHTS)
-    shape = [config["vocab_size"], config["hidden_size"]]
-    embedding = header.get("model.embed_tokens.weight", {}).get("shape")
-    if embedding != shape:
-        raise BadInputError(where, f"model.embed_tokens.weight of shape {embedding}", f"{shape} as in config.json")
-    last = f"model.layers.{config['num_hidden_layers'] - 1}.self_attn.q_proj.weight"
-    for name in (last, "model.norm.weight"):
-        if name not in header:
-            raise BadInputError(
-                where, f"no tensor {name}", "every layer that config.json counts", "copy the whole model"
-            )
-    for name, entry in header.items():
-        if entry.get("dtype") not in _FLOATS:
-            raise BadInputError(
-                where, f"{name} is {entry.get('dtype')}", ", ".join(_FLOATS), "take the unquantized model"
-            )
+    return read_shape(folder)
 
 
 def content_of(folder: Path) -> dict[str, str]:
@@ -138,24 +69,27 @@ def check_folder(folder: Path) -> None:
         folder: A Hugging Face model folder.
 
     Raises:
-        BadInputError: Missing or damaged files, an unsupported architecture, or no chat template.
+        BadInputError: Missing or damaged files, an unsupported architecture, tensors that config.json does not call
+            for or misses, code of the model's own, or no chat template.
     """
     _check_is_folder(folder)
-    config = _check_config(folder)
-    if not (folder / "tokenizer_config.json").is_file():
+    shape = _check_config(folder)
+    settings = folder / "tokenizer_config.json"
+    if not settings.is_file():
         raise BadInputError(
             str(folder),
             "no tokenizer_config.json",
             "the tokenizer files beside the weights",
             "save the tokenizer into the folder too",
         )
+    refuse_own_code(settings, read_json(settings))
     chat = ChatTokenizer(folder)
-    if chat.vocabulary_size > config["vocab_size"]:
+    if chat.vocabulary_size > shape.vocab_size:
         raise BadInputError(
             str(folder),
             f"a tokenizer of {chat.vocabulary_size} tokens",
-            f"at most vocab_size {config['vocab_size']}",
+            f"at most vocab_size {shape.vocab_size}",
             "take the tokenizer that belongs to the model",
         )
     chat.prompt_ids("Who did it?")
-    _check_weights(folder, config)
+    check_weights(folder)

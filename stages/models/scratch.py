@@ -11,8 +11,8 @@ from numpy.typing import NDArray
 from pydantic import BaseModel, ConfigDict, Field, model_validator
 
 from artifacts.errors import BadInputError
-from stages.models.folder import WEIGHTS
 from stages.models.tensor_file import write_bfloat16
+from stages.models.tensors import WEIGHTS
 from stages.models.tokenizer import CHAT_TEMPLATE, END_OF_TURN, build_tokenizer
 
 # What vLLM 0.32's CPU attention backend accepts (CPUAttentionBackend.get_supported_head_sizes).

@@ -1,6 +1,7 @@
 """Where a run's first weights come from, and how they become a checkpoint folder."""
 
 import importlib.metadata
+import json
 import os
 import shutil
 import subprocess
@@ -15,9 +16,9 @@ from pydantic import BaseModel, ConfigDict, Field
 
 from artifacts.errors import BadInputError
 from artifacts.store import Store
-from stages.models.folder import check_folder, weight_files
+from stages.models.folder import check_folder
 from stages.models.scratch import ScratchModel, make_scratch
-from stages.models.tensor_file import read_header
+from stages.models.tensors import WEIGHTS, stored_tensors
 
 _COPIED = (
     "config.json",
@@ -28,6 +29,8 @@ _COPIED = (
     "chat_template.jinja",
 )
 _NETWORK_OFF = {"HF_HUB_OFFLINE": "1", "TRANSFORMERS_OFFLINE": "1"}
+BAD_INPUT_STATUS = 3
+"""Exit status of `stages.models.convert` for a bad model; the parts of the error are its last line, as JSON."""
 _QUIET = {"HF_HUB_DISABLE_TELEMETRY": "1", "HF_HUB_DISABLE_PROGRESS_BARS": "1", "TOKENIZERS_PARALLELISM": "false"}
 
 
@@ -88,12 +91,23 @@ def find_packaged_file(package: str, file: str) -> Path:
 
 
 def _convert(*arguments: str, network: bool = False) -> None:
+    """Runs `stages.models.convert`, which reads what others wrote: nothing to answer it, no module of this folder."""
     environment = {**os.environ, **_QUIET, **({} if network else _NETWORK_OFF)}
     environment.pop("PYTHONDONTWRITEBYTECODE", None)  # without its bytecode, importing torch takes minutes
-    command = [sys.executable, "-m", "stages.models.convert", *arguments]
-    done = subprocess.run(command, env=environment, capture_output=True, text=True, errors="replace", check=False)
+    command = [sys.executable, "-P", "-m", "stages.models.convert", *arguments]
+    done = subprocess.run(
+        command,
+        env=environment,
+        stdin=subprocess.DEVNULL,
+        capture_output=True,
+        text=True,
+        errors="replace",
+        check=False,
+    )
     if done.returncode:
         lines = [line.strip() for line in done.stderr.splitlines() if line.strip()]
+        if done.returncode == BAD_INPUT_STATUS:
+            raise BadInputError(*json.loads(lines[-1]))
         reason = lines[-1] if lines else f"exit status {done.returncode}"
         remedy = "check the name and the network" if network else "check that the file is whole and of a known family"
         raise BadInputError(
@@ -103,11 +117,12 @@ def _convert(*arguments: str, network: bool = False) -> None:
 
 def _take_folder(folder: Path, out_dir: Path) -> None:
     check_folder(folder)
-    files = weight_files(folder)
-    if len(files) > 1 or any(entry["dtype"] != "BF16" for entry in read_header(files[0]).values()):
+    tensors = stored_tensors(folder).values()
+    files = {tensor.file for tensor in tensors}
+    if len(files) > 1 or any(tensor.dtype != "BF16" for tensor in tensors):
         _convert("folder", str(folder), str(out_dir))
         return
-    shutil.copyfile(files[0], out_dir / "model.safetensors")
+    shutil.copyfile(files.pop(), out_dir / WEIGHTS)
     for name in _COPIED:
         if (folder / name).is_file():
             shutil.copyfile(folder / name, out_dir / name)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Annotated, Literal, Self
 
-from pydantic import BaseModel, ConfigDict, Field
+from pydantic import BaseModel, ConfigDict, Field, field_validator
 
 from stages.machine import engine_build, native_type
 
@@ -121,6 +121,14 @@ class EngineHardware(BaseModel):
         "take requests without one. The key itself is never written anywhere",
     )
     extra_arguments: tuple[str, ...] = Field(default=(), description="Further arguments of vLLM's server, as they are")
+
+    @field_validator("extra_arguments")
+    @classmethod
+    def _no_code_of_models(cls, arguments: tuple[str, ...]) -> tuple[str, ...]:
+        for argument in arguments:
+            if argument.replace("_", "-").startswith("--trust"):
+                raise ValueError(f"{argument}: code out of a model folder is never run")
+        return arguments
 
     def on_this_machine(self) -> Self:
         """Returns the same hardware with the compute type decided, as `stages.machine.native_type` tells it.

@@ -12,6 +12,7 @@ from typing import Self
 from artifacts.errors import BadInputError
 from stages.guarded import STOP_LIMIT_S
 from stages.models.chat import ChatTokenizer
+from stages.models.tensors import check_weights
 
 from . import access, placement, weights
 from .call import Answer, Call, Loss
@@ -103,8 +104,10 @@ class Engine:
         The checkpoint only has to have the shape of the one that `ensure` asks for later; errors show there.
 
         Raises:
-            BadInputError: The machine has no room for so many.
+            BadInputError: The folder's tensors are not those of its config.json, which vLLM would serve all the same;
+                the machine has no room for so many.
         """
+        check_weights(model_dir)
         if not weights.same_shape(self._shape, model_dir):
             self.stop()
             places = placement.places(self.hardware, model_dir)

@@ -25,6 +25,7 @@ from .endpoint import Endpoint, EndpointError
 from .weights import weight_bytes
 
 MODEL_NAME = "policy"
+CHAT_TEMPLATE = "{{ messages[0]['content'] }}"
 TAIL_LINES = 8
 LOG_PREFIX = re.compile(r"^\([^)]*pid=\d+\) (?:[A-Z]+ [\d-]+ [\d:]+ \[[^\]]*\] )?")
 TAIL_BYTES = 1_000_000
@@ -64,6 +65,9 @@ def engine_arguments(hardware: EngineHardware, model_dir: Path, socket_path: Pat
     arguments += ["--generation-config", "vllm", "--logprobs-mode", "processed_logprobs", "--enable-scale-out"]
     arguments += ["--enable-prefix-caching", "--disable-uvicorn-access-log", "--disable-fastapi-docs"]
     arguments += ["--uvicorn-log-level", "warning", *access.middleware_arguments()]
+    # The files that were checked, whatever else lies beside them; and no chat template but ours, which vLLM renders at
+    # its start without a limit. Prompts are token ids.
+    arguments += ["--load-format", "safetensors", "--config-format", "hf", "--chat-template", CHAT_TEMPLATE]
     if hardware.max_model_len is not None:
         arguments += ["--max-model-len", str(hardware.max_model_len)]
     if hardware.max_num_batched_tokens is not None:
@@ -81,7 +85,7 @@ def engine_arguments(hardware: EngineHardware, model_dir: Path, socket_path: Pat
             "--distributed-executor-backend",
             "vllm.v1.executor.uniproc_executor.UniProcExecutor",
         ]
-    return [*arguments, *hardware.extra_arguments]
+    return [*arguments, *hardware.extra_arguments, "--no-trust-remote-code"]
 
 
 def forks(hardware: EngineHardware) -> bool:

@@ -10,7 +10,8 @@ from typing import Any
 
 import numpy as np
 
-from stages.models.tensor_file import to_bfloat16_bits
+from stages.models.tensor_file import data_start, read_header, to_bfloat16_bits
+from stages.models.tensors import weight_files
 
 from .endpoint import Endpoint, EndpointError
 
@@ -83,19 +84,16 @@ def tensor_digests(folder: Path, dtype: str) -> dict[str, str]:
     """Return the SHA-256 of every tensor in a folder's safetensors files as an engine of a compute type holds it.
 
     Args:
-        folder: Holds the safetensors files.
+        folder: A checkpoint folder.
         dtype: The engine's compute type: bfloat16, float16 or float32. Tensors of other types are left out.
     """
     digests: dict[str, str] = {}
-    for path in sorted(folder.glob("*.safetensors")):
+    for path in weight_files(folder):
+        start = data_start(path)
         with path.open("rb") as file:
-            header_bytes = int.from_bytes(file.read(8), "little")
-            header = json.loads(file.read(header_bytes))
-            for name, entry in header.items():
-                if name == "__metadata__":
-                    continue
+            for name, entry in read_header(path).items():
                 begin, end = entry["data_offsets"]
-                file.seek(8 + header_bytes + begin)
+                file.seek(start + begin)
                 content = cast_bytes(file.read(end - begin), entry["dtype"], dtype)
                 if content is not None:
                     padding = _vocabulary_padding(name, entry["shape"], len(content))

@@ -11,10 +11,9 @@ from safetensors.torch import save_file
 from torch import Tensor
 
 from artifacts.errors import BadInputError
-from stages.training.shape import DecoderShape
+from stages.models.shape import DecoderShape
+from stages.models.tensors import WEIGHTS, WEIGHTS_INDEX, compare, stored_tensors
 
-WEIGHTS_FILE = "model.safetensors"
-INDEX_FILE = "model.safetensors.index.json"
 FILE_BYTES = 4 << 30
 
 _OUTSIDE = {
@@ -57,39 +56,20 @@ class StoredWeights:
         folder: Hugging Face folder.
 
     Raises:
-        BadInputError: there are no readable safetensors weights.
+        BadInputError: there are no readable safetensors weights, or the index does not agree with the files.
     """
 
     def __init__(self, folder: Path) -> None:
         self._folder = folder
-        index = folder / INDEX_FILE
-        if index.exists():
-            names: dict[str, str] = json.loads(index.read_text())["weight_map"]
-            self._file_of = {name: folder / file for name, file in names.items()}
-        else:
-            path = folder / WEIGHTS_FILE
-            try:
-                with safe_open(path, framework="pt") as file:
-                    self._file_of = dict.fromkeys(file.keys(), path)
-            except (OSError, SafetensorError) as error:
-                raise BadInputError(str(path), f"unreadable ({error})", "weights in safetensors") from error
+        self._stored = stored_tensors(folder)
 
-    def check(self, shape: DecoderShape, names: Iterable[str]) -> None:
-        """Compares the stored names with those of the policy.
+    def check(self, shape: DecoderShape) -> None:
+        """Compares what is stored with the tensors of a decoder (see `stages.models.tensors.compare`).
 
         Raises:
-            BadInputError: a tensor is missing, or one is left over (its weights would be silently lost).
+            BadInputError: A tensor is missing, left over, or of another shape or type.
         """
-        wanted = {published_name(name) for name in names}
-        missing, foreign = wanted - self._file_of.keys(), self._file_of.keys() - wanted
-        foreign = {name for name in foreign if not name.endswith("rotary_emb.inv_freq")}
-        if shape.tied:
-            foreign.discard("lm_head.weight")
-        if missing or foreign:
-            what = (
-                f"no tensor {min(missing)}" if missing else f"tensor {min(foreign)} that config.json does not call for"
-            )
-            raise BadInputError(str(self._folder), what, f"the {len(wanted)} tensors of its config.json")
+        compare(self._folder, shape, self._stored)
 
     def read(self, names: Iterable[str], shape_of: Callable[[str], torch.Size]) -> Iterator[tuple[str, Tensor]]:
         """Yields policy names with their stored tensors (any float dtype, on the CPU).
@@ -99,7 +79,7 @@ class StoredWeights:
         """
         by_file: dict[Path, list[str]] = {}
         for name in names:
-            by_file.setdefault(self._file_of[published_name(name)], []).append(name)
+            by_file.setdefault(self._stored[published_name(name)].file, []).append(name)
         for path, inside in by_file.items():
             try:
                 with safe_open(path, framework="pt") as file:
@@ -137,7 +117,7 @@ def write_checkpoint(
     """
     out.mkdir(parents=True, exist_ok=True)
     for path in source.iterdir():
-        if path.is_file() and not path.name.endswith((".safetensors", ".bin", ".gguf", INDEX_FILE)):
+        if path.is_file() and not path.name.endswith((".safetensors", ".bin", ".gguf", WEIGHTS_INDEX)):
             shutil.copyfile(path, out / path.name)
     config = json.loads((source / "config.json").read_text())
     config.pop("torch_dtype", None)
@@ -146,7 +126,7 @@ def write_checkpoint(
     groups = _cut(weights, dtype.itemsize, file_bytes)
     file_of: dict[str, str] = {}
     for number, names in enumerate(groups, 1):
-        file = WEIGHTS_FILE if len(groups) == 1 else f"model-{number:05d}-of-{len(groups):05d}.safetensors"
+        file = WEIGHTS if len(groups) == 1 else f"model-{number:05d}-of-{len(groups):05d}.safetensors"
         tensors = {published_name(name): weights[name].detach().to("cpu", dtype).contiguous() for name in names}
         save_file(tensors, out / file, metadata={"format": "pt"})
         (out / file).chmod((out / "config.json").stat().st_mode)  # safetensors makes it private
@@ -155,7 +135,7 @@ def write_checkpoint(
     if len(groups) > 1:
         total = sum(tensor.numel() for tensor in weights.values()) * dtype.itemsize
         index = {"metadata": {"total_size": total}, "weight_map": file_of}
-        (out / INDEX_FILE).write_text(json.dumps(index, indent=2) + "\n")
+        (out / WEIGHTS_INDEX).write_text(json.dumps(index, indent=2) + "\n")
 
 
 def _cut(weights: dict[str, Tensor], itemsize: int, file_bytes: int) -> list[list[str]]:

@@ -14,7 +14,8 @@ from artifacts.refs import Checkpoint, Ref, TrainingState
 from artifacts.slot import Attempt, Slot
 from artifacts.store import Store
 from stages.context import StageContext
-from stages.models.folder import hidden_size
+from stages.models.shape import read_shape
+from stages.models.tensors import check_weights
 from stages.training.job import EpochOrder, LossConfig, OptimizerConfig, TrainJob
 from stages.training.kept_steps import KeptSteps
 from stages.training.trainable import EVERYTHING, TrainableConfig
@@ -81,9 +82,13 @@ def train_and_publish(
     """Runs one job on the gang and publishes the training state, the next averaged reference, then the checkpoint.
 
     Raises:
+        BadInputError: The tensors of the checkpoint or the reference are not those of its config.json.
         TransientError: The trainer died or hung.
         DeerstalkerError: It ran out of memory, or cannot train this checkpoint.
     """
+    for ref in (weights.checkpoint, schedule.reference):
+        if ref is not None:
+            check_weights(ctx.local_folder(ref))
     gang = ctx.gang
     checkpoint_attempt = target.checkpoint.attempt(target.identity)
     state_attempt = target.state.attempt(target.identity) if target.state else None
@@ -129,7 +134,7 @@ def train_and_publish(
             loss=schedule.loss,
             optimizer=schedule.optimizer,
             trainable=schedule.trainable,
-            hardware=ctx.profile.trainer.on_this_machine(hidden_size(checkpoint_dir)),
+            hardware=ctx.profile.trainer.on_this_machine(read_shape(checkpoint_dir).embed_dim),
             out_checkpoint_dir=folders.enter_context(ctx.folder(checkpoint_attempt)),
             out_state_dir=folder(state_attempt),
             events_file=ctx.scratch / f"events-{uuid.uuid4().hex[:8]}.jsonl",

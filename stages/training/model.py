@@ -11,11 +11,12 @@ from torch import Tensor, nn
 from torch.nn import functional
 from torch.utils.checkpoint import checkpoint
 
+from stages.models.shape import DecoderShape
 from stages.training.attention import AttentionInputs, TreeSelfAttention, attention_tree
 from stages.training.components import FeedForward, RMSNorm, TransformerDecoder, TransformerSelfAttentionLayer
 from stages.training.head import token_statistics
 from stages.training.packed import FlatRows
-from stages.training.shape import DecoderShape, rotation_frequencies
+from stages.training.rotation import rotation_frequencies
 
 
 @dataclass(frozen=True)

@@ -11,11 +11,11 @@ from torch.distributed.fsdp import CPUOffloadPolicy, MixedPrecisionPolicy, Offlo
 from torch.distributed.tensor import DTensor
 
 from artifacts.errors import BadInputError
+from stages.models.shape import DecoderShape, read_shape
 from stages.training.checkpoint import StoredWeights
 from stages.training.job import Dtype, TrainHardware
 from stages.training.lora import add_adapters
 from stages.training.model import Policy
-from stages.training.shape import DecoderShape, read_shape
 from stages.training.trainable import EVERYTHING, TrainableConfig
 
 
@@ -110,7 +110,7 @@ def fill(parameters: Mapping[str, Tensor], folder: Path, shape: DecoderShape, be
         BadInputError: the folder does not hold this decoder.
     """
     stored = StoredWeights(folder)
-    stored.check(shape, parameters)
+    stored.check(shape)
     for name, tensor in stored.read(parameters, lambda name: parameters[name].shape):
         place(parameters[name], tensor)
         beat()

@@ -21,11 +21,11 @@ from torch.distributed.checkpoint.state_dict_saver import save
 from torch.distributed.tensor import DTensor
 
 from artifacts.errors import BadInputError
+from stages.models.shape import DecoderShape
 from stages.training.checkpoint import StoredWeights, write_checkpoint
 from stages.training.job import Dtype, OptimizerConfig, TrainHardware
 from stages.training.lora import first_adapter, merged
 from stages.training.placement import compute_dtype, fill, place, place_policy, torch_dtype
-from stages.training.shape import DecoderShape
 from stages.training.state_files import BeatingLoadPlanner, BeatingSavePlanner, StateWriter
 from stages.training.trainable import EVERYTHING, TrainableConfig, is_adapter
 
@@ -166,7 +166,7 @@ class TrainedWeights:
         """
         if weights := self._gathered(torch.float32):
             stored = StoredWeights(reference)
-            stored.check(self.shape, weights)
+            stored.check(self.shape)
             for name, old in stored.read(weights, lambda name: weights[name].shape):
                 weights[name] = torch.lerp(weights[name].float(), old.float(), decay)
                 self._beat()

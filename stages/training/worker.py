@@ -125,10 +125,10 @@ class Worker:
         import torch
 
         from artifacts.errors import BadInputError
+        from stages.models.shape import read_shape
         from stages.training.metrics import StepMetrics, TrainTotals
         from stages.training.packed import PackedBatch
         from stages.training.placement import load_reference, shards
-        from stages.training.shape import read_shape
         from stages.training.step_checkpoint import StepCheckpoints, take_up
         from stages.training.trainer import Trainer
 

@@ -341,7 +341,7 @@ def report(bench: Bench, runs: dict[str, Runs]) -> dict[str, Any]:
 
 def figures(bench: Bench, runs: Runs, number_bytes: int) -> dict[str, Any]:
     """A side's medians, and the work of its phases a second."""
-    from stages.training.shape import read_shape
+    from stages.models.shape import read_shape
 
     arguments = bench.engine_arguments()
     block = int(arguments[arguments.index("--block-size") + 1])

@@ -33,10 +33,10 @@ from rich.table import Table
 from torch import Tensor
 from torch.nn import functional
 
+from stages.models.shape import DecoderShape, read_shape
 from stages.training import attention, model
 from stages.training.job import OptimizerConfig, TrainHardware
 from stages.training.placement import compute_dtype, place_policy
-from stages.training.shape import DecoderShape, read_shape
 from stages.training.trainable import EVERYTHING
 from tests.benchmarks.trainer_memory import peak_bytes, start_of_peak
 from tests.benchmarks.trainer_work import (

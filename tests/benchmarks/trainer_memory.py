@@ -33,10 +33,10 @@ def measure(folder: Path, settings: dict[str, Any]) -> dict[str, Any]:
     import torch
     import torch.distributed as dist
 
+    from stages.models.shape import read_shape
     from stages.training.job import TrainHardware
     from stages.training.packed import PackedBatch
     from stages.training.placement import compute_dtype, fill, place_policy, shards
-    from stages.training.shape import read_shape
 
     device = torch.device("cuda" if torch.cuda.is_available() else "cpu")
     dist.init_process_group("cpu:gloo,cuda:nccl" if device.type == "cuda" else "gloo",

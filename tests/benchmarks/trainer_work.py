@@ -10,9 +10,9 @@ import numpy as np
 import torch
 
 from stages.grpo.packing import Branch, Group, PackConfig, pack_groups
+from stages.models.shape import DecoderShape, read_shape
 from stages.training.job import LossConfig, OptimizerConfig, TrainHardware, TrainJob
 from stages.training.packed import PackedBatch
-from stages.training.shape import DecoderShape, read_shape
 from stages.training.trainer import Trainer
 from stages.training.weights import TrainedWeights
 

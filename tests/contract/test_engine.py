@@ -302,6 +302,11 @@ def test_an_engine_that_cannot_start_says_why(models: dict[str, Path], tmp_path:
         (broken / path.name).write_bytes(path.read_bytes())
     (broken / "model.safetensors").write_bytes(b"\x08\0\0\0\0\0\0\0not json")
     with Engine(HARDWARE, tmp_path / "engine") as engine:
-        with pytest.raises(BadInputError, match=r"(?s)ended with status 1.*Expecting value"):
+        with pytest.raises(BadInputError, match="a header that is not JSON"):
             engine.ensure(broken, "broken")
+        assert not engine.log_path.exists(), "no engine was started"
+    unheard_of = HARDWARE.model_copy(update={"extra_arguments": ("--quantization", "unheard_of")})
+    with Engine(unheard_of, tmp_path / "engine") as engine:
+        with pytest.raises(BadInputError, match=r"(?s)ended with status [12].*unheard_of"):
+            engine.ensure(models["a"], "a")
         assert not engine.running

@@ -10,10 +10,10 @@ import torch.distributed as dist
 
 from stages.grpo.packing import Branch, Group
 from stages.models.scratch import ScratchModel, make_scratch
+from stages.models.shape import read_shape
 from stages.sampling.client import GroupSamples
 from stages.training.job import TrainHardware
 from stages.training.packed import PackedBatch
-from stages.training.shape import read_shape
 from stages.training.trainable import TrainableConfig
 from stages.training.weights import TrainedWeights
 from tests.benchmarks.trainer_work import save_batch

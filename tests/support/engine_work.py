@@ -8,7 +8,7 @@ that is looked at. Norms, rotations and the sampler are left out.
 from collections.abc import Iterable, Sequence, Set
 from dataclasses import dataclass
 
-from stages.training.shape import DecoderShape
+from stages.models.shape import DecoderShape
 
 
 @dataclass(frozen=True)

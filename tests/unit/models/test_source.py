@@ -1,6 +1,7 @@
 """Model sources: folders that open elsewhere, and clear errors for those that do not."""
 
 import json
+import os
 import shutil
 import subprocess
 import sys
@@ -9,7 +10,9 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+import torch
 from pydantic import TypeAdapter, ValidationError
+from safetensors.torch import load_file, save_file
 
 from artifacts.errors import BadInputError
 from artifacts.store import Store
@@ -17,6 +20,7 @@ from stages.models.chat import ChatTokenizer
 from stages.models.folder import check_folder
 from stages.models.scratch import ScratchModel
 from stages.models.source import FolderModel, GgufPackageModel, ModelConfig, find_packaged_file, materialise
+from stages.models.tensors import WEIGHTS
 from stages.puzzles.answers import write_answer
 from stages.puzzles.generate import TIERS, generate
 
@@ -167,7 +171,7 @@ def larger_tokenizer(path: Path) -> None:
         (broken_template, r"chat template with an error"),
         (no_weights, r"no model.safetensors"),
         (truncated, r"truncated: \d+ bytes; expected \d+ bytes"),
-        (too_few_layers, r"no tensor model.layers.8"),
+        (too_few_layers, r"no tensor model.layers.1.*and 95 more"),
         (quantized, r"quantized weights"),
         (larger_tokenizer, r"at most vocab_size 200"),
     ],
@@ -180,6 +184,132 @@ def test_a_damaged_folder_is_refused_with_the_reason(
     damage(copy)
     with pytest.raises(BadInputError, match=message):
         check_folder(copy)
+
+
+EVIL = """
+from pathlib import Path
+Path({marker!r}).write_text("run")
+from transformers import PreTrainedTokenizerFast as Tokenizer
+"""
+
+
+def roomy(folder: Path, out: Path, dtype: torch.dtype) -> dict[str, torch.Tensor]:
+    """A copy of a model in another type, which has rows for the tokens that transformers adds; its weights."""
+    shutil.copytree(folder, out)
+    weights = {name: tensor.to(dtype) for name, tensor in load_file(out / WEIGHTS).items()}
+    weights["model.embed_tokens.weight"] = torch.nn.functional.pad(weights["model.embed_tokens.weight"], (0, 0, 0, 8))
+    save_file(weights, out / WEIGHTS, metadata={"format": "pt"})
+    edit(out / "config.json", lambda config: config.update(vocab_size=config["vocab_size"] + 8))
+    return weights
+
+
+CODE_PROOF = """
+import sys
+from pathlib import Path
+from transformers import AutoTokenizer
+from stages.models import convert
+AutoTokenizer.from_pretrained(sys.argv[1], **convert._LOCAL)
+print(Path(sys.argv[2]).exists())
+AutoTokenizer.from_pretrained(sys.argv[1])
+print(Path(sys.argv[2]).exists())
+"""
+
+
+def test_python_code_in_a_model_folder_is_never_run(folder: Path, tmp_path: Path) -> None:
+    """Whoever answers yes to whatever is asked; by default transformers asks, and runs it."""
+    model, marker = tmp_path / "model", tmp_path / "marker"
+    roomy(folder, model, torch.float32)
+    (model / "evil.py").write_text(EVIL.format(marker=str(marker)))
+    edit(
+        model / "tokenizer_config.json",
+        lambda settings: settings.update(
+            tokenizer_class="EvilTokenizer", auto_map={"AutoTokenizer": ["evil.Tokenizer", "evil.Tokenizer"]}
+        ),
+    )
+    said = call("folder", str(model), tmp_path / "out", tmp_path, standard_input="y\n" * 9)
+    assert "tokenizer_config.json: auto_map: Python code of the model's own" in said
+    assert not marker.exists()
+    command = [sys.executable, "-c", CODE_PROOF, str(model), str(marker)]
+    modules = {**os.environ, "HF_HOME": str(tmp_path / "home")}
+    done = subprocess.run(command, input="y\n" * 9, env=modules, capture_output=True, text=True, check=True)
+    assert (done.stdout.split()[0], done.stdout.split()[-1]) == ("False", "True"), "without and with a look at the code"
+
+
+CALLER = """
+import sys
+from pathlib import Path
+from artifacts.errors import BadInputError
+from stages.models.source import HubModel, FolderModel, materialise
+kind, name, out = sys.argv[1:]
+try:
+    materialise(FolderModel(path=name) if kind == "folder" else HubModel(id=name), Path(out))
+except BadInputError as error:
+    print(error)
+else:
+    print("done", repr(sys.stdin.read()))
+"""
+
+
+def call(kind: str, name: str, out: Path, cwd: Path, standard_input: str = "for the caller", **environment: str) -> str:
+    """What a process says that takes a model, with a folder of its own and something to read on standard input."""
+    done = subprocess.run(
+        [sys.executable, "-P", "-c", CALLER, kind, name, str(out)],
+        input=standard_input,
+        env={**os.environ, **environment},
+        cwd=cwd,
+        capture_output=True,
+        text=True,
+        check=True,
+    )
+    return done.stdout.strip()
+
+
+def test_a_conversion_runs_no_module_of_the_folder_it_is_called_in_and_reads_nothing(
+    folder: Path, tmp_path: Path
+) -> None:
+    model, marker = tmp_path / "model", tmp_path / "marker"
+    weights = roomy(folder, model, torch.float32)
+    trap = f"from pathlib import Path; import sys\nPath({str(marker)!r}).write_text(sys.stdin.read())\n"
+    for module in ("transformers", "torch", "stages"):
+        (tmp_path / f"{module}.py").write_text(trap)
+    assert call("folder", str(model), tmp_path / "out", tmp_path) == "done 'for the caller'"
+    assert not marker.exists()
+    tensors = load_file(tmp_path / "out" / WEIGHTS)
+    assert {tensor.dtype for tensor in tensors.values()} == {torch.bfloat16}
+    assert all(torch.equal(tensor.float(), weights[name]) for name, tensor in tensors.items())
+
+
+def hub_cache(folder: Path, name: str, home: Path) -> Path:
+    """A model in the layout of the hub's cache, as if it had been downloaded."""
+    commit = "0" * 40
+    cache = home / f"hub/models--{name.replace('/', '--')}"
+    (cache / "refs").mkdir(parents=True)
+    (cache / "refs/main").write_text(commit)
+    shutil.copytree(folder, cache / "snapshots" / commit)
+    return cache / "snapshots" / commit
+
+
+def test_a_hub_model_is_not_a_local_folder_of_the_same_name(folder: Path, tmp_path: Path) -> None:
+    (tmp_path / "maker").mkdir()
+    shutil.copytree(folder, tmp_path / "maker/model")
+    offline = {"HF_HOME": str(tmp_path / "home"), "HF_HUB_OFFLINE": "1"}
+    said = call("hub", "maker/model", tmp_path / "out", tmp_path, **offline)
+    assert said.startswith("maker/model: could not be opened: ")
+    roomy(folder, tmp_path / "roomy", torch.bfloat16)
+    theirs = hub_cache(tmp_path / "roomy", "maker/model", tmp_path / "home")
+    edit(theirs / "generation_config.json", lambda settings: settings.update(top_k=7))
+    assert call("hub", "maker/model", tmp_path / "other", tmp_path, **offline).startswith("done")
+    assert json.loads((tmp_path / "other/generation_config.json").read_text())["top_k"] == 7
+
+
+def test_a_hub_model_without_some_tensors_is_refused(folder: Path, tmp_path: Path) -> None:
+    """transformers would fill them in with random numbers, which nothing later could tell from weights."""
+    theirs = hub_cache(folder, "maker/model", tmp_path / "home")
+    weights = load_file(theirs / WEIGHTS)
+    del weights["model.layers.0.self_attn.k_proj.weight"]
+    save_file(weights, theirs / WEIGHTS, metadata={"format": "pt"})
+    said = call("hub", "maker/model", tmp_path / "out", tmp_path, HF_HOME=str(tmp_path / "home"), HF_HUB_OFFLINE="1")
+    assert "no tensor model.layers.0.self_attn.k_proj.weight; expected the" in said
 
 
 def test_a_missing_folder_is_refused(tmp_path: Path) -> None:

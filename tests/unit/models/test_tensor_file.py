@@ -1,7 +1,9 @@
 """bfloat16 by hand: rounding worked out on paper, files that torch reads, damage that is noticed."""
 
+import json
 import math
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -60,3 +62,74 @@ def test_a_header_that_is_no_table_is_refused(tmp_path: Path, text: bytes) -> No
     path.write_bytes(len(text).to_bytes(8, "little") + text)
     with pytest.raises(BadInputError, match=r"header|tensor"):
         read_header(path)
+
+
+A = {"dtype": "BF16", "shape": [2], "data_offsets": [0, 4]}
+B = {"dtype": "BF16", "shape": [2], "data_offsets": [4, 8]}
+
+
+def with_header(path: Path, text: bytes, data_bytes: int = 8) -> Path:
+    path.write_bytes(len(text).to_bytes(8, "little") + text + bytes(data_bytes))
+    return path
+
+
+@pytest.mark.parametrize(
+    ("changes", "message"),
+    [
+        ({"b": {**B, "data_offsets": [2, 6]}}, "'b': overlaps the tensor before it: begins at byte 2; expected byte 4"),
+        ({"b": {**B, "data_offsets": [0, 4]}}, "overlaps"),
+        ({"b": {**B, "data_offsets": [6, 10]}}, "'b': leaves a gap before it"),
+        ({"b": {**B, "data_offsets": [-4, 0]}}, r"'b': data_offsets \[-4, 0\]"),
+        ({"b": {**B, "data_offsets": [8, 4]}}, r"data_offsets \[8, 4\]"),
+        ({"b": {**B, "data_offsets": [4, 8, 12]}}, "data_offsets"),
+        ({"b": {**B, "data_offsets": [4.0, 8.0]}}, "data_offsets"),
+        ({"b": {**B, "data_offsets": [4, 10**4000]}}, "data_offsets"),
+        ({"b": {**B, "data_offsets": {"begin": 4}}}, "data_offsets"),
+        ({"b": {**B, "shape": [3]}}, r"4 bytes for BF16 of shape \[3\]; expected 6 bytes"),
+        ({"b": {**B, "shape": [-2]}}, r"shape \[-2\]"),
+        ({"b": {**B, "shape": [True, 2]}}, r"shape \[True, 2\]"),
+        ({"b": {**B, "shape": [2**40, 2**40]}}, "4 bytes for BF16"),
+        ({"b": {**B, "shape": "2"}}, "shape '2'"),
+        ({"b": {**B, "dtype": "BF17"}}, "dtype 'BF17'"),
+        ({"b": {**B, "dtype": ["BF16"]}}, r"dtype \['BF16'\]"),
+        ({"b": 7}, "'b': an entry that is not a table"),
+        ({"b": {**B, "shape": [float("inf")]}}, "not JSON .*Infinity, which is no number"),
+    ],
+)
+def test_a_table_that_breaks_a_rule_of_the_format_is_refused(
+    tmp_path: Path, changes: dict[str, Any], message: str
+) -> None:
+    path = with_header(tmp_path / "model.safetensors", json.dumps({"a": A, "b": B, **changes}).encode())
+    with pytest.raises(BadInputError, match=message) as refusal:
+        read_header(path)
+    assert len(str(refusal.value)) < 600 + len(str(path))
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        b'{"a":' + b"[" * 100_000,
+        b'{"a": ' + json.dumps(A).encode() + b', "a": ' + json.dumps(B).encode() + b"}",
+        b'{"a": {"dtype": "BF16", "shape": [' + b"9" * 5000 + b'], "data_offsets": [0, 4]}}',
+        '{"a": {}}'.encode("utf-16"),
+        b"\xff\xfe",
+    ],
+    ids=["nested", "twice", "5000 digits", "utf-16", "no text"],
+)
+def test_a_header_that_is_no_plain_json_is_refused(tmp_path: Path, text: bytes) -> None:
+    with pytest.raises(BadInputError, match="a header that is not JSON"):
+        read_header(with_header(tmp_path / "model.safetensors", text))
+
+
+@pytest.mark.parametrize("length", [2**64 - 1, 2**63, 10_000_001, 4096])
+def test_a_header_of_a_wrong_length_is_not_read(tmp_path: Path, length: int) -> None:
+    path = tmp_path / "model.safetensors"
+    path.write_bytes(length.to_bytes(8, "little") + b"{}")
+    with pytest.raises(BadInputError, match="not a whole safetensors file"):
+        read_header(path)
+
+
+def test_tensors_without_numbers_take_no_room(tmp_path: Path) -> None:
+    empty = {"dtype": "F32", "shape": [0, 3], "data_offsets": [4, 4]}
+    header = json.dumps({"__metadata__": {"format": "pt"}, "a": A, "e": empty, "b": B}).encode()
+    assert read_header(with_header(tmp_path / "model.safetensors", header)).keys() == {"a", "e", "b"}

@@ -9,6 +9,7 @@ import math
 import socketserver
 import threading
 from collections.abc import Generator
+from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
@@ -19,6 +20,7 @@ from pydantic import ValidationError
 from safetensors.numpy import save_file
 from safetensors.torch import save_file as save_torch_file
 
+from stages.models.tensors import WEIGHTS_INDEX
 from stages.sampling.client import EngineLostError, Prompt, Source, read_choice, request_body
 from stages.sampling.config import EarlyStopConfig, EngineHardware, SamplingConfig
 from stages.sampling.endpoint import Endpoint, EndpointError
@@ -116,6 +118,22 @@ def test_the_engine_phones_nobody_and_takes_no_server_defaults() -> None:
     assert arguments[arguments.index("--kv-cache-memory-bytes") + 1] == str(2**29)
 
 
+def test_the_engine_reads_checked_weights_and_runs_no_code_and_no_template_of_a_model() -> None:
+    """Without these, vLLM prefers another file beside the weights, and renders the model's template at its start."""
+    hardware = EngineHardware(extra_arguments=("--seed", "7"))
+    arguments = engine_arguments(hardware, Path("model"), Path("engine.sock"))
+    options = dict(pairwise(arguments))
+    assert (options["--load-format"], options["--config-format"]) == ("safetensors", "hf")
+    assert options["--chat-template"] == "{{ messages[0]['content'] }}"
+    assert arguments[-1] == "--no-trust-remote-code"
+
+
+@pytest.mark.parametrize("argument", ["--trust-remote-code", "--trust_remote_code", "--trust-rem", "--trust=true"])
+def test_a_profile_cannot_make_the_engine_run_code_of_models(argument: str) -> None:
+    with pytest.raises(ValidationError, match="code out of a model folder is never run"):
+        EngineHardware(extra_arguments=("--seed", "7", argument))
+
+
 def test_tensor_digests_tell_tensors_apart_and_ignore_the_file_layout(tmp_path: Path) -> None:
     one, two = np.arange(6, dtype=np.float32), np.ones((2, 3), dtype=np.float16)
     for name in ("whole", "split"):
@@ -123,6 +141,8 @@ def test_tensor_digests_tell_tensors_apart_and_ignore_the_file_layout(tmp_path: 
     save_file({"a": one, "b": two, "c": one.copy()}, tmp_path / "whole" / "model.safetensors")
     save_file({"b": two, "c": one}, tmp_path / "split" / "model-1.safetensors")
     save_file({"a": one}, tmp_path / "split" / "model-2.safetensors")
+    file_of = {"a": "model-2.safetensors", "b": "model-1.safetensors", "c": "model-1.safetensors"}
+    (tmp_path / "split" / WEIGHTS_INDEX).write_text(json.dumps({"weight_map": file_of}))
     digests = tensor_digests(tmp_path / "whole", "float32")
     assert digests == tensor_digests(tmp_path / "split", "float32")
     assert digests["a"] == digests["c"] != digests["b"]

@@ -1,6 +1,6 @@
 """The FLOPs and bytes by which `tests.benchmarks.sampling` judges an engine, by hand."""
 
-from stages.training.shape import DecoderShape
+from stages.models.shape import DecoderShape
 from tests.support.engine_work import Sampled, Work, decode_work, prefill_work, prefix_blocks
 
 SHAPE = DecoderShape(

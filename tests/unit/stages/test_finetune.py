@@ -1,6 +1,7 @@
 """The learning-rate schedule against numbers worked by hand; which model is the reference, with a real trainer."""
 
 import logging
+import shutil
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -9,7 +10,7 @@ import pytest
 import torch
 from pydantic import ValidationError
 from safetensors.numpy import save
-from safetensors.torch import load_file
+from safetensors.torch import load_file, save_file
 from torch.distributed.checkpoint.filesystem import FileSystemReader
 
 from artifacts.errors import BadInputError
@@ -23,6 +24,7 @@ from flows.recipes import load_recipe
 from stages.context import Profile, StageContext
 from stages.finetune import FinetuneConfig, finetune
 from stages.grpo.packing import PackConfig, pack_groups
+from stages.models.tensors import WEIGHTS
 from stages.training.epochs import epoch_steps
 from stages.training.job import LossConfig, TrainHardware
 from stages.training.launch import Weights
@@ -177,6 +179,24 @@ def test_the_base_stays_the_reference_and_is_part_of_the_identity(run: Run) -> N
     assert run.steps_of(plain)[0]["kl"] is None
     with pytest.raises(BadInputError, match="no reference model"):
         run.step("lost", 1, Weights(run.model), **settings)
+
+
+def test_damaged_weights_reach_no_trainer(run: Run, tmp_path: Path) -> None:
+    """Neither as what is trained nor as the reference; the trainer that there is goes on."""
+    attempt = Slot(run.store, "damaged", Checkpoint).attempt(Identity.of("fetch", 1, {"damaged": True}))
+    with attempt.folder(tmp_path) as folder:
+        shutil.copytree(run.ctx.local_folder(run.model), folder, dirs_exist_ok=True)
+        tensors = load_file(folder / WEIGHTS)
+        tensors.pop("model.layers.1.self_attn.k_proj.bias")
+        save_file(tensors, folder / WEIGHTS)
+    damaged: Ref[Checkpoint] = attempt.publish()
+    profile = Profile(trainer=TrainHardware(compute_dtype="fp32", threads=1))
+    with StageContext(run.store, tmp_path / "scratch", profile, lambda *_: None, logging.getLogger("test")) as ctx:
+        for name, start in (("trained", Weights(damaged)), ("reference", Weights(run.model, reference=damaged))):
+            settings: dict[str, Any] = {"reference": "base", "loss": {"kl_coef": 0.1}} if start.reference else {}
+            with pytest.raises(BadInputError, match=r"no tensor model\.layers\.1\.self_attn\.k_proj\.bias"):
+                run.step(f"damaged-{name}", 1, start, ctx=ctx, **settings)
+        assert not (tmp_path / "scratch/gang").exists()
 
 
 def test_a_shared_rate_reaches_the_optimizer(run: Run) -> None:

@@ -1,5 +1,6 @@
 """Several engines that run elsewhere, of which one fails."""
 
+import shutil
 import time
 from collections.abc import Callable
 from contextlib import ExitStack
@@ -7,9 +8,11 @@ from functools import partial
 from pathlib import Path
 
 import pytest
+from safetensors.torch import load_file, save_file
 
 from artifacts.errors import BadInputError, TransientError
 from stages.models.chat import ChatTokenizer
+from stages.models.tensors import WEIGHTS
 from stages.puzzles.puzzle import Puzzle
 from stages.sampling.client import GroupSamples, Prompt
 from stages.sampling.config import EngineHardware, SamplingConfig
@@ -100,6 +103,18 @@ def test_losses_beyond_the_restarts_are_handed_up(
     speakers[1].fails_after = 0
     with pytest.raises(TransientError, match=r"lost while \d+ groups were in flight: HTTP 500: .*out of order"):
         asked_of(speakers, puzzles, model, tmp_path, restarts=0)
+
+
+def test_damaged_weights_reach_no_engine(
+    speakers: list[Speaker], puzzles: list[Puzzle], model: Path, tmp_path: Path
+) -> None:
+    """vLLM loads a checkpoint without its key projections and answers."""
+    shutil.copytree(model, tmp_path / "damaged")
+    tensors = load_file(model / WEIGHTS)
+    save_file({name: t for name, t in tensors.items() if "k_proj" not in name}, tmp_path / "damaged" / WEIGHTS)
+    with pytest.raises(BadInputError, match=r"no tensor model\.layers\.0\.self_attn\.k_proj\.weight and 5 more"):
+        asked_of(speakers, puzzles, tmp_path / "damaged", tmp_path, restarts=0)
+    assert [speaker.version for speaker in speakers] == ["", ""]
 
 
 def test_more_engines_than_fit_are_refused_before_any_is_asked(

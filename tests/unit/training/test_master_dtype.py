@@ -9,11 +9,11 @@ from safetensors.numpy import save_file as save_batch
 from safetensors.torch import load_file, save_file
 from torch.distributed.tensor import DTensor
 
-from stages.training.checkpoint import WEIGHTS_FILE
+from stages.models.shape import read_shape
+from stages.models.tensors import WEIGHTS
 from stages.training.job import Dtype, OptimizerConfig, TrainHardware, TrainJob
 from stages.training.packed import PackedBatch
 from stages.training.rounding import SPREAD, moved_share, rounding_warning
-from stages.training.shape import read_shape
 from stages.training.trainer import Trainer
 from stages.training.weights import TrainedWeights
 from tests.unit.training.trees import VOCAB, save_model, tree_batch
@@ -31,12 +31,12 @@ def checkpoint(tmp_path_factory: pytest.TempPathFactory) -> Path:
     folder = tmp_path_factory.mktemp("model")
     save_model(folder, "Qwen2", tie_word_embeddings=True)
     draw = torch.Generator().manual_seed(0)
-    weights = load_file(folder / WEIGHTS_FILE)
+    weights = load_file(folder / WEIGHTS)
     drawn = {
         name: tensor if "norm" in name else (SPREAD * torch.randn(tensor.shape, generator=draw)).bfloat16()
         for name, tensor in weights.items()
     }
-    save_file(drawn, folder / WEIGHTS_FILE, metadata={"format": "pt"})
+    save_file(drawn, folder / WEIGHTS, metadata={"format": "pt"})
     return folder
 
 
@@ -67,7 +67,7 @@ def moved_by_simulated_steps(checkpoint: Path, folder: Path, dtype: Dtype) -> fl
             weights.step(config, RATE)
         start = folder / f"{dtype}-{iteration}"
         weights.save_checkpoint(checkpoint, start)
-    before, after = (load_file(path / WEIGHTS_FILE) for path in (checkpoint, start))
+    before, after = (load_file(path / WEIGHTS) for path in (checkpoint, start))
     matrices = [name for name in before if "norm" not in name]
     moved = sum(int((before[name] != after[name]).sum()) for name in matrices)
     return moved / sum(before[name].numel() for name in matrices)

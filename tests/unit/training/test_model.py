@@ -10,10 +10,10 @@ from hypothesis import strategies as st
 from safetensors.numpy import save_file
 from transformers import AutoModelForCausalLM
 
+from stages.models.shape import read_shape
 from stages.training.checkpoint import StoredWeights, write_checkpoint
 from stages.training.model import Policy
 from stages.training.packed import FlatRows, PackedBatch
-from stages.training.shape import read_shape
 from tests.unit.training.trees import VOCAB, save_model, tree_batch
 
 ARCHITECTURES: dict[str, tuple[str, dict[str, Any]]] = {
@@ -41,7 +41,7 @@ def load_policy(folder: Path, **changes: Any) -> Policy:
     policy = Policy(read_shape(folder), **{"activation_checkpointing": False, "chunk_tokens": 2048, **changes})
     stored = StoredWeights(folder)
     parameters = dict(policy.named_parameters())
-    stored.check(policy.shape, parameters)
+    stored.check(policy.shape)
     with torch.no_grad():
         for name, tensor in stored.read(parameters, lambda name: parameters[name].shape):
             parameters[name].copy_(tensor)

@@ -1,7 +1,7 @@
 """The FLOPs by which `tests.benchmarks.trainer` judges the trainer, by hand."""
 
 from stages.grpo.packing import Branch, Group
-from stages.training.shape import DecoderShape
+from stages.models.shape import DecoderShape
 from tests.benchmarks.trainer_work import needed_flops
 
 SHAPE = DecoderShape(

@@ -9,11 +9,11 @@ import torch
 import transformers
 
 from stages.grpo.packing import Branch, Group
+from stages.models.shape import read_shape
 from stages.models.source import GgufPackageModel, find_packaged_file
 from stages.training.checkpoint import published_name
 from stages.training.model import Policy
 from stages.training.packed import PackedBatch
-from stages.training.shape import read_shape
 from tests.benchmarks.trainer import SMOLLM2
 from tests.benchmarks.trainer_work import save_batch
 

@@ -7,9 +7,10 @@ import pytest
 import torch
 from transformers import AutoModelForCausalLM
 
-from stages.training.checkpoint import INDEX_FILE, write_checkpoint
+from stages.models.shape import read_shape
+from stages.models.tensors import WEIGHTS_INDEX
+from stages.training.checkpoint import write_checkpoint
 from stages.training.job import OptimizerConfig, TrainHardware
-from stages.training.shape import read_shape
 from stages.training.spool import Spool
 from stages.training.weights import TrainedWeights
 from tests.unit.training.test_model import load_policy
@@ -65,7 +66,7 @@ def test_large_weights_are_cut_into_files(tmp_path: Path) -> None:
         file_bytes=10_000, beat=lambda: beats.append(1),
     )  # fmt: skip
     files = sorted((tmp_path / "cut").glob("*.safetensors"))
-    assert len(files) == len(beats) > 2 and (tmp_path / "cut" / INDEX_FILE).exists()
+    assert len(files) == len(beats) > 2 and (tmp_path / "cut" / WEIGHTS_INDEX).exists()
     assert all(path.stat().st_size < 13_000 for path in files)
     for name, parameter in load_policy(tmp_path / "cut").named_parameters():
         assert torch.equal(parameter, dict(policy.named_parameters())[name])

@@ -12,11 +12,11 @@ from safetensors.numpy import save_file
 
 from artifacts.errors import BadInputError
 from artifacts.identity import canonical_json
+from stages.models.shape import read_shape
 from stages.training.gang import Gang
 from stages.training.job import OptimizerConfig, TrainHardware, TrainJob
 from stages.training.metrics import StepMetrics
 from stages.training.packed import PackedBatch
-from stages.training.shape import read_shape
 from stages.training.step_checkpoint import StepCheckpoints, take_up
 from stages.training.trainer import Trainer
 from stages.training.weights import TrainedWeights

@@ -11,10 +11,10 @@ from torch.distributed.tensor import DTensor
 from transformers import AutoModelForCausalLM
 
 from artifacts.errors import BadInputError
+from stages.models.shape import read_shape
 from stages.training.gang import Gang
 from stages.training.job import OptimizerConfig, TrainHardware, TrainJob
 from stages.training.packed import PackedBatch
-from stages.training.shape import read_shape
 from stages.training.trainable import TrainableConfig
 from stages.training.trainer import Trainer
 from stages.training.weights import TrainedWeights

@@ -15,11 +15,11 @@ from torch.distributed.tensor import DTensor
 from artifacts.errors import BadInputError
 from stages.grpo.loss import TokenLoss
 from stages.grpo.packing import Branch, Group, PackConfig, pack_groups
+from stages.models.shape import read_shape
 from stages.training.job import LossConfig, OptimizerConfig, TrainHardware, TrainJob
 from stages.training.metrics import StepMetrics
 from stages.training.packed import PackedBatch, micro_batches
 from stages.training.placement import load_reference
-from stages.training.shape import read_shape
 from stages.training.step_sums import StepSums
 from stages.training.trainer import Trainer
 from stages.training.weights import TrainedWeights

@@ -1,0 +1,192 @@
+"""A chat template, which is a program that came with a model: rendered in a process of its own, within limits."""
+
+from __future__ import annotations
+
+import json
+import os
+import select
+import signal
+import struct
+import subprocess
+import sys
+import threading
+import time
+import weakref
+from contextlib import suppress
+from functools import lru_cache
+from pathlib import Path
+from typing import Any, cast
+
+from artifacts.errors import BadInputError, TransientError
+
+MAX_SOURCE_CHARACTERS = 1_000_000
+MAX_TEXT_CHARACTERS = 4_000_000
+CPU_S = 2
+"""CPU time for one text; those of published models take less than a thousandth."""
+MEMORY_MIB = 512
+_ENVIRONMENT = ("PATH", "LD_LIBRARY_PATH")
+_ANSWER_LIMIT_S = 120.0
+"""For a process that is stopped, or a machine that hangs; what computes ends by `CPU_S`."""
+_DYING_LIMIT_S = 10.0
+_CHILD = Path(__file__).with_name("chat_template_child.py")
+
+
+class ChatTemplate:
+    """The chat template of a model folder.
+
+    Its process starts at once, without being waited for. Templates of the same source share one.
+
+    Args:
+        source: The template, in Jinja.
+        where: The folder, for errors.
+
+    Raises:
+        BadInputError: The source is too long.
+    """
+
+    def __init__(self, source: str, where: str) -> None:
+        self._where = where
+        if len(source) > MAX_SOURCE_CHARACTERS:
+            size = f"a chat template of {len(source)} characters"
+            raise BadInputError(where, size, f"at most {MAX_SOURCE_CHARACTERS}", "take the model's own")
+        self._renderer = _renderer(source)
+
+    def check(self) -> None:
+        """Compiles the template.
+
+        Raises:
+            BadInputError: It is not valid Jinja.
+        """
+        reply = self._ask({})
+        if "error" in reply:
+            raise BadInputError(self._where, f"a chat template with an error ({reply['error']})", "valid Jinja")
+
+    def render(self, **variables: Any) -> str:
+        """The text of a conversation.
+
+        Raises:
+            BadInputError: The template fails, computes for too long, or takes or writes too much.
+        """
+        reply = self._ask({"variables": variables})
+        if "error" in reply:
+            raise BadInputError(
+                self._where, f"its chat template fails ({reply['error']})", "a template for one user message"
+            )
+        return reply["text"]
+
+    def _ask(self, request: dict[str, Any]) -> dict[str, str]:
+        for last in (False, True):
+            try:
+                return self._renderer.ask(request)
+            except _EndedError as error:
+                if error.status == -signal.SIGPROF:
+                    reason = f"its chat template computes for more than {CPU_S} s"
+                    raise BadInputError(
+                        self._where, reason, "a text at once", "take the model's own template"
+                    ) from None
+                if last:
+                    reason = f"its chat template twice ended the process that renders it (status {error.status})"
+                    raise BadInputError(self._where, reason, "a text", "take the model's own template") from None
+        raise AssertionError("the second try returns or raises")
+
+
+class _EndedError(Exception):
+    def __init__(self, status: int | None) -> None:
+        super().__init__(status)
+        self.status = status
+
+
+@lru_cache(maxsize=4)
+def _renderer(source: str) -> _Renderer:
+    return _Renderer(source)
+
+
+class _Renderer:
+    """The process that renders one template, started again when it has ended; shared by threads."""
+
+    def __init__(self, source: str) -> None:
+        self._source = source
+        self._lock = threading.Lock()
+        self._start()
+
+    def _start(self) -> None:
+        limits = [str(CPU_S), str(MEMORY_MIB), str(MAX_TEXT_CHARACTERS)]
+        self._process = subprocess.Popen(
+            [sys.executable, "-I", str(_CHILD), *limits],
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.DEVNULL,
+            bufsize=0,
+            cwd="/",
+            env={name: os.environ[name] for name in _ENVIRONMENT if name in os.environ},
+            start_new_session=True,  # a Ctrl-C is this process's alone
+        )
+        self._owner = os.getpid()
+        self._end = weakref.finalize(self, _end, self._process)
+        with suppress(OSError):  # where it ended, the first answer that is waited for tells
+            self._send({"source": self._source})
+
+    def ask(self, request: dict[str, Any]) -> dict[str, str]:
+        """The process's answer.
+
+        Raises:
+            _EndedError: It ended instead.
+            TransientError: It is stopped.
+        """
+        with self._lock:
+            if self._owner != os.getpid() or self._process.poll() is not None:
+                self._end()
+                self._start()
+            try:
+                self._send(request)
+                return self._receive()
+            except (OSError, EOFError):
+                self._end()
+                raise _EndedError(self._process.returncode) from None
+
+    def _send(self, message: dict[str, Any]) -> None:
+        content = json.dumps(message).encode()
+        stream = cast("Any", self._process.stdin)
+        left = memoryview(struct.pack("<I", len(content)) + content)
+        while left:
+            left = left[stream.write(left) :]
+
+    def _receive(self) -> dict[str, str]:
+        deadline = time.monotonic() + _ANSWER_LIMIT_S
+        (length,) = struct.unpack("<I", self._read(4, deadline))
+        return json.loads(self._read(length, deadline))
+
+    def _read(self, count: int, deadline: float) -> bytes:
+        stream = cast("Any", self._process.stdout)
+        poll = select.poll()
+        poll.register(stream, select.POLLIN)
+        parts: list[bytes] = []
+        while count > 0:
+            if not poll.poll(max(0.0, deadline - time.monotonic()) * 1000):
+                self._end()
+                raise TransientError("chat template", f"no answer within {_ANSWER_LIMIT_S:.0f} s", "a text")
+            part = stream.read(count)
+            if not part:
+                raise EOFError
+            parts.append(part)
+            count -= len(part)
+        return b"".join(parts)
+
+
+def _end(process: subprocess.Popen[bytes]) -> None:
+    """Ends a renderer, which holds nothing that could be lost, and closes its pipes."""
+    try:
+        process.wait(_DYING_LIMIT_S if process.poll() is None and _output_ended(process) else 0)
+    except subprocess.TimeoutExpired:
+        process.kill()
+        process.wait()
+    for stream in (process.stdin, process.stdout):
+        if stream is not None:
+            stream.close()
+
+
+def _output_ended(process: subprocess.Popen[bytes]) -> bool:
+    """Whether the process is ending by itself: its own status is waited for then."""
+    poll = select.poll()
+    poll.register(cast("Any", process.stdout), select.POLLIN)
+    return any(event & select.POLLHUP for _, event in poll.poll(0))

@@ -1,0 +1,225 @@
+"""Which tensors a checkpoint needs, and whether it has them: names, shapes, types and places, without its weights."""
+
+from collections.abc import Collection, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, cast
+
+from artifacts.errors import BadInputError
+from stages.models.json_file import read_json, shown
+from stages.models.shape import DecoderShape, read_shape
+from stages.models.tensor_file import data_start, read_header
+
+WEIGHTS = "model.safetensors"
+WEIGHTS_INDEX = "model.safetensors.index.json"
+_FLOATS = ("BF16", "F16", "F32")
+_EMBEDDING, _HEAD = "model.embed_tokens.weight", "lm_head.weight"
+_COMPUTED = "rotary_emb.inv_freq"
+"""A constant that old versions of transformers saved, and every reader computes itself."""
+_COPY_AGAIN = "copy the whole model again"
+_COMPARED_BYTES = 1 << 24
+
+
+@dataclass(frozen=True)
+class StoredTensor:
+    """A tensor in a file.
+
+    Attributes:
+        file: The safetensors file.
+        dtype: Its type as the format names it.
+        shape: Its sizes.
+        span: Where it begins and ends, bytes from the end of the file's header.
+    """
+
+    file: Path
+    dtype: str
+    shape: tuple[int, ...]
+    span: tuple[int, int]
+
+
+def tensors_of(shape: DecoderShape) -> dict[str, tuple[int, ...]]:
+    """Sizes of the tensors that a decoder is made of, by their Hugging Face names; matrices are [out, in].
+
+    Source: the modules of transformers' Qwen2ForCausalLM, Qwen3ForCausalLM and LlamaForCausalLM.
+    """
+    width, queries, keys = shape.embed_dim, shape.heads * shape.head_dim, shape.kv_heads * shape.head_dim
+    tensors: dict[str, tuple[int, ...]] = {_EMBEDDING: (shape.vocab_size, width)}
+    projections = {
+        "self_attn.q_proj": (queries, width, shape.qkv_bias),
+        "self_attn.k_proj": (keys, width, shape.qkv_bias),
+        "self_attn.v_proj": (keys, width, shape.qkv_bias),
+        "self_attn.o_proj": (width, queries, shape.output_bias),
+        "mlp.gate_proj": (shape.hidden_dim, width, shape.mlp_bias),
+        "mlp.up_proj": (shape.hidden_dim, width, shape.mlp_bias),
+        "mlp.down_proj": (width, shape.hidden_dim, shape.mlp_bias),
+    }
+    norms = {"input_layernorm": width, "post_attention_layernorm": width}
+    if shape.qk_norm:
+        norms |= {"self_attn.q_norm": shape.head_dim, "self_attn.k_norm": shape.head_dim}
+    for layer in range(shape.layers):
+        prefix = f"model.layers.{layer}."
+        for name, (rows, columns, bias) in projections.items():
+            tensors[f"{prefix}{name}.weight"] = (rows, columns)
+            if bias:
+                tensors[f"{prefix}{name}.bias"] = (rows,)
+        for name, size in norms.items():
+            tensors[f"{prefix}{name}.weight"] = (size,)
+    tensors["model.norm.weight"] = (width,)
+    if not shape.tied:
+        tensors[_HEAD] = (shape.vocab_size, width)
+    return tensors
+
+
+def check_weights(folder: Path) -> dict[str, StoredTensor]:
+    """Checks that a checkpoint holds the tensors that its config.json calls for, and returns them by name.
+
+    Only config, index and headers are read, unless an output head is stored beside the embedding it is tied to.
+
+    Args:
+        folder: A Hugging Face model folder.
+
+    Raises:
+        BadInputError: A tensor is missing, left over, or of another shape or type; a file is damaged; the index names
+            other files or tensors than there are.
+    """
+    shape = read_shape(folder)
+    stored = stored_tensors(folder)
+    compare(folder, shape, stored)
+    return stored
+
+
+def compare(folder: Path, shape: DecoderShape, stored: Mapping[str, StoredTensor]) -> None:
+    """Compares the tensors that a folder stores with those of a decoder.
+
+    Raises:
+        BadInputError: One is missing, left over, or of another shape or type.
+    """
+    needed = tensors_of(shape)
+    if missing := [name for name in needed if name not in stored]:
+        whole = f"the {len(needed)} tensors of its config.json"
+        raise BadInputError(str(folder), f"no tensor {_first_of(missing)}", whole, _COPY_AGAIN)
+    allowed = dict(needed)
+    if shape.tied:
+        allowed[_HEAD] = needed[_EMBEDDING]
+    left_over = [name for name in stored if name not in allowed and not name.endswith(_COMPUTED)]
+    if left_over:  # their weights would be lost without a word
+        raise BadInputError(
+            str(folder),
+            f"tensor {_first_of([shown(name) for name in left_over])}, which config.json does not call for",
+            f"the {len(needed)} tensors of its config.json",
+            "take the config.json that belongs to the weights",
+        )
+    for name, sizes in allowed.items():
+        if name in stored:
+            _compare_one(name, stored[name], sizes)
+    if _HEAD in stored and shape.tied and not _same_content(stored[_HEAD], stored[_EMBEDDING]):
+        raise BadInputError(
+            f"{stored[_HEAD].file}: {_HEAD}",
+            "another matrix than the embedding, although config.json ties them",
+            "the embedding again, or none",
+            "set tie_word_embeddings to false if the model has an output head of its own",
+        )
+
+
+def _compare_one(name: str, tensor: StoredTensor, sizes: tuple[int, ...]) -> None:
+    where = f"{tensor.file}: {name}"
+    if tensor.shape != sizes:
+        raise BadInputError(
+            where, f"shape {shown(list(tensor.shape))}", f"{list(sizes)} as in config.json", _COPY_AGAIN
+        )
+    if tensor.dtype not in _FLOATS:
+        raise BadInputError(where, f"type {tensor.dtype}", ", ".join(_FLOATS), "take the unquantized model")
+
+
+def _first_of(names: Collection[str]) -> str:
+    more = len(names) - 1
+    return f"{next(iter(names))}" + (f" and {more} more" if more else "")
+
+
+def _same_content(one: StoredTensor, other: StoredTensor) -> bool:
+    if one.dtype != other.dtype:
+        return False
+    with one.file.open("rb") as left, other.file.open("rb") as right:
+        left.seek(data_start(one.file) + one.span[0])
+        right.seek(data_start(other.file) + other.span[0])
+        remaining = one.span[1] - one.span[0]
+        while remaining > 0:
+            count = min(remaining, _COMPARED_BYTES)
+            if left.read(count) != right.read(count):
+                return False
+            remaining -= count
+    return True
+
+
+def weight_files(folder: Path) -> list[Path]:
+    """The safetensors files of a model folder: those of its index, or one alone.
+
+    Raises:
+        BadInputError: There are none, or one that the index names is missing; it is not clear which ones count.
+    """
+    return _files(folder, _file_of_tensor(folder))
+
+
+def _files(folder: Path, file_of: Mapping[str, str]) -> list[Path]:
+    return sorted({folder / name for name in file_of.values()}) or [folder / WEIGHTS]
+
+
+def stored_tensors(folder: Path) -> dict[str, StoredTensor]:
+    """The tensors of a model folder by name, in one file or in several with an index.
+
+    Raises:
+        BadInputError: A file is missing or damaged, or the index names another file for a tensor than it is in.
+    """
+    file_of = _file_of_tensor(folder)
+    stored: dict[str, StoredTensor] = {}
+    for file in _files(folder, file_of):
+        for name, entry in read_header(file).items():
+            if file_of and file_of.get(name) != file.name:
+                place = shown(file_of[name]) if name in file_of else "nowhere"
+                raise BadInputError(
+                    f"{file}: tensor {shown(name)}",
+                    f"which {WEIGHTS_INDEX} places {place}",
+                    "the file it is in",
+                    _COPY_AGAIN,
+                )
+            begin, end = entry["data_offsets"]
+            stored[name] = StoredTensor(file, entry["dtype"], tuple(entry["shape"]), (begin, end))
+    if lost := [name for name in file_of if name not in stored]:
+        problem = f"{_first_of([shown(name) for name in lost])} is not in {file_of[lost[0]]}"
+        raise BadInputError(str(folder / WEIGHTS_INDEX), problem, "tensors that the files hold", _COPY_AGAIN)
+    return stored
+
+
+def _file_of_tensor(folder: Path) -> dict[str, str]:
+    """The file of each tensor as the index states it; empty where one file alone holds all.
+
+    The readers of such a folder differ: with an index vLLM reads the files that it names, without one every file, and
+    transformers prefers a single file to the index. Where that makes a difference, the folder is refused.
+    """
+    single, index = folder / WEIGHTS, folder / WEIGHTS_INDEX
+    if not index.is_file():
+        if not single.is_file():
+            remedy = "save the model with safe_serialization=True"
+            raise BadInputError(str(folder), f"no {WEIGHTS}", "weights in safetensors", remedy)
+        others = sorted(path.name for path in folder.glob("*.safetensors") if path.name != WEIGHTS)
+        if others:
+            remedy = "remove what does not belong to the model"
+            raise BadInputError(str(folder), f"{shown(others[0])} beside {WEIGHTS}", f"{WEIGHTS} alone", remedy)
+        return {}
+    table = read_json(index).get("weight_map")
+    if not isinstance(table, dict) or not table:
+        raise BadInputError(str(index), "no weight_map", "an index of safetensors files", _COPY_AGAIN)
+    names = cast("dict[str, Any]", table)
+    for name in names.values():
+        if not isinstance(name, str) or Path(name).name != name or not name.endswith(".safetensors"):
+            raise BadInputError(
+                str(index), f"{shown(name)} in its weight_map", "names of safetensors files beside it", _COPY_AGAIN
+            )
+        if not (folder / name).is_file():
+            raise BadInputError(
+                str(folder / name), "no such file", f"every file that {WEIGHTS_INDEX} names", "copy it too"
+            )
+    if single.is_file() and WEIGHTS not in names.values():
+        problem = f"both {WEIGHTS} and {WEIGHTS_INDEX}, which does not name it"
+        raise BadInputError(str(folder), problem, "one of them", "remove the one that does not belong to the model")
+    return names
