@@ -18,6 +18,7 @@ from types import TracebackType
 from typing import Self
 
 from artifacts.errors import SEE_DOCTOR, DeerstalkerError
+from flows.api_access import private, private_folder
 from flows.local_server import Record, database_lock, running_server
 from stages.guarded import GuardedProcess
 
@@ -124,9 +125,9 @@ class Backend:
                     vain = 0
 
     def _start(self) -> GuardedProcess:
-        self.log.parent.mkdir(parents=True, exist_ok=True)
+        private_folder(self.log.parent)
         mode = "wb" if self._process is None else "ab"
-        with socket.create_server(self._address) as listener, self.log.open(mode) as log:
+        with socket.create_server(self._address) as listener, open(self.log, mode, opener=private) as log:
             self._address = listener.getsockname()
             scratch = Path(tempfile.mkdtemp(prefix="deerstalker-server-"))
             script = str(Path(__file__).with_name("server_process.py"))

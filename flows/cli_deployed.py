@@ -43,6 +43,8 @@ def iterate(
 def up(
     *,
     port: Annotated[int, Parameter(validator=Number(gte=0, lte=65535))] = 4200,
+    host: str = "127.0.0.1",
+    auth: Annotated[bool, Parameter(negative=())] = False,
     server: Annotated[str | None, Optional] = None,
     pool: str = "deerstalker",
     image: Annotated[str | None, Optional] = None,
@@ -56,9 +58,13 @@ def up(
     Parameters
     ----------
     port
-        Where the local server listens, on 127.0.0.1 only; 0 takes a free one.
+        Where the local server listens; 0 takes a free one.
+    host
+        Name or address of this machine at which the local server listens. Another one than 127.0.0.1 needs --auth.
+    auth
+        Have the local server ask for a password, which is made and kept in a file that only you can read.
     server
-        Use the Prefect API at this address instead of starting a server.
+        Use the Prefect API at this address, such as http://HOST:PORT/api, instead of starting a server.
     pool
         Work pool of the deployments; made as a process pool where it is missing. Deployments of another pool than
         `deerstalker` carry its name.
@@ -75,6 +81,8 @@ def up(
 
     up_command(
         port,
+        host=host,
+        auth=auth,
         server=server,
         pool=pool,
         image=image,

@@ -17,9 +17,17 @@ from prefect.settings import get_current_settings
 
 
 def fill_new_database() -> None:
-    """Puts a migrated database where a server that is about to start has none; other databases are left alone."""
+    """Puts a migrated database where a server that is about to start has none; other databases are left alone.
+
+    One that is there becomes readable by its owner only.
+    """
     database = own_database()
-    if database is None or database.exists():
+    if database is None:
+        return
+    if database.exists():
+        for suffix in ("", "-wal", "-shm"):
+            with suppress(FileNotFoundError, PermissionError):
+                database.with_name(database.name + suffix).chmod(0o600)
         return
     database.parent.mkdir(parents=True, exist_ok=True)
     cache = Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "deerstalker"

@@ -5,6 +5,7 @@ a record beside Prefect's database; a process counts as ours only where its star
 """
 
 import fcntl
+import json
 import os
 import secrets
 import signal
@@ -13,17 +14,18 @@ import subprocess
 import sys
 import time
 from collections.abc import Generator, Mapping, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from datetime import UTC, datetime
 from pathlib import Path
 
 from pydantic import BaseModel, ConfigDict, ValidationError
 
 from artifacts.errors import BadInputError, DeerstalkerError
+from flows.api_access import SERVER_VARIABLE, private, private_folder, read_auth_string, write_private
+from flows.listening import HOST, Place
 from stages import guard
 from stages.processes import start_ticks
 
-HOST = "127.0.0.1"
 START_TIMEOUT_S = 300.0
 STOP_TIMEOUT_S = 15.0
 _TAIL_CHARACTERS = 1500
@@ -71,6 +73,7 @@ class Record(BaseModel):
         worker: The worker, where one was started.
         gone: Names of the workers before it; a run that outlives its worker is missed by a later `up` than the next.
         settings: The files that we wrote, which tell Prefect's commands in their folder where the API is.
+        auth: The file of the API's auth string, where it asks for one.
     """
 
     model_config = ConfigDict(extra="forbid", frozen=True)
@@ -80,6 +83,16 @@ class Record(BaseModel):
     worker: StartedWorker | None = None
     gone: tuple[str, ...] = ()
     settings: tuple[Path, ...] = ()
+    auth: Path | None = None
+
+    @property
+    def auth_string(self) -> str | None:
+        """The API's auth string; None where it asks for none.
+
+        Raises:
+            BadInputError: Its file cannot be read.
+        """
+        return read_auth_string(self.auth) if self.auth else None
 
     @property
     def gone_workers(self) -> tuple[str, ...]:
@@ -100,21 +113,24 @@ class Record(BaseModel):
             return None
         except ValidationError as error:
             raise BadInputError(str(path), "a damaged record", "what `deerstalker up` wrote", "remove it") from error
+        except OSError as error:
+            remedy = "where it is another account's, set PREFECT_HOME to a folder of yours"
+            raise BadInputError(str(path), f"cannot be read ({error.strerror})", "a record", remedy) from error
 
     def write(self, home: Path) -> None:
         """Stores the record, whole or not at all."""
-        path = _record(home)
-        fresh = path.with_suffix(".new")
-        fresh.write_text(self.model_dump_json(indent=2) + "\n")
-        fresh.replace(path)
+        write_private(_record(home), self.model_dump_json(indent=2) + "\n")
 
 
 def _record(home: Path) -> Path:
     return home / "up.json"
 
 
-def write_settings(folder: Path, url: str) -> Path | None:
-    """Lets `prefect` find an API from a folder, without variables.
+def write_settings(folder: Path, url: str, auth: str | None) -> Path | None:
+    """Lets `prefect` find an API from a folder, without variables; only we can read the file where it holds a secret.
+
+    Args:
+        auth: The API's auth string, if any.
 
     Returns:
         The file; None where the folder has settings of its own, or cannot be written.
@@ -123,7 +139,14 @@ def write_settings(folder: Path, url: str) -> Path | None:
     try:
         if path.exists() and not path.read_text().startswith(_SIGNATURE):
             return None
-        path.write_text(f'{_SIGNATURE}[api]\nurl = "{url}"\n')
+        lines = [f"url = {json.dumps(url)}"] + (
+            [f"auth_string = {json.dumps(auth, ensure_ascii=False)}"] if auth else []
+        )
+        text = f"{_SIGNATURE}[api]\n" + "\n".join(lines) + "\n"
+        if auth:
+            write_private(path, text)
+        else:
+            path.write_text(text)
     except OSError:
         return None
     return path
@@ -141,6 +164,16 @@ def running_server(home: Path) -> str | None:
     return record.url if record and record.server and record.server.alive else None
 
 
+def auth_string_of(url: str | None, home: Path) -> str | None:
+    """The auth string of an API; None where it is not the one that the record of a data folder names, or asks for none.
+
+    Raises:
+        BadInputError: The record or the string cannot be read.
+    """
+    record = Record.read(home) if url else None
+    return record.auth_string if record and record.url == url else None
+
+
 @contextmanager
 def database_lock(home: Path) -> Generator[tuple[int, datetime | None]]:
     """A hold on Prefect's database, and since when it is ours alone, None where it is not.
@@ -148,8 +181,8 @@ def database_lock(home: Path) -> Generator[tuple[int, datetime | None]]:
     Runs from before that time which the database calls running are dead. The hold is an open file: a child that
     inherits it holds on for as long as it lives, however its parent ends.
     """
-    home.mkdir(parents=True, exist_ok=True)
-    descriptor = os.open(home / "in-use.lock", os.O_RDWR | os.O_CREAT, 0o644)
+    private_folder(home)
+    descriptor = os.open(home / "in-use.lock", os.O_RDWR | os.O_CREAT, 0o600)
     try:
         try:
             fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
@@ -162,26 +195,40 @@ def database_lock(home: Path) -> Generator[tuple[int, datetime | None]]:
         os.close(descriptor)
 
 
-def start_server(home: Path, port: int, lock: int, environment: Mapping[str, str]) -> tuple[str, Started]:
-    """Starts a server on the loopback address, without waiting for it.
+def start_server(
+    home: Path, port: int, lock: int, environment: Mapping[str, str], host: str = HOST, auth: str | None = None
+) -> tuple[str, Started]:
+    """Starts a server, without waiting for it.
 
     Args:
         lock: The hold on the database, passed on.
+        host: Where it listens.
+        auth: Its auth string; None lets everybody in who reaches it.
 
     Raises:
-        BadInputError: Something listens on the port.
+        BadInputError: Something listens on the port; or the host is none of this machine; or others reach it there, and
+            it has no auth string.
     """
+    place = Place.of(host)
+    if not place.loopback and auth is None:
+        found = "other machines reach it, and the server would run what anybody sends"
+        raise BadInputError(f"--host {host}", found, f"{HOST}, or a password", "add --auth")
     try:
-        listener = socket.create_server((HOST, port))
+        listener = socket.create_server((place.address, port), family=place.family)
     except OSError as error:
         raise BadInputError(
-            f"--port {port}", f"cannot be used ({error.strerror})", "a free port", "choose another, or end what uses it"
+            f"--port {port}" if host == HOST else f"--host {host} --port {port}",
+            f"cannot be used ({error.strerror})",
+            "a free port" if host == HOST else "an address of this machine and a free port",
+            "choose another, or end what uses it",
         ) from error
     with listener:
         script = str(Path(__file__).with_name("server_process.py"))
-        command = [sys.executable, "-P", script, str(listener.fileno())]
-        url = f"http://{HOST}:{listener.getsockname()[1]}/api"
-        environment = {_PAGES_ASK: url, **environment}  # else they ask port 4200, whatever ours is
+        command = [sys.executable, "-P", script, str(listener.fileno()), host]
+        url = f"http://{place.called}:{listener.getsockname()[1]}/api"
+        environment = {_PAGES_ASK: "/api", **environment}  # else they ask port 4200, whatever ours is
+        if auth:
+            environment[SERVER_VARIABLE] = auth
         started = guarded(command, home / "server.log", environment, keep=(listener.fileno(), lock))
         return url, started
 
@@ -202,7 +249,7 @@ def start_worker(home: Path, pool: str, environment: Mapping[str, str], lock: in
 def guarded(command: Sequence[str], log: Path, environment: Mapping[str, str], keep: Sequence[int] = ()) -> Started:
     """Starts a command that outlives this process, in a session of its own, under a guard."""
     scratch = log.parent / f"scratch-{secrets.token_hex(4)}"
-    with log.open("ab") as output:
+    with open(log, "ab", opener=private) as output:
         process = subprocess.Popen(
             [sys.executable, "-I", guard.__file__, "-1", str(scratch), *command],
             stdin=subprocess.DEVNULL,
@@ -215,11 +262,8 @@ def guarded(command: Sequence[str], log: Path, environment: Mapping[str, str], k
     return Started(pid=process.pid, ticks=start_ticks(process.pid) or 0)
 
 
-def wait_until_healthy(url: str, process: Started | None, log: Path) -> None:
-    """Waits until a Prefect API answers.
-
-    Args:
-        process: Its process, where it is ours.
+def wait_until_healthy(url: str, process: Started, log: Path) -> None:
+    """Waits until our server answers.
 
     Raises:
         DeerstalkerError: It ended, or does not answer in time.
@@ -227,14 +271,11 @@ def wait_until_healthy(url: str, process: Started | None, log: Path) -> None:
     import httpx
 
     deadline = time.monotonic() + START_TIMEOUT_S
-    while time.monotonic() < deadline and (process is None or process.alive):
-        try:
+    while time.monotonic() < deadline and process.alive:
+        with suppress(httpx.TransportError):
             if httpx.get(f"{url}/health", timeout=2.0, trust_env=False).is_success:
                 return
-        except httpx.TransportError:
-            time.sleep(0.1)
-    if process is None:
-        raise DeerstalkerError(url, f"no answer within {START_TIMEOUT_S:.0f} s", "a Prefect API", "is it running?")
+        time.sleep(0.1)
     raise DeerstalkerError(
         "Prefect server",
         f"not ready after {START_TIMEOUT_S:.0f} s" if process.alive else "ended by itself",

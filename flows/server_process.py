@@ -1,7 +1,11 @@
-"""The process of a local Prefect server; run as a script with a listening socket: `python server_process.py FD`."""
+"""The process of a local Prefect server; run as a script with a listening socket: `python server_process.py FD [NAME]`.
+
+NAME is what users call it where it listens on more than the loopback address. Pages of other origins are refused.
+"""
 
 import asyncio
 import gc
+import os
 import socket
 import sys
 from collections.abc import Awaitable, Callable, Coroutine
@@ -80,6 +84,15 @@ def wait_briefly_for_earlier_events(ordering: Any) -> None:
 
 if __name__ == "__main__":
     gc.disable()  # looking for garbage among modules takes a quarter of the time that importing them does
+    os.umask(0o077)  # the database is nobody else's
+
+    from flows.own_pages import ORIGINS_VARIABLES, OwnPagesOnly, own_names
+
+    listener = socket.socket(fileno=int(sys.argv[1]))
+    address, port = listener.getsockname()[:2]
+    names = own_names(address, port, "".join(sys.argv[2:]), os.environ)
+    os.environ |= dict.fromkeys(ORIGINS_VARIABLES, ",".join(sorted(names.origins)))  # before Prefect is imported
+
     import uvicorn
     from prefect.server.api.server import create_app
     from prefect.server.database.configurations import AioSqliteConfiguration
@@ -104,8 +117,8 @@ if __name__ == "__main__":
             await record.finished()
 
     fill_new_database()
-    app = create_app()
+    app = OwnPagesOnly(create_app(), names)
     gc.freeze()
     gc.enable()
     config = uvicorn.Config(app, log_level="error", lifespan="on", timeout_graceful_shutdown=2)
-    Server(config).run(sockets=[socket.socket(fileno=int(sys.argv[1]))])
+    Server(config).run(sockets=[listener])

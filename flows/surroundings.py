@@ -60,11 +60,14 @@ def prepare_surroundings(home: Path, *, debug: bool) -> None:
         home: Local folder for Prefect's database, unless PREFECT_HOME is set.
         debug: Let Prefect log to the console.
     """
-    from flows.local_server import running_server
+    from flows.api_access import CLIENT_VARIABLE
+    from flows.local_server import auth_string_of, running_server
 
     wanted = _common(home)
     if url := running_server(Path(wanted["PREFECT_HOME"])):
         os.environ.setdefault("PREFECT_API_URL", url)
+    if auth := auth_string_of(os.environ.get("PREFECT_API_URL"), Path(wanted["PREFECT_HOME"])):
+        os.environ.setdefault(CLIENT_VARIABLE, auth)
     if not debug:
         wanted |= _QUIET
     if not os.environ.get("PREFECT_API_URL"):

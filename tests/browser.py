@@ -8,7 +8,7 @@ import shutil
 import signal
 import subprocess
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from types import TracebackType
 from typing import Any, Self
@@ -32,10 +32,14 @@ class Browser:
     Attributes:
         requests: Addresses that pages have asked for.
         dialogs: Messages of `alert` and its like, each a sign that a script ran.
+
+    Args:
+        names: Host names that lead to this machine, as an attacker's name server can say.
     """
 
-    def __init__(self, program: str, folder: Path) -> None:
+    def __init__(self, program: str, folder: Path, *, names: Sequence[str] = ()) -> None:
         self.folder = folder
+        self._rules = ", ".join([*(f"MAP {name} 127.0.0.1" for name in names), "MAP * ~NOTFOUND", "EXCLUDE 127.0.0.1"])
         self.requests: list[str] = []
         self.dialogs: list[str] = []
         self._ids = itertools.count(1)
@@ -47,7 +51,7 @@ class Browser:
             self._program, "--headless=new", "--remote-debugging-port=0", f"--user-data-dir={self.folder}",
             "--no-first-run", "--no-default-browser-check", "--disable-gpu", "--disable-dev-shm-usage", "--no-sandbox",
             "--disable-background-networking", "--hide-scrollbars", f"--window-size={WIDTH},{HEIGHT}",
-            "--host-resolver-rules=MAP * ~NOTFOUND, EXCLUDE 127.0.0.1", "about:blank",
+            f"--host-resolver-rules={self._rules}", "about:blank",
         ]  # fmt: skip
         with (self.folder / "browser.log").open("wb") as log:
             self._process = subprocess.Popen(command, stdout=log, stderr=log, start_new_session=True)
@@ -115,6 +119,17 @@ class Browser:
         """The value of a JavaScript expression on the page; None while the page is changing."""
         found = self._call("Runtime.evaluate", expression=script, returnByValue=True)
         return found.get("result", {}).get("value", "")
+
+    def wait_for_value(self, script: str) -> Any:
+        """The value of the promise that a JavaScript expression makes on the page.
+
+        Raises:
+            RuntimeError: It is rejected.
+        """
+        answer = self._call("Runtime.evaluate", expression=script, returnByValue=True, awaitPromise=True)
+        if "exceptionDetails" in answer:
+            raise RuntimeError(answer["exceptionDetails"].get("exception", {}).get("description", "rejected"))
+        return answer.get("result", {}).get("value")
 
     def screenshot(self, path: Path) -> None:
         """Saves the page as a PNG, in the size of its content where that is taller than the window."""

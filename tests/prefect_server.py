@@ -13,6 +13,8 @@ from typing import Any
 
 import httpx
 
+from flows.api_access import auth_headers
+from flows.listening import HOST
 from flows.local_server import database_lock, end, start_server, wait_until_healthy
 
 _START_TIMEOUT_S = 180.0
@@ -63,11 +65,11 @@ def prefect_server(folder: Path, host: str = "127.0.0.1") -> Generator[str]:
 
 
 @contextmanager
-def own_server(folder: Path) -> Generator[str]:
+def own_server(folder: Path, host: str = HOST, auth: str | None = None, **variables: str) -> Generator[str]:
     """Starts a server as `deerstalker up` does, its database in `folder`, and yields its address with `/api`."""
     with database_lock(folder) as (lock, _):
-        environment = {**without_prefect(), "PREFECT_HOME": str(folder), "DO_NOT_TRACK": "1"}
-        url, started = start_server(folder, 0, lock, environment)
+        environment = {**without_prefect(), "PREFECT_HOME": str(folder), "DO_NOT_TRACK": "1", **variables}
+        url, started = start_server(folder, 0, lock, environment, host, auth)
     try:
         wait_until_healthy(url, started, folder / "server.log")
         yield url
@@ -75,7 +77,7 @@ def own_server(folder: Path) -> Generator[str]:
         end(started)
 
 
-def prefect_api(api: str, method: str, path: str, content: Any = None) -> Any:
+def prefect_api(api: str, method: str, path: str, content: Any = None, auth: str | None = None) -> Any:
     """An answer of Prefect's API; asked again while its database is busy (503), as Prefect's own client does.
 
     Args:
@@ -83,10 +85,12 @@ def prefect_api(api: str, method: str, path: str, content: Any = None) -> Any:
         method: Of HTTP.
         path: Below the address.
         content: What is sent as JSON.
+        auth: Auth string of the API.
     """
+    headers = auth_headers(auth, {})
     limit = time.monotonic() + _BUSY_LIMIT_S
     while True:
-        answer = httpx.request(method, api + path, json=content, timeout=60, trust_env=False)
+        answer = httpx.request(method, api + path, json=content, headers=headers, timeout=60, trust_env=False)
         if answer.status_code != httpx.codes.SERVICE_UNAVAILABLE or time.monotonic() > limit:
             break
         time.sleep(0.2)

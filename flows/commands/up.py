@@ -9,13 +9,14 @@ from pathlib import Path
 
 from artifacts.errors import BadInputError
 from artifacts.store import Store
+from flows.api_access import masked, private_folder
 from flows.commands.output import local_folder, print_json
+from flows.commands.up_server import Local, exports, forget_password, let_prefect_find, named_elsewhere, with_server
 from flows.local_server import (
     Record,
     database_lock,
     end,
     remove_settings,
-    start_server,
     start_worker,
     wait_until_healthy,
     write_settings,
@@ -27,6 +28,8 @@ from flows.surroundings import DEFAULT_STORE, lasting_surroundings
 def up_command(
     port: int,
     *,
+    host: str,
+    auth: bool,
     server: str | None,
     pool: str,
     image: str | None,
@@ -38,23 +41,27 @@ def up_command(
     """Starts what does not run yet, installs what a server needs, and prints how to go on.
 
     Args:
+        host: Where the local server listens.
+        auth: Have the local server ask for an auth string.
         server: API of a server that runs elsewhere; a local one where None.
         image: Container image of the pool's workers, where they use one.
         gpu_slots: Runs that may use a GPU side by side; None leaves the limit as it is.
         zombie_after_s: Silence after which a run counts as dead; None leaves the automation as it is.
     """
+    elsewhere = named_elsewhere(server, host, auth)
     store = Store.open(options.store)
     home = lasting_surroundings(local_folder(store))
-    home.mkdir(parents=True, exist_ok=True)
+    private_folder(home)
     with _undone_where_it_fails(home):
-        record, alone_since = _with_server(Record.read(home) or Record(url=""), home, server, port)
+        record, alone_since = with_server(Record.read(home) or Record(url=""), home, elsewhere, Local(host, port, auth))
         if worker and record.worker and record.worker.alive and record.worker.pool != pool:
             found = f"a worker of pool {record.worker.pool} runs for {home}"
             raise BadInputError(
                 f"--pool {pool}", found, "one worker a folder", "--no-worker, or `deerstalker down` first"
             )
-        wait_until_healthy(record.url, record.server, home / "server.log")
-        os.environ["PREFECT_API_URL"] = record.url  # before Prefect is imported
+        if record.server:
+            wait_until_healthy(record.url, record.server, home / "server.log")
+        let_prefect_find(record)
         from flows.backend import named_where_silent
         from flows.installation import Installation, install
 
@@ -75,7 +82,7 @@ def up_command(
                 started = start_worker(home, pool, os.environ, lock)
                 record = record.model_copy(update={"worker": started, "gone": record.gone_workers})
                 record.write(home)
-        settings = write_settings(Path.cwd(), record.url)
+        settings = write_settings(Path.cwd(), record.url, record.auth_string)
         if settings and settings not in record.settings:
             record = record.model_copy(update={"settings": (*record.settings, settings)})
         record.write(home)
@@ -86,8 +93,9 @@ def up_command(
     sys.stdout.write(
         f"{'Prefect server' if record.server else 'Prefect'}: {record.url.removesuffix('/api')}\n"
         f"work pool {pool}: {'a worker runs here' if record.worker else 'no worker started here'}\n"
-        f"deployments: {', '.join(deployments)}\n\n"
-        + ("" if settings else f"export PREFECT_API_URL={record.url}\n")
+        f"deployments: {', '.join(deployments)}\n"
+        + (f"password of its pages, auth string of its API: in {record.auth}\n" if record.auth else "")
+        + ("\n" if settings else f"\n{exports(record)}")
         + f"prefect deployment run {deployments[0]} --watch\n"
         f"deerstalker down{folder}\n"
     )
@@ -107,30 +115,6 @@ def _undone_where_it_fails(home: Path) -> Generator[None]:
         raise
 
 
-def _with_server(record: Record, home: Path, server: str | None, port: int) -> tuple[Record, datetime | None]:
-    """Starts a server where one is wanted and none runs.
-
-    Returns:
-        The record of what runs then, and since when the database of a new server was ours alone.
-    """
-    alone_since = None
-    if record.server and record.server.alive:
-        if server and server != record.url:
-            raise BadInputError(
-                f"--server {server}", f"{record.url} runs for {home}", "one server a folder", "`deerstalker down` first"
-            )
-        return record, None
-    if server:
-        record = _moved(record, server)
-    else:
-        with database_lock(home) as (lock, alone_since):
-            url, started = start_server(home, port, lock, os.environ)
-            record.model_copy(update={"server": started}).write(home)  # before anything else can fail
-            record = _moved(record, url).model_copy(update={"server": started})
-    record.write(home)
-    return record, alone_since
-
-
 def _crash_runs(message: str, workers: Collection[str], alone_since: datetime | None = None) -> None:
     """Tells the Prefect API which runs are dead: those of workers that are gone, and those that nobody else can run."""
     from flows.dead_runs import crash_dead_runs
@@ -144,9 +128,12 @@ def _crashed_runs(record: Record) -> bool:
 
     One that is stopped, or cannot write, must not be in the way of its own end.
     """
-    os.environ |= {
-        "PREFECT_API_URL": record.url, "PREFECT_API_REQUEST_TIMEOUT": "5", "PREFECT_CLIENT_MAX_RETRIES": "0"
-    }  # fmt: skip
+    try:
+        let_prefect_find(record)
+    except BadInputError as error:
+        sys.stderr.write(f"{error}\n")
+        return False
+    os.environ |= {"PREFECT_API_REQUEST_TIMEOUT": "5", "PREFECT_CLIENT_MAX_RETRIES": "0"}
     import httpx
     from prefect.exceptions import PrefectException
 
@@ -154,18 +141,11 @@ def _crashed_runs(record: Record) -> bool:
         _crash_runs("Ended by `deerstalker down`.", record.gone_workers)
     except (httpx.HTTPError, PrefectException) as error:
         problem = str(error).partition("\n")[0] or type(error).__name__
-        sys.stderr.write(f"{record.url}: {problem}; the worker's runs count as running there until the next `up`\n")
+        sys.stderr.write(
+            f"{masked(record.url)}: {problem}; the worker's runs count as running there until the next `up`\n"
+        )
         return False
     return True
-
-
-def _moved(record: Record, url: str) -> Record:
-    """The record of another server in place of one that is gone, whose worker would ask it for work for ever."""
-    if record.url == url:
-        return record.model_copy(update={"server": None})
-    if record.worker:
-        end(record.worker)
-    return Record(url=url, gone=record.gone_workers, settings=record.settings)
 
 
 def down_command(options: Stored) -> None:
@@ -184,6 +164,7 @@ def down_command(options: Stored) -> None:
             ended.append("server")
         for path in record.settings:
             remove_settings(path)
+        forget_password(record)
         if told:
             (home / "up.json").unlink()
         else:

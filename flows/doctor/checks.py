@@ -1,7 +1,7 @@
 """What facts mean: each check takes facts and returns one line, with what to do where it is not ok."""
 
 import re
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Literal
 
@@ -19,6 +19,7 @@ SMALLEST_RUN_BYTES = 5 * GIB
 """Memory of a run of `quickstart`: flow, server, engine and trainer together, measured on two cores."""
 _LITTLE_SPACE_BYTES = 2 * GIB
 _SLOW_WRITE_BYTES_S = 20 * MIB
+_SHOWN_NAMES = 3
 _SHOWN_FLAGS = ("avx2", "avx512f", "avx512_bf16", "amx_bf16")
 _LONG_NAMES: dict[ComputeType, str] = {"bf16": "bfloat16", "fp32": "float32"}
 
@@ -218,7 +219,15 @@ def prefect_check(prefect: PrefectFacts) -> Check:
     if prefect.server and _release(prefect.server) < _release(prefect.client):
         remedy = f"update the server to {prefect.client}: it may refuse what a newer client sends"
         return Check("Prefect", "warning", found, remedy, figures)
+    if prefect.others:
+        found += f"; it asks for no password, and other accounts of this machine could use it ({_some(prefect.others)})"
+        remedy = "`deerstalker down`, then `deerstalker up --auth`"
+        return Check("Prefect", "warning", found, remedy, figures | {"others": list(prefect.others)})
     return Check("Prefect", "ok", found, figures=figures)
+
+
+def _some(names: Sequence[str]) -> str:
+    return ", ".join(names[:_SHOWN_NAMES]) + (f" and {more} more" if (more := len(names) - _SHOWN_NAMES) > 0 else "")
 
 
 def extras_check(software: SoftwareFacts, hardware: Hardware) -> Check:

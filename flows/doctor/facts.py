@@ -3,14 +3,16 @@
 import importlib.metadata
 import os
 import platform
+import pwd
 import re
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 
 from artifacts.errors import BadInputError, DeerstalkerError
 from artifacts.provenance import hardware
-from flows.local_server import running_server
+from flows.api_access import CLIENT_VARIABLE, auth_headers
+from flows.local_server import Record, auth_string_of, running_server
 from stages.cgroups import cpu_quota
 from stages.machine import ComputeType, CudaDevice, cpu_flags, cuda_devices, engine_build, matmul_gflops
 from stages.memory import limit_bytes, spare_bytes
@@ -18,6 +20,7 @@ from stages.memory import limit_bytes, spare_bytes
 EXTRAS = ("wandb", "tensorboard")
 _DRIVER_VERSION = Path("/proc/driver/nvidia/version")
 _ANSWER_LIMIT_S = 1.5
+_FIRST_PERSON, _NOBODY = 1000, 65534
 
 
 @dataclass(frozen=True)
@@ -90,6 +93,7 @@ class PrefectFacts:
         named_by: Who names it: `PREFECT_API_URL`, or the record of `deerstalker up`.
         server: Version of the server, empty where it does not tell.
         error: Why it is of no use; empty where it answers.
+        others: Accounts of this machine that could use it as we do, because it is ours and asks for no password.
     """
 
     client: str
@@ -97,6 +101,7 @@ class PrefectFacts:
     named_by: str = ""
     server: str = ""
     error: str = ""
+    others: tuple[str, ...] = ()
 
 
 def machine_facts() -> MachineFacts:
@@ -140,29 +145,46 @@ def prefect_facts(home: Path) -> PrefectFacts:
     Args:
         home: Folder of the local server's record, unless PREFECT_HOME is set.
     """
-    client = _version("prefect") or ""
+    client, home = _version("prefect") or "", Path(os.environ.get("PREFECT_HOME") or home)
     url, named_by = os.environ.get("PREFECT_API_URL"), "PREFECT_API_URL"
-    if not url:
-        try:
-            url, named_by = running_server(Path(os.environ.get("PREFECT_HOME") or home)), "`deerstalker up`"
-        except DeerstalkerError as error:
-            return PrefectFacts(client, error=str(error))
+    try:
+        own = running_server(home)
+        if not url:
+            url, named_by = own, "`deerstalker up`"
+        auth, record = auth_string_of(url, home), Record.read(home)
+    except DeerstalkerError as error:
+        return PrefectFacts(client, error=str(error))
     if not url:
         return PrefectFacts(client)
-    return ask_prefect(client, url, named_by)
+    facts = ask_prefect(client, url, named_by, auth)
+    unguarded = record is not None and record.auth is None and url == own and not facts.error
+    return replace(facts, others=other_accounts()) if unguarded else facts
 
 
-def ask_prefect(client: str, url: str, named_by: str) -> PrefectFacts:
-    """Asks an API for its health and its version, with the credentials of the environment."""
+def other_accounts() -> tuple[str, ...]:
+    """Names of other people's accounts of this machine: those with a login shell, the administrator's not counted."""
+    return tuple(
+        account.pw_name
+        for account in pwd.getpwall()
+        if account.pw_uid >= _FIRST_PERSON
+        and account.pw_uid not in (_NOBODY, os.getuid())
+        and not account.pw_shell.endswith(("nologin", "false"))
+    )
+
+
+def ask_prefect(client: str, url: str, named_by: str, auth: str | None = None) -> PrefectFacts:
+    """Asks an API for its health and its version.
+
+    Args:
+        auth: Its auth string; None takes the credentials of the environment.
+    """
     import httpx
 
     shown = re.sub(r"//.*@", "//", url)  # one that is no URL may hold a password, too
-    secret = os.environ.get("PREFECT_API_AUTH_STRING") or ""
-    auth = httpx.BasicAuth(*secret.split(":", 1)) if ":" in secret else None
-    headers = {"Authorization": f"Bearer {key}"} if (key := os.environ.get("PREFECT_API_KEY")) else {}
+    headers = auth_headers(os.environ.get(CLIENT_VARIABLE) or auth, os.environ)
     try:
         shown = str(httpx.URL(url).copy_with(userinfo=b""))
-        with httpx.Client(base_url=url.rstrip("/"), auth=auth, headers=headers, timeout=_ANSWER_LIMIT_S) as api:
+        with httpx.Client(base_url=url.rstrip("/"), headers=headers, timeout=_ANSWER_LIMIT_S) as api:
             health, version = api.get("/health"), api.get("/admin/version")
     except (httpx.HTTPError, httpx.InvalidURL) as error:
         return PrefectFacts(client, shown, named_by, error=f"{type(error).__name__}: {error}")

@@ -223,7 +223,7 @@ def limits_s(ours: Ours, machine: dict[str, Any]) -> dict[str, float]:
 
     Of generation, prefill and decoding follow one another, and of each the slower of products and memory counts.
     """
-    from stages.training.shape import read_shape
+    from stages.models.shape import read_shape
     from tests.benchmarks.trainer_work import draw_groups, needed_flops
 
     size, shape, warm = ours.options, read_shape(ours.model), ours.report["warm"]

@@ -7,6 +7,7 @@ from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
 
+from flows.api_access import read_auth_string
 from tests.prefect_server import prefect_api, without_prefect
 from tests.processes import marked
 from tests.waiting import changes, output_of, wait_until
@@ -70,7 +71,8 @@ class Installation:
 
     def api(self, method: str, path: str, content: Any = None) -> Any:
         """An answer of Prefect's API."""
-        return prefect_api(self.record["url"], method, path, content)
+        auth = read_auth_string(Path(self.record["auth"])) if self.record["auth"] else None
+        return prefect_api(self.record["url"], method, path, content, auth)
 
     def state(self, run: str) -> str:
         """Name of a flow run's state."""

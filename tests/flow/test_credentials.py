@@ -11,15 +11,9 @@ from pathlib import Path
 import pytest
 
 from tests.servers import start_rclone
+from tests.support.secrets import holders_of
 
 LIMIT_S = 300
-
-
-def holders_of(secrets: list[str], folders: list[Path]) -> list[str]:
-    """Files below the folders that hold one of the secrets."""
-    files = [path for folder in folders for path in folder.rglob("*") if path.is_file() and not path.is_symlink()]
-    assert len(files) > 5
-    return [str(path) for path in files if any(secret.encode() in path.read_bytes() for secret in secrets)]
 
 
 @pytest.fixture

@@ -4,6 +4,7 @@ import os
 import signal
 import socket
 import sqlite3
+import stat
 import subprocess
 import sys
 import textwrap
@@ -49,6 +50,11 @@ SCRIPT = """
 
         with backend.ready():
             assert three() == 3
+            if sys.argv[2] == "ask as a page":
+                import httpx
+                url = os.environ["PREFECT_API_URL"] + "/version"
+                headers = [{"host": "evil.example"}, {"origin": "http://evil.example"}, {}]
+                print(*(httpx.get(url, headers=one, trust_env=False).status_code for one in headers))
             print(backend.pid, flush=True)
             if sys.argv[2] == "die":
                 os.kill(os.getpid(), signal.SIGKILL)
@@ -87,6 +93,19 @@ def test_a_flow_is_recorded_whole_and_the_server_ends_with_its_command(home: Pat
     with sqlite3.connect(home / "prefect.db") as database:
         assert database.execute("select state_name from flow_run").fetchall() == [("Completed",)]
         assert database.execute("select state_name from task_run").fetchall() == [("Completed",)] * 3
+
+
+def test_its_server_refuses_foreign_pages_and_nobody_else_reads_what_it_keeps(tmp_path: Path) -> None:
+    done = _run(tmp_path / "home", "ask as a page")
+    assert done.stdout.splitlines()[0] == "421 403 200", done.stderr
+    files = [tmp_path / "home" / name for name in ("prefect.db", "server.log", "in-use.lock")]
+    assert [oct(stat.S_IMODE(path.stat().st_mode)) for path in files] == ["0o600"] * 3
+
+
+def test_a_database_that_was_readable_becomes_its_owners(tmp_path: Path) -> None:
+    (tmp_path / "prefect.db").touch(0o644)
+    assert _run(tmp_path, "return").returncode == 0
+    assert stat.S_IMODE((tmp_path / "prefect.db").stat().st_mode) == 0o600
 
 
 @pytest.mark.parametrize("lost", ["lose the server", "lose the server twice"])

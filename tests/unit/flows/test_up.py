@@ -15,8 +15,9 @@ class _Healthy(BaseHTTPRequestHandler):
     def do_GET(self) -> None:
         if self.path.endswith("/health"):
             self.send_response(200)
-            self.send_header("Content-Length", "0")
+            self.send_header("Content-Length", "4")
             self.end_headers()
+            self.wfile.write(b"true")
 
     def do_POST(self) -> None:
         self.close_connection = True

@@ -1,0 +1,164 @@
+"""The names of a Prefect server that we start, and a guard that refuses web pages of all others.
+
+Prefect's server answers any page in a browser of this machine, and a deployment that a page creates is a program that
+the worker runs. CORS alone hides replies and lets requests through: these are refused before the server sees them.
+"""
+
+import ipaddress
+import re
+import socket
+from collections.abc import Awaitable, Callable, Mapping, MutableMapping
+from dataclasses import dataclass
+from typing import Any
+
+Scope = MutableMapping[str, Any]
+Receive = Callable[[], Awaitable[MutableMapping[str, Any]]]
+Send = Callable[[MutableMapping[str, Any]], Awaitable[None]]
+Application = Callable[[Scope, Receive, Send], Awaitable[None]]
+
+ORIGINS_VARIABLES = ("PREFECT_SERVER_API_CORS_ALLOWED_ORIGINS", "PREFECT_SERVER_CORS_ALLOWED_ORIGINS")
+"""Prefect's two names for the origins that its server allows; the first one wins."""
+
+_HOST = re.compile(r"(\[[0-9a-f:.%]+\]|[^\s:/@\[\]]+)(?::[0-9]{1,5})?")
+_FOREIGN_SITES = ("cross-site", "same-site")
+"""Values of Sec-Fetch-Site; another port of the same machine is "same-site"."""
+_MISDIRECTED, _FORBIDDEN, _POLICY_VIOLATION = 421, 403, 1008
+
+
+@dataclass(frozen=True)
+class OwnNames:
+    """How a server may be called.
+
+    Attributes:
+        hosts: Names and addresses that a Host header may hold, in lower case, IPv6 in brackets, without a port.
+        origins: Origins whose pages may use the server, besides pages of the host that they ask.
+        any_address: Whether a Host header may hold any IP address. A page's own name can be pointed at this machine
+            (DNS rebinding), an address cannot.
+    """
+
+    hosts: frozenset[str]
+    origins: frozenset[str]
+    any_address: bool = False
+
+    def is_own_host(self, header: str) -> bool:
+        """Whether a Host header names this server."""
+        match = _HOST.fullmatch(header.lower())
+        return match is not None and (match[1] in self.hosts or (self.any_address and _is_address(match[1])))
+
+    def is_own_origin(self, origin: str, host: str) -> bool:
+        """Whether an Origin header belongs to one of this server's pages.
+
+        Args:
+            host: The Host header of the same request, which names this server.
+        """
+        origin, host = origin.lower(), host.lower()
+        return origin in self.origins or origin in (f"http://{host}", f"https://{host}")
+
+
+def own_names(address: str, port: int, name: str, environment: Mapping[str, str]) -> OwnNames:
+    """The names of a server.
+
+    Args:
+        address: Where it listens.
+        name: Host name or address that the user gave it; empty for the loopback address.
+        environment: Variables of the process; origins that the user allows by Prefect's settings are taken from them,
+            except `*`.
+    """
+    hosts = {"localhost", _bracketed(address)}
+    origins = {f"http://{host}:{port}" for host in hosts}
+    loopback = ipaddress.ip_address(address.partition("%")[0]).is_loopback
+    if not loopback:
+        hosts |= {"127.0.0.1", "[::1]", socket.gethostname().lower(), socket.getfqdn().lower()}
+    if name:
+        hosts.add(_bracketed(name.lower()))
+    for origin in _allowed_by_user(environment):
+        origins.add(origin)
+        if match := _HOST.fullmatch(origin.partition("://")[2]):
+            hosts.add(match[1])
+    return OwnNames(frozenset(hosts), frozenset(origins), any_address=not loopback)
+
+
+class OwnPagesOnly:
+    """An ASGI application in front of another, for HTTP and WebSockets alike.
+
+    It refuses a foreign Host header (421), and whatever a page of another origin asks for (403), save that a link may
+    lead to the server's pages. Programs that are no browsers send neither Origin nor Sec-Fetch-Site.
+
+    Args:
+        application: The server.
+        names: How it may be called.
+    """
+
+    def __init__(self, application: Application, names: OwnNames) -> None:
+        self._application, self._names = application, names
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        """Serves a connection."""
+        if scope["type"] not in ("http", "websocket"):
+            await self._application(scope, receive, send)
+            return
+        refusal = self._refusal(scope)
+        if refusal is None:
+            await self._application(scope, receive, _unframed(send))
+        elif scope["type"] == "http":
+            await _refuse(send, *refusal)
+        else:  # before it is accepted: the server answers the handshake with 403
+            await receive()
+            await send({"type": "websocket.close", "code": _POLICY_VIOLATION})
+
+    def _refusal(self, scope: Scope) -> tuple[int, str] | None:
+        hosts, origins = _header(scope, b"host"), _header(scope, b"origin")
+        if len(hosts) != 1 or not self._names.is_own_host(hosts[0]):
+            return _MISDIRECTED, "This server has another name; see PREFECT_SERVER_CORS_ALLOWED_ORIGINS in the runbook."
+        if any(not self._names.is_own_origin(origin, hosts[0]) for origin in origins):
+            return _FORBIDDEN, "Pages of other origins may not use this server."
+        if not origins and _header(scope, b"sec-fetch-site") and _foreign_page(scope):
+            return _FORBIDDEN, "Pages of other origins may not use this server."
+        return None
+
+
+def _foreign_page(scope: Scope) -> bool:
+    """Whether a browser says that a page of another origin asks, and not for a page to show in its place."""
+    if not any(site in _FOREIGN_SITES for site in _header(scope, b"sec-fetch-site")):
+        return False
+    link = _header(scope, b"sec-fetch-mode") == ["navigate"] and _header(scope, b"sec-fetch-dest") == ["document"]
+    return not (link and scope.get("method") in ("GET", "HEAD"))
+
+
+def _header(scope: Scope, name: bytes) -> list[str]:
+    return [value.decode("latin-1") for key, value in scope["headers"] if key.lower() == name]
+
+
+def _unframed(send: Send) -> Send:
+    """Adds to an answer that no page of another origin may show it in a frame."""
+
+    async def send_with_header(message: MutableMapping[str, Any]) -> None:
+        if message["type"] == "http.response.start":
+            message["headers"] = [*message.get("headers", ()), (b"x-frame-options", b"SAMEORIGIN")]
+        await send(message)
+
+    return send_with_header
+
+
+async def _refuse(send: Send, status: int, reason: str) -> None:
+    headers = [(b"content-type", b"text/plain; charset=utf-8"), (b"x-content-type-options", b"nosniff")]
+    await send({"type": "http.response.start", "status": status, "headers": headers})
+    await send({"type": "http.response.body", "body": f"{reason}\n".encode()})
+
+
+def _allowed_by_user(environment: Mapping[str, str]) -> list[str]:
+    listed = next((environment[name] for name in ORIGINS_VARIABLES if environment.get(name)), "")
+    origins = (origin.strip().rstrip("/").lower() for origin in listed.split(","))
+    return [origin for origin in origins if origin and origin != "*"]
+
+
+def _bracketed(host: str) -> str:
+    return f"[{host}]" if ":" in host and not host.startswith("[") else host
+
+
+def _is_address(host: str) -> bool:
+    try:
+        ipaddress.ip_address(host.strip("[]").partition("%")[0])
+    except ValueError:
+        return False
+    return True

@@ -1,0 +1,172 @@
+"""`deerstalker up --auth`: everybody of ours is let in, nobody else, and no secret can be read or is shown."""
+
+import json
+import os
+import stat
+import subprocess
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+
+import httpx
+import pytest
+
+from flows.doctor.facts import other_accounts
+from tests.flow.installed import LIMIT_S, Installation
+from tests.prefect_server import own_server, prefect_api, without_prefect
+from tests.support.secrets import holders_of
+
+REQUEST = {"puzzles": {"puzzle": {"connectives": False}, "train": 8, "val": 4, "test": 4}}
+ELSEWHERE = "someone:their-secret-password"
+
+
+@pytest.fixture(scope="module")
+def locked(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Installation]:
+    installed = Installation(tmp_path_factory.mktemp("locked"))
+    installed.up("--port", "0", "--auth")
+    try:
+        yield installed
+    finally:
+        installed.down()
+
+
+def _secret(installed: Installation) -> str:
+    return (installed.store / ".prefect" / "auth-string").read_text().strip()
+
+
+def _status(installed: Installation, path: str, **headers: str) -> int:
+    return httpx.get(installed.record["url"] + path, headers=headers, trust_env=False, timeout=60).status_code
+
+
+def test_the_server_asks_for_the_string_except_for_its_health(locked: Installation) -> None:
+    assert _status(locked, "/admin/version") == 401
+    assert _status(locked, "/admin/version", authorization="Basic d3Jvbmc6b25l") == 401
+    assert _status(locked, "/health") == 200
+    assert locked.api("GET", "/admin/version").startswith("3.")
+
+
+def test_a_deployed_run_completes_and_is_retried_with_it(locked: Installation) -> None:
+    run = locked.deploy_run("prepare/puzzles", REQUEST)
+    locked.wait_for(run, "Completed")
+    locked.prefect("flow-run", "retry", run)
+    locked.wait(lambda: bool(locked.tasks(run, 2)))
+    locked.wait_for(run, "Completed")
+    assert locked.tasks(run, 2) == {"prepare": "Cached"}
+
+
+def test_commands_find_it_from_anywhere(locked: Installation, tmp_path: Path) -> None:
+    command = ["puzzles", "make", "--size", "reduced", "--count", "3", "--out", str(locked.store), "--json"]
+    known = len(locked.api("POST", "/flow_runs/filter", {}))
+    done = subprocess.run(
+        [str(Path(sys.executable).with_name("deerstalker")), *command],
+        env=locked.environment, cwd=tmp_path, capture_output=True, text=True, timeout=LIMIT_S, check=False,
+    )  # fmt: skip
+    assert done.returncode == 0, done.stderr
+    assert len(locked.api("POST", "/flow_runs/filter", {})) == known + 1
+    line = _prefect_line(locked)
+    assert line["status"] == "ok" and locked.record["url"] in line["found"]
+
+
+def test_up_again_changes_nothing_and_keeps_the_string(locked: Installation) -> None:
+    record, secret = locked.record, _secret(locked)
+    assert locked.up() == record
+    assert locked.up("--auth") == record
+    assert _secret(locked) == secret
+
+
+def test_nobody_else_can_read_what_it_holds(locked: Installation) -> None:
+    home = locked.store / ".prefect"
+    assert stat.S_IMODE(home.stat().st_mode) == 0o700
+    files = [locked.folder / "prefect.toml", *(home / name for name in ("auth-string", "up.json", "prefect.db"))]
+    files += [home / "server.log", home / "worker.log", home / "in-use.lock", *home.glob("prefect.db-*")]
+    assert {str(path): oct(stat.S_IMODE(path.stat().st_mode)) for path in files} == {str(p): "0o600" for p in files}
+    private = {str(home / "auth-string"), str(locked.folder / "prefect.toml")}
+    assert set(holders_of([_secret(locked)], [locked.folder])) == private
+    lines = [Path(f"/proc/{pid}/cmdline").read_bytes() for pid in locked.processes()]
+    assert lines and not any(_secret(locked).encode() in line for line in lines)
+
+
+def test_down_ends_it_and_the_next_one_has_the_same_string(tmp_path: Path) -> None:
+    installed = Installation(tmp_path)
+    installed.up("--port", "0", "--auth", "--no-worker")
+    try:
+        secret = _secret(installed)
+        assert installed.down() == ["server"]
+        assert not (tmp_path / "prefect.toml").exists()
+        installed.up("--port", "0", "--no-worker")
+        assert installed.record["auth"] is None and _status(installed, "/admin/version") == 200
+        line = _prefect_line(installed)
+        assert line["status"] == ("warning" if other_accounts() else "ok"), line
+        refused = installed.attempt("deerstalker", "up", "--auth", "--store", str(installed.store))
+        assert refused.returncode == 2 and "--auth: " in refused.stderr and "`deerstalker down` first" in refused.stderr
+        installed.down()
+        shown = installed.deerstalker("up", "--port", "0", "--auth", "--no-worker", "--store", str(installed.store))
+        assert _secret(installed) == secret and secret not in shown
+        assert f"in {installed.store / '.prefect' / 'auth-string'}" in shown
+    finally:
+        installed.down()
+
+
+def test_a_server_that_died_comes_back_with_its_string(tmp_path: Path) -> None:
+    installed = Installation(tmp_path)
+    installed.up("--port", "0", "--auth", "--no-worker")
+    try:
+        os.kill(installed.record["server"]["pid"], 9)
+        installed.wait(lambda: installed.processes() == {}, 60)
+        installed.up("--port", "0", "--no-worker")
+        assert _status(installed, "/admin/version") == 401
+    finally:
+        installed.down()
+
+
+def test_other_machines_reach_no_server_without_a_password(tmp_path: Path) -> None:
+    installed = Installation(tmp_path)
+    refused = installed.attempt("deerstalker", "up", "--host", "0.0.0.0", "--port", "0", "--store", str(tmp_path / "s"))
+    assert refused.returncode == 2
+    assert refused.stderr.count("\n") == 1 and "--host 0.0.0.0: " in refused.stderr and "add --auth" in refused.stderr
+    assert not (tmp_path / "s" / ".prefect" / "up.json").exists() and installed.processes() == {}
+
+
+def test_the_password_of_a_server_elsewhere_is_neither_shown_nor_readable(tmp_path: Path) -> None:
+    installed = Installation(tmp_path / "here")
+    installed.folder.mkdir()
+    with own_server(tmp_path / "there", auth=ELSEWHERE) as api:
+        named = api.replace("//", f"//{ELSEWHERE}@")
+        shown = installed.deerstalker("up", "--server", named, "--no-worker", "--store", str(installed.store))
+        assert "their-secret-password" not in shown and api.removesuffix("/api") in shown
+        installed.up("--server", api, "--no-worker")
+        assert installed.record["url"] == api
+        holders = holders_of(["their-secret-password"], [installed.folder], of_at_least=3)
+        home = installed.store / ".prefect"
+        assert set(holders) == {str(home / "auth-string-elsewhere"), str(installed.folder / "prefect.toml")}
+        assert {stat.S_IMODE(Path(path).stat().st_mode) for path in holders} == {0o600}
+        assert len(prefect_api(api, "POST", "/deployments/filter", {}, ELSEWHERE)) == 6
+        installed.prefect("work-pool", "ls")
+        wrong = installed.attempt(
+            "deerstalker",
+            "up",
+            "--server",
+            api.replace("//", "//someone:wrong-secret@"),
+            "--store",
+            str(tmp_path / "s"),
+        )
+        assert wrong.returncode == 2 and "refuses us (HTTP 401)" in wrong.stderr
+        assert "wrong-secret" not in wrong.stdout + wrong.stderr + (tmp_path / "s").as_posix()
+        installed.down()
+        assert holders_of(["their-secret-password"], [installed.folder], of_at_least=1) == []
+
+
+@pytest.mark.parametrize("server", ["garbage", "http://someone:their-secret-password@", "http://nobody.invalid/api"])
+def test_a_server_that_is_none_is_refused_before_anything_is_made(server: str, tmp_path: Path) -> None:
+    done = subprocess.run(
+        [str(Path(sys.executable).with_name("deerstalker")), "up", "--server", server, "--store", str(tmp_path / "s")],
+        env=without_prefect(), cwd=tmp_path, capture_output=True, text=True, timeout=60, check=False,
+    )  # fmt: skip
+    assert done.returncode == 2 and done.stdout == ""
+    assert done.stderr.count("\n") == 1 and "--server" in done.stderr and "their-secret" not in done.stderr
+    assert not list((tmp_path / "s").rglob("up.json"))
+
+
+def _prefect_line(installed: Installation) -> dict[str, str]:
+    done = installed.attempt("deerstalker", "doctor", "--store", str(installed.store), "--json")
+    return next(check for check in json.loads(done.stdout)["checks"] if check["name"] == "Prefect")
