@@ -11,16 +11,21 @@ from cyclopts import App, CycloptsError, Parameter
 
 from artifacts.errors import BadInputError, DeerstalkerError, IdentityMismatchError
 from flows import cli_deployed, cli_store
+from flows.arguments import check_arguments, exact_number
 from flows.options import ANSWERS, OUTPUT, STORED, Answers, Changes, Output, Stored
+from flows.visible import one_line, visible
 from flows.wheel_tag import correct_wheel_tag
 
 FAILED, BAD_USAGE, INTERRUPTED, TERMINATED = 1, 2, 130, 143
+_LONGEST_ERROR = 4000
+"""Characters of an error that are printed."""
 
 app = App(
     name="deerstalker",
     help="Train open-weight language models to deduce: GRPO as a pipeline of discrete, cached, retryable stages.",
     version_flags=["--version"],
     suppress_keyboard_interrupt=False,
+    default_parameter=Parameter(converter=exact_number),
 )
 puzzles = App(name="puzzles", help="Make puzzles, and solve them.")
 recipes = App(name="recipes", help="List the recipes, show one in full, or compare two.")
@@ -306,6 +311,7 @@ def main() -> None:
 def run_command(arguments: Sequence[str]) -> int:
     """Runs one command and returns its exit status; an error is one line on stderr."""
     try:
+        check_arguments(app, arguments)
         app(arguments, exit_on_error=False, print_error=False, result_action="return_value")
         sys.stdout.flush()
     except BrokenPipeError:  # the reader of our output has left, as `head` does; rich ends the same way
@@ -316,8 +322,8 @@ def run_command(arguments: Sequence[str]) -> int:
         if "--debug" in arguments:
             import traceback
 
-            traceback.print_exception(error)
-        print(f"error: {text}", file=sys.stderr)
+            print(visible("".join(traceback.format_exception(error))), file=sys.stderr, end="")
+        print(f"error: {one_line(text, _LONGEST_ERROR)}", file=sys.stderr)
         return status
     return 0
 

@@ -47,11 +47,11 @@ def print_summary(record: RunRecord, store: Store, console: Console) -> None:
         console.print(before_after_table(record))
     if record.promoted:
         promoted = f"iteration {record.promoted['iteration']}, validation {record.promoted['score']:.1%}"
-        console.print(f"promoted: {promoted}", highlight=False)
+        console.print(f"promoted: {promoted}")
     if record.promoted and (card := record.promoted.get("model_card")):
-        console.print(f"card:     {store.url}/{card}", highlight=False, soft_wrap=True)
-    console.print(f"report:   {store.url}/{record.layout.summary}/report.html", highlight=False, soft_wrap=True)
-    console.print(f"try it:   {solve_command(record, store)}", highlight=False, soft_wrap=True)
+        console.print(f"card:     {store.url}/{card}", soft_wrap=True)
+    console.print(f"report:   {store.url}/{record.layout.summary}/report.html", soft_wrap=True)
+    console.print(f"try it:   {solve_command(record, store)}", soft_wrap=True)
 
 
 def before_after_table(record: RunRecord) -> Table:

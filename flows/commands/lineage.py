@@ -6,7 +6,6 @@ from dataclasses import asdict
 from typing import Any
 
 from rich.console import Console
-from rich.markup import escape
 from rich.table import Table
 from rich.tree import Tree
 
@@ -16,7 +15,7 @@ from artifacts.reading import Artifact
 from artifacts.refs import Ref
 from artifacts.store import Store
 from flows.checkpoints import find_checkpoint
-from flows.commands.output import print_json
+from flows.commands.output import print_json, terminal
 from flows.history import read_run
 from flows.options import Stored
 from flows.run_diff import circumstances, first_parting, paired, settings
@@ -35,15 +34,15 @@ def lineage_command(name: str, depth: int, options: Stored) -> None:
     if options.json:
         print_json({"store": store.url, "artifact": _node(nodes[0]), "ancestors": [_node(node) for node in nodes[1:]]})
         return
-    console = Console()
+    console = terminal()
     for line in _facts(nodes[0]):
-        console.print(line, highlight=False, markup=False, soft_wrap=True)
+        console.print(line, soft_wrap=True)
     known = {node.ref: node for node in nodes}
     tree = _tree(nodes[0], known, set())
     whole = console.measure(tree, options=console.options.update(width=_WIDEST_TREE)).maximum
-    Console(width=whole).print(tree, highlight=False, soft_wrap=True)  # a narrow console cuts trees, soft wrap or not
+    terminal(whole).print(tree, soft_wrap=True)  # a narrow console cuts trees, soft wrap or not
     if nodes[-1].depth > _DEEPEST_TREE:
-        console.print(f"... {len(nodes)} artifacts in all; --json lists them", highlight=False)
+        console.print(f"... {len(nodes)} artifacts in all; --json lists them")
 
 
 def diff_command(a: str, b: str, options: Stored) -> None:
@@ -69,17 +68,17 @@ def diff_command(a: str, b: str, options: Stored) -> None:
             }
         )
         return
-    console = Console()
+    console = terminal()
     rows = [(one.setting, *(_shown(one.values, side) for side in ("a", "b"))) for one in told]
     rows += [(name, *(_shown(values, side) for side in ("a", "b"))) for name, values in around.items()]
     _print_table(console, ("setting", a, b), rows or [("no difference", "", "")])
     where = f"iteration {parting['iteration']}, {parting['stage']}" if parting else "nowhere, as far as both have come"
-    console.print(f"they part at: {where}", highlight=False, soft_wrap=True)
+    console.print(f"they part at: {where}", soft_wrap=True)
     if len(after) == 2:
         _print_table(console, ("after training", a, b), measure_rows(list(after.values())))
     for mode, gain in gains.items():
         points = f"{gain.mean * 100:+.1f} points ({gain.low * 100:+.1f} to {gain.high * 100:+.1f})"
-        console.print(f"{b} less {a}, accuracy {mode}, puzzle by puzzle: {points}", highlight=False, soft_wrap=True)
+        console.print(f"{b} less {a}, accuracy {mode}, puzzle by puzzle: {points}", soft_wrap=True)
 
 
 def _ref(name: str, store: Store) -> Ref[Any]:
@@ -142,11 +141,11 @@ def _tree(node: Node, known: dict[Ref[Any], Node], shown: set[Ref[Any]], role: s
     state = "" if _state(node) == "kept" else f" [{_state(node)}]"
     words = f"{f'{role}: ' if role else ''}{node.ref.key}  {node.ref.digest[:12]}  by {stage}{state}"
     if (node.ref in shown or node.depth >= _DEEPEST_TREE) and node.inputs:
-        return Tree(escape(f"{words} ..."))
+        return Tree(f"{words} ...")
     shown.add(node.ref)
-    tree = Tree(escape(words))
+    tree = Tree(words)
     for name, ref in node.inputs.items():
-        tree.add(_tree(known[ref], known, shown, name) if ref in known else escape(f"{name}: {ref.key}  ..."))
+        tree.add(_tree(known[ref], known, shown, name) if ref in known else f"{name}: {ref.key}  ...")
     return tree
 
 
@@ -157,7 +156,7 @@ def _shown(values: dict[str, Any], side: str) -> str:
 def _print_table(console: Console, head: Sequence[str], rows: Sequence[Sequence[str]]) -> None:
     table = Table()
     for name in head:
-        table.add_column(escape(name), overflow="fold")
+        table.add_column(name, overflow="fold")
     for row in rows:
-        table.add_row(*(escape(cell) for cell in row))
+        table.add_row(*row)
     console.print(table)
