@@ -10,6 +10,7 @@ from prefect import flow
 from prefect.artifacts import create_table_artifact
 from pydantic import BaseModel, ConfigDict, Field
 
+from artifacts.config import Config
 from artifacts.errors import BadInputError, DeerstalkerError
 from artifacts.layout import RunLayout
 from artifacts.reading import Artifact
@@ -29,10 +30,8 @@ from stages.context import Profile, StageContext
 from stages.evaluate import EvaluateConfig, evaluate
 
 
-class BackfillRequest(BaseModel):
+class BackfillRequest(Config):
     """What a person asks for."""
-
-    model_config = ConfigDict(extra="forbid", frozen=True)
 
     runs: list[str] = Field(min_length=1, description="Names of the runs whose checkpoints are evaluated.")
     suite: str = Field(description="Name of the suite; the same name with the same settings goes on.")
@@ -40,7 +39,7 @@ class BackfillRequest(BaseModel):
     checkpoints: Literal["all", "every", "best"] = Field(
         default="all", description="All, every k-th and the last, or only the one that stands promoted."
     )
-    every: int = Field(default=10, ge=1, description="The k of `every`.")
+    every: int = Field(default=10, ge=1, le=1_000_000, description="The k of `every`.")
     config: EvaluateConfig = Field(default_factory=EvaluateConfig, description="Puzzles, samples and how to sample.")
     at_once: int = Field(default=1, ge=1, le=64, description="Evaluations side by side, each with its own engine.")
     store: str = Field(default="./deerstalker-data", description="Where artifacts live.")

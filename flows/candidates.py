@@ -19,6 +19,8 @@ OWN = "own"
 LEARNING = ("grade", "pack", "finetune")
 """Sections of a recipe that a comparison looks at."""
 _DIGITS = 12
+_SLUG_CHARACTERS = 200
+"""A folder's name has room for 255, and the digits come after."""
 
 
 @dataclass(frozen=True)
@@ -131,4 +133,5 @@ def _check_buffer(name: str, recipe: Recipe, own: Recipe) -> None:
 
 
 def _slug(name: str) -> str:
-    return re.sub(r"[^A-Za-z0-9._-]+", "-", name.rpartition("/")[2].removesuffix(".toml")) or "recipe"
+    plain = re.sub(r"[^A-Za-z0-9._-]+", "-", name.rpartition("/")[2].removesuffix(".toml"))
+    return plain[:_SLUG_CHARACTERS] or "recipe"

@@ -1,6 +1,7 @@
 """What a person may call a checkpoint, and what it stands for."""
 
 import json
+import re
 from pathlib import Path
 
 from artifacts.errors import BadInputError
@@ -9,8 +10,10 @@ from artifacts.reading import Artifact
 from artifacts.refs import Checkpoint, Ref
 from artifacts.store import MissingKeyError, Store
 from flows.recipes import load_recipe, validate
-from stages.models.source import FolderModel, GgufPackageModel, HubModel, ModelConfig
+from stages.models.folder import check_folder
+from stages.models.source import FolderModel, GgufPackageModel, HubModel, ModelConfig, find_packaged_file
 
+_ITERATION = re.compile(r"[0-9]{1,7}")
 FORMS = "a run, RUN@ITERATION, a checkpoint's key, a Hugging Face folder, hub:ID, gguf:PACKAGE/FILE or recipe:NAME"
 
 
@@ -39,15 +42,37 @@ def find_checkpoint(name: str, store: Store) -> Ref[Checkpoint] | ModelConfig:
     try:
         return _published(name, store)
     except BadInputError:
-        if folder.is_dir():
+        if _is_dir(folder):
             return _model_folder(name)
         raise
+
+
+def check_checkpoint(name: str, store: Store) -> None:
+    """Looks whether `name` stands for a checkpoint that is there; one of the hub is not asked for.
+
+    Raises:
+        BadInputError: It stands for nothing, for a package that is not installed, or for a folder that is no model.
+    """
+    match find_checkpoint(name, store):
+        case GgufPackageModel() as packaged:
+            find_packaged_file(packaged.package, packaged.file)
+        case FolderModel() as folder:
+            check_folder(Path(folder.path))
+        case _:
+            pass
 
 
 def _holds_config(folder: Path) -> bool:
     try:
         return (folder / "config.json").is_file()
-    except OSError:  # a folder that may not be entered
+    except (OSError, ValueError):  # a folder that may not be entered, or a name that no file can have
+        return False
+
+
+def _is_dir(folder: Path) -> bool:
+    try:
+        return folder.is_dir()
+    except (OSError, ValueError):
         return False
 
 
@@ -83,7 +108,7 @@ def _published(name: str, store: Store) -> Ref[Checkpoint]:
     run, at, number = name.partition("@")
     layout = RunLayout(run)
     if at:
-        if not number.isdigit():
+        if not _ITERATION.fullmatch(number):
             raise BadInputError(f"--checkpoint {name}", f"iteration {number!r}", "a number", "name it as RUN@ITERATION")
         return Ref(**Artifact.at(store, layout.iteration(int(number), "report")).manifest.inputs["weights"])
     try:

@@ -11,12 +11,16 @@ from cyclopts import App, CycloptsError, Parameter
 
 from artifacts.errors import BadInputError, DeerstalkerError, IdentityMismatchError
 from flows import cli_deployed, cli_store
+from flows.arguments import check_arguments, exact_number
 from flows.options import ANSWERS, OUTPUT, STORED, Answers, Changes, Output, Stored, shipped
 from flows.usage import usage_error
 from flows.version import version
+from flows.visible import one_line, visible
 from flows.wheel_tag import correct_wheel_tag
 
 FAILED, BAD_USAGE, INTERRUPTED, TERMINATED = 1, 2, 130, 143
+_LONGEST_ERROR = 4000
+"""Characters of an error that are printed."""
 
 app = App(
     name="deerstalker",
@@ -24,6 +28,7 @@ app = App(
     version=version,
     version_flags=["--version"],
     suppress_keyboard_interrupt=False,
+    default_parameter=Parameter(converter=exact_number),
 )
 puzzles = App(name="puzzles", help="Make puzzles, solve them, and prove what a completion asserts.", version=version)
 recipes = App(name="recipes", help="List the recipes, show one in full, or compare two.", version=version)
@@ -313,6 +318,7 @@ def main() -> None:
 def run_command(arguments: Sequence[str]) -> int:
     """Runs one command and returns its exit status; an error is one line on stderr."""
     try:
+        check_arguments(app, arguments)
         app(arguments, exit_on_error=False, print_error=False, result_action="return_value")
         sys.stdout.flush()
     except BrokenPipeError:  # the reader of our output has left, as `head` does; rich ends the same way
@@ -323,8 +329,8 @@ def run_command(arguments: Sequence[str]) -> int:
         if "--debug" in arguments:
             import traceback
 
-            traceback.print_exception(error)
-        print(f"error: {text}", file=sys.stderr)
+            print(visible("".join(traceback.format_exception(error))), file=sys.stderr, end="")
+        print(f"error: {one_line(text, _LONGEST_ERROR)}", file=sys.stderr)
         return status
     return 0
 

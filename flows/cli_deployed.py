@@ -48,8 +48,8 @@ def up(
     server: Annotated[str | None, Optional] = None,
     pool: str = "deerstalker",
     image: Annotated[str | None, Optional] = None,
-    gpu_slots: Annotated[int | None, Parameter(show_default=False, validator=Number(gte=1))] = None,
-    zombie_after: Annotated[float | None, Parameter(show_default=False, validator=Number(gte=60))] = None,
+    gpu_slots: Annotated[int | None, Parameter(show_default=False, validator=Number(gte=1, lte=10_000))] = None,
+    zombie_after: Annotated[float | None, Parameter(show_default=False, validator=Number(gte=60, lte=1e7))] = None,
     worker: bool = True,
     options: Stored = STORED,
 ) -> None:

@@ -3,8 +3,9 @@
 from typing import Any
 
 from prefect import flow
-from pydantic import BaseModel, ConfigDict, Field
+from pydantic import Field
 
+from artifacts.config import Config
 from artifacts.layout import RunLayout
 from artifacts.manifest import Manifest
 from artifacts.reading import Artifact
@@ -23,13 +24,11 @@ from stages.grade import grade
 from stages.pack import pack
 
 
-class CompareRequest(BaseModel):
+class CompareRequest(Config):
     """What a person asks for."""
 
-    model_config = ConfigDict(extra="forbid", frozen=True)
-
     run: str = Field(description="The run whose rollouts are used.")
-    iteration: int = Field(default=1, ge=1, description="Which of its iterations.")
+    iteration: int = Field(default=1, ge=1, le=1_000_000, description="Which of its iterations.")
     recipes: list[str] = Field(
         min_length=1, description=f"Names of recipes, paths of TOML files, or `{OWN}` for the run's own settings."
     )

@@ -2,13 +2,12 @@
 
 import json
 from collections.abc import Mapping
-from html import escape
 from typing import Any
 
 from artifacts.store import Store
 from artifacts.sums import write_files
 from flows.figures import Interval
-from flows.page import document, picture, table
+from flows.page import document, escape, picture, table
 from flows.plots import bars_plot
 from flows.summary import interval_text
 

@@ -5,6 +5,7 @@ from typing import Any, get_args
 from prefect import flow
 from pydantic import BaseModel, ConfigDict, Field
 
+from artifacts.config import Config
 from artifacts.identity import Identity, settings_of
 from artifacts.layout import shared_key
 from artifacts.reading import Artifact
@@ -23,10 +24,8 @@ from stages.puzzles.puzzle import Grader
 from stages.totals import totals
 
 
-class EvaluationRequest(BaseModel):
+class EvaluationRequest(Config):
     """What a person asks for."""
-
-    model_config = ConfigDict(extra="forbid", frozen=True)
 
     checkpoint: str = Field(description="A checkpoint as `flows.checkpoints` understands it.")
     puzzles: str = Field(description="A JSON file in the published format, or RUN:SPLIT.")

@@ -22,8 +22,9 @@ from prefect.events.schemas.events import ResourceSpecification
 from prefect.exceptions import ObjectAlreadyExists
 from prefect.utilities.importtools import import_object
 from prefect.workers.process import ProcessWorker
-from pydantic import BaseModel, ConfigDict, Field
+from pydantic import Field
 
+from artifacts.config import Config
 from artifacts.errors import DeerstalkerError
 from flows.backend import TAG
 from flows.gpu_lease import ensure_limit
@@ -45,7 +46,7 @@ _HEARD = (
 )  # fmt: skip
 
 
-class Installation(BaseModel):
+class Installation(Config):
     """What is installed.
 
     Attributes:
@@ -54,14 +55,12 @@ class Installation(BaseModel):
             them.
     """
 
-    model_config = ConfigDict(extra="forbid", frozen=True)
-
     store: str
     folder: str
     pool: str = POOL
     image: str | None = None
-    gpu_slots: int | None = Field(default=None, ge=1)
-    zombie_after_s: float | None = Field(default=None, ge=60.0)
+    gpu_slots: int | None = Field(default=None, ge=1, le=10_000)
+    zombie_after_s: float | None = Field(default=None, ge=60.0, le=1e7)
 
 
 def install(wanted: Installation, home: Path, environment: Mapping[str, str]) -> list[str]:

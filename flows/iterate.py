@@ -4,8 +4,9 @@ from datetime import datetime
 from typing import Self
 
 from prefect import flow
-from pydantic import BaseModel, ConfigDict, Field, model_validator
+from pydantic import Field, model_validator
 
+from artifacts.config import Config
 from artifacts.errors import BadInputError
 from artifacts.layout import RunLayout
 from artifacts.manifest import MANIFEST_NAME, Manifest
@@ -20,14 +21,14 @@ from flows.report import write_report
 from flows.train import first_position
 
 
-class IterateRequest(BaseModel):
+class IterateRequest(Config):
     """What a person asks for: how far a run goes on."""
 
-    model_config = ConfigDict(extra="forbid", frozen=True)
-
     run: str = Field(default="quickstart", description="Name of a run that was begun.")
-    more: int | None = Field(default=None, ge=1, description="So many iterations more than there are now.")
-    until: int | None = Field(default=None, ge=1, description="Up to this iteration; instead of `more`.")
+    more: int | None = Field(
+        default=None, ge=1, le=1_000_000, description="So many iterations more than there are now."
+    )
+    until: int | None = Field(default=None, ge=1, le=1_000_000, description="Up to this iteration; instead of `more`.")
     profile: str = Field(default="cpu", description="Name of a profile, or path of a TOML file.")
     store: str = Field(default="./deerstalker-data", description="Where artifacts live.")
     profile_overrides: list[str] = Field(default=[], description="Changes of the profile, `section.key=value` each.")

@@ -13,6 +13,7 @@ from artifacts.store import Store
 from flows.figures import IterationFigures, iteration_figures
 from flows.history import read_iteration
 from flows.recipes import Recipe
+from flows.visible import one_line
 from flows.wrapping import print_labelled
 
 _REMINDER_INTERVAL_S = 30.0
@@ -102,7 +103,7 @@ class LiveView:
         """Writes one line."""
         with self._lock:
             self._last_line = time.monotonic()
-            print(text, file=sys.stderr, flush=True)
+            print(one_line(text), file=sys.stderr, flush=True)
 
     def close(self) -> None:
         """Gives the terminal back; may be called twice."""

@@ -12,6 +12,7 @@ from rich.text import Text
 
 from flows.figures import IterationFigures
 from flows.live import TABLE_HEADER, LiveView, progress_text, table_row
+from flows.visible import one_line
 
 _REFRESHES_PER_S = 6
 
@@ -58,7 +59,7 @@ class TerminalView(LiveView):
         self.console.print(Text(table_row(figures) + suffix, style=style), no_wrap=True, crop=True)
 
     def line(self, text: str) -> None:
-        self.console.print(Text(text), soft_wrap=True)
+        self.console.print(Text(one_line(text)), soft_wrap=True)
 
     def close(self) -> None:
         self._live.stop()

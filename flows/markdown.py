@@ -9,30 +9,26 @@ import re
 import textwrap
 from collections.abc import Sequence
 
+from flows.visible import visible
+
 TEXT_LIMIT = 4000
 """Characters of one completion that are shown; an artifact is a row of Prefect's database."""
 _LINE_CHARACTERS = 96
 
 
-def visible(text: str, limit: int = TEXT_LIMIT) -> str:
-    """Text in which every character can be seen: controls, bidirectional marks and their like become `\\u202e`.
-
-    Args:
-        text: Anything.
-        limit: Longer text loses its middle, and says how much.
-    """
-    text = text.replace("\r\n", "\n").replace("\t", "    ")
+def shortened(text: str, limit: int = TEXT_LIMIT) -> str:
+    """Text as `flows.visible.visible` shows it; what is longer than `limit` loses its middle, and says how much."""
     if len(text) > limit:
         tail = limit // 3
         left_out = f"\n[... {len(text) - limit} characters left out ...]\n"
         text = text[: limit - tail] + left_out + text[-tail:]
-    return "".join(c if c.isprintable() or c == "\n" else f"\\u{ord(c):04x}" for c in text)
+    return visible(text)
 
 
 def fenced(text: str, limit: int = TEXT_LIMIT) -> str:
     """Untrusted text as a block that is shown as it stands, its long lines wrapped."""
     lines: list[str] = []
-    for line in visible(text, limit).split("\n"):
+    for line in shortened(text, limit).split("\n"):
         lines += textwrap.wrap(line, _LINE_CHARACTERS, replace_whitespace=False, drop_whitespace=False) or [""]
     shown = "\n".join(lines)
     fence = "`" * max(3, 1 + max((len(run) for run in re.findall("`+", shown)), default=0))
@@ -41,7 +37,7 @@ def fenced(text: str, limit: int = TEXT_LIMIT) -> str:
 
 def code(text: str) -> str:
     """A name or an address inside a line or a cell."""
-    shown = visible(text).replace("\n", " ").replace("|", "%7C").replace("`", "'")
+    shown = shortened(text).replace("\n", " ").replace("|", "%7C").replace("`", "'")
     return f"`{shown}`"
 
 

@@ -12,8 +12,9 @@ from typing import Annotated
 from prefect.client.schemas.objects import FlowRun
 from prefect.context import FlowRunContext
 from prefect.logging import get_run_logger
-from pydantic import BaseModel, ConfigDict, Field
+from pydantic import Field
 
+from artifacts.config import Config
 from artifacts.errors import DeerstalkerError
 from artifacts.layout import RunLayout
 from artifacts.renewal import ask, finish
@@ -34,16 +35,14 @@ REFRESH = (
     f"Stages to redo though published: {', '.join(REDOABLE)}; in every iteration, or in one as `evaluate@3`. "
     "What follows from them is redone where they come out differently."
 )
-StageName = Annotated[str, Field(pattern=rf"^({'|'.join(REDOABLE)})(@\d+)?$")]
+StageName = Annotated[str, Field(pattern=rf"^({'|'.join(REDOABLE)})(@[0-9]{{1,7}})?$")]
 STOP_AFTER = (
     "Stage of an iteration, as `sample@1`, behind which this part of the run ends; another machine goes on there."
 )
 
 
-class RunRequest(BaseModel):
+class RunRequest(Config):
     """What a person asks for."""
-
-    model_config = ConfigDict(extra="forbid", frozen=True)
 
     run: str = Field(
         default="quickstart", description="Name of the run; the same name with the same recipe continues it."
@@ -56,7 +55,9 @@ class RunRequest(BaseModel):
     overrides: list[str] = Field(default=[], description="Changes of the recipe, `section.key=value` each.")
     profile_overrides: list[str] = Field(default=[], description="Changes of the profile, `section.key=value` each.")
     refresh: list[StageName] = Field(default=[], description=REFRESH)
-    stop_after: str | None = Field(default=None, pattern=rf"^({'|'.join(REDOABLE[1:])})@\d+$", description=STOP_AFTER)
+    stop_after: str | None = Field(
+        default=None, pattern=rf"^({'|'.join(REDOABLE[1:])})@[0-9]{{1,7}}$", description=STOP_AFTER
+    )
 
 
 @contextmanager

@@ -2,10 +2,17 @@
 
 import base64
 from collections.abc import Sequence
-from html import escape
+from html import escape as html_escape
 from importlib.resources import files
 
+from flows.visible import visible
+
 STYLE = files("flows").joinpath("page.css").read_text()
+
+
+def escape(text: str) -> str:
+    """Text of anybody as it may stand in the page: no markup, and every character of it can be seen."""
+    return html_escape(visible(text))
 
 
 def document(title: str, body: Sequence[str]) -> str:

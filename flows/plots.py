@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING
 
 from flows.figures import IterationFigures, Measurement
 from flows.history import STAGES
+from flows.visible import visible
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -118,7 +119,7 @@ def bars_plot(values: Mapping[str, float], title: str, spans: Mapping[str, tuple
     """A bar a name, the first on top; `spans` draws a line from a least to a most value over each."""
     figure, axes = _figure(5.6, 0.9 + 0.28 * len(values))
     names = list(values)[::-1]
-    axes.barh(names, [values[name] for name in names], color=SAMPLED, height=0.7)
+    axes.barh([_letters(name) for name in names], [values[name] for name in names], color=SAMPLED, height=0.7)
     for place, name in enumerate(names):
         if spans:
             axes.plot(spans[name], (place, place), color=GREEDY, linewidth=2)
@@ -221,6 +222,11 @@ def _finish(
         if legend_columns > 1:
             axes.set_ylim(top=1.25 * axes.get_ylim()[1])
         axes.legend(fontsize=8, frameon=False, labelcolor=INK, ncols=legend_columns)
+
+
+def _letters(name: str) -> str:
+    """Somebody's name for a thing, as a label: matplotlib would read what stands between dollar signs as a formula."""
+    return visible(name).replace("$", r"\$")
 
 
 def _png(figure: "Figure") -> bytes:

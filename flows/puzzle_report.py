@@ -4,7 +4,6 @@ import json
 from collections import Counter
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from html import escape
 from typing import Any
 
 import numpy as np
@@ -14,7 +13,7 @@ from artifacts.reading import Artifact
 from artifacts.refs import Checkpoint, Puzzles, Ref
 from artifacts.schemas import PUZZLES
 from artifacts.sums import write_files
-from flows.page import card, document, picture, table
+from flows.page import card, document, escape, picture, table
 from flows.plots import bars_plot, histogram_plot
 from flows.session import Stages
 from stages.models.chat import ChatTokenizer
@@ -126,7 +125,7 @@ def _body(facts: dict[str, Any], pictures: dict[str, bytes]) -> list[str]:
         card(
             f"prompt {facts['prompt']['unit']}",
             f"{np.median(facts['prompt']['lengths']):,.0f}",
-            _range(facts["prompt"]["lengths"]) + (f"; by {escape(by)}" if (by := facts["prompt"]["tokenizer"]) else ""),
+            _range(facts["prompt"]["lengths"]) + (f"; by {by}" if (by := facts["prompt"]["tokenizer"]) else ""),
         ),
     ]
     warning = [f'<p class="note">{repeated} puzzles stand more than once.</p>'] if repeated else []

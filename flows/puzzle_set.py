@@ -3,9 +3,11 @@
 from prefect import flow
 from pydantic import BaseModel, ConfigDict, Field
 
+from artifacts.config import Config
 from artifacts.layout import shared_key
 from artifacts.refs import Puzzles, Ref
 from artifacts.store import Store
+from flows.checkpoints import check_checkpoint
 from flows.fetching import fetched
 from flows.opening import opened_stages
 from flows.puzzle_report import measure_of, write_report
@@ -15,10 +17,8 @@ from stages.draw import draw, slot_of
 from stages.prepare import PrepareConfig, identity_of, prepare
 
 
-class PuzzleSetRequest(BaseModel):
+class PuzzleSetRequest(Config):
     """What a person asks for."""
-
-    model_config = ConfigDict(extra="forbid", frozen=True)
 
     store: str = Field(default="./deerstalker-data", description="Where artifacts live.")
     profile: str = Field(default="cpu", description="Name of a profile, or path of a TOML file.")
@@ -52,6 +52,8 @@ def make_puzzles(request: PuzzleSetRequest) -> PuzzleSet:
     """
     store = Store.open(request.store)
     with opened_stages(store, load_profile(request.profile)) as stages:
+        if request.tokenizer is not None:
+            check_checkpoint(request.tokenizer, store)  # it is fetched after all drawing
         stages.live.opened(f"{request.puzzles.wanted} puzzles, seed {request.puzzles.seed}, into {store.url}")
         made = publish_set(stages, request.puzzles)
         tokenizer = None if request.tokenizer is None else fetched(stages, request.tokenizer, made)

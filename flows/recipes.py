@@ -3,8 +3,9 @@
 from collections.abc import Sequence
 from typing import Any, Self
 
-from pydantic import BaseModel, ConfigDict, Field, model_validator
+from pydantic import Field, model_validator
 
+from artifacts.config import Config
 from artifacts.errors import BadInputError
 from flows.settings import load_settings, overridden, settings_names, validate
 from stages.context import Profile
@@ -27,13 +28,11 @@ _CHANGE_PROBABILITIES = ("top_p", "top_k", "min_p", "repetition_penalty", "prese
 """Settings of the sampler, temperature aside, by which a token's probability is not the model's."""
 
 
-class Recipe(BaseModel):
+class Recipe(Config):
     """Everything that decides what a run learns. A run is a flow, a recipe and a profile."""
 
-    model_config = ConfigDict(extra="forbid", frozen=True)
-
     title: str = Field(description="One line on what the recipe is for.")
-    iterations: int = Field(ge=0, description="GRPO iterations after the warm start.")
+    iterations: int = Field(ge=0, le=1_000_000, description="GRPO iterations after the warm start.")
     seed: int = Field(default=0, ge=0, description="Seed of every section that names none of its own.")
     model: ModelConfig
     puzzles: PrepareConfig = Field(default_factory=PrepareConfig)

@@ -3,7 +3,6 @@
 import json
 import time
 from collections.abc import Sequence
-from html import escape
 from typing import TYPE_CHECKING, Any
 
 import polars as pl
@@ -15,8 +14,8 @@ from artifacts.sums import write_files
 from flows.batch_picture import BatchView, draw, read_batch, words
 from flows.figures import IterationFigures, iteration_figures, kl_titles, measurement, skipped_title
 from flows.history import RunRecord, read_run
-from flows.markdown import visible
-from flows.page import card, document, picture, table
+from flows.markdown import shortened
+from flows.page import card, document, escape, picture, table
 from flows.plots import accuracy_plot, health_plot, reward_plot, seconds_plot, suites_plot
 from flows.specimen import Completion, Specimen, find_specimen
 from flows.suites import curves, suites_section
@@ -242,12 +241,12 @@ def _specimen(specimen: Specimen) -> list[str]:
 def _completion(item: Completion) -> str:
     rows = "".join(
         f'<tr class="{"right" if answer.correct else "wrong"}"><td>{escape(answer.letter)}</td>'
-        f"<td>{escape(visible(answer.said or answer.note, _SAID))}</td>"
+        f"<td>{escape(shortened(answer.said or answer.note, _SAID))}</td>"
         f"<td>{'' if answer.correct else escape(answer.right)}</td></tr>"
         for answer in item.answers
     )
     return (
-        f'<div class="panel"><h3>{escape(completion_title(item))}</h3><pre>{escape(visible(item.text, _SHOWN))}</pre>'
+        f'<div class="panel"><h3>{escape(completion_title(item))}</h3><pre>{escape(shortened(item.text, _SHOWN))}</pre>'
         f"<table><thead><tr><th></th><th>read</th><th>right answer</th></tr></thead><tbody>{rows}</tbody></table>"
         f"{_statements(item)}</div>"
     )
@@ -256,7 +255,7 @@ def _completion(item: Completion) -> str:
 def _statements(item: Completion) -> str:
     if item.statements is None:
         return ""
-    lines = f"<pre>{escape(visible(statement_lines(item)))}</pre>" if item.statements else ""
+    lines = f"<pre>{escape(shortened(statement_lines(item)))}</pre>" if item.statements else ""
     return f'<p class="note">{escape(statement_counts(item))}</p>' + lines
 
 

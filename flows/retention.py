@@ -6,8 +6,9 @@ from dataclasses import dataclass
 from datetime import UTC, datetime
 from typing import Any, Literal
 
-from pydantic import BaseModel, ConfigDict, Field
+from pydantic import Field
 
+from artifacts.config import Config
 from artifacts.layout import RunLayout
 from artifacts.lineage import lineage
 from artifacts.manifest import MANIFEST_NAME, Manifest, Pruned
@@ -23,14 +24,16 @@ _IN_ATTEMPT = re.compile(r"(.+?)/((?:attempt|progress)-[0-9a-f]+(?:-[0-9]{8}T[0-
 """A file of an attempt: its artifact, the attempt's folder (`artifacts.slot` names it), and its name in there."""
 
 
-class Retention(BaseModel):
+class Retention(Config):
     """What is kept. Manifests, grades, reports, decisions and a promoted checkpoint's ancestors always are."""
 
-    model_config = ConfigDict(extra="forbid", frozen=True)
-
     parts: tuple[Part, ...] = Field(default=("training_state",), description="What may go from an iteration.")
-    keep_last: int = Field(default=2, ge=1, description="Keep everything of a run's last iterations, to go on from.")
-    keep_every: int = Field(default=10, ge=0, description="Keep everything of every so many iterations; 0: of none.")
+    keep_last: int = Field(
+        default=2, ge=1, le=1_000_000, description="Keep everything of a run's last iterations, to go on from."
+    )
+    keep_every: int = Field(
+        default=10, ge=0, le=1_000_000, description="Keep everything of every so many iterations; 0: of none."
+    )
     keep_for: Literal["regrade", "retrain"] = Field(
         default="retrain",
         description="Kept iterations have what grading them again needs; `retrain` also keeps the weights and the "

@@ -1,12 +1,11 @@
 """Suites that checkpoints of a run were evaluated on afterwards, beside the validation that went with the run."""
 
 from collections.abc import Mapping
-from html import escape
 from typing import Any
 
 from flows.figures import Measurement, measurement
 from flows.history import RunRecord
-from flows.page import picture, table
+from flows.page import escape, picture, table
 from flows.summary import interval_text
 
 OWN = "validation, in the run"

@@ -11,19 +11,17 @@ from collections.abc import Iterable, Sequence
 from rich.cells import cell_len, chop_cells
 from rich.console import Console
 
+from flows.visible import one_line
+
 UNLIMITED = 10_000
 """Columns of a console that breaks no line."""
 _NARROWEST = 20
 _PART_OF_PATH = re.compile(r"[^/]*/+|[^/]+")
 
 
-def console_for(*, wide: bool) -> Console:
-    """A console on stdout; `wide` takes lines of any length."""
-    return Console(width=UNLIMITED) if wide else Console()
-
-
 def print_labelled(console: Console, label: str, text: str) -> None:
     """Prints `label` and `text`; further lines are indented by the width of the label where that leaves room."""
+    label, text = one_line(label), one_line(text)
     indent = cell_len(label)
     if indent > console.width // 2:
         _print_lines(console, wrapped(f"{label} {text}", console.width))
@@ -34,7 +32,7 @@ def print_labelled(console: Console, label: str, text: str) -> None:
 
 def print_command(console: Console, label: str, command: str) -> None:
     """Prints a shell command; where it needs several lines, backslashes at their ends make a shell read them as one."""
-    _print_lines(console, command_lines(command, console.width, label))
+    _print_lines(console, command_lines(one_line(command), console.width, label))
 
 
 def wrapped(text: str, width: int) -> list[str]:

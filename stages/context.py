@@ -7,8 +7,9 @@ from pathlib import Path
 from types import TracebackType
 from typing import Any, Literal, Self
 
-from pydantic import BaseModel, ConfigDict, Field
+from pydantic import Field
 
+from artifacts.config import Config
 from artifacts.reading import Artifact
 from artifacts.refs import Ref
 from artifacts.slot import Attempt
@@ -22,20 +23,28 @@ from stages.training.job import TrainHardware
 from stages.transfers import ProgressReport, watched
 
 
-class Profile(BaseModel):
+class Profile(Config):
     """Circumstance: what the machine offers. Never part of an identity, so that changing it loses nothing."""
-
-    model_config = ConfigDict(extra="forbid", frozen=True)
 
     engine: EngineHardware = Field(default_factory=EngineHardware)
     trainer: TrainHardware = Field(default_factory=TrainHardware)
     workers: int | None = Field(
-        default=None, ge=1, description="Processes that generate puzzles; null = one for each core that may be used."
+        default=None,
+        ge=1,
+        le=4096,
+        description="Processes that generate puzzles; null = one for each core that may be used.",
     )
-    retries: int = Field(default=2, ge=0, description="How often a stage is tried again after a transient failure.")
-    retry_delay_s: float = Field(default=5.0, ge=0, description="Wait before the first retry; it doubles each time.")
+    retries: int = Field(
+        default=2, ge=0, le=100, description="How often a stage is tried again after a transient failure."
+    )
+    retry_delay_s: float = Field(
+        default=5.0, ge=0, le=1e6, description="Wait before the first retry; it doubles each time."
+    )
     stage_timeout_s: float = Field(
-        default=24 * 3600.0, gt=0, description="A stage that takes longer fails; a wait for a GPU slot is not counted."
+        default=24 * 3600.0,
+        gt=0,
+        le=1e8,
+        description="A stage that takes longer fails; a wait for a GPU slot is not counted.",
     )
     gpu_slot: str | None = Field(
         default=None, description="Prefect's global concurrency limit that engine and trainer wait for; null = none."

@@ -4,8 +4,9 @@ import hashlib
 from collections.abc import Iterator
 from functools import partial
 
-from pydantic import BaseModel, ConfigDict, Field
+from pydantic import Field
 
+from artifacts.config import Config
 from artifacts.identity import Identity
 from artifacts.layout import shared_key
 from artifacts.refs import Draw, Ref
@@ -21,10 +22,8 @@ REVISION = 1
 TABLE = "puzzles.parquet"
 
 
-class DrawConfig(BaseModel):
+class DrawConfig(Config):
     """Numbers `first` to `first + count - 1` of the stream of a difficulty and a seed."""
-
-    model_config = ConfigDict(extra="forbid", frozen=True)
 
     puzzle: AnyPuzzleConfig = Field(default_factory=PuzzleConfig)
     seed: int = Field(default=0, ge=0)

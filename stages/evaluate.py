@@ -5,8 +5,9 @@ from collections.abc import Mapping
 from typing import Any, Literal
 
 import polars as pl
-from pydantic import BaseModel, ConfigDict, Field
+from pydantic import Field
 
+from artifacts.config import Config
 from artifacts.errors import BadInputError
 from artifacts.identity import Identity, settings_of
 from artifacts.reading import Artifact
@@ -29,12 +30,12 @@ class HeldOutSampling(SamplingConfig):
     samples_per_prompt: int = Field(default=4, ge=1, le=1024, description="Sampled answers a puzzle.")
 
 
-class EvaluateConfig(BaseModel):
+class EvaluateConfig(Config):
     """What a checkpoint is measured on, and how."""
 
-    model_config = ConfigDict(extra="forbid", frozen=True)
-
-    puzzles: int = Field(default=64, ge=1, description="Number of held-out puzzles, from the start of the split.")
+    puzzles: int = Field(
+        default=64, ge=1, le=10_000_000, description="Number of held-out puzzles, from the start of the split."
+    )
     sampled: HeldOutSampling = Field(default_factory=HeldOutSampling, description="Settings of the sampled answers.")
     greedy: bool = Field(default=True, description="Also take the most likely answer, once a puzzle.")
     grader: Literal["strict", "published"] = Field(

@@ -29,7 +29,7 @@ _SEED_DIGITS = 12
 class FinetuneConfig(RateConfig):
     """Loss, optimizer, learning rate and reference of the GRPO updates."""
 
-    epochs: int = Field(default=1, ge=1, description="Passes over the rollouts of an iteration.")
+    epochs: int = Field(default=1, ge=1, le=10_000, description="Passes over the rollouts of an iteration.")
     epoch_order: Annotated[EpochOrder, Added(before="same")] = Field(
         default="shuffled",
         description="Mini-batches of the passes after the first: drawn anew from the batch's rows, or as packed.",
@@ -46,7 +46,10 @@ class FinetuneConfig(RateConfig):
         "many iterations, or a moving average of the policies. With `loss.kl_coef` 0 it is only measured.",
     )
     reference_iterations: int = Field(
-        default=10, ge=1, description="Under `periodic`, iterations after which the policy becomes the reference."
+        default=10,
+        ge=1,
+        le=1_000_000,
+        description="Under `periodic`, iterations after which the policy becomes the reference.",
     )
     reference_decay: float = Field(
         default=0.99, ge=0, le=1, description="Under `ema`, weight of the old reference in the next, once an iteration."

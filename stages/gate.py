@@ -5,8 +5,9 @@ from typing import Any, Literal, Self
 
 import numpy as np
 import polars as pl
-from pydantic import BaseModel, ConfigDict, Field, model_validator
+from pydantic import Field, model_validator
 
+from artifacts.config import Config
 from artifacts.errors import BadInputError
 from artifacts.reading import Artifact
 from artifacts.refs import Ref, Report
@@ -16,28 +17,28 @@ from stages.fall import find_falls
 from stages.statistics import Estimate, estimate_difference, standard_error, variance_of_mean
 
 
-class RollbackConfig(BaseModel):
+class RollbackConfig(Config):
     """When the learning curve has fallen, so that the run goes back to its best checkpoint (see `stages.fall`)."""
-
-    model_config = ConfigDict(extra="forbid", frozen=True)
 
     drop_se: float = Field(
         default=2.0,
         ge=0,
+        le=1000,
         description="The curve has fallen where its newest candidates lie below those just before them by more than "
         "noise explains: a drop as improbable as so many standard errors are in one comparison, after the correction "
         "for all the stretches that are compared. With 2, a run of 98 iterations that stays level goes back in 3% of "
         "cases.",
     )
     patience: int = Field(
-        default=3, ge=1, description="Fewest candidates in a fallen stretch; they bring the best checkpoint back."
+        default=3,
+        ge=1,
+        le=1_000_000,
+        description="Fewest candidates in a fallen stretch; they bring the best checkpoint back.",
     )
 
 
-class PromoteConfig(BaseModel):
+class PromoteConfig(Config):
     """When a candidate replaces the incumbent, and when the run goes back."""
-
-    model_config = ConfigDict(extra="forbid", frozen=True)
 
     metric: Literal["accuracy", "exact"] = Field(
         default="accuracy", description="What is compared, a mean over completions."
@@ -49,6 +50,7 @@ class PromoteConfig(BaseModel):
     tolerance_se: float = Field(
         default=0.0,
         ge=0,
+        le=1000,
         description="A candidate that is at most so many standard errors (of the paired difference) below the best so "
         "far is as good as it, and being newer, stands; 1 is the one-standard-error rule of Breiman et al. (1984). "
         "The highest of many noisy scores is mostly a lucky one, and early.",

@@ -8,8 +8,9 @@ from typing import Any, Literal
 
 import numpy as np
 import polars as pl
-from pydantic import BaseModel, ConfigDict, Field
+from pydantic import Field
 
+from artifacts.config import Config
 from artifacts.identity import Identity
 from artifacts.reading import Artifact
 from artifacts.refs import Grades, Puzzles, Ref, Rollouts
@@ -26,10 +27,8 @@ from stages.puzzles.tables import count_deductions, deduction_columns, graded_te
 REVISION = 2
 
 
-class GradeConfig(BaseModel):
+class GradeConfig(Config):
     """How completions are read, rewarded and compared."""
-
-    model_config = ConfigDict(extra="forbid", frozen=True)
 
     grader: Literal["strict", "published"] = Field(
         default="strict", description="How answers are read off a completion."

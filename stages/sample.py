@@ -4,8 +4,9 @@ import random
 from typing import Self
 
 import polars as pl
-from pydantic import BaseModel, ConfigDict, Field, model_validator
+from pydantic import Field, model_validator
 
+from artifacts.config import Config
 from artifacts.identity import Identity, settings_of
 from artifacts.reading import Artifact
 from artifacts.refs import Checkpoint, Puzzles, Ref, Rollouts
@@ -19,12 +20,10 @@ from stages.sampling.resample import STEM, ResampleConfig, collect_mixed
 REVISION = 1
 
 
-class SampleConfig(BaseModel):
+class SampleConfig(Config):
     """Which puzzles an iteration samples, and how."""
 
-    model_config = ConfigDict(extra="forbid", frozen=True)
-
-    puzzles_per_iteration: int = Field(default=32, ge=1, description="Groups an iteration samples.")
+    puzzles_per_iteration: int = Field(default=32, ge=1, le=1_000_000, description="Groups an iteration samples.")
     sampling: SamplingConfig = Field(default_factory=SamplingConfig)
     resample: ResampleConfig | None = Field(
         default=None, description="Dynamic sampling: further puzzles in place of uniformly right or wrong ones."

@@ -4,8 +4,9 @@ import random
 from typing import Annotated, Literal
 
 import polars as pl
-from pydantic import BaseModel, ConfigDict, Field
+from pydantic import Field
 
+from artifacts.config import Config
 from artifacts.errors import BadInputError
 from artifacts.identity import Added, Identity, settings_of
 from artifacts.reading import Artifact
@@ -22,27 +23,27 @@ from stages.training.launch import Schedule, Target, Weights, train_and_publish
 REVISION = 1
 
 
-class WarmStartConfig(BaseModel):
+class WarmStartConfig(Config):
     """Supervised steps on what the solver writes for train puzzles."""
-
-    model_config = ConfigDict(extra="forbid", frozen=True)
 
     text: Literal["answers", "derivations"] = Field(
         default="answers",
         description="What is taught: the answers only, or first how they follow, proved step by step.",
     )
-    steps: int = Field(default=16, ge=1, description="Optimizer steps of one pass.")
-    puzzles_per_step: int = Field(default=4, ge=1, description="Answers a step.")
-    epochs: int = Field(default=1, ge=1, description="Passes over the same puzzles.")
+    steps: int = Field(default=16, ge=1, le=1_000_000, description="Optimizer steps of one pass.")
+    puzzles_per_step: int = Field(default=4, ge=1, le=1_000_000, description="Answers a step.")
+    epochs: int = Field(default=1, ge=1, le=10_000, description="Passes over the same puzzles.")
     epoch_order: Annotated[EpochOrder, Added(before="same")] = Field(
         default="shuffled", description="Mini-batches of the passes after the first: drawn anew, or the same."
     )
-    learning_rate: float = Field(default=1e-4, gt=0, description="Highest learning rate.")
+    learning_rate: float = Field(default=1e-4, gt=0, le=10.0, description="Highest learning rate.")
     schedule: Literal["constant", "linear"] = Field(
         default="constant", description="`linear` falls to 0 behind the last step."
     )
-    warmup_steps: int = Field(default=0, ge=0, description="Steps over which the learning rate rises linearly.")
-    row_tokens: int = Field(default=2048, ge=16, description="Token budget of a row.")
+    warmup_steps: int = Field(
+        default=0, ge=0, le=1_000_000, description="Steps over which the learning rate rises linearly."
+    )
+    row_tokens: int = Field(default=2048, ge=16, le=10_000_000, description="Token budget of a row.")
     optimizer: OptimizerConfig = Field(default_factory=OptimizerConfig)
     seed: int = Field(default=0, ge=0, description="Seed of the choice of puzzles and of the order of later passes.")
 

@@ -2,13 +2,12 @@
 
 from typing import Any
 
-from rich.console import Console
 from rich.table import Table
 
 from artifacts.layout import RunLayout
 from artifacts.store import Store
 from flows.commands.backend import prefect_beside
-from flows.commands.output import print_json
+from flows.commands.output import print_json, terminal
 from flows.options import Stored
 
 
@@ -36,7 +35,7 @@ def backfill_command(request: dict[str, Any], options: Stored) -> None:
     if options.json:
         print_json({"store": store.url, **result.model_dump(mode="json")})
         return
-    console = Console()
+    console = terminal()
     for run, page in result.reports.items():
         record = read_run(store, run)
         table = Table(title=f"{run}: accuracy with 95% intervals", title_justify="left")
@@ -48,7 +47,7 @@ def backfill_command(request: dict[str, Any], options: Stored) -> None:
             if int(row[0]) in result.runs[run]:
                 table.add_row(*row)
         console.print(table)
-        console.print(f"report: {page}", highlight=False, soft_wrap=True)
-    console.print(f"{result.evaluated} evaluated, {result.cached} were there", highlight=False)
+        console.print(f"report: {page}", soft_wrap=True)
+    console.print(f"{result.evaluated} evaluated, {result.cached} were there")
     if result.skipped:
-        console.print(f"skipped, pruned before: {', '.join(result.skipped)}", highlight=False, soft_wrap=True)
+        console.print(f"skipped, pruned before: {', '.join(result.skipped)}", soft_wrap=True)

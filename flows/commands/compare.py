@@ -2,12 +2,11 @@
 
 from collections.abc import Sequence
 
-from rich.console import Console
 from rich.table import Table
 
 from artifacts.store import Store
 from flows.commands.backend import prefect_beside
-from flows.commands.output import print_json
+from flows.commands.output import print_json, terminal
 from flows.options import Stored
 
 
@@ -26,14 +25,8 @@ def compare_command(
         record = read_run(store, run)
         load_profile(profile)
         candidates(validate(Recipe, record.recipe, f"recipe of {run}"), recipes, changes)  # before anything starts
-        request = CompareRequest(
-            run=run,
-            iteration=iteration,
-            recipes=list(recipes),
-            overrides=list(changes),
-            store=options.store,
-            profile=profile,
-        )
+        asked = {"run": run, "iteration": iteration, "recipes": list(recipes), "overrides": list(changes)}
+        request = validate(CompareRequest, {**asked, "store": options.store, "profile": profile}, "compare")
         with running():
             result = compare(request)
     if options.json:
@@ -45,6 +38,6 @@ def compare_command(
         table.add_column(name, justify="right")
     for row in text_rows(result["recipes"]):
         table.add_row(*row)
-    console = Console()
+    console = terminal()
     console.print(table)
-    console.print(f"report: {result['report']}", highlight=False, soft_wrap=True)
+    console.print(f"report: {result['report']}", soft_wrap=True)

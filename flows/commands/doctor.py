@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from artifacts.errors import DeerstalkerError
-from flows.commands.output import print_json, printable
+from flows.commands.output import print_json
 from flows.doctor import checks
 from flows.doctor.checks import Check
 from flows.doctor.facts import machine_facts, prefect_facts, software_facts, speed_facts
@@ -16,6 +16,7 @@ from flows.doctor.hardware import Hardware, choice_of, device_of, load_hardware
 from flows.doctor.store_facts import store_facts, store_folder
 from flows.options import Stored
 from flows.surroundings import DEFAULT_STORE
+from flows.visible import one_line
 
 if TYPE_CHECKING:
     from flows.doctor.model_size import ModelSize
@@ -40,7 +41,7 @@ def doctor_command(
     for check in _checks(recipe, changes, hardware, options.store):
         done.append(check)
         if not options.json:
-            sys.stdout.write(printable(page_line(check)))
+            sys.stdout.write(page_line(check))
             sys.stdout.flush()
     if options.json:
         worst = checks.worst(done)
@@ -53,8 +54,8 @@ def doctor_command(
 
 def page_line(check: Check) -> str:
     """A check as the page shows it: one line, and another with the remedy where there is one."""
-    remedy = f"\n{'':28}-> {check.remedy}" if check.remedy else ""
-    return f"{check.status:<9}{check.name:<19}{check.found}{remedy}\n"
+    remedy = f"\n{'':28}-> {one_line(check.remedy)}" if check.remedy else ""
+    return f"{check.status:<9}{check.name:<19}{one_line(check.found)}{remedy}\n"
 
 
 def _checks(recipe: str | None, changes: Sequence[str], hardware: Hardware, url: str) -> Iterator[Check]:

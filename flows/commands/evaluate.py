@@ -2,12 +2,11 @@
 
 from typing import Any
 
-from rich.console import Console
 from rich.table import Table
 
 from artifacts.store import Store
 from flows.commands.backend import prefect_beside
-from flows.commands.output import print_json
+from flows.commands.output import print_json, terminal
 from flows.options import Stored
 from flows.summary import measure_rows
 
@@ -42,6 +41,6 @@ def evaluate_command(checkpoint: str, puzzles: str, profile: str, settings: dict
         table.add_column(f"{grader} grading", justify="right")
     for row in measure_rows(list(result.gradings.values())):
         table.add_row(*row)
-    console = Console()
+    console = terminal()
     console.print(table)
-    console.print(f"report: {result.report}", highlight=False, soft_wrap=True)
+    console.print(f"report: {result.report}", soft_wrap=True)

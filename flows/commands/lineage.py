@@ -6,7 +6,6 @@ from dataclasses import asdict
 from typing import Any
 
 from rich.console import Console
-from rich.markup import escape
 from rich.table import Table
 from rich.tree import Tree
 
@@ -16,12 +15,12 @@ from artifacts.reading import Artifact
 from artifacts.refs import Ref
 from artifacts.store import Store
 from flows.checkpoints import find_checkpoint
-from flows.commands.output import print_json
+from flows.commands.output import print_json, terminal
 from flows.history import read_run
 from flows.options import Stored
 from flows.run_diff import circumstances, first_parting, paired, settings
 from flows.summary import measure_rows
-from flows.wrapping import console_for, print_labelled
+from flows.wrapping import UNLIMITED, print_labelled
 
 _DEEPEST_TREE = 40
 _BRANCH_COLUMNS = 4
@@ -43,7 +42,7 @@ def lineage_command(name: str, depth: int, wide: bool, options: Stored) -> None:
     if options.json:
         print_json({"store": store.url, "artifact": _node(nodes[0]), "ancestors": [_node(node) for node in nodes[1:]]})
         return
-    console = console_for(wide=wide)
+    console = terminal(UNLIMITED if wide else None)
     for label, text in _facts(nodes[0]).items():
         print_labelled(console, f"{label:<10}", text)
     deepest = min(_DEEPEST_TREE, max(1, (console.width - _LABEL_COLUMNS) // _BRANCH_COLUMNS))
@@ -78,17 +77,17 @@ def diff_command(a: str, b: str, options: Stored) -> None:
             }
         )
         return
-    console = Console()
+    console = terminal()
     rows = [(one.setting, *(_shown(one.values, side) for side in ("a", "b"))) for one in told]
     rows += [(name, *(_shown(values, side) for side in ("a", "b"))) for name, values in around.items()]
     _print_table(console, ("setting", a, b), rows or [("no difference", "", "")])
     where = f"iteration {parting['iteration']}, {parting['stage']}" if parting else "nowhere, as far as both have come"
-    console.print(f"they part at: {where}", highlight=False, soft_wrap=True)
+    console.print(f"they part at: {where}", soft_wrap=True)
     if len(after) == 2:
         _print_table(console, ("after training", a, b), measure_rows(list(after.values())))
     for mode, gain in gains.items():
         points = f"{gain.mean * 100:+.1f} points ({gain.low * 100:+.1f} to {gain.high * 100:+.1f})"
-        console.print(f"{b} less {a}, accuracy {mode}, puzzle by puzzle: {points}", highlight=False, soft_wrap=True)
+        console.print(f"{b} less {a}, accuracy {mode}, puzzle by puzzle: {points}", soft_wrap=True)
 
 
 def _ref(name: str, store: Store) -> Ref[Any]:
@@ -154,12 +153,12 @@ def _tree(
     state = "" if _state(node) == "kept" else f" [{_state(node)}]"
     words = f"{f'{role}: ' if role else ''}{node.ref.key}  {node.ref.digest[:12]}  by {stage}{state}"
     if (node.ref in drawn or level >= deepest) and node.inputs:
-        return Tree(escape(f"{words} ..."))
+        return Tree(f"{words} ...")
     drawn.add(node.ref)
-    tree = Tree(escape(words))
+    tree = Tree(words)
     for name, ref in node.inputs.items():
         branch = _tree(known[ref], known, drawn, deepest, name, level + 1) if ref in known else None
-        tree.add(branch or escape(f"{name}: {ref.key}  ..."))
+        tree.add(branch or f"{name}: {ref.key}  ...")
     return tree
 
 
@@ -170,7 +169,7 @@ def _shown(values: dict[str, Any], side: str) -> str:
 def _print_table(console: Console, head: Sequence[str], rows: Sequence[Sequence[str]]) -> None:
     table = Table()
     for name in head:
-        table.add_column(escape(name), overflow="fold")
+        table.add_column(name, overflow="fold")
     for row in rows:
-        table.add_row(*(escape(cell) for cell in row))
+        table.add_row(*row)
     console.print(table)

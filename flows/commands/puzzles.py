@@ -3,7 +3,6 @@
 import json
 import os
 import shutil
-import sys
 from concurrent.futures import ProcessPoolExecutor
 from dataclasses import asdict
 from functools import partial
@@ -15,8 +14,10 @@ from artifacts.reading import Artifact
 from artifacts.refs import Ref
 from artifacts.schemas import PUZZLES
 from artifacts.store import Store
+from artifacts.suggestions import did_you_mean
 from flows.commands.backend import prefect_beside
-from flows.commands.output import print_json, printable
+from flows.commands.output import print_json, print_line
+from flows.commands.texts import given_text
 from flows.options import Output
 from stages.puzzles import environment
 from stages.puzzles.published import read_puzzles
@@ -50,10 +51,15 @@ def make_command(
         sizes: Number of puzzles by split.
         out: A store, or a file that ends in `.json`.
     """
+    from flows.recipes import validate
+    from stages.prepare import PrepareConfig
+
     tiers = environment.get(family).tiers
     if tier not in tiers:
-        raise BadInputError(f"--size {tier}", f"unknown to {family}", ", ".join(tiers))
+        unknown = f"unknown to {family}{did_you_mean(tier, tiers)}"
+        raise BadInputError(f"--size {tier}", unknown, ", ".join(tiers))
     settings = {"puzzle": tiers[tier].model_dump(), "seed": seed, **sizes}
+    validate(PrepareConfig, settings, "puzzles make")  # split by split, before a file takes all of them as one
     request = {"profile": profile, "tokenizer": tokenizer}
     if not out.endswith(".json"):
         made = _publish(out, settings, request, options)
@@ -61,7 +67,8 @@ def make_command(
             print_json({"store": Store.open(out).url, "tier": tier, "seed": seed, **sizes, **made})
         else:
             shown = ", ".join(f"{split} {count}" for split, count in sizes.items() if count)
-            sys.stdout.write(f"{made['artifact']['key']} ({shown})\nreport: {made['report']}\n")
+            print_line(f"{made['artifact']['key']} ({shown})")
+            print_line(f"report: {made['report']}")
         return
     path = Path(out)
     _check_writable(path)
@@ -78,7 +85,7 @@ def make_command(
     if options.json:
         print_json({"file": str(path), "puzzles": len(puzzles), "tier": tier, "seed": seed})
     else:
-        sys.stdout.write(f"{len(puzzles)} puzzles of tier {tier} in {path}\n")
+        print_line(f"{len(puzzles)} puzzles of tier {tier} in {path}")
 
 
 def _check_writable(path: Path) -> None:
@@ -105,12 +112,33 @@ def _publish(url: str, settings: dict[str, Any], request: dict[str, Any], option
 
     config = validate(PrepareConfig, settings, "puzzles make")
     load_profile(request["profile"])
+    if request["tokenizer"] is not None:
+        _check_tokenizer(request["tokenizer"], url)
     with prefect_beside(Store.open(url), options) as running:
         from flows.puzzle_set import PuzzleSetRequest, make_puzzles
 
         asked = PuzzleSetRequest(store=url, puzzles=config, **request)
         with running():
             return make_puzzles(asked).model_dump(mode="json")
+
+
+def _check_tokenizer(name: str, url: str) -> None:
+    """Refuses a checkpoint that there is not, before hours are spent on the puzzles; makes no store for that.
+
+    Raises:
+        BadInputError: The name stands for nothing.
+    """
+    from flows.checkpoints import check_checkpoint
+
+    try:
+        store = Store.open(url, writable=False)
+    except BadInputError:
+        store = Store.open("memory://new")  # the store is made later, and nothing is published in it
+    try:
+        check_checkpoint(name, store)
+    except BadInputError as error:
+        found = error.found.replace(store.url, url)
+        raise BadInputError(f"--tokenizer {name}", found, error.expected, error.remedy) from error
 
 
 def solve_command(file: str, minimal: bool, options: Output) -> None:
@@ -137,11 +165,11 @@ def solve_command(file: str, minimal: bool, options: Output) -> None:
         print_json(report)
         return
     for item, puzzle in zip(checked, puzzles, strict=True):
-        sys.stdout.write(f"{item.puzzle_id}: {_verdict(item, puzzle)}; {item.seconds:.2f} s\n")
+        print_line(f"{item.puzzle_id}: {_verdict(item, puzzle)}; {item.seconds:.2f} s")
     proved = f", {report['minimal']} minimal" if minimal else ""
-    sys.stdout.write(
+    print_line(
         f"{report['count']} puzzles: {report['read']} read, {report['unique']} unique, {report['equal']} equal to the "
-        f"given solution{proved}; {report['seconds']:.1f} s of solving\n"
+        f"given solution{proved}; {report['seconds']:.1f} s of solving"
     )
 
 
@@ -151,10 +179,7 @@ def prove_command(file: str, completion: str, index: int, options: Output) -> No
     if not 0 <= index < len(puzzles):
         raise BadInputError(f"--index {index}", f"{len(puzzles)} puzzles in {file}", f"0 to {len(puzzles) - 1}")
     puzzle = puzzles[index]
-    try:
-        text = sys.stdin.read() if completion == "-" else Path(completion).read_text(encoding="utf-8", errors="replace")
-    except OSError as error:
-        raise BadInputError(completion, f"cannot be read ({error.strerror})", "a text file, or - for stdin") from error
+    text = given_text(completion, "a text file, or - for stdin")
     asserted = environment.get(puzzle.environment).deductions(text, puzzle)
     if asserted is None:
         raise _not_provable(f"{file}[{index}]", _check(puzzle, minimal=False))
@@ -164,8 +189,8 @@ def prove_command(file: str, completion: str, index: int, options: Output) -> No
         print_json({"puzzle_id": puzzle.puzzle_id, "counts": counts, "statements": statements})
         return
     for item in asserted:
-        sys.stdout.write(f"{item.verdict:<13} {printable(item.text)}\n")
-    sys.stdout.write(", ".join(f"{count} {name}" for name, count in counts.items()) + "\n")
+        print_line(f"{item.verdict:<13} {item.text}")
+    print_line(", ".join(f"{count} {name}" for name, count in counts.items()))
 
 
 def _check(puzzle: Puzzle, minimal: bool) -> Checked:

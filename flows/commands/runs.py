@@ -3,12 +3,10 @@
 import json
 from typing import Any
 
-from rich.console import Console
-from rich.markup import escape
 from rich.table import Table
 
 from artifacts.store import Store
-from flows.commands.output import print_json
+from flows.commands.output import print_json, terminal
 from flows.options import Output, Stored
 
 
@@ -33,9 +31,9 @@ def runs_command(options: Stored) -> None:
             f"{run['iterations_done']} of {run['iterations']}",
             f"iteration {promoted['iteration']}" if promoted else "",
             f"{promoted['score']:.1%}" if promoted else "",
-            escape(run["title"]),
+            run["title"],
         )
-    Console().print(table)
+    terminal().print(table)
 
 
 def show_command(run: str, wide: bool, options: Stored) -> None:
@@ -48,14 +46,14 @@ def show_command(run: str, wide: bool, options: Stored) -> None:
     from flows.history import read_run
     from flows.live import print_iterations
     from flows.summary import print_summary, summary
-    from flows.wrapping import console_for, print_labelled
+    from flows.wrapping import UNLIMITED, print_labelled
 
     store = Store.open(options.store, writable=False)
     record = read_run(store, run)
     if options.json:
         print_json(summary(record, store))
         return
-    console = console_for(wide=wide)
+    console = terminal(UNLIMITED if wide else None)
     print_labelled(console, f"{record.layout.run}: ", record.recipe["title"])
     console.print()
     print_iterations(console, [iteration_figures(iteration) for iteration in record.iterations])
@@ -72,7 +70,7 @@ def report_command(run: str, options: Stored) -> None:
     if options.json:
         print_json({"run": run, "report": page})
     else:
-        Console().print(page, highlight=False, soft_wrap=True)
+        terminal().print(page, soft_wrap=True)
 
 
 def recipes_command(options: Output) -> None:
@@ -86,7 +84,7 @@ def recipes_command(options: Output) -> None:
     table = Table.grid(padding=(0, 2))
     for name, recipe in recipes.items():
         table.add_row(name, recipe.title)
-    Console().print(table)
+    terminal().print(table)
 
 
 def show_recipe_command(name: str, changes: tuple[str, ...], options: Output) -> None:
@@ -97,9 +95,9 @@ def show_recipe_command(name: str, changes: tuple[str, ...], options: Output) ->
     if options.json:
         print_json(resolved)
         return
-    console = Console()
+    console = terminal()
     for line in _lines(resolved):
-        console.print(line, highlight=False, markup=False, soft_wrap=True)
+        console.print(line, soft_wrap=True)
 
 
 def diff_recipes_command(a: str, b: str, options: Output) -> None:
@@ -112,16 +110,16 @@ def diff_recipes_command(a: str, b: str, options: Output) -> None:
         print_json({"a": a, "b": b, "settings": [{"setting": one.setting, **one.values} for one in found]})
         return
     if not found:
-        Console().print(f"{a} and {b} have the same settings", highlight=False, markup=False, soft_wrap=True)
+        terminal().print(f"{a} and {b} have the same settings", soft_wrap=True)
         return
     table = Table()
     table.add_column("setting", no_wrap=True)
     for name in (a, b):
-        table.add_column(escape(name), overflow="fold")
+        table.add_column(name, overflow="fold")
     for one in found:
         shown = [json.dumps(one.values[side]) if side in one.values else "" for side in ("a", "b")]
-        table.add_row(one.setting, *(escape(text) for text in shown))
-    Console().print(table)
+        table.add_row(one.setting, *shown)
+    terminal().print(table)
 
 
 def _lines(value: dict[str, Any], path: str = "") -> list[str]:

@@ -7,20 +7,22 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
-from rich.console import Console
 from rich.table import Table
 from rich.text import Text
 
 from artifacts.errors import BadInputError
+from artifacts.parsing import is_file
 from artifacts.reading import Artifact
 from artifacts.refs import Ref
 from artifacts.schemas import PUZZLES
 from artifacts.store import Store
 from flows.checkpoints import find_checkpoint
-from flows.commands.output import print_json, printable
+from flows.commands.output import print_json, terminal
+from flows.commands.texts import given_text
 from flows.options import Stored
 from flows.recipes import load_profile, validate
 from flows.splits import named_split
+from flows.visible import visible
 from stages.models.chat import ChatTokenizer
 from stages.models.folder import check_folder
 from stages.models.source import FolderModel, ModelConfig, materialise
@@ -88,12 +90,7 @@ def read_question(file: str, index: int, store: str) -> Question:
         if not 0 <= index < len(puzzles):
             raise BadInputError(f"--index {index}", f"{len(puzzles)} puzzles in {file}", f"0 to {len(puzzles) - 1}")
         return Question(puzzles[index].prompt, puzzles[index])
-    try:
-        text = sys.stdin.read() if file == "-" else Path(file).read_text(encoding="utf-8")
-    except OSError as error:
-        raise BadInputError(file, f"cannot be read ({error.strerror})", _FORMS) from error
-    except UnicodeDecodeError as error:
-        raise BadInputError(file, "not UTF-8 text", _FORMS) from error
+    text = given_text(file, _FORMS)
     if not text.strip():
         raise BadInputError(file, "no text", "a prompt")
     return Question(text, None)
@@ -103,7 +100,7 @@ def _puzzles(file: str, store: str) -> list[Puzzle] | None:
     """The puzzles that one is chosen from; None where the file is a prompt."""
     if file.endswith(".json"):
         return read_puzzles(Path(file))
-    if ":" not in file or Path(file).is_file():
+    if ":" not in file or is_file(Path(file)):
         return None
     opened = Store.open(store)
     puzzles, split = named_split(file, opened, file)
@@ -139,11 +136,11 @@ def print_answers(question: Question, checkpoint: str, completions: list[Complet
             }
         )
         return
-    console = Console()
+    console = terminal()
     for item, found in zip(completions, graded, strict=True):
-        console.print(printable(item.text), markup=False, highlight=False, soft_wrap=True)
+        console.print(Text(visible(item.text)), soft_wrap=True)
         if item.finish_reason != "stop":
-            console.print(f"(ended by {item.finish_reason} after {len(item.token_ids)} tokens)", highlight=False)
+            console.print(f"(ended by {item.finish_reason} after {len(item.token_ids)} tokens)")
         if question.puzzle and found:
             console.print(_grade_table(question.puzzle, found))
 
@@ -154,6 +151,6 @@ def _grade_table(puzzle: Puzzle, found: Graded) -> Table:
     for name in ("", "read", "right answer", ""):
         table.add_column(name)
     for letter, answer in found.answers.items():
-        said = printable(answer.value or answer.text or answer.note)
-        table.add_row(letter, Text(said), puzzle.solution[letter], "right" if answer.correct else "wrong")
+        said = answer.value or answer.text or answer.note
+        table.add_row(letter, said or "", puzzle.solution[letter], "right" if answer.correct else "wrong")
     return table

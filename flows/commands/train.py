@@ -3,12 +3,10 @@
 from collections.abc import Sequence
 from pathlib import Path
 
-from rich.console import Console
-
 from artifacts.layout import RunLayout
 from artifacts.store import Store
 from flows.commands.backend import prefect_beside
-from flows.commands.output import print_json
+from flows.commands.output import print_json, terminal
 from flows.options import Stored
 
 
@@ -23,8 +21,9 @@ def train_command(
     options: Stored,
 ) -> None:
     """Checks what was asked for, runs the train flow and prints what came of it."""
-    name = run or Path(recipe).stem
-    RunLayout(name)
+    name = Path(recipe).stem if run is None else run
+    if run is not None or recipe.endswith(".toml"):  # any other recipe is ours, or unknown, which is said below
+        RunLayout(name)
     store = Store.open(options.store)
     with prefect_beside(store, options) as running:
         from flows.recipes import load_profile, load_recipe, validate
@@ -59,4 +58,4 @@ def show_run(name: str, store: Store, options: Stored) -> None:
     if options.json:
         print_json(summary(record, store))
     else:
-        print_summary(record, store, Console())
+        print_summary(record, store, terminal())

@@ -22,7 +22,9 @@ from flows.local_server import (
     write_settings,
 )
 from flows.options import Stored
+from flows.settings import validate
 from flows.surroundings import DEFAULT_STORE, lasting_surroundings
+from flows.visible import one_line
 
 
 def up_command(
@@ -65,14 +67,15 @@ def up_command(
         from flows.backend import named_where_silent
         from flows.installation import Installation, install
 
-        wanted = Installation(
-            store=options.store if "://" in options.store else str(Path(options.store).expanduser().resolve()),
-            folder="." if server else str(Path.cwd()),  # runs may be on machines that lack it
-            pool=pool,
-            image=image,
-            gpu_slots=gpu_slots,
-            zombie_after_s=zombie_after_s,
-        )
+        asked = {
+            "store": options.store if "://" in options.store else str(Path(options.store).expanduser().resolve()),
+            "folder": "." if server else str(Path.cwd()),  # runs may be on machines that lack it
+            "pool": pool,
+            "image": image,
+            "gpu_slots": gpu_slots,
+            "zombie_after_s": zombie_after_s,
+        }
+        wanted = validate(Installation, asked, "up")
         with named_where_silent(f"see {home / 'server.log'}" if record.server else "restart it"):
             if record.gone_workers or alone_since:
                 _crash_runs("Found without a process by `deerstalker up`.", record.gone_workers, alone_since)
@@ -89,14 +92,14 @@ def up_command(
     if options.json:
         print_json({**record.model_dump(mode="json"), "pool": pool, "deployments": deployments})
         return
-    folder = "" if options.store == DEFAULT_STORE else f" --store {options.store}"
+    folder = "" if options.store == DEFAULT_STORE else f" --store {one_line(options.store)}"
     sys.stdout.write(
-        f"{'Prefect server' if record.server else 'Prefect'}: {record.url.removesuffix('/api')}\n"
-        f"work pool {pool}: {'a worker runs here' if record.worker else 'no worker started here'}\n"
-        f"deployments: {', '.join(deployments)}\n"
-        + (f"password of its pages, auth string of its API: in {record.auth}\n" if record.auth else "")
+        f"{'Prefect server' if record.server else 'Prefect'}: {one_line(record.url.removesuffix('/api'))}\n"
+        f"work pool {one_line(pool)}: {'a worker runs here' if record.worker else 'no worker started here'}\n"
+        f"deployments: {one_line(', '.join(deployments))}\n"
+        + (f"password of its pages, auth string of its API: in {one_line(str(record.auth))}\n" if record.auth else "")
         + ("\n" if settings else f"\n{exports(record)}")
-        + f"prefect deployment run {deployments[0]} --watch\n"
+        + f"prefect deployment run {one_line(deployments[0])} --watch\n"
         f"deerstalker down{folder}\n"
     )
 
@@ -141,9 +144,8 @@ def _crashed_runs(record: Record) -> bool:
         _crash_runs("Ended by `deerstalker down`.", record.gone_workers)
     except (httpx.HTTPError, PrefectException) as error:
         problem = str(error).partition("\n")[0] or type(error).__name__
-        sys.stderr.write(
-            f"{masked(record.url)}: {problem}; the worker's runs count as running there until the next `up`\n"
-        )
+        left = f"{masked(record.url)}: {problem}; the worker's runs count as running there until the next `up`"
+        sys.stderr.write(one_line(left) + "\n")
         return False
     return True
 

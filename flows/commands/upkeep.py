@@ -5,13 +5,12 @@ from collections.abc import Sequence
 from dataclasses import asdict
 from typing import Any
 
-from rich.console import Console
 from rich.table import Table
 
 from artifacts.errors import IntegrityError
 from artifacts.store import Store
 from artifacts.verification import verify
-from flows.commands.output import print_json
+from flows.commands.output import print_json, print_line, terminal
 from flows.options import Output, Stored
 from flows.recipes import validate
 from flows.retention import Retention, plan, remove
@@ -36,7 +35,7 @@ def prune_command(runs: Sequence[str], rule: dict[str, Any], yes: bool, options:
         rule = retention.model_dump(mode="json")
         print_json({"store": store.url, "rule": rule, "removed": yes, "size_bytes": total, "removals": listed})
         return
-    console = Console()
+    console = terminal()
     if removals:
         table = Table(title=f"prune {store.url}: {retention}", title_justify="left")
         table.add_column("artifact", overflow="fold")
@@ -46,7 +45,7 @@ def prune_command(runs: Sequence[str], rule: dict[str, Any], yes: bool, options:
             table.add_row(item.key, item.what, _size(item.size_bytes))
         console.print(table)
     done = "removed" if yes else "would be removed; --yes removes them"
-    console.print(f"{len(removals)} artifacts, {_size(total)}, {done}", highlight=False, soft_wrap=True)
+    console.print(f"{len(removals)} artifacts, {_size(total)}, {done}", soft_wrap=True)
 
 
 def verify_command(url: str, options: Output) -> None:
@@ -61,14 +60,14 @@ def verify_command(url: str, options: Output) -> None:
         print_json({"store": store.url, **asdict(found)})
     else:
         for damage in found.damaged:
-            sys.stdout.write(f"damaged: {damage.file}: {damage.found}; expected {damage.expected}\n")
+            print_line(f"damaged: {damage.file}: {damage.found}; expected {damage.expected}")
         for key in found.unchecked[:_SHOWN]:
-            sys.stdout.write(f"no checksum: {key}\n")
+            print_line(f"no checksum: {key}")
         if len(found.unchecked) > _SHOWN:
-            sys.stdout.write(f"no checksum: {len(found.unchecked) - _SHOWN} more\n")
-        sys.stdout.write(
+            print_line(f"no checksum: {len(found.unchecked) - _SHOWN} more")
+        print_line(
             f"{store.url}: {found.artifacts} artifacts ({found.pruned} pruned), {found.files} files, "
-            f"{_size(found.size_bytes)}; {len(found.damaged)} damaged, {len(found.unchecked)} without a checksum\n"
+            f"{_size(found.size_bytes)}; {len(found.damaged)} damaged, {len(found.unchecked)} without a checksum"
         )
     if found.damaged:
         sys.stdout.flush()

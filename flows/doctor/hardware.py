@@ -3,8 +3,9 @@
 from collections.abc import Sequence
 from typing import Literal
 
-from pydantic import BaseModel, ConfigDict, Field
+from pydantic import ConfigDict, Field
 
+from artifacts.config import Config
 from flows.doctor.facts import MachineFacts, SoftwareFacts
 from flows.settings import load_settings
 from stages.machine import Choice, native_type, training_type
@@ -15,14 +16,14 @@ Device = Literal["cpu", "cuda"]
 Part = Literal["trainer", "engine"]
 
 
-class Hardware(BaseModel):
+class Hardware(Config):
     """Settings of `stages.context.Profile` without those that say how a flow runs."""
 
     model_config = ConfigDict(extra="ignore", frozen=True)
 
     engine: EngineHardware = Field(default_factory=EngineHardware)
     trainer: TrainHardware = Field(default_factory=TrainHardware)
-    tracker: str = "none"
+    tracker: Literal["none", "wandb", "tensorboard"] = "none"
 
     @property
     def starts_engines(self) -> bool:

@@ -10,15 +10,15 @@ from typing import Literal
 
 import numpy as np
 import numpy.typing as npt
-from pydantic import BaseModel, ConfigDict, Field
+from pydantic import Field
+
+from artifacts.config import Config
 
 Rewards = npt.NDArray[np.float64]
 
 
-class AdvantageConfig(BaseModel):
+class AdvantageConfig(Config):
     """How the rewards of a group become advantages: what is subtracted, and what the difference is divided by."""
-
-    model_config = ConfigDict(extra="forbid", frozen=True)
 
     baseline: Literal["group_mean", "leave_one_out"] = Field(
         default="group_mean",
@@ -29,10 +29,11 @@ class AdvantageConfig(BaseModel):
         description="What the difference is divided by: the standard deviation of the group's rewards (over G, or over "
         "G - 1), that of all rewards of the batch (over their number - 1), or nothing (Dr. GRPO).",
     )
-    epsilon: float = Field(default=1e-6, ge=0, description="Added to the standard deviation.")
+    epsilon: float = Field(default=1e-6, ge=0, le=1e6, description="Added to the standard deviation.")
     uniform_tolerance: float = Field(
         default=1e-8,
         ge=0,
+        le=1e6,
         description="A group whose rewards spread less than this has no signal: its advantages are 0.",
     )
 

@@ -11,24 +11,24 @@ from itertools import groupby
 from typing import Literal, Self
 
 import numpy as np
-from pydantic import BaseModel, ConfigDict, Field, model_validator
+from pydantic import Field, model_validator
 
+from artifacts.config import Config
 from artifacts.errors import BadInputError
 from artifacts.tensors import PackedBatch
 
 
-class PackConfig(BaseModel):
+class PackConfig(Config):
     """How rollouts become rows."""
 
-    model_config = ConfigDict(extra="forbid", frozen=True)
-
-    row_tokens: int = Field(default=2048, ge=16, description="Token budget of a row.")
+    row_tokens: int = Field(default=2048, ge=16, le=10_000_000, description="Token budget of a row.")
     updates: int = Field(
-        default=1, ge=1, description="Optimizer steps that one pass over the rollouts is divided into."
+        default=1, ge=1, le=1_000_000, description="Optimizer steps that one pass over the rollouts is divided into."
     )
     minibatch_size: int | None = Field(
         default=None,
         ge=1,
+        le=1_000_000_000,
         description="What an optimizer step takes, the last perhaps less, so that the number of steps follows from the "
         "groups that are left; null = as many steps as `updates`.",
     )

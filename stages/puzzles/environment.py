@@ -7,6 +7,7 @@ from importlib import import_module
 from typing import Any, Protocol, cast
 
 from artifacts.errors import BadInputError
+from artifacts.suggestions import did_you_mean
 from stages.puzzles.puzzle import Asserted, Checked, Graded, Grader, Kinds, Puzzle
 
 
@@ -101,7 +102,8 @@ def get(name: str) -> Environment:
         BadInputError: There is none of that name.
     """
     if name not in _FAMILIES:
-        raise BadInputError("environment", repr(name), f"one of {', '.join(_FAMILIES)}")
+        found = f"{name[:80]!r}{did_you_mean(name, _FAMILIES)}"
+        raise BadInputError("environment", found, f"one of {', '.join(_FAMILIES)}")
     module, _, attribute = _FAMILIES[name].partition(":")
     return cast(Environment, getattr(import_module(module), attribute))
 

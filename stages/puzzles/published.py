@@ -1,10 +1,10 @@
 """Reads puzzles in the published format: a JSON list of `{num_clues, prompt, solution}`."""
 
-import json
 from pathlib import Path
 from typing import Any, cast
 
 from artifacts.errors import BadInputError
+from artifacts.parsing import parse_json
 from stages.puzzles import environment
 from stages.puzzles.puzzle import Puzzle
 
@@ -20,11 +20,11 @@ def read_puzzles(path: Path | str) -> list[Puzzle]:
     """
     path = Path(path)
     try:
-        content = json.loads(path.read_text(encoding="utf-8"))
-    except OSError as error:
-        raise BadInputError(str(path), f"cannot be read ({error.strerror})", "a readable JSON file") from error
-    except (UnicodeDecodeError, json.JSONDecodeError, RecursionError) as error:
-        raise BadInputError(str(path), f"not JSON ({error})", "a JSON list of puzzles") from error
+        data = path.read_bytes()
+    except (OSError, ValueError) as error:  # ValueError: a name that no file can have
+        reason = error.strerror if isinstance(error, OSError) else str(error)
+        raise BadInputError(str(path), f"cannot be read ({reason})", "a readable JSON file") from error
+    content = parse_json(data, str(path), "a JSON list of puzzles")
     if not isinstance(content, list):
         raise BadInputError(str(path), f"a JSON {_kind(content)}", "a JSON list of puzzles")
     entries = cast(list[Any], content)

@@ -4,8 +4,9 @@ from __future__ import annotations
 
 from typing import Annotated, Literal, Self
 
-from pydantic import BaseModel, ConfigDict, Field, field_validator
+from pydantic import Field, field_validator
 
+from artifacts.config import Config
 from stages.machine import engine_build, native_type
 
 KEPT_GROUPS = "kept_groups"
@@ -15,19 +16,17 @@ Where it is missing, all are. Its checksum follows in the name; rollouts of earl
 """
 
 
-class EarlyStopConfig(BaseModel):
+class EarlyStopConfig(Config):
     """When a completion is given up: an exponentially weighted mean of its log-probabilities falls below a threshold.
 
     Defaults: those of OpenPipe's 32B run on Temporal Clue.
     """
 
-    model_config = ConfigDict(extra="forbid", frozen=True)
-
     alpha: float = Field(default=0.992, ge=0.0, lt=1.0, description="Share of the old mean; the mean starts at 0")
     threshold: float = Field(default=-3.0, lt=0.0, description="Nats; the token that takes the mean below is the last")
 
 
-class SamplingConfig(BaseModel):
+class SamplingConfig(Config):
     """How completions are drawn. Every field is sent with every request, so no server default takes part.
 
     The log-probabilities that come back are those of the distribution that was really sampled from: after
@@ -35,19 +34,17 @@ class SamplingConfig(BaseModel):
     are those of the unscaled distribution.
     """
 
-    model_config = ConfigDict(extra="forbid", frozen=True)
-
     samples_per_prompt: int = Field(default=16, ge=1, le=1024, description="Completions drawn for one prompt (a group)")
     temperature: float = Field(default=1.0, ge=0.0, le=10.0, description="Softmax temperature; 0 is greedy")
     top_p: float = Field(default=1.0, gt=0.0, le=1.0, description="Nucleus mass; 1 keeps every token")
-    top_k: int = Field(default=0, ge=0, description="Keep the k most likely tokens; 0 keeps every token")
+    top_k: int = Field(default=0, ge=0, le=10_000_000, description="Keep the k most likely tokens; 0 keeps every token")
     min_p: float = Field(default=0.0, ge=0.0, le=1.0, description="Drop tokens below this share of the likeliest one")
     repetition_penalty: float = Field(
         default=1.0, gt=0.0, le=10.0, description="Above 1 discourages repetition; 1 is off"
     )
     presence_penalty: float = Field(default=0.0, ge=-2.0, le=2.0, description="Flat penalty on tokens already produced")
     frequency_penalty: float = Field(default=0.0, ge=-2.0, le=2.0, description="Penalty growing with each occurrence")
-    max_tokens: int = Field(default=256, ge=1, description="Longest completion, the end token included")
+    max_tokens: int = Field(default=256, ge=1, le=10_000_000, description="Longest completion, the end token included")
     stop: tuple[str, ...] = Field(default=(), description="Strings that end a completion; none by default")
     early_stop: EarlyStopConfig | None = Field(default=None, description="Give up on hopeless completions; off")
 
@@ -57,23 +54,24 @@ class SamplingConfig(BaseModel):
         return self.temperature == 0.0
 
 
-class EngineHardware(BaseModel):
+class EngineHardware(Config):
     """How the engine runs on this machine. None of it may change what is sampled beyond rounding and chance."""
-
-    model_config = ConfigDict(extra="forbid", frozen=True)
 
     dtype: Literal["auto", "bfloat16", "float16", "float32"] = Field(
         default="auto", description="Compute type of the weights; auto: bfloat16 where it is native, else float32"
     )
-    max_num_seqs: int = Field(default=512, ge=1, description="Sequences decoded together")
+    max_num_seqs: int = Field(default=512, ge=1, le=1_000_000, description="Sequences decoded together")
     max_model_len: int | None = Field(
-        default=None, ge=2, description="Longest prompt and completion together; none: the model's"
+        default=None, ge=2, le=10_000_000, description="Longest prompt and completion together; none: the model's"
     )
     max_num_batched_tokens: int | None = Field(
-        default=None, ge=1, description="Tokens of one engine step; none: vLLM's choice"
+        default=None, ge=1, le=100_000_000, description="Tokens of one engine step; none: vLLM's choice"
     )
     kv_cache_gib: float | None = Field(
-        default=1.0, gt=0.0, description="KV cache in GiB; none: whatever `memory_share` leaves after the weights"
+        default=1.0,
+        gt=0.0,
+        le=100_000.0,
+        description="KV cache in GiB; none: whatever `memory_share` leaves after the weights",
     )
     memory_share: float = Field(
         default=0.85, gt=0.0, le=1.0, description="Share of device memory the engine may plan with"
@@ -81,8 +79,10 @@ class EngineHardware(BaseModel):
     eager: bool = Field(
         default=True, description="Skip compilation and graph capture (right for small models and CPUs)"
     )
-    tensor_parallel_size: int = Field(default=1, ge=1, description="Devices one copy of the model is spread over")
-    replicas: Literal["auto"] | Annotated[int, Field(ge=1)] = Field(
+    tensor_parallel_size: int = Field(
+        default=1, ge=1, le=1024, description="Devices one copy of the model is spread over"
+    )
+    replicas: Literal["auto"] | Annotated[int, Field(ge=1, le=1024)] = Field(
         default="auto",
         description="Engines side by side, which share the groups; a restart of one does not stop the others. auto: on "
         "a CPU one a core (8 at most) for small models, else 1; on GPUs as many as `tensor_parallel_size` leaves room "
@@ -90,20 +90,26 @@ class EngineHardware(BaseModel):
         "`memory_share` among them, on GPUs each has its own",
     )
     threads: int | None = Field(
-        default=None, ge=1, description="CPU threads of each replica; none: 1 for small models, else its share of all"
+        default=None,
+        ge=1,
+        le=4096,
+        description="CPU threads of each replica; none: 1 for small models, else its share of all",
     )
     seed: int = Field(
-        default=0, ge=0, description="Seed of the first replica's generator, the next has the next; in every sample"
+        default=0,
+        ge=0,
+        le=2**32 - 1025,
+        description="Seed of the first replica's generator, the next has the next; in every sample",
     )
-    startup_timeout_s: float = Field(default=600.0, gt=0.0, description="Time for the engine to become ready")
+    startup_timeout_s: float = Field(default=600.0, gt=0.0, le=1e7, description="Time for the engine to become ready")
     stall_timeout_s: float = Field(
-        default=11.0, gt=0.0, description="Time without a token before an engine counts as hung"
+        default=11.0, gt=0.0, le=1e7, description="Time without a token before an engine counts as hung"
     )
     restarts: int = Field(
-        default=2, ge=0, description="Restarts within one call before the error is handed up as transient"
+        default=2, ge=0, le=1000, description="Restarts within one call before the error is handed up as transient"
     )
     reload_check_gib: float = Field(
-        default=4.0, ge=0.0, description="Compare weight checksums after a reload up to this size"
+        default=4.0, ge=0.0, le=100_000.0, description="Compare weight checksums after a reload up to this size"
     )
     early_stop: bool = Field(
         default=False,

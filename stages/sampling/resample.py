@@ -6,8 +6,9 @@ After DAPO (Yu et al., arXiv 2503.14476, section 3.2), which keeps only groups w
 from typing import Any, Literal
 
 import polars as pl
-from pydantic import BaseModel, ConfigDict, Field
+from pydantic import Field
 
+from artifacts.config import Config
 from artifacts.refs import Checkpoint, Ref
 from artifacts.slot import Attempt
 from stages.context import StageContext
@@ -20,10 +21,8 @@ UNIFORM_TOLERANCE = 1e-8
 """Accuracies that spread no more than this are equal."""
 
 
-class ResampleConfig(BaseModel):
+class ResampleConfig(Config):
     """Until when further puzzles are sampled in place of those that were uniformly right or wrong."""
-
-    model_config = ConfigDict(extra="forbid", frozen=True)
 
     max_rounds: int = Field(
         default=3, ge=1, le=100, description="Rounds after the first; each samples as many puzzles as are missing."

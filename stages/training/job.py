@@ -6,12 +6,13 @@ from typing import Annotated, Literal, Self
 
 from pydantic import BaseModel, ConfigDict, Field, model_validator
 
+from artifacts.config import Config
 from artifacts.identity import Added
 from stages.machine import cuda_capabilities, training_type
 from stages.training.trainable import TrainableConfig
 
 
-class LossConfig(BaseModel):
+class LossConfig(Config):
     """The loss of one token, how tokens are averaged, and what is added to their loss.
 
     With rho = exp(new - old), advantage A and weight w, the loss of a token is
@@ -28,33 +29,41 @@ class LossConfig(BaseModel):
     `stages/grpo/kl_reward.py` says what it becomes.
     """
 
-    model_config = ConfigDict(extra="forbid", frozen=True)
-
     kind: Literal["ppo_clip", "reinforce", "cispo", "gspo", "tanh", "cross_entropy"] = Field(
         default="ppo_clip", description="loss of one token"
     )
     clip_low: float = Field(default=0.2, ge=0.0, le=1.0, description="the ratio is clipped below 1 - clip_low")
-    clip_high: float = Field(default=0.2, ge=0.0, description="the ratio is clipped above 1 + clip_high")
+    clip_high: float = Field(default=0.2, ge=0.0, le=1e6, description="the ratio is clipped above 1 + clip_high")
     dual_clip: float | None = Field(
-        default=None, gt=1.0, description="where A < 0 the ratio is clipped above this too (ppo_clip, gspo); null = off"
+        default=None,
+        gt=1.0,
+        le=1e6,
+        description="where A < 0 the ratio is clipped above this too (ppo_clip, gspo); null = off",
     )
     aggregation: Literal["token_mean", "sequence_mean", "group_mean", "inverse_length", "constant"] = Field(
         default="token_mean", description="what the sum of token losses is divided by"
     )
-    constant_tokens: int | None = Field(default=None, ge=1, description="length that `constant` divides by")
+    constant_tokens: int | None = Field(
+        default=None, ge=1, le=10_000_000, description="length that `constant` divides by"
+    )
     old_logprobs: Literal["sampler", "trainer"] = Field(
         default="sampler", description="denominator of the ratio: the sampler's, or recomputed before the first update"
     )
     temperature: float = Field(
-        default=1.0, gt=0.0, description="logits are divided by it, those of the policy, the old one and the reference"
+        default=1.0,
+        gt=0.0,
+        le=100.0,
+        description="logits are divided by it, those of the policy, the old one and the reference",
     )
     temperature_of: Annotated[Literal["sampler", "loss"], Added(before="sampler")] = Field(
         default="sampler",
         description="whose temperature that is: the sampler's, so that any other is refused, or the loss's own, which "
         "needs old_logprobs = 'trainer'",
     )
-    entropy_coef: float = Field(default=0.0, ge=0.0, description="weight of the mean token entropy that is rewarded")
-    kl_coef: float = Field(default=0.0, ge=0.0, description="weight of the divergence from the reference")
+    entropy_coef: float = Field(
+        default=0.0, ge=0.0, le=1e6, description="weight of the mean token entropy that is rewarded"
+    )
+    kl_coef: float = Field(default=0.0, ge=0.0, le=1e6, description="weight of the divergence from the reference")
     kl_estimator: Literal["k1", "k2", "k3", "unbiased_k3"] = Field(
         default="k3",
         description="with d = new - reference: d, d^2 / 2, exp(-d) + d - 1, or the last times exp(new - old)",
@@ -62,6 +71,7 @@ class LossConfig(BaseModel):
     kl_clamp: Annotated[float | None, Added(before=None)] = Field(
         default=None,
         gt=0.0,
+        le=1e6,
         description="the estimate at each token is held within +-kl_clamp, outside of which it has no gradient; null = "
         "off",
     )
@@ -78,8 +88,8 @@ class LossConfig(BaseModel):
             "over the completion: held within importance_floor and importance_cap, or 0 where it is outside",
         )
     )
-    importance_floor: float = Field(default=0.0, ge=0.0, description="lower bound of the importance correction")
-    importance_cap: float = Field(default=2.0, gt=0.0, description="upper bound of the importance correction")
+    importance_floor: float = Field(default=0.0, ge=0.0, le=1e6, description="lower bound of the importance correction")
+    importance_cap: float = Field(default=2.0, gt=0.0, le=1e6, description="upper bound of the importance correction")
 
     @model_validator(mode="after")
     def _settings_agree(self) -> Self:
@@ -114,27 +124,30 @@ EpochOrder = Literal["shuffled", "same"]
 """Whether each pass over a batch after the first draws its mini-batches anew (see `stages.training.epochs`)."""
 
 
-class OptimizerConfig(BaseModel):
+class OptimizerConfig(Config):
     """AdamW with decoupled weight decay on every trained parameter; `master_dtype` is the precision of what it keeps.
 
     With `bf16` every single step is rounded to bf16, which drops most steps of the usual learning rates
     (see `stages.training.rounding`); a trained weight takes 8 bytes instead of 14.
     """
 
-    model_config = ConfigDict(extra="forbid", frozen=True)
-
     betas: tuple[float, float] = Field(
         default=(0.9, 0.999), description="decay of the first and second moments, each in [0, 1)"
     )
-    eps: float = Field(default=1e-8, gt=0.0, description="added to the root of the second moment")
-    weight_decay: float = Field(default=0.0, ge=0.0, description="share of a weight taken off, times the rate")
-    max_grad_norm: float | None = Field(default=1.0, gt=0.0, description="gradients are cut to this norm; null = off")
+    eps: float = Field(default=1e-8, gt=0.0, le=1.0, description="added to the root of the second moment")
+    weight_decay: float = Field(default=0.0, ge=0.0, le=1e6, description="share of a weight taken off, times the rate")
+    max_grad_norm: float | None = Field(
+        default=1.0, gt=0.0, le=1e12, description="gradients are cut to this norm; null = off"
+    )
     master_dtype: Annotated[Dtype, Added(before="fp32")] = Field(
         default="fp32", description="precision of the trained weights, their gradients and AdamW's moments"
     )
     # What is published without this setting has no skipped step, as with any limit.
     max_skipped_steps: Annotated[int, Added(before=3)] = Field(
-        default=3, ge=0, description="steps of a job that are skipped for a gradient that is not finite; one more fails"
+        default=3,
+        ge=0,
+        le=1_000_000,
+        description="steps of a job that are skipped for a gradient that is not finite; one more fails",
     )
 
     @model_validator(mode="after")
@@ -152,13 +165,13 @@ def is_public(address: str) -> bool:
         return False
 
 
-class TrainHardware(BaseModel):
+class TrainHardware(Config):
     """How the work is laid out. Never part of an identity: it changes results by float rounding only."""
 
-    model_config = ConfigDict(extra="forbid", frozen=True)
-
-    processes: int = Field(default=1, ge=1, description="worker processes on each machine (one a GPU)")
-    nodes: int = Field(default=1, ge=1, description="machines; on the others runs `python -m stages.training.node`")
+    processes: int = Field(default=1, ge=1, le=1024, description="worker processes on each machine (one a GPU)")
+    nodes: int = Field(
+        default=1, ge=1, le=1024, description="machines; on the others runs `python -m stages.training.node`"
+    )
     rendezvous: str | None = Field(
         default=None,
         pattern=r"^[^\s:]+(:\d+)?$",
@@ -171,14 +184,21 @@ class TrainHardware(BaseModel):
     shared_dir: Path | None = Field(
         default=None, description="folder that all machines see, for job files; temporary files and store must be too"
     )
-    threads: int | None = Field(default=None, ge=1, description="CPU threads a process; null = cores / processes")
-    micro_batch_tokens: int = Field(default=4096, ge=1, description="tokens of a forward pass; a longer row goes alone")
+    threads: int | None = Field(
+        default=None, ge=1, le=4096, description="CPU threads a process; null = cores / processes"
+    )
+    micro_batch_tokens: int = Field(
+        default=4096, ge=1, le=1_000_000_000, description="tokens of a forward pass; a longer row goes alone"
+    )
     compute_dtype: Literal["auto", "bf16", "fp32"] = Field(
         default="auto", description="precision of forward and backward; auto = the quicker for this model and machine"
     )
     activation_checkpointing: bool = Field(default=False, description="recompute layers in backward")
     logprob_chunk_tokens: int = Field(
-        default=2048, ge=1, description="tokens whose probabilities over the vocabulary may be in memory at a time"
+        default=2048,
+        ge=1,
+        le=1_000_000_000,
+        description="tokens whose probabilities over the vocabulary may be in memory at a time",
     )
     reshard_after_forward: bool = Field(
         default=True,
@@ -192,11 +212,13 @@ class TrainHardware(BaseModel):
     checkpoint_every_s: float | None = Field(
         default=900.0,
         ge=0.0,
+        le=1e7,
         description="seconds between step checkpoints, from which a killed job goes on; 0 = each step; null = none",
     )
     no_progress_limit_s: float = Field(
         default=300.0,
         gt=0.0,
+        le=1e7,
         description="silence that counts as hung although the processes work; stopped or idle ones are noticed in 10 s",
     )
 

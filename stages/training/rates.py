@@ -3,26 +3,26 @@
 import math
 from typing import Literal, Self
 
-from pydantic import BaseModel, ConfigDict, Field, model_validator
+from pydantic import Field, model_validator
+
+from artifacts.config import Config
 
 
-class RateConfig(BaseModel):
+class RateConfig(Config):
     """How the learning rate goes over the iterations, and how it is shared within one."""
 
-    model_config = ConfigDict(extra="forbid", frozen=True)
-
-    learning_rate: float = Field(default=1e-6, gt=0, description="Highest learning rate of the schedule.")
+    learning_rate: float = Field(default=1e-6, gt=0, le=10.0, description="Highest learning rate of the schedule.")
     schedule: Literal["constant", "linear", "cosine"] = Field(
         default="constant",
         description="How the learning rate falls to `min_learning_rate` behind the last of `schedule_iterations`: "
         "`linear` from the first iteration on, `cosine` from the end of the warm-up.",
     )
-    min_learning_rate: float = Field(default=0.0, ge=0, description="Where a falling schedule ends.")
+    min_learning_rate: float = Field(default=0.0, ge=0, le=10.0, description="Where a falling schedule ends.")
     schedule_iterations: int = Field(
-        default=1000, ge=1, description="Length of a falling schedule, its warm-up included."
+        default=1000, ge=1, le=1_000_000, description="Length of a falling schedule, its warm-up included."
     )
     warmup_iterations: int = Field(
-        default=0, ge=0, description="Iterations over which the learning rate rises linearly."
+        default=0, ge=0, le=1_000_000, description="Iterations over which the learning rate rises linearly."
     )
     learning_rate_of: Literal["step", "iteration"] = Field(
         default="step",
@@ -30,7 +30,7 @@ class RateConfig(BaseModel):
         "max(steps of a pass, `least_shares`), OpenPipe's dynamic rate (rl-experiments notebook 026, of 6e-5).",
     )
     least_shares: int = Field(
-        default=25, ge=1, description="Under `iteration`, the least number that the rate is divided by."
+        default=25, ge=1, le=1_000_000, description="Under `iteration`, the least number that the rate is divided by."
     )
 
     @model_validator(mode="after")

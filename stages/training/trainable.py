@@ -6,7 +6,9 @@ LoRA: Hu et al., "LoRA: Low-Rank Adaptation of Large Language Models" (arXiv 210
 import math
 from typing import Literal, Self
 
-from pydantic import BaseModel, ConfigDict, Field, model_validator
+from pydantic import Field, model_validator
+
+from artifacts.config import Config
 
 Projection = Literal["q_proj", "k_proj", "v_proj", "o_proj", "gate_proj", "up_proj", "down_proj"]
 
@@ -22,7 +24,7 @@ PROJECTIONS: dict[Projection, str] = {
 """Names of a layer's linear maps as Hugging Face publishes them, and inside the policy."""
 
 
-class TrainableConfig(BaseModel):
+class TrainableConfig(Config):
     """Which parameters learn; all others stay as they are, without gradient and optimizer state.
 
     `all`: every one. `attention`: weights and biases of the query, key, value and output projections.
@@ -31,14 +33,14 @@ class TrainableConfig(BaseModel):
     B [out, rank]; B starts at 0. Checkpoints hold the sum, so that any engine opens them.
     """
 
-    model_config = ConfigDict(extra="forbid", frozen=True)
-
     parameters: Literal["all", "attention", "top_layers", "lora"] = Field(default="all", description="what is trained")
     top_fraction: float = Field(
         default=0.5, gt=0.0, le=1.0, description="`top_layers`: share of the layers, counted from the last, rounded up"
     )
-    rank: int = Field(default=16, ge=1, description="`lora`: rank of the added matrices")
-    alpha: float = Field(default=32.0, gt=0.0, description="`lora`: the added matrices are scaled by alpha / rank")
+    rank: int = Field(default=16, ge=1, le=65_536, description="`lora`: rank of the added matrices")
+    alpha: float = Field(
+        default=32.0, gt=0.0, le=1e6, description="`lora`: the added matrices are scaled by alpha / rank"
+    )
     projections: tuple[Projection, ...] = Field(
         default=("q_proj", "v_proj"), min_length=1, description="`lora`: which linear maps of a layer are adapted"
     )

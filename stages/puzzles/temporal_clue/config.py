@@ -2,7 +2,9 @@
 
 from typing import Annotated, Literal, Self
 
-from pydantic import BaseModel, ConfigDict, Field, model_validator
+from pydantic import Field, model_validator
+
+from artifacts.config import Config
 
 SUSPECTS = (
     "Miss Scarlet",
@@ -41,10 +43,8 @@ MOTIVES = ("Revenge", "Jealousy", "Greed", "Power", "Hatred", "Anger", "Fear", "
 Range = tuple[Annotated[int, Field(ge=0)], Annotated[int, Field(ge=0)]]
 
 
-class PuzzleConfig(BaseModel):
+class PuzzleConfig(Config):
     """Difficulty of generated puzzles; every range is inclusive and drawn from uniformly."""
-
-    model_config = ConfigDict(extra="forbid", frozen=True)
 
     environment: Literal["temporal_clue"] = Field(default="temporal_clue", description="The puzzle family.")
     suspects: Range = Field(default=(2, 2), description="Number of suspects, 2 to 10.")

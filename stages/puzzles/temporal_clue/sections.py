@@ -20,6 +20,7 @@ from stages.puzzles.temporal_clue.text import (
 )
 
 _LETTERED = re.compile(r"([A-Z])\. (.+)")
+_NUMBER = re.compile(r"[0-9]{1,3}")
 _COUNTED = re.compile(r"(.+) \((\d{1,3}) suspects?\)")
 
 
@@ -120,6 +121,6 @@ def _columns(board: str, rooms: int) -> int:
     rows = [line.strip()[2:-2].split("|") for line in board.splitlines() if line.strip().startswith("W ")]
     numbers = [cell.strip() for row in rows for cell in row if cell.strip() != "-"]
     regular = rows and all(len(row) == len(rows[0]) for row in rows)
-    if not regular or [int(n) if n.isdigit() else -1 for n in numbers] != list(range(1, rooms + 1)):
+    if not regular or [int(n) if _NUMBER.fullmatch(n) else -1 for n in numbers] != list(range(1, rooms + 1)):
         raise BadInputError("prompt, board", repr(board[:120]), f"a map of the rooms 1 to {rooms}, row by row")
     return len(rows[0])

@@ -2,7 +2,9 @@
 
 from typing import Annotated, Literal, Self
 
-from pydantic import BaseModel, ConfigDict, Field, model_validator
+from pydantic import Field, model_validator
+
+from artifacts.config import Config
 
 WORDS: dict[str, tuple[str, ...]] = {
     "name": ("Ada", "Bruno", "Clara", "Dario", "Edith", "Felix"),
@@ -14,10 +16,8 @@ WORDS: dict[str, tuple[str, ...]] = {
 """Values to draw from, by attribute."""
 
 
-class ZebraConfig(BaseModel):
+class ZebraConfig(Config):
     """Difficulty of generated zebra grids; ranges are inclusive and drawn from uniformly."""
-
-    model_config = ConfigDict(extra="forbid", frozen=True)
 
     environment: Literal["zebra"] = Field(default="zebra", description="The puzzle family.")
     houses: tuple[Annotated[int, Field(ge=2, le=6)], Annotated[int, Field(ge=2, le=6)]] = Field(

@@ -18,7 +18,6 @@ from artifacts.schemas import PUZZLES
 from artifacts.store import Store
 from flows.checkpoints import find_checkpoint
 from flows.cli import run_command
-from flows.commands.output import printable
 from flows.commands.puzzles import split_sizes
 from flows.commands.solve import Question, read_question
 from flows.history import read_run
@@ -27,6 +26,17 @@ from flows.settings import settings_names
 from flows.summary import solve_command
 from flows.version import version
 from stages.puzzles import environment
+from stages.puzzles.temporal_clue.text import write_prompt
+from tests.unit.puzzles.cases import TWO_ROOMS
+
+GOOD = {
+    "num_clues": 3,
+    "prompt": write_prompt(TWO_ROOMS),
+    "solution": {
+        "A": "Mrs. White", "B": "Lounge", "C": "Billiard Room", "D": "Lounge", "E": "Lounge", "F": "Lounge"
+    },
+}  # fmt: skip
+GIVEN = {"deerstalker-data", "one.txt", "latin.txt", "good.json"}
 
 
 def test_the_command_line_imports_little() -> None:
@@ -77,7 +87,33 @@ def test_the_command_line_imports_little() -> None:
         (["puzzles", "make", "--out", "absent/p.json"], "no such folder"),
         (["puzzles", "make", "--out", "p.json", "--size", "huge"], "reduced, easy, small, large, full"),
         (["puzzles", "make", "--out", "p.json", "--environment", "chess"], "temporal_clue, zebra"),
+        (["puzzles", "make", "--out", "p.json", "--environment", "zbra"], "did you mean 'zebra'?"),
+        (["puzzles", "make", "--out", "p.json", "--size", "smal"], "did you mean 'small'?"),
+        (["puzzles", "make", "--out", "p.json", "--count", "4", "--val", "-1"], "val: Input should be greater than or"),
+        (["puzzles", "make", "--out", "p.json", "--count", "-4", "--test", "9"], "train: Input should be greater"),
+        (["puzzles", "make", "--out", "p.json", "--tokenizer", "nope"], "--tokenizer nope: no run with a promoted"),
+        (["puzzles", "make", "--out", "new", "--tokenizer", "nope@1"], "--tokenizer nope@1: "),
+        (["puzzles", "make", "--out", "new", "--tokenizer", "gguf:nope/x.gguf"], "'nope' is not installed"),
+        (["puzzles", "make", "--out", "new", "--tokenizer", "./nope"], "--tokenizer ./nope: cannot be read"),
         (["puzzles", "solve", "absent.json"], "absent.json"),
+        (["puzzles", "solve", "x" * 300 + ".json"], "cannot be read (File name too long)"),
+        (["puzzles", "prove", "good.json", "latin.txt"], "latin.txt: byte 2 is not UTF-8"),
+        (["puzzles", "prove", "good.json", "x" * 300], "cannot be read (File name too long)"),
+        (["solve", "latin.txt", "--checkpoint", "x"], "latin.txt: byte 2 is not UTF-8"),
+        (["solve", "x" * 300 + ":test", "--checkpoint", "x"], "run name"),
+        (["solve", "one.txt", "--checkpoint", "x" * 300], "run name"),
+        (["solve", "one.txt", "--checkpoint", "x@" + "9" * 5000], "a number"),
+        (["solve", "one.txt", "--checkpoint", "x@²"], "a number"),
+        (["evaluate", "--checkpoint", "x", "--puzzles", "x" * 300 + ".json"], "no such file"),
+        (["train", "--run", ""], "run name: ''"),
+        (["train", "--run", "x" * 300], "run name"),
+        (["train", "--run", "a\nb"], "run name"),
+        (["train", "--recipe", "x" * 300], "unknown"),
+        (["train", "--recipe", "x" * 300 + ".toml", "--run", "y"], "no such file"),
+        (["train", "--refresh", "sample@" + "9" * 5000], "refresh.0"),
+        (["train", "--set-profile", "engine.dtype=int8"], "engine.dtype: Input should be 'auto'"),
+        (["doctor", "--set-profile", "engine.dtype=int8"], "engine.dtype: Input should be 'auto'"),
+        (["backfill", "made", "--suite", "x" * 300, "--puzzles", "made:test"], "suite name"),
     ],
 )
 def test_bad_usage(
@@ -90,12 +126,15 @@ def test_bad_usage(
     monkeypatch.chdir(tmp_path)
     (tmp_path / "deerstalker-data").mkdir()
     (tmp_path / "one.txt").write_text("Who did it?")
+    (tmp_path / "latin.txt").write_bytes(b"A\xe9")
+    (tmp_path / "good.json").write_text(json.dumps([GOOD]))
     monkeypatch.setenv("PREFECT_API_URL", "http://127.0.0.1:9/api")  # no server is started for a bad command
     assert run_command(arguments) == 2
     captured = capsys.readouterr()
     assert captured.out == ""
     (line,) = [line for line in captured.err.splitlines() if line.startswith("error: ")]
     assert words in line
+    assert not [path.name for path in tmp_path.iterdir() if path.name not in GIVEN]
 
 
 def test_show_and_runs(
@@ -280,5 +319,30 @@ def test_a_reader_that_leaves_early_gets_no_traceback(made: tuple[Store, RunLayo
     assert (done.returncode, done.stderr) == (1, "")
 
 
-def test_control_characters_do_not_reach_the_terminal() -> None:
-    assert printable("a\x1b[2Jb\r\nc\td\x00") == "a\ufffd[2Jb\ufffd\nc\td\ufffd"
+def test_bytes_on_stdin_that_are_no_text_are_refused(tmp_path: Path) -> None:
+    path = tmp_path / "good.json"
+    path.write_text(json.dumps([GOOD]))
+    code = "from flows.cli import main; main()"
+    for arguments in (["puzzles", "prove", str(path), "-"], ["solve", "-", "--checkpoint", "x"]):
+        done = subprocess.run(
+            [sys.executable, "-c", code, *arguments], input=b"A. \xff", capture_output=True, check=False
+        )
+        assert done.returncode == 2
+        assert done.stderr.startswith(b"error: stdin: byte 4 is not UTF-8; expected ")
+    closed = subprocess.run(
+        ["bash", "-c", f"{sys.executable} -c '{code}' puzzles prove {path} - <&-"], capture_output=True, check=False
+    )
+    assert (closed.returncode, closed.stderr) == (
+        2, b"error: stdin: cannot be read (it is closed); expected a text file, or - for stdin\n"
+    )  # fmt: skip
+
+
+@pytest.mark.parametrize(
+    "text", ["[" * 100_000, "\\ud800", "9" * 5000, "(" * 20_000 + ")" * 20_000, "If " * 20_000, "\x00\x1b[2J", ""]
+)
+def test_any_completion_is_looked_through(tmp_path: Path, text: str, capsys: pytest.CaptureFixture[str]) -> None:
+    path, said = tmp_path / "good.json", tmp_path / "said.txt"
+    path.write_text(json.dumps([GOOD]))
+    said.write_text(f"Mrs. White was in the Lounge. {text}")
+    assert run_command(["puzzles", "prove", str(path), str(said)]) == 0
+    assert "0 contradicted" in capsys.readouterr().out

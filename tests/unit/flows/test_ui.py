@@ -17,7 +17,7 @@ from flows.batch_picture import Segment
 from flows.figures import iteration_figures
 from flows.history import read_run
 from flows.keys import slug
-from flows.markdown import fenced, visible
+from flows.markdown import fenced, shortened
 from flows.plots import accuracy_plot
 from flows.progress import kind_of
 from flows.report import store_report
@@ -94,7 +94,7 @@ def test_a_completion_is_one_block_of_code_whatever_it_says(text: str) -> None:
     (block,) = markdown_it.MarkdownIt("commonmark").parse(fenced(text))
     assert block.type == "fence"
     assert len(block.content) < 5_000
-    assert "".join(block.content.split()) == "".join(visible(text).split())
+    assert "".join(block.content.split()) == "".join(shortened(text).split())
 
 
 @given(st.text(max_size=300))
@@ -106,10 +106,10 @@ def test_no_text_leaves_its_block(text: str) -> None:
 
 
 def test_nothing_invisible_is_left() -> None:
-    shown = visible("nul\x00 bell\a rtl\u202e zero\u200b tab\t end")
+    shown = shortened("nul\x00 bell\a rtl\u202e zero\u200b tab\t end")
     assert shown == "nul\\u0000 bell\\u0007 rtl\\u202e zero\\u200b tab     end"
-    assert visible("x" * 9_000).count("x") == 4_000
-    assert "[... 5000 characters left out ...]" in visible("x" * 9_000)
+    assert shortened("x" * 9_000).count("x") == 4_000
+    assert "[... 5000 characters left out ...]" in shortened("x" * 9_000)
 
 
 def test_completions_tell_what_they_prove(made: tuple[Store, RunLayout]) -> None:

@@ -1,0 +1,99 @@
+"""JSON and TOML that others wrote: plain data, or an error with the place of the fault."""
+
+import json
+import tomllib
+from pathlib import Path
+from typing import Any
+
+from artifacts.errors import BadInputError
+
+DEEPEST = 32
+"""Levels of lists and tables in one another; our own documents have fewer than ten."""
+_MOST_BITS = 64
+
+
+def parse_json(text: str | bytes, where: str, expected: str) -> Any:
+    """Reads a JSON document that passes `check_plain`.
+
+    Args:
+        where: Stands before an error.
+        expected: What the document should have been.
+
+    Raises:
+        BadInputError: It is not JSON, not UTF-8, or not plain.
+    """
+    try:
+        value = json.loads(text if isinstance(text, str) else text.decode())
+    except (ValueError, RecursionError) as error:
+        raise BadInputError(where, f"not JSON ({_reason(error)})", expected) from error
+    check_plain(value, where, expected)
+    return value
+
+
+def parse_toml(text: str, where: str, expected: str) -> dict[str, Any]:
+    """Reads a TOML document that passes `check_plain`; arguments and errors are those of `parse_json`."""
+    try:
+        value = tomllib.loads(text)
+    except (ValueError, RecursionError) as error:
+        raise BadInputError(where, f"not TOML ({_reason(error)})", expected) from error
+    check_plain(value, where, expected)
+    return value
+
+
+def check_plain(value: object, where: str, expected: str) -> None:
+    """Refuses data on which later code would fail somewhere inside.
+
+    Raises:
+        BadInputError: It is nested deeper than `DEEPEST`, holds an integer of more than 64 bits, or text that is not
+            Unicode: half of a surrogate pair, or the character 0.
+    """
+    level: list[object] = [value]
+    for _ in range(DEEPEST + 1):
+        if not level:
+            return
+        inner: list[object] = []
+        for item in level:
+            if isinstance(item, dict):
+                inner += [*item, *item.values()]
+            elif isinstance(item, (list, tuple)):
+                inner += item
+            elif problem := _problem(item):
+                raise BadInputError(where, problem, expected)
+        level = inner
+    if level:
+        raise BadInputError(where, f"nested more than {DEEPEST} levels deep", expected)
+
+
+def is_file(path: Path) -> bool:
+    """Whether there is such a file; a name that no file can have, being too long or holding a 0, names none."""
+    try:
+        return path.is_file()
+    except (OSError, ValueError):
+        return False
+
+
+def text_problem(text: str) -> str:
+    """Says why a text cannot be written to a file or named in a system call; empty where it can."""
+    if "\0" in text:
+        return "the character 0 in a text"
+    if any("\ud800" <= character <= "\udfff" for character in text):
+        return "half of a surrogate pair in a text, which is no character"
+    return ""
+
+
+def _problem(item: object) -> str:
+    if isinstance(item, str):
+        return text_problem(item)
+    if isinstance(item, int) and item.bit_length() > _MOST_BITS:
+        return f"an integer of {item.bit_length()} bits, more than {_MOST_BITS}"
+    return ""
+
+
+def _reason(error: Exception) -> str:
+    if isinstance(error, RecursionError):
+        return "nested too deeply"
+    if isinstance(error, UnicodeDecodeError):
+        return f"byte {error.start + 1} is not UTF-8"
+    if "integer string conversion" in str(error):  # says how to lift Python's limit, which is none of a reader's affair
+        return "an integer of thousands of digits"
+    return str(error)

@@ -1,0 +1,33 @@
+"""Text that a command is handed, in a file or on stdin."""
+
+import sys
+from pathlib import Path
+
+from artifacts.errors import BadInputError
+
+
+def given_text(name: str, forms: str) -> str:
+    """The text of a file, or of stdin where `name` is `-`.
+
+    Args:
+        forms: What may be given, for the error.
+
+    Raises:
+        BadInputError: It cannot be read, or is not UTF-8.
+    """
+    where = "stdin" if name == "-" else name
+    try:
+        data = _stdin() if name == "-" else Path(name).read_bytes()
+    except (OSError, ValueError) as error:  # ValueError: a name that no file can have
+        reason = error.strerror if isinstance(error, OSError) else str(error)
+        raise BadInputError(where, f"cannot be read ({reason})", forms) from error
+    try:
+        return data.decode().replace("\r\n", "\n").replace("\r", "\n")
+    except UnicodeDecodeError as error:
+        raise BadInputError(where, f"byte {error.start + 1} is not UTF-8", forms, "save it as UTF-8") from error
+
+
+def _stdin() -> bytes:
+    if sys.stdin is None:  # pyright: ignore[reportUnnecessaryComparison]: so it is where the shell closed it
+        raise OSError(0, "it is closed")
+    return sys.stdin.buffer.read()
