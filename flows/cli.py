@@ -319,7 +319,16 @@ def run_command(arguments: Sequence[str]) -> int:
             traceback.print_exception(error)
         print(f"error: {text}", file=sys.stderr)
         return status
+    finally:
+        _sweep()
     return 0
+
+
+def _sweep() -> None:
+    """Removes the folders that killed commands of this user left; after the work, which has imported what it takes."""
+    from stages.scratch import sweep
+
+    sweep()
 
 
 def _explain(error: BaseException) -> tuple[int, str]:

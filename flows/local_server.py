@@ -121,7 +121,7 @@ def write_settings(folder: Path, url: str) -> Path | None:
     """
     path = folder / "prefect.toml"
     try:
-        if path.exists() and not path.read_text().startswith(_SIGNATURE):
+        if path.is_symlink() or (path.exists() and not path.read_text().startswith(_SIGNATURE)):
             return None
         path.write_text(f'{_SIGNATURE}[api]\nurl = "{url}"\n')
     except OSError:

@@ -1,6 +1,7 @@
 """`deerstalker runs`, `show`, `report` and `recipes`."""
 
 import json
+from dataclasses import asdict
 from typing import Any
 
 from rich.console import Console
@@ -8,7 +9,8 @@ from rich.markup import escape
 from rich.table import Table
 
 from artifacts.store import Store
-from flows.commands.output import print_json
+from artifacts.verification import Damage
+from flows.commands.output import print_json, tell_damage
 from flows.options import Output, Stored
 
 
@@ -16,10 +18,11 @@ def runs_command(options: Stored) -> None:
     """Lists the runs of a store."""
     from flows.history import overview
 
-    store = Store.open(options.store, writable=False)
-    runs = overview(store)
+    store, damaged = Store.open(options.store, writable=False), list[Damage]()
+    runs = overview(store, damaged)
     if options.json:
-        print_json({"store": store.url, "runs": runs})
+        print_json({"store": store.url, "runs": runs, "damaged": [asdict(damage) for damage in damaged]})
+        tell_damage(store, damaged, json=True)
         return
     table = Table(title=f"runs in {store.url}", title_justify="left")
     table.add_column("run", no_wrap=True)
@@ -36,6 +39,7 @@ def runs_command(options: Stored) -> None:
             escape(run["title"]),
         )
     Console().print(table)
+    tell_damage(store, damaged, json=False)
 
 
 def show_command(run: str, options: Stored) -> None:
@@ -45,10 +49,11 @@ def show_command(run: str, options: Stored) -> None:
     from flows.live import TABLE_HEADER, table_row
     from flows.summary import print_summary, summary
 
-    store = Store.open(options.store, writable=False)
-    record = read_run(store, run)
+    store, damaged = Store.open(options.store, writable=False), list[Damage]()
+    record = read_run(store, run, damaged)
     if options.json:
-        print_json(summary(record, store))
+        print_json({**summary(record, store), "damaged": [asdict(damage) for damage in damaged]})
+        tell_damage(store, damaged, json=True)
         return
     console = Console()
     console.print(f"{record.layout.run}: {record.recipe['title']}\n", highlight=False, soft_wrap=True)
@@ -57,18 +62,20 @@ def show_command(run: str, options: Stored) -> None:
         console.print(table_row(iteration_figures(iteration)), highlight=False, soft_wrap=True)
     console.print()
     print_summary(record, store, console)
+    tell_damage(store, damaged, json=False)
 
 
 def report_command(run: str, options: Stored) -> None:
     """Writes a run's report again and prints its address."""
     from flows.report import publish_report
 
-    store = Store.open(options.store)
-    page = f"{store.url}/{publish_report(store, run, in_prefect=False)}"
+    store, damaged = Store.open(options.store), list[Damage]()
+    page = f"{store.url}/{publish_report(store, run, in_prefect=False, damaged=damaged)}"
     if options.json:
-        print_json({"run": run, "report": page})
+        print_json({"run": run, "report": page, "damaged": [asdict(damage) for damage in damaged]})
     else:
         Console().print(page, highlight=False, soft_wrap=True)
+    tell_damage(store, damaged, json=options.json)
 
 
 def recipes_command(options: Output) -> None:
