@@ -119,8 +119,6 @@ def local_folder(address: str) -> Path | None:
     Raises:
         BadInputError: It cannot be read as an address.
     """
-    if "://" in address and not address.startswith("file://"):
-        return None
     return store_address.local_folder(address)
 
 
