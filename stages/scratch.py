@@ -42,7 +42,11 @@ class Scratch:
 
     def remove_all_but_logs(self) -> None:
         """Removes everything that is no log; logs go when a sweep finds them a week old, or now if there are none."""
-        logs = [path for path in _files(self.path) if path.suffix in _LOGS and path.stat().st_size]
+        logs = [
+            path
+            for path in _files(self.path)
+            if path.suffix in _LOGS and path.lstat().st_size and not path.is_symlink()
+        ]
         if not logs:
             self.remove()
             return
@@ -80,7 +84,8 @@ def own(folder: Path) -> int:
     fresh = folder / f"{_OWNER}.new"
     lock = os.open(fresh, os.O_RDWR | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW, 0o600)
     try:
-        fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        with suppress(OSError):  # a file system without locks: then no sweep can take one either
+            fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
         os.write(lock, _machine())
         fresh.replace(folder / _OWNER)
     except BaseException:

@@ -233,3 +233,18 @@ def test_a_checkpoint_whose_pointer_is_damaged_is_refused(folder: Path, run: Run
     _one_line(run("lineage", "made"), "promoted.json: empty")
     with pytest.raises(BadInputError):
         read_run(Store.open(str(folder)), "nobody")
+
+
+@pytest.mark.parametrize(
+    "command",
+    [
+        ["backfill", "made", "--suite", "s", "--puzzles", "made:test"],
+        ["iterate", "made", "--more", "1"],
+        ["compare", "made", "--recipes", "own"],
+        ["verify"],
+    ],
+)
+def test_what_needs_runs_makes_no_store(command: list[str], tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    assert run_command([*command, "--store", str(tmp_path / "typo")]) == 2
+    assert "typo: no such folder; expected an existing store" in capsys.readouterr().err
+    assert list(tmp_path.iterdir()) == []
