@@ -69,7 +69,7 @@ def report_command(run: str, options: Stored) -> None:
     """Writes a run's report again and prints its address."""
     from flows.report import publish_report
 
-    store, damaged = Store.open(options.store), list[Damage]()
+    store, damaged = Store.open(options.store, writable=False), list[Damage]()
     page = f"{store.url}/{publish_report(store, run, in_prefect=False, damaged=damaged)}"
     if options.json:
         print_json({"run": run, "report": page, "damaged": [asdict(damage) for damage in damaged]})

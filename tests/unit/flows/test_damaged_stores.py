@@ -241,6 +241,7 @@ def test_a_checkpoint_whose_pointer_is_damaged_is_refused(folder: Path, run: Run
         ["backfill", "made", "--suite", "s", "--puzzles", "made:test"],
         ["iterate", "made", "--more", "1"],
         ["compare", "made", "--recipes", "own"],
+        ["report", "made"],
         ["verify"],
     ],
 )
