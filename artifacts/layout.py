@@ -9,11 +9,26 @@ from artifacts.identity import Identity
 RUNS = "runs"
 _NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,63}")
 _NAME_RULE = "1 to 64 letters, digits, dots, dashes and underscores, of which the first is a letter or a digit"
+_SHARED = ("puzzles", "models", "evaluations")
+"""Kinds of what runs share, see `shared_key`."""
+_RECIPE = re.compile(r"runs/[^/]+/recipe\.json")
+_NUMBER = re.compile(r"[0-9]{4}|[1-9][0-9]{4,8}")
 
 
 def shared_key(kind: str, name: str, identity: Identity) -> str:
     """Key of an artifact that runs share, named by its identity: `puzzles/quickstart-0123456789ab`."""
     return f"{kind}/{name}-{identity.digest[:12]}"
+
+
+def is_ours(key: str) -> bool:
+    """Whether a key is that of a manifest or a frozen recipe: one of them makes a folder a store."""
+    first, _, rest = key.partition("/")
+    return (first in (RUNS, *_SHARED) and rest.endswith("/manifest.json")) or bool(_RECIPE.fullmatch(key))
+
+
+def is_run_name(name: str) -> bool:
+    """Whether a run may have this name."""
+    return bool(_NAME.fullmatch(name))
 
 
 def probe_key(mark: str) -> str:
@@ -72,6 +87,12 @@ class RunLayout:
         """Artifacts of iteration `number`, counted from 1; 0 is the state before the first update."""
         return f"{self.root}/iterations/{number:04d}/{part}"
 
+    def iteration_of(self, key: str) -> int | None:
+        """The iteration that a key belongs to; None where it belongs to none, or to a folder of another name."""
+        number, slash, _ = key.removeprefix(f"{self.root}/iterations/").partition("/")
+        inside = key.startswith(f"{self.root}/iterations/") and slash and _NUMBER.fullmatch(number)
+        return int(number) if inside else None
+
     def comparison(self, number: int, recipe: str, part: str) -> str:
         """Artifacts of a recipe that was tried on the rollouts of iteration `number`."""
         return f"{self.root}/comparisons/{number:04d}/{recipe}/{part}"
@@ -80,6 +101,12 @@ class RunLayout:
         """The report of iteration `number` on a suite of puzzles that was evaluated afterwards."""
         _check_name("suite name", suite)
         return f"{self.root}/suites/{suite}/{number:04d}"
+
+    def suite_of(self, key: str) -> tuple[str, int] | None:
+        """The suite and the iteration whose report stands at a key; None where none does."""
+        suite, _, number = key.removeprefix(f"{self.root}/suites/").partition("/")
+        inside = key.startswith(f"{self.root}/suites/") and _NAME.fullmatch(suite) and _NUMBER.fullmatch(number)
+        return (suite, int(number)) if inside else None
 
     def evaluation(self, part: str) -> str:
         """Evaluations outside the iterations, such as before and after on the test split."""

@@ -8,8 +8,10 @@ from pydantic import BaseModel, ConfigDict, Field, ValidationError
 from artifacts.errors import IntegrityError
 from artifacts.identity import sha256_json
 from artifacts.seal import BLANK, check_seal, sealed
+from artifacts.store_keys import is_key, shown
 
 MANIFEST_NAME = "manifest.json"
+_REMAKE = "delete the artifact's folder and run again to make it anew"
 
 
 class StoredFile(BaseModel):
@@ -90,22 +92,33 @@ class Manifest(BaseModel):
             manifest = cls.model_validate_json(data)
         except ValidationError as error:
             first = error.errors()[0]
-            raise IntegrityError(
-                where,
-                f"not a manifest ({'.'.join(map(str, first['loc']))}: {first['msg']})",
-                "a manifest of format 1",
-                "delete the artifact's folder and run again to make it anew",
-            ) from error
-        for name, stated, actual in (
-            ("digest", manifest.digest, content_digest(manifest.files)),
-            ("identity_digest", manifest.identity_digest, sha256_json(manifest.identity.model_dump())),
-        ):
+            reason = f"not a manifest ({'.'.join(map(str, first['loc']))}: {first['msg']})" if data.strip() else "empty"
+            raise IntegrityError(where, shown(reason), "a manifest of format 1", _REMAKE) from error
+        try:
+            digests = (
+                ("digest", manifest.digest, content_digest(manifest.files)),
+                ("identity_digest", manifest.identity_digest, sha256_json(manifest.identity.model_dump())),
+            )
+        except (ValueError, RecursionError) as error:  # a NaN, a number of 5,000 digits, a thousand levels
+            raise IntegrityError(where, f"no settings of ours ({error})", "a manifest of format 1", _REMAKE) from error
+        for name, stated, actual in digests:
             if stated != actual:
                 raise IntegrityError(
-                    where, f"{name} {stated}", actual, "the manifest was altered; restore or delete it"
+                    where, f"{name} {shown(stated)}", actual, "the manifest was altered; restore or delete it"
                 )
         check_seal(data, where)
+        _check_names(manifest, where)
         return manifest
+
+
+def _check_names(manifest: Manifest, where: str) -> None:
+    """Refuses names that lead out of the artifact's folder, and inputs that are no refs."""
+    for name in (manifest.attempt, *manifest.files):
+        if not is_key(name):
+            raise IntegrityError(where, f"the name {shown(name[:200])!r}", "names of files below it", _REMAKE)
+    for role, ref in manifest.inputs.items():
+        if set(ref) != {"kind", "key", "digest"} or not all(isinstance(part, str) for part in ref.values()):
+            raise IntegrityError(where, f"an input {shown(role[:200])!r} that is no ref", "kind, key, digest", _REMAKE)
 
 
 def content_digest(files: dict[str, StoredFile]) -> str:

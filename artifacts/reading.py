@@ -10,9 +10,10 @@ import polars as pl
 
 from artifacts.errors import BadInputError, IntegrityError
 from artifacts.manifest import MANIFEST_NAME, Manifest
-from artifacts.refs import Ref
+from artifacts.refs import Kind, Ref
 from artifacts.schemas import TableSchema, validated
 from artifacts.store import FileDigest, MissingKeyError, Store, Watch
+from artifacts.store_keys import shown
 
 _verified: dict[tuple[str, str, str], tuple[Path, list[tuple[int, int, int]]]] = {}
 
@@ -39,15 +40,29 @@ class Artifact:
         return artifact
 
     @classmethod
-    def at(cls, store: Store, key: str) -> "Artifact":
-        """Opens whatever is published at a key."""
+    def at(cls, store: Store, key: str, kind: type[Kind] | None = None) -> "Artifact":
+        """Opens what is published at a key.
+
+        Args:
+            kind: Of what belongs there; None where that may be anything.
+
+        Raises:
+            BadInputError: Nothing is published there.
+            IntegrityError: The manifest is damaged, or that of an artifact of another kind.
+        """
         try:
             data = store.read_bytes(f"{key}/{MANIFEST_NAME}")
         except MissingKeyError as error:
             raise BadInputError(
                 f"{store.url}/{key}", "no manifest", "a published artifact", "check the address with `deerstalker show`"
             ) from error
-        return cls(store, key, Manifest.from_bytes(data, f"{store.url}/{key}/{MANIFEST_NAME}"))
+        manifest = Manifest.from_bytes(data, f"{store.url}/{key}/{MANIFEST_NAME}")
+        if kind is not None and manifest.kind != kind.__name__:
+            raise IntegrityError(
+                f"{store.url}/{key}", f"the manifest of a {shown(manifest.kind)}", f"that of a {kind.__name__}",
+                "another artifact's was put there: restore it, or delete the folder and run again",
+            )  # fmt: skip
+        return cls(store, key, manifest)
 
     @property
     def ref(self) -> Ref[Any]:

@@ -9,7 +9,7 @@ import tempfile
 import time
 import uuid
 from collections.abc import Callable, Generator, Mapping
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Any, Generic
 
@@ -182,7 +182,8 @@ class Attempt(Generic[K]):
     def folder(self, scratch: Path, watch: Watch | None = None) -> Generator[Path, None, None]:
         """Yields an empty local folder whose files become the artifact's, for child processes to write into.
 
-        On a directory store it is the attempt's own folder, so that large files are written once.
+        On a directory store it is the attempt's own folder, so that large files are written once. Where the block
+        fails, the folder goes: no other attempt knows its name.
 
         Args:
             scratch: Where the folder is made if the files have to be uploaded.
@@ -191,9 +192,13 @@ class Attempt(Generic[K]):
         self.slot.before_writing()
         local = self.slot.store.local_path(self.prefix)
         if local is not None:
-            local.mkdir(parents=True)
-            yield local
-            self.files.update(_measure(local))
+            _make_folder(local)
+            try:
+                yield local
+                self.files.update(_measure(local))
+            except BaseException:
+                _discard(local, self.prefix)
+                raise
             return
         staging = Path(tempfile.mkdtemp(dir=scratch, prefix="upload-"))
         try:
@@ -232,6 +237,26 @@ class Attempt(Generic[K]):
             if winner := self.slot.find(self.identity):
                 return winner
         raise IdentityMismatchError(self.slot.key, "a manifest that came and went", "one writer", "run again")
+
+
+def _make_folder(folder: Path) -> None:
+    for last in (False,) * 20 + (True,):  # another writer may remove an empty folder above it at the same time
+        try:
+            folder.mkdir(parents=True)
+        except FileNotFoundError:
+            if last:
+                raise
+        else:
+            return
+
+
+def _discard(folder: Path, key: str) -> None:
+    """Removes a folder of a directory store, and those above it, up to the store's own, that become empty."""
+    shutil.rmtree(folder, ignore_errors=True)
+    with suppress(OSError):  # not empty: others write there
+        for _ in key.split("/")[1:]:
+            folder = folder.parent
+            folder.rmdir()
 
 
 def _json_bytes(value: object) -> bytes:

@@ -7,26 +7,30 @@ from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
 from pathlib import Path
 from typing import TypeVar
-from urllib.parse import unquote, urlsplit
 
 from artifacts.errors import SEE_DOCTOR, BadInputError, IntegrityError, StoreError
+from artifacts.store_address import local_folder, split_address
 from artifacts.store_directory import DirectoryBackend
 from artifacts.store_keys import (
     TEMPORARY_PREFIX,
     Backend,
     FileDigest,
+    LeadsOutError,
     MissingKeyError,
     Progress,
+    Stray,
     Watch,
     check_key,
     check_prefix,
+    is_key,
+    shown,
 )
 from artifacts.store_memory import MemoryBackend
 from artifacts.store_s3 import S3Backend
 from artifacts.store_s3_faults import S3Options
 from artifacts.store_transfer import digest_of, write_hashed
 
-__all__ = ["FileDigest", "MissingKeyError", "Progress", "S3Options", "Store", "Watch"]
+__all__ = ["FileDigest", "LeadsOutError", "MissingKeyError", "Progress", "S3Options", "Store", "Stray", "Watch"]
 
 ItemT = TypeVar("ItemT")
 ResultT = TypeVar("ResultT")
@@ -53,20 +57,13 @@ class Store:
             writable: For a folder: create it if absent and try a write. False asks for an existing one.
 
         Raises:
-            BadInputError: For an unknown scheme, an address with credentials, or a path that is no folder.
+            BadInputError: For no address, an unknown scheme, an address with credentials, or a path that is no folder.
             StoreError: If the bucket is missing (none is ever created), the folder cannot be written, the endpoint
                 does not answer or the credentials are refused.
         """
-        if "://" not in url:
-            return cls(DirectoryBackend(Path(url).expanduser(), writable=writable))
-        parts = urlsplit(url)
-        if parts.username or parts.password or parts.query or parts.fragment:
-            shown = f"{parts.scheme}://...{parts.path}"
-            raise BadInputError(shown, "credentials or options in the address", "", "set them in the environment")
-        if parts.scheme == "file":
-            if parts.netloc not in ("", "localhost"):
-                raise BadInputError(url, f"host {parts.netloc!r}", "file:///absolute/path", "use three slashes")
-            return cls(DirectoryBackend(Path(unquote(parts.path) or "/"), writable=writable))
+        if (folder := local_folder(url)) is not None:
+            return cls(DirectoryBackend(folder, writable=writable))
+        parts = split_address(url)
         if parts.scheme == "memory":
             return cls(MemoryBackend(f"{parts.netloc}{parts.path}".strip("/")))
         if parts.scheme == "s3":
@@ -121,9 +118,19 @@ class Store:
         """
         return self._backend.size(check_key(key))
 
+    def strays(self, prefix: str = "") -> list[Stray]:
+        """Returns what stands at and below a prefix that is no file under a key: links, sockets, impossible names."""
+        prefix = check_prefix(prefix)
+        named = [key for key in self._backend.keys(prefix) if not is_key(key) and not key.endswith("/")]
+        foreign = [Stray(shown(key), "a file whose name no key of a store has") for key in named]
+        return sorted([*self._backend.strays(prefix), *foreign])
+
     def list(self, prefix: str = "") -> list[str]:
-        """Returns the sorted keys at and below a prefix (whole segments; empty for all), complete from the root."""
-        return self._backend.keys(check_prefix(prefix))
+        """Returns the sorted keys at and below a prefix (whole segments; empty for all), complete from the root.
+
+        Strays are not among them, nor what lies behind a symbolic link.
+        """
+        return [key for key in self._backend.keys(check_prefix(prefix)) if is_key(key)]
 
     def delete(self, prefix: str) -> int:
         """Removes the key and all keys below it, and returns how many were there.

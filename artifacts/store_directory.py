@@ -6,11 +6,12 @@ import secrets
 import stat
 from collections.abc import Generator, Iterator
 from contextlib import contextmanager, suppress
-from pathlib import Path
+from enum import Enum
+from pathlib import Path, PurePosixPath
 from typing import IO
 
 from artifacts.errors import SEE_DOCTOR, BadInputError, StoreError, TransientError
-from artifacts.store_keys import TEMPORARY_PREFIX, FileDigest, MissingKeyError, Progress
+from artifacts.store_keys import TEMPORARY_PREFIX, FileDigest, LeadsOutError, MissingKeyError, Progress, Stray, shown
 from artifacts.store_transfer import digest_of, write_hashed
 
 CHUNK_BYTES = 4 << 20
@@ -26,6 +27,9 @@ class DirectoryBackend:
     A reader never sees half a file: content is written under a temporary name beside its place, synchronised with the
     disk and then renamed (replace) or hard-linked (create-only).
 
+    The folder itself may be a symbolic link. Below it none is followed: what lies behind one is outside of the store,
+    and is neither read nor listed, written or deleted.
+
     Args:
         root: The folder.
         writable: Create the folder if it is absent and try a write; otherwise the folder has to be there.
@@ -40,43 +44,45 @@ class DirectoryBackend:
     def __init__(self, root: Path, *, writable: bool) -> None:
         self._root = root.absolute()
         self.url = self._root.as_uri()
-        if self._root.exists() and not self._root.is_dir():
-            raise BadInputError(self.url, "a file", "a folder", "name a folder for the store")
-        if not writable:
-            if not self._root.is_dir():
-                raise BadInputError(self.url, "no such folder", "an existing store", "check the store's address")
-            return
         with self._failures(self.url):
+            if self._root.exists() and not self._root.is_dir():
+                raise BadInputError(self.url, "a file", "a folder", "name a folder for the store")
+            if not writable:
+                if not self._root.is_dir():
+                    raise BadInputError(self.url, "no such folder", "an existing store", "check the store's address")
+                return
             self._root.mkdir(parents=True, exist_ok=True)
             with self._temporary(self._root / "probe"):
                 pass
 
     def read(self, key: str) -> bytes:
-        with self._failures(key, reading=True), (self._root / key).open("rb", buffering=0) as stream:
+        with self._failures(key, reading=True), self._path(key).open("rb", buffering=0) as stream:
             return stream.readall()
 
     def write(self, key: str, data: bytes) -> None:
-        path = self._root / key
-        with self._failures(key), self._temporary(path) as (temporary, stream):
-            stream.write(data)
-            _synchronise(stream)
-            temporary.replace(path)
-            synchronise_folder(path.parent)
+        with self._failures(key):
+            path = self._path(key)
+            with self._temporary(path) as (temporary, stream):
+                stream.write(data)
+                _synchronise(stream)
+                temporary.replace(path)
+                synchronise_folder(path.parent)
 
     def create(self, key: str, data: bytes) -> bool:
-        path = self._root / key
-        if path.is_file():
-            return False
-        with self._failures(key), self._temporary(path) as (temporary, stream):
-            stream.write(data)
-            _synchronise(stream)
-            try:
-                os.link(temporary, path)
-            except FileExistsError:
-                if path.is_dir():
-                    raise
+        with self._failures(key):
+            path = self._path(key)
+            if path.is_file():
                 return False
-            synchronise_folder(path.parent)
+            with self._temporary(path) as (temporary, stream):
+                stream.write(data)
+                _synchronise(stream)
+                try:
+                    os.link(temporary, path)
+                except FileExistsError:
+                    if path.is_dir():
+                        raise
+                    return False
+                synchronise_folder(path.parent)
         return True
 
     def exists(self, key: str) -> bool:
@@ -87,58 +93,111 @@ class DirectoryBackend:
         return True
 
     def size(self, key: str) -> int:
-        path = self._root / key
         with self._failures(key, reading=True):
-            status = path.stat()
+            status = self._path(key).stat()
             if stat.S_ISDIR(status.st_mode):
-                raise IsADirectoryError(errno.EISDIR, "a folder", str(path))
+                raise IsADirectoryError(errno.EISDIR, "a folder", key)
             return status.st_size
 
     def keys(self, prefix: str) -> list[str]:
-        top = self._root / prefix
         with self._failures(prefix or self.url):
             if not self._root.is_dir():
                 raise FileNotFoundError(errno.ENOENT, "the store's folder is gone")
-            if top.is_file():
+            if prefix and self._path(prefix).is_file():
                 return [prefix]
-            return sorted(path[len(str(self._root)) + 1 :] for path in _files_below(str(top)))
+            return sorted(key for key, kind in _below(self._root, prefix) if kind is _Kind.FILE)
+
+    def strays(self, prefix: str) -> list[Stray]:
+        with self._failures(prefix or self.url):
+            if prefix:
+                self._path(prefix)
+            strays = [(key, kind) for key, kind in _below(self._root, prefix) if kind is not _Kind.FILE]
+            return [Stray(shown(key), self._described(key, kind)) for key, kind in strays]
 
     def remove(self, keys: list[str]) -> None:
-        folders: set[Path] = set()
+        folders: set[str] = set()
         for key in keys:
-            path = self._root / key
-            with self._failures(key), suppress(FileNotFoundError, NotADirectoryError):
-                path.unlink()
-            folders.update(parent for parent in path.parents if len(parent.parts) > len(self._root.parts))
-        for folder in sorted(folders, key=lambda folder: -len(folder.parts)):
-            with suppress(OSError):  # not empty, or gone: either is fine
-                folder.rmdir()
+            folder, _, name = key.rpartition("/")
+            with self._failures(key), suppress(FileNotFoundError, NotADirectoryError), self._opened(folder) as opened:
+                os.unlink(name, dir_fd=opened)
+            folders.update(str(parent) for parent in PurePosixPath(key).parents)
+        for folder in sorted(folders - {"."}, key=lambda folder: -folder.count("/")):
+            above, _, name = folder.rpartition("/")
+            with suppress(OSError), self._opened(above) as opened:  # not empty, or gone: either is fine
+                os.rmdir(name, dir_fd=opened)
 
     def send(self, local: Path, key: str, progress: Progress) -> FileDigest:
-        path = self._root / key
-        if path.exists() and path.samefile(local):  # written in place through local_path
-            return digest_of(self.chunks(key), progress)
-        with self._failures(key), self._temporary(path) as (temporary, stream):
-            with local.open("rb", buffering=0) as source:
-                digest = write_hashed(iter(lambda: source.read(CHUNK_BYTES), b""), stream, progress)
-            _synchronise(stream)
-            temporary.replace(path)
-            synchronise_folder(path.parent)
-        return digest
+        with self._failures(key):
+            path = self._path(key)
+            if path.exists() and path.samefile(local):  # written in place through local_path
+                return digest_of(self.chunks(key), progress)
+            with self._temporary(path) as (temporary, stream):
+                with local.open("rb", buffering=0) as source:
+                    digest = write_hashed(iter(lambda: source.read(CHUNK_BYTES), b""), stream, progress)
+                _synchronise(stream)
+                temporary.replace(path)
+                synchronise_folder(path.parent)
+            return digest
 
     def chunks(self, key: str) -> Iterator[bytes]:
-        with self._failures(key, reading=True), (self._root / key).open("rb", buffering=0) as stream:
+        with self._failures(key, reading=True), self._path(key).open("rb", buffering=0) as stream:
             while chunk := stream.read(CHUNK_BYTES):
                 yield chunk
 
     def local_path(self, key: str) -> Path | None:
-        return self._root / key
+        with self._failures(key):
+            return self._path(key)
 
     def refuses_second_create(self) -> bool:
         return True
 
     def abandon(self) -> None:
         """Nothing here takes long."""
+
+    def _path(self, key: str) -> Path:
+        """The path of a key.
+
+        Raises:
+            LeadsOutError: A symbolic link stands in its way.
+            StoreError: Something stands there that is neither a file nor a folder; to open a pipe would wait for ever.
+        """
+        path = str(self._root)
+        for segment in key.split("/"):
+            path = f"{path}/{segment}"
+            try:
+                mode = os.lstat(path).st_mode
+            except (FileNotFoundError, NotADirectoryError):
+                break
+            if stat.S_ISLNK(mode):
+                link = path[len(str(self._root)) + 1 :]
+                raise LeadsOutError(
+                    f"{key} in {self.url}", f"{link} is {self._described(link, _Kind.LINK)}", "no links in a store",
+                    "put what it points to in its place, or mount it there",
+                )  # fmt: skip
+            if not (stat.S_ISDIR(mode) or stat.S_ISREG(mode)):
+                raise StoreError(f"{key} in {self.url}", _Kind.OTHER.value, "a file", "remove it")
+        return self._root / key
+
+    def _described(self, key: str, kind: "_Kind") -> str:
+        if kind is not _Kind.LINK:
+            return kind.value
+        try:
+            return f"{kind.value} to {shown(str((self._root / key).readlink()))}"
+        except OSError:  # gone meanwhile
+            return kind.value
+
+    @contextmanager
+    def _opened(self, folder: str) -> Generator[int]:
+        """Opens a folder below the root, and no link on the way to it, however somebody swaps them meanwhile."""
+        descriptor = os.open(self._root, os.O_RDONLY | os.O_DIRECTORY)
+        try:
+            for segment in folder.split("/") if folder else ():
+                below = os.open(segment, os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW, dir_fd=descriptor)
+                os.close(descriptor)
+                descriptor = below
+            yield descriptor
+        finally:
+            os.close(descriptor)
 
     @contextmanager
     def _temporary(self, path: Path) -> Generator[tuple[Path, IO[bytes]]]:
@@ -190,16 +249,28 @@ def _translated(error: OSError, place: str) -> Exception:
     return StoreError(place, reason, "a folder that can be read and written", "check the path and its file system")
 
 
-def _files_below(folder: str) -> Iterator[str]:
+class _Kind(Enum):
+    FILE = "a file"
+    LINK = "a symbolic link"
+    OTHER = "neither a file nor a folder"
+
+
+def _below(root: Path, prefix: str) -> Iterator[tuple[str, _Kind]]:
+    """Everything but folders and unfinished writes below a prefix, by its path from the root; follows no link."""
     try:
-        entries = list(os.scandir(folder))
+        entries = list(os.scandir(root / prefix))
     except (FileNotFoundError, NotADirectoryError):
         return
     for entry in entries:
-        if entry.is_dir():
-            yield from _files_below(entry.path)
+        key = f"{prefix}/{entry.name}" if prefix else entry.name
+        if entry.is_symlink():
+            yield key, _Kind.LINK
+        elif entry.is_dir(follow_symlinks=False):
+            yield from _below(root, key)
+        elif not entry.is_file(follow_symlinks=False):
+            yield key, _Kind.OTHER
         elif not entry.name.startswith(TEMPORARY_PREFIX):
-            yield entry.path
+            yield key, _Kind.FILE
 
 
 def _synchronise(stream: IO[bytes]) -> None:

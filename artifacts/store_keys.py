@@ -26,6 +26,23 @@ class MissingKeyError(StoreError):
     """The store answered, and it holds nothing under that key. Never raised for a store that cannot be reached."""
 
 
+class LeadsOutError(StoreError):
+    """A symbolic link stands in the way of a key: what is behind it is not in the store, and is not touched."""
+
+
+@dataclass(frozen=True, slots=True, order=True)
+class Stray:
+    """Something in a store's place that no key names, and that nothing reads, overwrites or deletes.
+
+    Attributes:
+        path: Where it is, below the store's root; bytes and characters that would not print are escaped.
+        what: What it is.
+    """
+
+    path: str
+    what: str
+
+
 @dataclass(frozen=True, slots=True)
 class FileDigest:
     """What identifies the content of one stored file.
@@ -62,6 +79,20 @@ def check_key(key: str) -> str:
     return key
 
 
+def is_key(text: str) -> bool:
+    """Returns whether `check_key` takes a text."""
+    try:
+        check_key(text)
+    except BadInputError:
+        return False
+    return True
+
+
+def shown(text: str) -> str:
+    """A name that others chose, on one line: what would not print is escaped, as in `a\\nb` or `\\udcff`."""
+    return "".join(c if c.isprintable() else c.encode("unicode_escape").decode() for c in text)
+
+
 def check_prefix(prefix: str) -> str:
     """Returns the prefix without a trailing slash. The empty prefix names the whole store."""
     stripped = prefix.removesuffix("/")
@@ -88,6 +119,8 @@ class Backend(Protocol):
     def size(self, key: str) -> int: ...
 
     def keys(self, prefix: str) -> list[str]: ...
+
+    def strays(self, prefix: str) -> list[Stray]: ...
 
     def remove(self, keys: list[str]) -> None: ...
 

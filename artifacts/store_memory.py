@@ -5,7 +5,7 @@ import threading
 from collections.abc import Iterator
 from pathlib import Path
 
-from artifacts.store_keys import FileDigest, MissingKeyError, Progress
+from artifacts.store_keys import FileDigest, MissingKeyError, Progress, Stray
 
 _CHUNK_BYTES = 4 << 20
 _STORES: dict[str, dict[str, bytes]] = {}
@@ -49,6 +49,9 @@ class MemoryBackend:
     def keys(self, prefix: str) -> list[str]:
         with _LOCK:
             return sorted(key for key in self._content if not prefix or key == prefix or key.startswith(f"{prefix}/"))
+
+    def strays(self, prefix: str) -> list[Stray]:
+        return []
 
     def remove(self, keys: list[str]) -> None:
         with _LOCK:

@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import Any
 
 from artifacts.errors import SEE_DOCTOR, DeerstalkerError, IntegrityError, StoreError, TransientError
-from artifacts.store_keys import FileDigest, MissingKeyError, Progress
+from artifacts.store_keys import FileDigest, MissingKeyError, Progress, Stray
 from artifacts.store_s3_faults import S3Options, error_code, with_retries
 from artifacts.store_s3_requests import S3Requests, content_md5
 
@@ -93,6 +93,9 @@ class S3Backend:
         if prefix and not found and self._s3.retried(lambda: self._s3.page(prefix, 1)[0], prefix) == [prefix]:
             return [prefix]
         return sorted(found)
+
+    def strays(self, prefix: str) -> list[Stray]:
+        return []
 
     def remove(self, keys: list[str]) -> None:
         for start in range(0, len(keys), _DELETE_BATCH):

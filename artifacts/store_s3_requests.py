@@ -3,16 +3,22 @@
 import base64
 import hashlib
 import os
+import re
 import threading
 import weakref
 from collections.abc import Callable
 from typing import Any, TypeVar
+from urllib.parse import urlsplit
 
-from artifacts.errors import StoreError, TransientError
+from artifacts.errors import BadInputError, StoreError, TransientError
 from artifacts.store_keys import MissingKeyError
 from artifacts.store_s3_faults import S3Options, error_code, translate, with_retries
 
 ResultT = TypeVar("ResultT")
+
+_ENDPOINTS = ("AWS_ENDPOINT_URL_S3", "AWS_ENDPOINT_URL")
+_SERVER = "http:// or https:// and a host"
+_HOST = re.compile(r"[A-Za-z0-9._:-]+")
 
 _SILENCES_PER_CALL = 10
 _BLOCK_BYTES = 1 << 18
@@ -139,7 +145,15 @@ class S3Requests:
                 answer["Body"].close()
 
         run: Callable[..., Any] = fsspec.asyn.sync
-        return run(filesystem.loop, request, timeout=self.options.read_timeout_s * _SILENCES_PER_CALL)
+        try:
+            return run(filesystem.loop, request, timeout=self.options.read_timeout_s * _SILENCES_PER_CALL)
+        except ValueError as error:
+            if not str(error).startswith("Invalid endpoint"):  # the one way in which botocore says it
+                raise
+            address = str(error).partition(": ")[2]
+            shown = "not the address of a server" if "@" in address else ascii(address[:200])
+            remedy = "correct AWS_ENDPOINT_URL, or endpoint_url of the AWS configuration files"
+            raise BadInputError("address of the S3 server", shown, _SERVER, remedy) from error
 
     def _raise_if_absent(self, error: Exception, key: str) -> None:
         """Raises MissingKeyError if the server names the key as missing, or a listing confirms a bare 404."""
@@ -172,10 +186,32 @@ def content_md5(data: bytes) -> str:
     return base64.b64encode(hashlib.md5(data, usedforsecurity=False).digest()).decode("ascii")
 
 
+def _endpoint(options: S3Options) -> str | None:
+    """The address of the S3 server that was named, in the options or else in the environment.
+
+    Raises:
+        BadInputError: It is none.
+    """
+    named = {"endpoint_url": options.endpoint_url} | {name: os.environ.get(name) for name in _ENDPOINTS}
+    name, address = next(((name, address) for name, address in named.items() if address), ("", None))
+    if address is None:
+        return None
+    try:
+        parts = urlsplit(address)
+        sound = parts.scheme in ("http", "https") and _HOST.fullmatch(parts.hostname or "") and parts.port != 0
+    except ValueError:  # a port that is no number, half an IPv6 address
+        parts, sound = None, False
+    if "@" in address:  # shown to nobody
+        raise BadInputError(name, "credentials in the address", _SERVER, "set AWS_ACCESS_KEY_ID and its secret instead")
+    if parts is None or not sound or parts.query or parts.fragment:
+        raise BadInputError(name, ascii(address[:200]), _SERVER, "correct it, or unset it for AWS itself")
+    return address
+
+
 def _connect(options: S3Options) -> Any:
     import s3fs
 
-    endpoint = options.endpoint_url or os.environ.get("AWS_ENDPOINT_URL_S3") or os.environ.get("AWS_ENDPOINT_URL")
+    endpoint = _endpoint(options)
     addressing = options.addressing or ("path" if endpoint and "amazonaws.com" not in endpoint else "auto")
     filesystem: Any = s3fs.S3FileSystem(
         endpoint_url=endpoint,

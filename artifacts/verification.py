@@ -1,15 +1,17 @@
 """Hashing everything a store holds again, so that no flipped bit goes unnoticed."""
 
 import re
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Generator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import contextmanager
 from dataclasses import dataclass, field
 from functools import partial
 
-from artifacts.errors import IntegrityError
+from artifacts.errors import BadInputError, IntegrityError
 from artifacts.manifest import MANIFEST_NAME, Manifest
 from artifacts.seal import check_seal
-from artifacts.store import MissingKeyError, Store
+from artifacts.store import LeadsOutError, MissingKeyError, Store
+from artifacts.store_keys import shown
 from artifacts.sums import SUMS_NAME, read_sums
 
 _PARALLEL_READS = 4
@@ -31,6 +33,35 @@ class Damage:
     expected: str
 
 
+@contextmanager
+def noted(damaged: list[Damage] | None, file: str) -> Generator[None]:
+    """Adds an artifact to `damaged` where the block finds it damaged; with None the error goes on.
+
+    Args:
+        file: The artifact's key, or that of its file.
+    """
+    try:
+        yield
+    except (IntegrityError, LeadsOutError) as error:
+        if damaged is None:
+            raise
+        damaged.append(Damage(file, error.found, error.expected))
+
+
+def noted_strays(store: Store, prefix: str, damaged: list[Damage]) -> None:
+    """Adds what stands below a prefix and is no file of the store: symbolic links, sockets, impossible names."""
+    damaged += [Damage(stray.path, stray.what, "files of the store") for stray in store.strays(prefix)]
+
+
+def damage_error(store: Store, damaged: Sequence[Damage]) -> IntegrityError:
+    """One error for all that is damaged, which names the first of it."""
+    first, more = damaged[0], f"; {len(damaged) - 1} more" if len(damaged) > 1 else ""
+    return IntegrityError(
+        f"{store.url}/{first.file}", first.found + more, first.expected,
+        "restore it, or delete it and run again; `deerstalker verify` names all that is damaged",
+    )  # fmt: skip
+
+
 @dataclass
 class Verification:
     """What was found.
@@ -40,7 +71,7 @@ class Verification:
         pruned: How many of them belong to artifacts whose files were removed on purpose.
         files: Files that were read, manifests included.
         size_bytes: Their size.
-        damaged: Files that are gone or changed.
+        damaged: Files that are gone or changed, and what no store has: symbolic links, sockets, impossible names.
         unchecked: Files for which nothing states a checksum: attempts that have not been published.
     """
 
@@ -64,6 +95,8 @@ def verify(store: Store, progress: Callable[[int, int], None] | None = None) -> 
     # Keys that begin with a dot are no artifacts: Prefect's database beside a directory store.
     keys = {key for key in store.list() if not key.startswith(".")}
     found = Verification()
+    noted_strays(store, "", found.damaged)
+    found.damaged = [damage for damage in found.damaged if not (damage.file.startswith(".") and "/" in damage.file)]
     stated: dict[str, str] = {}
     for key in sorted(keys):
         match key.rpartition("/")[2]:
@@ -137,6 +170,8 @@ def _check(store: Store, key: str, sha256: str) -> tuple[int, list[Damage]]:
         actual = store.digest(key)
     except MissingKeyError:
         return 0, [Damage(key, "the file is gone", f"SHA-256 {sha256}")]
+    except (BadInputError, LeadsOutError) as error:
+        return 0, [Damage(shown(key), error.found, f"SHA-256 {sha256}")]
     intact = actual.sha256.startswith(sha256)
     return actual.size_bytes, [] if intact else [Damage(key, f"SHA-256 {actual.sha256}", sha256)]
 

@@ -7,7 +7,6 @@ Here the server starts while the command is still importing, in a session of its
 import os
 import socket
 import sys
-import tempfile
 import threading
 import time
 from collections.abc import Generator
@@ -21,6 +20,7 @@ from artifacts.errors import SEE_DOCTOR, DeerstalkerError
 from flows.api_access import private, private_folder
 from flows.local_server import Record, database_lock, running_server
 from stages.guarded import GuardedProcess
+from stages.scratch import PREFIX, Scratch
 
 TAG = "deerstalker"
 """Marks flow runs on a server that others may use too; the automation for dead runs watches those only."""
@@ -129,12 +129,14 @@ class Backend:
         mode = "wb" if self._process is None else "ab"
         with socket.create_server(self._address) as listener, open(self.log, mode, opener=private) as log:
             self._address = listener.getsockname()
-            scratch = Path(tempfile.mkdtemp(prefix="deerstalker-server-"))
+            scratch = Scratch(f"{PREFIX}server-")
             script = str(Path(__file__).with_name("server_process.py"))
             environment = {**os.environ, "PREFECT_SERVER_UI_ENABLED": "false"}
             environment.pop("PYTHONDONTWRITEBYTECODE", None)  # without cached bytecode a start takes 8 s more
             command = [sys.executable, "-P", script, str(listener.fileno())]
-            process = GuardedProcess(command, scratch, log, environment, keep=[listener.fileno()])
+            keep = [listener.fileno(), scratch.lock]
+            process = GuardedProcess(command, scratch.path, log, environment, keep=keep)
+            scratch.leave()
         os.environ["PREFECT_API_URL"] = f"http://{self._address[0]}:{self._address[1]}/api"
         return process
 

@@ -1,14 +1,14 @@
 """What a person may call a checkpoint, and what it stands for."""
 
-import json
 import re
 from pathlib import Path
 
 from artifacts.errors import BadInputError
 from artifacts.layout import RunLayout
 from artifacts.reading import Artifact
-from artifacts.refs import Checkpoint, Ref
-from artifacts.store import MissingKeyError, Store
+from artifacts.refs import Checkpoint, Ref, Report
+from artifacts.store import Store
+from artifacts.stored_json import read_promoted
 from flows.recipes import load_recipe, validate
 from stages.models.folder import check_folder
 from stages.models.source import FolderModel, GgufPackageModel, HubModel, ModelConfig, find_packaged_file
@@ -110,10 +110,10 @@ def _published(name: str, store: Store) -> Ref[Checkpoint]:
     if at:
         if not _ITERATION.fullmatch(number):
             raise BadInputError(f"--checkpoint {name}", f"iteration {number!r}", "a number", "name it as RUN@ITERATION")
-        return Ref(**Artifact.at(store, layout.iteration(int(number), "report")).manifest.inputs["weights"])
-    try:
-        return Ref(**json.loads(store.read_bytes(layout.promoted))["checkpoint"])
-    except MissingKeyError as error:
+        return Ref(**Artifact.at(store, layout.iteration(int(number), "report"), Report).manifest.inputs["weights"])
+    promoted = read_promoted(store, layout)
+    if promoted is None:
         raise BadInputError(
             f"--checkpoint {name}", f"no run with a promoted checkpoint in {store.url}", FORMS, "see `deerstalker runs`"
-        ) from error
+        )
+    return Ref(**promoted["checkpoint"])

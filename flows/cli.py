@@ -332,7 +332,16 @@ def run_command(arguments: Sequence[str]) -> int:
             print(visible("".join(traceback.format_exception(error))), file=sys.stderr, end="")
         print(f"error: {one_line(text, _LONGEST_ERROR)}", file=sys.stderr)
         return status
+    finally:
+        _sweep()
     return 0
+
+
+def _sweep() -> None:
+    """Removes the folders that killed commands of this user left; after the work, which has imported what it takes."""
+    from stages.scratch import sweep
+
+    sweep()
 
 
 def _explain(error: BaseException) -> tuple[int, str]:

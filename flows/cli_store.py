@@ -4,7 +4,8 @@ from typing import Annotated, Literal
 
 from cyclopts import Parameter
 
-from flows.options import ANSWERS, OUTPUT, STORED, Answers, Changes, Output, Stored, Wide, shipped
+from artifacts.errors import BadInputError
+from flows.options import ANSWERS, STORED, Answers, Changes, Stored, Wide, shipped
 from flows.surroundings import DEFAULT_STORE
 
 
@@ -173,17 +174,21 @@ def prune(
     prune_command(runs, rule, yes, options)
 
 
-def verify(store: str = DEFAULT_STORE, /, *, options: Output = OUTPUT) -> None:
+def verify(
+    address: Annotated[str | None, Parameter(show_default=False)] = None, /, *, options: Stored = STORED
+) -> None:
     """Read every file of a store again and compare it with its checksum; fails where one is damaged or gone.
 
     Parameters
     ----------
-    store
-        Where artifacts live: a folder, file://, or s3://bucket/prefix.
+    address
+        The store; the same as --store.
     """
     from flows.commands.upkeep import verify_command
 
-    verify_command(store, options)
+    if address is not None and options.store not in (DEFAULT_STORE, address):
+        raise BadInputError("verify", f"two stores, {address} and --store {options.store}", "one")
+    verify_command(options.store if address is None else address, options)
 
 
 def doctor(

@@ -5,6 +5,7 @@ from artifacts.manifest import MANIFEST_NAME
 from artifacts.reading import Artifact
 from artifacts.refs import Checkpoint, Puzzles, Ref
 from artifacts.store import Store
+from artifacts.verification import noted
 from flows.checkpoints import find_checkpoint
 from flows.session import Stages
 from stages.fetch import fetch, identity_of
@@ -45,7 +46,10 @@ def fetched_from_a_lost_folder(source: FolderModel, store: Store) -> Ref[Checkpo
         return None
     begins, ends = f"{_MODELS}/{source.source}-", f"/{MANIFEST_NAME}"
     keys = [key for key in store.list(_MODELS) if key.startswith(begins) and key.endswith(ends) and key.count("/") == 2]
-    made = [Artifact.at(store, key.removesuffix(ends)) for key in keys]
+    made: list[Artifact] = []
+    for key in keys:
+        with noted([], key):  # another model's: `verify` names it
+            made.append(Artifact.at(store, key.removesuffix(ends)))
     theirs = [found for found in made if found.manifest.facts.get("folder") == source.path]
     newest = max(theirs, key=lambda found: found.manifest.provenance["created_at"], default=None)
     return None if newest is None else newest.ref

@@ -75,8 +75,9 @@ def iterations_done(store: Store, layout: RunLayout, before: datetime) -> int:
     decisions: dict[int, list[str]] = {}
     for key in store.list(f"{layout.root}/iterations"):
         parts = key.split("/")
-        if parts[4:5] == [STAGES["promote"]] and parts[-1] in (MANIFEST_NAME, SUPERSEDED_NAME):
-            decisions.setdefault(int(parts[3]), []).append(key)
+        number = layout.iteration_of(key)
+        if number is not None and parts[4:5] == [STAGES["promote"]] and parts[-1] in (MANIFEST_NAME, SUPERSEDED_NAME):
+            decisions.setdefault(number, []).append(key)
     for number, keys in sorted(decisions.items(), reverse=True):
         for key in keys:
             manifest = Manifest.from_bytes(store.read_bytes(key), f"{store.url}/{key}")

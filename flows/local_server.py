@@ -137,7 +137,7 @@ def write_settings(folder: Path, url: str, auth: str | None) -> Path | None:
     """
     path = folder / "prefect.toml"
     try:
-        if path.exists() and not path.read_text().startswith(_SIGNATURE):
+        if path.is_symlink() or (path.exists() and not path.read_text().startswith(_SIGNATURE)):
             return None
         lines = [f"url = {json.dumps(url)}"] + (
             [f"auth_string = {json.dumps(auth, ensure_ascii=False)}"] if auth else []

@@ -1,12 +1,9 @@
 """Opening a run: store, recipe, profile and child processes, from the parameters a person gives."""
 
-import shutil
-import tempfile
 from collections.abc import Generator, Sequence
 from contextlib import contextmanager, suppress
 from datetime import datetime
 from functools import cache, partial
-from pathlib import Path
 from typing import Annotated
 
 from prefect.client.schemas.objects import FlowRun
@@ -29,6 +26,7 @@ from flows.recipes import Recipe, check_sound, load_profile, load_recipe
 from flows.session import LastStageDone, Session, Stages, check_recipe, freeze_recipe, going_on
 from flows.trackers import open_tracker
 from stages.context import Profile, StageContext
+from stages.scratch import Scratch
 
 REDOABLE = ("warm_start", "sample", "grade", "pack", "finetune", "evaluate", "promote")
 REFRESH = (
@@ -133,25 +131,18 @@ def opened_stages(store: Store, profile: Profile) -> Generator[Stages]:
     """
     crash_dead_tasks(this_flow_run())
     live, log = current_view(), get_run_logger()
-    scratch = Path(tempfile.mkdtemp(prefix="deerstalker-"))
+    scratch = Scratch()
     try:
         with (
             gpu_turn(profile.gpu_slot, profile.gpu_slot_spans, log) as turn,
-            StageContext(store, scratch, profile, live.progress, log, use_gpu=turn.take) as ctx,
+            StageContext(store, scratch.path, profile, live.progress, log, use_gpu=turn.take) as ctx,
         ):
             turn.users.append(ctx.close)
             yield Stages(ctx, live, turn)
-    except DeerstalkerError:
-        _remove_all_but_logs(scratch)
+    except DeerstalkerError as error:
+        if str(scratch.path) in str(error):  # it names the log of the engine or the trainer
+            scratch.remove_all_but_logs()
         raise
-    except BaseException:
-        shutil.rmtree(scratch, ignore_errors=True)
-        raise
-    shutil.rmtree(scratch)
-
-
-def _remove_all_but_logs(folder: Path) -> None:
-    """Errors name the logs of the engine and the trainer; everything else in a scratch folder can be made again."""
-    for path in folder.rglob("*"):
-        if path.suffix not in {".log", ".txt"} and not path.is_dir():
-            path.unlink(missing_ok=True)
+    finally:
+        if scratch.lock >= 0:
+            scratch.remove()

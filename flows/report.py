@@ -11,6 +11,7 @@ from artifacts.reading import Artifact
 from artifacts.schemas import RESULTS
 from artifacts.store import Store
 from artifacts.sums import write_files
+from artifacts.verification import Damage
 from flows.batch_picture import BatchView, draw, read_batch, words
 from flows.figures import IterationFigures, iteration_figures, kl_titles, measurement, skipped_title
 from flows.history import RunRecord, read_run
@@ -48,13 +49,17 @@ def write_report(run: "Session") -> str:
     return page
 
 
-def publish_report(store: Store, run: str, *, in_prefect: bool = True) -> str:
+def publish_report(store: Store, run: str, *, in_prefect: bool = True, damaged: list[Damage] | None = None) -> str:
     """Writes a run's report into the store, and returns the key of its page.
 
     Args:
         in_prefect: Also show it in Prefect; call it inside a flow then.
+        damaged: Where artifacts are added that cannot be read; the report is on the others.
+
+    Raises:
+        IntegrityError: An artifact that it reads is damaged; of manifests where `damaged` is None.
     """
-    record = read_run(store, run)
+    record = read_run(store, run, damaged)
     page = store_report(record, store)
     if in_prefect:
         from flows.ui import show_in_prefect

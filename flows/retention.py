@@ -9,14 +9,16 @@ from typing import Any, Literal
 from pydantic import Field
 
 from artifacts.config import Config
+from artifacts.errors import BadInputError, IntegrityError
 from artifacts.layout import RunLayout
-from artifacts.lineage import lineage
+from artifacts.lineage import Node, lineage
 from artifacts.manifest import MANIFEST_NAME, Manifest, Pruned
 from artifacts.reading import Artifact
 from artifacts.refs import Ref
 from artifacts.renewal import Renewals
 from artifacts.slot import SUPERSEDED_NAME
 from artifacts.store import Store
+from artifacts.verification import Damage, noted
 from flows.history import read_run, run_names
 
 Part = Literal["training_state", "checkpoint", "reference", "batch", "rollouts"]
@@ -65,29 +67,58 @@ class Removal:
     manifest: Manifest | None = None
 
 
-def plan(store: Store, rule: Retention, runs: Sequence[str] = ()) -> list[Removal]:
+def plan(store: Store, rule: Retention, runs: Sequence[str] = (), damaged: list[Damage] | None = None) -> list[Removal]:
     """What the rule lets go, in the order of keys.
+
+    Of a run in which anything is damaged, nothing goes: what depends on what cannot be told there. Other runs do not
+    depend on its artifacts.
 
     Args:
         runs: Names of runs; all of them where empty.
+        damaged: Where artifacts are added that cannot be read, and whatever else stands among them.
 
     Raises:
         BadInputError: The store has no such run.
-        IntegrityError: A manifest is damaged: then nothing can be said of what depends on what.
+        IntegrityError: Something is damaged, and `damaged` is None.
     """
-    safe = protected(store)
-    return [removal for run in runs or run_names(store) for removal in _of_run(store, run, rule, safe)]
+    there = run_names(store)
+    for run in set(runs) - set(there):
+        read_run(store, run)
+    safe: set[str] = set()
+    sound: set[str] = set()
+    for run in there:
+        others = runs and run not in runs and damaged is not None
+        ancestors = _ancestors(store, run, [] if others else damaged)
+        if ancestors is not None:
+            safe |= ancestors
+            sound.add(run)
+    return [removal for run in runs or there if run in sound for removal in _of_run(store, run, rule, safe, damaged)]
 
 
 def protected(store: Store) -> set[str]:
     """Keys of all that the promoted and the best checkpoint of any run descend from."""
-    refs: list[Ref[Any]] = []
-    for run in run_names(store):
-        if promoted := read_run(store, run).promoted:
-            refs.append(Ref(**promoted["checkpoint"]))
-            decision = Artifact.open(store, Ref(**promoted["decision"])).read_json("decision.json")
-            refs += [Ref(**decision[place]["checkpoint"]) for place in ("standing", "best")]
-    return {node.ref.key for node in lineage(store, refs)}
+    return {key for run in run_names(store) for key in _ancestors(store, run, None) or ()}
+
+
+def _ancestors(store: Store, run: str, damaged: list[Damage] | None) -> set[str] | None:
+    """The same of one run; None where something of it is damaged."""
+    known = len(damaged or ())
+    with noted(damaged, RunLayout(run).recipe):
+        promoted = read_run(store, run, damaged).promoted
+        nodes: list[Node] = []
+        if promoted is not None:
+            with noted(damaged, promoted["decision"]["key"]):
+                nodes = lineage(store, _kept_for_good(store, promoted), damaged=damaged)
+        return {node.ref.key for node in nodes} if len(damaged or ()) == known else None
+    return None
+
+
+def _kept_for_good(store: Store, promoted: dict[str, Any]) -> list[Ref[Any]]:
+    try:
+        decision = Artifact.open(store, Ref(**promoted["decision"])).read_json("decision.json")
+    except BadInputError as error:
+        raise IntegrityError(error.where, error.found, error.expected, "run again: it is written anew") from error
+    return [Ref(**promoted["checkpoint"]), *(Ref(**decision[place]["checkpoint"]) for place in ("standing", "best"))]
 
 
 def remove(store: Store, removals: Iterable[Removal], rule: Retention) -> None:
@@ -100,16 +131,21 @@ def remove(store: Store, removals: Iterable[Removal], rule: Retention) -> None:
         store.delete(item.folder)
 
 
-def _of_run(store: Store, run: str, rule: Retention, safe: set[str]) -> list[Removal]:
-    layout = read_run(store, run).layout
+def _of_run(store: Store, run: str, rule: Retention, safe: set[str], damaged: list[Damage] | None) -> list[Removal]:
+    layout, known = RunLayout(run), len(damaged or ())
     keys = store.list(layout.root)
-    published = {
-        key: Artifact.at(store, key).manifest
-        for key in (key.removesuffix(f"/{MANIFEST_NAME}") for key in keys if key.endswith(f"/{MANIFEST_NAME}"))
-    }
+    published: dict[str, Manifest] = {}
+    for key in (key.removesuffix(f"/{MANIFEST_NAME}") for key in keys if key.endswith(f"/{MANIFEST_NAME}")):
+        with noted(damaged, key):
+            published[key] = Artifact.at(store, key).manifest
+    renewals = Renewals()
+    with noted(damaged, layout.renewals):
+        renewals = Renewals.read(store, layout)
+    if len(damaged or ()) > known:
+        return []
     kept = _kept(layout, published, rule)
     removals = _lost_attempts(store, layout, keys, published)
-    if Renewals.read(store, layout).unfinished:  # what is set aside is what the promoted checkpoint was made from
+    if renewals.unfinished:  # what is set aside is what the promoted checkpoint was made from
         removals = [removal for removal in removals if removal.what != "set aside"]
     for key, manifest in published.items():
         removable = _part(layout, key) in rule.parts or (
@@ -166,8 +202,10 @@ def _lost_attempts(
 def _part(layout: RunLayout, key: str) -> str:
     """Which part of an iteration stands under a key; empty where it is none."""
     parts = key.removeprefix(f"{layout.root}/iterations/").split("/")
-    return parts[1] if key.startswith(f"{layout.root}/iterations/") and len(parts) == 2 else ""
+    return parts[1] if layout.iteration_of(key) is not None and len(parts) == 2 else ""
 
 
 def _number(layout: RunLayout, key: str) -> int:
-    return int(key.removeprefix(f"{layout.root}/iterations/").partition("/")[0])
+    number = layout.iteration_of(key)
+    assert number is not None  # `_part` has looked
+    return number

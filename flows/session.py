@@ -5,13 +5,14 @@ import time
 from collections.abc import Callable, Sequence
 from typing import Any, Protocol, TypeVar
 
-from artifacts.errors import BadInputError, IdentityMismatchError
+from artifacts.errors import IdentityMismatchError
 from artifacts.identity import continued, differences, with_added
 from artifacts.layout import RunLayout
 from artifacts.refs import K
 from artifacts.renewal import Renewals
 from artifacts.slot import Slot
 from artifacts.store import MissingKeyError, Store
+from artifacts.stored_json import read_recipe
 from artifacts.sums import sums_of
 from flows.gpu_turn import GpuTurn
 from flows.live import LiveView
@@ -165,7 +166,7 @@ def going_on(store: Store, layout: RunLayout, recipe: Recipe) -> Recipe:
     """Returns the recipe by which a run goes on that an earlier version may have begun (see `continued`).
 
     Raises:
-        BadInputError: What is frozen under the run's name is no recipe.
+        IntegrityError: What is frozen under the run's name is no recipe.
     """
     frozen = _frozen(store, layout)
     return recipe if frozen is None else continued(recipe, frozen)
@@ -173,11 +174,9 @@ def going_on(store: Store, layout: RunLayout, recipe: Recipe) -> Recipe:
 
 def _frozen(store: Store, layout: RunLayout) -> dict[str, Any] | None:
     try:
-        return json.loads(store.read_bytes(layout.recipe))
+        return read_recipe(store, layout)
     except MissingKeyError:
         return None
-    except ValueError as error:
-        raise BadInputError(f"{store.url}/{layout.recipe}", f"not JSON ({error})", "a frozen recipe") from error
 
 
 def check_recipe(store: Store, layout: RunLayout, recipe: Recipe) -> None:

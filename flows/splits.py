@@ -3,7 +3,7 @@
 from artifacts.errors import BadInputError
 from artifacts.layout import RunLayout
 from artifacts.reading import Artifact
-from artifacts.refs import Puzzles, Ref
+from artifacts.refs import Puzzles, Ref, Report
 from artifacts.store import Store
 from stages.prepare import SPLITS
 
@@ -25,5 +25,5 @@ def named_split(name: str, store: Store, where: str) -> tuple[Ref[Puzzles], str]
         if named.manifest.kind != Puzzles.__name__:
             raise BadInputError(where, f"an artifact of kind {named.manifest.kind}", "Puzzles")
         return named.ref, split
-    report = Artifact.at(store, RunLayout(owner).iteration(0, "report"))
+    report = Artifact.at(store, RunLayout(owner).iteration(0, "report"), Report)
     return Ref(**report.manifest.inputs["puzzles"]), split

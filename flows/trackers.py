@@ -63,18 +63,19 @@ def open_tracker(profile: Profile, store: Store, run: str, recipe: Mapping[str, 
     Raises:
         BadInputError: Its package is not installed, or W&B has neither a key nor offline mode.
     """
-    beside = store.local_path("trackers") or Path(DEFAULT_STORE) / "trackers"
-    folder = Path(profile.tracker_folder or beside).expanduser().resolve()
-    tracker = _open(profile.tracker, folder, run, recipe)
+    tracker = NO_TRACKER if profile.tracker == "none" else _open(profile.tracker, _folder(profile, store), run, recipe)
     try:
         yield tracker
     finally:
         tracker.close()
 
 
-def _open(name: Literal["none", "wandb", "tensorboard"], folder: Path, run: str, recipe: Mapping[str, Any]) -> Tracker:
-    if name == "none":
-        return NO_TRACKER
+def _folder(profile: Profile, store: Store) -> Path:
+    beside = profile.tracker_folder or store.local_path("trackers") or Path(DEFAULT_STORE) / "trackers"
+    return Path(beside).expanduser().resolve()
+
+
+def _open(name: Literal["wandb", "tensorboard"], folder: Path, run: str, recipe: Mapping[str, Any]) -> Tracker:
     if importlib.util.find_spec(name) is None:
         raise BadInputError(
             f"tracker {name!r}", "its package is not installed", f"deerstalker[{name}]",

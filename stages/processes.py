@@ -7,10 +7,16 @@ import traceback
 from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from multiprocessing.connection import Connection
+from multiprocessing.util import get_temp_dir
 from pathlib import Path
 from typing import Any, TypeVar
 
 from artifacts.errors import DeerstalkerError, TransientError
+from stages.scratch import own
+
+_owning = threading.Lock()
+_owned: dict[Path, int] = {}
+"""Locks of temporary folders, which are held until this process ends."""
 
 T = TypeVar("T")
 R = TypeVar("R")
@@ -137,6 +143,7 @@ class _Worker:
 
     def __init__(self) -> None:
         # Not forked from this process, which has threads; the server that forks them ends when this process does.
+        _own_sockets()
         context = multiprocessing.get_context("forkserver")
         self._pipe, theirs = context.Pipe()
         self.process = context.Process(target=_serve, args=(theirs,), daemon=True)
@@ -151,6 +158,14 @@ class _Worker:
         """
         self._pipe.send((work, items))
         return self._pipe.recv()
+
+
+def _own_sockets() -> None:
+    """Makes this process the owner of the folder for the sockets of its process server, which a kill leaves behind."""
+    with _owning:
+        folder = Path(get_temp_dir())
+        if folder not in _owned:
+            _owned[folder] = own(folder)
 
 
 def _serve(pipe: Connection) -> None:

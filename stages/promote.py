@@ -1,16 +1,15 @@
 """The stage that keeps the best checkpoint so far, or the newest as good as it, and says why."""
 
-import json
 from dataclasses import replace
 from typing import Any
 
-from artifacts.errors import BadInputError
+from artifacts.errors import BadInputError, IntegrityError
 from artifacts.identity import Identity
 from artifacts.reading import Artifact
 from artifacts.refs import Checkpoint, Decision, Ref, Report
 from artifacts.seal import sealed_json
 from artifacts.slot import Slot
-from artifacts.store import MissingKeyError
+from artifacts.stored_json import promoted_at
 from stages.context import StageContext
 from stages.gate import PromoteConfig, judge
 from stages.models.card import CARD, model_card
@@ -85,11 +84,12 @@ def _content(decision: Ref[Decision], ctx: StageContext) -> dict[str, Any]:
 
 def _point(pointer: str, iteration: int, decision: Ref[Decision], ctx: StageContext) -> None:
     try:
-        found = json.loads(ctx.store.read_bytes(pointer))
-        if found["decided_at_iteration"] >= iteration and all(_stands(found[part], ctx) for part in _POINTED_AT):
-            return
-    except MissingKeyError:
-        pass
+        found = promoted_at(ctx.store, pointer)
+    except IntegrityError as error:  # it only repeats what the decisions say
+        ctx.log.warning("written anew: %s", error)
+        found = None
+    if found and found["decided_at_iteration"] >= iteration and all(_stands(found[part], ctx) for part in _POINTED_AT):
+        return
     stands = standing(decision, ctx)
     where = stands.pop("decided_in")
     card = f"{where}/{Artifact.at(ctx.store, where).manifest.attempt}/{CARD}"

@@ -17,7 +17,7 @@ def backfill_command(request: dict[str, Any], options: Stored) -> None:
     Args:
         request: Fields of `flows.backfill.BackfillRequest` but the store, as given.
     """
-    store = Store.open(options.store)
+    store = Store.open(options.store, writable=False)
     for run in request["runs"]:
         RunLayout(run).suite(request["suite"], 0)
     with prefect_beside(store, options) as running:

@@ -19,11 +19,13 @@ def evaluate_command(checkpoint: str, puzzles: str, profile: str, settings: dict
     """
     store = Store.open(options.store)
     with prefect_beside(store, options) as running:
+        from flows.checkpoints import find_checkpoint
         from flows.recipes import load_profile, validate
         from stages.evaluate import EvaluateConfig
 
         config = validate(EvaluateConfig, settings, "evaluate")
         load_profile(profile)
+        find_checkpoint(checkpoint, store)
 
         from flows.evaluation import EvaluationRequest, evaluate_checkpoint
 

@@ -12,7 +12,7 @@ def iterate_command(
     run: str, more: int | None, until: int | None, profile: str, *, refresh: Sequence[str], options: Stored
 ) -> None:
     """Checks what was asked for, runs the iterate flow and prints what came of it."""
-    store = Store.open(options.store)
+    store = Store.open(options.store, writable=False)
     with prefect_beside(store, options) as running:
         from flows.history import read_run
         from flows.iterate import IterateRequest, iterate

@@ -14,8 +14,9 @@ from artifacts.lineage import Node, lineage
 from artifacts.reading import Artifact
 from artifacts.refs import Ref
 from artifacts.store import Store
+from artifacts.verification import Damage
 from flows.checkpoints import find_checkpoint
-from flows.commands.output import print_json, terminal
+from flows.commands.output import print_json, tell_damage, terminal
 from flows.history import read_run
 from flows.options import Stored
 from flows.run_diff import circumstances, first_parting, paired, settings
@@ -37,10 +38,11 @@ def lineage_command(name: str, depth: int, wide: bool, options: Stored) -> None:
     """
     if depth < 0:
         raise BadInputError("--depth", str(depth), "0 or more")
-    store = Store.open(options.store, writable=False)
-    nodes = lineage(store, [_ref(name, store)], depth or None)
+    store, damaged = Store.open(options.store, writable=False), list[Damage]()
+    nodes = lineage(store, [_ref(name, store)], depth or None, damaged)
     if options.json:
         print_json({"store": store.url, "artifact": _node(nodes[0]), "ancestors": [_node(node) for node in nodes[1:]]})
+        tell_damage(store, damaged, json=True)
         return
     console = terminal(UNLIMITED if wide else None)
     for label, text in _facts(nodes[0]).items():
@@ -52,12 +54,14 @@ def lineage_command(name: str, depth: int, wide: bool, options: Stored) -> None:
         more = f", --wide draws {_DEEPEST_TREE} steps" if deepest < _DEEPEST_TREE else ""
         words = f"{len(nodes)} artifacts in all, drawn {deepest} steps deep; --json lists them{more}"
         print_labelled(console, "... ", words)
+    tell_damage(store, damaged, json=False)
 
 
 def diff_command(a: str, b: str, options: Stored) -> None:
     """Prints what two runs were told, where they part, and what came of it."""
-    store = Store.open(options.store, writable=False)
-    ours, theirs = read_run(store, a), read_run(store, b)
+    store, damaged = Store.open(options.store, writable=False), list[Damage]()
+    ours = read_run(store, a, damaged)
+    theirs = ours if a == b else read_run(store, b, damaged)
     told, parting = settings(ours, theirs), first_parting(ours, theirs)
     around, gains = circumstances(ours, theirs), paired(ours, theirs, store)
     after = {
@@ -74,8 +78,10 @@ def diff_command(a: str, b: str, options: Stored) -> None:
                 "after": after,
                 "gain_of_b": {mode: asdict(gain) for mode, gain in gains.items()},
                 "promoted": {a: ours.promoted, b: theirs.promoted},
+                "damaged": [asdict(damage) for damage in damaged],
             }
         )
+        tell_damage(store, damaged, json=True)
         return
     console = terminal()
     rows = [(one.setting, *(_shown(one.values, side) for side in ("a", "b"))) for one in told]
@@ -88,6 +94,7 @@ def diff_command(a: str, b: str, options: Stored) -> None:
     for mode, gain in gains.items():
         points = f"{gain.mean * 100:+.1f} points ({gain.low * 100:+.1f} to {gain.high * 100:+.1f})"
         console.print(f"{b} less {a}, accuracy {mode}, puzzle by puzzle: {points}", soft_wrap=True)
+    tell_damage(store, damaged, json=False)
 
 
 def _ref(name: str, store: Store) -> Ref[Any]:
@@ -118,7 +125,7 @@ def _node(node: Node) -> dict[str, Any]:
 
 def _state(node: Node) -> str:
     if node.manifest is None:
-        return "gone"
+        return "damaged" if node.damaged else "gone"
     if node.replaced:
         return "replaced"
     return "pruned" if node.manifest.pruned else "kept"

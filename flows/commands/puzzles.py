@@ -14,6 +14,7 @@ from artifacts.reading import Artifact
 from artifacts.refs import Ref
 from artifacts.schemas import PUZZLES
 from artifacts.store import Store
+from artifacts.store_keys import TEMPORARY_PREFIX, shown
 from artifacts.suggestions import did_you_mean
 from flows.commands.backend import prefect_beside
 from flows.commands.output import print_json, print_line
@@ -25,6 +26,8 @@ from stages.puzzles.puzzle import Checked, DeductionCounts, Puzzle
 from stages.puzzles.tables import from_table
 
 _UNREAD_SHOWN = 3
+_DRAWN = ("puzzles", "models", ".prefect", "written.json", TEMPORARY_PREFIX)
+"""How the names begin of what stands in the hidden folder beside a file that is being made."""
 
 
 def split_sizes(count: int, val: int | None, test: int | None) -> dict[str, int]:
@@ -73,14 +76,12 @@ def make_command(
     path = Path(out)
     _check_writable(path)
     folder = path.with_name(f".{path.name}.drawn")
+    _check_own(folder)
     made = _publish(str(folder), {**settings, "train": 0, "val": 0, "test": sum(sizes.values())}, request, options)
     artifact = Artifact.open(Store.open(str(folder)), Ref(**made["artifact"]))
     puzzles = from_table(artifact.read_table("test.parquet", PUZZLES))
     published = [{"num_clues": item.num_clues, "prompt": item.prompt, "solution": item.solution} for item in puzzles]
-    try:
-        path.write_text(json.dumps(published, indent=4) + "\n", encoding="utf-8")
-    except OSError as error:
-        raise _unwritable(path, error) from error
+    _write_whole(path, folder / "written.json", json.dumps(published, indent=4) + "\n")
     shutil.rmtree(folder, ignore_errors=True)
     if options.json:
         print_json({"file": str(path), "puzzles": len(puzzles), "tier": tier, "seed": seed})
@@ -88,8 +89,34 @@ def make_command(
         print_line(f"{len(puzzles)} puzzles of tier {tier} in {path}")
 
 
+def _check_own(folder: Path) -> None:
+    """Refuses a folder for what is drawn that is somebody else's: it is removed once the file is written."""
+    if folder.is_symlink() or (folder.exists() and not folder.is_dir()):
+        raise BadInputError(str(folder), "a link or a file", "a folder of its own, or nothing", "move it away")
+    others = (
+        sorted(path.name for path in folder.iterdir() if not path.name.startswith(_DRAWN)) if folder.is_dir() else []
+    )
+    if others:
+        raise BadInputError(
+            str(folder), f"holds {others[0]!r}", "what `puzzles make` draws, or nothing", "move it away"
+        )
+
+
+def _write_whole(path: Path, draft: Path, text: str) -> None:
+    """Writes a file, whole or not at all; a symbolic link that has come to its place meanwhile is not followed."""
+    try:
+        with draft.open("w", encoding="utf-8") as stream:
+            stream.write(text)
+        draft.replace(path)
+    except OSError as error:
+        raise _unwritable(path, error) from error
+
+
 def _check_writable(path: Path) -> None:
     """Opens `path` for writing before hours are spent on its content; what is there stays as it is."""
+    if path.is_symlink():
+        target = shown(str(path.readlink()))
+        raise BadInputError(f"--out {path}", f"a symbolic link to {target}", "a file", "name the file itself")
     if not path.parent.is_dir():
         raise BadInputError(f"--out {path}", "no such folder", "a file in an existing folder", "make the folder first")
     there = path.exists() or path.is_symlink()

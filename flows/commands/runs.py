@@ -1,12 +1,14 @@
 """`deerstalker runs`, `show`, `report` and `recipes`."""
 
 import json
+from dataclasses import asdict
 from typing import Any
 
 from rich.table import Table
 
 from artifacts.store import Store
-from flows.commands.output import print_json, terminal
+from artifacts.verification import Damage
+from flows.commands.output import print_json, tell_damage, terminal
 from flows.options import Output, Stored
 
 
@@ -14,10 +16,11 @@ def runs_command(options: Stored) -> None:
     """Lists the runs of a store."""
     from flows.history import overview
 
-    store = Store.open(options.store, writable=False)
-    runs = overview(store)
+    store, damaged = Store.open(options.store, writable=False), list[Damage]()
+    runs = overview(store, damaged)
     if options.json:
-        print_json({"store": store.url, "runs": runs})
+        print_json({"store": store.url, "runs": runs, "damaged": [asdict(damage) for damage in damaged]})
+        tell_damage(store, damaged, json=True)
         return
     table = Table(title=f"runs in {store.url}", title_justify="left")
     table.add_column("run", no_wrap=True)
@@ -34,6 +37,7 @@ def runs_command(options: Stored) -> None:
             run["title"],
         )
     terminal().print(table)
+    tell_damage(store, damaged, json=False)
 
 
 def show_command(run: str, wide: bool, options: Stored) -> None:
@@ -48,10 +52,11 @@ def show_command(run: str, wide: bool, options: Stored) -> None:
     from flows.summary import print_summary, summary
     from flows.wrapping import UNLIMITED, print_labelled
 
-    store = Store.open(options.store, writable=False)
-    record = read_run(store, run)
+    store, damaged = Store.open(options.store, writable=False), list[Damage]()
+    record = read_run(store, run, damaged)
     if options.json:
-        print_json(summary(record, store))
+        print_json({**summary(record, store), "damaged": [asdict(damage) for damage in damaged]})
+        tell_damage(store, damaged, json=True)
         return
     console = terminal(UNLIMITED if wide else None)
     print_labelled(console, f"{record.layout.run}: ", record.recipe["title"])
@@ -59,18 +64,20 @@ def show_command(run: str, wide: bool, options: Stored) -> None:
     print_iterations(console, [iteration_figures(iteration) for iteration in record.iterations])
     console.print()
     print_summary(record, store, console)
+    tell_damage(store, damaged, json=False)
 
 
 def report_command(run: str, options: Stored) -> None:
     """Writes a run's report again and prints its address."""
     from flows.report import publish_report
 
-    store = Store.open(options.store)
-    page = f"{store.url}/{publish_report(store, run, in_prefect=False)}"
+    store, damaged = Store.open(options.store, writable=False), list[Damage]()
+    page = f"{store.url}/{publish_report(store, run, in_prefect=False, damaged=damaged)}"
     if options.json:
-        print_json({"run": run, "report": page})
+        print_json({"run": run, "report": page, "damaged": [asdict(damage) for damage in damaged]})
     else:
         terminal().print(page, soft_wrap=True)
+    tell_damage(store, damaged, json=options.json)
 
 
 def recipes_command(options: Output) -> None:

@@ -2,7 +2,6 @@
 
 import logging
 import sys
-import tempfile
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
@@ -33,6 +32,7 @@ from stages.puzzles.tables import from_table
 from stages.sampling.client import Completion, GroupSamples, Prompt
 from stages.sampling.config import SamplingConfig
 from stages.sampling.engine import Engine
+from stages.scratch import scratch_folder
 
 _FORMS = "a puzzle as .json, a text file, or RUN:SPLIT with train, val or test"
 
@@ -62,12 +62,12 @@ def solve_command(
     store = Store.open(options.store)
     source = find_checkpoint(checkpoint, store)
     logging.getLogger("deerstalker").setLevel(logging.DEBUG if options.debug else logging.WARNING)
-    with tempfile.TemporaryDirectory(prefix="deerstalker-") as scratch:
-        folder = _folder(source, store, Path(scratch))
+    with scratch_folder() as scratch:
+        folder = _folder(source, store, scratch)
         tokens = ChatTokenizer(folder).prompt_ids(question.prompt)
         print("starting the engine", file=sys.stderr)
         groups: list[GroupSamples] = []
-        with Engine(hardware, Path(scratch) / "engine") as engine:
+        with Engine(hardware, scratch / "engine") as engine:
             engine.ensure(folder, source.digest if isinstance(source, Ref) else checkpoint)
             engine.sample_groups([Prompt("question", tokens)], sampling, groups.append)
     print_answers(question, checkpoint, groups[0].completions, options)

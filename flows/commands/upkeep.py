@@ -7,10 +7,11 @@ from typing import Any
 
 from rich.table import Table
 
-from artifacts.errors import IntegrityError
+from artifacts.errors import BadInputError, IntegrityError
+from artifacts.layout import is_ours
 from artifacts.store import Store
-from artifacts.verification import verify
-from flows.commands.output import print_json, print_line, terminal
+from artifacts.verification import Damage, verify
+from flows.commands.output import print_json, print_line, tell_damage, terminal
 from flows.options import Output, Stored
 from flows.recipes import validate
 from flows.retention import Retention, plan, remove
@@ -25,15 +26,17 @@ def prune_command(runs: Sequence[str], rule: dict[str, Any], yes: bool, options:
         rule: Fields of `flows.retention.Retention`, as given.
     """
     retention = validate(Retention, rule, "prune")
-    store = Store.open(options.store, writable=False)
-    removals = plan(store, retention, runs)
+    store, damaged = Store.open(options.store, writable=False), list[Damage]()
+    removals = plan(store, retention, runs, damaged)
     total = sum(item.size_bytes for item in removals)
     if yes:
         remove(store, removals, retention)
     if options.json:
         listed = [{"key": item.key, "what": item.what, "size_bytes": item.size_bytes} for item in removals]
         rule = retention.model_dump(mode="json")
-        print_json({"store": store.url, "rule": rule, "removed": yes, "size_bytes": total, "removals": listed})
+        document = {"store": store.url, "rule": rule, "removed": yes, "size_bytes": total, "removals": listed}
+        print_json({**document, "damaged": [asdict(damage) for damage in damaged]})
+        tell_damage(store, damaged, json=True)
         return
     console = terminal()
     if removals:
@@ -46,15 +49,22 @@ def prune_command(runs: Sequence[str], rule: dict[str, Any], yes: bool, options:
         console.print(table)
     done = "removed" if yes else "would be removed; --yes removes them"
     console.print(f"{len(removals)} artifacts, {_size(total)}, {done}", soft_wrap=True)
+    tell_damage(store, damaged, json=False)
 
 
 def verify_command(url: str, options: Output) -> None:
     """Hashes a store again and prints what is damaged.
 
     Raises:
-        IntegrityError: Something is; the document or the list is on stdout then.
+        BadInputError: The folder or bucket is no store of ours.
+        IntegrityError: Something is damaged; the document or the list is on stdout then.
     """
     store = Store.open(url, writable=False)
+    if not any(map(is_ours, store.list())):
+        raise BadInputError(
+            store.url, "no run, no puzzle set and no model", "a store that `train` or `puzzles make` has filled",
+            "check the address",
+        )  # fmt: skip
     found = verify(store, None if options.json else _progress)
     if options.json:
         print_json({"store": store.url, **asdict(found)})

@@ -12,6 +12,7 @@ from pathlib import Path
 from artifacts.errors import BadInputError, DeerstalkerError
 from artifacts.layout import probe_key
 from artifacts.store import S3Options, Store
+from artifacts.store_address import local_folder
 from artifacts.store_keys import TEMPORARY_PREFIX
 
 _WRITE_BYTES, _CHUNK_BYTES = 64 << 20, 4 << 20
@@ -62,9 +63,13 @@ def store_facts(url: str, options: S3Options = _QUICK_S3) -> StoreFacts:
 
 
 def store_folder(url: str) -> Path | None:
-    """The folder that an address names; None where it names another kind of store."""
-    path = url.removeprefix("file://") if url.startswith("file://") else url
-    return None if "://" in path else Path(path).expanduser().absolute()
+    """The folder that an address names; None where it names another kind of store.
+
+    Raises:
+        BadInputError: It cannot be read as an address.
+    """
+    folder = local_folder(url)
+    return None if folder is None else folder.absolute()
 
 
 def folder_facts(folder: Path) -> StoreFacts:

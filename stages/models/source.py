@@ -10,10 +10,10 @@ import tempfile
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Annotated, Literal
-from urllib.parse import unquote
 
 from pydantic import Field
 
+from artifacts import store_address
 from artifacts.config import Config
 from artifacts.errors import BadInputError
 from artifacts.store import Store
@@ -124,11 +124,12 @@ def _take_folder(folder: Path, out_dir: Path) -> None:
 
 
 def local_folder(address: str) -> Path | None:
-    """The local path of a model folder; None where its address is that of an object store."""
-    if "://" in address and not address.startswith("file://"):
-        return None
-    path = unquote(address.removeprefix("file://")) if address.startswith("file://") else address
-    return Path(path).expanduser()
+    """The local path of a model folder; None where its address is that of an object store.
+
+    Raises:
+        BadInputError: It cannot be read as an address.
+    """
+    return store_address.local_folder(address)
 
 
 def _take_address(address: str, out_dir: Path) -> None:
@@ -136,7 +137,7 @@ def _take_address(address: str, out_dir: Path) -> None:
         _take_folder(folder, out_dir)
         return
     store = Store.open(address, writable=False)
-    with tempfile.TemporaryDirectory(dir=out_dir.parent) as name:
+    with tempfile.TemporaryDirectory(dir=out_dir) as name:
         names = [key for key in store.list() if "/" not in key and key.endswith((".json", ".safetensors", ".jinja"))]
         if not names:
             raise BadInputError("model.path", f"no model files in {address}", "a Hugging Face model folder")

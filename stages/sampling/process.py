@@ -5,9 +5,7 @@ from __future__ import annotations
 import os
 import re
 import secrets
-import shutil
 import sys
-import tempfile
 import time
 from collections.abc import Sequence
 from contextlib import AbstractContextManager
@@ -18,6 +16,7 @@ from stages.guarded import GuardedProcess
 from stages.held import HELD_LIMIT_S, HeldWatch, of_session
 from stages.machine import engine_build
 from stages.memory import kernel_kills, refused_allocation
+from stages.scratch import Scratch
 
 from . import access
 from .config import EngineHardware
@@ -138,7 +137,8 @@ class EngineProcess:
 
     def __init__(self, hardware: EngineHardware, model_dir: Path, log_path: Path, devices: Sequence[str] = ()) -> None:
         self.hardware, self.model_dir, self.log_path = hardware, model_dir, log_path
-        self.scratch = Path(tempfile.mkdtemp(prefix="deerstalker-"))
+        self._folder = Scratch()
+        self.scratch = self._folder.path
         api_key = secrets.token_hex(24)
         self.endpoint = Endpoint(self.scratch / "engine.sock", api_key)
         log_path.parent.mkdir(parents=True, exist_ok=True)
@@ -156,6 +156,7 @@ class EngineProcess:
                 self.scratch,
                 log,
                 environment,
+                keep=[self._folder.lock],
                 cwd=self.scratch,
             )
         self.started_s = time.monotonic()
@@ -258,9 +259,9 @@ class EngineProcess:
     def stop(self) -> None:
         """End the engine and everything it started: politely first, by force within ten seconds."""
         self._process.stop()
-        shutil.rmtree(self.scratch, ignore_errors=True)
+        self._folder.remove()
 
     def kill(self) -> None:
         """End the engine at once; for one that hangs."""
         self._process.kill()
-        shutil.rmtree(self.scratch, ignore_errors=True)
+        self._folder.remove()

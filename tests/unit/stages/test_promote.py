@@ -41,6 +41,27 @@ def test_the_best_so_far_stands_and_the_pointer_follows(tmp_path: Path) -> None:
     assert (pointer["decided_at_iteration"], pointer["iteration"]) == (4, standing)
 
 
+@pytest.mark.parametrize("damage", [b"", b'{"checkpoint": {', b"[]"])
+def test_a_damaged_pointer_is_written_anew_from_the_decision(tmp_path: Path, damage: bytes) -> None:
+    store = Store.open(str(tmp_path / "store"))
+    layout = make_run(store, tmp_path, iterations=1)
+    whole = store.read_bytes(layout.promoted)
+    store.write_bytes(layout.promoted, damage)
+    report: Ref[Report] = Artifact.at(store, layout.iteration(1, "report")).ref
+    decision = Artifact.at(store, layout.iteration(1, "decision"))
+    promote(
+        PromoteConfig(),
+        Ref(**decision.manifest.inputs["candidate"]),
+        report,
+        Artifact.at(store, layout.iteration(0, "decision")).ref,
+        iteration=1,
+        pointer=layout.promoted,
+        out=Slot(store, decision.key, Decision),
+        ctx=make_context(store, tmp_path),
+    )
+    assert store.read_bytes(layout.promoted) == whole
+
+
 def test_the_newest_as_good_as_the_best_stands(tmp_path: Path) -> None:
     """With a tolerance what stands may be newer than the best; others are held against the best all the same."""
     store = Store.open(str(tmp_path / "store"))
