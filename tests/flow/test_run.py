@@ -177,7 +177,7 @@ def test_the_document_tells_the_run(story: dict[str, Any]) -> None:
     assert [row["iteration"] for row in document["iterations"]] == [0, 1, 2]
     assert set(document["test"]) == {"before", "after"}
     assert document == story["again"]
-    check_documented("train", document, unmet={"suites", "early_stopped_fraction"})
+    check_documented("train", document, unmet={"suites", "early_stopped_fraction", "damaged"})
     report = Path(document["report"].removeprefix("file://")).read_text()
     assert "<script" not in report and "data:image/png;base64" in report
 

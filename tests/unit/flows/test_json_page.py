@@ -42,6 +42,7 @@ from stages.totals import totals
 from tests.support.json_page import check_documented, documented
 from tests.unit.flows.made_run import make_run
 
+DAMAGE = {"damaged"}
 ELSEWHERE = {"compute_dtype", "early_stopped_fraction"}
 """What made runs do not record: they have no engine."""
 
@@ -104,17 +105,17 @@ def test_a_page_that_differs_from_a_document_is_noticed(document: dict[str, Any]
 
 def test_documents_of_a_store(runs: Store, capsys: pytest.CaptureFixture[str]) -> None:
     at = ("--store", runs.url)
-    check_documented("show", printed(capsys, "show", "made", *at), unmet=ELSEWHERE)
-    check_documented("runs", printed(capsys, "runs", *at))
-    check_documented("report", printed(capsys, "report", "made", *at))
-    check_documented("diff", printed(capsys, "diff", "made", "other", *at), unmet=ELSEWHERE)
+    check_documented("show", printed(capsys, "show", "made", *at), unmet=ELSEWHERE | DAMAGE)
+    check_documented("runs", printed(capsys, "runs", *at), unmet=DAMAGE)
+    check_documented("report", printed(capsys, "report", "made", *at), unmet=DAMAGE)
+    check_documented("diff", printed(capsys, "diff", "made", "other", *at), unmet=ELSEWHERE | DAMAGE)
     rule = ("--parts", "checkpoint,batch,rollouts", "--keep-last", "1", "--keep-every", "0", "--keep-for", "regrade")
     listed, removed = (
         printed(capsys, "prune", "other", *rule, *at),
         printed(capsys, "prune", "other", *rule, "--yes", *at),
     )
     assert removed["removed"] and not listed["removed"] and removed["removals"]
-    check_documented("prune", listed, removed)
+    check_documented("prune", listed, removed, unmet=DAMAGE)
     pruned = removed["removals"][0]["key"]
     check_documented(
         "lineage",
@@ -137,6 +138,19 @@ def test_documents_of_a_damaged_store(runs: Store, tmp_path: Path, capsys: pytes
     gone = printed(capsys, "lineage", "runs/other/iterations/0003/decision", "--depth", "0", "--store", store.url)
     assert "gone" in {node["state"] for node in gone["ancestors"]}
     check_documented("lineage", gone, unmet={"pruned"})
+
+
+@pytest.mark.parametrize(
+    "command", [["runs"], ["show", "made"], ["report", "made"], ["diff", "made", "other"], ["prune"]]
+)
+def test_documents_name_what_is_damaged(
+    runs: Store, tmp_path: Path, capsys: pytest.CaptureFixture[str], command: list[str]
+) -> None:
+    shutil.copytree(Path(runs.url.removeprefix("file://")), tmp_path / "store")
+    Store.open(str(tmp_path / "store")).write_bytes("runs/made/promoted.json", b"half")
+    document = printed(capsys, *command, "--store", str(tmp_path / "store"), status=1)
+    others = {field.path[0] for field in documented()[command[0]]} - DAMAGE
+    check_documented(command[0], {"damaged": document["damaged"]}, unmet=others)
 
 
 def test_documents_of_recipes(capsys: pytest.CaptureFixture[str]) -> None:
