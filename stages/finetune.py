@@ -29,7 +29,7 @@ _SEED_DIGITS = 12
 class FinetuneConfig(RateConfig):
     """Loss, optimizer, learning rate and reference of the GRPO updates."""
 
-    epochs: int = Field(default=1, ge=1, le=10_000, description="Passes over the rollouts of an iteration.")
+    epochs: int = Field(default=1, ge=1, le=1_000_000, description="Passes over the rollouts of an iteration.")
     epoch_order: Annotated[EpochOrder, Added(before="same")] = Field(
         default="shuffled",
         description="Mini-batches of the passes after the first: drawn anew from the batch's rows, or as packed.",

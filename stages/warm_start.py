@@ -32,7 +32,7 @@ class WarmStartConfig(Config):
     )
     steps: int = Field(default=16, ge=1, le=1_000_000, description="Optimizer steps of one pass.")
     puzzles_per_step: int = Field(default=4, ge=1, le=1_000_000, description="Answers a step.")
-    epochs: int = Field(default=1, ge=1, le=10_000, description="Passes over the same puzzles.")
+    epochs: int = Field(default=1, ge=1, le=1_000_000, description="Passes over the same puzzles.")
     epoch_order: Annotated[EpochOrder, Added(before="same")] = Field(
         default="shuffled", description="Mini-batches of the passes after the first: drawn anew, or the same."
     )

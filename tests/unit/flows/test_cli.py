@@ -104,7 +104,7 @@ def test_the_command_line_imports_little() -> None:
         (["solve", "one.txt", "--checkpoint", "x" * 300], "run name"),
         (["solve", "one.txt", "--checkpoint", "x@" + "9" * 5000], "a number"),
         (["solve", "one.txt", "--checkpoint", "x@²"], "a number"),
-        (["evaluate", "--checkpoint", "x", "--puzzles", "x" * 300 + ".json"], "no such file"),
+        (["evaluate", "--checkpoint", "x", "--puzzles", "x" * 300 + ".json"], "--checkpoint x: no run"),
         (["train", "--run", ""], "run name: ''"),
         (["train", "--run", "x" * 300], "run name"),
         (["train", "--run", "a\nb"], "run name"),
