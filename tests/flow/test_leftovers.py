@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from artifacts.store import Store
-from tests.unit.flows.made_run import make_run
+from tests.support.made_run import make_run
 
 _COMMAND = [sys.executable, "-c", "from flows.cli import main; main()"]
 

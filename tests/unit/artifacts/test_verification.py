@@ -16,7 +16,7 @@ from artifacts.slot import Slot
 from artifacts.store import Store
 from artifacts.sums import read_sums, sums_of, write_files
 from artifacts.verification import verify
-from tests.unit.flows.made_run import make_run
+from tests.support.made_run import make_run
 
 
 @pytest.fixture(scope="module")

@@ -6,7 +6,7 @@ import pytest
 
 from artifacts.layout import RunLayout
 from artifacts.store import Store
-from tests.unit.flows.made_run import make_run
+from tests.support.made_run import make_run
 
 
 @pytest.fixture(scope="session")

@@ -24,7 +24,7 @@ from flows.report import report_files
 from flows.retention import Retention, plan, remove
 from stages.grade import grade
 from stages.pack import pack
-from tests.unit.flows.made_run import make_context
+from tests.support.made_run import make_context
 
 QUICKSTART, SMOLLM2 = load_recipe("quickstart"), load_recipe("smollm2")
 LAST_TWO = Retention(parts=("training_state",), keep_last=2, comparisons=True)

@@ -13,7 +13,7 @@ from artifacts.layout import RunLayout
 from artifacts.store import Store
 from flows.cli import run_command
 from flows.history import last_iteration, overview, read_run
-from tests.unit.flows.made_run import make_run
+from tests.support.made_run import make_run
 
 DAMAGE = {
     "empty": b"",

@@ -40,7 +40,7 @@ from stages.sampling.client import Completion
 from stages.sampling.config import EngineHardware
 from stages.totals import totals
 from tests.support.json_page import check_documented, documented
-from tests.unit.flows.made_run import make_run
+from tests.support.made_run import make_run
 
 DAMAGE = {"damaged"}
 ELSEWHERE = {"compute_dtype", "early_stopped_fraction"}

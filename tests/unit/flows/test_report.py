@@ -26,7 +26,7 @@ from flows.summary import measure_rows, summary, unfinished_text
 from flows.tracked import iteration_metrics
 from flows.ui_text import iteration_rows
 from stages.totals import totals
-from tests.unit.flows.made_run import WRONG, make_run
+from tests.support.made_run import WRONG, make_run
 
 
 @pytest.fixture(scope="module")

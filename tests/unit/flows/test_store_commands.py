@@ -24,7 +24,7 @@ from flows.cli import run_command
 from flows.history import read_run
 from flows.report import report_files
 from flows.retention import Retention, plan, protected, remove
-from tests.unit.flows.made_run import make_run
+from tests.support.made_run import make_run
 
 ALL = ("training_state", "checkpoint", "reference", "batch", "rollouts")
 

@@ -23,7 +23,7 @@ from stages.gate import PromoteConfig, RollbackConfig, judge
 from stages.promote import promote, weights_after
 from stages.statistics import estimate_difference
 from stages.training.launch import Weights
-from tests.unit.flows.made_run import make_context, make_run
+from tests.support.made_run import make_context, make_run
 
 
 def test_the_best_so_far_stands_and_the_pointer_follows(tmp_path: Path) -> None:

@@ -1,0 +1,1 @@
+"""Bad inputs of every class, made from a seed, and the rule that each answer to one is held to."""

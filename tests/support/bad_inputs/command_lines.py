@@ -1,0 +1,81 @@
+"""Every command of the command line, found by reflection, with words for which it starts no work."""
+
+import typing
+from collections.abc import Iterator
+from inspect import signature
+
+from cyclopts import App, Argument
+
+from flows import cli
+from tests.support.bad_inputs.ground import NOBODY
+
+_REFUSED: dict[tuple[str, ...], tuple[str, ...]] = {
+    ("train",): ("--refresh", "nothing"),
+    ("evaluate",): ("--checkpoint", NOBODY),
+    ("solve",): ("--checkpoint", NOBODY),
+    ("compare",): ("--iteration", "0"),
+    ("iterate",): ("--refresh", "nothing"),
+    ("backfill",): (NOBODY,),
+    ("up",): ("--server", "nothing"),
+    ("puzzles", "make"): ("--tokenizer", NOBODY),
+    ("puzzles", "solve"): ("--no-such-option",),
+}
+"""Words that each command refuses that starts work, at the last moment that it can."""
+
+_LOOKS = {
+    *(("runs",), ("show",), ("report",), ("lineage",), ("diff",), ("prune",), ("verify",), ("down",), ("recipes",)),
+    *(("recipes", "show"), ("recipes", "diff"), ("puzzles", "prove")),
+}
+"""Commands that read, or write a page at most."""
+
+
+def commands(app: App = cli.app, path: tuple[str, ...] = ()) -> Iterator[tuple[tuple[str, ...], App]]:
+    """Every command, by its words."""
+    if app.default_command is not None:
+        yield path, app
+    for name in app:
+        if not name.startswith("-"):
+            yield from commands(app[name], (*path, name))
+
+
+def refused(path: tuple[str, ...]) -> tuple[str, ...]:
+    """Words with which a command starts nothing; one that nobody has classed gets an option that there is not."""
+    return _REFUSED.get(path, () if path in _LOOKS else ("--no-such-option",))
+
+
+def only_looks(path: tuple[str, ...]) -> bool:
+    """Whether a command may be let through."""
+    return path in _LOOKS
+
+
+def options(app: App) -> list[Argument]:
+    """A command's options, those for help aside."""
+    return [one for one in app.assemble_argument_collection() if one.show and one.name.startswith("--")]
+
+
+def is_switch(option: Argument) -> bool:
+    """Whether an option takes no value."""
+    return bool in (option.hint, *typing.get_args(option.hint))
+
+
+def required(path: tuple[str, ...], app: App, but: str = "") -> list[str]:
+    """A word for each argument that has no default, `but` and what is refused aside.
+
+    Args:
+        but: Name of an option that gets another value.
+    """
+    function = app.default_command
+    assert function is not None
+    words: list[str] = []
+    for one in signature(function).parameters.values():
+        option = f"--{one.name.rstrip('_').replace('_', '-')}"
+        if one.default is one.empty and option not in {but, *refused(path)}:
+            words += [NOBODY] if one.kind is one.POSITIONAL_ONLY else [f"{option}={NOBODY}"]
+    return words
+
+
+def positionals(app: App) -> int:
+    """How many words of a command have no option's name."""
+    function = app.default_command
+    assert function is not None
+    return sum(one.kind is one.POSITIONAL_ONLY for one in signature(function).parameters.values())

@@ -1,0 +1,174 @@
+"""One bad input, the command that meets it, and what is wrong with the answer."""
+
+import io
+import json
+import os
+import shutil
+import signal
+import sys
+import time
+from collections.abc import Callable, Generator
+from contextlib import contextmanager, redirect_stderr, redirect_stdout
+from dataclasses import dataclass
+from pathlib import Path
+from types import FrameType
+
+from flows.cli import run_command
+from tests.support.bad_inputs.ground import Ground
+
+LIMIT_S = 10.0
+_STARTING = "starting the engine"  # what `solve` says before it looks for the key of an engine
+
+
+def nothing(folder: Path) -> None:
+    """Prepares nothing."""
+
+
+@dataclass(frozen=True)
+class Case:
+    """A command line and what it meets.
+
+    Attributes:
+        kind: The class of the input.
+        words: The command line; every command that starts work has one input more that is refused.
+        prepare: Makes the files of the case in its folder, in which the command runs.
+        stdin: What the command reads there.
+        may_succeed: Whether the command only looks, so that an input that is good after all may go through.
+        told: The input, where the words do not show it.
+    """
+
+    kind: str
+    words: tuple[str, ...]
+    prepare: Callable[[Path], None] = nothing
+    stdin: bytes = b""
+    may_succeed: bool = False
+    told: str = ""
+
+
+@dataclass(frozen=True)
+class Outcome:
+    """What came of a case.
+
+    Attributes:
+        violations: Names of the rules that the answer breaks.
+    """
+
+    case: Case
+    status: int | None
+    error: str
+    seconds: float
+    violations: tuple[str, ...]
+
+
+class Overdue(BaseException):
+    """The command took too long; no `Exception`, so that no command takes it for its own."""
+
+
+def attempt(ground: Ground, case: Case) -> Outcome:
+    """Runs a case in a fresh folder, and holds its answer to the rule."""
+    folder = ground.root / "cases" / "case"
+    folder.mkdir()
+    os.chdir(folder)
+    try:
+        case.prepare(folder)
+        before = _listing(ground)
+        status, out, err, seconds = _answer(case)
+        lasting = () if status else (ground.store, folder)  # a command that succeeds may write what it is for
+        left = _changed(before, _listing(ground), lasting)
+    finally:
+        os.chdir(ground.root / "cases")
+        shutil.rmtree(folder)
+    return Outcome(case, status, err, seconds, tuple(_violations(case, status, out, err, seconds, left)))
+
+
+def _answer(case: Case) -> tuple[int | None, str, str, float]:
+    out = io.TextIOWrapper(io.BytesIO(), encoding="utf-8", write_through=True)
+    err = io.TextIOWrapper(io.BytesIO(), encoding="utf-8", errors="backslashreplace", write_through=True)
+    status: int | None = None
+    stdin, sys.stdin = sys.stdin, io.TextIOWrapper(io.BytesIO(case.stdin), encoding="utf-8")
+    started = time.perf_counter()
+    try:
+        with _time_limit(), redirect_stdout(out), redirect_stderr(err):
+            status = run_command(case.words)
+    except Overdue:
+        err.write("error: it took too long\n")
+    except (Exception, SystemExit) as error:
+        err.write(f"Traceback: {type(error).__name__}: {error}\n")
+    finally:
+        sys.stdin = stdin
+    seconds = time.perf_counter() - started
+    return status, out.buffer.getvalue().decode(), err.buffer.getvalue().decode(), seconds
+
+
+@contextmanager
+def _time_limit() -> Generator[None]:
+    def ring(number: int, frame: FrameType | None) -> None:
+        raise Overdue
+
+    before = signal.signal(signal.SIGALRM, ring)
+    signal.setitimer(signal.ITIMER_REAL, LIMIT_S)
+    try:
+        yield
+    finally:
+        signal.setitimer(signal.ITIMER_REAL, 0)
+        signal.signal(signal.SIGALRM, before)
+
+
+def _violations(case: Case, status: int | None, out: str, err: str, seconds: float, left: list[str]) -> Generator[str]:
+    if seconds >= LIMIT_S:
+        yield "slow"
+    if left:
+        yield f"leftover {left[0]}"
+    if not out.replace("\n", "").isprintable():
+        yield "control characters on stdout"
+    if status == 0:
+        if not case.may_succeed:
+            yield "accepted"
+        if "--json" in case.words and not _is_json(out):
+            yield "no JSON document"
+        return
+    if status not in (1, 2):
+        yield f"status {status}"
+    said = [line for line in err.split("\n") if line != _STARTING]
+    if len(said) != 2 or said[1] or not said[0].startswith("error: "):
+        yield "not one line"
+    if not err.replace("\n", "").isprintable():
+        yield "control characters"
+    if "internal:" in err:
+        yield "internal"
+    if "Traceback" in err:
+        yield "traceback"
+    where, colon, rest = said[0].removeprefix("error: ").partition(": ")
+    if 'Command "' in where and " parameter --" in where:  # cyclopts names the command and its option, with no colon
+        return
+    if not (where and colon and rest):
+        yield "names no place"
+    elif not any(hint in rest for hint in ("; ", "expected", "did you mean", "--help")):
+        yield "says not what to do"
+
+
+def _is_json(text: str) -> bool:
+    try:
+        json.loads(text)
+    except ValueError:
+        return False
+    return True
+
+
+def _listing(ground: Ground) -> dict[str, tuple[int, int]]:
+    """Size and time of each file and folder that is watched, by path; a folder's own time does not count."""
+    listed: dict[str, tuple[int, int]] = {}
+    for top in ground.watched:
+        for parent, folders, names in os.walk(top):
+            listed.update({f"{parent}/{name}/": (0, 0) for name in folders})
+            for name in names:
+                status = os.lstat(f"{parent}/{name}")
+                listed[f"{parent}/{name}"] = status.st_size, status.st_mtime_ns
+    return listed
+
+
+def _changed(
+    before: dict[str, tuple[int, int]], after: dict[str, tuple[int, int]], lasting: tuple[Path, ...]
+) -> list[str]:
+    paths = [path for path in {**before, **after} if before.get(path) != after.get(path)]
+    return sorted(path for path in paths if not path.startswith(tuple(f"{top}/" for top in lasting)))

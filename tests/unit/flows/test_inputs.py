@@ -1,0 +1,25 @@
+"""A fixed set of the campaign of bad inputs (`tests.faults.inputs`), in a process of its own: it changes much."""
+
+import json
+import subprocess
+import sys
+from pathlib import Path
+
+from tests.support.bad_inputs.classes import CLASSES
+from tests.support.bad_inputs.command_lines import commands, only_looks, refused
+
+
+def test_no_bad_input_breaks_the_rule() -> None:
+    command = [sys.executable, "-m", "tests.faults.inputs", "--count", "200", "--seed", "0", "--json"]
+    done = subprocess.run(command, cwd=Path(__file__).parents[3], capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stderr[-3000:]
+    document = json.loads(done.stdout)
+    assert document["count"] == 200
+    assert document["violating"] == []
+    assert document["bars"] == {name: {"violations": 0, "bar": 0} for name in CLASSES}
+    assert all(figures["refused"] for figures in document["classes"].values())
+
+
+def test_each_command_is_one_that_looks_or_one_that_is_refused() -> None:
+    classed = {path for path, _ in commands() if only_looks(path) or refused(path) != ("--no-such-option",)}
+    assert {path for path, _ in commands()} - classed == {("doctor",), ("puzzles", "solve")}
