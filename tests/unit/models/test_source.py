@@ -203,20 +203,8 @@ def roomy(folder: Path, out: Path, dtype: torch.dtype) -> dict[str, torch.Tensor
     return weights
 
 
-CODE_PROOF = """
-import sys
-from pathlib import Path
-from transformers import AutoTokenizer
-from stages.models import convert
-AutoTokenizer.from_pretrained(sys.argv[1], **convert._LOCAL)
-print(Path(sys.argv[2]).exists())
-AutoTokenizer.from_pretrained(sys.argv[1])
-print(Path(sys.argv[2]).exists())
-"""
-
-
 def test_python_code_in_a_model_folder_is_never_run(folder: Path, tmp_path: Path) -> None:
-    """Whoever answers yes to whatever is asked; by default transformers asks, and runs it."""
+    """Whoever answers yes to whatever is asked."""
     model, marker = tmp_path / "model", tmp_path / "marker"
     roomy(folder, model, torch.float32)
     (model / "evil.py").write_text(EVIL.format(marker=str(marker)))
@@ -229,10 +217,6 @@ def test_python_code_in_a_model_folder_is_never_run(folder: Path, tmp_path: Path
     said = call("folder", str(model), tmp_path / "out", tmp_path, standard_input="y\n" * 9)
     assert "tokenizer_config.json: auto_map: Python code of the model's own" in said
     assert not marker.exists()
-    command = [sys.executable, "-c", CODE_PROOF, str(model), str(marker)]
-    modules = {**os.environ, "HF_HOME": str(tmp_path / "home")}
-    done = subprocess.run(command, input="y\n" * 9, env=modules, capture_output=True, text=True, check=True)
-    assert (done.stdout.split()[0], done.stdout.split()[-1]) == ("False", "True"), "without and with a look at the code"
 
 
 CALLER = """
