@@ -78,7 +78,8 @@ class Worker:
             torch.set_num_threads(
                 self._hardware.threads or max(1, len(os.sched_getaffinity(0)) // int(os.environ["LOCAL_WORLD_SIZE"]))
             )
-        store = dist.FileStore(str(spool.meeting_file()), world)  # one of torch's other stores would open a port
+        # Any other of torch's stores would open a port.
+        store = dist.FileStore(str(spool.meeting_file()), world)  # pyright: ignore[reportPrivateImportUsage]
         dist.init_process_group("cpu:gloo,cuda:nccl" if use_cuda else "gloo", store=store, rank=rank, world_size=world)
         self._world = world
         self._build = TrainedWeights
