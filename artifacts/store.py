@@ -54,7 +54,8 @@ class Store:
         Args:
             url: `s3://bucket/prefix`, `file:///folder`, a plain path, or `memory://name` (this process only).
             options: Endpoint, credentials and limits for S3; by default those of the environment.
-            writable: For a folder: create it if absent and try a write. False asks for an existing one.
+            writable: For a folder: try a write; the first file written makes an absent one. False asks for an
+                existing one.
 
         Raises:
             BadInputError: For no address, an unknown scheme, an address with credentials, or a path that is no folder.

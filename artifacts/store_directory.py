@@ -32,7 +32,8 @@ class DirectoryBackend:
 
     Args:
         root: The folder.
-        writable: Create the folder if it is absent and try a write; otherwise the folder has to be there.
+        writable: Try a write. An absent folder is made by the first write, so that a refused command leaves none
+            behind. False asks for an existing folder.
 
     Raises:
         BadInputError: If the path is no folder, or absent although it is only to be read.
@@ -44,6 +45,7 @@ class DirectoryBackend:
     def __init__(self, root: Path, *, writable: bool) -> None:
         self._root = root.absolute()
         self.url = self._root.as_uri()
+        self._still_to_make = not self._root.exists()
         with self._failures(self.url):
             if self._root.exists() and not self._root.is_dir():
                 raise BadInputError(self.url, "a file", "a folder", "name a folder for the store")
@@ -51,8 +53,8 @@ class DirectoryBackend:
                 if not self._root.is_dir():
                     raise BadInputError(self.url, "no such folder", "an existing store", "check the store's address")
                 return
-            self._root.mkdir(parents=True, exist_ok=True)
-            with self._temporary(self._root / "probe"):
+            nearest = next(folder for folder in (self._root, *self._root.parents) if folder.exists())
+            with self._temporary(nearest / "probe"):
                 pass
 
     def read(self, key: str) -> bytes:
@@ -101,7 +103,7 @@ class DirectoryBackend:
 
     def keys(self, prefix: str) -> list[str]:
         with self._failures(prefix or self.url):
-            if not self._root.is_dir():
+            if not self._usable():
                 raise FileNotFoundError(errno.ENOENT, "the store's folder is gone")
             if prefix and self._path(prefix).is_file():
                 return [prefix]
@@ -153,6 +155,13 @@ class DirectoryBackend:
 
     def abandon(self) -> None:
         """Nothing here takes long."""
+
+    def _usable(self) -> bool:
+        """Whether the folder is there, or was absent from the beginning: one that vanished is not made again."""
+        if self._root.is_dir():
+            self._still_to_make = False
+            return True
+        return self._still_to_make
 
     def _path(self, key: str) -> Path:
         """The path of a key.
@@ -216,9 +225,10 @@ class DirectoryBackend:
             try:
                 return path.open("xb")
             except FileNotFoundError:
-                if not self._root.is_dir():
+                if not self._usable():
                     raise
                 path.parent.mkdir(parents=True, exist_ok=True)
+                self._still_to_make = False
         raise FileNotFoundError(errno.ENOENT, "its folder is removed again and again", str(path))
 
     @contextmanager
@@ -228,7 +238,7 @@ class DirectoryBackend:
             yield
         except OSError as error:
             place = where if where == self.url else f"{where} in {self.url}"
-            if reading and error.errno in _ABSENT and self._root.is_dir():
+            if reading and error.errno in _ABSENT and self._usable():
                 raise MissingKeyError(place, "no such key") from error
             raise _translated(error, place) from error
 

@@ -4,7 +4,9 @@ Prefect can start a server by itself, but waits for it idly, shares Ctrl-C with 
 Here the server starts while the command is still importing, in a session of its own, under the guard that engines have.
 """
 
+import fcntl
 import os
+import shutil
 import socket
 import sys
 import threading
@@ -48,16 +50,18 @@ class Backend:
         self._home = Path(os.environ.get("PREFECT_HOME") or log.parent)
         self._process: GuardedProcess | None = None
         self._held = ExitStack()
+        self._lock = -1
+        self._absent = [folder for folder in (self._home, *self._home.parents) if not folder.exists()]
         self._alone_since: datetime | None = None
         self._address = ("127.0.0.1", 0)
-        self._answered = False
+        self._answered = self._entered = False
         self._leaving = threading.Event()
         self._watch = threading.Thread(target=self._keep_alive, name="server-watch", daemon=True)
 
     def __enter__(self) -> Self:
         named = os.environ.get("PREFECT_API_URL")
         if not named or named == running_server(self._home):
-            _, self._alone_since = self._held.enter_context(database_lock(self._home))
+            self._lock, self._alone_since = self._held.enter_context(database_lock(self._home))
         if not named:
             self._process = self._start()
             self._watch.start()
@@ -72,6 +76,8 @@ class Backend:
             del os.environ["PREFECT_API_URL"]
             self._process.stop()
             self._process = None
+        if error is not None and not self._entered:
+            self._remove_what_we_made()
         self._held.close()
 
     @property
@@ -86,6 +92,7 @@ class Backend:
         Raises:
             DeerstalkerError: The local server does not start, or the API does not answer for as long as Prefect asks.
         """
+        self._entered = True
         if self._process is None:
             from prefect import tags
 
@@ -109,6 +116,16 @@ class Backend:
                     yield
             finally:
                 _drain()
+
+    def _remove_what_we_made(self) -> None:
+        """A command that was refused before it ran a flow leaves no folder behind, unless somebody else uses it now."""
+        if self._lock < 0 or self._home not in self._absent:
+            return
+        with suppress(OSError):
+            fcntl.flock(self._lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            shutil.rmtree(self._home)
+            for folder in self._absent[1:]:
+                folder.rmdir()
 
     def _keep_alive(self) -> None:
         """Starts the server again when it has died, unless it never answered or several starts are in vain."""

@@ -160,7 +160,7 @@ def deploy(wanted: Installation, home: Path, environment: Mapping[str, str]) -> 
     path = home / "prefect.yaml"
     path.write_text(yaml.safe_dump(document, sort_keys=False))
     done = subprocess.run(
-        [sys.executable, "-m", "prefect", "--no-prompt", "deploy", "--all", "--prefect-file", str(path)],
+        [sys.executable, "-P", "-m", "prefect", "--no-prompt", "deploy", "--all", "--prefect-file", str(path)],
         stdin=subprocess.DEVNULL,
         stdout=subprocess.PIPE,
         stderr=subprocess.STDOUT,

@@ -160,7 +160,7 @@ def matmul_gflops() -> dict[ComputeType, float]:
     Raises:
         DeerstalkerError: The child failed or took over a minute.
     """
-    command = [sys.executable, "-W", "ignore", "-m", "stages.training.matmul"]
+    command = [sys.executable, "-P", "-W", "ignore", "-m", "stages.training.matmul"]
     try:
         done = subprocess.run(command, capture_output=True, text=True, timeout=_MEASURE_LIMIT_S, check=True)
     except (OSError, subprocess.SubprocessError) as error:

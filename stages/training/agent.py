@@ -34,7 +34,7 @@ def start_agent(spool: Spool, hardware: TrainHardware, node_rank: int, network: 
         f"--rdzv-endpoint={spool.agent_file(node_rank)}", f"--rdzv-id={spool.folder.name}", "--local-addr=127.0.0.1",
     ]  # fmt: skip
     command = [
-        sys.executable, "-m", "torch.distributed.run", *meeting, "--max-restarts=0", f"--log-dir={scratch}",
+        sys.executable, "-P", "-m", "torch.distributed.run", *meeting, "--max-restarts=0", f"--log-dir={scratch}",
         f"--nproc-per-node={hardware.processes}", "-m", "stages.training.worker",
         f"--spool={spool.folder}", f"--node-rank={node_rank}",
     ]  # fmt: skip
@@ -58,6 +58,7 @@ def worker_environment(threads: int) -> dict[str, str]:
         **os.environ,
         "OMP_NUM_THREADS": str(threads),
         "HF_HUB_OFFLINE": "1",
+        "PYTHONSAFEPATH": "1",  # a torch.py in the folder of whoever started the run is not ours to execute
         "TOKENIZERS_PARALLELISM": "false",
         "TORCH_CPP_LOG_LEVEL": "ERROR",
     }

@@ -106,6 +106,16 @@ def test_a_folder_that_cannot_be(tmp_path: Path) -> None:
     assert not (tmp_path / "absent").exists()
 
 
+def test_the_first_write_makes_the_folder(tmp_path: Path) -> None:
+    store = Store.open(str(tmp_path / "above" / "store"))
+    assert store.list() == [] and not store.exists("a") and store.strays() == []
+    with pytest.raises(MissingKeyError):
+        store.read_bytes("a")
+    assert list(tmp_path.iterdir()) == []
+    store.write_bytes("a", b"x")
+    assert store.read_bytes("a") == b"x"
+
+
 def test_a_folder_that_is_gone_is_not_an_empty_store(tmp_path: Path) -> None:
     store = Store.open(str(tmp_path / "store"))
     store.write_bytes("a", b"x")

@@ -52,3 +52,26 @@ def test_a_refused_flow_leaves_nothing(folder: Path, command: list[str], words: 
     assert done.returncode == 2 and len(errors) == 1 and words in errors[0], done.stderr
     assert _paths(folder / "store") == before
     assert list((folder / "temporary").iterdir()) == []
+
+
+@pytest.mark.parametrize(
+    ("command", "words"),
+    [
+        (["train", "--recipe", "nobody"], "nobody"),
+        (["train", "--set", "sample.sampling.temperature=hot"], "temperature"),
+        (["evaluate", "--checkpoint", "nobody", "--puzzles", "made:test"], "nobody"),
+        (["solve", "-", "--checkpoint", "nobody"], "nobody"),
+    ],
+)
+def test_a_refused_command_makes_no_store(tmp_path: Path, command: list[str], words: str) -> None:
+    done = subprocess.run(
+        [*_COMMAND, *command, "--store", "new/store"],
+        cwd=tmp_path,
+        env={name: value for name, value in os.environ.items() if not name.startswith("PREFECT_")},
+        input="Who was it?",
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    assert done.returncode == 2 and words in done.stderr, done.stderr
+    assert list(tmp_path.iterdir()) == []

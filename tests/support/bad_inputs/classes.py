@@ -46,12 +46,12 @@ class Written:
 
 def settings(ground: Ground, chance: random.Random) -> Iterator[Case]:
     """Changes of every setting of recipes and profiles."""
-    stored = "--store", str(ground.store)
     known = [("recipes", name) for name in dict.fromkeys(setting_names(recipes.Recipe))]
     known += [("profiles", name) for name in dict.fromkeys(setting_names(Profile))]
     while True:
         chance.shuffle(known)
         for kind, setting in known:
+            stored = "--store", chance.choice((str(ground.store), "new"))
             name = chance.choice(_shipped(kind)).stem
             value = chance.choice((*hostile.TOML, *hostile.WORDS))
             change = f"{_misspelt(setting, chance)}={value}"
@@ -77,9 +77,8 @@ def _shipped(kind: str) -> list[Path]:
 
 def recipe_files(ground: Ground, chance: random.Random) -> Iterator[Case]:
     """Recipes and profiles as files, damaged or with a strange value."""
-
-    stored = "--store", str(ground.store)
     while True:
+        stored = "--store", chance.choice((str(ground.store), "new"))
         kind = chance.choice(("recipes", "profiles"))
         data = chance.choice(_shipped(kind)).read_bytes()
         data = hostile.damaged(data, chance) if chance.random() < 0.5 else _with_strange_value(data, chance)
@@ -104,9 +103,8 @@ def _with_strange_value(data: bytes, chance: random.Random) -> bytes:
 
 def puzzle_files(ground: Ground, chance: random.Random) -> Iterator[Case]:
     """Puzzles in the published format, damaged as bytes, as JSON, or in their text."""
-    stored = "--store", str(ground.store)
-
     while True:
+        stored = "--store", chance.choice((str(ground.store), "new"))
         document: list[dict[str, Any]] = json.loads(ground.puzzles)
         match chance.randrange(3):
             case 0:
@@ -126,12 +124,11 @@ def puzzle_files(ground: Ground, chance: random.Random) -> Iterator[Case]:
 
 def completions(ground: Ground, chance: random.Random) -> Iterator[Case]:
     """What a model may have said, in a file or on stdin, and prompts that are no text."""
-    stored = "--store", str(ground.store)
-
     puzzle = json.loads(ground.puzzles)[0]
     answer = "\n".join(f"{letter}. {said}" for letter, said in puzzle["solution"].items())
     clues = [line for line in puzzle["prompt"].split("\n") if line.strip()]
     while True:
+        stored = "--store", chance.choice((str(ground.store), "new"))
         said = "\n".join([*chance.sample(clues, min(len(clues), chance.randint(0, 6))), answer])
         data = hostile.damaged(said.encode(), chance)
         output = ("--json",) if chance.random() < 0.5 else ()

@@ -140,7 +140,7 @@ def _violations(case: Case, status: int | None, out: str, err: str, seconds: flo
         yield "traceback"
     where, colon, rest = said[0].removeprefix("error: ").partition(": ")
     if 'Command "' in where and " parameter --" in where:  # cyclopts names the command and its option, with no colon
-        return
+        colon = rest = where
     if not (where and colon and rest):
         yield "names no place"
     elif not any(hint in rest for hint in ("; ", "expected", "did you mean", "--help")):

@@ -38,6 +38,8 @@ def test_nobody_else_reaches_a_gang_on_one_machine(
 ) -> None:
     for name, value in cluster_environment().items():
         monkeypatch.setenv(name, value)
+    (tmp_path / "torch.py").write_text("raise SystemExit('the code of somebody else')")
+    monkeypatch.chdir(tmp_path)
     with Gang(TrainHardware(compute_dtype="fp32", threads=1, processes=processes), tmp_path) as gang:
         gang.start()
         gang.wait_until_ready()
