@@ -18,6 +18,7 @@ import pytest
 import yaml
 
 from artifacts.errors import BadInputError
+from stages.machine import cpu_flags
 from stages.models.chat import ChatTokenizer
 from stages.models.scratch import ScratchModel, make_scratch
 from stages.sampling.client import GroupSamples, Prompt
@@ -30,7 +31,9 @@ KEY = "9d4f6a0be21c4c7f8f30c5a1d2e7b684"
 TEXTS = ["Who was it? The cook, in the hall, with the rope, at nine.", "A: cook\nB: hall\nC: rope\nD: nine"]
 MANIFEST = Path(__file__).parents[2] / "deployments" / "kubernetes" / "engines.yaml"
 ONE_PROCESS = "vllm.v1.executor.uniproc_executor.UniProcExecutor"
-"""As engines of ours on a CPU. In bf16 a server started by hand ended by SIGILL once its weights were loaded again."""
+"""The executor of Deerstalker's own engines on a CPU."""
+DTYPE = "bfloat16" if "amx_bf16" in cpu_flags() else "float32"
+"""In bf16 an engine for short prompts on an AMX CPU ends by SIGILL unless its server requests AMX from the kernel."""
 CONTROL = {"/collective_rpc", "/update_weight_version", "/reset_prefix_cache", "/weight_checker", "/server_info"}
 ROUTE = re.compile(r"Route: (\S+), Methods: (.+)")
 
@@ -76,7 +79,7 @@ def engine_command(port: int, model: Path) -> list[str]:
     of_the_pod = {"--model": str(model), "--host": "127.0.0.1"}
     mine = [f"{name}={of_the_pod.get(name, value)}" for name, _, value in (item.partition("=") for item in arguments)]
     plain = [item.removesuffix("=") for item in mine]
-    small = ["--dtype=float32", "--block-size=32", f"--distributed-executor-backend={ONE_PROCESS}", "--enforce-eager"]
+    small = [f"--dtype={DTYPE}", "--block-size=32", f"--distributed-executor-backend={ONE_PROCESS}", "--enforce-eager"]
     small += ["--max-model-len=512", "--kv-cache-memory-bytes=100000000", "--max-num-seqs=16"]
     return [sys.executable, *plain, f"--port={port}", *small]
 
