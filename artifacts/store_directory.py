@@ -45,8 +45,8 @@ class DirectoryBackend:
     def __init__(self, root: Path, *, writable: bool) -> None:
         self._root = root.absolute()
         self.url = self._root.as_uri()
-        self._still_to_make = not self._root.exists()
         with self._failures(self.url):
+            self._still_to_make = not self._root.exists()
             if self._root.exists() and not self._root.is_dir():
                 raise BadInputError(self.url, "a file", "a folder", "name a folder for the store")
             if not writable:

@@ -73,7 +73,9 @@ def attempt(ground: Ground, case: Case) -> Outcome:
         case.prepare(folder)
         before = _listing(ground)
         status, out, err, seconds = _answer(case)
-        lasting = () if status else (ground.store, folder)  # a command that succeeds may write what it is for
+        # A command that succeeds may write what it is for; `report` also writes its page where something is damaged.
+        page = (folder / "store" / "runs" / "made" / "report",) if case.words[:1] == ("report",) else ()
+        lasting = page if status else (ground.store, folder)
         left = _changed(before, _listing(ground), lasting)
     finally:
         os.chdir(ground.root / "cases")
@@ -139,7 +141,7 @@ def _violations(case: Case, status: int | None, out: str, err: str, seconds: flo
     if "Traceback" in err:
         yield "traceback"
     where, colon, rest = said[0].removeprefix("error: ").partition(": ")
-    if 'Command "' in where and " parameter --" in where:  # cyclopts names the command and its option, with no colon
+    if 'Command "' in where and " parameter " in where:  # cyclopts names the command and its option, with no colon
         colon = rest = where
     if not (where and colon and rest):
         yield "names no place"
