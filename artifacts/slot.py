@@ -32,8 +32,10 @@ SUPERSEDED_NAME = "superseded.json"
 class Slot(Generic[K]):
     """An address in a store where one artifact of one kind may be published, once.
 
-    With a renewal, an artifact that it outdates is set aside when found: its files stay, its manifest moves to them.
-    What `before_writing` raises keeps an attempt from storing anything.
+    Attributes:
+        renewal: Outdates artifacts. An outdated one is set aside: its files stay, its manifest moves to them.
+        before_writing: Called before an attempt stores anything; an error that it raises prevents that.
+        label: Short name that task runs carry after the stage's name, such as `0003` in `sample-0003`.
     """
 
     def __init__(
@@ -43,9 +45,10 @@ class Slot(Generic[K]):
         kind: type[K],
         renewal: Renewal | None = None,
         before_writing: Callable[[], None] = lambda: None,
+        label: str = "",
     ) -> None:
         self.store, self.key, self.kind, self.renewal = store, key, kind, renewal
-        self.before_writing = before_writing
+        self.before_writing, self.label = before_writing, label
         self._asked_at = time.perf_counter()
 
     def find(self, identity: Identity) -> Ref[K] | None:

@@ -199,7 +199,7 @@ def _evaluated(
         # Where a refresh has changed the checkpoint, the report of the old one gives way.
         out = Slot(store, layout.suite(request.suite, item.iteration), Report, Renewals.read(store, layout).at(None))
         with side.one() as ctx:
-            return evaluate(request.config, item.checkpoint, puzzles, split=split, out=out, ctx=ctx)
+            return evaluate(ctx, request.config, item.checkpoint, puzzles, split=split, out=out)
 
     evaluate_one.__name__, evaluate_one.__doc__ = evaluate.__name__, evaluate.__doc__
     live = side.first.live

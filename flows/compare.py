@@ -71,20 +71,19 @@ def _learn(
     stages: Stages, layout: RunLayout, number: int, candidate: Candidate, own: Recipe, rollouts: Artifact
 ) -> dict[str, Any]:
     def at(part: str, kind: Any) -> Any:
-        return stages.slot(layout.comparison(number, folder, part), kind)
+        return stages.slot(layout.comparison(number, folder, part), kind, label=candidate.name)
 
     store, inputs, folder = stages.ctx.store, rollouts.manifest.inputs, candidate.folder(rollouts.ref)
-    name, recipe = candidate.name, candidate.recipe
+    recipe = candidate.recipe
     policy, puzzles = Ref[Any](**inputs["weights"]), Ref[Any](**inputs["puzzles"])
     first = Artifact.at(store, layout.iteration(1, "rollouts")).manifest.inputs["weights"]
     start = starting_weights(recipe, own, policy, Ref(**first), store)
-    grades = stages.run(grade, recipe.grade, rollouts.ref, puzzles, label=name, out=at("grades", Grades))
+    grades = stages.run(grade, recipe.grade, rollouts.ref, puzzles, out=at("grades", Grades))
     batch = stages.run(
         pack,
         recipe.pack,
         rollouts.ref,
         grades,
-        label=name,
         mixed_only=candidate.mixed_only,
         out=at("batch", Batch),
     )
@@ -93,15 +92,12 @@ def _learn(
         recipe.finetune,
         start,
         batch,
-        label=name,
         iteration=number,
         out=at("checkpoint", Checkpoint),
         state_out=at("training_state", TrainingState),
         reference_out=at("reference", Checkpoint),
     )
-    report = stages.run(
-        evaluate, own.evaluate, weights.checkpoint, puzzles, label=name, split="val", out=at("report", Report)
-    )
+    report = stages.run(evaluate, own.evaluate, weights.checkpoint, puzzles, split="val", out=at("report", Report))
     made = (Artifact.open(store, ref).manifest for ref in (grades, batch, weights.checkpoint, report))
     return {"taken": candidate.taken, "laid_over": candidate.laid_over(own), **comparison_figures(*made)}
 

@@ -23,33 +23,23 @@ class Position:
 
 def iteration(run: Session, puzzles: Ref[Puzzles], start: Position, n: int) -> Position:
     """Samples, learns and measures once; `n` counts from 1."""
-    recipe, label = run.recipe, f"{n:04d}"
-    policy = start.weights.checkpoint
+    recipe, policy = run.recipe, start.weights.checkpoint
 
-    rollouts = run.run(
-        sample, recipe.sample, policy, puzzles, label=label, iteration=n, out=run.at(n, "rollouts", Rollouts)
-    )
-    grades = run.run(grade, recipe.grade, rollouts, puzzles, label=label, out=run.at(n, "grades", Grades))
-    batch = run.run(pack, recipe.pack, rollouts, grades, label=label, out=run.at(n, "batch", Batch))
+    rollouts = run.run(sample, recipe.sample, policy, puzzles, iteration=n, out=run.at(n, "rollouts", Rollouts))
+    grades = run.run(grade, recipe.grade, rollouts, puzzles, out=run.at(n, "grades", Grades))
+    batch = run.run(pack, recipe.pack, rollouts, grades, out=run.at(n, "batch", Batch))
     weights = run.run(
         finetune,
         recipe.finetune,
         start.weights,
         batch,
-        label=label,
         iteration=n,
         out=run.at(n, "checkpoint", Checkpoint),
         state_out=run.at(n, "training_state", TrainingState),
         reference_out=run.at(n, "reference", Checkpoint),
     )
     report = run.run(
-        evaluate,
-        recipe.evaluate,
-        weights.checkpoint,
-        puzzles,
-        label=label,
-        split="val",
-        out=run.at(n, "report", Report),
+        evaluate, recipe.evaluate, weights.checkpoint, puzzles, split="val", out=run.at(n, "report", Report)
     )
     decision = run.run(
         promote,
@@ -57,7 +47,6 @@ def iteration(run: Session, puzzles: Ref[Puzzles], start: Position, n: int) -> P
         weights.checkpoint,
         report,
         start.decision,
-        label=label,
         iteration=n,
         pointer=run.layout.promoted,
         out=run.at(n, "decision", Decision),

@@ -1,6 +1,6 @@
 """Opening a run: store, recipe, profile and child processes, from the parameters a person gives."""
 
-from collections.abc import Generator, Sequence
+from collections.abc import Callable, Generator, Sequence
 from contextlib import contextmanager, suppress
 from datetime import datetime
 from functools import cache, partial
@@ -75,17 +75,34 @@ def opened(request: RunRequest) -> Generator[Session]:
         check_sound(recipe)
     # A request to redo stages is stored at once, so the recipe is, too: a start that is refused must leave none behind.
     (freeze_recipe if request.refresh else check_recipe)(store, layout, recipe)
-    with suppress(LastStageDone), opened_run(store, layout, recipe, profile, request.refresh) as run:
-        run.stop_after = request.stop_after
-        run.before_writing = cache(partial(freeze_recipe, store, layout, recipe))
+    with (
+        suppress(LastStageDone),
+        opened_run(
+            store, layout, recipe, profile, request.refresh,
+            stop_after=request.stop_after, before_writing=cache(partial(freeze_recipe, store, layout, recipe)),
+        ) as run,
+    ):  # fmt: skip
         yield run
 
 
 @contextmanager
 def opened_run(
-    store: Store, layout: RunLayout, recipe: Recipe, profile: Profile, refresh: Sequence[str]
+    store: Store,
+    layout: RunLayout,
+    recipe: Recipe,
+    profile: Profile,
+    refresh: Sequence[str],
+    *,
+    stop_after: str | None = None,
+    before_writing: Callable[[], None] = lambda: None,
 ) -> Generator[Session]:
-    """Opens a run whose recipe is frozen; see `opened`. What was once to be redone is, if it has not been yet."""
+    """Opens a run whose recipe is frozen, and closes its child processes at the end (see `opened`).
+
+    Args:
+        refresh: Stages to make again. Those that earlier attempts were asked for and did not finish are added.
+        stop_after: `stage@iteration` after which the run ends; None goes to the end.
+        before_writing: Called before any of the run's own artifacts is stored.
+    """
     precision = compute_types(profile, hidden_size(recipe.model))
     renewals = ask(store, layout, refresh, asked_at(), REDOABLE)
     with (
@@ -95,7 +112,9 @@ def opened_run(
         stages.live.run_opened(store, layout, recipe)
         for line in precision:
             stages.live.line(line)
-        session = Session(recipe, layout, stages, renewals, tracker)
+        session = Session(
+            recipe, layout, stages, renewals, tracker, stop_after=stop_after, before_writing=before_writing
+        )
         yield session
         if renewals.unfinished and session.reached >= last_iteration(store, layout):
             finish(store, layout, renewals)

@@ -66,5 +66,5 @@ def publish_set(stages: Stages, config: PrepareConfig, name: str = "set") -> Ref
     identity = identity_of(config)
     out = stages.slot(shared_key("puzzles", name, identity), Puzzles)
     if out.find(identity) is None and (missing := config.first_stretches()):
-        stages.map(draw, missing, label="{item.first}", out=lambda stretch: slot_of(stretch, stages.ctx.store))
+        stages.map(draw, missing, label="{config.first}", out=lambda stretch: slot_of(stretch, stages.ctx.store))
     return stages.run(prepare, config, out=out)

@@ -2,8 +2,8 @@
 
 import json
 import time
-from collections.abc import Callable, Sequence
-from typing import Any, Protocol, TypeVar
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any, Concatenate, ParamSpec, Protocol, TypeVar, cast
 
 from artifacts.errors import IdentityMismatchError
 from artifacts.identity import continued, differences, with_added
@@ -17,8 +17,8 @@ from artifacts.sums import sums_of
 from flows.gpu_turn import GpuTurn
 from flows.live import LiveView
 from flows.recipes import Recipe
-from flows.tasks import map_as_tasks, run_as_task
-from flows.trackers import NO_TRACKER, Tracker
+from flows.tasks import MappedStage, map_as_tasks, run_as_task
+from flows.trackers import Tracker
 from flows.ui import ShownRun
 from stages.context import StageContext
 
@@ -30,7 +30,9 @@ class Reusable(Protocol):
     def reused(self) -> bool: ...
 
 
+P = ParamSpec("P")
 R = TypeVar("R", bound=Reusable)
+ConfigT = TypeVar("ConfigT")
 
 
 class Stages:
@@ -45,51 +47,60 @@ class Stages:
     def __init__(self, ctx: StageContext, live: LiveView, turn: GpuTurn) -> None:
         self.ctx, self.live, self.turn = ctx, live, turn
 
-    def slot(self, key: str, kind: type[K]) -> Slot[K]:
-        """An address of the store."""
-        return Slot(self.ctx.store, key, kind)
+    def slot(self, key: str, kind: type[K], label: str = "") -> Slot[K]:
+        """Returns an address of the store; task runs that publish there carry the label in their names."""
+        return Slot(self.ctx.store, key, kind, label=label)
 
-    def run(self, stage: Callable[..., R], *inputs: Any, label: str = "", **keywords: Any) -> R:
-        """Runs a stage as a Prefect task: retried after transient failures, `Cached` where already published.
+    def run(self, stage: Callable[Concatenate[StageContext, P], R], *inputs: P.args, **keywords: P.kwargs) -> R:
+        """Runs a stage as a Prefect task: retried after transient failures, `Cached` if its artifact is published.
 
         Args:
-            stage: A verb of `stages`.
-            *inputs: Its config and refs; Prefect shows them as the task's parameters.
-            label: Added to the task run's name.
-            **keywords: Its slots and numbers.
+            stage: A function of `stages` whose address for its artifact is the keyword `out`.
+            *inputs: Its config and refs, without the context. Prefect shows them as the task run's parameters.
+            **keywords: Its addresses and numbers.
         """
-        name = f"{stage.__name__}-{label}" if label else stage.__name__
+        name = _task_run_name(stage, keywords)
         self.live.stage_started(name)
         started = time.perf_counter()
         try:
-            result = run_as_task(stage, *inputs, run_name=name, ctx=self.ctx, **keywords)
+            result = run_as_task(name, self.ctx, stage, *inputs, **keywords)
         finally:
             self.turn.stage_ended()
         self.live.stage_finished(name, time.perf_counter() - started, result.reused)
         return result
 
     def map(
-        self, stage: Callable[..., R], inputs: Sequence[Any], *, label: str, out: Callable[[Any], Slot[Any]]
+        self,
+        stage: MappedStage[ConfigT, K, R],
+        configs: Sequence[ConfigT],
+        *,
+        label: str,
+        out: Callable[[ConfigT], Slot[K]],
     ) -> list[R]:
-        """Runs a stage on each input as mapped Prefect tasks, side by side; the order is that of the inputs.
+        """Runs a stage with each config as mapped Prefect tasks, side by side; results are in the order of the configs.
 
         Args:
-            label: Name of each task run behind the stage's; `{item}` stands for the input.
-            out: The slot of an input.
+            label: Added to the stage's name in each task run's name; `{config}` stands for the config.
+            out: Returns the address for the artifact of a config.
         """
         name = stage.__name__
         self.live.stage_started(name)
         started = time.perf_counter()
         results: list[R] = []
-        for result in map_as_tasks(stage, inputs, run_name=f"{name}-{label}", ctx=self.ctx, out=out):
+        for result in map_as_tasks(stage, configs, run_name=f"{name}-{label}", ctx=self.ctx, out=out):
             results.append(result)
-            self.live.progress(name, len(results), len(inputs), {})
+            self.live.progress(name, len(results), len(configs), {})
         self.live.stage_finished(name, time.perf_counter() - started, all(result.reused for result in results))
         return results
 
 
+def _task_run_name(stage: Callable[..., Any], keywords: Mapping[str, object]) -> str:
+    label = cast(Slot[Any], keywords["out"]).label
+    return f"{stage.__name__}-{label}" if label else stage.__name__
+
+
 class LastStageDone(Exception):  # noqa: N818 (no error)
-    """The stage behind which this part of a run ends is done; nothing failed."""
+    """The stage after which this part of a run ends is done; nothing failed."""
 
 
 class Session(Stages):
@@ -98,11 +109,13 @@ class Session(Stages):
     Attributes:
         recipe: What it learns, resolved and frozen in the store.
         layout: Where its artifacts stand.
-        refresh: What is to be made anew.
-        shown: What Prefect's interface and the tracker are shown of it.
-        stop_after: `stage@iteration` behind which `LastStageDone` is raised; None goes to the end.
-        before_writing: Called before anything is stored of the run's own artifacts (see `freeze_recipe`).
-        reached: The last iteration that has published all its artifacts.
+        refresh: Which of its artifacts are made again.
+        shown: What Prefect's interface and the tracker show of it.
+        reached: The last iteration that has published all its artifacts; -1 before the first measurement.
+
+    Args:
+        stop_after: `stage@iteration` after which `LastStageDone` is raised; None goes to the end.
+        before_writing: Called before any of the run's own artifacts is stored (see `freeze_recipe`).
     """
 
     def __init__(
@@ -111,19 +124,26 @@ class Session(Stages):
         layout: RunLayout,
         stages: Stages,
         refresh: Renewals,
-        tracker: Tracker = NO_TRACKER,
+        tracker: Tracker,
+        *,
+        stop_after: str | None = None,
+        before_writing: Callable[[], None] = lambda: None,
     ) -> None:
         super().__init__(stages.ctx, stages.live, stages.turn)
         self.recipe, self.layout, self.refresh = recipe, layout, refresh
-        self.stop_after: str | None = None
-        self.before_writing: Callable[[], None] = lambda: None
+        self._stop_after, self._before_writing = stop_after, before_writing
         self.reached = -1
         self.shown = ShownRun(layout, self.ctx.store, tracker, self.ctx.log, self.ctx.profile.store_link)
 
-    def run(self, stage: Callable[..., R], *inputs: Any, label: str = "", **keywords: Any) -> R:
-        """See `Stages.run`."""
-        result = super().run(stage, *inputs, label=label, **keywords)
-        if label.isdigit() and self.stop_after == f"{stage.__name__}@{int(label)}":
+    def run(self, stage: Callable[Concatenate[StageContext, P], R], *inputs: P.args, **keywords: P.kwargs) -> R:
+        """Runs a stage as `Stages.run` does, and ends the run after the stage that `stop_after` names.
+
+        Raises:
+            LastStageDone: It was that stage.
+        """
+        result = super().run(stage, *inputs, **keywords)
+        name, _, label = _task_run_name(stage, keywords).partition("-")
+        if label.isdigit() and self._stop_after == f"{name}@{int(label)}":
             raise LastStageDone
         return result
 
@@ -134,16 +154,16 @@ class Session(Stages):
         self.live.iteration_finished(n)
         self.shown.iteration_finished(n, anew=anew)
 
-    def slot(self, key: str, kind: type[K]) -> Slot[K]:
-        """An address of the store; what runs share is never made anew."""
+    def slot(self, key: str, kind: type[K], label: str = "") -> Slot[K]:
+        """Returns an address of the store; artifacts that several runs share are never made again."""
         if not key.startswith(f"{self.layout.root}/"):
-            return super().slot(key, kind)
-        return Slot(self.ctx.store, key, kind, self.refresh.at(None), self.before_writing)
+            return super().slot(key, kind, label)
+        return Slot(self.ctx.store, key, kind, self.refresh.at(None), self._before_writing, label)
 
     def at(self, number: int, part: str, kind: type[K]) -> Slot[K]:
-        """The address of a part of iteration `number`."""
+        """Returns the address of a part of iteration `number`."""
         key = self.layout.iteration(number, part)
-        return Slot(self.ctx.store, key, kind, self.refresh.at(number), self.before_writing)
+        return Slot(self.ctx.store, key, kind, self.refresh.at(number), self._before_writing, f"{number:04d}")
 
 
 def freeze_recipe(store: Store, layout: RunLayout, recipe: Recipe) -> None:

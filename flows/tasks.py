@@ -1,7 +1,7 @@
 """The one place where stages become Prefect tasks."""
 
 from collections.abc import Callable, Iterator, Sequence
-from typing import Any, TypeVar
+from typing import Any, Concatenate, ParamSpec, Protocol, TypeVar
 
 from prefect import Task
 from prefect.cache_policies import NO_CACHE
@@ -9,12 +9,27 @@ from prefect.client.schemas.objects import State, TaskRun
 from prefect.futures import PrefectFuture
 from prefect.states import Completed
 from prefect.task_runners import ThreadPoolTaskRunner
+from prefect.tasks import exponential_backoff
 
 from artifacts.errors import TransientError
+from artifacts.refs import K
+from artifacts.slot import Slot
 from flows.progress import shown_progress
 from stages.context import StageContext
 
+P = ParamSpec("P")
 R = TypeVar("R")
+ConfigT = TypeVar("ConfigT")
+ConfigT_contra = TypeVar("ConfigT_contra", contravariant=True)
+R_co = TypeVar("R_co", covariant=True)
+
+
+class MappedStage(Protocol[ConfigT_contra, K, R_co]):
+    """A stage that needs nothing but its config."""
+
+    __name__: str
+
+    def __call__(self, ctx: StageContext, config: ConfigT_contra, /, *, out: Slot[K]) -> R_co: ...
 
 
 def _is_transient(task: Task[..., Any], task_run: TaskRun, state: State[Any]) -> bool:
@@ -22,30 +37,28 @@ def _is_transient(task: Task[..., Any], task_run: TaskRun, state: State[Any]) ->
 
 
 def map_as_tasks(
-    stage: Callable[..., R],
-    inputs: Sequence[Any],
+    stage: MappedStage[ConfigT, K, R],
+    configs: Sequence[ConfigT],
     *,
     run_name: str,
     ctx: StageContext,
-    out: Callable[[Any], Any],
+    out: Callable[[ConfigT], Slot[K]],
 ) -> Iterator[R]:
-    """Runs a stage on each input, as mapped Prefect tasks side by side, and yields the results in order.
+    """Runs a stage with each config, as mapped Prefect tasks side by side, and yields the results in order.
 
     Args:
-        stage: Takes an input, a slot and the context.
-        inputs: What is mapped over.
-        run_name: Name of each task run; `{item}` stands for the input.
-        ctx: The context.
-        out: The slot of an input.
+        run_name: Name of each task run; `{config}` stands for the config.
+        ctx: The stage's context.
+        out: Returns the address for the artifact of a config.
 
     Raises:
         Exception: Whatever the stage raised first, after the retries that the profile grants to transient errors.
     """
 
-    def body(item: Any) -> Any:
-        return _labelled(stage(item, out=out(item), ctx=ctx))
+    def body(config: ConfigT) -> Any:
+        return _labelled(stage(ctx, config, out=out(config)))
 
-    for future in _task(stage, body, run_name, ctx, timeout_s=None).map(inputs):
+    for future in _task(stage, body, run_name, ctx, timeout_s=None).map(configs):
         yield future.result()
 
 
@@ -82,23 +95,28 @@ def map_some_at_once(
             raise
 
 
-def run_as_task(stage: Callable[..., R], *inputs: Any, run_name: str, ctx: StageContext, **keywords: Any) -> R:
-    """Runs a stage in this thread, as a Prefect task of its name.
+def run_as_task(
+    run_name: str,
+    ctx: StageContext,
+    stage: Callable[Concatenate[StageContext, P], R],
+    *inputs: P.args,
+    **keywords: P.kwargs,
+) -> R:
+    """Runs `stage(ctx, *inputs, **keywords)` in this thread, as a Prefect task with the stage's name.
 
-    The store alone decides what is done already; Prefect keeps no cache beside it. A stage that was found published
-    ends in a `Completed` state named `Cached`.
+    The store alone decides whether a stage is done; Prefect caches nothing. The task run of a stage whose artifact was
+    published before ends in a `Completed` state named `Cached`. Prefect shows `inputs` as the task run's parameters.
 
     Raises:
-        Exception: Whatever the stage raised, after the retries that the profile grants to transient errors.
+        Exception: The stage's own error, after the retries that the profile allows for transient errors.
     """
 
     def body(*inputs: Any) -> Any:
         with shown_progress(ctx):
-            return _labelled(stage(*inputs, ctx=ctx, **keywords))
+            return _labelled(stage(ctx, *inputs, **keywords))
 
-    state: State[Any] = _task(stage, body, run_name, ctx, timeout_s=ctx.profile.stage_timeout_s)(
-        *inputs, return_state=True
-    )
+    task = _task(stage, body, run_name, ctx, timeout_s=ctx.profile.stage_timeout_s)
+    state: State[Any] = task(*inputs, return_state=True)
     return state.result()
 
 
@@ -117,7 +135,7 @@ def _task(
         task_run_name=run_name,
         description=(stage.__doc__ or "").splitlines()[0],
         retries=profile.retries,
-        retry_delay_seconds=[profile.retry_delay_s * 2**attempt for attempt in range(profile.retries)],
+        retry_delay_seconds=exponential_backoff(profile.retry_delay_s),
         retry_condition_fn=_is_transient,
         timeout_seconds=timeout_s,
         cache_policy=NO_CACHE,

@@ -43,16 +43,13 @@ def first_position(run: Session, puzzles: Ref[Puzzles]) -> Position:
     if recipe.warm_start is not None:
         out = run.slot(run.layout.warm_start("checkpoint"), Checkpoint)
         weights = run.run(warm_start, recipe.warm_start, weights, puzzles, out=out)
-    report = run.run(
-        evaluate, recipe.evaluate, weights, puzzles, label="0000", split="val", out=run.at(0, "report", Report)
-    )
+    report = run.run(evaluate, recipe.evaluate, weights, puzzles, split="val", out=run.at(0, "report", Report))
     decision = run.run(
         promote,
         recipe.promote,
         weights,
         report,
         None,
-        label="0000",
         iteration=0,
         pointer=run.layout.promoted,
         out=run.at(0, "decision", Decision),
@@ -69,7 +66,6 @@ def _measure(run: Session, position: Position, puzzles: Ref[Puzzles], when: str)
         run.recipe.final,
         promoted,
         puzzles,
-        label=f"test-{when}",
         split="test",
-        out=run.slot(run.layout.evaluation(when), Report),
+        out=run.slot(run.layout.evaluation(when), Report, label=f"test-{when}"),
     )

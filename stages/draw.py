@@ -31,7 +31,7 @@ class DrawConfig(Config):
     count: int = Field(ge=1)
 
 
-def draw(config: DrawConfig, *, out: Slot[Draw], ctx: StageContext) -> Ref[Draw]:
+def draw(ctx: StageContext, config: DrawConfig, *, out: Slot[Draw]) -> Ref[Draw]:
     """Publishes the puzzles of one stretch, in order; number i has seed (`seed`, i), so repeats are possible.
 
     Raises:

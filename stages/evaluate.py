@@ -44,13 +44,13 @@ class EvaluateConfig(Config):
 
 
 def evaluate(
+    ctx: StageContext,
     config: EvaluateConfig,
     weights: Ref[Checkpoint],
     puzzles: Ref[Puzzles],
     *,
     split: str,
     out: Slot[Report],
-    ctx: StageContext,
 ) -> Ref[Report]:
     """Samples answers to held-out puzzles, grades them and reports means with 95% intervals.
 

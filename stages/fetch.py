@@ -18,7 +18,7 @@ REVISION = 1
 _TOKENIZER_PUZZLES = 512  # texts that a scratch model's tokenizer is made from
 
 
-def fetch(config: ModelConfig, puzzles: Ref[Puzzles], *, out: Slot[Checkpoint], ctx: StageContext) -> Ref[Checkpoint]:
+def fetch(ctx: StageContext, config: ModelConfig, puzzles: Ref[Puzzles], *, out: Slot[Checkpoint]) -> Ref[Checkpoint]:
     """Publishes the model as a checkpoint in Hugging Face layout, bf16.
 
     Args:

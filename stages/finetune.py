@@ -63,6 +63,7 @@ class FinetuneConfig(RateConfig):
 
 
 def finetune(
+    ctx: StageContext,
     config: FinetuneConfig,
     weights: Weights,
     batch: Ref[Batch],
@@ -71,7 +72,6 @@ def finetune(
     out: Slot[Checkpoint],
     state_out: Slot[TrainingState],
     reference_out: Slot[Checkpoint],
-    ctx: StageContext,
 ) -> Weights:
     """Trains on the batch and publishes the new checkpoint, with its training state where the recipe carries it on.
 

@@ -38,7 +38,7 @@ class GradeConfig(Config):
 
 
 def grade(
-    config: GradeConfig, rollouts: Ref[Rollouts], puzzles: Ref[Puzzles], *, out: Slot[Grades], ctx: StageContext
+    ctx: StageContext, config: GradeConfig, rollouts: Ref[Rollouts], puzzles: Ref[Puzzles], *, out: Slot[Grades]
 ) -> Ref[Grades]:
     """Grades every completion, and sets it against the others of its group.
 

@@ -20,12 +20,12 @@ REVISION = 1
 
 
 def pack(
+    ctx: StageContext,
     config: PackConfig,
     rollouts: Ref[Rollouts],
     grades: Ref[Grades],
     *,
     out: Slot[Batch],
-    ctx: StageContext,
     mixed_only: bool = False,
 ) -> Ref[Batch]:
     """Packs the groups; one without a signal (all advantages 0) as `uniform_groups` says.

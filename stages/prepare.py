@@ -60,7 +60,7 @@ class PrepareConfig(Config):
         )
 
 
-def prepare(config: PrepareConfig, *, out: Slot[Puzzles], ctx: StageContext) -> Ref[Puzzles]:
+def prepare(ctx: StageContext, config: PrepareConfig, *, out: Slot[Puzzles]) -> Ref[Puzzles]:
     """Publishes a puzzle set whose splits share no puzzle.
 
     Generated puzzles come from stretches of a stream, which are artifacts of their own: what an interrupted attempt has
@@ -108,7 +108,7 @@ def _generate(config: PrepareConfig, ctx: StageContext) -> dict[str, list[Puzzle
                 str(config.wanted),
                 "ask for fewer puzzles, or for larger ones",
             )
-        drawn = draw(stretch, out=slot_of(stretch, ctx.store), ctx=ctx)
+        drawn = draw(ctx, stretch, out=slot_of(stretch, ctx.store))
         for puzzle in from_table(Artifact.open(ctx.store, drawn).read_table(TABLE, PUZZLES)):
             kept.setdefault(puzzle.digest, puzzle)
         if len(kept) >= config.wanted:

@@ -20,6 +20,7 @@ _POINTED_AT = ("decision", "checkpoint")
 
 
 def promote(
+    ctx: StageContext,
     config: PromoteConfig,
     candidate: Ref[Checkpoint],
     report: Ref[Report],
@@ -28,7 +29,6 @@ def promote(
     iteration: int,
     pointer: str,
     out: Slot[Decision],
-    ctx: StageContext,
 ) -> Ref[Decision]:
     """Compares a candidate with the best so far on the same puzzles and records which one stands.
 

@@ -43,13 +43,13 @@ class SampleConfig(Config):
 
 
 def sample(
+    ctx: StageContext,
     config: SampleConfig,
     weights: Ref[Checkpoint],
     puzzles: Ref[Puzzles],
     *,
     iteration: int,
     out: Slot[Rollouts],
-    ctx: StageContext,
 ) -> Ref[Rollouts]:
     """Samples a group of completions for each of the iteration's puzzles; with `resample`, for more where needed.
 

@@ -49,12 +49,12 @@ class WarmStartConfig(Config):
 
 
 def warm_start(
+    ctx: StageContext,
     config: WarmStartConfig,
     weights: Ref[Checkpoint],
     puzzles: Ref[Puzzles],
     *,
     out: Slot[Checkpoint],
-    ctx: StageContext,
 ) -> Ref[Checkpoint]:
     """Trains on the solver's texts and publishes the checkpoint that GRPO starts from.
 

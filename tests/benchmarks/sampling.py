@@ -160,7 +160,7 @@ class Bench:
         with self.context(self.profile, "made") as ctx:
             recipe = load_recipe(case.recipe)
             drawn = self._drawn(recipe, ctx)
-            self.checkpoint = fetch(recipe.model, drawn, out=Slot(self.store, "model", Checkpoint), ctx=ctx)
+            self.checkpoint = fetch(ctx, recipe.model, drawn, out=Slot(self.store, "model", Checkpoint))
             self.model = ctx.local_folder(self.checkpoint)
             self.tokenizer = ChatTokenizer(self.model)
             self.puzzles = drawn if case.prompt_tokens is None else self._lengthened(drawn, case.prompt_tokens)
@@ -184,7 +184,7 @@ class Bench:
     def _drawn(self, recipe: Recipe, ctx: StageContext) -> Ref[Puzzles]:
         count = max(TOKENIZER_PUZZLES, self.case.prompts * (WARM_UP + 2 * self.case.repeats))
         config = recipe.puzzles.model_copy(update={"train": count, "val": 0, "test": 0})
-        return prepare(config, out=Slot(self.store, "drawn", Puzzles), ctx=ctx)
+        return prepare(ctx, config, out=Slot(self.store, "drawn", Puzzles))
 
     def _lengthened(self, drawn: Ref[Puzzles], tokens: int) -> Ref[Puzzles]:
         """The same puzzles, each with the following ones joined to its text, which is cut at a number of tokens."""
@@ -237,7 +237,7 @@ class StageSide:
         slot = Slot(bench.store, f"{self.name}/{turn}", Rollouts)
         config = bench.case.config(max_tokens)
         started = time.perf_counter()
-        rollouts = sample(config, bench.checkpoint, bench.puzzles, iteration=turn, out=slot, ctx=self.ctx)
+        rollouts = sample(self.ctx, config, bench.checkpoint, bench.puzzles, iteration=turn, out=slot)
         seconds = time.perf_counter() - started
         rows = Artifact.open(bench.store, rollouts).read_tables(ROLLOUTS).sort("group", "sample")
         groups = rows.group_by("group", maintain_order=True).agg(

@@ -86,7 +86,7 @@ class Ours:
         with self.ctx:
             self.puzzles = self._puzzles(ChatTokenizer(model := endless_model(folder)))
             checkpoint = fetch(
-                FolderModel(path=str(model)), self.puzzles, out=self._slot("model", Checkpoint), ctx=self.ctx
+                self.ctx, FolderModel(path=str(model)), self.puzzles, out=self._slot("model", Checkpoint)
             )
             shutil.rmtree(model)
             self.model = self.ctx.local_folder(checkpoint)
@@ -103,7 +103,7 @@ class Ours:
         """The first set by seed in which every prompt is as long as it should be."""
         for seed in count():
             config = PrepareConfig(puzzle=PUZZLE, train=2 * self.options.prompts, val=0, test=0, seed=seed)
-            puzzles = prepare(config, out=self._slot(f"puzzles-{seed}", Puzzles), ctx=self.ctx)
+            puzzles = prepare(self.ctx, config, out=self._slot(f"puzzles-{seed}", Puzzles))
             prompts = Artifact.open(self.ctx.store, puzzles).read_table("train.parquet", PUZZLES)["prompt"]
             lengths = [len(tokenizer.prompt_ids(prompt)) for prompt in prompts]
             if PROMPT_TOKENS[0] <= min(lengths) and max(lengths) <= PROMPT_TOKENS[1]:
@@ -131,17 +131,16 @@ class Ours:
         )
         rollouts = run(
             "sample",
-            lambda: sample(
-                config, weights.checkpoint, self.puzzles, iteration=n, out=at("rollouts", Rollouts), ctx=ctx
-            ),
+            lambda: sample(ctx, config, weights.checkpoint, self.puzzles, iteration=n, out=at("rollouts", Rollouts)),
         )
-        grades = run("grade", lambda: grade(GradeConfig(), rollouts, self.puzzles, out=at("grades", Grades), ctx=ctx))
+        grades = run("grade", lambda: grade(ctx, GradeConfig(), rollouts, self.puzzles, out=at("grades", Grades)))
         row_tokens = PROMPT_TOKENS[1] + options.samples * options.tokens
         packing = PackConfig(row_tokens=row_tokens, uniform_groups="kept")  # TRL trains on groups without a signal too
-        batch = run("pack", lambda: pack(packing, rollouts, grades, out=at("batch", Batch), ctx=ctx))
+        batch = run("pack", lambda: pack(ctx, packing, rollouts, grades, out=at("batch", Batch)))
         trained: Weights = run(
             "finetune",
             lambda: finetune(
+                ctx,
                 FinetuneConfig(learning_rate=LEARNING_RATE),
                 weights,
                 batch,
@@ -149,7 +148,6 @@ class Ours:
                 out=at("checkpoint", Checkpoint),
                 state_out=at("training_state", TrainingState),
                 reference_out=at("reference", Checkpoint),
-                ctx=ctx,
             ),
         )
         self.prompts = self._prompts(rollouts)

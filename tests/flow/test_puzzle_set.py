@@ -74,7 +74,7 @@ def test_a_killed_command_is_continued_and_ends_the_same(tmp_path: Path) -> None
     with StageContext(
         Store.open("memory://undisturbed-set"), tmp_path / "scratch", Profile(), lambda *_: None, logging.getLogger()
     ) as ctx:
-        undisturbed = prepare(SET, out=Slot(ctx.store, "set", Puzzles), ctx=ctx)
+        undisturbed = prepare(ctx, SET, out=Slot(ctx.store, "set", Puzzles))
     assert made["artifact"]["digest"] == undisturbed.digest
     train = Artifact.open(Store.open(str(store)), Ref(**made["artifact"])).read_table("train.parquet", PUZZLES)
     assert len(train) == 40
@@ -104,7 +104,7 @@ def test_a_file_that_was_killed_on_the_way_goes_on_too(tmp_path: Path) -> None:
     )
     with undisturbed as ctx:
         ref = prepare(
-            SET.model_copy(update={"train": 64, "val": 0, "test": 0}), out=Slot(ctx.store, "set", Puzzles), ctx=ctx
+            ctx, SET.model_copy(update={"train": 64, "val": 0, "test": 0}), out=Slot(ctx.store, "set", Puzzles)
         )
         rows = from_table(Artifact.open(ctx.store, ref).read_table("train.parquet", PUZZLES))
     assert [item["prompt"] for item in json.loads(path.read_text())] == [item.prompt for item in rows]

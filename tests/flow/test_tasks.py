@@ -74,8 +74,8 @@ def test_a_stage_found_in_the_store_is_shown_as_cached(ctx: StageContext) -> Non
 
     @flow
     def twice() -> tuple[str, Ref[Puzzles], Ref[Puzzles]]:
-        first = run_as_task(prepare, SMALL, run_name="prepare-first", ctx=ctx, out=slot)
-        second = run_as_task(prepare, SMALL, run_name="prepare-second", ctx=ctx, out=slot)
+        first = run_as_task("prepare-first", ctx, prepare, SMALL, out=slot)
+        second = run_as_task("prepare-second", ctx, prepare, SMALL, out=slot)
         return str(flow_run.id), first, second
 
     run_id, first, second = twice()
@@ -93,14 +93,14 @@ def test_a_stage_found_in_the_store_is_shown_as_cached(ctx: StageContext) -> Non
 def test_only_transient_failures_are_retried(ctx: StageContext, error: type[Exception], attempts: int) -> None:
     calls: list[int] = []
 
-    def failing(config: PrepareConfig, *, ctx: StageContext) -> Ref[Puzzles]:
+    def failing(ctx: StageContext, config: PrepareConfig) -> Ref[Puzzles]:
         """Fails every time."""
         calls.append(config.train)
         raise error("somewhere", "trouble")
 
     @flow
     def once() -> None:
-        run_as_task(failing, SMALL, run_name="failing", ctx=ctx)
+        run_as_task("failing", ctx, failing, SMALL)
 
     with pytest.raises(error, match="somewhere: trouble"):
         once()
@@ -115,7 +115,7 @@ def test_waiting_for_a_gpu_does_not_count_against_the_time_limit(
     """Another run may hold the slot for days; a stage that hangs once it has the slot is still ended."""
     limit_s, waits = 2.0, 0
     slot = Slot(ctx.store, "puzzles/waiting", Puzzles)
-    prepare(SMALL, out=slot, ctx=ctx)
+    prepare(ctx, SMALL, out=slot)
 
     def slow_take(self: GpuLease) -> None:
         nonlocal waits
@@ -124,7 +124,7 @@ def test_waiting_for_a_gpu_does_not_count_against_the_time_limit(
 
     monkeypatch.setattr(GpuLease, "take", slow_take)
 
-    def working(config: PrepareConfig, seconds: float, *, ctx: StageContext) -> None:
+    def working(ctx: StageContext, config: PrepareConfig, seconds: float) -> None:
         """Works for a while once it may use the GPU."""
         assert ctx.engine is not None
         time.sleep(seconds)
@@ -137,12 +137,12 @@ def test_waiting_for_a_gpu_does_not_count_against_the_time_limit(
             gpu_turn("gpu", "stage", log) as turn,
             StageContext(ctx.store, tmp_path, profile, lambda *_: None, log, use_gpu=turn.take) as waiting,
         ):
-            run_as_task(prepare, SMALL, run_name="found", ctx=waiting, out=slot)
+            run_as_task("found", waiting, prepare, SMALL, out=slot)
             assert waits == 0  # what is published asks for no slot
-            run_as_task(working, SMALL, limit_s / 4, run_name="in time", ctx=waiting)
+            run_as_task("in time", waiting, working, SMALL, limit_s / 4)
             turn.stage_ended()
             with pytest.raises(TimeoutError):
-                run_as_task(working, SMALL, 10 * limit_s, run_name="hanging", ctx=waiting)
+                run_as_task("hanging", waiting, working, SMALL, 10 * limit_s)
 
     run()
     assert waits == 2
@@ -150,12 +150,12 @@ def test_waiting_for_a_gpu_does_not_count_against_the_time_limit(
 
 @pytest.mark.usefixtures("_prefect")
 def test_the_same_code_runs_without_prefect(ctx: StageContext) -> None:
-    plain = prepare(SMALL, out=Slot(ctx.store, "plain", Puzzles), ctx=ctx)
+    plain = prepare(ctx, SMALL, out=Slot(ctx.store, "plain", Puzzles))
 
     @flow
     def decorated() -> Ref[Puzzles]:
         slot = Slot(ctx.store, "decorated", Puzzles)
-        return run_as_task(prepare, SMALL, run_name="prepare", ctx=ctx, out=slot)
+        return run_as_task("prepare", ctx, prepare, SMALL, out=slot)
 
     assert decorated().digest == plain.digest
 
@@ -202,14 +202,14 @@ def test_stages_of_a_run_that_is_gone_are_crashed_with_it() -> None:
 
 @pytest.mark.usefixtures("_prefect")
 def test_a_stage_that_a_killed_attempt_left_running_is_crashed_by_the_next(ctx: StageContext) -> None:
-    def looking(config: PrepareConfig, *, ctx: StageContext) -> None:
+    def looking(ctx: StageContext, config: PrepareConfig) -> None:
         """Looks while it is open itself; that stays."""
         crash_dead_tasks(this_flow_run())
 
     @flow(name="again")
     def again() -> None:
         crash_dead_tasks(this_flow_run())
-        run_as_task(looking, SMALL, run_name="looking", ctx=ctx)
+        run_as_task("looking", ctx, looking, SMALL)
 
     with get_client(sync_client=True) as client:
         run = client.create_flow_run(again)

@@ -56,7 +56,7 @@ def _drawn(config: PrepareConfig) -> dict[str, bytes]:
     """The objects of the puzzle set, which is the same in every run: it is drawn once a process."""
     store = Store.open("memory://drawn-for-made-runs")
     with tempfile.TemporaryDirectory() as scratch, make_context(store, Path(scratch)) as ctx:
-        prepare(config, out=_set_slot(store, config), ctx=ctx)
+        prepare(ctx, config, out=_set_slot(store, config))
     return {key: store.read_bytes(key) for key in store.list("")}
 
 
@@ -87,7 +87,7 @@ class _Maker:
         freeze_recipe(self.store, self.layout, recipe)
         for key, data in _drawn(recipe.puzzles).items():
             self.store.write_bytes(key, data)
-        puzzles = prepare(recipe.puzzles, out=_set_slot(self.store, recipe.puzzles), ctx=self.ctx)
+        puzzles = prepare(self.ctx, recipe.puzzles, out=_set_slot(self.store, recipe.puzzles))
         weights = self._checkpoint(self.layout.warm_start("checkpoint"), 0, 0.4)
         report = self._report(self.layout.iteration(0, "report"), puzzles, weights, "val", 0.4)
         decision = self._promote(recipe, weights, report, None, 0)
@@ -95,8 +95,8 @@ class _Maker:
         for n in range(1, iterations + 1):
             skill = min(0.9, 0.4 + 0.08 * n)
             rollouts = self._rollouts(n, puzzles, weights, skill)
-            grades = grade(recipe.grade, rollouts, puzzles, out=self._at(n, "grades", Grades), ctx=self.ctx)
-            pack(recipe.pack, rollouts, grades, out=self._at(n, "batch", Batch), ctx=self.ctx)
+            grades = grade(self.ctx, recipe.grade, rollouts, puzzles, out=self._at(n, "grades", Grades))
+            pack(self.ctx, recipe.pack, rollouts, grades, out=self._at(n, "batch", Batch))
             weights = self._checkpoint(self.layout.iteration(n, "checkpoint"), n, skill)
             report = self._report(self.layout.iteration(n, "report"), puzzles, weights, "val", skill)
             decision = self._promote(recipe, weights, report, decision, n)
@@ -112,6 +112,7 @@ class _Maker:
         self, recipe: Recipe, weights: Ref[Checkpoint], report: Ref[Report], before: Ref[Decision] | None, n: int
     ) -> Ref[Decision]:
         return promote(
+            self.ctx,
             recipe.promote,
             weights,
             report,
@@ -119,7 +120,6 @@ class _Maker:
             iteration=n,
             pointer=self.layout.promoted,
             out=self._at(n, "decision", Decision),
-            ctx=self.ctx,
         )
 
     def _answers(self, puzzle: Puzzle, skill: float) -> str:

@@ -122,9 +122,9 @@ def test_every_set_of_settings_has_an_address(
         for again in (False, True):
             for item in tried:
                 at = {part: layout.comparison(2, item.folder(rollouts.ref), part) for part in ("grades", "batch")}
-                grades = grade(item.recipe.grade, rollouts.ref, puzzles, out=Slot(store, at["grades"], Grades), ctx=ctx)
+                grades = grade(ctx, item.recipe.grade, rollouts.ref, puzzles, out=Slot(store, at["grades"], Grades))
                 out = Slot(store, at["batch"], Batch)
-                pack(item.recipe.pack, rollouts.ref, grades, out=out, ctx=ctx, mixed_only=item.mixed_only)
+                pack(ctx, item.recipe.pack, rollouts.ref, grades, out=out, mixed_only=item.mixed_only)
                 assert grades.reused == again
     listed = {removal.key for removal in plan(store, LAST_TWO)}
     made = {layout.comparison(2, name, part) for name in folders for part in ("grades", "batch")}

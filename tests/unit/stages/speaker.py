@@ -124,18 +124,18 @@ class Place:
 
     def sampled(self, config: SampleConfig = CONFIG) -> Ref[Rollouts]:
         out = Slot(self.ctx.store, "rollouts", Rollouts)
-        return sample(config, self.weights, self.puzzles, iteration=1, out=out, ctx=self.ctx)
+        return sample(self.ctx, config, self.weights, self.puzzles, iteration=1, out=out)
 
     def evaluated(self) -> Ref[Report]:
         config = EvaluateConfig(puzzles=4, sampled=HeldOutSampling(samples_per_prompt=3, max_tokens=64), greedy=False)
         out = Slot(self.ctx.store, "report", Report)
-        return evaluate(config, self.weights, self.puzzles, split="val", out=out, ctx=self.ctx)
+        return evaluate(self.ctx, config, self.weights, self.puzzles, split="val", out=out)
 
     def trained(self, rollouts: Ref[Rollouts]) -> tuple[pl.DataFrame, dict[str, Any]]:
         """Grades, and the facts of the packed batch."""
         ctx = self.ctx
-        grades = grade(GradeConfig(), rollouts, self.puzzles, out=Slot(ctx.store, "grades", Grades), ctx=ctx)
-        batch = pack(PackConfig(), rollouts, grades, out=Slot(ctx.store, "batch", Batch), ctx=ctx)
+        grades = grade(ctx, GradeConfig(), rollouts, self.puzzles, out=Slot(ctx.store, "grades", Grades))
+        batch = pack(ctx, PackConfig(), rollouts, grades, out=Slot(ctx.store, "batch", Batch))
         table = Artifact.open(ctx.store, grades).read_tables(GRADES)
         return table, Artifact.open(ctx.store, batch).manifest.facts
 

@@ -46,7 +46,7 @@ def folder(tmp_path: Path) -> Path:
 
 def fetched(folder: Path, ctx: StageContext) -> Ref[Checkpoint]:
     config = FolderModel(path=str(folder))
-    return fetch(config, PUZZLES, out=slot_of(config, ctx), ctx=ctx)
+    return fetch(ctx, config, PUZZLES, out=slot_of(config, ctx))
 
 
 def slot_of(config: FolderModel, ctx: StageContext) -> Slot[Checkpoint]:

@@ -133,8 +133,8 @@ class Run:
         state_out = Slot(self.store, f"{run}/{n}/state", TrainingState)
         out, reference_out = (Slot(self.store, f"{run}/{n}/{part}", Checkpoint) for part in ("checkpoint", "reference"))
         return finetune(
-            config, weights, batch or self.batch,
-            iteration=n, out=out, state_out=state_out, reference_out=reference_out, ctx=ctx or self.ctx,
+            ctx or self.ctx, config, weights, batch or self.batch,
+            iteration=n, out=out, state_out=state_out, reference_out=reference_out,
         )  # fmt: skip
 
     def reused(self, settings: dict[str, Any], config: dict[str, Any]) -> bool:

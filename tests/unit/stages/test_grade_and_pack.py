@@ -54,8 +54,8 @@ class Stages:
     def run(self, grading: dict[str, Any], packing: dict[str, Any]) -> tuple[pl.DataFrame, dict[str, Any], Any, Any]:
         """Grades, their facts, the batch, its facts."""
         config = GradeConfig.model_validate(grading)
-        grades = grade(config, self.rollouts, self.puzzles, out=Slot(self.store, "grades", Grades), ctx=self.ctx)
-        batch = pack(PackConfig(**packing), self.rollouts, grades, out=Slot(self.store, "batch", Batch), ctx=self.ctx)
+        grades = grade(self.ctx, config, self.rollouts, self.puzzles, out=Slot(self.store, "grades", Grades))
+        batch = pack(self.ctx, PackConfig(**packing), self.rollouts, grades, out=Slot(self.store, "batch", Batch))
         graded, packed = Artifact.open(self.store, grades), Artifact.open(self.store, batch)
         tensors = PackedBatch.from_bytes(packed.read_bytes(BATCH_FILE), "batch")
         return graded.read_tables(GRADES), graded.manifest.facts, tensors, packed.manifest.facts
@@ -96,11 +96,11 @@ def test_a_masked_completion_is_in_no_baseline_and_in_no_batch(stages: Stages) -
 def test_grades_of_other_rollouts_are_refused(stages: Stages, tmp_path: Path) -> None:
     other = Stages(tmp_path / "other", counts=[[5, 0, 0, 0]])
     out = Slot(stages.store, "grades", Grades)
-    grades = grade(GradeConfig(), stages.rollouts, stages.puzzles, out=out, ctx=stages.ctx)
+    grades = grade(stages.ctx, GradeConfig(), stages.rollouts, stages.puzzles, out=out)
     few = Slot(stages.store, "few", Rollouts).attempt(Identity.of("sample", 1, {"of": "others"}))
     few.write_shard("rollouts", Artifact.open(other.store, other.rollouts).read_tables(ROLLOUTS), ROLLOUTS)
     with pytest.raises(IntegrityError, match="grades: 4 of its 6 rows are grades of 4 completions"):
-        pack(PackConfig(), few.publish(), grades, out=Slot(stages.store, "batch", Batch), ctx=stages.ctx)
+        pack(stages.ctx, PackConfig(), few.publish(), grades, out=Slot(stages.store, "batch", Batch))
 
 
 def test_equally_right_completions_teach_no_length_where_dynamic_sampling_is_asked_for(stages: Stages) -> None:
@@ -113,7 +113,7 @@ def test_equally_right_completions_teach_no_length_where_dynamic_sampling_is_ask
     graded: Ref[Grades] = Artifact.at(stages.store, "grades").ref
     for uniform_groups in ("dropped", "kept"):
         config, out = PackConfig(uniform_groups=uniform_groups), Slot(stages.store, f"mixed-{uniform_groups}", Batch)
-        mixed = pack(config, stages.rollouts, graded, out=out, ctx=stages.ctx, mixed_only=True)
+        mixed = pack(stages.ctx, config, stages.rollouts, graded, out=out, mixed_only=True)
         manifest = Artifact.open(stages.store, mixed).manifest
         assert (manifest.facts["groups"], manifest.facts["uniform_groups"]) == (1, 1)
         assert manifest.identity.config["mixed_only"] is True

@@ -50,6 +50,7 @@ def test_a_damaged_pointer_is_written_anew_from_the_decision(tmp_path: Path, dam
     report: Ref[Report] = Artifact.at(store, layout.iteration(1, "report")).ref
     decision = Artifact.at(store, layout.iteration(1, "decision"))
     promote(
+        make_context(store, tmp_path),
         PromoteConfig(),
         Ref(**decision.manifest.inputs["candidate"]),
         report,
@@ -57,7 +58,6 @@ def test_a_damaged_pointer_is_written_anew_from_the_decision(tmp_path: Path, dam
         iteration=1,
         pointer=layout.promoted,
         out=Slot(store, decision.key, Decision),
-        ctx=make_context(store, tmp_path),
     )
     assert store.read_bytes(layout.promoted) == whole
 
@@ -73,6 +73,7 @@ def test_the_newest_as_good_as_the_best_stands(tmp_path: Path) -> None:
         report: Ref[Report] = Artifact.at(store, layout.iteration(number, "report")).ref
         checkpoint = Ref[Checkpoint](**Artifact.open(store, report).manifest.inputs["weights"])
         before = promote(
+            ctx,
             PromoteConfig(tolerance_se=2.0),
             checkpoint,
             report,
@@ -80,7 +81,6 @@ def test_the_newest_as_good_as_the_best_stands(tmp_path: Path) -> None:
             iteration=number,
             pointer="pointer.json",
             out=Slot(store, f"tolerant/{number}", Decision),
-            ctx=ctx,
         )
         verdict = Artifact.open(store, before).read_json("decision.json")
         best = max(best, verdict["candidate"]["score"])
@@ -117,6 +117,7 @@ def test_deciding_again_changes_nothing_and_does_not_move_the_pointer_back(tmp_p
     report: Ref[Report] = Artifact.at(store, layout.iteration(1, "report")).ref
     incumbent: Ref[Decision] = Artifact.at(store, layout.iteration(0, "decision")).ref
     decision = promote(
+        make_context(store, tmp_path),
         PromoteConfig(),
         ref("checkpoint", 1),
         report,
@@ -124,7 +125,6 @@ def test_deciding_again_changes_nothing_and_does_not_move_the_pointer_back(tmp_p
         iteration=1,
         pointer=layout.promoted,
         out=Slot(store, layout.iteration(1, "decision"), Decision),
-        ctx=make_context(store, tmp_path),
     )
     assert decision.reused
     assert store.read_bytes(layout.promoted) == before
@@ -135,6 +135,7 @@ def test_a_candidate_must_beat_the_incumbent_by_more_than_the_bar(tmp_path: Path
     layout = make_run(store, tmp_path, iterations=2)
     last = Artifact.at(store, layout.iteration(2, "decision"))
     strict = promote(
+        make_context(store, tmp_path),
         PromoteConfig(min_gain=1.0),
         Artifact.at(store, layout.iteration(2, "checkpoint")).ref,
         Artifact.at(store, layout.iteration(2, "report")).ref,
@@ -142,7 +143,6 @@ def test_a_candidate_must_beat_the_incumbent_by_more_than_the_bar(tmp_path: Path
         iteration=2,
         pointer=layout.promoted,
         out=Slot(store, "elsewhere", Decision),
-        ctx=make_context(store, tmp_path),
     )
     verdict = Artifact.open(store, strict).read_json("decision.json")
     assert not verdict["promoted"]
@@ -306,6 +306,7 @@ def _decided(
         report: Ref[Report] = Artifact.at(store, layout.iteration(number, "report")).ref
         decisions.append(
             promote(
+                ctx,
                 config,
                 Ref[Checkpoint](**Artifact.open(store, report).manifest.inputs["weights"]),
                 report,
@@ -313,7 +314,6 @@ def _decided(
                 iteration=iteration,
                 pointer="pointer.json",
                 out=Slot(store, f"decided/{iteration}", Decision),
-                ctx=ctx,
             )
         )
     return store, [Artifact.open(store, ref).read_json("decision.json") for ref in decisions], decisions

@@ -85,4 +85,4 @@ def test_what_was_made_before_a_setting_existed_is_found_again(tmp_path: Path) -
             attempt = slot.attempt(Identity.of("warm_start", 1, settings, weights=model, puzzles=puzzles))
             attempt.write_bytes("config.json", b"{}")
             made = attempt.publish()
-            assert warm_start(WarmStartConfig.model_validate(config), model, puzzles, out=slot, ctx=ctx) == made
+            assert warm_start(ctx, WarmStartConfig.model_validate(config), model, puzzles, out=slot) == made

@@ -70,7 +70,7 @@ class Machine:
     def finetune(self, run: str, weights: Weights, batch: Ref[Batch]) -> Weights:
         slots = {part: Slot(self.store, f"{run}/{part}", Checkpoint) for part in ("checkpoint", "reference")}
         return finetune(
-            self.config, weights, batch, iteration=1, ctx=self.ctx, out=slots["checkpoint"],
+            self.ctx, self.config, weights, batch, iteration=1, out=slots["checkpoint"],
             state_out=Slot(self.store, f"{run}/state", TrainingState), reference_out=slots["reference"],
         )  # fmt: skip
 
