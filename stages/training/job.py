@@ -80,7 +80,7 @@ class LossConfig(Config):
         default=None,
         gt=0.0,
         le=1e6,
-        description="bound of the estimate at each token: clamped to +-kl_clamp, without a gradient outside; null = off",
+        description="bound of the estimate at each token, +-kl_clamp; outside it has no gradient; null = off",
     )
     kl_place: Literal["loss", "token_reward", "sequence_reward"] = Field(
         default="loss",

@@ -35,7 +35,7 @@ class StepMetrics(BaseModel):
     entropy: Measured = Field(description="mean entropy of the predicting distribution, nats per token")
     kl: Measured = Field(description="estimated divergence from the reference, aggregated like the loss")
     kl_penalty: Measured = Field(
-        description="mean reward that a completion lost for its divergence: kl_coef x the sum over its tokens "
+        description="mean reward that a completion lost for it: kl_coef x the sum of its tokens' divergences "
         "under the old log-probabilities; null where kl_place is `loss`"
     )
     grad_norm: Measured = Field(description="norm of the whole gradient before clipping")
