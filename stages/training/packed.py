@@ -75,7 +75,7 @@ class PackedBatch:
                 raise BadInputError(f"{path}: {name}", str(columns[name].dtype), str(dtype))
         self._columns, self._path = columns, path
         self.real = columns["segment_ids"] >= 0
-        """[R, T] bool, False in padding."""
+        """[R, T] where there is a token."""
         self.row_tokens: list[int] = self.real.sum(1).tolist()
         tokens = columns["tokens"][self.real]
         if tokens.numel() == 0:
@@ -135,10 +135,10 @@ class PackedBatch:
         return sequences.numel() / max(1, sequences.unique().numel())
 
     def flat(self, rows: list[int]) -> FlatRows:
-        """Returns some rows without their padding.
+        """Cuts rows out of the batch, dropping the padding.
 
         Raises:
-            BadInputError: A completion's prompt is not in its row, or a token in the loss belongs to a prompt.
+            BadInputError: a completion's prompt is not in its row, or a token in the loss belongs to a prompt.
         """
         real = self.real[rows]
         column = {name: self._columns[name][rows][real] for name in COLUMNS}
