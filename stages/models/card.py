@@ -1,4 +1,4 @@
-"""Writes the model card of a promoted checkpoint: origin, training, accuracy and licence."""
+"""The model card of a promoted checkpoint: what made it, from what, how well it does, and under which licence."""
 
 import json
 from collections.abc import Mapping
@@ -16,11 +16,10 @@ _MODES = ("sampled", "greedy")
 
 
 def model_card(verdict: Mapping[str, Any], store: Store) -> str:
-    """Returns Hugging Face's README.md for the checkpoint that a decision keeps.
+    """Hugging Face's README.md for what stands after a decision.
 
     Args:
         verdict: Content of the decision (see `stages.gate.judge`): `standing`, `first` and `reason`.
-        store: Store that contains the checkpoint, its reports and its origin.
     """
     stands, first = verdict["standing"], verdict["first"]
     checkpoint = Artifact.at(store, stands["checkpoint"]["key"]).manifest
@@ -74,7 +73,7 @@ def _front_matter(title: str, base: Node | None, report: Manifest) -> list[str]:
     dataset = {"name": f"{report.facts['puzzles']} puzzles, {report.facts['split']}", "type": "deerstalker"}
     results = [{"task": {"type": "text-generation"}, "dataset": dataset, "metrics": metrics}]
     matter["model-index"] = [{"name": title, "results": results}]
-    # Every JSON value is also a YAML value, with only one reading.
+    # A JSON value is a YAML value, and cannot be misread as another one.
     return ["---", *(f"{name}: {json.dumps(value, ensure_ascii=False)}" for name, value in matter.items()), "---"]
 
 
@@ -132,6 +131,5 @@ def _run(key: str) -> str:
     return parts[1] if len(parts) > 1 else key
 
 
-def _interval(measured: Mapping[str, float]) -> str:
-    low, high = max(0.0, measured["low"]), min(1.0, measured["high"])
-    return f"{measured['mean'] * 100:.1f} ({low * 100:.1f} to {high * 100:.1f})"
+def _interval(found: Mapping[str, float]) -> str:
+    return f"{found['mean'] * 100:.1f} ({max(0.0, found['low']) * 100:.1f} to {min(1.0, found['high']) * 100:.1f})"
