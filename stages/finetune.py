@@ -102,7 +102,7 @@ def finetune(
     if config.reference != "none" and reference is None:
         raise BadInputError(
             f"finetune {iteration}", "no reference model", f"one, because finetune.reference is {config.reference!r}",
-            "was the reference of the iteration before removed?",
+            "check whether the reference of the previous iteration was removed",
         )  # fmt: skip
     inputs = {
         "weights": weights.checkpoint,
@@ -112,10 +112,10 @@ def finetune(
     }
     target = Target(
         Identity.of("finetune", REVISION, {**settings, "learning_rate": learning_rate}, **inputs),
-        out,
-        state_out if config.carry_state else None,
-        inputs,
-        reference_out if config.reference == "ema" else None,
+        checkpoint=out,
+        state=state_out if config.carry_state else None,
+        inputs=inputs,
+        reference=reference_out if config.reference == "ema" else None,
     )
     if published := target.published():
         return _with_reference(published, weights, config, iteration)
@@ -124,24 +124,24 @@ def finetune(
     if packed.minibatches == 0:
         return _with_reference(carry_over(weights, target, ctx), weights, config, iteration)
     rates = [step_rate(config, iteration, packed.minibatches)] * packed.minibatches * config.epochs
-    if iteration == 1 and (warning := _rounding(config, packed.minibatches)):
+    if iteration == 1 and (warning := _rounding_warning(config, packed.minibatches)):
         ctx.log.warning("%s", warning)
     schedule = Schedule(
-        rates,
-        config.epochs,
-        config.loss,
-        config.optimizer,
-        config.trainable,
-        reference,
-        config.reference_decay,
-        config.epoch_order,
-        int(batch.digest[:_SEED_DIGITS], 16),
+        learning_rates=rates,
+        epochs=config.epochs,
+        loss=config.loss,
+        optimizer=config.optimizer,
+        trainable=config.trainable,
+        reference=reference,
+        reference_decay=config.reference_decay,
+        epoch_order=config.epoch_order,
+        epoch_seed=int(batch.digest[:_SEED_DIGITS], 16),
     )
     trained = train_and_publish(weights, folder / BATCH_FILE, schedule, target, ctx, label=f"finetune {iteration}")
     return _with_reference(trained, weights, config, iteration)
 
 
-def _rounding(config: FinetuneConfig, minibatches: int) -> str | None:
+def _rounding_warning(config: FinetuneConfig, minibatches: int) -> str | None:
     """Returns a warning if most updates would be lost to rounding (see `stages.training.rounding`), else None.
 
     LoRA gets no warning: a step of an adapter moves the published weights by another amount than the learning rate.

@@ -42,7 +42,7 @@ class HeldWatch:
 
     @contextmanager
     def ending(self, end: Callable[[], None]) -> Generator[None]:
-        """Calls `end` once if a process is found stopped while the block runs."""
+        """Calls `end` once if a process has been stopped for `HELD_LIMIT_S` while the block runs."""
         over = threading.Event()
 
         def look() -> None:

@@ -178,7 +178,7 @@ def _save_where_there_is_room(weights: TrainedWeights, job: TrainJob) -> None:
             str(folder),
             f"no space left, {free / 2**20:.1f} MiB are free",
             f"room for {needed / 2**20:.1f} MiB of weights and training state",
-            "free some (`deerstalker prune` lists what may go)",
+            "free some space (`deerstalker prune` lists artifacts that may be removed)",
         ) from error
 
 
