@@ -1,4 +1,4 @@
-"""Control groups of this process: where the kernel keeps their limits, in version 1 and version 2."""
+"""The control groups (cgroups) of this process, version 1 and 2. psutil does not read them."""
 
 from collections.abc import Iterator
 from pathlib import Path
@@ -10,15 +10,15 @@ PROC, CGROUPS = Path("/proc"), Path("/sys/fs/cgroup")
 def control_groups(
     controller: str, proc: Path = PROC, cgroups: Path = CGROUPS
 ) -> Iterator[tuple[Path, Literal["v1", "v2"]]]:
-    """Yields the folders of the groups that this process is in, from its own up to the root, and their version.
+    """Yields folder and version of each cgroup of this process, from its own group up to the root.
 
     Args:
         controller: `memory` or `cpu`, for instance.
-        proc: Where the kernel describes processes.
-        cgroups: Where it shows control groups.
+        proc: The proc file system.
+        cgroups: Root of the control groups.
 
     Raises:
-        OSError: The kernel describes no processes there.
+        OSError: There is no proc file system at `proc`.
     """
     for line in (proc / "self" / "cgroup").read_text().splitlines():
         _, controllers, path = line.split(":", 2)
@@ -34,7 +34,7 @@ def control_groups(
 
 
 def cpu_quota(proc: Path = PROC, cgroups: Path = CGROUPS) -> float | None:
-    """Returns how many cores' worth of time the control groups grant to this process; None without such a limit."""
+    """Returns the CPU limit of this process's cgroups in cores, or None without a limit."""
     quotas: list[float] = []
     for folder, version in control_groups("cpu", proc, cgroups):
         try:

@@ -20,10 +20,10 @@ from stages.training.trainable import TrainableConfig
 REVISION = 1
 
 _OF_ALL_ITERATIONS = ("learning_rate", "min_learning_rate", "schedule", "schedule_iterations", "warmup_iterations")
-"""Settings that decide the learning rate of an iteration, which stands in the identity in their place."""
+"""Settings that determine the learning rate of an iteration. The identity contains that rate instead of them."""
 
 _SEED_DIGITS = 12
-"""Hex digits of the batch's digest, which stands in the identity, that seed the order of the passes over it."""
+"""Number of hex digits of the batch's digest (part of the identity) that seed the order of the later passes."""
 
 
 class FinetuneConfig(RateConfig):
@@ -32,27 +32,32 @@ class FinetuneConfig(RateConfig):
     epochs: int = Field(default=1, ge=1, le=1_000_000, description="Passes over the rollouts of an iteration.")
     epoch_order: Annotated[EpochOrder, Added(before="same")] = Field(
         default="shuffled",
-        description="Mini-batches of the passes after the first: drawn anew from the batch's rows, or as packed.",
+        description="Mini-batches of the passes after the first: drawn again from the batch's rows, or as packed.",
     )
     carry_state: bool = Field(
-        default=True, description="Carry master weights and optimizer state on; false = fresh each time."
+        default=True,
+        description="Carry master weights and optimizer state over to the next iteration; false = fresh each time.",
     )
     loss: LossConfig = Field(default_factory=LossConfig)
     optimizer: OptimizerConfig = Field(default_factory=OptimizerConfig)
     trainable: TrainableConfig = Field(default_factory=TrainableConfig)
     reference: Literal["none", "base", "periodic", "ema"] = Field(
         default="none",
-        description="What the KL term measures from: nothing, the model that GRPO starts from, the policy of every so "
-        "many iterations, or a moving average of the policies. With `loss.kl_coef` 0 it is only measured.",
+        description="Reference model of the KL term: none, the model that GRPO starts from, an earlier policy that is "
+        "replaced every `reference_iterations`, or a moving average of the policies. With `loss.kl_coef` 0 the "
+        "divergence is only measured.",
     )
     reference_iterations: int = Field(
         default=10,
         ge=1,
         le=1_000_000,
-        description="Under `periodic`, iterations after which the policy becomes the reference.",
+        description="Under `periodic`, number of iterations after which the policy becomes the reference.",
     )
     reference_decay: float = Field(
-        default=0.99, ge=0, le=1, description="Under `ema`, weight of the old reference in the next, once an iteration."
+        default=0.99,
+        ge=0,
+        le=1,
+        description="Under `ema`, weight of the old reference in the next one, once per iteration.",
     )
 
     @model_validator(mode="after")
@@ -73,20 +78,21 @@ def finetune(
     state_out: Slot[TrainingState],
     reference_out: Slot[Checkpoint],
 ) -> Weights:
-    """Trains on the batch and publishes the new checkpoint, with its training state where the recipe carries it on.
+    """Trains on the batch and publishes the new checkpoint.
 
-    Beside it goes the next reference, where that is an average; any other is a checkpoint that stands already.
-    A batch without rows (no group had a signal) leaves the weights as they are; they are published again.
+    With `carry_state` the training state is published too, and with an averaged reference the next reference; any other
+    reference is a checkpoint that exists already. A batch without rows (no group had a signal) leaves the weights
+    unchanged, and they are published again.
 
     Args:
-        weights: Checkpoint that the rollouts came from, the training state that was saved beside it, and the model that
-            the KL term measures from (read only where the recipe has a reference).
-        iteration: From 1; decides the learning rate.
+        weights: Checkpoint that the rollouts were sampled from, the training state that was saved with it, and the
+            reference model (read only if the recipe has a reference).
+        iteration: Number of the iteration, from 1; determines the learning rate.
 
     Raises:
         TransientError: The trainer died or hung.
-        BadInputError: There is no reference although the recipe asks for one, or its vocabulary is another.
-        DeerstalkerError: It ran out of memory, or the checkpoint is of an unsupported family.
+        BadInputError: The recipe needs a reference and there is none, or its vocabulary differs.
+        DeerstalkerError: The trainer ran out of memory, or the checkpoint is of an unsupported family.
     """
     learning_rate = learning_rate_at(config, iteration)
     without_effect = {"epoch_order"} if config.epochs == 1 else set[str]()
@@ -95,8 +101,8 @@ def finetune(
     reference = None if config.reference == "none" else weights.reference
     if config.reference != "none" and reference is None:
         raise BadInputError(
-            f"finetune {iteration}", "no reference model", f"one, since finetune.reference is {config.reference!r}",
-            "was the reference of the iteration before removed?",
+            f"finetune {iteration}", "no reference model", f"one, because finetune.reference is {config.reference!r}",
+            "check whether the reference of the previous iteration was removed",
         )  # fmt: skip
     inputs = {
         "weights": weights.checkpoint,
@@ -106,39 +112,39 @@ def finetune(
     }
     target = Target(
         Identity.of("finetune", REVISION, {**settings, "learning_rate": learning_rate}, **inputs),
-        out,
-        state_out if config.carry_state else None,
-        inputs,
-        reference_out if config.reference == "ema" else None,
+        checkpoint=out,
+        state=state_out if config.carry_state else None,
+        inputs=inputs,
+        reference=reference_out if config.reference == "ema" else None,
     )
-    if found := target.found():
-        return _with_reference(found, weights, config, iteration)
+    if published := target.published():
+        return _with_reference(published, weights, config, iteration)
     folder = ctx.local_folder(batch)
     packed = PackedBatch.from_bytes((folder / BATCH_FILE).read_bytes(), batch.key)
     if packed.minibatches == 0:
         return _with_reference(carry_over(weights, target, ctx), weights, config, iteration)
     rates = [step_rate(config, iteration, packed.minibatches)] * packed.minibatches * config.epochs
-    if iteration == 1 and (warning := _rounding(config, packed.minibatches)):
+    if iteration == 1 and (warning := _rounding_warning(config, packed.minibatches)):
         ctx.log.warning("%s", warning)
     schedule = Schedule(
-        rates,
-        config.epochs,
-        config.loss,
-        config.optimizer,
-        config.trainable,
-        reference,
-        config.reference_decay,
-        config.epoch_order,
-        int(batch.digest[:_SEED_DIGITS], 16),
+        learning_rates=rates,
+        epochs=config.epochs,
+        loss=config.loss,
+        optimizer=config.optimizer,
+        trainable=config.trainable,
+        reference=reference,
+        reference_decay=config.reference_decay,
+        epoch_order=config.epoch_order,
+        epoch_seed=int(batch.digest[:_SEED_DIGITS], 16),
     )
     trained = train_and_publish(weights, folder / BATCH_FILE, schedule, target, ctx, label=f"finetune {iteration}")
     return _with_reference(trained, weights, config, iteration)
 
 
-def _rounding(config: FinetuneConfig, minibatches: int) -> str | None:
-    """A warning where most updates would be lost to rounding (see `stages.training.rounding`).
+def _rounding_warning(config: FinetuneConfig, minibatches: int) -> str | None:
+    """Returns a warning if most updates would be lost to rounding (see `stages.training.rounding`), else None.
 
-    An adapter's step moves the weights that are published by another amount than the rate, so that LoRA gets none.
+    LoRA gets no warning: a step of an adapter moves the published weights by another amount than the learning rate.
     """
     each_step = config.optimizer.master_dtype == "bf16"
     if (config.carry_state and not each_step) or config.trainable.parameters == "lora":
@@ -148,8 +154,8 @@ def _rounding(config: FinetuneConfig, minibatches: int) -> str | None:
 
 
 def _with_reference(trained: Weights, before: Weights, config: FinetuneConfig, iteration: int) -> Weights:
-    """What was trained, with the reference of the next iteration."""
+    """Returns the trained weights with the reference of the next iteration."""
     if config.reference == "ema":
         return trained
-    renewed = config.reference == "periodic" and iteration % config.reference_iterations == 0
-    return replace(trained, reference=trained.checkpoint if renewed else before.reference)
+    refresh = config.reference == "periodic" and iteration % config.reference_iterations == 0
+    return replace(trained, reference=trained.checkpoint if refresh else before.reference)

@@ -1,10 +1,11 @@
-"""Runs a command and lets nothing of it outlive its owner: a tiny process between the flow and the engine.
+"""The guard: a small process that runs a command and kills all of it when its owner ends.
 
-Started as a script with only the standard library: `python -I guard.py LIFELINE_FD SCRATCH_DIR COMMAND...`. The owner
-holds the writing end of the lifeline pipe. When the pipe closes, for whatever reason, every descendant is killed. The
-guard is a subreaper: grandchildren whose parent died come to it, so none escapes. The death signal of the kernel
-alone would not do: it follows the thread that started the child, and it reaches one generation only.
-With a LIFELINE_FD of -1 there is no owner: the command goes on until it ends or a SIGTERM comes.
+Started as a script: `python -I guard.py LIFELINE_FD SCRATCH_DIR COMMAND...`. It imports only the standard library, so
+that it starts fast. The owner holds the writing end of the lifeline pipe. When the pipe closes for any reason, the
+guard kills every descendant. The guard is a subreaper: grandchildren whose parent died become its children, so none
+escapes. The kernel's parent death signal alone is not enough: it follows the thread that started the child, and it
+reaches one generation only. A LIFELINE_FD of -1 means that there is no owner: the command runs until it ends or SIGTERM
+arrives.
 """
 
 from __future__ import annotations
@@ -27,14 +28,14 @@ TRACKER_GRACE_S = 1.0
 
 
 def set_process_option(option: int, value: int) -> None:
-    """Call prctl(2), or leave the process if the kernel refuses."""
+    """Calls prctl(2); exits if the kernel refuses."""
     if ctypes.CDLL(None, use_errno=True).prctl(option, value, 0, 0, 0) != 0:
         sys.exit(f"guard: prctl({option}) failed with errno {ctypes.get_errno()}")
 
 
 def children() -> list[int]:
-    """Return the running processes whose parent is this one."""
-    found: list[int] = []
+    """Returns the running processes whose parent is this one."""
+    running: list[int] = []
     for entry in Path("/proc").iterdir():
         if not entry.name.isdigit():
             continue
@@ -43,12 +44,12 @@ def children() -> list[int]:
         except OSError:
             continue
         if int(parent) == os.getpid() and state != b"Z":
-            found.append(int(entry.name))
-    return found
+            running.append(int(entry.name))
+    return running
 
 
 def is_tracker(pid: int) -> bool:
-    """Tell whether a process is Python's resource tracker, which frees shared memory once its users are gone."""
+    """Returns whether a process is Python's resource tracker, which frees shared memory after its users end."""
     try:
         return b"resource_tracker" in Path(f"/proc/{pid}/cmdline").read_bytes()
     except OSError:
@@ -56,10 +57,10 @@ def is_tracker(pid: int) -> bool:
 
 
 def reap() -> tuple[dict[int, int], bool]:
-    """Collect the children that ended.
+    """Collects the children that ended.
 
     Returns:
-        Exit code by process (negative: the signal), and whether any child is left, running or about to end.
+        Exit code by process id (negative: the signal), and whether any child is left, running or about to end.
     """
     ended: dict[int, int] = {}
     while True:
@@ -73,16 +74,16 @@ def reap() -> tuple[dict[int, int], bool]:
 
 
 def end_everything() -> None:
-    """Kill every descendant, generation by generation; resource trackers get a moment to clean up first.
+    """Kills every descendant, generation by generation, after a moment for resource trackers to clean up.
 
-    A dying process hands its children over only once its last thread is gone, so the end is reached when the kernel
-    knows of no child at all, and not when none runs.
+    A dying process passes its children to the guard only when its last thread is gone. So the work is done when the
+    kernel lists no child at all, not when no child runs.
     """
     trackers_until = time.monotonic() + TRACKER_GRACE_S
     while reap()[1]:
-        patient = time.monotonic() < trackers_until
+        spare_trackers = time.monotonic() < trackers_until
         for pid in children():
-            if patient and is_tracker(pid):
+            if spare_trackers and is_tracker(pid):
                 continue
             with suppress(ProcessLookupError):
                 os.kill(pid, signal.SIGKILL)
@@ -90,12 +91,12 @@ def end_everything() -> None:
 
 
 def exit_status(code: int) -> int:
-    """An exit code as shells tell it: above 128 where a signal, given as a negative number, ended the process."""
+    """Returns an exit code in the convention of shells: 128 + n for signal n, which Python reports as -n."""
     return code if code >= 0 else 128 - code
 
 
 def main(lifeline: int, scratch: str, command: list[str]) -> int:
-    """Run the command until it ends, a SIGTERM comes, or the owner is gone; return its exit code."""
+    """Runs the command until it ends, SIGTERM arrives or the owner is gone; returns its exit code."""
     if lifeline >= 0:
         os.set_inheritable(lifeline, False)
     set_process_option(PR_SET_CHILD_SUBREAPER, 1)
@@ -105,7 +106,7 @@ def main(lifeline: int, scratch: str, command: list[str]) -> int:
     terminated: list[float] = []
 
     def wake(_signal: int, _frame: FrameType | None) -> None:
-        """Let select return: the wake-up descriptor does the work."""
+        """Does nothing: the wake-up descriptor makes `select` return."""
 
     def note_end(_signal: int, _frame: FrameType | None) -> None:
         terminated.append(time.monotonic())

@@ -1,4 +1,4 @@
-"""A child process under a guard: it and all that it started end with their owner, however that one ends."""
+"""A child process under a guard: when its owner ends for any reason, the child and its descendants end too."""
 
 import os
 import signal
@@ -14,15 +14,15 @@ STOP_LIMIT_S = 10.0
 
 
 class GuardedProcess:
-    """A command that runs in a session of its own, under `stages/guard.py`.
+    """A command that runs in its own session under `stages/guard.py`.
 
     Args:
-        command: What the guard runs.
+        command: The command that the guard runs.
         scratch: Folder that the guard removes at the end.
-        log: Where its output goes.
-        environment: Its environment variables.
-        keep: Open file descriptors that it inherits.
-        cwd: Its working folder; this process's where None.
+        log: Receives the output of the command.
+        environment: Environment variables of the command.
+        keep: Open file descriptors that the command inherits.
+        cwd: Working folder of the command; None for this process's.
     """
 
     def __init__(
@@ -55,16 +55,16 @@ class GuardedProcess:
 
     @property
     def pid(self) -> int:
-        """Process id of the guard, which is also the session id of everything it runs."""
+        """Process id of the guard, which is also the session id of everything that it runs."""
         return self._process.pid
 
     def exit_code(self) -> int | None:
-        """The command's exit code (above 128: it or its guard was ended by a signal), None while it runs."""
+        """Returns the command's exit code, None while it runs. Above 128, a signal ended the command or its guard."""
         code = self._process.poll()
         return None if code is None else guard.exit_status(code)
 
     def stop(self, limit_s: float = STOP_LIMIT_S) -> None:
-        """Ends it politely, by force after `limit_s`."""
+        """Ends the command with SIGTERM, and after `limit_s` seconds with SIGKILL."""
         if self._process.poll() is None:
             self._process.send_signal(signal.SIGTERM)
             try:
@@ -74,7 +74,7 @@ class GuardedProcess:
         self._close_lifeline()
 
     def kill(self) -> None:
-        """Ends it and all that it started at once."""
+        """Kills the command and all its descendants."""
         self._close_lifeline()
         try:
             self._process.wait(STOP_LIMIT_S)
@@ -83,6 +83,6 @@ class GuardedProcess:
             self._process.wait()
 
     def _close_lifeline(self) -> None:
-        lifeline, self._lifeline = self._lifeline, -1  # once, though two threads may end the process
+        lifeline, self._lifeline = self._lifeline, -1  # two threads may end the process; only one closes
         if lifeline >= 0:
             os.close(lifeline)

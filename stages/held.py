@@ -1,22 +1,25 @@
-"""Processes that a signal holds: they are alive, answer nothing, and no time-out for honest work tells them apart."""
+"""Detects processes that a signal has stopped.
 
+A stopped process is alive and answers nothing. A timeout long enough for real work would not notice it for minutes.
+"""
+
+import os
 import threading
 import time
 from collections.abc import Callable, Generator, Iterable
-from contextlib import contextmanager
-from pathlib import Path
+from contextlib import contextmanager, suppress
 
-from stages.processes import state_letter
+import psutil
 
 LOOK_INTERVAL_S = 1.0
 HELD_LIMIT_S = 5.0
 
 
 class HeldWatch:
-    """Looks whether one of some processes is stopped (SIGSTOP, a debugger), once a second at most.
+    """Checks at most once a second whether any of some processes is stopped (by SIGSTOP or a debugger).
 
     Args:
-        processes: gives their ids at the time of a look.
+        processes: Called for each check; returns the process ids.
     """
 
     def __init__(self, processes: Callable[[], Iterable[int]]) -> None:
@@ -25,13 +28,13 @@ class HeldWatch:
         self._since: float | None = None
 
     def held(self) -> bool:
-        """Whether one has been for 5 s."""
+        """Returns whether a process has been stopped for `HELD_LIMIT_S`."""
         now = time.monotonic()
         if now - self._looked_at >= LOOK_INTERVAL_S:
-            if now - self._looked_at > 4 * LOOK_INTERVAL_S:  # nobody looked, perhaps held itself: what was seen is old
+            if now - self._looked_at > 4 * LOOK_INTERVAL_S:  # this process may have been stopped too: start over
                 self._since = None
             self._looked_at = now
-            if not any(state_letter(pid) in "Tt" for pid in self._processes()):
+            if not any(_is_stopped(pid) for pid in self._processes()):
                 self._since = None
             elif self._since is None:
                 self._since = now
@@ -39,7 +42,7 @@ class HeldWatch:
 
     @contextmanager
     def ending(self, end: Callable[[], None]) -> Generator[None]:
-        """Calls `end`, once, when one is held while the block waits for it."""
+        """Calls `end` once if a process has been stopped for `HELD_LIMIT_S` while the block runs."""
         over = threading.Event()
 
         def look() -> None:
@@ -58,13 +61,18 @@ class HeldWatch:
 
 
 def of_session(session: int) -> list[int]:
-    """Ids of the processes of a session."""
-    found: list[int] = []
-    for path in Path("/proc").glob("[0-9]*/stat"):
-        try:
-            fields = path.read_text().rpartition(")")[2].split()
-        except OSError:
-            continue
-        if int(fields[3]) == session:
-            found.append(int(path.parent.name))
-    return found
+    """Returns the ids of the processes of a session."""
+    return [pid for pid in psutil.pids() if _session_of(pid) == session]
+
+
+def _session_of(pid: int) -> int | None:
+    try:
+        return os.getsid(pid)
+    except OSError:  # it ended meanwhile
+        return None
+
+
+def _is_stopped(pid: int) -> bool:
+    with suppress(psutil.Error):
+        return psutil.Process(pid).status() in (psutil.STATUS_STOPPED, psutil.STATUS_TRACING_STOP)
+    return False

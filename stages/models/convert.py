@@ -1,9 +1,9 @@
 """Child process: opens a model with transformers and saves it as a bf16 Hugging Face folder.
 
-``python -P -m stages.models.convert gguf FILE OUT`` | ``folder DIR OUT`` | ``hub ID REVISION OUT``. The last needs the
-network, the others are kept from it by their parent. Code out of a model folder is never run, and nothing but
-safetensors and GGUF is read. A failure ends in status 1 and its reason as the last line on standard error, or in status
-3 with the parts of a BadInputError there.
+``python -P -m stages.models.convert gguf FILE OUT`` | ``folder DIR OUT`` | ``hub ID REVISION OUT``. Only ``hub`` uses
+the network; the parent process disables it for the others. Code from a model folder is never run, and weights are read
+only from safetensors and GGUF files. After a failure the exit status is 1 and the last line on standard error gives the
+reason, or the status is 3 and the line gives the parts of a BadInputError.
 """
 
 import json
@@ -31,13 +31,17 @@ def _save(model: Any, tokenizer: Any, out: Path) -> None:
 
 
 def _open_model(source: str, **options: Any) -> Any:
-    """The model, if every weight of it was read: transformers fills in random ones for those that are missing."""
+    """Opens a model and checks that every weight was read; transformers fills in random numbers for missing ones.
+
+    Raises:
+        BadInputError: A tensor is missing or has another shape.
+    """
     opened: Any = AutoModelForCausalLM.from_pretrained(
         source, dtype=torch.bfloat16, output_loading_info=True, **options, **_LOCAL
     )
-    model, told = opened
+    model, loading = opened
     for kind in ("missing_keys", "mismatched_keys"):
-        if names := sorted(map(str, told.get(kind) or ())):
+        if names := sorted(map(str, loading.get(kind) or ())):
             problem = f"{kind.replace('_keys', '')} tensor {names[0]}, of {len(names)} such"
             raise BadInputError(source, problem, "the tensors that its config calls for", "copy the whole model again")
     return model
@@ -52,10 +56,10 @@ def convert_gguf(file: Path, out: Path) -> None:
 
 
 def convert_folder(folder: Path, out: Path) -> None:
-    """Re-saves a Hugging Face folder in bf16 and one file.
+    """Saves a Hugging Face folder again, in bf16 and with one file of weights.
 
     Raises:
-        BadInputError: Its tensors are not those of its config.json, or it has code of its own.
+        BadInputError: The tensors are not those of its config.json, or the folder contains code.
     """
     check_weights(folder)
     settings = folder / "tokenizer_config.json"
@@ -66,7 +70,7 @@ def convert_folder(folder: Path, out: Path) -> None:
 
 
 def convert_hub(name: str, revision: str, out: Path) -> None:
-    """Downloads a model of the hub, whatever folder of that name lies here, and re-saves it."""
+    """Downloads a model from the hub, even if a local folder has the same name, and saves it again in bf16."""
     from huggingface_hub import snapshot_download
 
     folder = snapshot_download(name, revision=revision, allow_patterns=list(_FILES), ignore_patterns=["*/*"])

@@ -1,4 +1,4 @@
-"""Is this folder a checkpoint that both the trainer and the engine can open? And which one is it?"""
+"""Checks that a folder is a checkpoint that trainer and engine can load, and hashes its content."""
 
 import hashlib
 from concurrent.futures import ThreadPoolExecutor
@@ -25,10 +25,12 @@ def _check_config(folder: Path) -> DecoderShape:
 
 
 def content_of(folder: Path) -> dict[str, str]:
-    """SHA-256 (hex) of each file of a model folder that its checkpoint is made of, by name; read once while unchanged.
+    """Returns the SHA-256 (hex) of each file of a model folder that belongs to its checkpoint, by file name.
+
+    Digests are cached; an unchanged file is read once.
 
     Raises:
-        BadInputError: There is no such folder, or a file of it cannot be read.
+        BadInputError: There is no such folder, or one of its files cannot be read.
     """
     _check_is_folder(folder)
     try:
@@ -45,8 +47,8 @@ def _file_digest(path: Path) -> str:
         state = path.stat()
         return _digest(path, state.st_ino, state.st_size, state.st_mtime_ns)
     except OSError as error:
-        found = f"cannot be read ({error.strerror})"
-        raise BadInputError(str(path), found, "a file of a model folder", "check its rights") from error
+        reason = f"cannot be read ({error.strerror})"
+        raise BadInputError(str(path), reason, "a file of a model folder", "check its permissions") from error
 
 
 @lru_cache(maxsize=1024)
@@ -69,8 +71,8 @@ def check_folder(folder: Path) -> None:
         folder: A Hugging Face model folder.
 
     Raises:
-        BadInputError: Missing or damaged files, an unsupported architecture, tensors that config.json does not call
-            for or misses, code of the model's own, or no chat template.
+        BadInputError: Files are missing or damaged, the architecture is unsupported, tensors are missing or unexpected,
+            the folder contains code, or there is no chat template.
     """
     _check_is_folder(folder)
     shape = _check_config(folder)
@@ -79,7 +81,7 @@ def check_folder(folder: Path) -> None:
         raise BadInputError(
             str(folder),
             "no tokenizer_config.json",
-            "the tokenizer files beside the weights",
+            "the tokenizer files next to the weights",
             "save the tokenizer into the folder too",
         )
     refuse_own_code(settings, read_json(settings))
@@ -89,7 +91,7 @@ def check_folder(folder: Path) -> None:
             str(folder),
             f"a tokenizer of {chat.vocabulary_size} tokens",
             f"at most vocab_size {shape.vocab_size}",
-            "take the tokenizer that belongs to the model",
+            "use the tokenizer that belongs to the model",
         )
     chat.prompt_ids("Who did it?")
     check_weights(folder)

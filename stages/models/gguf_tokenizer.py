@@ -1,4 +1,4 @@
-"""The tokenizer of a GGUF file without its weights, and without torch."""
+"""Reads the tokenizer of a GGUF file, without its weights and without torch."""
 
 import json
 from pathlib import Path
@@ -11,14 +11,18 @@ from tokenizers.models import BPE
 from artifacts.errors import BadInputError
 
 _CONTROL = 3
-"""The type of a token that stands for no text."""
+"""Token type of control tokens, which stand for no text."""
 
 
 def write_tokenizer(file: Path, folder: Path) -> None:
     """Writes the files that `stages.models.chat.ChatTokenizer` reads: the tokenizer and its settings.
 
+    Args:
+        file: GGUF file.
+        folder: Folder to write into; made if missing.
+
     Raises:
-        BadInputError: The file is no such GGUF file, or has another tokenizer than byte-level BPE.
+        BadInputError: The file is not a GGUF file with a tokenizer, or the tokenizer is not byte-level BPE.
     """
     try:
         fields = GGUFReader(file).fields

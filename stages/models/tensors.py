@@ -1,4 +1,4 @@
-"""Which tensors a checkpoint needs, and whether it has them: names, shapes, types and places, without its weights."""
+"""Checks the tensors of a checkpoint against its config.json: names, shapes, types and places, without the weights."""
 
 from collections.abc import Collection, Mapping
 from dataclasses import dataclass
@@ -15,7 +15,7 @@ WEIGHTS_INDEX = "model.safetensors.index.json"
 _FLOATS = ("BF16", "F16", "F32")
 _EMBEDDING, _HEAD = "model.embed_tokens.weight", "lm_head.weight"
 _COMPUTED = "rotary_emb.inv_freq"
-"""A constant that old versions of transformers saved, and every reader computes itself."""
+"""Name of a constant that old versions of transformers saved; every reader computes it itself."""
 _COPY_AGAIN = "copy the whole model again"
 _COMPARED_BYTES = 1 << 24
 
@@ -25,10 +25,10 @@ class StoredTensor:
     """A tensor in a file.
 
     Attributes:
-        file: The safetensors file.
-        dtype: Its type as the format names it.
-        shape: Its sizes.
-        span: Where it begins and ends, bytes from the end of the file's header.
+        file: Safetensors file.
+        dtype: Type name of the format.
+        shape: Sizes of the tensor.
+        span: Start and end, in bytes from the end of the file's header.
     """
 
     file: Path
@@ -38,7 +38,7 @@ class StoredTensor:
 
 
 def tensors_of(shape: DecoderShape) -> dict[str, tuple[int, ...]]:
-    """Sizes of the tensors that a decoder is made of, by their Hugging Face names; matrices are [out, in].
+    """Returns the shapes of a decoder's tensors by Hugging Face name; matrices are [out, in].
 
     Source: the modules of transformers' Qwen2ForCausalLM, Qwen3ForCausalLM and LlamaForCausalLM.
     """
@@ -71,16 +71,16 @@ def tensors_of(shape: DecoderShape) -> dict[str, tuple[int, ...]]:
 
 
 def check_weights(folder: Path) -> dict[str, StoredTensor]:
-    """Checks that a checkpoint holds the tensors that its config.json calls for, and returns them by name.
+    """Checks that a checkpoint contains the tensors that its config.json implies, and returns them by name.
 
-    Only config, index and headers are read, unless an output head is stored beside the embedding it is tied to.
+    Only config, index and headers are read, unless an output head is stored next to the embedding it is tied to.
 
     Args:
         folder: A Hugging Face model folder.
 
     Raises:
-        BadInputError: A tensor is missing, left over, or of another shape or type; a file is damaged; the index names
-            other files or tensors than there are.
+        BadInputError: A tensor is missing, unexpected, or of another shape or type; a file is damaged; or the index
+            does not match the files.
     """
     shape = read_shape(folder)
     stored = stored_tensors(folder)
@@ -89,10 +89,15 @@ def check_weights(folder: Path) -> dict[str, StoredTensor]:
 
 
 def compare(folder: Path, shape: DecoderShape, stored: Mapping[str, StoredTensor]) -> None:
-    """Compares the tensors that a folder stores with those of a decoder.
+    """Compares the stored tensors of a folder with those of a decoder.
+
+    Args:
+        folder: Hugging Face folder, for error messages.
+        shape: Shape of the decoder.
+        stored: Stored tensors by name.
 
     Raises:
-        BadInputError: One is missing, left over, or of another shape or type.
+        BadInputError: A tensor is missing, unexpected, or of another shape or type.
     """
     needed = tensors_of(shape)
     if missing := [name for name in needed if name not in stored]:
@@ -101,13 +106,13 @@ def compare(folder: Path, shape: DecoderShape, stored: Mapping[str, StoredTensor
     allowed = dict(needed)
     if shape.tied:
         allowed[_HEAD] = needed[_EMBEDDING]
-    left_over = [name for name in stored if name not in allowed and not name.endswith(_COMPUTED)]
-    if left_over:  # their weights would be lost without a word
+    unexpected = [name for name in stored if name not in allowed and not name.endswith(_COMPUTED)]
+    if unexpected:  # ignoring them would silently lose weights
         raise BadInputError(
             str(folder),
-            f"tensor {_first_of([shown(name) for name in left_over])}, which config.json does not call for",
+            f"tensor {_first_of([shown(name) for name in unexpected])}, which config.json does not imply",
             f"the {len(needed)} tensors of its config.json",
-            "take the config.json that belongs to the weights",
+            "use the config.json that belongs to the weights",
         )
     for name, sizes in allowed.items():
         if name in stored:
@@ -116,7 +121,7 @@ def compare(folder: Path, shape: DecoderShape, stored: Mapping[str, StoredTensor
         raise BadInputError(
             f"{stored[_HEAD].file}: {_HEAD}",
             "another matrix than the embedding, although config.json ties them",
-            "the embedding again, or none",
+            "the same matrix as the embedding, or none",
             "set tie_word_embeddings to false if the model has an output head of its own",
         )
 
@@ -128,7 +133,7 @@ def _compare_one(name: str, tensor: StoredTensor, sizes: tuple[int, ...]) -> Non
             where, f"shape {shown(list(tensor.shape))}", f"{list(sizes)} as in config.json", _COPY_AGAIN
         )
     if tensor.dtype not in _FLOATS:
-        raise BadInputError(where, f"type {tensor.dtype}", ", ".join(_FLOATS), "take the unquantized model")
+        raise BadInputError(where, f"type {tensor.dtype}", ", ".join(_FLOATS), "use the unquantized model")
 
 
 def _first_of(names: Collection[str]) -> str:
@@ -136,13 +141,13 @@ def _first_of(names: Collection[str]) -> str:
     return f"{next(iter(names))}" + (f" and {more} more" if more else "")
 
 
-def _same_content(one: StoredTensor, other: StoredTensor) -> bool:
-    if one.dtype != other.dtype:
+def _same_content(first: StoredTensor, second: StoredTensor) -> bool:
+    if first.dtype != second.dtype:
         return False
-    with one.file.open("rb") as left, other.file.open("rb") as right:
-        left.seek(data_start(one.file) + one.span[0])
-        right.seek(data_start(other.file) + other.span[0])
-        remaining = one.span[1] - one.span[0]
+    with first.file.open("rb") as left, second.file.open("rb") as right:
+        left.seek(data_start(first.file) + first.span[0])
+        right.seek(data_start(second.file) + second.span[0])
+        remaining = first.span[1] - first.span[0]
         while remaining > 0:
             count = min(remaining, _COMPARED_BYTES)
             if left.read(count) != right.read(count):
@@ -152,10 +157,10 @@ def _same_content(one: StoredTensor, other: StoredTensor) -> bool:
 
 
 def weight_files(folder: Path) -> list[Path]:
-    """The safetensors files of a model folder: those of its index, or one alone.
+    """Returns the safetensors files of a model folder: those of its index, or a single one.
 
     Raises:
-        BadInputError: There are none, or one that the index names is missing; it is not clear which ones count.
+        BadInputError: There are none, a file of the index is missing, or it is ambiguous which files count.
     """
     return _files(folder, _file_of_tensor(folder))
 
@@ -165,10 +170,10 @@ def _files(folder: Path, file_of: Mapping[str, str]) -> list[Path]:
 
 
 def stored_tensors(folder: Path) -> dict[str, StoredTensor]:
-    """The tensors of a model folder by name, in one file or in several with an index.
+    """Returns the tensors of a model folder by name, from one file or from several with an index.
 
     Raises:
-        BadInputError: A file is missing or damaged, or the index names another file for a tensor than it is in.
+        BadInputError: A file is missing or damaged, or the index names the wrong file for a tensor.
     """
     file_of = _file_of_tensor(folder)
     stored: dict[str, StoredTensor] = {}
@@ -191,10 +196,13 @@ def stored_tensors(folder: Path) -> dict[str, StoredTensor]:
 
 
 def _file_of_tensor(folder: Path) -> dict[str, str]:
-    """The file of each tensor as the index states it; empty where one file alone holds all.
+    """Returns the file name of each tensor from the index; empty if a single file contains all tensors.
 
-    The readers of such a folder differ: with an index vLLM reads the files that it names, without one every file, and
-    transformers prefers a single file to the index. Where that makes a difference, the folder is refused.
+    Readers of model folders differ: vLLM reads the files that the index names, or every file without an index, and
+    transformers prefers a single file to the index. A folder that they would read differently is refused.
+
+    Raises:
+        BadInputError: There are no files, one is missing, or it is ambiguous which files count.
     """
     single, index = folder / WEIGHTS, folder / WEIGHTS_INDEX
     if not index.is_file():
@@ -203,7 +211,7 @@ def _file_of_tensor(folder: Path) -> dict[str, str]:
             raise BadInputError(str(folder), f"no {WEIGHTS}", "weights in safetensors", remedy)
         others = sorted(path.name for path in folder.glob("*.safetensors") if path.name != WEIGHTS)
         if others:
-            remedy = "remove what does not belong to the model"
+            remedy = "remove the files that do not belong to the model"
             raise BadInputError(str(folder), f"{shown(others[0])} beside {WEIGHTS}", f"{WEIGHTS} alone", remedy)
         return {}
     table = read_json(index).get("weight_map")

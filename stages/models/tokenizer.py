@@ -1,8 +1,8 @@
-"""A tokenizer of whole phrases, made from the texts that a small model will see.
+"""Builds a tokenizer of whole phrases from the texts that a small model will see.
 
-A model of a few hundred thousand parameters has no capacity to spare for spelling. Here ``" Miss Peach"`` is one
-token, so is every text block that all puzzles share, and prompts become several times shorter. Anything else falls
-back to bytes, so every text can be encoded and decodes to itself.
+A model of a few hundred thousand parameters has no capacity to spare for spelling. Here ``" Miss Peach"`` is one token,
+and so is every text block that all puzzles share, which makes prompts several times shorter. Other text falls back to
+bytes, so every text can be encoded and decodes to itself.
 """
 
 import re
@@ -34,10 +34,15 @@ _RAREST_PAIR = 3
 
 
 def _join_neighbours(sequences: list[list[str]], weights: list[int], *, both_ways: bool) -> list[list[str]]:
-    """Joins pieces that always stand together, until none do.
+    """Joins pieces that always occur together, until there are no such pieces.
 
-    A pair is joined where the first is never followed and / or the second never preceded by anything else, ``and``
-    with ``both_ways``, provided that it is seen often enough; a sequence counts ``weight`` times.
+    A pair is joined if it occurs at least `_RAREST_PAIR` times and its first piece is never followed by another piece,
+    or its second piece is never preceded by another.
+
+    Args:
+        sequences: Pieces of each text.
+        weights: How often each sequence counts.
+        both_ways: Whether both conditions must hold instead of one.
     """
     while True:
         followers: dict[str, set[str]] = {}
@@ -74,16 +79,13 @@ def _merge(sequence: list[str], joined: set[tuple[str, str]]) -> list[str]:
 
 
 def learn_phrases(texts: Iterable[str]) -> list[str]:
-    """Finds the phrases of some texts.
+    """Returns the phrases of some texts, sorted.
 
-    A line that one text in ten shares is one phrase, and so are such lines that always follow each other. Other
-    lines are cut into words, and words of which one never stands without the other (``Mr. Boddy``) are joined.
+    A line that occurs in at least one text of ten is one phrase; such lines that always follow each other are joined.
+    Other lines are split into words, and words of which one never occurs without the other (``Mr. Boddy``) are joined.
 
     Args:
-        texts: What the model will read and write, prompts and answers in equal numbers, in any order.
-
-    Returns:
-        The phrases, sorted.
+        texts: Texts that the model will read and write, prompts and answers in equal numbers, in any order.
     """
     documents: list[list[str]] = [_LINE.findall(text) for text in sorted(texts)]
     spread = Counter(line for document in documents for line in set(document))
@@ -107,14 +109,14 @@ def learn_phrases(texts: Iterable[str]) -> list[str]:
 
 
 def build_tokenizer(texts: Sequence[str], max_vocabulary: int) -> Tokenizer:
-    """Makes the phrase tokenizer: 256 bytes, then the special tokens, then the phrases.
+    """Builds the phrase tokenizer: 256 bytes, then the special tokens, then the phrases.
 
-    Bytes are a byte-level BPE without merges and phrases are added tokens: the one layout of a tokenizer file that
-    transformers' Qwen2Tokenizer, which it takes for every Qwen2 model whatever the file says, opens unchanged.
+    Bytes are a byte-level BPE without merges, and phrases are added tokens. transformers uses its Qwen2Tokenizer for
+    every Qwen2 model, whatever the file says, and this is the only layout that it loads unchanged.
 
     Args:
         texts: Prompts and answers; at least one.
-        max_vocabulary: The most tokens it may have.
+        max_vocabulary: Largest number of tokens.
 
     Returns:
         A tokenizer for which ``decode(encode(text)) == text``.
@@ -140,5 +142,9 @@ def build_tokenizer(texts: Sequence[str], max_vocabulary: int) -> Tokenizer:
 
 
 def _survives_decoding(phrase: str, alphabet: list[str]) -> bool:
-    """The byte-level decoder reads an added token of nothing but its own letters as bytes: only ASCII survives that."""
+    """Returns whether a phrase decodes to itself.
+
+    The byte-level decoder reads an added token that consists only of letters of its alphabet as bytes, and only ASCII
+    survives that.
+    """
     return phrase.isascii() or any(letter not in alphabet for letter in phrase)

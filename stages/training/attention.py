@@ -1,4 +1,4 @@
-"""Self-attention of the decoder over shared prompts: cache-blocked parts on the CPU, flex_attention on CUDA."""
+"""Self-attention over shared prompts: `TreeAttention` on the CPU, flex_attention on CUDA."""
 
 from dataclasses import dataclass
 from functools import cache
@@ -15,12 +15,12 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class AttentionInputs:
-    """What every layer needs to know of a micro-batch of N tokens.
+    """Inputs that every attention layer needs for a micro-batch of N tokens.
 
     Attributes:
         cos: [N, 1, D] cosines of the rotation, in the compute dtype.
         sin: [N, 1, D / 2 doubled] sines, the first half negated, in the compute dtype.
-        tree: the pairs that attend: a plan on the CPU, a block mask on CUDA.
+        tree: The pairs that attend: a plan on the CPU, a block mask on CUDA.
     """
 
     cos: Tensor
@@ -29,7 +29,13 @@ class AttentionInputs:
 
 
 def attention_tree(segment_ids: Tensor, parent_ids: Tensor, device: torch.device) -> "TreePlan | BlockMask":
-    """The pairs that attend: j <= i in the same segment, or j in the prompt of i. Both ids: [N] on the CPU."""
+    """Returns the pairs of tokens that attend: i to j <= i of its own segment, and to every j of its prompt.
+
+    Args:
+        segment_ids: [N] on the CPU.
+        parent_ids: [N] on the CPU, the segment of each token's prompt.
+        device: Device that computes the attention.
+    """
     if device.type == "cpu":
         return plan_tree(segment_ids, parent_ids)
     from torch.nn.attention.flex_attention import create_block_mask
@@ -51,7 +57,7 @@ def _flex() -> Any:
 
 
 class _Rotation(torch.autograd.Function):
-    """x cos + swapped(x) sin, where swapped exchanges the halves of a head; keeps neither x nor the product."""
+    """x cos + swap(x) sin, where swap exchanges the halves of a head. Backward needs neither x nor the product."""
 
     @staticmethod
     def forward(ctx: Any, x: Tensor, cos: Tensor, sin: Tensor) -> Tensor:
@@ -72,20 +78,20 @@ def rotate(x: Tensor, inputs: AttentionInputs) -> Tensor:
 
 
 class TreeSelfAttention(nn.Module):
-    """Grouped-query self-attention that fits torchtune's layer.
+    """Grouped-query self-attention with the interface that torchtune's layer calls.
 
-    torchtune 0.6.1's own module always has q, k, v biases in its Qwen2 builder, normalizes queries and keys after the
-    rotation (Qwen3 does it before), and knows shared prompts only as a dense mask.
+    torchtune 0.6.1's own module does not fit: its Qwen2 builder always adds q, k and v biases, it normalizes queries
+    and keys after the rotation (Qwen3 does so before), and it represents shared prompts only as a dense mask.
 
     Args:
-        embed_dim: width of the residual stream.
-        num_heads: query heads H.
-        num_kv_heads: key heads K.
-        head_dim: D.
-        qkv_bias: whether q, k and v have a bias.
-        output_bias: whether the output projection has a bias.
-        q_norm: norm over D of each query head, or None.
-        k_norm: the same for keys.
+        embed_dim: Width of the residual stream.
+        num_heads: Number of query heads H.
+        num_kv_heads: Number of key heads K.
+        head_dim: Width D of a head.
+        qkv_bias: Whether q, k and v have a bias.
+        output_bias: Whether the output projection has a bias.
+        q_norm: Norm over D of each query head, or None.
+        k_norm: The same for keys.
     """
 
     def __init__(
@@ -101,7 +107,7 @@ class TreeSelfAttention(nn.Module):
         k_norm: nn.Module | None,
     ) -> None:
         super().__init__()
-        self.cache_enabled = False  # torchtune's decoder asks
+        self.cache_enabled = False  # torchtune's decoder reads it
         self.num_heads, self.num_kv_heads, self.head_dim = num_heads, num_kv_heads, head_dim
         self.q_proj = nn.Linear(embed_dim, num_heads * head_dim, bias=qkv_bias)
         self.k_proj = nn.Linear(embed_dim, num_kv_heads * head_dim, bias=qkv_bias)
@@ -110,13 +116,13 @@ class TreeSelfAttention(nn.Module):
         self.q_norm, self.k_norm = q_norm, k_norm
 
     def forward(self, x: Tensor, y: Tensor, *, mask: AttentionInputs, input_pos: Tensor | None = None) -> Tensor:
-        """Attends.
+        """Computes the attention.
 
         Args:
             x: [1, N, embed_dim].
-            y: the same tensor (torchtune's layer passes keys apart).
-            mask: rotation and pairs of the micro-batch.
-            input_pos: unused, positions are in `mask`.
+            y: The same tensor; torchtune's layer passes the source of the keys separately.
+            mask: Rotation and pairs of the micro-batch.
+            input_pos: Unused; positions are in `mask`.
 
         Returns:
             [1, N, embed_dim].

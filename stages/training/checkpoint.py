@@ -1,4 +1,4 @@
-"""Weights in the Hugging Face layout, read into and written from the policy's parameters."""
+"""Reads and writes Hugging Face folders of weights, under the names of the policy's parameters."""
 
 import json
 import shutil
@@ -6,13 +6,14 @@ from collections.abc import Callable, Iterable, Iterator
 from pathlib import Path
 
 import torch
+from huggingface_hub import split_torch_state_dict_into_shards
 from safetensors import SafetensorError, safe_open
 from safetensors.torch import save_file
 from torch import Tensor
 
 from artifacts.errors import BadInputError
 from stages.models.shape import DecoderShape
-from stages.models.tensors import WEIGHTS, WEIGHTS_INDEX, compare, stored_tensors
+from stages.models.tensors import WEIGHTS_INDEX, compare, stored_tensors
 
 FILE_BYTES = 4 << 30
 
@@ -39,7 +40,7 @@ _MODULES = {
 
 
 def published_name(name: str) -> str:
-    """The Hugging Face name of a policy parameter."""
+    """Returns the Hugging Face name of a policy parameter."""
     if name in _OUTSIDE:
         return _OUTSIDE[name]
     layer, inner = name.removeprefix("decoder.layers.").split(".", 1)
@@ -50,13 +51,13 @@ def published_name(name: str) -> str:
 
 
 class StoredWeights:
-    """Tensors of a checkpoint folder, read one at a time, in one file or in several with an index.
+    """The tensors of a checkpoint folder, read one at a time, from one file or from several with an index.
 
     Args:
         folder: Hugging Face folder.
 
     Raises:
-        BadInputError: there are no readable safetensors weights, or the index does not agree with the files.
+        BadInputError: There are no readable safetensors weights, or the index does not agree with the files.
     """
 
     def __init__(self, folder: Path) -> None:
@@ -64,18 +65,25 @@ class StoredWeights:
         self._stored = stored_tensors(folder)
 
     def check(self, shape: DecoderShape) -> None:
-        """Compares what is stored with the tensors of a decoder (see `stages.models.tensors.compare`).
+        """Compares the stored tensors with those of a decoder (see `stages.models.tensors.compare`).
 
         Raises:
-            BadInputError: A tensor is missing, left over, or of another shape or type.
+            BadInputError: A tensor is missing, unexpected, or of another shape or type.
         """
         compare(self._folder, shape, self._stored)
 
     def read(self, names: Iterable[str], shape_of: Callable[[str], torch.Size]) -> Iterator[tuple[str, Tensor]]:
-        """Yields policy names with their stored tensors (any float dtype, on the CPU).
+        """Yields policy names with their stored tensors, file by file.
+
+        Args:
+            names: Policy names of the tensors to read.
+            shape_of: Returns the expected shape of a policy name.
+
+        Yields:
+            Name, and tensor of any float dtype on the CPU.
 
         Raises:
-            BadInputError: a stored tensor has another shape than config.json implies, or a file is damaged.
+            BadInputError: A stored tensor has another shape than expected, or a file is damaged.
         """
         by_file: dict[Path, list[str]] = {}
         for name in names:
@@ -103,17 +111,18 @@ def write_checkpoint(
     beat: Callable[[], None] = lambda: None,
     file_bytes: int = FILE_BYTES,
 ) -> None:
-    """Writes a Hugging Face folder: weights, and config, tokenizer and other files as in the source.
+    """Writes a Hugging Face folder: the weights, and the source's other files (config, tokenizer and so on).
 
-    Weights of more than `file_bytes` are cut into several files with an index.
+    Weights larger than `file_bytes` are split over several files with an index. huggingface_hub plans the files; they
+    are written here, since its `save_torch_state_dict` reports no progress between files. Both write the same bytes.
 
     Args:
-        source: folder whose files other than weights are copied.
-        out: folder to make.
-        weights: full tensors by policy name, any float dtype.
-        dtype: of the weights on disk.
-        beat: called after each file of weights.
-        file_bytes: how large a file of weights may be; a larger tensor goes alone.
+        source: Folder whose files other than weights are copied.
+        out: Folder to make.
+        weights: Full tensors by policy name, any float dtype.
+        dtype: Type of the weights on disk.
+        beat: Called after each file of weights to report progress.
+        file_bytes: Largest size of a file of weights; a larger tensor gets a file of its own.
     """
     out.mkdir(parents=True, exist_ok=True)
     for path in source.iterdir():
@@ -123,30 +132,12 @@ def write_checkpoint(
     config.pop("torch_dtype", None)
     config["dtype"] = str(dtype).removeprefix("torch.")
     (out / "config.json").write_text(json.dumps(config, indent=2) + "\n")
-    groups = _cut(weights, dtype.itemsize, file_bytes)
-    file_of: dict[str, str] = {}
-    for number, names in enumerate(groups, 1):
-        file = WEIGHTS if len(groups) == 1 else f"model-{number:05d}-of-{len(groups):05d}.safetensors"
-        tensors = {published_name(name): weights[name].detach().to("cpu", dtype).contiguous() for name in names}
-        save_file(tensors, out / file, metadata={"format": "pt"})
+    tensors = {published_name(name): tensor.detach().to("cpu", dtype) for name, tensor in weights.items()}
+    plan = split_torch_state_dict_into_shards(tensors, max_shard_size=file_bytes)
+    for file, names in plan.filename_to_tensors.items():
+        save_file({name: tensors[name].contiguous() for name in names}, out / file, metadata={"format": "pt"})
         (out / file).chmod((out / "config.json").stat().st_mode)  # safetensors makes it private
-        file_of |= dict.fromkeys(tensors, file)
         beat()
-    if len(groups) > 1:
-        total = sum(tensor.numel() for tensor in weights.values()) * dtype.itemsize
-        index = {"metadata": {"total_size": total}, "weight_map": file_of}
+    if plan.is_sharded:
+        index = {"metadata": plan.metadata, "weight_map": plan.tensor_to_filename}
         (out / WEIGHTS_INDEX).write_text(json.dumps(index, indent=2) + "\n")
-
-
-def _cut(weights: dict[str, Tensor], itemsize: int, file_bytes: int) -> list[list[str]]:
-    """Names of weights in order, cut into groups of at most so many bytes."""
-    groups: list[list[str]] = [[]]
-    filled = 0
-    for name, tensor in weights.items():
-        size = tensor.numel() * itemsize
-        if groups[-1] and filled + size > file_bytes:
-            groups.append([])
-            filled = 0
-        groups[-1].append(name)
-        filled += size
-    return groups

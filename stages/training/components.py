@@ -1,8 +1,7 @@
-"""The torchtune modules that the trainer builds on.
+"""The parts of torchtune that the trainer uses, imported without torchtune's own initializer.
 
-`import torchtune` runs an initializer that loads its datasets (with pandas and Hugging Face datasets) and a dozen model
-families: 1.4 s of CPU, and tens of seconds where there is no bytecode yet. The modules need none of it, so the package
-is entered below its initializer.
+`import torchtune` loads datasets (with pandas and Hugging Face datasets) and a dozen model families: 1.4 s of CPU time,
+and tens of seconds if there is no bytecode yet. The parts that are used here need none of that.
 """
 
 import importlib.util
@@ -11,6 +10,7 @@ from types import ModuleType
 
 
 def _enter_package(name: str) -> None:
+    """Registers a package in `sys.modules` without running its `__init__`, so that its submodules can be imported."""
     if name in sys.modules:
         return
     spec = importlib.util.find_spec(name)
@@ -30,6 +30,13 @@ from torchtune.modules import (  # noqa: E402
     TransformerDecoder,
     TransformerSelfAttentionLayer,
 )
-from torchtune.modules.peft import LoRALinear  # noqa: E402
+from torchtune.modules.peft import LoRALinear, get_merged_lora_ckpt  # noqa: E402
 
-__all__ = ["FeedForward", "LoRALinear", "RMSNorm", "TransformerDecoder", "TransformerSelfAttentionLayer"]
+__all__ = [
+    "FeedForward",
+    "LoRALinear",
+    "RMSNorm",
+    "TransformerDecoder",
+    "TransformerSelfAttentionLayer",
+    "get_merged_lora_ckpt",
+]

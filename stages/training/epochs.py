@@ -1,10 +1,11 @@
 """The mini-batches of each pass over a batch.
 
-The first pass takes the mini-batches as they were packed. With `shuffled` each later pass draws new ones: rows change
-places with rows of other mini-batches, and the mini-batches change their order. The samples of an optimizer step stay
-as many as the recipe says (`pack.minibatch_size` puzzles, completions or rows): rows of a mini-batch that share a group
-move together, and only to where as many rows with as many groups and completions stood. TRL, torchtune and verl (with
-`shuffle`) draw the samples of each epoch anew too; they count samples, not packed rows, and need no such classes.
+The first pass uses the mini-batches as they were packed. With `shuffled` each later pass draws new ones: rows change
+places with rows of other mini-batches, and the order of the mini-batches changes. An optimizer step keeps the number of
+samples that the recipe sets (`pack.minibatch_size` puzzles, completions or rows): rows of a mini-batch that share a
+group move together, and only change places with the same number of rows, groups and completions. TRL, torchtune and
+verl (with `shuffle`) also draw the samples of each epoch again; they count samples instead of packed rows and need no
+units.
 """
 
 import random
@@ -18,7 +19,7 @@ from stages.training.packed import PackedBatch
 
 @dataclass(frozen=True)
 class Unit:
-    """Rows of a mini-batch that share groups, mostly a single row, with the numbers of what they hold."""
+    """Rows of a mini-batch that share groups, usually a single row, and the groups and completions in them."""
 
     rows: set[int] = field(default_factory=set[int])
     groups: set[int] = field(default_factory=set[int])
@@ -26,35 +27,35 @@ class Unit:
 
     @property
     def size(self) -> tuple[int, int, int]:
-        """Numbers of rows, groups and completions: units of one size may change places."""
+        """Numbers of rows, groups and completions. Units of equal size may change places."""
         return len(self.rows), len(self.groups), len(self.completions)
 
     def joined(self, other: "Unit") -> "Unit":
-        """Both together."""
+        """Returns the union of both units."""
         return Unit(self.rows | other.rows, self.groups | other.groups, self.completions | other.completions)
 
 
 def epoch_steps(batch: PackedBatch, epochs: int, order: EpochOrder, seed: int) -> list[list[list[int]]]:
-    """Rows of each mini-batch of each pass, the same on every process.
+    """Returns the rows of each mini-batch of each pass, the same on every process.
 
     Args:
         batch: The batch as packed.
-        epochs: How many passes.
+        epochs: Number of passes.
         order: `same` repeats the first pass.
-        seed: Decides the later passes, each with its number.
+        seed: Determines the later passes, together with the number of the pass.
 
     Returns:
-        By pass and mini-batch, rows in ascending order. Each pass has every row once.
+        By pass and mini-batch, rows in ascending order. Each pass contains every row once.
     """
     if epochs == 1 or order == "same" or len(batch.steps) == 1:
         return [batch.steps] * epochs
-    of_row = _single_rows(batch)
-    cut = [_joined([of_row[row] for row in rows]) for rows in batch.steps]
-    return [batch.steps, *(_drawn(cut, random.Random(f"{seed} {epoch}")) for epoch in range(1, epochs))]
+    unit_of_row = _single_rows(batch)
+    units = [_joined([unit_of_row[row] for row in rows]) for rows in batch.steps]
+    return [batch.steps, *(_drawn(units, random.Random(f"{seed} {epoch}")) for epoch in range(1, epochs))]
 
 
 def _drawn(steps: list[list[Unit]], draw: random.Random) -> list[list[int]]:
-    """Rows of mini-batches in which units of equal size have changed places, in a new order."""
+    """Returns the rows of mini-batches in a new order, with units of equal size exchanged at random."""
     waiting: defaultdict[tuple[int, int, int], list[Unit]] = defaultdict(list)
     for units in steps:
         for unit in units:
@@ -67,19 +68,19 @@ def _drawn(steps: list[list[Unit]], draw: random.Random) -> list[list[int]]:
 
 
 def _single_rows(batch: PackedBatch) -> list[Unit]:
-    """Each row of a batch with the groups and completions that it has in the loss."""
+    """Returns each row of a batch as a unit, with the groups and completions that it has in the loss."""
     rows, width = batch.shape
     units = [Unit({row}) for row in range(rows)]
     addresses, completions = batch.loss_sequences(list(range(rows)))
-    found = zip(addresses.tolist(), batch.groups(addresses).tolist(), completions.tolist(), strict=True)
-    for address, group, completion in found:
+    tokens = zip(addresses.tolist(), batch.groups(addresses).tolist(), completions.tolist(), strict=True)
+    for address, group, completion in tokens:
         units[address // width].groups.add(group)
         units[address // width].completions.add(completion)
     return units
 
 
 def _joined(rows: list[Unit]) -> list[Unit]:
-    """Rows of a mini-batch, those that share a group made one unit."""
+    """Returns the units of a mini-batch, with rows that share a group joined to one unit."""
     units: list[Unit] = []
     for row in rows:
         sharing = [unit for unit in units if unit.groups & row.groups]

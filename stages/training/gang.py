@@ -1,7 +1,5 @@
-"""The parent's side of the trainer: starts the worker processes, hands them jobs, watches them."""
+"""The owner's side of the trainer: starts the worker processes, gives them jobs and watches them."""
 
-import json
-import os
 import tempfile
 import time
 from collections.abc import Callable
@@ -13,6 +11,7 @@ from artifacts.errors import SEE_DOCTOR, BadInputError, DeerstalkerError, Transi
 from stages.guarded import GuardedProcess
 from stages.memory import kernel_kills, refused_allocation
 from stages.training.agent import start_agent
+from stages.training.events import EventReader
 from stages.training.job import TrainHardware, TrainJob
 from stages.training.metrics import StepMetrics, TrainResult, TrainTotals
 from stages.training.network import network_environment
@@ -25,11 +24,13 @@ LOG_TAIL_LINES = 15
 
 
 class Gang:
-    """Worker processes that stay alive from job to job. A cache, never a truth: it may be stopped at any time.
+    """A group of worker processes that stay alive from job to job.
+
+    The group is a cache: it may be stopped at any time, and nothing but time is lost.
 
     Args:
-        hardware: layout; jobs must name the same.
-        workdir: folder for logs and job files (made if missing).
+        hardware: Layout of the group; jobs must have the same.
+        workdir: Folder for logs and job files; made if missing.
     """
 
     def __init__(self, hardware: TrainHardware, workdir: Path) -> None:
@@ -49,32 +50,32 @@ class Gang:
 
     @property
     def holding(self) -> str | None:
-        """Label of the state in the workers' memory, None if nothing there may be trusted."""
+        """The label of the state in the workers' memory; None if there is no state that may be reused."""
         if self._agent is None or self._agent.exit_code() is not None:
             self._holding = None
         return self._holding
 
     @property
     def running(self) -> bool:
-        """Whether the worker processes are up."""
+        """Whether the worker processes run."""
         return self._agent is not None and self._agent.exit_code() is None
 
     @property
     def spool_folder(self) -> Path | None:
-        """Folder of the running gang's job files and log."""
+        """The folder of the group's job files and log; None before the first start."""
         return None if self._spool is None else self._spool.folder
 
     def remember(self, label: str) -> None:
-        """Labels what the last job left in memory, once it is published."""
+        """Labels the state that the last job left in the workers' memory; call it once that state is published."""
         if self.running and self._jobs:
             self._holding = label
 
     def start(self) -> None:
-        """Starts the processes without waiting for them; `run` does it when needed.
+        """Starts the processes without waiting for them. `run` calls it when needed.
 
         Raises:
-            BadInputError: The profile's rendezvous is of no use, or public.
-            TransientError: Its name cannot be looked up at the moment.
+            BadInputError: The profile's rendezvous is unusable or public.
+            TransientError: The name of the rendezvous cannot be resolved at the moment.
         """
         if self.running:
             return
@@ -88,75 +89,73 @@ class Gang:
         self._spool, self._jobs = spool, 0
 
     def run(self, job: TrainJob, on_event: Callable[[dict[str, Any]], None] = lambda event: None) -> TrainResult:
-        """Does one job.
+        """Runs one job and waits for it.
 
         Args:
-            job: what to do; `warm` needs a state that this gang holds.
-            on_event: gets every event of the workers as it comes.
+            job: The job; `warm` needs a state that the workers hold.
+            on_event: Called with each event of the workers as it comes.
 
         Returns:
-            Metrics of every step and totals.
+            Metrics of every step, and totals.
 
         Raises:
-            BadInputError: the job, its batch, its checkpoint or the profile's rendezvous is at fault.
-            TransientError: the workers died or hung.
-            DeerstalkerError: they ran out of memory.
+            BadInputError: The job, its batch, its checkpoint or the profile's rendezvous is at fault.
+            TransientError: The workers died or hung.
+            DeerstalkerError: They ran out of memory.
         """
         if not job.hardware.same_layout(self.hardware):
-            raise BadInputError("job.hardware", "another layout than the gang's", "the same", "start a new gang for it")
+            raise BadInputError("job.hardware", "another layout than the workers'", "the same", "start a new group")
         if job.warm and self.holding is None:
-            raise BadInputError("job.warm", "the gang holds nothing", "a finished job", "give state_dir instead")
+            raise BadInputError(
+                "job.warm", "the worker group holds nothing", "a finished job", "give state_dir instead"
+            )
         self._holding = None
         try:
-            return self._run(job, on_event)
+            self.start()
+            self.wait_until_ready()
+            assert self._spool is not None
+            with EventReader(job.events_file) as events:
+                self._spool.submit(self._jobs, job)
+                self._jobs += 1
+                return self._result(events, on_event)
         except BaseException:
             self.stop()
             raise
 
-    def _run(self, job: TrainJob, on_event: Callable[[dict[str, Any]], None]) -> TrainResult:
-        self.start()
-        self.wait_until_ready()
+    def _result(self, events: EventReader, on_event: Callable[[dict[str, Any]], None]) -> TrainResult:
+        """Follows the events of the job at work until it is done, and watches the workers meanwhile."""
         assert self._spool is not None and self._agent is not None
-        job.events_file.parent.mkdir(parents=True, exist_ok=True)
-        job.events_file.touch()
         steps: list[StepMetrics] = []
-        with job.events_file.open(encoding="utf-8") as lines:
-            lines.seek(0, os.SEEK_END)
-            submitted = alive_at = time.time()
-            watch = Watch(self._spool)
-            self._spool.submit(self._jobs, job)
-            self._jobs += 1
-            partial = ""
-            while True:
-                ended = self._agent.exit_code() is not None or watch.lost()
-                partial += lines.read()
-                *whole, partial = partial.split("\n")
-                for line in whole:
-                    alive_at = time.time()
-                    event: dict[str, Any] = json.loads(line)
-                    on_event(event)
-                    fields = {key: value for key, value in event.items() if key not in ("event", "time_s")}
-                    if event["event"] == "step":
-                        steps.append(StepMetrics.model_validate(fields))
-                    elif event["event"] == "resumed":
-                        steps += [StepMetrics.model_validate(step) for step in event["steps"]]
-                    elif event["event"] == "done":
-                        return TrainResult(steps=steps, totals=TrainTotals.model_validate(fields))
-                    elif event["event"] == "error":
-                        self._fail(fields)
-                if ended:
-                    raise self._death("the workers died")
-                alive_at = max(alive_at, submitted, self._spool.last_beat_s())
-                if wrong := watch.wrong(time.time() - alive_at, self.hardware.no_progress_limit_s):
-                    raise TransientError("trainer", wrong, "", self._log_tail())
-                if not whole:
-                    time.sleep(POLL_S)
+        alive_at, watch = time.time(), Watch(self._spool)
+        while True:
+            ended = self._agent.exit_code() is not None or watch.lost()  # before the events, so that none is missed
+            new_events = events.new()
+            for event in new_events:
+                on_event(event)
+                fields = {key: value for key, value in event.items() if key not in ("event", "time_s")}
+                if event["event"] == "step":
+                    steps.append(StepMetrics.model_validate(fields))
+                elif event["event"] == "resumed":
+                    steps += [StepMetrics.model_validate(step) for step in event["steps"]]
+                elif event["event"] == "done":
+                    return TrainResult(steps=steps, totals=TrainTotals.model_validate(fields))
+                elif event["event"] == "error":
+                    self._fail(fields)
+            if ended:
+                raise self._death("the workers died")
+            if new_events:
+                alive_at = time.time()
+            alive_at = max(alive_at, self._spool.last_beat_s())
+            if problem := watch.wrong(time.time() - alive_at, self.hardware.no_progress_limit_s):
+                raise TransientError("trainer", problem, "", self._log_tail())
+            if not new_events:
+                time.sleep(POLL_S)
 
     def wait_until_ready(self) -> None:
-        """Waits for processes that were started.
+        """Waits until all started processes accept jobs.
 
         Raises:
-            TransientError: they died or did not get ready in time.
+            TransientError: They died or were not ready in time.
         """
         agent, spool = self._agent, self._spool
         if agent is None or spool is None:
@@ -181,18 +180,20 @@ class Gang:
             raise self._death(event["message"])
         raise DeerstalkerError("trainer", event["message"], "", self._log_tail())
 
-    def _death(self, found: str) -> DeerstalkerError:
-        """The error for workers that are gone: one that is worth another try, unless memory was refused."""
+    def _death(self, problem: str) -> DeerstalkerError:
+        """Returns the error for workers that are gone: transient, unless an allocation was refused."""
         assert self._spool is not None
-        if said := refused_allocation(self._spool.log_file(0).read_text(errors="replace")):
-            return self._refused(said)
+        if message := refused_allocation(self._spool.log_file(0).read_text(errors="replace")):
+            return self._refused(message)
         if kernel_kills() > self._kernel_kills:
-            memory = f"{found}, and the kernel has killed a process for want of memory since they started"
-            return TransientError("trainer", memory, self._room(), memory_remedy(self.hardware))
-        return TransientError("trainer", found, "", self._log_tail())
+            killed = f"{problem}, and the kernel has killed a process for lack of memory since they started"
+            return TransientError("trainer", killed, self._room(), memory_remedy(self.hardware))
+        return TransientError("trainer", problem, "", self._log_tail())
 
-    def _refused(self, said: str) -> DeerstalkerError:
-        return DeerstalkerError("trainer", f"out of memory ({said[:200]})", self._room(), memory_remedy(self.hardware))
+    def _refused(self, message: str) -> DeerstalkerError:
+        return DeerstalkerError(
+            "trainer", f"out of memory ({message[:200]})", self._room(), memory_remedy(self.hardware)
+        )
 
     def _room(self) -> str:
         return f"room for {self.hardware.processes} x micro_batch_tokens = {self.hardware.micro_batch_tokens}"
@@ -201,12 +202,12 @@ class Gang:
         assert self._spool is not None
         path = self._spool.log_file(0)
         text = path.read_text(errors="replace")
-        before_summary, _, _ = text.partition("=" * 40 + "\nstages.training.worker FAILED")
+        before_summary, _, _ = text.partition("=" * 40 + "\nstages.training.worker FAILED")  # torchrun's own summary
         tail = before_summary.splitlines()[-LOG_TAIL_LINES:]
         return f"last lines of {path}:\n" + "\n".join(tail)
 
     def stop(self) -> None:
-        """Ends the processes; what they held is forgotten."""
+        """Ends the processes and forgets the state in their memory."""
         self._holding = None
         agent, spool = self._agent, self._spool
         self._agent = None
@@ -217,15 +218,15 @@ class Gang:
 
 
 def memory_remedy(hardware: TrainHardware) -> str:
-    """What to change where the trainer lacks memory, in the words of profile and recipe; what is set is left out."""
+    """Returns advice for a trainer that lacks memory: settings of profile and recipe, without those already set."""
     switches = {
         "trainer.activation_checkpointing": not hardware.activation_checkpointing,
         "trainer.cpu_offload": not hardware.cpu_offload and (hardware.processes > 1 or hardware.device == "cuda"),
     }
-    wanted = " or ".join(name for name, helps in switches.items() if helps)
+    unset = " or ".join(name for name, helps in switches.items() if helps)
     lower = "lower trainer.micro_batch_tokens or trainer.logprob_chunk_tokens"
     return (
-        f"in the profile {lower}{f', or set {wanted}' if wanted else ''}; a row goes whole, so that shorter ones need "
-        "pack.row_tokens of the recipe; then the same command goes on with the samples and the batch that it has; "
+        f"in the profile {lower}{f', or set {unset}' if unset else ''}; a row is never split, so shorter rows need a "
+        "lower pack.row_tokens in the recipe; then the same command continues with the samples and the batch it has; "
         + SEE_DOCTOR
     )

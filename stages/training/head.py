@@ -1,4 +1,4 @@
-"""The output head fused with log-softmax, for chosen positions, in chunks.
+"""The output head fused with log-softmax, computed in chunks for chosen positions only.
 
 Shapes: C positions, E width, V vocabulary.
 """
@@ -9,23 +9,24 @@ import torch
 from torch import Tensor
 
 CACHE_ELEMENTS = 1 << 22
-"""Logits turned into probabilities at a time on the CPU (16 MiB of float32)."""
+"""Number of logits that are turned into probabilities at a time on the CPU (16 MiB of float32)."""
 
 
 def _probabilities(hidden: Tensor, weight: Tensor, temperature: float) -> tuple[Tensor, Tensor]:
-    """float32 log-probabilities and probabilities [C, V]."""
+    """Returns log-probabilities and probabilities, [C, V] float32."""
     logp = torch.log_softmax((hidden @ weight.t()).float().div_(temperature), -1)
     return logp, logp.exp()
 
 
 def _blocks(hidden: Tensor, vocabulary: int, chunk: int) -> list[slice]:
+    """Returns slices of positions to compute at a time: cache-sized on the CPU, `chunk` on CUDA."""
     count = hidden.shape[0]
     rows = max(16, CACHE_ELEMENTS // vocabulary) if hidden.device.type == "cpu" else max(1, chunk)
     return [slice(start, min(count, start + rows)) for start in range(0, count, rows)]
 
 
 class _TokenStatistics(torch.autograd.Function):
-    """Keeps the probabilities of at most one chunk, in the compute dtype; more positions are recomputed in backward."""
+    """Keeps the probabilities for backward if they fit into one chunk, in the compute dtype; else recomputes them."""
 
     @staticmethod
     def forward(
@@ -79,6 +80,7 @@ class _TokenStatistics(torch.autograd.Function):
 
 
 def _recomputed(hidden: Tensor, weight: Tensor, temperature: float) -> Tensor:
+    """Returns probabilities [C, V] in the compute dtype."""
     p = hidden.new_empty(hidden.shape[0], weight.shape[0])
     for rows in _blocks(hidden, weight.shape[0], hidden.shape[0]):
         p[rows] = _probabilities(hidden[rows], weight, temperature)[1]
@@ -88,14 +90,14 @@ def _recomputed(hidden: Tensor, weight: Tensor, temperature: float) -> Tensor:
 def token_statistics(
     hidden: Tensor, weight: Tensor, targets: Tensor, temperature: float, chunk_tokens: int
 ) -> tuple[Tensor, Tensor]:
-    """Log-probabilities of the targets and entropies of softmax(hidden weight^T / temperature).
+    """Returns log-probabilities of the targets and entropies of softmax(hidden weight^T / temperature).
 
     Args:
         hidden: [C, E].
         weight: [V, E], same dtype as hidden.
         targets: [C] int64.
-        temperature: divides the logits.
-        chunk_tokens: probabilities [at most this, V] are in memory at a time.
+        temperature: Divisor of the logits.
+        chunk_tokens: Largest number of positions whose probabilities over V are in memory at a time.
 
     Returns:
         Two [C] float32 tensors, differentiable in hidden and weight.

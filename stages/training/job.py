@@ -1,4 +1,4 @@
-"""What the trainer is asked to do: plain data, readable without torch."""
+"""Settings of a training job and of the trainer's layout. This module imports no torch."""
 
 from ipaddress import ip_address
 from pathlib import Path
@@ -13,20 +13,28 @@ from stages.training.trainable import TrainableConfig
 
 
 class LossConfig(Config):
-    """The loss of one token, how tokens are averaged, and what is added to their loss.
+    """The loss of one token, its aggregation over tokens, and the terms that are added to it.
 
     With rho = exp(new - old), advantage A and weight w, the loss of a token is
-    `ppo_clip`: -w min(rho A, clip(rho, 1 - clip_low, 1 + clip_high) A); `gspo`: the same with the geometric mean of rho
-    over the completion; `cispo`: -w clip(rho) A new, the clipped ratio a constant; `reinforce`: -w rho A, no clip;
-    `tanh`: -w tanh(new - old) A; `cross_entropy`: -w new, which reads neither advantages nor old log-probabilities.
 
-    An optimizer step divides by counts over all its rows on all processes: `token_mean` by the tokens that take part,
-    `sequence_mean` by the tokens of each completion and then by the completions, `group_mean` by the tokens of each
-    group and then by the groups, `constant` by completions times `constant_tokens`; `inverse_length` weighs a token by
-    the inverse length of its completion, rescaled to a mean of 1 over the batch, and divides by the tokens. GSPO's own
-    aggregation is `sequence_mean`. The entropy bonus is always a mean over tokens; the KL term is aggregated like the
-    loss, but never corrected. In the reward the divergence is a constant, and no term of the loss:
-    `stages/grpo/kl_reward.py` says what it becomes.
+    * `ppo_clip`: -w min(rho A, clip(rho, 1 - clip_low, 1 + clip_high) A)
+    * `gspo`: the same with the geometric mean of rho over the completion
+    * `cispo`: -w clip(rho) A new, with the clipped ratio as a constant
+    * `reinforce`: -w rho A, without a clip
+    * `tanh`: -w tanh(new - old) A
+    * `cross_entropy`: -w new, which reads neither advantages nor old log-probabilities
+
+    An optimizer step sums the token losses and divides by counts over all its rows on all processes:
+
+    * `token_mean`: by the tokens in the loss
+    * `sequence_mean`: by the tokens of each completion, then by the completions (GSPO's own aggregation)
+    * `group_mean`: by the tokens of each group, then by the groups
+    * `constant`: by the completions times `constant_tokens`
+    * `inverse_length`: by the tokens, after each token was weighted by the inverse length of its completion, rescaled
+      to a mean of 1 over the batch
+
+    The entropy bonus is always a mean over tokens. The KL term is aggregated like the loss, without importance
+    correction. A divergence in the reward is a constant and no term of the loss; see `stages/grpo/kl_reward.py`.
     """
 
     kind: Literal["ppo_clip", "reinforce", "cispo", "gspo", "tanh", "cross_entropy"] = Field(
@@ -38,13 +46,13 @@ class LossConfig(Config):
         default=None,
         gt=1.0,
         le=1e6,
-        description="where A < 0 the ratio is clipped above this too (ppo_clip, gspo); null = off",
+        description="if A < 0, the ratio is also clipped above this (ppo_clip, gspo); null = off",
     )
     aggregation: Literal["token_mean", "sequence_mean", "group_mean", "inverse_length", "constant"] = Field(
-        default="token_mean", description="what the sum of token losses is divided by"
+        default="token_mean", description="divisor of the sum of token losses"
     )
     constant_tokens: int | None = Field(
-        default=None, ge=1, le=10_000_000, description="length that `constant` divides by"
+        default=None, ge=1, le=10_000_000, description="length by which `constant` divides"
     )
     old_logprobs: Literal["sampler", "trainer"] = Field(
         default="sampler", description="denominator of the ratio: the sampler's, or recomputed before the first update"
@@ -53,39 +61,38 @@ class LossConfig(Config):
         default=1.0,
         gt=0.0,
         le=100.0,
-        description="logits are divided by it, those of the policy, the old one and the reference",
+        description="divisor of the logits of the policy, the old policy and the reference",
     )
     temperature_of: Annotated[Literal["sampler", "loss"], Added(before="sampler")] = Field(
         default="sampler",
-        description="whose temperature that is: the sampler's, so that any other is refused, or the loss's own, which "
+        description="`sampler`: the temperature must be the sampler's; `loss`: the loss has its own temperature, which "
         "needs old_logprobs = 'trainer'",
     )
     entropy_coef: float = Field(
-        default=0.0, ge=0.0, le=1e6, description="weight of the mean token entropy that is rewarded"
+        default=0.0, ge=0.0, le=1e6, description="weight of the bonus for the mean token entropy"
     )
     kl_coef: float = Field(default=0.0, ge=0.0, le=1e6, description="weight of the divergence from the reference")
     kl_estimator: Literal["k1", "k2", "k3", "unbiased_k3"] = Field(
         default="k3",
-        description="with d = new - reference: d, d^2 / 2, exp(-d) + d - 1, or the last times exp(new - old)",
+        description="with d = new - reference: d, d^2 / 2, exp(-d) + d - 1, or the third times exp(new - old)",
     )
     kl_clamp: Annotated[float | None, Added(before=None)] = Field(
         default=None,
         gt=0.0,
         le=1e6,
-        description="the estimate at each token is held within +-kl_clamp, outside of which it has no gradient; null = "
-        "off",
+        description="bound of the estimate at each token, +-kl_clamp; outside it has no gradient; null = off",
     )
     kl_place: Literal["loss", "token_reward", "sequence_reward"] = Field(
         default="loss",
-        description="the divergence is a term of the loss, or part of the reward: kl_coef times what it is under the "
-        "old log-probabilities comes off the advantages, of this token and those behind it, or of the whole "
-        "completion less the mean of its group's",
+        description="`loss`: the divergence is a term of the loss. Else it is part of the reward: kl_coef times the "
+        "divergence under the old log-probabilities is subtracted from advantages. `token_reward`: that of this token "
+        "and the tokens after it; `sequence_reward`: that of the completion less the mean of its group",
     )
     importance_correction: Literal["none", "token_truncate", "token_mask", "sequence_truncate", "sequence_mask"] = (
         Field(
             default="none",
-            description="the loss is multiplied by the importance exp(old - sampler) of the token, or by their product "
-            "over the completion: held within importance_floor and importance_cap, or 0 where it is outside",
+            description="factor of the loss: the importance exp(old - sampler) of the token, or its product over the "
+            "completion. Outside importance_floor and importance_cap it is clamped (truncate) or 0 (mask)",
         )
     )
     importance_floor: float = Field(default=0.0, ge=0.0, le=1e6, description="lower bound of the importance correction")
@@ -95,11 +102,11 @@ class LossConfig(Config):
     def _settings_agree(self) -> Self:
         if self.temperature_of == "loss" and self.importance_correction != "none":
             raise ValueError(
-                "importance_correction compares with the sampler's log-probabilities, which have the sampler's "
-                "temperature: it needs temperature_of 'sampler'"
+                "importance_correction needs temperature_of 'sampler': it compares with the sampler's "
+                "log-probabilities, which have the sampler's temperature"
             )
         if (self.aggregation == "constant") != (self.constant_tokens is not None):
-            raise ValueError("constant_tokens is given if, and only if, aggregation is 'constant'")
+            raise ValueError("constant_tokens must be set if, and only if, aggregation is 'constant'")
         if self.importance_correction != "none" and self.old_logprobs != "trainer":
             raise ValueError("importance_correction needs old_logprobs = 'trainer': with the sampler's it is always 1")
         if self.temperature_of == "loss" and self.old_logprobs != "trainer":
@@ -119,35 +126,37 @@ class LossConfig(Config):
 
 
 Dtype = Literal["bf16", "fp32"]
-"""A precision, as configs name it."""
+"""Name of a precision in configs."""
 EpochOrder = Literal["shuffled", "same"]
-"""Whether each pass over a batch after the first draws its mini-batches anew (see `stages.training.epochs`)."""
+"""Whether each pass over a batch after the first draws its mini-batches again (see `stages.training.epochs`)."""
 
 
 class OptimizerConfig(Config):
-    """AdamW with decoupled weight decay on every trained parameter; `master_dtype` is the precision of what it keeps.
+    """AdamW with decoupled weight decay on every trained parameter.
 
-    With `bf16` every single step is rounded to bf16, which drops most steps of the usual learning rates
-    (see `stages.training.rounding`); a trained weight takes 8 bytes instead of 14.
+    With `master_dtype` `bf16` every single step is rounded to bf16, which loses most steps at the usual learning rates
+    (see `stages.training.rounding`). A trained weight takes 8 bytes instead of 14.
     """
 
     betas: tuple[float, float] = Field(
         default=(0.9, 0.999), description="decay of the first and second moments, each in [0, 1)"
     )
     eps: float = Field(default=1e-8, gt=0.0, le=1.0, description="added to the root of the second moment")
-    weight_decay: float = Field(default=0.0, ge=0.0, le=1e6, description="share of a weight taken off, times the rate")
+    weight_decay: float = Field(
+        default=0.0, ge=0.0, le=1e6, description="share of a weight that a step subtracts, times the rate"
+    )
     max_grad_norm: float | None = Field(
-        default=1.0, gt=0.0, le=1e12, description="gradients are cut to this norm; null = off"
+        default=1.0, gt=0.0, le=1e12, description="gradients are clipped to this norm; null = off"
     )
     master_dtype: Annotated[Dtype, Added(before="fp32")] = Field(
         default="fp32", description="precision of the trained weights, their gradients and AdamW's moments"
     )
-    # What is published without this setting has no skipped step, as with any limit.
+    # An artifact published before this setting existed has no skipped step, so any limit gives the same result.
     max_skipped_steps: Annotated[int, Added(before=3)] = Field(
         default=3,
         ge=0,
         le=1_000_000,
-        description="steps of a job that are skipped for a gradient that is not finite; one more fails",
+        description="steps of a job that may be skipped for a gradient that is not finite; the next one fails",
     )
 
     @model_validator(mode="after")
@@ -158,7 +167,7 @@ class OptimizerConfig(Config):
 
 
 def is_public(address: str) -> bool:
-    """Whether the internet may route to an address; a name is none."""
+    """Returns whether an address is routable on the internet; False for a name."""
     try:
         return ip_address(address).is_global
     except ValueError:
@@ -166,32 +175,34 @@ def is_public(address: str) -> bool:
 
 
 class TrainHardware(Config):
-    """How the work is laid out. Never part of an identity: it changes results by float rounding only."""
+    """Layout of the trainer on machines. Not part of an identity: it changes results by float rounding only."""
 
     processes: int = Field(default=1, ge=1, le=1024, description="worker processes on each machine (one a GPU)")
     nodes: int = Field(
-        default=1, ge=1, le=1024, description="machines; on the others runs `python -m stages.training.node`"
+        default=1, ge=1, le=1024, description="machines; each further one runs `python -m stages.training.node`"
     )
     rendezvous: str | None = Field(
         default=None,
         pattern=r"^[^\s:]+(:\d+)?$",
         description="name or address of the first machine on the network that carries the trainer's data; "
-        "a port behind it, as earlier versions needed, is not used",
+        "a port after it, as earlier versions needed, is ignored",
     )
     rendezvous_public: bool = Field(
-        default=False, description="the trainer's ports may be on a public address, which is refused otherwise"
+        default=False, description="allow the trainer's ports on a public address, which is refused otherwise"
     )
     shared_dir: Path | None = Field(
-        default=None, description="folder that all machines see, for job files; temporary files and store must be too"
+        default=None,
+        description="folder that all machines see, for job files; all must also see the temporary files and the store",
     )
     threads: int | None = Field(
-        default=None, ge=1, le=4096, description="CPU threads a process; null = cores / processes"
+        default=None, ge=1, le=4096, description="CPU threads per process; null = cores / processes"
     )
     micro_batch_tokens: int = Field(
-        default=4096, ge=1, le=1_000_000_000, description="tokens of a forward pass; a longer row goes alone"
+        default=4096, ge=1, le=1_000_000_000, description="tokens per forward pass; a longer row is computed alone"
     )
     compute_dtype: Literal["auto", "bf16", "fp32"] = Field(
-        default="auto", description="precision of forward and backward; auto = the quicker for this model and machine"
+        default="auto",
+        description="precision of forward and backward; auto = the faster one for this model and machine",
     )
     activation_checkpointing: bool = Field(default=False, description="recompute layers in backward")
     logprob_chunk_tokens: int = Field(
@@ -204,7 +215,7 @@ class TrainHardware(Config):
         default=True,
         description="with several processes: free gathered layer weights between forward and backward",
     )
-    device: Literal["auto", "cpu", "cuda"] = Field(default="auto", description="auto = cuda where there is one")
+    device: Literal["auto", "cpu", "cuda"] = Field(default="auto", description="auto = cuda if there is a CUDA device")
     cpu_offload: bool = Field(
         default=False,
         description="keep weights, gradients and optimizer state in the host's memory (CUDA, or several processes)",
@@ -213,28 +224,29 @@ class TrainHardware(Config):
         default=900.0,
         ge=0.0,
         le=1e7,
-        description="seconds between step checkpoints, from which a killed job goes on; 0 = each step; null = none",
+        description="seconds between step checkpoints, from which a killed job continues; 0 = each step; null = none",
     )
     no_progress_limit_s: float = Field(
         default=300.0,
         gt=0.0,
         le=1e7,
-        description="silence that counts as hung although the processes work; stopped or idle ones are noticed in 10 s",
+        description="seconds without progress after which working processes count as hung; stopped or idle ones are "
+        "noticed in 10 s",
     )
 
     @property
     def world(self) -> int:
-        """Worker processes on all machines."""
+        """Number of worker processes on all machines."""
         return self.nodes * self.processes
 
     @property
     def rendezvous_host(self) -> str | None:
-        """The first machine's name or address, without a port."""
+        """Name or address of the first machine, without a port."""
         return self.rendezvous and self.rendezvous.partition(":")[0]
 
     @property
     def uses_cuda(self) -> bool:
-        """Whether the workers compute on GPUs, as far as the driver tells."""
+        """Whether the workers compute on GPUs, as far as the driver reports."""
         return self.device == "cuda" or (self.device == "auto" and bool(cuda_capabilities()))
 
     def on_this_machine(self, hidden: int | None = None) -> Self:
@@ -245,7 +257,7 @@ class TrainHardware(Config):
         return self.model_copy(update={"compute_dtype": decided})
 
     def same_layout(self, other: Self) -> bool:
-        """Whether the same worker processes can do jobs of both: only the compute type may differ."""
+        """Returns whether the same worker processes can run jobs of both; only the compute type may differ."""
         return self == other.model_copy(update={"compute_dtype": self.compute_dtype})
 
     @model_validator(mode="after")
@@ -255,7 +267,7 @@ class TrainHardware(Config):
         host = self.rendezvous_host
         if host is not None and is_public(host) and not self.rendezvous_public:
             raise ValueError(
-                f"rendezvous {host} is a public address, and whoever reaches the trainer's ports can disturb the "
+                f"rendezvous {host} is a public address, and anybody who reaches the trainer's ports can disturb the "
                 "training: name an address of a private network, or firewall the ports as the RUNBOOK says and set "
                 "rendezvous_public = true"
             )
@@ -263,29 +275,35 @@ class TrainHardware(Config):
 
 
 class TrainJob(BaseModel):
-    """One finetune: a checkpoint (or a training state, or what the gang still holds), a batch, a schedule."""
+    """A training job: the weights to start from, a batch, and how to train on it.
+
+    It starts from a checkpoint, from a training state, from the state in the workers' memory or from a step checkpoint.
+    """
 
     model_config = ConfigDict(extra="forbid", frozen=True)
 
     checkpoint_dir: Path = Field(description="Hugging Face folder: config, tokenizer files and starting weights")
     state_dir: Path | None = Field(default=None, description="training state to start from; null = checkpoint only")
-    warm: bool = Field(default=False, description="start from what the gang holds; load nothing")
-    resume_dir: Path | None = Field(default=None, description="step checkpoint of this job to go on from, if any")
+    warm: bool = Field(default=False, description="start from the state in the workers' memory; load nothing")
+    resume_dir: Path | None = Field(
+        default=None, description="step checkpoint of this job to continue from; null = none"
+    )
     step_checkpoints_dir: Path | None = Field(
-        default=None, description="folder for step checkpoints, one at a time: the owner takes each away; null = none"
+        default=None,
+        description="folder for step checkpoints, one at a time: the owner moves each one out; null = none",
     )
     batch_file: Path = Field(description="packed batch (safetensors)")
     learning_rates: list[float] = Field(min_length=1, description="one per optimizer step: epochs x mini-batches")
-    epochs: int = Field(default=1, ge=1, description="passes over the batch, the first over its mini-batches as packed")
+    epochs: int = Field(default=1, ge=1, description="passes over the batch; the first uses its mini-batches as packed")
     epoch_order: EpochOrder = Field(default="same", description="mini-batches of the passes after the first")
     epoch_seed: int = Field(default=0, ge=0, description="seed of the `shuffled` epoch order")
     reference_dir: Path | None = Field(
-        default=None, description="Hugging Face folder of the model that the KL term measures from; null = no such term"
+        default=None, description="Hugging Face folder of the reference model of the KL term; null = no such term"
     )
     out_reference_dir: Path | None = Field(
         default=None, description="next reference, reference_decay x reference + (1 - reference_decay) x new weights"
     )
-    reference_decay: float = Field(default=0.99, ge=0.0, le=1.0, description="weight of the old in the next reference")
+    reference_decay: float = Field(default=0.99, ge=0.0, le=1.0, description="weight of the old reference in the next")
     loss: LossConfig = Field(default_factory=LossConfig)
     optimizer: OptimizerConfig = Field(default_factory=OptimizerConfig)
     trainable: TrainableConfig = Field(default_factory=TrainableConfig)
@@ -297,7 +315,7 @@ class TrainJob(BaseModel):
     @model_validator(mode="after")
     def _reference_is_there(self) -> Self:
         if self.reference_dir is None and (self.loss.kl_coef or self.out_reference_dir is not None):
-            raise ValueError("reference_dir is needed: kl_coef is not 0, or the next reference is asked for")
+            raise ValueError("reference_dir must be set: kl_coef is not 0, or the next reference is to be written")
         if self.resume_dir is not None and (self.warm or self.state_dir is not None):
-            raise ValueError("resume_dir is given: then neither warm nor state_dir is")
+            raise ValueError("resume_dir excludes warm and state_dir")
         return self

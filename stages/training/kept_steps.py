@@ -1,4 +1,4 @@
-"""Step checkpoints of an unfinished training job in the store, so that another machine goes on where one was lost."""
+"""Keeps step checkpoints of an unfinished training job in the store, so that another machine can continue the job."""
 
 import re
 import shutil
@@ -21,15 +21,15 @@ _MANIFEST = re.compile(rf"step-(\d{{6}})/{re.escape(MANIFEST_NAME)}")
 
 
 class KeptSteps:
-    """The step checkpoints under the address of what a job makes, each an artifact: whole, or not there.
+    """The step checkpoints of a job in the store. Each is an artifact, so it is complete or not there.
 
     Args:
-        slot: Where the job publishes in the end.
-        identity: Of what it makes; step checkpoints of another identity are never found.
+        slot: Address at which the job publishes its result.
+        identity: Identity of that result; step checkpoints of another identity are ignored.
         ctx: The context of the stage.
 
     Attributes:
-        inbox: Local folder in which the workers leave a step checkpoint a folder, for `keep`.
+        inbox: Local folder in which the workers leave each step checkpoint as a folder, for `keep`.
     """
 
     def __init__(self, slot: Slot[Any], identity: Identity, ctx: StageContext) -> None:
@@ -46,9 +46,9 @@ class KeptSteps:
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
-        """Waits for what is on its way to the store, which the next attempt wants, and empties the inbox.
+        """Waits until pending step checkpoints are stored, for the next attempt, and removes the inbox.
 
-        A signal does not wait for it: then the next attempt finds the step checkpoint before.
+        After a signal it does not wait; the next attempt then uses the step checkpoint before.
         """
         if kind is not None and not issubclass(kind, Exception):
             self._ctx.store.abandon()
@@ -56,22 +56,22 @@ class KeptSteps:
         shutil.rmtree(self.inbox, ignore_errors=True)
 
     def latest(self) -> Path | None:
-        """A local folder with the newest intact step checkpoint, or None where there is none."""
-        found = (_MANIFEST.fullmatch(key.removeprefix(f"{self._key}/")) for key in self._ctx.store.list(self._key))
-        self._seen = {int(match[1]) for match in found if match}
+        """Returns a local folder with the newest intact step checkpoint, or None if there is none."""
+        manifests = (_MANIFEST.fullmatch(key.removeprefix(f"{self._key}/")) for key in self._ctx.store.list(self._key))
+        self._seen = {int(match[1]) for match in manifests if match}
         for step in sorted(self._seen, reverse=True):
-            with suppress(MissingKeyError):  # removed by another machine, which is further on
+            with suppress(MissingKeyError):  # another machine is ahead and removed it
                 try:
                     if ref := self._slot(step).find(self._identity):
                         return self._ctx.local_folder(ref)
                 except (IntegrityError, BadInputError) as error:
-                    self._ctx.log.warning("a step checkpoint is left out: %s", error)
+                    self._ctx.log.warning("a step checkpoint is ignored: %s", error)
         return None
 
     def keep(self, step: int, folder: Path) -> None:
-        """Moves a finished step checkpoint from the inbox to the store, beside the training; older ones go.
+        """Moves a finished step checkpoint from the inbox to the store in another thread, and deletes older ones.
 
-        A store that refuses costs the step checkpoint, not the training.
+        If the store fails, a warning is logged and the training continues.
         """
         self._stored = self._storing.submit(self._keep, step, folder)
 
@@ -83,17 +83,19 @@ class KeptSteps:
                     shutil.move(path, stored / path.name)
             attempt.publish({"step": step})
             for older in {seen for seen in self._seen if seen < step}:
-                self._ctx.store.delete(f"{self._slot(older).key}/{MANIFEST_NAME}")  # first, so that none is seen torn
+                self._ctx.store.delete(
+                    f"{self._slot(older).key}/{MANIFEST_NAME}"
+                )  # first, so that no reader meets a partial one
                 self._ctx.store.delete(self._slot(older).key)
                 self._seen.discard(older)
             self._seen.add(step)
         except (DeerstalkerError, OSError) as error:
             self._ctx.log.warning("the checkpoint of step %d was not kept: %s", step, error)
         finally:
-            shutil.rmtree(folder, ignore_errors=True)  # an inbox without it asks the workers for the next
+            shutil.rmtree(folder, ignore_errors=True)  # an empty inbox tells the workers to write the next one
 
     def discard(self) -> None:
-        """Removes all of them, once what they lead to is published."""
+        """Removes all step checkpoints; call it once the result of the job is published."""
         self._storing.shutdown(wait=True)
         self._ctx.store.delete(self._key)
 

@@ -1,4 +1,4 @@
-"""The divergence from the reference as part of the reward of a batch, on every process alike.
+"""The divergence from the reference as part of the reward of a batch, equal on every process.
 
 Shapes: R rows, T tokens of a padded row, C tokens in the loss.
 """
@@ -16,17 +16,17 @@ from stages.training.packed import PackedBatch
 
 
 class KLReward:
-    """What the divergence under the old log-probabilities takes off advantages, fixed before the first step.
+    """The penalty on advantages for the divergence under the old log-probabilities, fixed before the first step.
 
     Args:
-        loss: Coefficient, estimator and place.
+        loss: Coefficient, estimator and place of the divergence.
         batch: The whole batch.
-        old: [R * T] log-probabilities under the starting weights of this process's rows; not read where the old ones
-            are the sampler's.
+        old: [R * T] log-probabilities under the starting weights of this process's rows; not read if the old
+            log-probabilities are the sampler's.
         reference: [R * T] the same under the reference.
 
     Attributes:
-        advantages: [R * T], by address: what is subtracted, coefficient included.
+        advantages: [R * T], by address: the amount subtracted from the advantages, coefficient included.
     """
 
     def __init__(self, loss: LossConfig, batch: PackedBatch, old: Tensor, reference: Tensor) -> None:
@@ -44,22 +44,27 @@ class KLReward:
 
     @classmethod
     def restored(cls, kept: Mapping[str, Tensor]) -> "KLReward":
-        """The same again from what `kept` gave."""
+        """Rebuilds the penalty from the tensors that `kept` returned."""
         reward = cls.__new__(cls)
         reward._divergences, reward.advantages = kept["kl_divergences"], kept["kl_advantages"]
         return reward
 
     def kept(self) -> dict[str, Tensor]:
-        """What it consists of, by name, [R * T] each."""
+        """Returns the tensors that `restored` needs, by name, [R * T] each."""
         return {"kl_divergences": self._divergences, "kl_advantages": self.advantages}
 
     def penalty(self, addresses: Tensor, sequences: Tensor) -> float:
-        """Mean reward that some completions lost, given the addresses and completions of all their tokens."""
+        """Returns the mean reward that completions lost.
+
+        Args:
+            addresses: [C] addresses of all their tokens.
+            sequences: [C] number of each token's completion.
+        """
         return float(self._divergences[addresses].sum()) / max(1, sequences.unique().numel())
 
 
 def _of_all_processes(logprobs: Tensor) -> Tensor:
-    """Each process has those of its own rows and NaN elsewhere; afterwards all have all (collective)."""
+    """Returns the log-probabilities of all rows from tensors that are NaN outside a process's own rows (collective)."""
     if dist.get_world_size() == 1:
         return logprobs
     together = torch.where(torch.isnan(logprobs), -torch.inf, logprobs)

@@ -1,4 +1,4 @@
-"""From artifacts to a training job and back: what `finetune` and `warm_start` share."""
+"""Runs a training job on artifacts and publishes its results, for the stages `finetune` and `warm_start`."""
 
 import shutil
 import uuid
@@ -23,7 +23,7 @@ from stages.training.trainable import EVERYTHING, TrainableConfig
 
 @dataclass(frozen=True)
 class Weights:
-    """A checkpoint, the training state that was saved beside it, and the model that a KL term measures from."""
+    """A checkpoint, the training state that was saved with it, and the reference model of the KL term."""
 
     checkpoint: Ref[Checkpoint]
     state: Ref[TrainingState] | None = None
@@ -31,13 +31,21 @@ class Weights:
 
     @property
     def reused(self) -> bool:
-        """Whether they were found rather than made."""
+        """Whether the checkpoint was found in the store rather than made."""
         return self.checkpoint.reused
 
 
 @dataclass(frozen=True)
 class Target:
-    """Where a training job publishes, and under which identity; no slot, nothing of that kind."""
+    """The addresses and the identity under which a training job publishes.
+
+    Attributes:
+        identity: Identity of everything that the job publishes.
+        checkpoint: Address of the checkpoint.
+        state: Address of the training state; None if none is published.
+        inputs: Artifacts that the job reads, by role.
+        reference: Address of the next averaged reference; None if none is published.
+    """
 
     identity: Identity
     checkpoint: Slot[Checkpoint]
@@ -45,8 +53,8 @@ class Target:
     inputs: Mapping[str, Ref[Any] | None]
     reference: Slot[Checkpoint] | None = None
 
-    def found(self) -> Weights | None:
-        """What is already published; the checkpoint is published last, so it decides."""
+    def published(self) -> Weights | None:
+        """Returns the weights if they are already published. The checkpoint is published last, so it decides."""
         checkpoint = self.checkpoint.find(self.identity)
         if checkpoint is None:
             return None
@@ -59,10 +67,18 @@ class Target:
 
 @dataclass(frozen=True)
 class Schedule:
-    """What one job does with its batch; with a reference it measures the divergence from it.
+    """What a training job does with its batch.
 
     Attributes:
-        epoch_seed: From which the order of the passes after the first follows.
+        learning_rates: One per optimizer step of all epochs.
+        epochs: Passes over the batch.
+        loss: Settings of the loss.
+        optimizer: Settings of AdamW.
+        trainable: Which parameters learn.
+        reference: Model from which the divergence is measured; None for no measurement.
+        reference_decay: Weight of the old reference in the next averaged one.
+        epoch_order: Mini-batches of the passes after the first.
+        epoch_seed: Seed of the order of those passes.
     """
 
     learning_rates: Sequence[float]
@@ -79,12 +95,22 @@ class Schedule:
 def train_and_publish(
     weights: Weights, batch_file: Path, schedule: Schedule, target: Target, ctx: StageContext, *, label: str
 ) -> Weights:
-    """Runs one job on the gang and publishes the training state, the next averaged reference, then the checkpoint.
+    """Runs one job on the worker group and publishes training state, next averaged reference and checkpoint.
+
+    The checkpoint comes last: once it is published, so are the others.
+
+    Args:
+        weights: Weights to start from.
+        batch_file: Packed batch (safetensors).
+        schedule: What the job does with the batch.
+        target: Where the results are published.
+        ctx: The context of the stage.
+        label: Name of the job in progress reports and logs.
 
     Raises:
         BadInputError: The tensors of the checkpoint or the reference are not those of its config.json.
         TransientError: The trainer died or hung.
-        DeerstalkerError: It ran out of memory, or cannot train this checkpoint.
+        DeerstalkerError: The trainer ran out of memory, or cannot train this checkpoint.
     """
     for ref in (weights.checkpoint, schedule.reference):
         if ref is not None:
@@ -108,7 +134,7 @@ def train_and_publish(
 
     with KeptSteps(target.checkpoint, target.identity, ctx) as kept, ExitStack() as folders:
         resume_dir = kept.latest()
-        warm = resume_dir is None and weights.state is not None and gang.holding == _held(weights.state, schedule)
+        warm = resume_dir is None and weights.state is not None and gang.holding == _label(weights.state, schedule)
         state_dir = None
         if weights.state is not None and resume_dir is None and not warm:
             state_dir = ctx.local_folder(weights.state)
@@ -142,9 +168,8 @@ def train_and_publish(
         result = gang.run(job, follow)
     state = state_attempt.publish({}, **target.inputs) if state_attempt else None
     if state is not None and not state.reused:
-        gang.remember(
-            _held(state, schedule)
-        )  # else an attempt cut short published first, and memory holds another's numbers
+        # A reused state was published by an interrupted attempt, and its numbers are not those in memory.
+        gang.remember(_label(state, schedule))
     reference = reference_attempt.publish({}, **target.inputs) if reference_attempt else None
     facts: dict[str, Any] = {
         "steps": [step.model_dump() for step in result.steps],
@@ -156,19 +181,19 @@ def train_and_publish(
     return Weights(checkpoint, state, reference)
 
 
-def _held(state: Ref[TrainingState], schedule: Schedule) -> str:
-    """Label of a state in the gang's memory, where it has the precision of the job that left it."""
+def _label(state: Ref[TrainingState], schedule: Schedule) -> str:
+    """Returns the label of a state in the workers' memory, which has the precision of the job that left it there."""
     return f"{state.digest} {schedule.optimizer.master_dtype}"
 
 
 def state_beside(checkpoint: Ref[Checkpoint], store: Store) -> Ref[TrainingState] | None:
-    """The training state that was saved beside a checkpoint, if one was."""
+    """Returns the training state that was saved with a checkpoint, or None if there is none."""
     saved = Artifact.open(store, checkpoint).manifest.inputs.get("state")
     return Ref(**saved) if saved else None
 
 
 def carry_over(weights: Weights, target: Target, ctx: StageContext) -> Weights:
-    """Publishes unchanged weights, for an iteration without a training signal."""
+    """Publishes the weights unchanged, for an iteration without a training signal."""
     state = None
     if target.state is not None and weights.state is not None:
         state = _copy(weights.state, target.state.attempt(target.identity), target.inputs, ctx)

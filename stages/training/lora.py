@@ -1,4 +1,4 @@
-"""LoRA on the policy: torchtune's adapted linear maps in place of plain ones, and their sum for publishing."""
+"""LoRA on the policy: replaces linear maps by torchtune's adapted ones, and merges adapters for publishing."""
 
 import hashlib
 import math
@@ -6,12 +6,12 @@ import math
 import torch
 from torch import Tensor, nn
 
-from stages.training.components import LoRALinear, TransformerDecoder
+from stages.training.components import LoRALinear, TransformerDecoder, get_merged_lora_ckpt
 from stages.training.trainable import PROJECTIONS, TrainableConfig
 
 
 def add_adapters(decoder: TransformerDecoder, config: TrainableConfig) -> None:
-    """Replaces the chosen projections of every layer; names of weights and biases stay as they were."""
+    """Replaces the chosen projections of every layer by adapted ones; names of weights and biases stay the same."""
     for layer in decoder.layers:
         for projection in config.projections:
             owner, leaf = PROJECTIONS[projection].split(".")
@@ -29,9 +29,10 @@ def add_adapters(decoder: TransformerDecoder, config: TrainableConfig) -> None:
 
 
 def first_adapter(name: str, shape: torch.Size) -> Tensor:
-    """Starting value of an adapter: float32 on the CPU, the same on every process and in every run.
+    """Returns the starting value of an adapter: float32 on the CPU, the same on every process and in every run.
 
-    B is 0, A uniform within 1 / sqrt(in) as in the authors' code, drawn from a seed that is the parameter's name.
+    B is 0. A is uniform within 1 / sqrt(in), as in the code of the LoRA authors, with a seed derived from the name of
+    the parameter.
     """
     if ".lora_b." in name:
         return torch.zeros(shape)
@@ -40,19 +41,17 @@ def first_adapter(name: str, shape: torch.Size) -> Tensor:
 
 
 def merged(weights: dict[str, Tensor], config: TrainableConfig) -> dict[str, Tensor]:
-    """Full weights with the adapters added in: W + (alpha / rank) B A, computed in float32.
+    """Returns full weights with the adapters added in: W + (alpha / rank) B A, computed in float32.
 
     Args:
-        weights: By policy name, adapters included.
+        weights: Tensors by policy name, adapters included, those in float32. Not changed.
+        config: Rank and alpha of the adapters.
 
     Returns:
-        By policy name, without adapters; the model computes the same with them, up to rounding.
+        Tensors by policy name without adapters, in the dtype of W. The model computes the same with them, up to
+        rounding.
     """
-    plain = {name: tensor for name, tensor in weights.items() if ".lora_" not in name}
-    for name, a in weights.items():
-        if ".lora_a." in name:
-            b = weights[name.replace(".lora_a.", ".lora_b.")]
-            base = name.replace(".lora_a.", ".")
-            added = (config.alpha / config.rank) * (b.float() @ a.float())
-            plain[base] = plain[base].float() + added
-    return plain
+    # torchtune adds in place, and a weight may be the one that the model computes with.
+    adapted = {name.replace(".lora_a.", ".") for name in weights if ".lora_a." in name}
+    copied = {name: tensor.clone() if name in adapted else tensor for name, tensor in weights.items()}
+    return get_merged_lora_ckpt(copied, config.rank, config.alpha)

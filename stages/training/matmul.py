@@ -1,6 +1,6 @@
 """Times matrix products on one CPU core: prints GFLOP/s by compute type as JSON. `stages.machine` runs it as a child.
 
-One core, since threads that wait for each other tell more of what else the machine does than of the machine.
+It uses one core, because with several threads that wait for each other the result depends on other programs.
 """
 
 import json
@@ -15,9 +15,9 @@ REPEATS = 20
 
 
 def gflops(dtype: torch.dtype) -> float:
-    """Returns the best rate of products with a SIZE x SIZE matrix, in some 50 ms.
+    """Returns the best rate of products with a SIZE x SIZE matrix, measured in about 50 ms.
 
-    A type that this CPU emulates may take seconds for all rows; its rate is that of a few.
+    With a type that the CPU emulates, a whole product may take seconds, so then only `FEW_ROWS` rows are measured.
     """
     a, b = torch.randn(SIZE, SIZE).to(dtype), torch.randn(SIZE, SIZE).to(dtype)
     torch.mm(a[:1], b)  # creates the kernel

@@ -1,4 +1,4 @@
-"""The policy: a torchtune decoder of the checkpoint's shape with a head on completion positions only.
+"""The policy: a torchtune decoder of the checkpoint's shape, with the output head on completion positions only.
 
 Shapes: N tokens of a micro-batch, C of them completion tokens in the loss, D head width, V vocabulary.
 """
@@ -21,11 +21,11 @@ from stages.training.rotation import rotation_frequencies
 
 @dataclass(frozen=True)
 class ModelInputs:
-    """A micro-batch as the model takes it; index tensors are int64 on the model's device.
+    """Inputs of the model for one micro-batch; index tensors are int64 on the model's device.
 
     Attributes:
-        tokens: [1, N].
-        attention: rotation and pairs that attend.
+        tokens: [1, N] token ids.
+        attention: Rotation, and the pairs of tokens that attend.
         predictors: [C] flat index of the token that predicts each target.
         targets: [C] token ids.
     """
@@ -37,7 +37,7 @@ class ModelInputs:
 
 
 class Norm(RMSNorm):
-    """torchtune's norm with the scale cast up too: with a bf16 scale torch falls back to slow, unfused operations."""
+    """torchtune's RMS norm with the scale in float32 too: a bf16 scale makes torch use slow, unfused operations."""
 
     def forward(self, x: Tensor) -> Tensor:
         """[..., width] -> [..., width], computed in float32."""
@@ -45,9 +45,14 @@ class Norm(RMSNorm):
 
 
 class DecoderLayer(TransformerSelfAttentionLayer):
-    """torchtune's layer, which can forget its inside until backward."""
+    """torchtune's layer, optionally with activation checkpointing.
+
+    torchtune's `set_activation_checkpointing` is not used: it renames parameters to `..._checkpoint_wrapped_module...`,
+    which the names in stored training states would not match, and importing `torchtune.training` takes 0.24 s of CPU.
+    """
 
     recompute = False
+    """Whether activations inside the layer are recomputed in backward."""
 
     def forward(self, x: Tensor, *, mask: Any = None, input_pos: Tensor | None = None, **kwargs: Any) -> Tensor:
         """[1, N, width] -> [1, N, width]."""
@@ -57,12 +62,12 @@ class DecoderLayer(TransformerSelfAttentionLayer):
 
 
 class Policy(nn.Module):
-    """Log-probabilities and entropies of completion tokens.
+    """A model that computes log-probabilities and entropies of completion tokens.
 
     Args:
-        shape: sizes and switches.
-        activation_checkpointing: recompute layers in backward.
-        chunk_tokens: how many tokens may have their probabilities over V in memory at a time.
+        shape: Sizes and switches of the decoder.
+        activation_checkpointing: Whether layers are recomputed in backward.
+        chunk_tokens: Number of tokens whose probabilities over V may be in memory at a time.
     """
 
     def __init__(self, shape: DecoderShape, *, activation_checkpointing: bool, chunk_tokens: int) -> None:
@@ -74,12 +79,12 @@ class Policy(nn.Module):
         self.place_frequencies()
 
     def place_frequencies(self) -> None:
-        """Computes the rotation's constants on the CPU (again, where the policy was built without memory)."""
+        """Computes the constants of the rotation on the CPU; to be repeated for a policy built on the meta device."""
         with torch.device("cpu"):
             self.frequencies = rotation_frequencies(self.shape)
 
     def inputs(self, flat: FlatRows, dtype: torch.dtype, device: torch.device) -> ModelInputs:
-        """Prepares flat rows for the model, which is on `device` and computes in `dtype`."""
+        """Returns the inputs for flat rows, for a model on `device` that computes in `dtype`."""
         angles = flat.positions.to(torch.float32)[:, None] * self.frequencies
         cos, sin = angles.cos(), angles.sin()
         return ModelInputs(
@@ -94,7 +99,7 @@ class Policy(nn.Module):
         )
 
     def forward(self, inputs: ModelInputs, temperature: float) -> tuple[Tensor, Tensor]:
-        """Runs the decoder on all tokens and the head on predictors only.
+        """Runs the decoder on all tokens and the head on the predictors only.
 
         Returns:
             Log-probabilities [C] of the targets and entropies [C] of the predicting distributions, float32.
@@ -105,14 +110,14 @@ class Policy(nn.Module):
         return token_statistics(chosen, weight, inputs.targets, temperature, self.chunk_tokens)
 
     def logits(self, inputs: ModelInputs) -> Tensor:
-        """Logits [C, V] of the predictors, for comparisons only."""
+        """Returns the logits [C, V] of the predictors. Used by tests only."""
         hidden = self.decoder(inputs.tokens, mask=inputs.attention).squeeze(0)
         weight = self.decoder.tok_embeddings.weight if self.head is None else self.head.weight
         return hidden.index_select(0, inputs.predictors).to(weight.dtype) @ weight.t()
 
 
 def build_decoder(shape: DecoderShape, activation_checkpointing: bool) -> TransformerDecoder:
-    """Assembles torchtune's decoder; its output is the normalized hidden state, the head is the policy's."""
+    """Builds torchtune's decoder. Its output is the normalized hidden state; the head belongs to the policy."""
     layers = nn.ModuleList()
     for _ in range(shape.layers):
         layer = DecoderLayer(

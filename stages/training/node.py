@@ -1,6 +1,6 @@
 """A further machine of a gang: `python -m stages.training.node FOLDER --node-rank N`, beside a run on the first one.
 
-Joins every gang that appears in the folder, one after the other, until it is told to stop.
+The command joins every worker group that appears in the folder, one after the other, until a signal ends it.
 """
 
 import argparse
@@ -23,27 +23,27 @@ OWNER_SILENT_LIMIT_S = 30.0
 
 
 class OwnerWatch:
-    """Whether the owner of a gang, on another machine, still shows itself."""
+    """Watches the heartbeat of a worker group's owner on another machine."""
 
     def __init__(self, spool: Spool) -> None:
         self._spool = spool
         self._last, self._changed_at = spool.last_owner_beat(), time.monotonic()
 
     def gone(self, limit_s: float) -> bool:
-        """Whether its beat stands still for so long."""
+        """Returns whether the heartbeat has not changed for `limit_s` seconds."""
         if (beat := self._spool.last_owner_beat()) != self._last:
             self._last, self._changed_at = beat, time.monotonic()
         return time.monotonic() - self._changed_at > limit_s
 
 
 def open_gangs(folder: Path) -> list[Spool]:
-    """Gangs of this user in a folder that have a layout and are not over, the newest last.
+    """Returns this user's worker groups in a folder that have a layout and have not ended, the newest last.
 
-    Whoever writes into the folder of a gang decides what its processes do, so those of others are passed over.
+    Groups of other users are skipped, because whoever can write into a group's folder controls its processes.
     """
     own = [path for path in folder.glob("gang-*/hardware.json") if _is_private(path.parent)]
-    found = sorted(own, key=lambda path: path.stat().st_mtime_ns)
-    return [spool for path in found if not (spool := Spool(path.parent)).over()]
+    by_age = sorted(own, key=lambda path: path.stat().st_mtime_ns)
+    return [spool for path in by_age if not (spool := Spool(path.parent)).over()]
 
 
 def _is_private(folder: Path) -> bool:
@@ -53,20 +53,24 @@ def _is_private(folder: Path) -> bool:
 
 @cache
 def _user_in(folder: Path) -> int:
-    """This user's number, as the folder's file system gives it to new files: that of machines may be another one."""
+    """Returns this user's id as the folder's file system sees it, which may differ from the id on this machine."""
     with tempfile.TemporaryFile(dir=folder) as probe:
         return os.fstat(probe.fileno()).st_uid
 
 
 def join(spool: Spool, node_rank: int) -> str:
-    """Works for a gang until it is over.
+    """Runs the workers of this machine until the worker group ends.
+
+    Args:
+        spool: Job queue of the group.
+        node_rank: Number of this machine, from 1.
 
     Returns:
-        Why it ended.
+        The reason for the end.
 
     Raises:
-        BadInputError: The rendezvous is of no use from this machine, or public.
-        TransientError: Its name cannot be looked up at the moment.
+        BadInputError: The rendezvous is unusable from this machine, or public.
+        TransientError: The name of the rendezvous cannot be resolved at the moment.
     """
     hardware = spool.hardware()
     if not 0 < node_rank < hardware.nodes:
@@ -96,7 +100,7 @@ def main() -> int:
     arguments = parser.parse_args()
     left: set[Path] = set()
     while True:
-        for spool in open_gangs(arguments.folder)[-1:]:  # an older one lost its owner without a word
+        for spool in open_gangs(arguments.folder)[-1:]:  # older ones have lost their owner
             if spool.folder not in left:
                 print(f"joining {spool.folder}", flush=True)
                 left.add(spool.folder)

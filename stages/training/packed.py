@@ -1,4 +1,4 @@
-"""A packed batch as the trainer reads it: rows cut flat, cut into micro-batches, shared out over processes.
+"""A packed batch as the trainer reads it: flat rows without padding, in micro-batches, distributed over processes.
 
 Shapes: R rows, T tokens of a padded row, N tokens of a micro-batch, C tokens in the loss.
 """
@@ -23,20 +23,20 @@ COLUMNS = tuple(name for name in _DTYPES if name != "minibatch")
 
 @dataclass(frozen=True)
 class FlatRows:
-    """Some rows without their padding, one after the other.
+    """Some rows of a batch without their padding, concatenated.
 
     Attributes:
-        rows: which rows of the batch.
+        rows: Numbers of the rows in the batch.
         tokens: [N] int64.
         positions: [N] int64.
         segment_ids: [N] int64.
         parent_ids: [N] int64.
-        predictors: [2, C] int64: flat index of the predicting token, of the predicted token.
-        sequences: [C] segment of each predicted token.
+        predictors: [2, C] int64: flat index of the predicting token and of the predicted token.
+        sequences: [C] int64, segment of each predicted token.
         sampler_logprobs: [C] float32.
         advantages: [C] float32.
         weights: [C] float32.
-        addresses: [C] int64, row * T + column in the batch: where per-token results are kept between steps.
+        addresses: [C] int64, row * T + column in the batch; per-token results are kept under it between steps.
     """
 
     rows: list[int]
@@ -53,14 +53,14 @@ class FlatRows:
 
 
 class PackedBatch:
-    """The batch file in memory, checked.
+    """A batch file in memory, checked.
 
     Args:
-        path: safetensors file in the packed layout.
-        vocab_size: token ids must be below it.
+        path: Safetensors file in the packed layout.
+        vocab_size: Upper bound of token ids, exclusive.
 
     Raises:
-        BadInputError: the file is not a packed batch that can be trained on.
+        BadInputError: The file is not a packed batch that can be trained on.
     """
 
     def __init__(self, path: Path, vocab_size: int) -> None:
@@ -98,25 +98,26 @@ class PackedBatch:
 
     @property
     def shape(self) -> tuple[int, int]:
-        """Rows R and padded tokens T."""
+        """Number of rows R and of padded tokens T."""
         rows, tokens = self.real.shape
         return rows, tokens
 
     def loss_sequences(self, rows: list[int]) -> tuple[Tensor, Tensor]:
-        """Addresses and segments of the tokens in the loss of some rows: two [C] int64, in address order."""
+        """Returns addresses and segments of the tokens in the loss of some rows: two [C] int64, in address order."""
         chosen = torch.zeros_like(self.real)
         chosen[rows] = self._columns["completion_mask"][rows] > 0
-        where = torch.nonzero(chosen.view(-1)).view(-1)
-        return where, self._columns["segment_ids"].view(-1)[where].long()
+        addresses = torch.nonzero(chosen.view(-1)).view(-1)
+        return addresses, self._columns["segment_ids"].view(-1)[addresses].long()
 
     def values(self, name: str, addresses: Tensor) -> Tensor:
-        """A column's values at some addresses: [C]."""
+        """Returns the values of a column at some addresses: [C]."""
         return self._columns[name].view(-1)[addresses]
 
     def groups(self, addresses: Tensor) -> Tensor:
-        """For tokens of completions a number that all completions of the same prompt share: [C] int64.
+        """Returns the number of each completion token's group: [C] int64.
 
-        It is the prompt's tokens that tell: a group that is cut over rows repeats its prompt as another segment.
+        Completions with equal prompt tokens belong to one group, because a group that is split over rows repeats its
+        prompt as another segment.
         """
         segments, parents = self._columns["segment_ids"].view(-1), self._columns["parent_ids"].view(-1)
         prompt = self.real.view(-1) & (segments == parents)
@@ -129,7 +130,7 @@ class PackedBatch:
 
     @cached_property
     def mean_length(self) -> float:
-        """Tokens in the loss over completions that have any, of the whole batch; 0 where there are none."""
+        """Mean number of tokens in the loss per completion that has any, over the whole batch; 0 without any."""
         _, sequences = self.loss_sequences(list(range(self.shape[0])))
         return sequences.numel() / max(1, sequences.unique().numel())
 
@@ -178,13 +179,19 @@ class PackedBatch:
 def micro_batches(
     rows: list[int], row_tokens: list[int], processes: int, micro_batch_tokens: int
 ) -> list[list[list[int]]]:
-    """Shares rows out over processes and cuts each share into micro-batches.
+    """Distributes rows over processes and splits each share into micro-batches.
 
-    Every process gets the same number of micro-batches (sharded weights are gathered together), the last ones may be
-    empty. Largest rows first, each to the process with the fewest tokens.
+    The rows are assigned from the largest to the smallest, each to the process with the fewest tokens. All processes
+    get the same number of micro-batches, because they gather sharded weights together; the last ones may be empty.
+
+    Args:
+        rows: Rows of a mini-batch.
+        row_tokens: Tokens of every row of the batch.
+        processes: Number of processes.
+        micro_batch_tokens: Tokens of a micro-batch; a longer row gets one of its own.
 
     Returns:
-        Per process, its micro-batches, each a list of rows.
+        For each process its micro-batches, each a list of rows.
     """
     loads = [0] * processes
     shares: list[list[list[int]]] = [[] for _ in range(processes)]

@@ -1,4 +1,4 @@
-"""A policy on its device, whole or sharded, and the weights of a folder in it."""
+"""Builds a policy on its device, whole or sharded, and loads the weights of a folder into it."""
 
 from collections.abc import Callable, Mapping
 from pathlib import Path
@@ -20,12 +20,12 @@ from stages.training.trainable import EVERYTHING, TrainableConfig
 
 
 def torch_dtype(name: Dtype) -> torch.dtype:
-    """The element type of a precision that a config names."""
+    """Returns the torch dtype of a precision that a config names."""
     return torch.bfloat16 if name == "bf16" else torch.float32
 
 
 def compute_dtype(hardware: TrainHardware, shape: DecoderShape) -> torch.dtype:
-    """Precision of forward and backward."""
+    """Returns the precision of forward and backward."""
     decided = hardware.on_this_machine(shape.embed_dim).compute_dtype
     assert decided != "auto"
     return torch_dtype(decided)
@@ -42,12 +42,12 @@ def place_policy(
     """Builds a policy with uninitialised parameters.
 
     Args:
-        shape: sizes and switches of the decoder.
-        hardware: precision and memory savers.
-        device: where the policy lives.
-        sharded: shard over all processes; they compute in the hardware's precision.
-        stored: dtype of the parameters.
-        trainable: which of them learn, and the adapters that are added.
+        shape: Sizes and switches of the decoder.
+        hardware: Precision and memory savers.
+        device: Device of the policy.
+        sharded: Whether the weights are sharded over all processes, which then compute in the hardware's precision.
+        stored: Type of the parameters.
+        trainable: Which parameters learn, and which adapters are added.
     """
     with torch.device("meta"):
         policy = Policy(
@@ -79,10 +79,10 @@ def place_policy(
 
 
 def shards(hardware: TrainHardware, device: torch.device, processes: int) -> bool:
-    """Whether weights are sharded with FSDP2: over several processes, or to keep them in the host's memory.
+    """Returns whether weights are sharded with FSDP2: over several processes, or to keep them in the host's memory.
 
     Raises:
-        BadInputError: the host's memory is where they are anyway.
+        BadInputError: CPU offload is set for one process on the CPU, whose weights are in the host's memory anyway.
     """
     if hardware.cpu_offload and device.type == "cpu" and processes == 1:
         raise BadInputError(
@@ -93,7 +93,7 @@ def shards(hardware: TrainHardware, device: torch.device, processes: int) -> boo
 
 
 def place(parameter: Tensor, tensor: Tensor) -> None:
-    """Copies a full tensor into a parameter, whole or sharded by rows."""
+    """Copies a full tensor into a parameter that is whole or sharded by rows."""
     parameter = parameter.detach()
     if isinstance(parameter, DTensor):
         local = parameter.to_local()
@@ -104,10 +104,16 @@ def place(parameter: Tensor, tensor: Tensor) -> None:
 
 
 def fill(parameters: Mapping[str, Tensor], folder: Path, shape: DecoderShape, beat: Callable[[], None]) -> None:
-    """Copies the weights of a Hugging Face folder into parameters by policy name, with a beat a tensor.
+    """Copies the weights of a Hugging Face folder into parameters.
+
+    Args:
+        parameters: Parameters by policy name.
+        folder: Hugging Face folder.
+        shape: Shape of the decoder.
+        beat: Called after each tensor to report progress.
 
     Raises:
-        BadInputError: the folder does not hold this decoder.
+        BadInputError: The folder does not hold this decoder.
     """
     stored = StoredWeights(folder)
     stored.check(shape)
@@ -124,18 +130,18 @@ def load_reference(
     sharded: bool,
     beat: Callable[[], None] = lambda: None,
 ) -> Policy:
-    """The model that a KL term measures from: no gradients, no optimizer, in the compute precision.
+    """Loads the reference model of a KL term, frozen and in the compute precision.
 
     Args:
-        folder: Hugging Face folder; the model may be of another size than the trained one.
-        vocab_size: of the trained model.
-        hardware: precision and memory savers.
-        device: where it lives.
-        sharded: over all processes.
-        beat: called with each tensor, to show that there is progress.
+        folder: Hugging Face folder; the model may have another size than the trained one.
+        vocab_size: Vocabulary size of the trained model.
+        hardware: Precision and memory savers.
+        device: Device of the model.
+        sharded: Whether the weights are sharded over all processes.
+        beat: Called after each tensor to report progress.
 
     Raises:
-        BadInputError: it has another vocabulary, or the folder does not hold what its config.json says.
+        BadInputError: The model has another vocabulary, or the folder does not hold the tensors of its config.json.
     """
     shape = read_shape(folder)
     if shape.vocab_size != vocab_size:

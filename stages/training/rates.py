@@ -9,28 +9,31 @@ from artifacts.config import Config
 
 
 class RateConfig(Config):
-    """How the learning rate goes over the iterations, and how it is shared within one."""
+    """Schedule of the learning rate over iterations, and its division over the steps of an iteration."""
 
     learning_rate: float = Field(default=1e-6, gt=0, le=10.0, description="Highest learning rate of the schedule.")
     schedule: Literal["constant", "linear", "cosine"] = Field(
         default="constant",
-        description="How the learning rate falls to `min_learning_rate` behind the last of `schedule_iterations`: "
+        description="How the learning rate falls to `min_learning_rate` until the end of `schedule_iterations`: "
         "`linear` from the first iteration on, `cosine` from the end of the warm-up.",
     )
-    min_learning_rate: float = Field(default=0.0, ge=0, le=10.0, description="Where a falling schedule ends.")
+    min_learning_rate: float = Field(
+        default=0.0, ge=0, le=10.0, description="Learning rate at the end of a falling schedule."
+    )
     schedule_iterations: int = Field(
-        default=1000, ge=1, le=1_000_000, description="Length of a falling schedule, its warm-up included."
+        default=1000, ge=1, le=1_000_000, description="Length of a falling schedule, warm-up included."
     )
     warmup_iterations: int = Field(
         default=0, ge=0, le=1_000_000, description="Iterations over which the learning rate rises linearly."
     )
     learning_rate_of: Literal["step", "iteration"] = Field(
         default="step",
-        description="What has the rate: every optimizer step; or the iteration, whose steps share it: each has rate / "
-        "max(steps of a pass, `least_shares`), OpenPipe's dynamic rate (rl-experiments notebook 026, of 6e-5).",
+        description="`step`: every optimizer step has the rate. `iteration`: the steps of an iteration share it, each "
+        "has rate / max(steps of a pass, `least_shares`): OpenPipe's dynamic rate (rl-experiments notebook 026, of "
+        "6e-5).",
     )
     least_shares: int = Field(
-        default=25, ge=1, le=1_000_000, description="Under `iteration`, the least number that the rate is divided by."
+        default=25, ge=1, le=1_000_000, description="Under `iteration`, least divisor of the rate."
     )
 
     @model_validator(mode="after")
@@ -46,13 +49,17 @@ class RateConfig(Config):
 
 
 def learning_rate_at(config: RateConfig, iteration: int) -> float:
-    """Learning rate of one iteration, counted from 1.
+    """Returns the learning rate of an iteration.
 
-    What lies between the two rates is multiplied by s. With n = `schedule_iterations` and w = `warmup_iterations`,
-    `linear` has s = 1 - (i-1)/n from the first iteration on, `cosine` s = (1 + cos(pi t)) / 2 with t = (i-1)/n, or,
-    behind a warm-up, t = (i-w)/(n-w): the highest rate at w, the lowest at n (Hugging Face's cosine_with_min_lr).
-    Behind n the rate is `min_learning_rate`, or, where that is 0, stays at its last positive value. The warm-up
-    multiplies all of it by i/w.
+    The rate is `min_learning_rate` + s (`learning_rate` - `min_learning_rate`). With i = `iteration`,
+    n = `schedule_iterations` and w = `warmup_iterations`, `linear` has s = 1 - (i-1)/n. `cosine` has
+    s = (1 + cos(pi t)) / 2 with t = (i-1)/n, or t = (i-w)/(n-w) after a warm-up: the highest rate at w, the lowest at n
+    (Hugging Face's cosine_with_min_lr). After n the rate is `min_learning_rate`; if that is 0, the rate stays at its
+    last positive value. During the warm-up the whole rate is multiplied by i/w.
+
+    Args:
+        config: The schedule.
+        iteration: Number of the iteration, from 1.
     """
     warmup = min(1.0, iteration / config.warmup_iterations) if config.warmup_iterations else 1.0
     waited = config.warmup_iterations if config.schedule == "cosine" else 0
@@ -65,10 +72,10 @@ def learning_rate_at(config: RateConfig, iteration: int) -> float:
 
 
 def step_rate(config: RateConfig, iteration: int, steps: int) -> float:
-    """Learning rate of each optimizer step of an iteration, of which one pass over the rollouts has so many."""
+    """Returns the learning rate of an iteration's optimizer steps; `steps` is the number of steps in one pass."""
     return shared_rate(config, learning_rate_at(config, iteration), steps)
 
 
 def shared_rate(config: RateConfig, rate: float, steps: int) -> float:
-    """An optimizer step's part of a rate, where the steps of an iteration share it."""
+    """Returns the rate of one optimizer step: `rate`, or a share of it if the steps of an iteration share it."""
     return rate / max(steps, config.least_shares) if config.learning_rate_of == "iteration" else rate

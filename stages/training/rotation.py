@@ -9,7 +9,7 @@ from stages.models.shape import DecoderShape
 
 
 def rotation_frequencies(shape: DecoderShape) -> Tensor:
-    """Angle per position of each pair of a head: [D / 2] float32."""
+    """Returns the rotation angle per position of each pair of a head's dimensions: [D / 2] float32."""
     steps = torch.arange(0, shape.head_dim, 2, dtype=torch.int64).float() / shape.head_dim
     frequencies = 1.0 / shape.rope_theta**steps
     scaling = shape.rope_scaling

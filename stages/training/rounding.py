@@ -1,36 +1,37 @@
-"""How many weights an update reaches that is rounded to bf16 afterwards."""
+"""Estimates which share of the weights an update changes if the result is rounded to bf16."""
 
 import math
 
 SPREAD = 0.02
-"""Assumed standard deviation of weights: `initializer_range` of Qwen2.5 and Llama. Measuring it would mean reading
+"""Assumed standard deviation of weights: `initializer_range` of Qwen2.5 and Llama. A measurement would have to read
 every weight."""
 
 
 def moved_share(reach: float) -> float:
-    """The share of normally distributed weights (mean 0, deviation `SPREAD`) that bf16 moves by an update.
+    """Returns the share of normally distributed weights (mean 0, deviation `SPREAD`) that an update changes in bf16.
 
-    bf16 has 8 bits of significand, so that its numbers from 2^e to 2^(e+1) lie 2^(e-7) apart. A weight that is such a
-    number stays where it is as long as it moves by less than half of that, 2^(e-8). An update of u therefore moves the
-    weights below 2^(floor(log2 u) + 9) only. The true share is somewhat lower, since not every weight moves that far.
+    bf16 has 8 bits of significand, so its numbers from 2^e to 2^(e+1) are 2^(e-7) apart. A weight in that range is
+    rounded back to its old value if it moves by less than half of that distance, 2^(e-8). An update of u therefore
+    changes only weights below 2^(floor(log2 u) + 9). The true share is somewhat lower, since not every weight moves by
+    the full u.
 
     Args:
-        reach: How far the update may move a weight before it is rounded.
+        reach: Largest change of a weight by the update, before rounding.
     """
     limit = 2.0 ** (math.floor(math.log2(reach)) + 9)
     return math.erf(limit / (SPREAD * math.sqrt(2.0)))
 
 
 def rounding_warning(learning_rate: float, steps: int, *, each_step: bool) -> str | None:
-    """A warning for updates that mostly round away because the weights are kept in bf16 between them, else None.
+    """Returns a warning if rounding to bf16 between updates loses most of them, else None.
 
     A step of AdamW moves a weight by about the learning rate at most. Masters in float32 are rounded once, after all
-    steps of the iteration, masters in bf16 after each. The warning comes where this reaches less than half of the
-    weights (see `moved_share`).
+    steps of the iteration; masters in bf16 are rounded after each step. The warning is returned if an update changes
+    less than half of the weights (see `moved_share`).
 
     Args:
-        learning_rate: Of a step, at its highest.
-        steps: Optimizer steps of an iteration.
+        learning_rate: Highest learning rate of a step.
+        steps: Number of optimizer steps of an iteration.
         each_step: Whether the masters are kept in bf16.
     """
     share = moved_share(learning_rate * (1 if each_step else steps))

@@ -1,4 +1,4 @@
-"""How a training state goes to disk and back: torch's distributed checkpoint, with a sign of progress a tensor."""
+"""Writer and planners for torch's distributed checkpoints: reproducible files, and a report of progress per tensor."""
 
 from collections.abc import Callable
 from typing import Any
@@ -11,14 +11,14 @@ from torch.distributed.checkpoint.planner import ReadItem, WriteItem
 
 
 class StateWriter(FileSystemWriter):
-    """Leaves the folder's path and a random number out of the files: equal states have equal digests."""
+    """Leaves the folder's path and a random number out of the files, so that equal states have equal digests."""
 
     def storage_meta(self) -> StorageMeta | None:
         return StorageMeta()
 
 
 class BeatingSavePlanner(DefaultSavePlanner):
-    """Calls `beat` with each tensor that is written."""
+    """Calls `beat` for each tensor that is written."""
 
     def __init__(self, beat: Callable[[], None]) -> None:
         super().__init__()
@@ -30,7 +30,7 @@ class BeatingSavePlanner(DefaultSavePlanner):
 
 
 class BeatingLoadPlanner(DefaultLoadPlanner):
-    """Calls `beat` with each tensor that is read."""
+    """Calls `beat` for each tensor that is read."""
 
     def __init__(self, beat: Callable[[], None]) -> None:
         super().__init__()

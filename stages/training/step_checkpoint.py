@@ -1,4 +1,4 @@
-"""Where a job stands between two optimizer steps: written by its processes, and taken up by those of another gang."""
+"""Writes the state of a job between two optimizer steps, and continues a job from it in another worker group."""
 
 import json
 import time
@@ -20,12 +20,12 @@ STEPS_FILE = "steps.json"
 
 
 class StepCheckpoints:
-    """Decides when a job writes down where it stands, and does so.
+    """Decides when a step checkpoint is due, and writes it.
 
     Args:
-        job: names the inbox and, in its hardware, the interval.
-        weights: what is trained.
-        trainer: holds the log-probabilities under the starting weights and under the reference.
+        job: The job, which names the inbox and, in its hardware, the interval.
+        weights: The weights that are trained.
+        trainer: Has the log-probabilities under the starting weights and under the reference.
     """
 
     def __init__(self, job: TrainJob, weights: TrainedWeights, trainer: Trainer) -> None:
@@ -34,7 +34,7 @@ class StepCheckpoints:
         self._written_at = time.monotonic()
 
     def due(self) -> bool:
-        """Whether it is time (collective): the interval is over, and the owner has taken the last one away."""
+        """Returns whether the interval is over and the owner has moved the last one out of the inbox (collective)."""
         if self._inbox is None or self._every_s is None:
             return False
         mine = time.monotonic() - self._written_at >= self._every_s and not any(self._inbox.iterdir())
@@ -43,10 +43,13 @@ class StepCheckpoints:
         return bool(decision)
 
     def write(self, steps: list[StepMetrics]) -> Path:
-        """Writes a folder into the inbox (collective).
+        """Writes a step checkpoint into the inbox (collective).
 
         Args:
-            steps: metrics of all steps so far.
+            steps: Metrics of all steps so far.
+
+        Returns:
+            The folder of the step checkpoint.
         """
         assert self._inbox is not None
         folder = self._inbox / f"step-{len(steps):06d}"
@@ -60,13 +63,13 @@ class StepCheckpoints:
 
 
 def take_up(folder: Path, weights: TrainedWeights, trainer: Trainer) -> list[StepMetrics]:
-    """Puts weights, optimizer, log-probabilities and the list of skipped steps where they stood.
+    """Restores weights, optimizer, log-probabilities and skipped steps from a step checkpoint (collective).
 
     Returns:
         Metrics of the steps that are done.
 
     Raises:
-        BadInputError: the folder is not a step checkpoint of this job.
+        BadInputError: The folder is not a step checkpoint of this job.
     """
     weights.load_state(folder / STATE_FOLDER)
     trainer.take_logprobs(load_file(folder / LOGPROBS_FILE), str(folder / LOGPROBS_FILE))

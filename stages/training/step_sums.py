@@ -1,4 +1,4 @@
-"""Sums and maxima of one optimizer step, over its micro-batches and then over processes."""
+"""Sums and maxima for the metrics of one optimizer step, over its micro-batches and then over processes."""
 
 import math
 from collections import defaultdict
@@ -20,7 +20,7 @@ _TOPS = ("ratio", "gap", "sampler_ratio")
 
 
 class StepSums:
-    """What a step's metrics are made of.
+    """Accumulates the metrics of an optimizer step.
 
     Shapes: C tokens in the loss of a micro-batch.
     """
@@ -33,10 +33,10 @@ class StepSums:
         """Adds a micro-batch.
 
         Args:
-            token: its losses.
+            token: Losses and ratios of its tokens.
             entropies: [C].
-            gap: [C] log-probabilities of the trainer less those of the sampler, or None where they are not comparable.
-            tokens: all its tokens, prompts included.
+            gap: [C] log-probabilities of the trainer less those of the sampler; None if they are not comparable.
+            tokens: Number of all its tokens, prompts included.
         """
         self._sum("entropy", entropies)
         self._sum("ratio", token.ratio)
@@ -55,7 +55,7 @@ class StepSums:
             self._top("sampler_ratio", importance)
 
     def add_losses(self, policy_loss: Tensor, kl: Tensor | None) -> None:
-        """Adds a micro-batch's shares of the step's aggregated loss and divergence, scalars."""
+        """Adds a micro-batch's shares of the step's loss and divergence: scalars, None without a reference."""
         self._sum("policy_loss", policy_loss)
         if kl is not None:
             self._sum("kl", kl)
@@ -68,7 +68,7 @@ class StepSums:
             self._tops[name] = max(self._tops[name], float(values.max()))
 
     def reduce(self, device: torch.device) -> None:
-        """Adds up over processes (collective)."""
+        """Combines the sums and maxima of all processes (collective)."""
         if dist.get_world_size() == 1:
             return
         sums = torch.tensor([self._sums[name] for name in _SUMS], dtype=torch.float64, device=device)
@@ -89,16 +89,16 @@ class StepSums:
         with_kl: bool,
         kl_penalty: float | None = None,
     ) -> StepMetrics:
-        """The step's metrics.
+        """Returns the metrics of the step.
 
         Args:
-            loss: how the parts were put together.
-            at: the step, from 1, and how many there are.
-            norm: of the gradient; where it is not finite, the step was skipped.
-            rate: learning rate.
-            seconds: wall time.
-            with_kl: whether there is a reference.
-            kl_penalty: what completions lost in reward for the divergence from it, where it is there.
+            loss: Settings of the loss, for its coefficients.
+            at: Number of the step, from 1, and number of steps.
+            norm: Norm of the gradient; if it is not finite, the step was skipped.
+            rate: Learning rate.
+            seconds: Wall time of the step.
+            with_kl: Whether there is a reference.
+            kl_penalty: Mean reward that completions lost for the divergence; None if it is not in the reward.
         """
         sums, each, compared = self._sums, max(1.0, self._sums["loss_tokens"]), self._sums["gap_tokens"]
         entropy = sums["entropy"] / each

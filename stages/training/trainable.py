@@ -1,4 +1,4 @@
-"""Which parameters a recipe trains: plain data and rules on names, readable without torch.
+"""Which parameters a recipe trains: settings and rules on parameter names. This module imports no torch.
 
 LoRA: Hu et al., "LoRA: Low-Rank Adaptation of Large Language Models" (arXiv 2106.09685).
 """
@@ -21,16 +21,16 @@ PROJECTIONS: dict[Projection, str] = {
     "up_proj": "mlp.w3",
     "down_proj": "mlp.w2",
 }
-"""Names of a layer's linear maps as Hugging Face publishes them, and inside the policy."""
+"""Names of a layer's linear maps: the Hugging Face name, and the name inside the policy."""
 
 
 class TrainableConfig(Config):
-    """Which parameters learn; all others stay as they are, without gradient and optimizer state.
+    """Which parameters learn. All others are frozen and have neither gradient nor optimizer state.
 
-    `all`: every one. `attention`: weights and biases of the query, key, value and output projections.
+    `all`: every parameter. `attention`: weights and biases of the query, key, value and output projections.
     `top_layers`: the last layers, norms included; not the embeddings, the final norm or the head.
-    `lora`: weights stay, and each chosen projection W becomes W + (alpha / rank) B A with trained A [rank, in] and
-    B [out, rank]; B starts at 0. Checkpoints hold the sum, so that any engine opens them.
+    `lora`: all weights are frozen, and each chosen projection W becomes W + (alpha / rank) B A with trained A
+    [rank, in] and B [out, rank]; B starts at 0. Checkpoints contain the sum, so that any engine can load them.
     """
 
     parameters: Literal["all", "attention", "top_layers", "lora"] = Field(default="all", description="what is trained")
@@ -55,11 +55,11 @@ class TrainableConfig(Config):
         return self
 
     def trains(self, name: str, layers: int) -> bool:
-        """Whether a parameter of the policy learns.
+        """Returns whether a parameter of the policy learns.
 
         Args:
-            name: In the policy, adapters included: `decoder.layers.<number>.attn.q_proj.weight`, for instance.
-            layers: Layers of the decoder.
+            name: Name of the parameter in the policy: `decoder.layers.<number>.attn.q_proj.weight`, for instance.
+            layers: Number of layers of the decoder.
         """
         if self.parameters == "all":
             return True
@@ -70,7 +70,7 @@ class TrainableConfig(Config):
         number, inner = name.removeprefix("decoder.layers.").split(".", 1)
         if self.parameters == "attention":
             return inner.startswith("attn.") and inner.split(".")[1].endswith("_proj")
-        # In whole numbers the fraction is what it says: 0.7 of 10 layers is 7, though 0.7 * 10 may be above that.
+        # Rounded before the ceiling, since 0.7 * 10 may be slightly above 7 in floating point.
         return int(number) >= layers - math.ceil(round(self.top_fraction * layers, 9))
 
 
@@ -78,5 +78,5 @@ EVERYTHING = TrainableConfig()
 
 
 def is_adapter(name: str) -> bool:
-    """Whether a parameter is one that LoRA adds to the model."""
+    """Returns whether LoRA added a parameter to the model."""
     return ".lora_a." in name or ".lora_b." in name

@@ -1,4 +1,4 @@
-"""One job on one process of the gang: micro-batches, loss, optimizer steps, metrics.
+"""One job on one worker process: micro-batches, loss, optimizer steps, metrics.
 
 Shapes: R rows, T tokens of a padded row, C tokens in the loss.
 """
@@ -6,6 +6,7 @@ Shapes: R rows, T tokens of a padded row, C tokens in the loss.
 import math
 import time
 from collections.abc import Callable
+from dataclasses import dataclass
 
 import torch
 import torch.distributed as dist
@@ -26,17 +27,38 @@ from stages.training.step_sums import StepSums
 from stages.training.weights import TrainedWeights
 
 
+@dataclass(frozen=True)
+class MicroBatchLoss:
+    """The loss of a micro-batch and the parts that metrics are made of.
+
+    Attributes:
+        total: Scalar that is minimised; the sum over micro-batches and processes is the loss of the step.
+        policy: Scalar, the aggregated token loss.
+        kl: Scalar, the aggregated divergence from the reference; None without a reference.
+        token: [C] losses and ratios.
+        entropies: [C] of the predicting distributions.
+        gap: [C] log-probabilities of the trainer less the sampler's, None where they are not comparable.
+    """
+
+    total: Tensor
+    policy: Tensor
+    kl: Tensor | None
+    token: TokenLoss
+    entropies: Tensor
+    gap: Tensor | None
+
+
 class Trainer:
     """Runs the optimizer steps of a job.
 
     Args:
-        weights: what is trained; changed in place.
-        job: what to do.
-        batch: the job's batch.
-        beat: called after each micro-batch, to show that there is progress.
+        weights: The weights that are trained; changed in place.
+        job: The job.
+        batch: The job's batch.
+        beat: Called after each micro-batch to report progress.
 
     Attributes:
-        skipped: optimizer steps, from 1, that changed nothing because their gradient was not finite.
+        skipped: Numbers, from 1, of the optimizer steps that were skipped for a gradient that is not finite.
     """
 
     def __init__(self, weights: TrainedWeights, job: TrainJob, batch: PackedBatch, beat: Callable[[], None]) -> None:
@@ -45,107 +67,30 @@ class Trainer:
         self.skipped: list[int] = []
         rows, width = batch.shape
         self._old: Tensor = torch.full((rows * width,), torch.nan)
-        """Log-probabilities under the starting weights by address, NaN where not (yet) computed by this process."""
+        """[R * T] log-probabilities under the starting weights by address; NaN where this process has none (yet)."""
         self._reference: Tensor | None = None
-        """The same under the reference, where there is one."""
+        """[R * T] the same under the reference; None without one."""
         self._kl_reward: KLReward | None = None
-        """What the divergence takes off the advantages, where it is in the reward."""
+        """The divergence as part of the reward; None where it is not in the reward."""
 
-    def _share(self, rows: list[int]) -> list[list[int]]:
-        plan = micro_batches(rows, self._batch.row_tokens, self._world, self._job.hardware.micro_batch_tokens)
-        return plan[self._rank]
-
-    def _forward(self, flat: FlatRows, policy: Policy) -> tuple[Tensor, Tensor]:
-        inputs = policy.inputs(flat, self._weights.dtype, self._weights.device)
-        return policy(inputs, self._job.loss.temperature)
-
-    def _logprobs(self, policy: Policy, steps: list[list[int]], into: Tensor) -> None:
-        """Fills in the log-probabilities that a policy gives the tokens of some mini-batches, by address."""
-        with torch.no_grad():
-            for rows in steps:
-                for micro in self._share(rows):
-                    flat = self._batch.flat(micro or rows[:1])
-                    logprobs, _ = self._forward(flat, policy)
-                    into[flat.addresses] = logprobs.cpu()
-                    self._beat()
-
-    def recompute_old_logprobs(self) -> None:
-        """Fills in log-probabilities under the starting weights for every mini-batch but the first.
-
-        The first is trained before anything has moved, so its own forward pass yields them; a divergence in the reward
-        asks for them before.
-        """
-        first = 0 if self._job.loss.kl_place != "loss" else 1
-        self._logprobs(self._weights.policy, self._batch.steps[first:], self._old)
-
-    def compute_reference_logprobs(self, reference: Policy) -> None:
-        """Fills in the log-probabilities of the model that the KL term measures from; it is not needed afterwards."""
-        self._reference = torch.full_like(self._old, torch.nan)
-        self._logprobs(reference, self._batch.steps, self._reference)
-        if self._job.loss.kl_place != "loss":
-            self._kl_reward = KLReward(self._job.loss, self._batch, self._old, self._reference)
-
-    def kept_logprobs(self) -> dict[str, Tensor]:
-        """The log-probabilities under starting weights and reference as far as known, from all processes (collective).
-
-        Returns:
-            By name, [R * T] by address, NaN where unknown; with them what the divergence takes off the advantages.
-        """
-        rows, width = self._batch.shape
-        mine = torch.zeros(rows, dtype=torch.bool)  # a process also has some of another's, where it had none of its own
-        for step in self._batch.steps:
-            for micro in self._share(step):
-                mine[micro] = True
-        mine = mine.repeat_interleave(width)
-        kept: dict[str, Tensor] = {}
-        for name, values in (("old", self._old), ("reference", self._reference)):
-            if values is not None:
-                whole = torch.where(mine & values.isfinite(), values, -torch.inf)
-                dist.all_reduce(whole, op=dist.ReduceOp.MAX)
-                kept[name] = whole.masked_fill_(whole == -torch.inf, torch.nan)
-        return kept if self._kl_reward is None else kept | self._kl_reward.kept()
-
-    def take_logprobs(self, kept: dict[str, Tensor], where: str) -> None:
-        """Takes over what `kept_logprobs` gave, under any number of processes.
-
-        Raises:
-            BadInputError: it belongs to another batch, or lacks the reference that the job has.
-        """
-        names = {"old", "reference"} if self._job.reference_dir else {"old"}
-        if self._job.reference_dir and self._job.loss.kl_place != "loss":
-            names |= {"kl_divergences", "kl_advantages"}
-        if kept.keys() != names or any(values.shape != self._old.shape for values in kept.values()):
-            found = ", ".join(f"{name} {list(values.shape)}" for name, values in kept.items())
-            raise BadInputError(where, found, f"{', '.join(sorted(names))} {list(self._old.shape)}")
-        self._old, self._reference = kept["old"], kept.get("reference")
-        self._kl_reward = KLReward.restored(kept) if "kl_advantages" in kept else None
-
-    def steps(self) -> "list[tuple[int, list[int]]]":
-        """The optimizer steps in order: number from 0, rows."""
+    def steps(self) -> list[tuple[int, list[int]]]:
+        """Returns the optimizer steps in order: number from 0, and rows."""
         passes = epoch_steps(self._batch, self._job.epochs, self._job.epoch_order, self._job.epoch_seed)
         return list(enumerate(rows for steps in passes for rows in steps))
 
-    def _share_logprobs(self) -> None:
-        """Gives every process the log-probabilities of all rows, once each is known to one (collective).
-
-        In the passes after the first a row may come to another process than in the first.
-        """
-        if self._world > 1:
-            self.take_logprobs(self.kept_logprobs(), "log-probabilities of the first epoch")
-
     def step(self, number: int, rows: list[int], of: int) -> StepMetrics:
-        """Takes one optimizer step, or skips it where the gradient is not finite.
+        """Takes one optimizer step, or skips it if the gradient is not finite (collective).
 
         Args:
-            number: from 0, over all epochs.
-            rows: of this mini-batch.
-            of: optimizer steps of the job.
+            number: Number of the step, from 0, over all epochs.
+            rows: Rows of the mini-batch.
+            of: Number of optimizer steps of the job.
 
         Returns:
             Metrics over all processes.
 
         Raises:
-            BadInputError: The gradient is not finite, and `max_skipped_steps` were skipped before.
+            BadInputError: The gradient is not finite, and `max_skipped_steps` steps were skipped before.
         """
         started = time.perf_counter()
         job, batch, device = self._job, self._batch, self._weights.device
@@ -159,26 +104,13 @@ class Trainer:
             flat = batch.flat(micro or rows[:1])
             share = shares[torch.searchsorted(addresses, flat.addresses)]
             entropy_share = torch.full_like(share, 1.0 / max(1, addresses.numel()))
-            if not micro:
+            if not micro:  # this process has fewer rows than others, and takes part in the collectives with weight 0
                 share, entropy_share = torch.zeros_like(share), torch.zeros_like(share)
-            share, entropy_share, token_weights = share.to(device), entropy_share.to(device), flat.weights.to(device)
-            logprobs, entropies = self._forward(flat, self._weights.policy)
-            old, gap = self._old_logprobs(flat, logprobs, number)
-            token = self._token_loss(flat, logprobs, old)
-            policy_loss = (token.loss * share).sum()
-            loss, kl = policy_loss, None
-            if self._reference is not None:
-                reference = self._reference[flat.addresses].to(device)
-                estimate = divergence(job.loss.kl_estimator, logprobs, reference, old, job.loss.kl_clamp)
-                kl = (estimate * token_weights * share).sum()
-            if kl is not None and job.loss.kl_coef and job.loss.kl_place == "loss":
-                loss = loss + job.loss.kl_coef * kl
-            if job.loss.entropy_coef:
-                loss = loss - job.loss.entropy_coef * (entropies * entropy_share).sum()
-            (loss * self._world).backward()
+            loss = self._loss(number, flat, share.to(device), entropy_share.to(device))
+            (loss.total * self._world).backward()  # FSDP2 divides the sum over processes by their number
             if micro:
-                sums.add(token, entropies, gap, flat.tokens.numel())
-                sums.add_losses(policy_loss, kl)
+                sums.add(loss.token, loss.entropies, loss.gap, flat.tokens.numel())
+                sums.add_losses(loss.policy, loss.kl)
             self._beat()
         sums.reduce(device)
         rate = job.learning_rates[number]
@@ -196,36 +128,27 @@ class Trainer:
             kl_penalty=None if self._kl_reward is None else self._kl_reward.penalty(addresses, sequences),
         )
 
-    def _skip(self, step: int, of: int, norm: float) -> None:
-        """Counts a step whose gradient was dropped.
+    def _loss(self, number: int, flat: FlatRows, share: Tensor, entropy_share: Tensor) -> MicroBatchLoss:
+        """Computes the loss of a micro-batch.
 
-        Raises:
-            BadInputError: So many were skipped before that the job ends.
+        Args:
+            number: Number of the optimizer step, from 0.
+            flat: The rows of the micro-batch.
+            share: [C] factor of each token's loss in the loss of the step.
+            entropy_share: [C] the same for its entropy.
         """
-        before, most = self.skipped, self._job.optimizer.max_skipped_steps
-        if len(before) < most:
-            before.append(step)
-            return
-        also = f", and {len(before)} steps before it were skipped for the same reason: {before}" if before else ""
-        raise BadInputError(
-            f"optimizer step {step} of {of}",
-            f"the norm of its gradient is {norm}{also}",
-            "a finite number" + (f", but for at most {most} steps (optimizer.max_skipped_steps)" if most else ""),
-            "try a lower learning_rate or a max_grad_norm; a model or a batch may also hold such numbers from the "
-            "start, which optimizer.max_skipped_steps lets pass",
-        )
-
-    def _token_loss(self, flat: FlatRows, logprobs: Tensor, old: Tensor) -> TokenLoss:
         config, device = self._job.loss, self._weights.device
-        sequences, advantages = flat.sequences.to(device), flat.advantages
+        logprobs, entropies = self._forward(flat, self._weights.policy)
+        old, gap = self._old_logprobs(flat, logprobs, number)
+        sequences, token_weights, advantages = flat.sequences.to(device), flat.weights.to(device), flat.advantages
         if self._kl_reward is not None:
             advantages = advantages - self._kl_reward.advantages[flat.addresses]
-        return token_loss(
+        token = token_loss(
             config.kind,
             logprobs,
             old,
             advantages.to(device),
-            flat.weights.to(device),
+            token_weights,
             clip_low=config.clip_low,
             clip_high=config.clip_high,
             sequences=sequences,
@@ -239,9 +162,27 @@ class Trainer:
                 config.importance_cap,
             ),
         )
+        policy = (token.loss * share).sum()
+        total, kl = policy, None
+        if self._reference is not None:
+            reference = self._reference[flat.addresses].to(device)
+            estimate = divergence(config.kl_estimator, logprobs, reference, old, config.kl_clamp)
+            kl = (estimate * token_weights * share).sum()
+            if config.kl_coef and config.kl_place == "loss":
+                total = total + config.kl_coef * kl
+        if config.entropy_coef:
+            total = total - config.entropy_coef * (entropies * entropy_share).sum()
+        return MicroBatchLoss(total, policy, kl, token, entropies, gap)
+
+    def _forward(self, flat: FlatRows, policy: Policy) -> tuple[Tensor, Tensor]:
+        inputs = policy.inputs(flat, self._weights.dtype, self._weights.device)
+        return policy(inputs, self._job.loss.temperature)
 
     def _old_logprobs(self, flat: FlatRows, logprobs: Tensor, number: int) -> tuple[Tensor, Tensor | None]:
-        """Old log-probabilities of the ratio, and trainer - sampler under the starting weights where comparable."""
+        """Returns the old log-probabilities of the ratio, and trainer - sampler under the starting weights.
+
+        Both are [C]. The second is None where the two are not comparable.
+        """
         sampler = flat.sampler_logprobs
         if self._job.loss.kind == "cross_entropy":
             return logprobs.detach(), None
@@ -254,3 +195,102 @@ class Trainer:
             start = self._old[flat.addresses]
         old = sampler if self._job.loss.old_logprobs == "sampler" else start
         return old.to(logprobs.device), start - sampler if self._job.loss.temperature_of == "sampler" else None
+
+    def _skip(self, step: int, of: int, norm: float) -> None:
+        """Counts a step whose gradient was dropped.
+
+        Raises:
+            BadInputError: As many steps as allowed were skipped before.
+        """
+        before, most = self.skipped, self._job.optimizer.max_skipped_steps
+        if len(before) < most:
+            before.append(step)
+            return
+        also = f", and {len(before)} steps before it were skipped for the same reason: {before}" if before else ""
+        raise BadInputError(
+            f"optimizer step {step} of {of}",
+            f"the norm of its gradient is {norm}{also}",
+            "a finite number" + (f", except in at most {most} steps (optimizer.max_skipped_steps)" if most else ""),
+            "try a lower learning_rate or a max_grad_norm; if the model or the batch holds such numbers from the "
+            "start, raise optimizer.max_skipped_steps",
+        )
+
+    def _share(self, rows: list[int]) -> list[list[int]]:
+        """Returns this process's micro-batches of some rows."""
+        plan = micro_batches(rows, self._batch.row_tokens, self._world, self._job.hardware.micro_batch_tokens)
+        return plan[self._rank]
+
+    def recompute_old_logprobs(self) -> None:
+        """Computes the log-probabilities under the starting weights for every mini-batch but the first (collective).
+
+        The first mini-batch is trained with the starting weights, so its own forward pass yields them. A divergence in
+        the reward needs them before training starts, so then the first mini-batch is computed here too.
+        """
+        first = 0 if self._job.loss.kl_place != "loss" else 1
+        self._fill_logprobs(self._weights.policy, self._batch.steps[first:], self._old)
+
+    def compute_reference_logprobs(self, reference: Policy) -> None:
+        """Computes the log-probabilities under the reference, which is not needed afterwards (collective)."""
+        self._reference = torch.full_like(self._old, torch.nan)
+        self._fill_logprobs(reference, self._batch.steps, self._reference)
+        if self._job.loss.kl_place != "loss":
+            self._kl_reward = KLReward(self._job.loss, self._batch, self._old, self._reference)
+
+    def _fill_logprobs(self, policy: Policy, steps: list[list[int]], into: Tensor) -> None:
+        """Writes the log-probabilities under a policy of the tokens of some mini-batches into `into`, by address."""
+        with torch.no_grad():
+            for rows in steps:
+                for micro in self._share(rows):
+                    flat = self._batch.flat(micro or rows[:1])
+                    logprobs, _ = self._forward(flat, policy)
+                    into[flat.addresses] = logprobs.cpu()
+                    self._beat()
+
+    def kept_logprobs(self) -> dict[str, Tensor]:
+        """Returns the log-probabilities that any process has computed so far (collective).
+
+        Returns:
+            `old` (starting weights), `reference` and, for a divergence in the reward, the tensors of `KLReward.kept`:
+            [R * T] each, by address, NaN where unknown.
+        """
+        rows, width = self._batch.shape
+        # A process without rows of its own computed another's, so only rows of its own share count as its own.
+        own = torch.zeros(rows, dtype=torch.bool)
+        for step in self._batch.steps:
+            for micro in self._share(step):
+                own[micro] = True
+        own = own.repeat_interleave(width)
+        kept: dict[str, Tensor] = {}
+        for name, values in (("old", self._old), ("reference", self._reference)):
+            if values is not None:
+                whole = torch.where(own & values.isfinite(), values, -torch.inf)
+                dist.all_reduce(whole, op=dist.ReduceOp.MAX)
+                kept[name] = whole.masked_fill_(whole == -torch.inf, torch.nan)
+        return kept if self._kl_reward is None else kept | self._kl_reward.kept()
+
+    def take_logprobs(self, kept: dict[str, Tensor], where: str) -> None:
+        """Sets the log-probabilities that `kept_logprobs` returned, under any number of processes.
+
+        Args:
+            kept: The tensors.
+            where: Name of their source, for errors.
+
+        Raises:
+            BadInputError: They belong to another batch, or lack the reference that the job has.
+        """
+        names = {"old", "reference"} if self._job.reference_dir else {"old"}
+        if self._job.reference_dir and self._job.loss.kl_place != "loss":
+            names |= {"kl_divergences", "kl_advantages"}
+        if kept.keys() != names or any(values.shape != self._old.shape for values in kept.values()):
+            tensors = ", ".join(f"{name} {list(values.shape)}" for name, values in kept.items())
+            raise BadInputError(where, tensors, f"{', '.join(sorted(names))} {list(self._old.shape)}")
+        self._old, self._reference = kept["old"], kept.get("reference")
+        self._kl_reward = KLReward.restored(kept) if "kl_advantages" in kept else None
+
+    def _share_logprobs(self) -> None:
+        """Gives every process the log-probabilities of all rows after the first epoch (collective).
+
+        In later epochs a row may be trained by another process than in the first.
+        """
+        if self._world > 1:
+            self.take_logprobs(self.kept_logprobs(), "log-probabilities of the first epoch")

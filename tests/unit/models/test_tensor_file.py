@@ -39,7 +39,7 @@ def test_a_written_file_reads_back_with_the_safetensors_library(tmp_path: Path) 
 
 
 @pytest.mark.parametrize(
-    ("keep_bytes", "found"), [(-1, "truncated"), (5, "not a whole"), (40, "not a whole"), (0, "not a whole")]
+    ("keep_bytes", "found"), [(-1, "truncated"), (5, "not a complete"), (40, "not a complete"), (0, "not a complete")]
 )
 def test_a_truncated_file_is_named(tmp_path: Path, keep_bytes: int, found: str) -> None:
     path = tmp_path / "model.safetensors"
@@ -125,7 +125,7 @@ def test_a_header_that_is_no_plain_json_is_refused(tmp_path: Path, text: bytes) 
 def test_a_header_of_a_wrong_length_is_not_read(tmp_path: Path, length: int) -> None:
     path = tmp_path / "model.safetensors"
     path.write_bytes(length.to_bytes(8, "little") + b"{}")
-    with pytest.raises(BadInputError, match="not a whole safetensors file"):
+    with pytest.raises(BadInputError, match="not a complete safetensors file"):
         read_header(path)
 
 

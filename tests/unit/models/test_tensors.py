@@ -102,7 +102,7 @@ def in_integers(tensors: dict[str, Tensor]) -> None:
         (without_keys, r"no tensor model\.layers\.0\.self_attn\.k_proj\.weight and 1 more; expected the 27 tensors"),
         (without_bias, r"no tensor model\.layers\.1\.self_attn\.v_proj\.bias; expected"),
         (without_head, r"no tensor lm_head\.weight"),
-        (with_another_layer, r"tensor 'model\.layers\.2\.mlp\.up_proj\.weight', which config\.json does not call for"),
+        (with_another_layer, r"tensor 'model\.layers\.2\.mlp\.up_proj\.weight', which config\.json does not imply"),
         (with_a_forged_line, r"tensor 'x\\nall is well', which config"),
         (turned, r"mlp\.up_proj\.weight: shape \[32, 48\]; expected \[48, 32\] as in config\.json"),
         (shorter_norm, r"model\.norm\.weight: shape \[31\]; expected \[32\]"),
@@ -272,7 +272,7 @@ def test_a_file_that_the_index_does_not_name_is_not_hashed(cut: Path, tmp_path: 
         ({"tie_word_embeddings": "no"}, "tie_word_embeddings: 'no'; expected true or false"),
         (
             {"model_type": "llama"},
-            "architectures: .*Qwen2ForCausalLM.*; expected LlamaForCausalLM, as model_type llama",
+            "architectures: .*Qwen2ForCausalLM.*; expected LlamaForCausalLM, the architecture of model_type llama",
         ),
         ({"model_type": ["qwen2"]}, "model_type: .*expected one of qwen2"),
         ({"quantization_config": {"bits": 4}}, "quantized weights"),

@@ -76,7 +76,7 @@ def test_a_name_that_leads_a_machine_to_itself_is_refused(pair: list[Host]) -> N
     program = f"from stages.training.network import interface_towards; interface_towards({pair[0].name!r})"
     command = pair[0].command([sys.executable, "-c", program])
     done = subprocess.run(command, capture_output=True, text=True, check=False)
-    assert "BadInputError" in done.stderr and "leads to 127.0.0.1, which no other machine reaches" in done.stderr
+    assert "BadInputError" in done.stderr and "resolves to 127.0.0.1, which no other machine reaches" in done.stderr
 
 
 def test_the_interface_is_the_one_towards_the_first_machine(reachable: tuple[str, str]) -> None:

@@ -94,7 +94,7 @@ def test_the_other_steps_are_those_of_a_batch_without_it(checkpoint: Path, tmp_p
             2,
             [0, 1, 3],
             r"optimizer step 4 of 4: the norm of its gradient is (inf|nan), and 2 steps before it were skipped for "
-            r"the same reason: \[1, 2\]; expected .*, but for at most 2 steps \(optimizer\.max_skipped_steps\)",
+            r"the same reason: \[1, 2\]; expected .*, except in at most 2 steps \(optimizer\.max_skipped_steps\)",
         ),
     ],
 )

@@ -7,6 +7,7 @@ import pytest
 import torch
 from pydantic import ValidationError
 from safetensors.numpy import save_file
+from safetensors.torch import load_file
 from torch.distributed.tensor import DTensor
 from transformers import AutoModelForCausalLM
 
@@ -149,6 +150,27 @@ def test_a_checkpoint_of_lora_is_the_trained_model_in_plain_weights(folder: Path
     assert learned > 10 * rounding
     first = int((flat.predictors[0] == sequence.numel() - 1).nonzero()[0])
     torch.testing.assert_close(reference, published[first], atol=2e-5, rtol=2e-5)
+
+
+@pytest.mark.parametrize("dtype", ["fp32", "bf16"])
+def test_merging_adapters_leaves_the_weights_in_memory(folder: Path, tmp_path: Path, dtype: str) -> None:
+    """In either precision, frozen weights are gathered without a copy, and torchtune adds adapters in place."""
+    hardware = ONE.model_copy(update={"compute_dtype": dtype})
+    weights = trained(folder, LORA, hardware)
+    before = whole(weights)
+    weights.save_checkpoint(folder / "model", tmp_path / "merged")
+    weights.save_average(folder / "model", 0.0, tmp_path / "average")
+    for name, tensor in whole(weights).items():
+        assert torch.equal(tensor, before[name]), name
+    published, average = (load_file(tmp_path / out / "model.safetensors") for out in ("merged", "average"))
+    for module in ("self_attn.q_proj", "mlp.down_proj"):
+        name = f"model.layers.0.{module}.weight"
+        policy_name = {"self_attn.q_proj": "attn.q_proj", "mlp.down_proj": "mlp.w2"}[module]
+        prefix = f"decoder.layers.0.{policy_name}"
+        a, b = before[f"{prefix}.lora_a.weight"].float(), before[f"{prefix}.lora_b.weight"].float()
+        expected = before[f"{prefix}.weight"].float() + LORA.alpha / LORA.rank * b @ a
+        assert torch.equal(published[name], expected.to(torch.bfloat16))
+        torch.testing.assert_close(average[name], expected, atol=1e-6, rtol=1e-6)
 
 
 def test_a_state_goes_on_as_if_nothing_had_happened(folder: Path, tmp_path: Path) -> None:
