@@ -6,10 +6,10 @@ from typing import Any
 
 from artifacts.store import Store
 from artifacts.sums import write_files
-from flows.figures import Interval
 from flows.page import document, escape, picture, table
 from flows.plots import bars_plot
 from flows.summary import interval_text
+from stages.statistics import Interval
 
 Rows = Mapping[str, Mapping[str, Any]]
 """Figures by recipe (see `flows.compare`)."""

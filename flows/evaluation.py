@@ -38,7 +38,7 @@ class Evaluation(BaseModel):
     """What came of it.
 
     Attributes:
-        gradings: Totals of the same completions (see `stages.evaluate.totals`) by grader.
+        gradings: Totals of the same completions (see `stages.totals.totals`) by grader.
     """
 
     model_config = ConfigDict(extra="forbid", frozen=True)
@@ -71,7 +71,7 @@ def evaluate_checkpoint(request: EvaluationRequest) -> Evaluation:
             checkpoint=checkpoint.as_json(),
             puzzles=results["puzzle_id"].n_unique(),
             report=f"{store.url}/{report.key}",
-            gradings={grader: totals(regrade(results, known, grader)) for grader in get_args(Grader)},
+            gradings={grader: totals(regrade(results, known, grader)).as_json() for grader in get_args(Grader)},
         )
 
 

@@ -6,28 +6,7 @@ from statistics import fmean
 from typing import Any
 
 from flows.history import IterationRecord
-
-
-@dataclass(frozen=True)
-class Interval:
-    """A mean with its 95% interval."""
-
-    mean: float
-    low: float
-    high: float
-
-
-@dataclass(frozen=True)
-class Measurement:
-    """One way of answering (sampled or greedy), measured on one split; `deductions` are means a completion."""
-
-    accuracy: Interval
-    exact: Interval
-    completions: int
-    completion_tokens: float
-    truncated_fraction: float
-    early_stopped_fraction: float
-    deductions: dict[str, float | None]
+from stages.records import Measurement
 
 
 @dataclass(frozen=True)
@@ -76,19 +55,8 @@ def skipped_title(iterations: Iterable[IterationFigures]) -> list[str]:
 
 
 def measurement(facts: dict[str, Any], mode: str) -> Measurement | None:
-    """One mode of an evaluation's facts."""
-    found = facts.get(mode)
-    if found is None:
-        return None
-    return Measurement(
-        Interval(**found["accuracy"]),
-        Interval(**found["exact"]),
-        found["completions"],
-        found["completion_tokens_mean"],
-        found["truncated_fraction"],
-        found.get("early_stopped_fraction", 0.0),
-        found["deductions"],
-    )
+    """Returns one mode, `sampled` or `greedy`, of an evaluation's facts; None where it was not measured."""
+    return Measurement.of(facts[mode], f"report, {mode}") if facts.get(mode) is not None else None
 
 
 def iteration_figures(record: IterationRecord) -> IterationFigures:

@@ -5,9 +5,10 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
-from flows.figures import IterationFigures, Measurement
+from flows.figures import IterationFigures
 from flows.history import STAGES
 from flows.visible import visible
+from stages.records import Measurement
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes

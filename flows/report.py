@@ -5,8 +5,6 @@ import time
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
-import polars as pl
-
 from artifacts.reading import Artifact
 from artifacts.schemas import RESULTS
 from artifacts.store import Store
@@ -22,7 +20,7 @@ from flows.specimen import Completion, Specimen, find_specimen
 from flows.suites import curves, suites_section
 from flows.summary import before_after_rows, interval_text, solve_command, summary, unfinished_text
 from flows.ui_text import completion_title, seconds_rows, statement_counts, statement_lines, store_keys
-from stages.statistics import Estimate, estimate_difference
+from stages.statistics import Interval, estimate_gain
 
 if TYPE_CHECKING:
     from flows.session import Session
@@ -105,20 +103,15 @@ def report_files(record: RunRecord, store: Store) -> dict[str, bytes]:
     return {**pictures, "summary.json": _json(summary(record, store)), PAGE: page.encode()}
 
 
-def paired_gain(record: RunRecord, store: Store, mode: str, metric: str = "accuracy") -> Estimate | None:
+def paired_gain(record: RunRecord, store: Store, mode: str, metric: str = "accuracy") -> Interval | None:
     """Mean difference between after and before, puzzle by puzzle of the test split; None where one is missing."""
     if set(record.evaluations) != {"before", "after"}:
         return None
-    scores = {
-        when: Artifact(store, record.layout.evaluation(when), manifest)
-        .read_table("results.parquet", RESULTS)
-        .filter(pl.col("mode") == mode)
-        .group_by("puzzle_id", maintain_order=True)
-        .agg(pl.col(metric).cast(pl.Float64).mean().alias("score"))
+    results = {
+        when: Artifact(store, record.layout.evaluation(when), manifest).read_table("results.parquet", RESULTS)
         for when, manifest in record.evaluations.items()
     }
-    paired = scores["after"].join(scores["before"], on="puzzle_id", suffix="_before")
-    return estimate_difference((paired["score"] - paired["score_before"]).to_list()) if len(paired) else None
+    return estimate_gain(results["after"], results["before"], mode=mode, metric=metric)
 
 
 def _body(

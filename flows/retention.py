@@ -20,6 +20,7 @@ from artifacts.slot import SUPERSEDED_NAME
 from artifacts.store import Store
 from artifacts.verification import Damage, noted
 from flows.history import read_run, run_names
+from stages.records import read_decision
 
 Part = Literal["training_state", "checkpoint", "reference", "batch", "rollouts"]
 _IN_ATTEMPT = re.compile(r"(.+?)/((?:attempt|progress)-[0-9a-f]+(?:-[0-9]{8}T[0-9]+)?)/(.+)")
@@ -115,10 +116,10 @@ def _ancestors(store: Store, run: str, damaged: list[Damage] | None) -> set[str]
 
 def _kept_for_good(store: Store, promoted: dict[str, Any]) -> list[Ref[Any]]:
     try:
-        decision = Artifact.open(store, Ref(**promoted["decision"])).read_json("decision.json")
+        decision = read_decision(Ref(**promoted["decision"]), store)
     except BadInputError as error:
         raise IntegrityError(error.where, error.found, error.expected, "run again: it is written anew") from error
-    return [Ref(**promoted["checkpoint"]), *(Ref(**decision[place]["checkpoint"]) for place in ("standing", "best"))]
+    return [Ref(**promoted["checkpoint"]), decision.standing.checkpoint, decision.best.checkpoint]
 
 
 def remove(store: Store, removals: Iterable[Removal], rule: Retention) -> None:

@@ -11,7 +11,7 @@ from artifacts.store import Store
 from flows.history import STAGES, RunRecord
 from flows.recipe_diff import Difference, differences
 from flows.recipes import Recipe, validate
-from stages.statistics import Estimate, estimate_difference
+from stages.statistics import Interval, estimate_gain
 
 
 def settings(a: RunRecord, b: RunRecord) -> list[Difference]:
@@ -42,7 +42,7 @@ def circumstances(a: RunRecord, b: RunRecord) -> dict[str, dict[str, Any]]:
     return {name: {"a": ours.get(name), "b": theirs.get(name)} for name in names if ours.get(name) != theirs.get(name)}
 
 
-def paired(a: RunRecord, b: RunRecord, store: Store) -> dict[str, Estimate]:
+def paired(a: RunRecord, b: RunRecord, store: Store) -> dict[str, Interval]:
     """Accuracy of b less that of a, after training, with its 95% interval by mode, puzzle by puzzle of one test split.
 
     Empty where the runs were not measured on the same puzzles.
@@ -50,12 +50,9 @@ def paired(a: RunRecord, b: RunRecord, store: Store) -> dict[str, Estimate]:
     after = [item.evaluations.get("after") for item in (a, b)]
     if not after[0] or not after[1] or after[0].inputs["puzzles"]["digest"] != after[1].inputs["puzzles"]["digest"]:
         return {}
-    ours, theirs = (_scores(item, store) for item in (a, b))
-    both = ours.join(theirs, on=["mode", "puzzle_id"], suffix="_b")
-    return {
-        str(mode): estimate_difference((rows["score_b"] - rows["score"]).to_list())
-        for (mode,), rows in both.group_by("mode", maintain_order=True)
-    }
+    ours, theirs = (_results(item, store) for item in (a, b))
+    gains = {str(mode): estimate_gain(theirs, ours, mode=mode) for mode in ours["mode"].unique(maintain_order=True)}
+    return {mode: gain for mode, gain in gains.items() if gain is not None}
 
 
 def _newest(record: RunRecord) -> Manifest | None:
@@ -63,10 +60,6 @@ def _newest(record: RunRecord) -> Manifest | None:
     return manifests[-1] if manifests else None
 
 
-def _scores(record: RunRecord, store: Store) -> pl.DataFrame:
+def _results(record: RunRecord, store: Store) -> pl.DataFrame:
     after = Artifact(store, record.layout.evaluation("after"), record.evaluations["after"])
-    return (
-        after.read_table("results.parquet", RESULTS)
-        .group_by("mode", "puzzle_id", maintain_order=True)
-        .agg(pl.col("accuracy").mean().alias("score"))
-    )
+    return after.read_table("results.parquet", RESULTS)

@@ -3,10 +3,11 @@
 from collections.abc import Mapping
 from typing import Any
 
-from flows.figures import Measurement, measurement
+from flows.figures import measurement
 from flows.history import RunRecord
 from flows.page import escape, picture, table
 from flows.summary import interval_text
+from stages.records import Measurement
 
 OWN = "validation, in the run"
 _MODES = ("sampled", "greedy")

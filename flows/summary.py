@@ -9,10 +9,12 @@ from rich.console import Console
 from rich.table import Table
 
 from artifacts.store import Store
-from flows.figures import Interval, IterationFigures, Measurement, iteration_figures, measurement
+from flows.figures import IterationFigures, iteration_figures, measurement
 from flows.history import RunRecord
 from flows.surroundings import DEFAULT_STORE
 from flows.wrapping import print_command, print_labelled
+from stages.records import Measurement
+from stages.statistics import Interval
 
 MODES = ("sampled", "greedy")
 
@@ -110,7 +112,7 @@ def _exact(item: Measurement) -> str:
 
 
 def _length(item: Measurement) -> str:
-    return f"{item.completion_tokens:.1f}"
+    return f"{item.completion_tokens_mean:.1f}"
 
 
 def _statements(item: Measurement) -> str:

@@ -17,6 +17,7 @@ from artifacts.slot import Attempt, Slot
 from stages.context import StageContext
 from stages.puzzles.puzzle import Grader, Puzzle
 from stages.puzzles.tables import count_deductions, deduction_columns, graded_text, puzzles_by_id
+from stages.records import ReportFigures
 from stages.sampling.collect import adopted, collect
 from stages.sampling.config import SamplingConfig
 from stages.totals import totals
@@ -81,9 +82,16 @@ def evaluate(
     )
     attempt = out.attempt(identity)  # of its own: another writer's report may stand already, and so may its shards
     attempt.write_table("results.parquet", results, RESULTS)
-    facts = {"puzzles": len(chosen), "split": split, "grader": config.grader, **totals(results)}
-    attempt.write_json("report.json", facts)
-    facts["compute_dtype"] = ctx.profile.engine.computes_in
+    measured = totals(results)
+    figures = ReportFigures(
+        puzzles=len(chosen),
+        split=split,
+        grader=config.grader,
+        sampled=measured.sampled,
+        greedy=measured.greedy,
+    ).as_json()
+    attempt.write_json("report.json", figures)
+    facts = {**figures, "compute_dtype": ctx.profile.engine.computes_in}
     return attempt.publish(facts, weights=weights, puzzles=puzzles)
 
 

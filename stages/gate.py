@@ -1,7 +1,6 @@
-"""The gate of promotion: a candidate against what stands, on the same puzzles, and the reason for what follows."""
+"""The rules of promotion and rollback: a candidate is compared with the best so far on the same puzzles."""
 
-from dataclasses import asdict
-from typing import Any, Literal, Self
+from typing import Literal, Self
 
 import numpy as np
 import polars as pl
@@ -10,11 +9,19 @@ from pydantic import Field, model_validator
 from artifacts.config import Config
 from artifacts.errors import BadInputError
 from artifacts.reading import Artifact
-from artifacts.refs import Ref, Report
+from artifacts.refs import Checkpoint, Ref, Report
 from artifacts.schemas import RESULTS
 from artifacts.store import Store
 from stages.fall import find_falls
-from stages.statistics import Estimate, estimate_difference, standard_error, variance_of_mean
+from stages.records import CurvePoint, MeasuredCheckpoint, PromotionDecision
+from stages.statistics import (
+    Interval,
+    estimate_difference,
+    paired_differences,
+    puzzle_scores,
+    standard_error,
+    variance_of_mean,
+)
 
 
 class RollbackConfig(Config):
@@ -71,79 +78,88 @@ class PromoteConfig(Config):
 
 
 def judge(
-    config: PromoteConfig, challenger: dict[str, Any], before: dict[str, Any] | None, store: Store
-) -> dict[str, Any]:
-    """The content of a decision.
+    config: PromoteConfig,
+    candidate: Ref[Checkpoint],
+    report: Ref[Report],
+    iteration: int,
+    before: PromotionDecision | None,
+    store: Store,
+) -> PromotionDecision:
+    """Returns the decision on a candidate.
 
     Args:
-        challenger: `checkpoint`, `report`, `iteration` of the candidate; its score is added.
-        before: Content of the decision before; None where the candidate is the first.
-
-    Returns:
-        `promoted`, `rolled_back`, `reason`, the paired `gain` over the best so far and `gain_over_standing` with their
-        95% intervals, `degraded` (candidates in the fallen stretch, 0 where the curve has not fallen), what is
-        `standing`, `best`, `first` and `candidate`, the number of `candidates` so far, and with a rule of rollback the
-        `curve` that it looks at.
+        candidate: The checkpoint to decide on.
+        report: Its evaluation.
+        iteration: Number of its iteration.
+        before: The decision before this one; None where the candidate is the first.
+        store: Where the reports are read.
 
     Raises:
-        BadInputError: The reports have no puzzle in common.
+        BadInputError: The report has no puzzle in common with that of the best checkpoint or the standing one.
     """
-    scores = _scores(config, challenger["report"], store)
+    scores = _scores(config, report, store)
     score = float(np.mean(scores["score"].to_numpy()))
-    challenger = {**challenger, "score": score}
-    curve = [{"iteration": challenger["iteration"], "score": score, "noise": None}]
-    kept: dict[str, Any] = {"candidates": 1} if config.rollback is None else {"candidates": 1, "curve": curve}
+    challenger = MeasuredCheckpoint(checkpoint=candidate, report=report, iteration=iteration, score=score)
     if before is None:
-        places = dict.fromkeys(("standing", "best", "first", "candidate"), challenger)
-        return {"promoted": True, "rolled_back": False, "reason": "first candidate", "degraded": 0, **places, **kept}
-    best, incumbent = before["best"], before["standing"]
-    candidates = before.get("candidates", _counted(before))
-    differences = _paired(config, scores, best, store)
-    gain = estimate_difference(differences, candidates)
-    over_standing = gain
-    if incumbent["report"] != best["report"]:
-        over_standing = estimate_difference(_paired(config, scores, incumbent, store), candidates)
+        return _first_decision(config, challenger)
+    best, standing = before.best, before.standing
+    candidates = before.candidates or _counted(before)
+    differences = _differences(config, scores, best, store)
+    gain = over_standing = estimate_difference(differences, candidates)
+    if standing.report != best.report:
+        over_standing = estimate_difference(_differences(config, scores, standing, store), candidates)
     clears, bar = _clears(config, differences)
-    degraded, fall = 0, ""
-    if config.rollback is not None:
-        curve = _continued(config, scores, curve[0], before, store)
-        degraded, fall = _fallen(config.rollback, curve, len(scores))
-        kept["curve"] = curve[: len(curve) - degraded]  # the next candidates do not descend from the fallen ones
+    curve, degraded, fall = _judge_curve(config, scores, challenger, before, store)
     promoted, rolled_back = clears and not degraded, degraded > 0
-    best_now = challenger if score > best["score"] else best
-    stands = best_now if rolled_back else challenger if promoted else incumbent
+    best_now = challenger if score > best.score else best
+    stands = best_now if rolled_back else challenger if promoted else standing
     reason = (
         f"{'promoted' if promoted else 'refused'}: {config.mode} {config.metric} {score:.4f} against the best so far, "
-        f"{best['score']:.4f} of iteration {best['iteration']}: {_text(gain, candidates)} on {len(scores)} puzzles, "
-        f"{bar}"
+        f"{best.score:.4f} of iteration {best.iteration}: {_text(gain, candidates)} on {len(scores)} puzzles, {bar}"
     )
-    if over_standing is not gain:
-        reason += f"; against iteration {incumbent['iteration']}, which stands: {_text(over_standing, candidates)}"
+    if standing.report != best.report:
+        reason += f"; against iteration {standing.iteration}, which stands: {_text(over_standing, candidates)}"
     if rolled_back:
-        reason += f"; {fall}: back to iteration {best_now['iteration']}"
-    return {
-        "promoted": promoted,
-        "rolled_back": rolled_back,
-        "reason": reason,
-        "gain": asdict(gain),
-        "gain_over_standing": asdict(over_standing),
-        "degraded": degraded,
-        "standing": incumbent if stands["iteration"] == incumbent["iteration"] else stands,
-        "best": best_now,
-        "first": before["first"],
-        "candidate": challenger,
-        **kept,
-        "candidates": candidates + 1,
-    }
+        reason += f"; {fall}: back to iteration {best_now.iteration}"
+    return PromotionDecision(
+        promoted=promoted,
+        rolled_back=rolled_back,
+        reason=reason,
+        gain=gain,
+        gain_over_standing=over_standing,
+        degraded=degraded,
+        standing=standing if stands.iteration == standing.iteration else stands,  # with the key of its decision
+        best=best_now,
+        first=before.first,
+        candidate=challenger,
+        candidates=candidates + 1,
+        curve=curve,
+    )
 
 
-def _counted(before: dict[str, Any]) -> int:
-    """Number of candidates up to a decision that does not say it: there is one an iteration."""
-    return max(1, 1 + before["candidate"]["iteration"] - before["first"]["iteration"])
+def _first_decision(config: PromoteConfig, challenger: MeasuredCheckpoint) -> PromotionDecision:
+    return PromotionDecision(
+        promoted=True,
+        rolled_back=False,
+        reason="first candidate",
+        degraded=0,
+        standing=challenger,
+        best=challenger,
+        first=challenger,
+        candidate=challenger,
+        candidates=1,
+        curve=None if config.rollback is None else [_point(challenger, None)],
+    )
+
+
+def _counted(before: PromotionDecision) -> int:
+    """Returns the number of candidates up to a decision that does not record it: one an iteration."""
+    first = before.candidate.iteration if before.first is None else before.first.iteration
+    return max(1, 1 + before.candidate.iteration - first)
 
 
 def _clears(config: PromoteConfig, differences_P: list[float]) -> tuple[bool, str]:
-    """Whether a candidate is as good as the rule of promotion asks, and how it lies to the bar, in words."""
+    """Returns whether a candidate clears the bar of promotion, and the comparison in words."""
     mean = float(np.mean(differences_P))
     if config.tolerance_se:
         bar = 0.0 - config.tolerance_se * standard_error(differences_P)  # not -0
@@ -151,29 +167,53 @@ def _clears(config: PromoteConfig, differences_P: list[float]) -> tuple[bool, st
     return mean > config.min_gain, f"{'more' if mean > config.min_gain else 'not more'} than {config.min_gain:.3g}"
 
 
+def _judge_curve(
+    config: PromoteConfig,
+    scores: pl.DataFrame,
+    challenger: MeasuredCheckpoint,
+    before: PromotionDecision,
+    store: Store,
+) -> tuple[list[CurvePoint] | None, int, str]:
+    """Returns the curve to go on from, the length of its fallen stretch (0 without one), and the fall in words."""
+    if config.rollback is None:
+        return None, 0, ""
+    curve = _continued(config, scores, challenger, before, store)
+    degraded, fall = _fallen(config.rollback, curve, len(scores))
+    return curve[: len(curve) - degraded], degraded, fall  # the next candidates do not descend from the fallen ones
+
+
 def _continued(
-    config: PromoteConfig, scores: pl.DataFrame, newest: dict[str, Any], before: dict[str, Any], store: Store
-) -> list[dict[str, Any]]:
-    """The curve with its newest candidate; it begins anew where that was measured on other puzzles.
+    config: PromoteConfig,
+    scores: pl.DataFrame,
+    challenger: MeasuredCheckpoint,
+    before: PromotionDecision,
+    store: Store,
+) -> list[CurvePoint]:
+    """Returns the curve with the candidate added, or the candidate alone where the puzzles have changed.
 
-    A candidate's `noise` is the variance of one score around its level: half that of the paired difference from the
-    one that it was made from. A decision from before curves were kept has one candidate that can be looked at, its own.
+    A candidate's `noise` is half the variance of the paired difference from the checkpoint that it was trained from:
+    the variance of one of the two scores. A decision without a curve contributes its own candidate.
     """
-    parent = before["standing"] if before.get("rolled_back") else before["candidate"]
-    others = _scores(config, parent["report"], store)
-    if set(others["puzzle_id"]) != set(scores["puzzle_id"]):
-        return [newest]
-    own = {"iteration": before["candidate"]["iteration"], "score": before["candidate"]["score"], "noise": None}
-    noise = float(variance_of_mean(_differences(scores, others).to_numpy())) / 2.0
-    return [*before.get("curve", [] if before.get("rolled_back") else [own]), {**newest, "noise": noise}]
+    parent = before.standing if before.rolled_back else before.candidate
+    parent_scores = _scores(config, parent.report, store)
+    if set(parent_scores["puzzle_id"]) != set(scores["puzzle_id"]):
+        return [_point(challenger, None)]
+    noise = float(variance_of_mean(np.asarray(paired_differences(scores, parent_scores)))) / 2.0
+    earlier = before.curve
+    if earlier is None:
+        earlier = [] if before.rolled_back else [_point(before.candidate, None)]
+    return [*earlier, _point(challenger, noise)]
 
 
-def _fallen(rule: RollbackConfig, curve: list[dict[str, Any]], puzzles: int) -> tuple[int, str]:
-    """How many of the newest candidates form a fallen stretch, 0 where none do, and the fall in words."""
-    scores_N, noise_N = ([item[name] for item in curve] for name in ("score", "noise"))
+def _point(candidate: MeasuredCheckpoint, noise: float | None) -> CurvePoint:
+    return CurvePoint(iteration=candidate.iteration, score=candidate.score, noise=noise)
+
+
+def _fallen(rule: RollbackConfig, curve: list[CurvePoint], puzzles: int) -> tuple[int, str]:
+    """Returns the number of newest candidates that form a fallen stretch, 0 without one, and the fall in words."""
     falls = find_falls(
-        np.array([scores_N], dtype=np.float64),
-        np.array([noise_N], dtype=np.float64),  # None becomes NaN
+        np.array([[point.score for point in curve]], dtype=np.float64),
+        np.array([[point.noise for point in curve]], dtype=np.float64),  # None becomes NaN
         puzzles,
         rule.drop_se,
         rule.patience,
@@ -187,30 +227,22 @@ def _fallen(rule: RollbackConfig, curve: list[dict[str, Any]], puzzles: int) -> 
     )
 
 
-def _paired(config: PromoteConfig, scores: pl.DataFrame, other: dict[str, Any], store: Store) -> list[float]:
-    differences = _differences(scores, _scores(config, other["report"], store))
-    if not len(differences):
+def _differences(config: PromoteConfig, scores: pl.DataFrame, other: MeasuredCheckpoint, store: Store) -> list[float]:
+    differences = paired_differences(scores, _scores(config, other.report, store))
+    if not differences:
         raise BadInputError(
-            f"report of iteration {other['iteration']}", "no puzzle of the candidate's report", "the same puzzles",
+            f"report of iteration {other.iteration}", "no puzzle of the candidate's report", "the same puzzles",
             "evaluate both on one set",
         )  # fmt: skip
-    return differences.to_list()
+    return differences
 
 
-def _differences(scores: pl.DataFrame, others: pl.DataFrame) -> pl.Series:
-    paired = scores.join(others, on="puzzle_id", suffix="_other")
-    return paired["score"] - paired["score_other"]
+def _scores(config: PromoteConfig, report: Ref[Report], store: Store) -> pl.DataFrame:
+    results = Artifact.open(store, report).read_table("results.parquet", RESULTS)
+    return puzzle_scores(results, config.mode, config.metric)
 
 
-def _scores(config: PromoteConfig, report: dict[str, Any], store: Store) -> pl.DataFrame:
-    results = Artifact.open(store, Ref[Report](**report)).read_table("results.parquet", RESULTS)
-    chosen = results.filter(pl.col("mode") == config.mode)
-    return chosen.group_by("puzzle_id", maintain_order=True).agg(
-        pl.col(config.metric).cast(pl.Float64).mean().alias("score")
-    )
-
-
-def _text(gain: Estimate, chosen_of: int) -> str:
-    """`+0.0100 (95% interval -0.0200 to +0.0600, its upper end raised as ...)`."""
+def _text(gain: Interval, chosen_of: int) -> str:
+    """Returns `+0.0100 (95% interval -0.0200 to +0.0600, its upper end raised as ...)`."""
     raised = f", its upper end raised as the other was chosen of {chosen_of}" if chosen_of > 1 else ""
     return f"{gain.mean:+.4f} (95% interval {gain.low:+.4f} to {gain.high:+.4f}{raised})"

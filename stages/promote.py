@@ -1,4 +1,4 @@
-"""The stage that keeps the best checkpoint so far, or the newest as good as it, and says why."""
+"""The stage that decides which checkpoint stands promoted: the best so far, or the newest that is as good."""
 
 from dataclasses import replace
 from typing import Any
@@ -13,6 +13,7 @@ from artifacts.stored_json import promoted_at
 from stages.context import StageContext
 from stages.gate import PromoteConfig, judge
 from stages.models.card import CARD, model_card
+from stages.records import DECISION_FILE, read_decision
 from stages.training.launch import Weights, state_beside
 
 REVISION = 3
@@ -30,16 +31,16 @@ def promote(
     pointer: str,
     out: Slot[Decision],
 ) -> Ref[Decision]:
-    """Compares a candidate with the best so far on the same puzzles and records which one stands.
+    """Compares a candidate with the best checkpoint so far on the same puzzles and records which one stands.
 
-    A decision that changes what stands carries its model card.
+    A decision that changes the standing checkpoint also holds its model card.
 
     Args:
         candidate: The checkpoint just trained.
         report: The candidate's evaluation.
         incumbent: The decision before this one; None where the candidate is the first.
         iteration: Number of the candidate's iteration.
-        pointer: Key of the run's `promoted.json`, swapped to follow the newest decision.
+        pointer: Key of the run's `promoted.json`, which is updated to the newest decision.
         out: Where the decision is published.
 
     Raises:
@@ -48,57 +49,69 @@ def promote(
     identity = Identity.of("promote", REVISION, config, candidate=candidate, report=report, incumbent=incumbent)
     decision = out.find(identity)
     if decision is None:
-        before = None if incumbent is None else _content(incumbent, ctx)
-        challenger = {"checkpoint": candidate.as_json(), "report": report.as_json(), "iteration": iteration}
-        verdict = judge(config, challenger, before, ctx.store)
+        before = None if incumbent is None else read_decision(incumbent, ctx.store)
+        verdict = judge(config, candidate, report, iteration, before, ctx.store)
         attempt = out.attempt(identity)
-        if before is None or verdict["standing"]["iteration"] != before["standing"]["iteration"]:
-            verdict["standing"] = {**verdict["standing"], "decided_in": out.key}
+        if before is None or verdict.standing.iteration != before.standing.iteration:
+            standing = verdict.standing.model_copy(update={"decided_in": out.key})
+            verdict = verdict.model_copy(update={"standing": standing})
             attempt.write_bytes(CARD, model_card(verdict, ctx.store).encode())
-        attempt.write_json("decision.json", verdict)
-        facts = {name: verdict[name] for name in ("promoted", "rolled_back", "reason")}
+        attempt.write_json(DECISION_FILE, verdict.as_json())
+        facts = {"promoted": verdict.promoted, "rolled_back": verdict.rolled_back, "reason": verdict.reason}
         decision = attempt.publish(facts, candidate=candidate, report=report, incumbent=incumbent)
-    _point(pointer, iteration, decision, ctx)
+    _update_pointer(pointer, iteration, decision, ctx)
     return decision
 
 
+def promoted_checkpoint(decision: Ref[Decision], ctx: StageContext) -> Ref[Checkpoint]:
+    """Returns the checkpoint that stands promoted after a decision.
+
+    Raises:
+        BadInputError: There is no such decision.
+        IntegrityError: It is damaged.
+    """
+    return read_decision(decision, ctx.store).standing.checkpoint
+
+
 def standing(decision: Ref[Decision], ctx: StageContext) -> dict[str, Any]:
-    """The `standing` part of a decision: checkpoint, report, iteration and score of what stands after it."""
-    return _content(decision, ctx)["standing"]
+    """Returns the `standing` part of a decision as JSON; `promoted_checkpoint` takes its place."""
+    return read_decision(decision, ctx.store).standing.as_json()
 
 
 def weights_after(decision: Ref[Decision], newest: Weights, ctx: StageContext) -> Weights:
-    """What the next iteration learns on from: the newest weights, or after a rollback those that stand.
+    """Returns the weights that the next iteration starts from.
 
-    A reference of the KL term stays the newest.
+    These are the newest weights, or after a rollback the promoted checkpoint with the state saved beside it. The
+    reference of the KL term is that of the newest weights in both cases.
     """
     if not Artifact.open(ctx.store, decision).manifest.facts["rolled_back"]:
         return newest
-    checkpoint = Ref[Checkpoint](**standing(decision, ctx)["checkpoint"])
+    checkpoint = promoted_checkpoint(decision, ctx)
     return replace(newest, checkpoint=checkpoint, state=state_beside(checkpoint, ctx.store))
 
 
-def _content(decision: Ref[Decision], ctx: StageContext) -> dict[str, Any]:
-    return Artifact.open(ctx.store, decision).read_json("decision.json")
-
-
-def _point(pointer: str, iteration: int, decision: Ref[Decision], ctx: StageContext) -> None:
+def _update_pointer(pointer: str, iteration: int, decision: Ref[Decision], ctx: StageContext) -> None:
+    """Points the run's `promoted.json` at a decision, unless it points at a newer one that is intact."""
     try:
-        found = promoted_at(ctx.store, pointer)
-    except IntegrityError as error:  # it only repeats what the decisions say
-        ctx.log.warning("written anew: %s", error)
-        found = None
-    if found and found["decided_at_iteration"] >= iteration and all(_stands(found[part], ctx) for part in _POINTED_AT):
+        current = promoted_at(ctx.store, pointer)
+    except IntegrityError as error:  # its content only repeats that of the decision
+        ctx.log.warning("written again: %s", error)
+        current = None
+    if (
+        current
+        and current["decided_at_iteration"] >= iteration
+        and all(_is_published(current[part], ctx) for part in _POINTED_AT)
+    ):
         return
-    stands = standing(decision, ctx)
+    stands = read_decision(decision, ctx.store).standing.as_json()
     where = stands.pop("decided_in")
     card = f"{where}/{Artifact.at(ctx.store, where).manifest.attempt}/{CARD}"
     content = {"decided_at_iteration": iteration, "decision": decision.as_json(), **stands, "model_card": card}
     ctx.store.write_bytes(pointer, sealed_json(content))
 
 
-def _stands(ref: dict[str, Any], ctx: StageContext) -> bool:
-    """Whether an artifact is still the one published at its address."""
+def _is_published(ref: dict[str, Any], ctx: StageContext) -> bool:
+    """Returns whether an artifact is the one that is published at its key now."""
     try:
         return Artifact.at(ctx.store, ref["key"]).manifest.digest == ref["digest"]
     except BadInputError:

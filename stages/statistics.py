@@ -10,6 +10,7 @@ from functools import lru_cache
 from statistics import NormalDist
 
 import numpy as np
+import polars as pl
 from numpy.typing import NDArray
 
 from stages.beta import beta_quantile, t_quantile
@@ -23,15 +24,15 @@ _FEW = ((50.0, 2.0), (math.inf, 3.0))
 
 
 @dataclass(frozen=True)
-class Estimate:
-    """A mean with the bounds of its 95% interval, which need not lie equally far from it."""
+class Interval:
+    """A mean with the bounds of its 95% interval. The bounds may lie unequally far from the mean."""
 
     mean: float
     low: float
     high: float
 
 
-def estimate(cluster_means_P: Sequence[float]) -> Estimate:
+def estimate(cluster_means_P: Sequence[float]) -> Interval:
     """Wilson 95% interval of a mean over clusters whose values lie in 0 to 1; it stays in 0 to 1.
 
     The bounds are those of Wilson (1927), modified near 0 and 1 as in Brown, Cai and DasGupta, "Interval Estimation for
@@ -70,10 +71,10 @@ def estimate(cluster_means_P: Sequence[float]) -> Estimate:
         quantile = t_quantile(_TAIL, len(values_P) - 1.0)
     low = _lower(mean, size, quantile)
     high = 1.0 - _lower(1.0 - mean, size, quantile)
-    return Estimate(mean, min(low, mean), max(high, mean))
+    return Interval(mean, min(low, mean), max(high, mean))
 
 
-def estimate_difference(differences_P: Sequence[float], chosen_of: int = 1) -> Estimate:
+def estimate_difference(differences_P: Sequence[float], chosen_of: int = 1) -> Interval:
     """Student's t 95% interval of a mean of paired differences, which lie in -1 to 1; it stays there.
 
     The variance counts one more difference of the typical size (see `variance_of_mean`), so that puzzles which all
@@ -91,7 +92,48 @@ def estimate_difference(differences_P: Sequence[float], chosen_of: int = 1) -> E
     mean = float(values_P.mean())
     half = t_quantile(_TAIL, len(values_P)) * math.sqrt(float(variance_of_mean(values_P)))
     raised = half * chosen_quantile(chosen_of) / _Z95
-    return Estimate(mean, max(-1.0, mean - half), min(1.0, mean + raised))
+    return Interval(mean, max(-1.0, mean - half), min(1.0, mean + raised))
+
+
+def estimate_gain(
+    results: pl.DataFrame, others: pl.DataFrame, *, mode: str, metric: str = "accuracy"
+) -> Interval | None:
+    """Returns the mean paired difference of two evaluations over the puzzles that both hold, with its 95% interval.
+
+    Args:
+        results: Rows of the `results` schema.
+        others: Rows of the evaluation that is subtracted.
+        mode: Completions to compare, `sampled` or `greedy`.
+        metric: Column to compare, `accuracy` or `exact`.
+
+    Returns:
+        The interval of `estimate_difference`; None where the evaluations have no puzzle in common.
+    """
+    differences = paired_differences(puzzle_scores(results, mode, metric), puzzle_scores(others, mode, metric))
+    return estimate_difference(differences) if differences else None
+
+
+def puzzle_scores(results: pl.DataFrame, mode: str, metric: str) -> pl.DataFrame:
+    """Returns the mean of a metric over each puzzle's completions: columns `puzzle_id` and `score`.
+
+    Args:
+        results: Rows of the `results` schema.
+        mode: Completions to take, `sampled` or `greedy`.
+        metric: Column to average, `accuracy` or `exact`.
+    """
+    chosen = results.filter(pl.col("mode") == mode)
+    return chosen.group_by("puzzle_id", maintain_order=True).agg(pl.col(metric).cast(pl.Float64).mean().alias("score"))
+
+
+def paired_differences(scores: pl.DataFrame, others: pl.DataFrame) -> list[float]:
+    """Returns `scores` less `others`, [P], for each of the P puzzles that both hold.
+
+    Args:
+        scores: As `puzzle_scores` returns them.
+        others: The scores that are subtracted.
+    """
+    paired = scores.join(others, on="puzzle_id", suffix="_other", maintain_order="left")
+    return (paired["score"] - paired["score_other"]).to_list()
 
 
 def standard_error(values_P: Sequence[float]) -> float:

@@ -1,35 +1,38 @@
-"""The figures of a report, from its table of results."""
-
-from dataclasses import asdict
-from typing import Any
+"""The figures of a report, computed from its table of results."""
 
 import numpy as np
 import polars as pl
 
 from stages.puzzles.tables import DEDUCTION_COLUMNS
+from stages.records import Measurement, Measurements
 from stages.statistics import estimate
 
 
-def totals(results: pl.DataFrame) -> dict[str, Any]:
-    """Figures of a report by mode: accuracy and exact share with their intervals, statements, lengths, unfinished.
+def totals(results: pl.DataFrame) -> Measurements:
+    """Returns the figures of a table of results by mode.
 
-    The fraction that `early_stop` ended is there where it ended any.
+    Args:
+        results: Rows of the `results` schema.
     """
-    figures: dict[str, Any] = {}
-    for (mode,), rows in results.group_by("mode", maintain_order=True):
-        by_puzzle = rows.group_by("puzzle_id", maintain_order=True).agg(
-            pl.col("accuracy").mean(), pl.col("exact").cast(pl.Float64).mean()
-        )
-        figures[str(mode)] = {
-            "accuracy": asdict(estimate(by_puzzle["accuracy"].to_list())),
-            "exact": asdict(estimate(by_puzzle["exact"].to_list())),
-            "deductions": {name: _mean(rows[name]) for name in DEDUCTION_COLUMNS},
-            "completions": len(rows),
-            "completion_tokens_mean": float(np.mean(rows["completion_tokens"].to_numpy())),
-            "truncated_fraction": _share(rows, "length"),
-            **({"early_stopped_fraction": stopped} if (stopped := _share(rows, "early_stop")) else {}),
-        }
-    return figures
+    return Measurements(sampled=_measurement(results, "sampled"), greedy=_measurement(results, "greedy"))
+
+
+def _measurement(results: pl.DataFrame, mode: str) -> Measurement | None:
+    rows = results.filter(pl.col("mode") == mode)
+    if rows.is_empty():
+        return None
+    by_puzzle = rows.group_by("puzzle_id", maintain_order=True).agg(
+        pl.col("accuracy").mean(), pl.col("exact").cast(pl.Float64).mean()
+    )
+    return Measurement(
+        accuracy=estimate(by_puzzle["accuracy"].to_list()),
+        exact=estimate(by_puzzle["exact"].to_list()),
+        deductions={name: _mean(rows[name]) for name in DEDUCTION_COLUMNS},
+        completions=len(rows),
+        completion_tokens_mean=float(np.mean(rows["completion_tokens"].to_numpy())),
+        truncated_fraction=_share(rows, "length"),
+        early_stopped_fraction=_share(rows, "early_stop"),
+    )
 
 
 def _share(rows: pl.DataFrame, finish_reason: str) -> float:

@@ -18,7 +18,7 @@ from rich.console import Console
 from rich.table import Table
 
 from stages.gate import RollbackConfig
-from stages.statistics import Estimate, estimate, estimate_difference
+from stages.statistics import Interval, estimate, estimate_difference
 from tests.support.noisy_curves import draw_curves, first_rollbacks, look, scores_and_noise
 
 CANDIDATES = 98
@@ -97,13 +97,13 @@ def fallen(runs: int, rule: RollbackConfig, drop: float, drop_at: int, seed: int
     return rows
 
 
-def normal(values: NDArray[np.float64]) -> Estimate:
+def normal(values: NDArray[np.float64]) -> Interval:
     """The interval of before: the normal distribution's, by the variance of the clusters."""
     half = _Z95 * float(values.std(ddof=1)) / math.sqrt(len(values))
-    return Estimate(float(values.mean()), float(values.mean()) - half, float(values.mean()) + half)
+    return Interval(float(values.mean()), float(values.mean()) - half, float(values.mean()) + half)
 
 
-def shares(values: NDArray[np.float64]) -> Estimate:
+def shares(values: NDArray[np.float64]) -> Interval:
     """The interval of now."""
     return estimate(values.tolist())
 
@@ -139,7 +139,7 @@ def coverage_of_means(runs: int, size: int, chance: float, correlation: float, s
     return {name: _held([method(values) for values in rows_RP], chance) for name, method in INTERVALS.items()}
 
 
-def _held(intervals: list[Estimate], truth: float) -> float:
+def _held(intervals: list[Interval], truth: float) -> float:
     return float(np.mean([interval.low <= truth <= interval.high for interval in intervals]))
 
 

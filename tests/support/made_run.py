@@ -207,5 +207,5 @@ class _Maker:
         results = as_table(rows, RESULTS)
         attempt = self._slot(key, Report).attempt(Identity.of("evaluate", 1, {"key": key}, weights=weights))
         attempt.write_table("results.parquet", results, RESULTS)
-        facts = {"puzzles": len(table), "split": split, "grader": "strict", **totals(results)}
+        facts = {"puzzles": len(table), "split": split, "grader": "strict", **totals(results).as_json()}
         return attempt.publish(facts, weights=weights, puzzles=puzzles)

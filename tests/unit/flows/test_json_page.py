@@ -200,7 +200,7 @@ def test_documents_of_a_model(made: tuple[Store, RunLayout], capsys: pytest.Capt
         checkpoint=Artifact.at(store, layout.iteration(4, "checkpoint")).ref.as_json(),
         puzzles=12,
         report=f"{store.url}/{layout.evaluation('after')}",
-        gradings={grader: totals(regrade(results, known, grader)) for grader in graders},
+        gradings={grader: totals(regrade(results, known, grader)).as_json() for grader in graders},
     )
     check_documented("evaluate", evaluation.model_dump(mode="json"))
 

@@ -174,7 +174,7 @@ def test_what_early_stop_ended_is_shown_beside_what_is_unfinished(made: tuple[St
     ends = pl.when(pl.col("mode") == "greedy").then(pl.lit("stop"))
     ends = ends.when(pl.col("sample") == 0).then(pl.lit("length"))
     ends = ends.when(pl.col("sample") <= 2).then(pl.lit("early_stop")).otherwise(pl.lit("stop"))
-    facts = totals(table.with_columns(finish_reason=ends))
+    facts = totals(table.with_columns(finish_reason=ends)).as_json()
     assert (facts["sampled"]["truncated_fraction"], facts["sampled"]["early_stopped_fraction"]) == (0.25, 0.5)
     assert "early_stopped_fraction" not in facts["greedy"], "a report without any is what it was"
     rows = {row[0]: row[1] for row in measure_rows([facts])}

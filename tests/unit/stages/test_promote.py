@@ -21,6 +21,7 @@ from artifacts.slot import Slot
 from artifacts.store import Store
 from stages.gate import PromoteConfig, RollbackConfig, judge
 from stages.promote import promote, weights_after
+from stages.records import MeasuredCheckpoint, PromotionDecision
 from stages.statistics import estimate_difference
 from stages.training.launch import Weights
 from tests.support.made_run import make_context, make_run
@@ -208,13 +209,13 @@ def test_a_decision_from_before_curves_were_kept_is_gone_on_from(tmp_path: Path)
     store, verdicts, _ = _decided(tmp_path, PromoteConfig(rollback=rule), (4, 3))
     made_then = {name: value for name, value in verdicts[1].items() if name not in ("curve", "candidates")}
     made_then["rolled_back"] = False
-    challenger = {**verdicts[0]["candidate"], "iteration": 2}
-    verdict = judge(PromoteConfig(rollback=rule), challenger, made_then, store)
+    challenger = MeasuredCheckpoint.model_validate(verdicts[0]["candidate"])
+    verdict = _judged(PromoteConfig(rollback=rule), challenger, made_then, store)
     assert [item["iteration"] for item in verdict["curve"]] == [1, 2]
     assert [item["noise"] is None for item in verdict["curve"]] == [True, False]
     assert verdict["candidates"] == 3
     assert "chosen of 2" in verdict["reason"]
-    after_rollback = judge(PromoteConfig(rollback=rule), challenger, {**made_then, "rolled_back": True}, store)
+    after_rollback = _judged(PromoteConfig(rollback=rule), challenger, {**made_then, "rolled_back": True}, store)
     assert [item["iteration"] for item in after_rollback["curve"]] == [2]
 
 
@@ -224,8 +225,9 @@ def test_a_curve_begins_anew_where_the_puzzles_change(tmp_path: Path) -> None:
     table = Artifact.at(store, verdicts[1]["candidate"]["report"]["key"]).read_table("results.parquet", RESULTS)
     attempt = Slot(store, "fewer", Report).attempt(Identity("evaluate", 1, {}, {}))
     attempt.write_table("results.parquet", table.filter(pl.col("puzzle_id") != table["puzzle_id"][0]), RESULTS)
-    fewer = {**verdicts[1]["candidate"], "report": attempt.publish({}).as_json(), "iteration": 2}
-    verdict = judge(PromoteConfig(rollback=rule), fewer, verdicts[1], store)
+    candidate = MeasuredCheckpoint.model_validate(verdicts[1]["candidate"])
+    fewer = candidate.model_copy(update={"report": attempt.publish({})})
+    verdict = _judged(PromoteConfig(rollback=rule), fewer, verdicts[1], store)
     assert [(item["iteration"], item["noise"]) for item in verdict["curve"]] == [(2, None)]
     assert not verdict["rolled_back"]
 
@@ -234,10 +236,10 @@ def test_a_candidate_of_a_fallen_curve_is_not_promoted(tmp_path: Path) -> None:
     """It lies within a tolerance of the best, but not its whole stretch."""
     config = PromoteConfig(tolerance_se=1.0, rollback=RollbackConfig(drop_se=1.0, patience=2))
     store, verdicts, _ = _decided(tmp_path, PromoteConfig(), (4, 0))
-    close = {**verdicts[0]["candidate"], "iteration": 2}
+    close = MeasuredCheckpoint.model_validate(verdicts[0]["candidate"])
     curve = [{"iteration": n, "score": score, "noise": 1e-4} for n, score in ((0, 0.9), (1, 0.1))]
     before = {**verdicts[1], "curve": curve, "best": {**verdicts[0]["best"], "score": 0.9}}
-    verdict = judge(config, close, before, store)
+    verdict = _judged(config, close, before, store)
     assert verdict["gain"]["mean"] == 0.0
     assert (verdict["rolled_back"], verdict["promoted"], verdict["degraded"]) == (True, False, 2)
     assert verdict["standing"]["iteration"] == 0
@@ -317,6 +319,14 @@ def _decided(
             )
         )
     return store, [Artifact.open(store, ref).read_json("decision.json") for ref in decisions], decisions
+
+
+def _judged(
+    config: PromoteConfig, challenger: MeasuredCheckpoint, before: dict[str, Any], store: Store
+) -> dict[str, Any]:
+    """The decision on a candidate of iteration 2, as it would be stored."""
+    decision = PromotionDecision.model_validate(before)
+    return judge(config, challenger.checkpoint, challenger.report, 2, decision, store).as_json()
 
 
 def _paired_mean(store: Store, key: str, other: str) -> float:

@@ -5,7 +5,7 @@ import math
 import numpy as np
 import pytest
 
-from stages.statistics import Estimate, chosen_quantile, estimate, estimate_difference, standard_error, variance_of_mean
+from stages.statistics import Interval, chosen_quantile, estimate, estimate_difference, standard_error, variance_of_mean
 from tests.support.noisy_curves import draw_curves
 
 SIZES = (8, 24, 64, 512)
@@ -44,7 +44,7 @@ def test_no_interval_of_shares_is_a_point_or_leaves_0_to_1(values: list[float]) 
 
 
 def test_none_of_64_may_be_a_twentieth() -> None:
-    assert estimate([0.0] * 64) == Estimate(0.0, 0.0, pytest.approx(0.0566, abs=1e-4))
+    assert estimate([0.0] * 64) == Interval(0.0, 0.0, pytest.approx(0.0566, abs=1e-4))
 
 
 @pytest.mark.parametrize("values", [[], [-0.1, 0.5], [0.5, 1.1], [0.5, math.nan]])
