@@ -10,8 +10,28 @@ from flows.surroundings import DEFAULT_STORE
 
 _DEPLOYMENTS = Path(__file__).parents[1] / "deployments"
 
-Changes = Annotated[tuple[str, ...], Parameter(negative=(), show_default=False)]
-Switch = Annotated[bool, Parameter(show_default=False)]
+Repeated = Parameter(negative=(), show_default=False)
+"""Of an option that may be given several times."""
+Optional = Parameter(show_default=False)
+"""Of an option whose default is None."""
+Refresh = Annotated[
+    tuple[str, ...],
+    Repeated,
+    Parameter(help="Stage to redo though published, in every iteration or as STAGE@ITERATION in one; may be repeated."),
+]
+RecipeChanges = Annotated[
+    tuple[str, ...],
+    Repeated,
+    Parameter(name="--set", help="Change of the recipe, as section.key=value; may be repeated."),
+]
+ProfileChanges = Annotated[
+    tuple[str, ...],
+    Repeated,
+    Parameter(name="--set-profile", help="Change of the profile, as section.key=value; may be repeated."),
+]
+ProfileName = Annotated[str, Parameter(help="Name of a profile, or path of a TOML file.")]
+Flag = Annotated[bool, Parameter(negative=())]
+"""A switch that is off unless it is given."""
 Wide = Annotated[bool, Parameter(negative=(), show_default=False)]
 
 
@@ -37,8 +57,8 @@ class Output:
         Show logs and tracebacks.
     """
 
-    json: Annotated[bool, Parameter(negative=())] = False
-    debug: Annotated[bool, Parameter(negative=())] = False
+    json: Flag = False
+    debug: Flag = False
 
 
 @Parameter(name="*")
@@ -78,7 +98,7 @@ class Answers:
     samples: int = 4
     temperature: float = 1.0
     max_tokens: int = 256
-    greedy: Switch = True
+    greedy: Annotated[bool, Optional] = True
 
     def config(self) -> dict[str, Any]:
         """Fields of `stages.evaluate.EvaluateConfig`."""

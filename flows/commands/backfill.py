@@ -1,37 +1,67 @@
 """`deerstalker backfill`."""
 
-from typing import Any
+from typing import Annotated, Literal
 
+from cyclopts import Parameter
 from rich.table import Table
 
 from artifacts.layout import RunLayout
 from artifacts.store import Store
 from flows.commands.backend import prefect_beside
 from flows.commands.output import print_json, terminal
-from flows.options import Stored
+from flows.options import ANSWERS, STORED, Answers, ProfileName, Stored
 
 
-def backfill_command(request: dict[str, Any], options: Stored) -> None:
-    """Runs the backfill flow and prints each run's curve on the suite beside its own.
+def backfill(
+    runs: Annotated[tuple[str, ...], Parameter(negative=())],
+    /,
+    *,
+    suite: str,
+    puzzles: str,
+    checkpoints: Literal["all", "every", "best"] = "all",
+    every: int = 10,
+    at_once: int = 1,
+    profile: ProfileName = "cpu",
+    answers: Answers = ANSWERS,
+    options: Stored = STORED,
+) -> None:
+    """Runs the backfill flow and prints each run's learning curves, its own and that of the suite.
 
     Args:
-        request: Fields of `flows.backfill.BackfillRequest` but the store, as given.
+        runs: Names of one or more runs.
+        suite: Name of the suite: of its folder under each run, and of its curve.
+        puzzles: RUN:SPLIT or KEY:SPLIT (of a set made by puzzles make), or a JSON file in the published format.
+        checkpoints: All; every k-th and the last; or the best, which is the one that stands promoted.
+        every: The k of --checkpoints every.
+        at_once: How many checkpoints are evaluated side by side, each with an engine of its own.
     """
     store = Store.open(options.store, writable=False)
-    for run in request["runs"]:
-        RunLayout(run).suite(request["suite"], 0)
+    for run in runs:
+        RunLayout(run).suite(suite, 0)
+    settings = {
+        "runs": list(runs),
+        "suite": suite,
+        "puzzles": puzzles,
+        "checkpoints": checkpoints,
+        "every": every,
+        "config": answers.config(),
+        "at_once": at_once,
+        "profile": profile,
+        "store": options.store,
+    }
     with prefect_beside(store, options) as running:
-        from flows.backfill import BackfillRequest, backfill
+        from flows.backfill import BackfillRequest
+        from flows.backfill import backfill as backfill_flow
         from flows.history import read_run
         from flows.recipes import load_profile, validate
         from flows.suites import curves, suite_rows
 
-        asked = validate(BackfillRequest, {**request, "store": options.store}, "backfill")
-        load_profile(asked.profile)
-        for run in asked.runs:
+        request = validate(BackfillRequest, settings, "backfill")
+        load_profile(request.profile)
+        for run in request.runs:
             read_run(store, run)
         with running():
-            result = backfill(asked)
+            result = backfill_flow(request)
     if options.json:
         print_json({"store": store.url, **result.model_dump(mode="json")})
         return

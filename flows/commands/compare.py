@@ -1,34 +1,52 @@
 """`deerstalker compare`."""
 
-from collections.abc import Sequence
+from typing import Annotated
 
+from cyclopts import Parameter
 from rich.table import Table
 
 from artifacts.store import Store
 from flows.commands.backend import prefect_beside
 from flows.commands.output import print_json, terminal
-from flows.options import Stored
+from flows.options import STORED, ProfileName, RecipeChanges, Stored
 
 
-def compare_command(
-    run: str, iteration: int, recipes: Sequence[str], profile: str, *, changes: Sequence[str], options: Stored
+def compare(
+    run: str,
+    /,
+    *,
+    recipes: str,
+    iteration: int = 1,
+    set_: Annotated[
+        RecipeChanges, Parameter(help="Change of every recipe, as section.key=value; may be repeated.")
+    ] = (),
+    profile: ProfileName = "cpu",
+    options: Stored = STORED,
 ) -> None:
-    """Runs the compare flow and prints a column a recipe."""
+    """Runs the compare flow and prints the results, one column for each recipe.
+
+    Args:
+        run: The run whose rollouts are used.
+        recipes: Names of recipes or paths of TOML files, with commas between; `own` stands for the run's own settings.
+        iteration: Which iteration of the run.
+    """
+    names = recipes.split(",")
     store = Store.open(options.store, writable=False)
     with prefect_beside(store, options) as running:
         from flows.candidates import candidates
-        from flows.compare import CompareRequest, compare
+        from flows.compare import CompareRequest
+        from flows.compare import compare as compare_flow
         from flows.compare_report import text_rows
         from flows.history import read_run
         from flows.recipes import Recipe, load_profile, validate
 
         record = read_run(store, run)
         load_profile(profile)
-        candidates(validate(Recipe, record.recipe, f"recipe of {run}"), recipes, changes)  # before anything starts
-        asked = {"run": run, "iteration": iteration, "recipes": list(recipes), "overrides": list(changes)}
-        request = validate(CompareRequest, {**asked, "store": options.store, "profile": profile}, "compare")
+        candidates(validate(Recipe, record.recipe, f"recipe of {run}"), names, set_)  # before anything starts
+        settings = {"run": run, "iteration": iteration, "recipes": names, "overrides": list(set_)}
+        request = validate(CompareRequest, {**settings, "store": options.store, "profile": profile}, "compare")
         with running():
-            result = compare(request)
+            result = compare_flow(request)
     if options.json:
         print_json(result)
         return

@@ -5,7 +5,9 @@ from collections.abc import Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import asdict
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Annotated
+
+from cyclopts import Parameter
 
 from artifacts.errors import DeerstalkerError
 from flows.commands.output import print_json
@@ -14,7 +16,7 @@ from flows.doctor.checks import Check
 from flows.doctor.facts import machine_facts, prefect_facts, software_facts, speed_facts
 from flows.doctor.hardware import Hardware, choice_of, device_of, load_hardware
 from flows.doctor.store_facts import store_facts, store_folder
-from flows.options import Stored
+from flows.options import STORED, ProfileChanges, ProfileName, RecipeChanges, Stored, shipped
 from flows.surroundings import DEFAULT_STORE
 from flows.visible import one_line
 
@@ -23,22 +25,30 @@ if TYPE_CHECKING:
     from flows.recipes import Recipe
 
 
-def doctor_command(
-    recipe: str | None, profile: str, changes: Sequence[str], profile_changes: Sequence[str], options: Stored
+def doctor(
+    *,
+    recipe: Annotated[
+        str | None,
+        Parameter(
+            show_default=False,
+            help=f"Name of a recipe ({shipped('recipes')}), or path of a TOML file: checks its memory, its room in the "
+            "store, and the time of an iteration.",
+        ),
+    ] = None,
+    profile: ProfileName = "cpu",
+    set_: RecipeChanges = (),
+    set_profile: ProfileChanges = (),
+    options: Stored = STORED,
 ) -> None:
-    """Prints a line for each check as it comes in, or one JSON document at the end.
-
-    Args:
-        changes: Of the recipe, `section.key=value` each.
-        profile_changes: Of the profile.
+    """Prints a line for each check as soon as it is done, or one JSON document at the end.
 
     Raises:
         DeerstalkerError: Some check is a problem; the page or the document is on stdout then.
         BadInputError: There is no such recipe or profile, or the store's address is none.
     """
     done: list[Check] = []
-    hardware = load_hardware(profile, profile_changes)
-    for check in _checks(recipe, changes, hardware, options.store):
+    hardware = load_hardware(profile, set_profile)
+    for check in _checks(recipe, set_, hardware, options.store):
         done.append(check)
         if not options.json:
             sys.stdout.write(page_line(check))

@@ -1,21 +1,27 @@
 """`deerstalker evaluate`."""
 
-from typing import Any
-
 from rich.table import Table
 
 from artifacts.store import Store
 from flows.commands.backend import prefect_beside
 from flows.commands.output import print_json, terminal
-from flows.options import Stored
-from flows.summary import measure_rows
+from flows.options import ANSWERS, STORED, Answers, ProfileName, Stored
 
 
-def evaluate_command(checkpoint: str, puzzles: str, profile: str, settings: dict[str, Any], options: Stored) -> None:
-    """Runs the evaluate flow and prints the figures, one column a grader.
+def evaluate(
+    *,
+    checkpoint: str,
+    puzzles: str,
+    profile: ProfileName = "cpu",
+    answers: Answers = ANSWERS,
+    options: Stored = STORED,
+) -> None:
+    """Runs the evaluate flow and prints the measurements, one column for each grader.
 
     Args:
-        settings: Fields of `stages.evaluate.EvaluateConfig`, as given.
+        checkpoint: A run, RUN@ITERATION, a checkpoint's key, a Hugging Face folder, hub:ID, gguf:PACKAGE/FILE or
+            recipe:NAME.
+        puzzles: A JSON file in the published format, or RUN:SPLIT with train, val or test.
     """
     store = Store.open(options.store)
     with prefect_beside(store, options) as running:
@@ -23,7 +29,7 @@ def evaluate_command(checkpoint: str, puzzles: str, profile: str, settings: dict
         from flows.recipes import load_profile, validate
         from stages.evaluate import EvaluateConfig
 
-        config = validate(EvaluateConfig, settings, "evaluate")
+        config = validate(EvaluateConfig, answers.config(), "evaluate")
         load_profile(profile)
         find_checkpoint(checkpoint, store)
 
@@ -37,6 +43,8 @@ def evaluate_command(checkpoint: str, puzzles: str, profile: str, settings: dict
     if options.json:
         print_json(result.model_dump(mode="json"))
         return
+    from flows.summary import measure_rows
+
     table = Table(title=f"{checkpoint} on {result.puzzles} puzzles, means with 95% intervals", title_justify="left")
     table.add_column("")
     for grader in result.gradings:

@@ -1,27 +1,41 @@
 """`deerstalker iterate`."""
 
-from collections.abc import Sequence
+from typing import Annotated
 
 from artifacts.store import Store
 from flows.commands.backend import prefect_beside
 from flows.commands.train import show_run
-from flows.options import Stored
+from flows.options import STORED, Optional, ProfileName, Refresh, Stored
 
 
-def iterate_command(
-    run: str, more: int | None, until: int | None, profile: str, *, refresh: Sequence[str], options: Stored
+def iterate(
+    run: str,
+    /,
+    *,
+    more: Annotated[int | None, Optional] = None,
+    until: Annotated[int | None, Optional] = None,
+    refresh: Refresh = (),
+    profile: ProfileName = "cpu",
+    options: Stored = STORED,
 ) -> None:
-    """Checks what was asked for, runs the iterate flow and prints what came of it."""
+    """Runs the iterate flow and prints the run's results.
+
+    Args:
+        run: Name of the run.
+        more: So many iterations more than there are.
+        until: Up to this iteration; instead of --more.
+    """
     store = Store.open(options.store, writable=False)
     with prefect_beside(store, options) as running:
         from flows.history import read_run
-        from flows.iterate import IterateRequest, iterate
+        from flows.iterate import IterateRequest
+        from flows.iterate import iterate as iterate_flow
         from flows.recipes import load_profile, validate
 
         read_run(store, run)
         load_profile(profile)
-        asked = {"run": run, "more": more, "until": until, "profile": profile, "store": options.store}
-        request = validate(IterateRequest, {**asked, "refresh": list(refresh)}, "iterate")
+        settings = {"run": run, "more": more, "until": until, "profile": profile, "store": options.store}
+        request = validate(IterateRequest, {**settings, "refresh": list(refresh)}, "iterate")
         with running():
-            iterate(request)
+            iterate_flow(request)
     show_run(run, store, options)

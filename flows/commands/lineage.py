@@ -3,25 +3,22 @@
 import json
 from collections.abc import Sequence
 from dataclasses import asdict
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from rich.console import Console
 from rich.table import Table
 from rich.tree import Tree
 
 from artifacts.errors import BadInputError
-from artifacts.lineage import Node, lineage
-from artifacts.reading import Artifact
 from artifacts.refs import Ref
 from artifacts.store import Store
 from artifacts.verification import Damage
-from flows.checkpoints import find_checkpoint
 from flows.commands.output import print_json, tell_damage, terminal
-from flows.history import read_run
-from flows.options import Stored
-from flows.run_diff import circumstances, first_parting, paired, settings
-from flows.summary import measure_rows
+from flows.options import STORED, Stored, Wide
 from flows.wrapping import UNLIMITED, print_labelled
+
+if TYPE_CHECKING:
+    from artifacts.lineage import Node
 
 _DEEPEST_TREE = 40
 _BRANCH_COLUMNS = 4
@@ -30,16 +27,22 @@ _LABEL_COLUMNS = 40
 """Least columns of a label; a branch that would leave fewer is not drawn."""
 
 
-def lineage_command(name: str, depth: int, wide: bool, options: Stored) -> None:
-    """Prints what made an artifact, and a tree of what it descends from.
+def lineage(artifact: str, /, *, depth: int = 2, wide: Wide = False, options: Stored = STORED) -> None:
+    """Prints the facts of an artifact, and a tree of its ancestors.
 
     Args:
-        wide: Print whole lines, however wide the terminal.
+        artifact: Its key, as in runs/quickstart/iterations/0003/rollouts; a run (its promoted checkpoint); or
+            RUN@ITERATION.
+        depth: How many steps back; 0 goes to the beginning.
+        wide: Print whole lines, however wide the terminal; without it lines are as wide as the terminal, or 80 columns
+            where there is none, and the tree is as deep as they allow.
     """
+    from artifacts.lineage import lineage as ancestry
+
     if depth < 0:
         raise BadInputError("--depth", str(depth), "0 or more")
     store, damaged = Store.open(options.store, writable=False), list[Damage]()
-    nodes = lineage(store, [_ref(name, store)], depth or None, damaged)
+    nodes = ancestry(store, [_ref(artifact, store)], depth or None, damaged)
     if options.json:
         print_json({"store": store.url, "artifact": _node(nodes[0]), "ancestors": [_node(node) for node in nodes[1:]]})
         tell_damage(store, damaged, json=True)
@@ -57,8 +60,17 @@ def lineage_command(name: str, depth: int, wide: bool, options: Stored) -> None:
     tell_damage(store, damaged, json=False)
 
 
-def diff_command(a: str, b: str, options: Stored) -> None:
-    """Prints what two runs were told, where they part, and what came of it."""
+def diff(a: str, b: str, /, *, options: Stored = STORED) -> None:
+    """Prints the differing settings of two runs, the first artifact that differs, and the results of both.
+
+    Args:
+        a: Name of a run.
+        b: Name of another.
+    """
+    from flows.history import read_run
+    from flows.run_diff import circumstances, first_parting, paired, settings
+    from flows.summary import measure_rows
+
     store, damaged = Store.open(options.store, writable=False), list[Damage]()
     ours = read_run(store, a, damaged)
     theirs = ours if a == b else read_run(store, b, damaged)
@@ -98,16 +110,19 @@ def diff_command(a: str, b: str, options: Stored) -> None:
 
 
 def _ref(name: str, store: Store) -> Ref[Any]:
+    from artifacts.reading import Artifact
+    from flows.checkpoints import find_checkpoint
+
     if "/" in name:
         return Artifact.at(store, name.strip("/").removesuffix("/manifest.json")).ref
-    found = find_checkpoint(name, store)
-    if not isinstance(found, Ref):
+    source = find_checkpoint(name, store)
+    if not isinstance(source, Ref):
         raise BadInputError(name, "a model source", "an artifact: its key, a run, or RUN@ITERATION")
-    Artifact.at(store, found.key)
-    return found
+    Artifact.at(store, source.key)
+    return source
 
 
-def _node(node: Node) -> dict[str, Any]:
+def _node(node: "Node") -> dict[str, Any]:
     manifest = node.manifest
     return {
         **node.ref.as_json(),
@@ -123,7 +138,7 @@ def _node(node: Node) -> dict[str, Any]:
     }
 
 
-def _state(node: Node) -> str:
+def _state(node: "Node") -> str:
     if node.manifest is None:
         return "damaged" if node.damaged else "gone"
     if node.replaced:
@@ -131,7 +146,7 @@ def _state(node: Node) -> str:
     return "pruned" if node.manifest.pruned else "kept"
 
 
-def _facts(node: Node) -> dict[str, str]:
+def _facts(node: "Node") -> dict[str, str]:
     manifest = node.manifest
     assert manifest is not None  # `_ref` has opened it
     made, identity = manifest.provenance, manifest.identity
@@ -153,7 +168,7 @@ def _facts(node: Node) -> dict[str, str]:
 
 
 def _tree(
-    node: Node, known: dict[Ref[Any], Node], drawn: set[Ref[Any]], deepest: int, role: str = "", level: int = 0
+    node: "Node", known: "dict[Ref[Any], Node]", drawn: set[Ref[Any]], deepest: int, role: str = "", level: int = 0
 ) -> Tree:
     """What an artifact was made from, `deepest` branches deep; an artifact's own branches are drawn once."""
     stage = node.manifest.identity.stage if node.manifest and not node.replaced else _state(node)

@@ -7,23 +7,26 @@ from concurrent.futures import ProcessPoolExecutor
 from dataclasses import asdict
 from functools import partial
 from pathlib import Path
-from typing import Any
+from typing import Annotated, Any
+
+from cyclopts import App, Parameter
 
 from artifacts.errors import BadInputError, StoreError
-from artifacts.reading import Artifact
 from artifacts.refs import Ref
-from artifacts.schemas import PUZZLES
 from artifacts.store import Store
 from artifacts.store_keys import TEMPORARY_PREFIX, shown
 from artifacts.suggestions import did_you_mean
 from flows.commands.backend import prefect_beside
 from flows.commands.output import print_json, print_line
 from flows.commands.texts import given_text
-from flows.options import Output
-from stages.puzzles import environment
+from flows.options import OUTPUT, Flag, Output
+from flows.settings import validate
+from flows.version import version
+from stages.puzzles import environment as environments
 from stages.puzzles.published import read_puzzles
 from stages.puzzles.puzzle import Checked, DeductionCounts, Puzzle
-from stages.puzzles.tables import from_table
+
+puzzles = App(name="puzzles", version=version)
 
 _UNREAD_SHOWN = 3
 _DRAWN = ("puzzles", "models", ".prefect", "written.json", TEMPORARY_PREFIX)
@@ -38,36 +41,54 @@ def split_sizes(count: int, val: int | None, test: int | None) -> dict[str, int]
     return {"train": count - 2 * held_out, "val": held_out, "test": held_out}
 
 
-def make_command(
-    sizes: dict[str, int],
-    tier: str,
-    family: str,
-    seed: int,
+@puzzles.command
+def make(
+    *,
     out: str,
-    tokenizer: str | None,
-    profile: str,
-    options: Output,
+    count: int = 64,
+    val: int | None = None,
+    test: int | None = None,
+    size: Annotated[str, Parameter(name=["--size", "--tier"])] = "easy",
+    environment: str = "temporal_clue",
+    seed: int = 0,
+    tokenizer: Annotated[str | None, Parameter(show_default=False)] = None,
+    profile: Annotated[
+        str,
+        Parameter(
+            help="Name of a profile, or path of a TOML file; `workers` of it says how many cores are used, by default "
+            "all."
+        ),
+    ] = "cpu",
+    options: Output = OUTPUT,
 ) -> None:
-    """Publishes a set of different puzzles in a store, or writes one as a JSON file; the same everywhere.
+    """Make different puzzles with one solution each and no clue to spare; a killed run goes on where it stopped.
 
     Args:
-        sizes: Number of puzzles by split.
-        out: A store, or a file that ends in `.json`.
+        out: A store, for splits that share no puzzle and a report; or a file that ends in .json, in the published
+            format. What is drawn for a file stands in a hidden folder beside it until the file is written.
+        count: How many puzzles. A tenth each, at least one of three or more, is held out for validation and test; with
+            --val or --test this is the number for training alone. A file holds all of them.
+        val: How many more for validation; with --test alone none.
+        test: How many more for the final test; with --val alone none.
+        size: temporal_clue: reduced, easy, small, large, full; zebra: easy, medium, full.
+        environment: The puzzle family: temporal_clue or zebra.
+        seed: The same seed gives the same puzzles on every machine.
+        tokenizer: A checkpoint, in any form that evaluate takes, in whose tokens the report measures prompts; by
+            default the installed SmolLM2.
     """
-    from flows.recipes import validate
     from stages.prepare import PrepareConfig
 
-    tiers = environment.get(family).tiers
-    if tier not in tiers:
-        unknown = f"unknown to {family}{did_you_mean(tier, tiers)}"
-        raise BadInputError(f"--size {tier}", unknown, ", ".join(tiers))
-    settings = {"puzzle": tiers[tier].model_dump(), "seed": seed, **sizes}
+    sizes, tiers = split_sizes(count, val, test), environments.get(environment).tiers
+    if size not in tiers:
+        unknown = f"unknown to {environment}{did_you_mean(size, tiers)}"
+        raise BadInputError(f"--size {size}", unknown, ", ".join(tiers))
+    settings = {"puzzle": tiers[size].model_dump(), "seed": seed, **sizes}
     validate(PrepareConfig, settings, "puzzles make")  # split by split, before a file takes all of them as one
     request = {"profile": profile, "tokenizer": tokenizer}
     if not out.endswith(".json"):
         made = _publish(out, settings, request, options)
         if options.json:
-            print_json({"store": Store.open(out).url, "tier": tier, "seed": seed, **sizes, **made})
+            print_json({"store": Store.open(out).url, "tier": size, "seed": seed, **sizes, **made})
         else:
             shown = ", ".join(f"{split} {count}" for split, count in sizes.items() if count)
             print_line(f"{made['artifact']['key']} ({shown})")
@@ -78,15 +99,23 @@ def make_command(
     folder = path.with_name(f".{path.name}.drawn")
     _check_own(folder)
     made = _publish(str(folder), {**settings, "train": 0, "val": 0, "test": sum(sizes.values())}, request, options)
-    artifact = Artifact.open(Store.open(str(folder)), Ref(**made["artifact"]))
-    puzzles = from_table(artifact.read_table("test.parquet", PUZZLES))
-    published = [{"num_clues": item.num_clues, "prompt": item.prompt, "solution": item.solution} for item in puzzles]
+    drawn = _drawn_puzzles(folder, made["artifact"])
+    published = [{"num_clues": item.num_clues, "prompt": item.prompt, "solution": item.solution} for item in drawn]
     _write_whole(path, folder / "written.json", json.dumps(published, indent=4) + "\n")
     shutil.rmtree(folder, ignore_errors=True)
     if options.json:
-        print_json({"file": str(path), "puzzles": len(puzzles), "tier": tier, "seed": seed})
+        print_json({"file": str(path), "puzzles": len(drawn), "tier": size, "seed": seed})
     else:
-        print_line(f"{len(puzzles)} puzzles of tier {tier} in {path}")
+        print_line(f"{len(drawn)} puzzles of tier {size} in {path}")
+
+
+def _drawn_puzzles(folder: Path, ref: dict[str, Any]) -> list[Puzzle]:
+    """Reads the puzzles of a set that has only a test split."""
+    from artifacts.reading import Artifact
+    from artifacts.schemas import PUZZLES
+    from stages.puzzles.tables import from_table
+
+    return from_table(Artifact.open(Store.open(str(folder)), Ref(**ref)).read_table("test.parquet", PUZZLES))
 
 
 def _check_own(folder: Path) -> None:
@@ -134,7 +163,7 @@ def _unwritable(path: Path, error: OSError) -> StoreError:
 
 
 def _publish(url: str, settings: dict[str, Any], request: dict[str, Any], options: Output) -> dict[str, Any]:
-    from flows.recipes import load_profile, validate
+    from flows.recipes import load_profile
     from stages.prepare import PrepareConfig
 
     config = validate(PrepareConfig, settings, "puzzles make")
@@ -144,9 +173,9 @@ def _publish(url: str, settings: dict[str, Any], request: dict[str, Any], option
     with prefect_beside(Store.open(url), options) as running:
         from flows.puzzle_set import PuzzleSetRequest, make_puzzles
 
-        asked = PuzzleSetRequest(store=url, puzzles=config, **request)
+        puzzle_set = PuzzleSetRequest(store=url, puzzles=config, **request)
         with running():
-            return make_puzzles(asked).model_dump(mode="json")
+            return make_puzzles(puzzle_set).model_dump(mode="json")
 
 
 def _check_tokenizer(name: str, url: str) -> None:
@@ -163,12 +192,18 @@ def _check_tokenizer(name: str, url: str) -> None:
         raise BadInputError(f"--tokenizer {name}", error.found, error.expected, error.remedy) from error
 
 
-def solve_command(file: str, minimal: bool, options: Output) -> None:
-    """Solves every puzzle of a file from its text alone, on all cores, and compares with the given solutions."""
-    puzzles = read_puzzles(file)
-    workers = min(len(puzzles), len(os.sched_getaffinity(0)))
+@puzzles.command
+def solve(file: str, /, *, minimal: Flag = False, options: Output = OUTPUT) -> None:
+    """Solve the puzzles of a file from their text alone, prove each answer unique or not, and compare.
+
+    Args:
+        file: Puzzles as JSON in the published format.
+        minimal: Also prove of every clue that it is needed.
+    """
+    given = read_puzzles(file)
+    workers = min(len(given), len(os.sched_getaffinity(0)))
     with ProcessPoolExecutor(workers) as pool:
-        checked = list(pool.map(partial(_check, minimal=minimal), puzzles))
+        checked = list(pool.map(partial(_check, minimal=minimal), given))
     report: dict[str, Any] = {
         "file": file,
         "count": len(checked),
@@ -180,13 +215,13 @@ def solve_command(file: str, minimal: bool, options: Output) -> None:
         "seconds": sum(item.seconds for item in checked),
         "puzzles": [
             {**asdict(item), "all_unique": item.all_unique, "equal": item.equal, "given": puzzle.solution}
-            for item, puzzle in zip(checked, puzzles, strict=True)
+            for item, puzzle in zip(checked, given, strict=True)
         ],
     }
     if options.json:
         print_json(report)
         return
-    for item, puzzle in zip(checked, puzzles, strict=True):
+    for item, puzzle in zip(checked, given, strict=True):
         print_line(f"{item.puzzle_id}: {_verdict(item, puzzle)}; {item.seconds:.2f} s")
     proved = f", {report['minimal']} minimal" if minimal else ""
     print_line(
@@ -195,14 +230,28 @@ def solve_command(file: str, minimal: bool, options: Output) -> None:
     )
 
 
-def prove_command(file: str, completion: str, index: int, options: Output) -> None:
-    """Prints what a completion asserts about a puzzle, each statement with its proof."""
-    puzzles = read_puzzles(file)
-    if not 0 <= index < len(puzzles):
-        raise BadInputError(f"--index {index}", f"{len(puzzles)} puzzles in {file}", f"0 to {len(puzzles) - 1}")
-    puzzle = puzzles[index]
+@puzzles.command
+def prove(
+    file: str,
+    completion: Annotated[str, Parameter(allow_leading_hyphen=True)],
+    /,
+    *,
+    index: int = 0,
+    options: Output = OUTPUT,
+) -> None:
+    """List what a completion asserts about a puzzle: proved, restating a clue, left open, or contradicted.
+
+    Args:
+        file: Puzzles as JSON in the published format.
+        completion: A text file; - reads stdin.
+        index: Which puzzle of the file, from 0.
+    """
+    given = read_puzzles(file)
+    if not 0 <= index < len(given):
+        raise BadInputError(f"--index {index}", f"{len(given)} puzzles in {file}", f"0 to {len(given) - 1}")
+    puzzle = given[index]
     text = given_text(completion, "a text file, or - for stdin")
-    asserted = environment.get(puzzle.environment).deductions(text, puzzle)
+    asserted = environments.get(puzzle.environment).deductions(text, puzzle)
     if asserted is None:
         raise _not_provable(f"{file}[{index}]", _check(puzzle, minimal=False))
     counts = asdict(DeductionCounts.of(asserted))
@@ -216,7 +265,7 @@ def prove_command(file: str, completion: str, index: int, options: Output) -> No
 
 
 def _check(puzzle: Puzzle, minimal: bool) -> Checked:
-    return environment.get(puzzle.environment).check(puzzle, minimal=minimal)
+    return environments.get(puzzle.environment).check(puzzle, minimal=minimal)
 
 
 def _not_provable(where: str, checked: Checked) -> BadInputError:

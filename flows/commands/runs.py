@@ -1,25 +1,23 @@
-"""`deerstalker runs`, `show`, `report` and `recipes`."""
+"""`deerstalker runs`, `show` and `report`."""
 
-import json
 from dataclasses import asdict
-from typing import Any
 
 from rich.table import Table
 
 from artifacts.store import Store
 from artifacts.verification import Damage
 from flows.commands.output import print_json, tell_damage, terminal
-from flows.options import Output, Stored
+from flows.options import STORED, Stored, Wide
 
 
-def runs_command(options: Stored) -> None:
+def runs(*, options: Stored = STORED) -> None:
     """Lists the runs of a store."""
     from flows.history import overview
 
     store, damaged = Store.open(options.store, writable=False), list[Damage]()
-    runs = overview(store, damaged)
+    listed = overview(store, damaged)
     if options.json:
-        print_json({"store": store.url, "runs": runs, "damaged": [asdict(damage) for damage in damaged]})
+        print_json({"store": store.url, "runs": listed, "damaged": [asdict(damage) for damage in damaged]})
         tell_damage(store, damaged, json=True)
         return
     table = Table(title=f"runs in {store.url}", title_justify="left")
@@ -27,7 +25,7 @@ def runs_command(options: Stored) -> None:
     for name in ("iterations", "promoted", "held-out"):
         table.add_column(name, justify="right", no_wrap=True)
     table.add_column("recipe")  # gives way in a narrow terminal
-    for run in runs:
+    for run in listed:
         promoted = run["promoted"]
         table.add_row(
             run["run"],
@@ -40,11 +38,13 @@ def runs_command(options: Stored) -> None:
     tell_damage(store, damaged, json=False)
 
 
-def show_command(run: str, wide: bool, options: Stored) -> None:
-    """Prints one run: its iterations, before and after, and how to use it.
+def show(run: str, /, *, wide: Wide = False, options: Stored = STORED) -> None:
+    """Prints a run: its iterations, its results before and after, and how to use its checkpoint.
 
     Args:
-        wide: Print whole lines and every column, however wide the terminal.
+        run: Name of the run.
+        wide: Print whole lines and every column, however wide the terminal; without it lines are as wide as the
+            terminal, or 80 columns where there is none.
     """
     from flows.figures import iteration_figures
     from flows.history import read_run
@@ -67,8 +67,12 @@ def show_command(run: str, wide: bool, options: Stored) -> None:
     tell_damage(store, damaged, json=False)
 
 
-def report_command(run: str, options: Stored) -> None:
-    """Writes a run's report again and prints its address."""
+def report(run: str, /, *, options: Stored = STORED) -> None:
+    """Writes a run's report again and prints its address.
+
+    Args:
+        run: Name of the run.
+    """
     from flows.report import publish_report
 
     store, damaged = Store.open(options.store, writable=False), list[Damage]()
@@ -78,60 +82,3 @@ def report_command(run: str, options: Stored) -> None:
     else:
         terminal().print(page, soft_wrap=True)
     tell_damage(store, damaged, json=options.json)
-
-
-def recipes_command(options: Output) -> None:
-    """Lists the recipes that come with the package."""
-    from flows.recipes import load_recipe, recipe_names
-
-    recipes = {name: load_recipe(name) for name in recipe_names()}
-    if options.json:
-        print_json([{"name": name, "title": recipe.title} for name, recipe in recipes.items()])
-        return
-    table = Table.grid(padding=(0, 2))
-    for name, recipe in recipes.items():
-        table.add_row(name, recipe.title)
-    terminal().print(table)
-
-
-def show_recipe_command(name: str, changes: tuple[str, ...], options: Output) -> None:
-    """Prints a recipe with every default filled in, as a run would freeze it."""
-    from flows.recipes import load_recipe
-
-    resolved: dict[str, Any] = load_recipe(name, changes).model_dump(mode="json")
-    if options.json:
-        print_json(resolved)
-        return
-    console = terminal()
-    for line in _lines(resolved):
-        console.print(line, soft_wrap=True)
-
-
-def diff_recipes_command(a: str, b: str, options: Output) -> None:
-    """Prints the settings in which two recipes differ, defaults filled in."""
-    from flows.recipe_diff import differences
-    from flows.recipes import load_recipe
-
-    found = differences(load_recipe(a), load_recipe(b))
-    if options.json:
-        print_json({"a": a, "b": b, "settings": [{"setting": one.setting, **one.values} for one in found]})
-        return
-    if not found:
-        terminal().print(f"{a} and {b} have the same settings", soft_wrap=True)
-        return
-    table = Table()
-    table.add_column("setting", no_wrap=True)
-    for name in (a, b):
-        table.add_column(name, overflow="fold")
-    for one in found:
-        shown = [json.dumps(one.values[side]) if side in one.values else "" for side in ("a", "b")]
-        table.add_row(one.setting, *shown)
-    terminal().print(table)
-
-
-def _lines(value: dict[str, Any], path: str = "") -> list[str]:
-    lines: list[str] = []
-    for key, item in value.items():
-        name = f"{path}.{key}" if path else key
-        lines += _lines(item, name) if isinstance(item, dict) and item else [f"{name} = {item!r}"]
-    return lines

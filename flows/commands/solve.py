@@ -1,76 +1,110 @@
 """`deerstalker solve`: one prompt, one engine, no flow."""
 
-import logging
 import sys
+from collections.abc import Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Annotated, Any
 
+from cyclopts import Parameter
 from rich.table import Table
 from rich.text import Text
 
 from artifacts.errors import BadInputError
 from artifacts.parsing import is_file
-from artifacts.reading import Artifact
 from artifacts.refs import Ref
-from artifacts.schemas import PUZZLES
 from artifacts.store import Store
-from flows.checkpoints import find_checkpoint
 from flows.commands.output import print_json, terminal
 from flows.commands.texts import given_text
-from flows.options import Stored
-from flows.recipes import load_profile, validate
-from flows.splits import named_split
+from flows.options import STORED, ProfileName, Stored
+from flows.settings import validate
 from flows.visible import visible
-from stages.models.chat import ChatTokenizer
-from stages.models.folder import check_folder
-from stages.models.source import FolderModel, ModelConfig, materialise
 from stages.puzzles.grading import grade
 from stages.puzzles.published import read_puzzles
 from stages.puzzles.puzzle import Graded, Puzzle
-from stages.puzzles.tables import from_table
-from stages.sampling.client import Completion, GroupSamples, Prompt
-from stages.sampling.config import SamplingConfig
-from stages.sampling.engine import Engine
 from stages.scratch import scratch_folder
+
+if TYPE_CHECKING:
+    from stages.models.source import ModelConfig
+    from stages.sampling.client import Completion, GroupSamples
+    from stages.sampling.config import SamplingConfig
 
 _FORMS = "a puzzle as .json, a text file, or RUN:SPLIT with train, val or test"
 
 
 @dataclass(frozen=True)
 class Question:
-    """What the model is asked; `puzzle` where the solution is known."""
+    """A prompt for the model.
+
+    Attributes:
+        puzzle: The puzzle, where its solution is known; None for a prompt from a text file.
+    """
 
     prompt: str
     puzzle: Puzzle | None
 
 
-def solve_command(
-    checkpoint: str, file: str, index: int, profile: str, *, settings: dict[str, Any], options: Stored
+def solve(
+    file: Annotated[str, Parameter(allow_leading_hyphen=True)],
+    /,
+    *,
+    checkpoint: str,
+    index: int = 0,
+    samples: int = 1,
+    temperature: float = 0.0,
+    max_tokens: int = 256,
+    profile: ProfileName = "cpu",
+    options: Stored = STORED,
 ) -> None:
-    """Asks a model and prints its answers, graded where the solution is known.
+    """Prints a model's answers to one puzzle, graded where the solution is known.
 
     Args:
-        file: JSON in the published format or RUN:SPLIT (number `index` of it is asked), a text file, or `-` for stdin.
-        settings: Fields of `stages.sampling.config.SamplingConfig`, as given.
+        file: Puzzles as JSON in the published format, RUN:SPLIT with train, val or test, or a prompt as plain text; -
+            reads a prompt from stdin.
+        checkpoint: A run (its promoted checkpoint), RUN@ITERATION, a checkpoint's key, or any other form that evaluate
+            takes.
+        index: Which puzzle of the file or split, from 0.
+        samples: How many answers.
+        temperature: 0 takes the most likely answer.
+        max_tokens: Longest answer.
     """
+    from stages.sampling.config import SamplingConfig
+
     question = read_question(file, index, options.store)
-    sampling = validate(SamplingConfig, settings, "solve")
+    settings = {"samples_per_prompt": samples, "temperature": temperature, "max_tokens": max_tokens}
+    completions = _completions(
+        question.prompt, checkpoint, profile, validate(SamplingConfig, settings, "solve"), options
+    )
+    print_answers(question, checkpoint, completions, options)
+
+
+def _completions(
+    prompt: str, checkpoint: str, profile: str, sampling: "SamplingConfig", options: Stored
+) -> "Sequence[Completion]":
+    """Starts an engine with the checkpoint and returns its completions of the prompt."""
+    import logging
+
+    from flows.checkpoints import find_checkpoint
+    from flows.recipes import load_profile
+    from stages.models.chat import ChatTokenizer
+    from stages.sampling.client import Prompt
+    from stages.sampling.engine import Engine
+
     hardware = load_profile(profile).engine
     if hardware.replicas == "auto" and not hardware.external_urls:
         hardware = hardware.model_copy(update={"replicas": 1})  # one group keeps no second engine busy
     store = Store.open(options.store)
     source = find_checkpoint(checkpoint, store)
     logging.getLogger("deerstalker").setLevel(logging.DEBUG if options.debug else logging.WARNING)
+    groups: list[GroupSamples] = []
     with scratch_folder() as scratch:
         folder = _folder(source, store, scratch)
-        tokens = ChatTokenizer(folder).prompt_ids(question.prompt)
+        tokens = ChatTokenizer(folder).prompt_ids(prompt)
         print("starting the engine", file=sys.stderr)
-        groups: list[GroupSamples] = []
         with Engine(hardware, scratch / "engine") as engine:
             engine.ensure(folder, source.digest if isinstance(source, Ref) else checkpoint)
             engine.sample_groups([Prompt("question", tokens)], sampling, groups.append)
-    print_answers(question, checkpoint, groups[0].completions, options)
+    return groups[0].completions
 
 
 def read_question(file: str, index: int, store: str) -> Question:
@@ -78,8 +112,8 @@ def read_question(file: str, index: int, store: str) -> Question:
 
     Args:
         file: A .json file, a text file, `-` for stdin, or RUN:SPLIT where no file has that name.
-        index: Which puzzle, from 0; of no meaning for a prompt.
-        store: Address of the store that a split is in.
+        index: Number of the puzzle, from 0; ignored for a prompt.
+        store: Address of the store that holds the split.
 
     Raises:
         BadInputError: The file is missing, not UTF-8, empty, not in the published format, or has no number `index`;
@@ -97,7 +131,12 @@ def read_question(file: str, index: int, store: str) -> Question:
 
 
 def _puzzles(file: str, store: str) -> list[Puzzle] | None:
-    """The puzzles that one is chosen from; None where the file is a prompt."""
+    """Returns the puzzles of a file or split; None where the file is a prompt."""
+    from artifacts.reading import Artifact
+    from artifacts.schemas import PUZZLES
+    from flows.splits import named_split
+    from stages.puzzles.tables import from_table
+
     if file.endswith(".json"):
         return read_puzzles(Path(file))
     if ":" not in file or is_file(Path(file)):
@@ -107,7 +146,12 @@ def _puzzles(file: str, store: str) -> list[Puzzle] | None:
     return from_table(Artifact.open(opened, puzzles).read_table(f"{split}.parquet", PUZZLES))
 
 
-def _folder(source: Ref[Any] | ModelConfig, store: Store, scratch: Path) -> Path:
+def _folder(source: "Ref[Any] | ModelConfig", store: Store, scratch: Path) -> Path:
+    """Returns a local folder with the model, downloaded or written below `scratch` where necessary."""
+    from artifacts.reading import Artifact
+    from stages.models.folder import check_folder
+    from stages.models.source import FolderModel, materialise
+
     if isinstance(source, Ref):
         return Artifact.open(store, source).local_folder(scratch / "downloads")
     if isinstance(source, FolderModel):
@@ -117,7 +161,8 @@ def _folder(source: Ref[Any] | ModelConfig, store: Store, scratch: Path) -> Path
     return scratch / "model"
 
 
-def print_answers(question: Question, checkpoint: str, completions: list[Completion], options: Stored) -> None:
+def print_answers(question: Question, checkpoint: str, completions: "Sequence[Completion]", options: Stored) -> None:
+    """Prints completions, each with its grades where the solution is known."""
     graded = [grade(item.text, question.puzzle) if question.puzzle else None for item in completions]
     if options.json:
         print_json(
@@ -129,28 +174,28 @@ def print_answers(question: Question, checkpoint: str, completions: list[Complet
                         "text": item.text,
                         "tokens": len(item.token_ids),
                         "finish_reason": item.finish_reason,
-                        "grade": asdict(found) if found else None,
+                        "grade": asdict(grades) if grades else None,
                     }
-                    for item, found in zip(completions, graded, strict=True)
+                    for item, grades in zip(completions, graded, strict=True)
                 ],
             }
         )
         return
     console = terminal()
-    for item, found in zip(completions, graded, strict=True):
+    for item, grades in zip(completions, graded, strict=True):
         console.print(Text(visible(item.text)), soft_wrap=True)
         if item.finish_reason != "stop":
             console.print(f"(ended by {item.finish_reason} after {len(item.token_ids)} tokens)")
-        if question.puzzle and found:
-            console.print(_grade_table(question.puzzle, found))
+        if question.puzzle and grades:
+            console.print(_grade_table(question.puzzle, grades))
 
 
-def _grade_table(puzzle: Puzzle, found: Graded) -> Table:
-    right = sum(answer.correct for answer in found.answers.values())
-    table = Table(title=f"{right} of {len(found.answers)} right: {found.accuracy:.1%}", title_justify="left")
+def _grade_table(puzzle: Puzzle, graded: Graded) -> Table:
+    right = sum(answer.correct for answer in graded.answers.values())
+    table = Table(title=f"{right} of {len(graded.answers)} right: {graded.accuracy:.1%}", title_justify="left")
     for name in ("", "read", "right answer", ""):
         table.add_column(name)
-    for letter, answer in found.answers.items():
+    for letter, answer in graded.answers.items():
         said = answer.value or answer.text or answer.note
         table.add_row(letter, said or "", puzzle.solution[letter], "right" if answer.correct else "wrong")
     return table

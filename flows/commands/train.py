@@ -1,26 +1,43 @@
 """`deerstalker train`."""
 
-from collections.abc import Sequence
 from pathlib import Path
+from typing import Annotated
+
+from cyclopts import Parameter
 
 from artifacts.layout import RunLayout
 from artifacts.store import Store
 from flows.commands.backend import prefect_beside
 from flows.commands.output import print_json, terminal
-from flows.options import Stored
+from flows.options import STORED, Optional, ProfileChanges, RecipeChanges, Refresh, Stored, shipped
 
 
-def train_command(
-    recipe: str,
-    run: str | None,
-    profile: str,
+def train(
     *,
-    changes: Sequence[str],
-    profile_changes: Sequence[str],
-    refresh: Sequence[str],
-    options: Stored,
+    recipe: Annotated[
+        str,
+        Parameter(
+            help=f"Name of a recipe ({shipped('recipes')}; `deerstalker recipes` tells more), or path of a TOML file."
+        ),
+    ] = "quickstart",
+    run: Annotated[str | None, Optional] = None,
+    profile: Annotated[
+        str,
+        Parameter(help=f"Name of a profile ({shipped('profiles')}: what the machine offers), or path of a TOML file."),
+    ] = "cpu",
+    set_: Annotated[
+        RecipeChanges,
+        Parameter(help="Change of the recipe, as section.key=value; may be repeated. Recorded with the run."),
+    ] = (),
+    set_profile: ProfileChanges = (),
+    refresh: Refresh = (),
+    options: Stored = STORED,
 ) -> None:
-    """Checks what was asked for, runs the train flow and prints what came of it."""
+    """Runs the train flow and prints the run's results.
+
+    Args:
+        run: Name of the run; by default the recipe's.
+    """
     name = Path(recipe).stem if run is None else run
     if run is not None or recipe.endswith(".toml"):  # any other recipe is ours, or unknown, which is said below
         RunLayout(name)
@@ -28,24 +45,24 @@ def train_command(
     with prefect_beside(store, options) as running:
         from flows.recipes import load_profile, load_recipe, validate
 
-        load_recipe(recipe, changes)
-        load_profile(profile, profile_changes)
+        load_recipe(recipe, set_)
+        load_profile(profile, set_profile)
 
         from flows.opening import RunRequest
-        from flows.train import train
+        from flows.train import train as train_flow
 
-        asked = {
+        settings = {
             "run": name,
             "recipe": recipe,
             "profile": profile,
             "store": options.store,
-            "overrides": list(changes),
-            "profile_overrides": list(profile_changes),
+            "overrides": list(set_),
+            "profile_overrides": list(set_profile),
             "refresh": list(refresh),
         }
-        request = validate(RunRequest, asked, "train")
+        request = validate(RunRequest, settings, "train")
         with running():
-            train(request)
+            train_flow(request)
     show_run(name, store, options)
 
 

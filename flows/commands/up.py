@@ -6,6 +6,10 @@ from collections.abc import Collection, Generator
 from contextlib import contextmanager
 from datetime import UTC, datetime
 from pathlib import Path
+from typing import Annotated
+
+from cyclopts import Parameter
+from cyclopts.validators import Number
 
 from artifacts.errors import BadInputError
 from artifacts.store import Store
@@ -21,34 +25,39 @@ from flows.local_server import (
     wait_until_healthy,
     write_settings,
 )
-from flows.options import Stored
+from flows.options import STORED, Flag, Optional, Stored
 from flows.settings import validate
 from flows.surroundings import DEFAULT_STORE, lasting_surroundings
 from flows.visible import one_line
 
 
-def up_command(
-    port: int,
+def up(
     *,
-    host: str,
-    auth: bool,
-    server: str | None,
-    pool: str,
-    image: str | None,
-    gpu_slots: int | None,
-    zombie_after_s: float | None,
-    worker: bool,
-    options: Stored,
+    port: Annotated[int, Parameter(validator=Number(gte=0, lte=65535))] = 4200,
+    host: str = "127.0.0.1",
+    auth: Flag = False,
+    server: Annotated[str | None, Optional] = None,
+    pool: str = "deerstalker",
+    image: Annotated[str | None, Optional] = None,
+    gpu_slots: Annotated[int | None, Parameter(show_default=False, validator=Number(gte=1, lte=10_000))] = None,
+    zombie_after: Annotated[float | None, Parameter(show_default=False, validator=Number(gte=60, lte=1e7))] = None,
+    worker: bool = True,
+    options: Stored = STORED,
 ) -> None:
-    """Starts what does not run yet, installs what a server needs, and prints how to go on.
+    """Starts the server and the worker that do not run yet, deploys the flows, and prints how to go on.
 
     Args:
-        host: Where the local server listens.
-        auth: Have the local server ask for an auth string.
-        server: API of a server that runs elsewhere; a local one where None.
-        image: Container image of the pool's workers, where they use one.
-        gpu_slots: Runs that may use a GPU side by side; None leaves the limit as it is.
-        zombie_after_s: Silence after which a run counts as dead; None leaves the automation as it is.
+        port: Where the local server listens; 0 takes a free one.
+        host: Name or address of this machine at which the local server listens. Another one than 127.0.0.1 needs
+            --auth.
+        auth: Have the local server ask for a password, which is made and kept in a file that only you can read.
+        server: Use the Prefect API at this address, such as http://HOST:PORT/api, instead of starting a server.
+        pool: Work pool of the deployments; made as a process pool where it is missing. Deployments of another pool
+            than `deerstalker` carry its name.
+        image: Container image of the flow runs, for pools that start containers.
+        gpu_slots: How many runs may use a GPU side by side; 1 at first, then what it was.
+        zombie_after: Seconds without a heartbeat after which a run counts as crashed; 120 at first, then what it was.
+        worker: Start a worker on this machine.
     """
     elsewhere = named_elsewhere(server, host, auth)
     store = Store.open(options.store)
@@ -67,27 +76,27 @@ def up_command(
         from flows.backend import named_where_silent
         from flows.installation import Installation, install
 
-        asked = {
+        settings = {
             "store": options.store if "://" in options.store else str(Path(options.store).expanduser().resolve()),
             "folder": "." if server else str(Path.cwd()),  # runs may be on machines that lack it
             "pool": pool,
             "image": image,
             "gpu_slots": gpu_slots,
-            "zombie_after_s": zombie_after_s,
+            "zombie_after_s": zombie_after,
         }
-        wanted = validate(Installation, asked, "up")
+        installation = validate(Installation, settings, "up")
         with named_where_silent(f"see {home / 'server.log'}" if record.server else "restart it"):
             if record.gone_workers or alone_since:
                 _crash_runs("Found without a process by `deerstalker up`.", record.gone_workers, alone_since)
-            deployments = install(wanted, home, os.environ)
+            deployments = install(installation, home, os.environ)
         if worker and not (record.worker and record.worker.alive):
             with database_lock(home) as (lock, _):
                 started = start_worker(home, pool, os.environ, lock)
                 record = record.model_copy(update={"worker": started, "gone": record.gone_workers})
                 record.write(home)
-        settings = write_settings(Path.cwd(), record.url, record.auth_string)
-        if settings and settings not in record.settings:
-            record = record.model_copy(update={"settings": (*record.settings, settings)})
+        prefect_toml = write_settings(Path.cwd(), record.url, record.auth_string)
+        if prefect_toml and prefect_toml not in record.settings:
+            record = record.model_copy(update={"settings": (*record.settings, prefect_toml)})
         record.write(home)
     if options.json:
         print_json({**record.model_dump(mode="json"), "pool": pool, "deployments": deployments})
@@ -98,7 +107,7 @@ def up_command(
         f"work pool {one_line(pool)}: {'a worker runs here' if record.worker else 'no worker started here'}\n"
         f"deployments: {one_line(', '.join(deployments))}\n"
         + (f"password of its pages, auth string of its API: in {one_line(str(record.auth))}\n" if record.auth else "")
-        + ("\n" if settings else f"\n{exports(record)}")
+        + ("\n" if prefect_toml else f"\n{exports(record)}")
         + f"prefect deployment run {one_line(deployments[0])} --watch\n"
         f"deerstalker down{folder}\n"
     )
@@ -150,7 +159,7 @@ def _crashed_runs(record: Record) -> bool:
     return True
 
 
-def down_command(options: Stored) -> None:
+def down(*, options: Stored = STORED) -> None:
     """Ends the worker with its flows, then the server; nothing else."""
     home = lasting_surroundings(local_folder(Store.open(options.store, writable=False)))
     record = Record.read(home)

@@ -1,31 +1,59 @@
 """`deerstalker prune` and `verify`."""
 
 import sys
-from collections.abc import Sequence
 from dataclasses import asdict
-from typing import Any
+from typing import Annotated, Literal
 
+from cyclopts import Parameter
 from rich.table import Table
 
 from artifacts.errors import BadInputError, IntegrityError
 from artifacts.layout import is_ours
 from artifacts.store import Store
-from artifacts.verification import Damage, verify
+from artifacts.verification import Damage
+from artifacts.verification import verify as verify_store
 from flows.commands.output import print_json, print_line, tell_damage, terminal
-from flows.options import Output, Stored
-from flows.recipes import validate
-from flows.retention import Retention, plan, remove
+from flows.options import STORED, Flag, Stored
+from flows.settings import validate
+from flows.surroundings import DEFAULT_STORE
 
 _SHOWN = 20
 
 
-def prune_command(runs: Sequence[str], rule: dict[str, Any], yes: bool, options: Stored) -> None:
-    """Prints what the rule lets go, and removes it where `yes` says so.
+def prune(
+    runs: Annotated[tuple[str, ...], Parameter(negative=())] = (),
+    /,
+    *,
+    parts: str = "training_state",
+    keep_last: int = 2,
+    keep_every: int = 10,
+    keep_for: Literal["regrade", "retrain"] = "retrain",
+    comparisons: Flag = False,
+    yes: Flag = False,
+    options: Stored = STORED,
+) -> None:
+    """Prints what the rule lets go, and removes it with `yes`.
 
     Args:
-        rule: Fields of `flows.retention.Retention`, as given.
+        runs: Names of runs; all of the store where none is given.
+        parts: What may go from an iteration, with commas between: training_state, checkpoint, reference, batch,
+            rollouts.
+        keep_last: Keep everything of a run's last iterations.
+        keep_every: Keep everything of every so many iterations; 0: of none.
+        keep_for: For retrain, also keep what the kept iterations started from.
+        comparisons: Also remove what compare made.
+        yes: Remove. Without it nothing is touched.
     """
-    retention = validate(Retention, rule, "prune")
+    from flows.retention import Retention, plan, remove
+
+    settings = {
+        "parts": parts.split(","),
+        "keep_last": keep_last,
+        "keep_every": keep_every,
+        "keep_for": keep_for,
+        "comparisons": comparisons,
+    }
+    retention = validate(Retention, settings, "prune")
     store, damaged = Store.open(options.store, writable=False), list[Damage]()
     removals = plan(store, retention, runs, damaged)
     total = sum(item.size_bytes for item in removals)
@@ -52,37 +80,44 @@ def prune_command(runs: Sequence[str], rule: dict[str, Any], yes: bool, options:
     tell_damage(store, damaged, json=False)
 
 
-def verify_command(url: str, options: Output) -> None:
-    """Hashes a store again and prints what is damaged.
+def verify(
+    address: Annotated[str | None, Parameter(show_default=False)] = None, /, *, options: Stored = STORED
+) -> None:
+    """Prints which files of a store differ from their checksums, or are gone.
+
+    Args:
+        address: The store; the same as --store.
 
     Raises:
         BadInputError: The folder or bucket is no store of ours.
         IntegrityError: Something is damaged; the document or the list is on stdout then.
     """
-    store = Store.open(url, writable=False)
+    if address is not None and options.store not in (DEFAULT_STORE, address):
+        raise BadInputError("verify", f"two stores, {address} and --store {options.store}", "one")
+    store = Store.open(options.store if address is None else address, writable=False)
     if not any(map(is_ours, store.list())):
         raise BadInputError(
             store.url, "no run, no puzzle set and no model", "a store that `train` or `puzzles make` has filled",
             "check the address",
         )  # fmt: skip
-    found = verify(store, None if options.json else _progress)
+    result = verify_store(store, None if options.json else _progress)
     if options.json:
-        print_json({"store": store.url, **asdict(found)})
+        print_json({"store": store.url, **asdict(result)})
     else:
-        for damage in found.damaged:
+        for damage in result.damaged:
             print_line(f"damaged: {damage.file}: {damage.found}; expected {damage.expected}")
-        for key in found.unchecked[:_SHOWN]:
+        for key in result.unchecked[:_SHOWN]:
             print_line(f"no checksum: {key}")
-        if len(found.unchecked) > _SHOWN:
-            print_line(f"no checksum: {len(found.unchecked) - _SHOWN} more")
+        if len(result.unchecked) > _SHOWN:
+            print_line(f"no checksum: {len(result.unchecked) - _SHOWN} more")
         print_line(
-            f"{store.url}: {found.artifacts} artifacts ({found.pruned} pruned), {found.files} files, "
-            f"{_size(found.size_bytes)}; {len(found.damaged)} damaged, {len(found.unchecked)} without a checksum"
+            f"{store.url}: {result.artifacts} artifacts ({result.pruned} pruned), {result.files} files, "
+            f"{_size(result.size_bytes)}; {len(result.damaged)} damaged, {len(result.unchecked)} without a checksum"
         )
-    if found.damaged:
+    if result.damaged:
         sys.stdout.flush()
         raise IntegrityError(
-            store.url, f"{len(found.damaged)} damaged files, first {found.damaged[0].file}", "",
+            store.url, f"{len(result.damaged)} damaged files, first {result.damaged[0].file}", "",
             "restore them, or delete the folders of their artifacts and run again",
         )  # fmt: skip
 
