@@ -25,8 +25,8 @@ from stages.sampling.config import EarlyStopConfig, EngineHardware, SamplingConf
 from stages.sampling.early_stop import hopeless_at
 from stages.sampling.engine import Engine
 from stages.sampling.weights import ReloadRefusedError, WeightCheck
-from tests.contract.trainer_side import EVERYTHING, LORA, Trained, write_source
-from tests.processes import in_session
+from tests.support.processes import in_session
+from tests.support.trainer_side import EVERYTHING, LORA, Trained, write_source
 
 TEXTS = ["Who was it? The cook, in the hall, with the rope, at nine.", "A: cook\nB: hall\nC: rope\nD: nine"]
 HARDWARE = EngineHardware(max_num_seqs=64, kv_cache_gib=0.1, max_model_len=512, threads=1, replicas=1)

@@ -5,11 +5,10 @@ from pathlib import Path
 import pytest
 
 from artifacts.store import Store
-from tests.contract.conftest import BUCKET
-from tests.faults.flips import flip_bits
-from tests.faults.race import KINDS, Place, on_server, race
-from tests.faults.store import campaign
-from tests.servers import S3Server
+from tests.support.flips import flip_bits
+from tests.support.race import KINDS, Place, on_server, race
+from tests.support.servers import BUCKET, S3Server
+from tests.support.store_faults import campaign
 
 
 def test_nothing_is_lost_or_half_published_behind_faults(s3_server: S3Server, tmp_path: Path) -> None:

@@ -24,8 +24,8 @@ from stages.sampling.config import EngineHardware, SamplingConfig
 from stages.sampling.endpoint import Endpoint
 from stages.sampling.engine import Engine
 from stages.sampling.replica import Replica
-from tests.processes import in_session
-from tests.waiting import wait_until
+from tests.support.processes import in_session
+from tests.support.waiting import wait_until
 
 TEXTS = ["Who was it? The cook, in the hall, with the rope, at nine.", "A: cook\nB: hall\nC: rope\nD: nine"]
 HARDWARE = EngineHardware(max_num_seqs=32, kv_cache_gib=0.1, max_model_len=512, threads=1, replicas=2, seed=7)

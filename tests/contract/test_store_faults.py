@@ -18,9 +18,8 @@ from artifacts.errors import BadInputError, StoreError, TransientError
 from artifacts.store import MissingKeyError, S3Options, Store
 from artifacts.store_s3_faults import error_code
 from artifacts.store_s3_requests import S3Requests, content_md5
-from tests.contract.conftest import BUCKET
-from tests.fault_proxy import at_random, fault_proxy
-from tests.servers import S3Server, free_port, moto_server, start_moto, start_rclone
+from tests.support.fault_proxy import at_random, fault_proxy
+from tests.support.servers import BUCKET, S3Server, free_port, moto_server, start_moto, start_rclone
 
 
 @pytest.mark.parametrize("url", ["gopher://x/y", "http://bucket/x", "file://host/x", "s3:///x", "s3://bucket/../x"])

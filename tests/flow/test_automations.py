@@ -8,8 +8,8 @@ from pathlib import Path
 from prefect.client.orchestration import SyncPrefectClient
 
 from flows.installation import make_zombie_automations
-from tests.prefect_server import own_server, prefect_api
-from tests.waiting import wait_until
+from tests.support.prefect_server import own_server, prefect_api
+from tests.support.waiting import wait_until
 
 
 def test_automations_are_written_again_only_where_the_time_changes(tmp_path: Path) -> None:

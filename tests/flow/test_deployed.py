@@ -17,12 +17,12 @@ from artifacts.manifest import Manifest
 from flows.specimen import Completion, ReadAnswer, Specimen
 from flows.ui_text import completions_page
 from stages.puzzles.puzzle import Asserted
-from tests.browser import Browser, find_browser
-from tests.flow.installed import LIMIT_S, Installation
-from tests.flow.pages import KEYS, asked_by_text, open_newest, pictures, publish, versions
-from tests.flow.story import attempts, tell
-from tests.hostile import HOSTILE
+from tests.support.browser import Browser, find_browser
+from tests.support.deployed_story import attempts, tell
+from tests.support.hostile import HOSTILE
+from tests.support.installed import LIMIT_S, Installation
 from tests.support.json_page import check_documented
+from tests.support.pages import KEYS, asked_by_text, open_newest, pictures, publish, versions
 from tests.support.sockets import SocketWatch
 
 CANCEL_LIMIT_S = 20.0

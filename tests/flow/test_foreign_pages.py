@@ -12,8 +12,8 @@ from pathlib import Path
 
 import pytest
 
-from tests.browser import Browser, find_browser
-from tests.prefect_server import own_server, prefect_api
+from tests.support.browser import Browser, find_browser
+from tests.support.prefect_server import own_server, prefect_api
 
 PROGRAM = find_browser()
 FOREIGN, REBOUND = "foreign.example", "rebound.example"

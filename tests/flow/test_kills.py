@@ -2,7 +2,7 @@
 
 from pathlib import Path
 
-from tests.faults.kills import campaign
+from tests.support.kills import campaign
 
 
 def test_a_run_whose_processes_are_killed_loses_nothing(tmp_path: Path) -> None:

@@ -2,8 +2,8 @@
 
 from pathlib import Path
 
-from tests.flow.installed import Installation
-from tests.postgres import postgres_server, query
+from tests.support.installed import Installation
+from tests.support.postgres import postgres_server, query
 
 REQUEST = {"puzzles": {"puzzle": {"connectives": False}, "train": 8, "val": 4, "test": 4}}
 

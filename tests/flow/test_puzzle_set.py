@@ -17,9 +17,9 @@ from stages.context import Profile, StageContext
 from stages.prepare import PrepareConfig, prepare
 from stages.puzzles.generate import TIERS
 from stages.puzzles.tables import from_table
-from tests.processes import marked
 from tests.support.json_page import check_documented
-from tests.waiting import changes, output_of, wait_until
+from tests.support.processes import marked
+from tests.support.waiting import changes, output_of, wait_until
 
 SET = PrepareConfig(puzzle=TIERS["small"], train=40, val=8, test=8, seed=2)
 SIZES = ("--count", "40", "--val", "8", "--test", "8")

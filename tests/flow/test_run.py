@@ -19,12 +19,12 @@ from artifacts.reading import Artifact
 from artifacts.schemas import GRADES, ROLLOUTS
 from artifacts.store import Store
 from artifacts.tensors import BATCH_FILE, PackedBatch
-from tests.processes import marked
+from tests.support.installed import SLOW, TINY
 from tests.support.json_page import check_documented
+from tests.support.processes import marked
 from tests.support.sockets import SocketWatch, cluster_environment
-from tests.waiting import changes, output_of, wait_until
+from tests.support.waiting import changes, output_of, wait_until
 
-HERE = Path(__file__).parent
 LIMIT_S = 240
 LEFT_LIMIT_S = 10.0
 """What a killed run leaves is gone by then."""
@@ -44,8 +44,8 @@ class Run:
 
     def start(self) -> subprocess.Popen[bytes]:
         command = [
-            str(Path(sys.executable).with_name("deerstalker")), "train", "--recipe", str(HERE / "tiny.toml"),
-            "--profile", str(HERE / "slow.toml"), "--store", str(self.store), "--json",
+            str(Path(sys.executable).with_name("deerstalker")), "train", "--recipe", str(TINY),
+            "--profile", str(SLOW), "--store", str(self.store), "--json",
         ]  # fmt: skip
         environment = {**os.environ, **cluster_environment(), MARK: str(self.folder)}
         with self.log.open("ab") as log:
@@ -193,10 +193,10 @@ def test_a_finished_run_is_read_not_repeated(story: dict[str, Any]) -> None:
 def test_recipes_are_compared_on_published_rollouts(story: dict[str, Any], tmp_path: Path) -> None:
     run: Run = story["run"]
     other = tmp_path / "reinforce.toml"
-    other.write_text((HERE / "tiny.toml").read_text() + '\n[finetune.loss]\nkind = "reinforce"\n')
+    other.write_text(TINY.read_text() + '\n[finetune.loss]\nkind = "reinforce"\n')
     command = [
         str(Path(sys.executable).with_name("deerstalker")), "compare", "tiny", "--recipes", f"own,{other},dapo",
-        "--profile", str(HERE / "slow.toml"), "--store", str(run.store), "--json",
+        "--profile", str(SLOW), "--store", str(run.store), "--json",
     ]  # fmt: skip
     with subprocess.Popen(command, stdout=subprocess.PIPE) as process:
         compared = json.loads(output_of(process, LIMIT_S, run.folder)[0])
@@ -230,7 +230,7 @@ def test_checkpoints_are_evaluated_afterwards_once(story: dict[str, Any]) -> Non
     run: Run = story["run"]
     wanted = [
         "backfill", "tiny", "--suite", "harder", "--puzzles", "tiny:test", "--count", "4", "--samples", "2",
-        "--max-tokens", "24", "--profile", str(HERE / "slow.toml"),
+        "--max-tokens", "24", "--profile", str(SLOW),
     ]  # fmt: skip
     first = deerstalker(run, *wanted, "--checkpoints", "every", "--every", "2", "--at-once", "2")
     assert (first["evaluated"], first["cached"], list(first["runs"]["tiny"])) == (2, 0, ["0", "2"])

@@ -12,8 +12,8 @@ import httpx
 import pytest
 
 from flows.doctor.facts import other_accounts
-from tests.flow.installed import LIMIT_S, Installation
-from tests.prefect_server import own_server, prefect_api, without_prefect
+from tests.support.installed import LIMIT_S, Installation
+from tests.support.prefect_server import own_server, prefect_api, without_prefect
 from tests.support.secrets import holders_of
 
 REQUEST = {"puzzles": {"puzzle": {"connectives": False}, "train": 8, "val": 4, "test": 4}}

@@ -18,10 +18,10 @@ from safetensors.torch import load_file
 from artifacts.errors import BadInputError, DeerstalkerError, TransientError
 from stages.training.gang import Gang
 from stages.training.job import LossConfig, TrainHardware, TrainJob
-from tests.faults.limits import refuse_above
-from tests.unit.training.processes import command_lines, workers
-from tests.unit.training.trees import save_model, tree_batch
-from tests.waiting import wait_until
+from tests.support.memory_limits import refuse_above
+from tests.support.trainer_processes import command_lines, workers
+from tests.support.trees import save_model, tree_batch
+from tests.support.waiting import wait_until
 
 ONE = TrainHardware(compute_dtype="fp32", threads=1)
 TWO = TrainHardware(compute_dtype="fp32", threads=1, processes=2, micro_batch_tokens=30)

@@ -20,9 +20,9 @@ from artifacts.errors import BadInputError
 from stages.training.gang import Gang
 from stages.training.job import EpochOrder, LossConfig, OptimizerConfig, TrainHardware, TrainJob
 from stages.training.metrics import StepMetrics
-from tests.unit.training.processes import command_lines
-from tests.unit.training.test_trainer import repacked
-from tests.unit.training.trees import save_model, tree_batch
+from tests.support.trainer_processes import command_lines
+from tests.support.training import repacked
+from tests.support.trees import save_model, tree_batch
 
 LAYOUTS: list[dict[str, Any]] = [
     {"processes": 1},

@@ -18,10 +18,10 @@ from stages.training.job import TrainHardware
 from stages.training.network import interface_towards, network_environment
 from stages.training.node import open_gangs
 from stages.training.spool import Spool
-from tests.faults.hosts import Host, hosts
 from tests.support.gang_on_hosts import gang_on
+from tests.support.hosts import Host, hosts
 from tests.support.sockets import break_in, cluster_environment, listeners, outside
-from tests.unit.training.processes import command_lines
+from tests.support.trainer_processes import command_lines
 
 
 @pytest.fixture

@@ -20,7 +20,7 @@ from stages.training.packed import PackedBatch
 from stages.training.step_checkpoint import StepCheckpoints, take_up
 from stages.training.trainer import Trainer
 from stages.training.weights import TrainedWeights
-from tests.unit.training.trees import VOCAB, save_model, tree_batch
+from tests.support.trees import VOCAB, save_model, tree_batch
 
 CPU = torch.device("cpu")
 ONE = TrainHardware(compute_dtype="fp32", threads=1, checkpoint_every_s=0.0)

@@ -21,8 +21,8 @@ from stages.context import Profile, StageContext
 from stages.finetune import FinetuneConfig, finetune
 from stages.training.job import TrainHardware
 from stages.training.launch import Weights
-from tests.unit.training.processes import workers
-from tests.unit.training.trees import save_model, tree_batch
+from tests.support.trainer_processes import workers
+from tests.support.trees import save_model, tree_batch
 
 HARDWARE = TrainHardware(threads=1, processes=2, micro_batch_tokens=30, checkpoint_every_s=0.0)
 LOSS = {"kl_coef": 0.1, "old_logprobs": "trainer", "importance_correction": "token_truncate"}

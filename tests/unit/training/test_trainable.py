@@ -18,7 +18,7 @@ from stages.training.packed import PackedBatch
 from stages.training.trainable import TrainableConfig
 from stages.training.trainer import Trainer
 from stages.training.weights import TrainedWeights
-from tests.unit.training.trees import VOCAB, save_model, tree_batch
+from tests.support.trees import VOCAB, save_model, tree_batch
 
 pytestmark = pytest.mark.usefixtures("world_of_one")
 

@@ -18,8 +18,8 @@ from stages.training.gang import Gang
 from stages.training.job import TrainHardware, TrainJob
 from stages.training.spool import Spool
 from stages.training.watch import Watch
-from tests.unit.training.processes import command_lines, workers
-from tests.unit.training.trees import save_model, tree_batch
+from tests.support.trainer_processes import command_lines, workers
+from tests.support.trees import save_model, tree_batch
 
 TWO = TrainHardware(compute_dtype="fp32", threads=1, processes=2)
 NOTICED_WITHIN_S = 15.0

@@ -11,14 +11,14 @@ from pathlib import Path
 from typing import Any
 
 from artifacts.manifest import Manifest
-from tests.flow.installed import HERE, Installation
+from tests.support.installed import SLOW, TINY, Installation
 from tests.support.sockets import SocketWatch
 
 ZOMBIE_AFTER_S = 75.0
 
 
 def tiny(folder: Path, **changes: Any) -> dict[str, Any]:
-    return {"run": "tiny", "recipe": str(HERE / "tiny.toml"), "profile": str(folder / "profile.toml"), **changes}
+    return {"run": "tiny", "recipe": str(TINY), "profile": str(folder / "profile.toml"), **changes}
 
 
 def attempts(installed: Installation) -> dict[str, str]:
@@ -35,7 +35,7 @@ def tell(installation: Installation) -> dict[str, Any]:
         "again": installation.up("--zombie-after", str(ZOMBIE_AFTER_S)),
     }
     idle = set(installation.processes())
-    shutil.copy(HERE / "slow.toml", installation.folder / "profile.toml")
+    shutil.copy(SLOW, installation.folder / "profile.toml")
     told["killed_command"] = kill_a_command(installation)
     told["dropped"] = drop_a_run(installation)
     told["submitted"] = drop_a_run(installation, "Submitting")
@@ -63,7 +63,7 @@ def tell(installation: Installation) -> dict[str, Any]:
     installation.wait_for(run, "Crashed")
     told["killed_at"], told["left_open"] = attempts(installation), installation.open_tasks(run)
 
-    profile = (HERE / "slow.toml").read_text().replace("threads = 1", "threads = 1\nmicro_batch_tokens = 512")
+    profile = SLOW.read_text().replace("threads = 1", "threads = 1\nmicro_batch_tokens = 512")
     (installation.folder / "profile.toml").write_text(profile)
     with SocketWatch(installation.processes) as told["sockets"]:
         installation.prefect("flow-run", "retry", run)
@@ -75,8 +75,8 @@ def tell(installation: Installation) -> dict[str, Any]:
 
 def kill_a_command(installed: Installation) -> str:
     """`deerstalker train` beside a server of `up` reports to it; killed, it leaves a run that nobody watches."""
-    command = [str(Path(sys.executable).with_name("deerstalker")), "train", "--recipe", str(HERE / "tiny.toml")]
-    command += ["--profile", str(HERE / "slow.toml"), "--run", "zombie", "--set", "puzzles.train=20000"]
+    command = [str(Path(sys.executable).with_name("deerstalker")), "train", "--recipe", str(TINY)]
+    command += ["--profile", str(SLOW), "--run", "zombie", "--set", "puzzles.train=20000"]
     command += ["--store", str(installed.store)]
     process = subprocess.Popen(command, env=installed.environment, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
     chosen = {"flow_runs": {"name": {"any_": ["zombie"]}, "state": {"type": {"any_": ["RUNNING"]}}}}
