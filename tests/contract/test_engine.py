@@ -158,7 +158,9 @@ def test_weights_loaded_in_place_are_the_new_ones_down_to_the_shared_output_head
     assert (engine.starts, engine.reloads, engine.refusals) == (starts, reloads + 3, [])
 
 
-@pytest.mark.parametrize("dtype", ["bfloat16", "float16", "float32"])
+@pytest.mark.parametrize(
+    "dtype", ["bfloat16", *(pytest.param(name, marks=pytest.mark.long) for name in ("float16", "float32"))]
+)
 def test_an_engine_of_each_compute_type_proves_its_weights_at_the_start_and_after_a_reload(
     models: dict[str, Path], tmp_path: Path, dtype: str
 ) -> None:
@@ -270,7 +272,7 @@ def test_a_core_does_not_outlive_guard_and_server_killed_together(engine: Engine
     assert gone_within(leader, 10.0)
 
 
-@pytest.mark.parametrize("architecture", ["Llama", "Qwen3"])
+@pytest.mark.parametrize("architecture", ["Qwen3", pytest.param("Llama", marks=pytest.mark.long)])
 def test_a_model_of_another_shape_takes_a_new_start_and_its_trained_weights_a_reload(
     engine: Engine, tmp_path: Path, architecture: str
 ) -> None:

@@ -19,7 +19,10 @@ PROGRAM = find_browser()
 FOREIGN, REBOUND = "foreign.example", "rebound.example"
 PASSWORD = "deerstalker:a-password-for-this-test"
 
-pytestmark = pytest.mark.skipif(PROGRAM is None, reason="no Chromium here: apt-get install chromium")
+pytestmark = [
+    pytest.mark.long,
+    pytest.mark.skipif(PROGRAM is None, reason="no Chromium here: apt-get install chromium"),
+]
 
 ATTACK = """
 (async () => {

@@ -12,6 +12,8 @@ from flows.gpu_lease import LEASE_S
 from tests.support.deployed_story import ZOMBIE_AFTER_S, tiny
 from tests.support.installed import SLOW, Installation
 
+pytestmark = pytest.mark.long
+
 
 @pytest.fixture(scope="module")
 def gpu_profile(installation: Installation) -> str:

@@ -7,6 +7,7 @@ import subprocess
 import sys
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 import httpx
 import pytest
@@ -17,6 +18,7 @@ from tests.support.prefect_server import own_server, prefect_api, without_prefec
 from tests.support.secrets import holders_of
 
 REQUEST = {"puzzles": {"puzzle": {"connectives": False}, "train": 8, "val": 4, "test": 4}}
+CANCEL_LIMIT_S = 20.0
 ELSEWHERE = "someone:their-secret-password"
 
 
@@ -52,6 +54,31 @@ def test_a_deployed_run_completes_and_is_retried_with_it(locked: Installation) -
     locked.wait(lambda: bool(locked.tasks(run, 2)))
     locked.wait_for(run, "Completed")
     assert locked.tasks(run, 2) == {"prepare": "Cached"}
+
+
+@pytest.mark.parametrize(
+    ("request_", "words"),
+    [
+        ({"recepi": "quickstart"}, "recepi"),
+        ({"refresh": ["smaple"]}, "smaple"),
+        ({"overrides": "iterations=1"}, "iterations=1"),
+    ],
+)
+def test_typos_are_refused(locked: Installation, request_: dict[str, Any], words: str) -> None:
+    given = json.dumps({"request": request_})
+    done = locked.attempt("prefect", "deployment", "run", "train/quickstart", "--params", given)
+    assert done.returncode != 0
+    assert words in done.stdout + done.stderr
+
+
+def test_puzzles_in_the_making_are_cancelled_soon(locked: Installation) -> None:
+    idle = set(locked.processes())
+    run = locked.deploy_run("prepare/puzzles", {"puzzles": {"train": 20000, "seed": 7}})
+    drawn = set(locked.store.glob("puzzles/drawn/*/manifest.json"))
+    locked.wait(lambda: set(locked.store.glob("puzzles/drawn/*/manifest.json")) > drawn)
+    locked.prefect("flow-run", "cancel", run)
+    locked.wait(lambda: set(locked.processes()) <= idle, CANCEL_LIMIT_S)
+    locked.wait_for(run, "Cancelled")
 
 
 def test_commands_find_it_from_anywhere(locked: Installation, tmp_path: Path) -> None:

@@ -7,14 +7,20 @@ import signal
 import subprocess
 import sys
 import time
+from datetime import timedelta
 from pathlib import Path
 from typing import Any
 
+from prefect.client.orchestration import SyncPrefectClient
+
 from artifacts.manifest import Manifest
-from tests.support.installed import SLOW, TINY, Installation
+from flows.installation import make_zombie_automations
+from tests.support.installed import LIMIT_S, SLOW, TINY, Installation
 from tests.support.sockets import SocketWatch
 
 ZOMBIE_AFTER_S = 75.0
+DEAD_AFTER_S = 10.0
+"""Silence that counts as death while no run lives: `up` takes no less than a minute, as heartbeats come every 30 s."""
 
 
 def tiny(folder: Path, **changes: Any) -> dict[str, Any]:
@@ -30,15 +36,10 @@ def attempts(installed: Installation) -> dict[str, str]:
 
 def tell(installation: Installation) -> dict[str, Any]:
     """A command is killed; a deployed run is cancelled, killed, and retried both times, in one story."""
-    told: dict[str, Any] = {
-        "record": installation.record,
-        "again": installation.up("--zombie-after", str(ZOMBIE_AFTER_S)),
-    }
+    told: dict[str, Any] = {"record": installation.record, **lose_runs(installation)}
+    told["again"] = installation.up("--zombie-after", str(ZOMBIE_AFTER_S))
     idle = set(installation.processes())
     shutil.copy(SLOW, installation.folder / "profile.toml")
-    told["killed_command"] = kill_a_command(installation)
-    told["dropped"] = drop_a_run(installation)
-    told["submitted"] = drop_a_run(installation, "Submitting")
 
     def left() -> list[str]:
         return [command for pid, command in installation.processes().items() if pid not in idle]
@@ -71,6 +72,20 @@ def tell(installation: Installation) -> dict[str, Any]:
     told["retried"], told["tasks"] = attempts(installation), installation.tasks(run, 3)
     told["shown"] = json.loads(installation.deerstalker("show", "tiny", "--store", str(installation.store), "--json"))
     return told
+
+
+def lose_runs(installed: Installation) -> dict[str, dict[str, Any]]:
+    """States of three runs that nobody executes any more, once their silence has counted as death."""
+    with SyncPrefectClient(installed.record["url"]) as client:
+        make_zombie_automations(client, timedelta(seconds=DEAD_AFTER_S))
+    runs = {
+        "killed_command": kill_a_command(installed),
+        "dropped": drop_a_run(installed),
+        "submitted": drop_a_run(installed, "Submitting"),
+    }
+    for run in runs.values():
+        installed.wait_for(run, "Crashed", LIMIT_S)
+    return {name: installed.api("GET", f"/flow_runs/{run}")["state"] for name, run in runs.items()}
 
 
 def kill_a_command(installed: Installation) -> str:
