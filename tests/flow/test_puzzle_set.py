@@ -8,6 +8,8 @@ import subprocess
 import sys
 from pathlib import Path
 
+import pytest
+
 from artifacts.reading import Artifact
 from artifacts.refs import Puzzles, Ref
 from artifacts.schemas import PUZZLES
@@ -87,6 +89,7 @@ def test_a_killed_command_is_continued_and_ends_the_same(tmp_path: Path) -> None
     assert page.read_text().count("data:image/png") == 5
 
 
+@pytest.mark.long
 def test_a_file_that_was_killed_on_the_way_goes_on_too(tmp_path: Path) -> None:
     path, folder = tmp_path / "made.json", tmp_path / ".made.json.drawn"
     before = killed(path, folder, "--count", "64")

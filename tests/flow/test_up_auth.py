@@ -134,6 +134,7 @@ def test_down_ends_it_and_the_next_one_has_the_same_string(tmp_path: Path) -> No
         installed.down()
 
 
+@pytest.mark.long
 def test_a_server_that_died_comes_back_with_its_string(tmp_path: Path) -> None:
     installed = Installation(tmp_path)
     installed.up("--port", "0", "--auth", "--no-worker")

@@ -101,7 +101,11 @@ def start(machines: list[Machine], tmp_path: Path) -> tuple[Weights, Ref[Batch]]
     return Weights(model, reference=model), batch
 
 
-@pytest.mark.parametrize(("machines", "place"), [("folder", "loss"), ("memory", "token_reward")], indirect=["machines"])
+@pytest.mark.parametrize(
+    ("machines", "place"),
+    [("folder", "loss"), pytest.param("memory", "token_reward", marks=pytest.mark.long)],
+    indirect=["machines"],
+)
 def test_another_machine_goes_on_where_one_was_killed(
     machines: list[Machine], start: tuple[Weights, Ref[Batch]], place: str
 ) -> None:
@@ -136,6 +140,7 @@ def _tear_a_later_one(machine: Machine, manifest: str) -> None:
     machine.store.write_bytes(f"{folder}/step-000012/attempt-0/steps.json", b"[]")
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("machines", ["folder"], indirect=True)
 def test_a_damaged_step_checkpoint_is_left_out(machines: list[Machine], start: tuple[Weights, Ref[Batch]]) -> None:
     first, second = machines

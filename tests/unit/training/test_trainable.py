@@ -167,6 +167,7 @@ def test_a_state_goes_on_as_if_nothing_had_happened(folder: Path, tmp_path: Path
         built(folder, TrainableConfig()).load_state(tmp_path / "state")
 
 
+@pytest.mark.long
 def test_two_processes_equal_one_and_a_gang_takes_another_choice(folder: Path, tmp_path: Path) -> None:
     with Gang(ONE, tmp_path / "one") as gang:
         one = gang.run(job(folder, tmp_path / "lora", LORA, ONE))
