@@ -96,8 +96,14 @@ def test_commands_find_it_from_anywhere(locked: Installation, tmp_path: Path) ->
 
 def test_up_again_changes_nothing_and_keeps_the_string(locked: Installation) -> None:
     record, secret = locked.record, _secret(locked)
-    assert locked.up() == record
     assert locked.up("--auth") == record
+    assert _secret(locked) == secret
+
+
+@pytest.mark.long
+def test_up_again_without_auth_keeps_the_string_too(locked: Installation) -> None:
+    record, secret = locked.record, _secret(locked)
+    assert locked.up() == record
     assert _secret(locked) == secret
 
 
@@ -113,6 +119,7 @@ def test_nobody_else_can_read_what_it_holds(locked: Installation) -> None:
     assert lines and not any(_secret(locked).encode() in line for line in lines)
 
 
+@pytest.mark.long
 def test_down_ends_it_and_the_next_one_has_the_same_string(tmp_path: Path) -> None:
     installed = Installation(tmp_path)
     installed.up("--port", "0", "--auth", "--no-worker")
@@ -155,6 +162,7 @@ def test_other_machines_reach_no_server_without_a_password(tmp_path: Path) -> No
     assert not (tmp_path / "s" / ".prefect" / "up.json").exists() and installed.processes() == {}
 
 
+@pytest.mark.long
 def test_the_password_of_a_server_elsewhere_is_neither_shown_nor_readable(tmp_path: Path) -> None:
     installed = Installation(tmp_path / "here")
     installed.folder.mkdir()
@@ -193,6 +201,13 @@ def test_a_server_that_is_none_is_refused_before_anything_is_made(server: str, t
     assert done.returncode == 2 and done.stdout == ""
     assert done.stderr.count("\n") == 1 and "--server" in done.stderr and "their-secret" not in done.stderr
     assert not list((tmp_path / "s").rglob("up.json"))
+
+
+def test_down_ends_what_up_started(locked: Installation) -> None:
+    """The last test that looks at it."""
+    assert locked.down() == ["worker", "server"]
+    assert locked.processes() == {}
+    assert not (locked.folder / "prefect.toml").exists()
 
 
 def _prefect_line(installed: Installation) -> dict[str, str]:
