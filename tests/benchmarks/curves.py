@@ -24,21 +24,15 @@ from artifacts.layout import RunLayout
 from artifacts.reading import Artifact
 from artifacts.store import Store
 from flows import algorithm as rule
-from flows.algorithm import algorithm
 from flows.figures import iteration_figures
 from flows.history import read_run
 from flows.page import document, picture, table
 from flows.plots import Curves, curves_plot
 from flows.recipe_diff import differences
 from flows.recipes import Recipe, load_recipe
-from tests.scaled_recipes import as_toml
+from tests.support.scaled_recipes import as_toml, settings_of
 
 WARM_START = "warm-start"
-
-
-def settings_of(base: Recipe, name: str) -> list[str]:
-    """The algorithm of a published recipe at the base recipe's scale, as `--set` takes it."""
-    return [f"{setting}={as_toml(value)}" for setting, value in algorithm(base, load_recipe(name)).items()]
 
 
 def train(options: argparse.Namespace, store: str, run: str, settings: Sequence[str]) -> float:

@@ -23,7 +23,7 @@ from rich.console import Console
 from rich.markup import escape
 from rich.table import Table
 
-from tests.flow.installed import HERE, Installation
+from tests.support.installed import TINY, Installation
 
 TYPOS = ({"recepi": "quickstart"}, {"refresh": ["smaple"]}, {"overrides": "iterations=1"})
 T = TypeVar("T")
@@ -207,7 +207,7 @@ def main() -> None:
     parser.add_argument("--iterations", type=int, default=2)
     parser.add_argument("--json", action="store_true")
     options = parser.parse_args()
-    recipe = str(HERE / "tiny.toml") if options.recipe == "tiny" else options.recipe
+    recipe = str(TINY) if options.recipe == "tiny" else options.recipe
     with tempfile.TemporaryDirectory() as scratch:
         walk = Walk(Installation(Path(scratch)), recipe, options.iterations)
         try:

@@ -1,9 +1,10 @@
 """`quickstart` on this machine and on an imitated one without native bf16: `python -m tests.benchmarks.machines`.
 
 A few iterations under each compute type, side by side: `auto` must choose the quicker one. The older CPU is imitated by
-the variables that oneDNN, ATen and MKL read, and by what torch answers vLLM (`tests/machines.py`). Its bf16 is slow, so
-each run's warm start is cut to a few steps; seconds of the warm start are those of the steps it still takes. Runs of a
-round follow one another, rounds repeat; a stage's time is the median of its times in all iterations and rounds.
+the variables that oneDNN, ATen and MKL read, and by what torch answers vLLM (`tests/support/machines.py`). Its bf16 is
+slow, so each run's warm start is cut to a few steps; seconds of the warm start are those of the steps it still takes.
+Runs of a round follow one another, rounds repeat; a stage's time is the median of its times in all iterations and
+rounds.
 
 With `--whole` the README's first command also runs to its end on the imitated machine and on this one, both with the
 environment installed already.
@@ -24,7 +25,7 @@ from rich.table import Table
 
 from artifacts.store import Store
 from flows.history import read_run
-from tests.machines import older_cpu
+from tests.support.machines import older_cpu
 
 STAGES = ("warm_start", "sample", "finetune", "evaluate")
 EXPLICIT = {

@@ -39,7 +39,7 @@ from rich.table import Table
 
 from artifacts.store import Store
 from flows.history import RunRecord, read_run
-from tests.flow.installed import HERE, Installation
+from tests.support.installed import SLOW, TINY, Installation
 
 OVERHEAD_BAR, CACHED_BAR_S, CANCEL_BAR_S, KILL_BAR_S = 0.05, 1.0, 5.0, 10.0
 LONG = ["puzzles.train=512", "sample.puzzles_per_iteration=512", "finetune.epochs=2000"]
@@ -103,10 +103,10 @@ def installed(folder: Path) -> Iterator[Installation]:
 def ends(place: Installation, phase: str) -> Iterator[dict[str, Any]]:
     """Cancels a run in a phase, retries it, and kills it in the same phase."""
     idle = set(place.processes())
-    shutil.copy(HERE / "slow.toml", place.folder / "profile.toml")
+    shutil.copy(SLOW, place.folder / "profile.toml")
     overrides = LONG if phase == "sample" else [*LONG[2:]]
     request = {
-        "run": phase, "recipe": str(HERE / "tiny.toml"), "profile": str(place.folder / "profile.toml"),
+        "run": phase, "recipe": str(TINY), "profile": str(place.folder / "profile.toml"),
         "overrides": overrides,
     }  # fmt: skip
     run = place.deploy_run("train/quickstart", request)
@@ -182,7 +182,7 @@ def main() -> None:
     parser.add_argument("--iterations", type=int, default=8)
     parser.add_argument("--json", action="store_true")
     options = parser.parse_args()
-    recipe = str(HERE / "tiny.toml") if options.recipe == "tiny" else options.recipe
+    recipe = str(TINY) if options.recipe == "tiny" else options.recipe
     with tempfile.TemporaryDirectory() as scratch:
         found = measured(recipe, options.iterations, Path(scratch))
     if options.json:

@@ -20,7 +20,7 @@ from artifacts.store import Store
 from flows.figures import mean_known
 from flows.history import read_run
 from flows.recipes import load_recipe, recipe_names
-from tests.scaled_recipes import scaled_settings
+from tests.support.scaled_recipes import scaled_settings
 
 
 def run(name: str, store: str, profile: str) -> dict[str, Any]:

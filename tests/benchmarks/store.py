@@ -29,7 +29,7 @@ from artifacts.reading import Artifact
 from artifacts.refs import Checkpoint, Ref
 from artifacts.slot import Slot
 from artifacts.store import Store
-from tests.servers import S3Server, rclone_server
+from tests.support.servers import S3Server, rclone_server
 
 BUCKET, TARGET = "benchmark", 0.8
 _BLOCK_BYTES = 16 << 20

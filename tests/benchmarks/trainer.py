@@ -21,14 +21,11 @@ from rich.console import Console
 from rich.table import Table
 
 from stages.training.agent import worker_environment
+from tests.support.trees import SMOLLM2
 
 if TYPE_CHECKING:
-    from tests.benchmarks.trainer_work import Bench
+    from tests.support.trainer_work import Bench
 
-SMOLLM2 = {
-    "vocab_size": 49152, "hidden_size": 576, "intermediate_size": 1536, "num_hidden_layers": 30,
-    "num_attention_heads": 9, "num_key_value_heads": 3,
-}  # fmt: skip
 QUICKSTART = {
     "vocab_size": 400, "hidden_size": 128, "intermediate_size": 384, "num_hidden_layers": 3,
     "num_attention_heads": 4, "num_key_value_heads": 4,
@@ -58,7 +55,7 @@ class Sizes:
 def utilisation(bench: "Bench", sizes: Sizes, folder: Path) -> dict[str, Any]:
     """One packed row and four: rate of forward and backward, as a share of the matmul peak; profile of one row."""
     from tests.benchmarks.trainer_profile import time_shares
-    from tests.benchmarks.trainer_work import draw_groups, matmul_peak, needed_flops, save_batch
+    from tests.support.trainer_work import draw_groups, matmul_peak, needed_flops, save_batch
 
     peaks, rows = [matmul_peak()], dict[str, Any]()
     for count in (1, 4):
@@ -79,7 +76,7 @@ def utilisation(bench: "Bench", sizes: Sizes, folder: Path) -> dict[str, Any]:
 
 def group_cost(bench: "Bench", sizes: Sizes, folder: Path) -> dict[str, Any]:
     """Groups of more completions: cost of forward and backward a completion, and a unique token."""
-    from tests.benchmarks.trainer_work import draw_groups, needed_flops, save_batch
+    from tests.support.trainer_work import draw_groups, needed_flops, save_batch
 
     rows: dict[str, Any] = {}
     for size in GROUP_SIZES:
@@ -99,7 +96,7 @@ def group_cost(bench: "Bench", sizes: Sizes, folder: Path) -> dict[str, Any]:
 def start(folder: Path, repeats: int) -> dict[str, Any]:
     """From the start of the gang's processes to the end of the first step of a small model, seconds."""
     from stages.training.gang import Gang
-    from tests.benchmarks.trainer_work import Bench, draw_groups, save_batch, save_random_model
+    from tests.support.trainer_work import Bench, draw_groups, save_batch, save_random_model
 
     model = save_random_model(folder / "quickstart", **QUICKSTART)
     groups = draw_groups(4, 80, 16, 8, QUICKSTART["vocab_size"])
@@ -125,7 +122,7 @@ def start(folder: Path, repeats: int) -> dict[str, Any]:
 def naive(bench: "Bench", sizes: Sizes, folder: Path, sequences_a_pass: int) -> dict[str, Any]:
     """One group: our step, the same step written plainly, and the norms of their gradients."""
     from tests.benchmarks.trainer_naive import naive_step
-    from tests.benchmarks.trainer_work import RATE, draw_groups, save_batch
+    from tests.support.trainer_work import RATE, draw_groups, save_batch
 
     groups = draw_groups(1, sizes.prompt, 16, sizes.completion, bench.shape.vocab_size)
     ours = bench.measure(save_batch(groups, folder / "naive.safetensors"), sizes.repeats)
@@ -198,7 +195,7 @@ def main() -> int:
         os.execve(sys.executable, [sys.executable, "-m", "tests.benchmarks.trainer", *sys.argv[1:]], environment)
     import torch
 
-    from tests.benchmarks.trainer_work import Bench, save_random_model
+    from tests.support.trainer_work import Bench, save_random_model
 
     torch.set_num_threads(options.threads)
     report: dict[str, Any] = {"threads": options.threads}

@@ -39,7 +39,7 @@ from stages.training.job import OptimizerConfig, TrainHardware
 from stages.training.placement import compute_dtype, place_policy
 from stages.training.trainable import EVERYTHING
 from tests.benchmarks.trainer_memory import peak_bytes, start_of_peak
-from tests.benchmarks.trainer_work import (
+from tests.support.trainer_work import (
     Bench,
     TimedWeights,
     draw_groups,

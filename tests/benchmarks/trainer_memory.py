@@ -95,7 +95,7 @@ def prepare(folder: Path, rows: int) -> bool:
     import torch
     from safetensors.numpy import save_file
 
-    from tests.unit.training.trees import save_model, tree_batch
+    from tests.support.trees import save_model, tree_batch
 
     save_model(folder / "model", "Qwen2", vocab_size=VOCABULARY, tie_word_embeddings=True, **SIZES)
     columns = tree_batch(1, [1] * rows, prompt=(200, 201), branches=(4, 5), completion=(120, 121))

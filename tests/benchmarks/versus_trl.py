@@ -222,7 +222,7 @@ def limits_s(ours: Ours, machine: dict[str, Any]) -> dict[str, float]:
     Of generation, prefill and decoding follow one another, and of each the slower of products and memory counts.
     """
     from stages.models.shape import read_shape
-    from tests.benchmarks.trainer_work import draw_groups, needed_flops
+    from tests.support.trainer_work import draw_groups, needed_flops
 
     size, shape, warm = ours.options, read_shape(ours.model), ours.report["warm"]
     hardware = ours.ctx.profile

@@ -7,9 +7,8 @@ from pathlib import Path
 import pytest
 
 from artifacts.store import S3Options, Store
-from tests.servers import S3Server, moto_server, rclone_server
+from tests.support.servers import BUCKET, S3Server, moto_server, rclone_server
 
-BUCKET = "contract"
 KINDS = ("directory", "memory", "rclone", "moto")
 OpenStore = Callable[[], Store]
 

@@ -25,8 +25,9 @@ from stages.sampling.config import EarlyStopConfig, EngineHardware, SamplingConf
 from stages.sampling.early_stop import hopeless_at
 from stages.sampling.engine import Engine
 from stages.sampling.weights import ReloadRefusedError, WeightCheck
-from tests.contract.trainer_side import EVERYTHING, LORA, Trained, write_source
-from tests.processes import in_session
+from tests.support.processes import in_session
+from tests.support.tiers import long_except
+from tests.support.trainer_side import EVERYTHING, LORA, Trained, write_source
 
 TEXTS = ["Who was it? The cook, in the hall, with the rope, at nine.", "A: cook\nB: hall\nC: rope\nD: nine"]
 HARDWARE = EngineHardware(max_num_seqs=64, kv_cache_gib=0.1, max_model_len=512, threads=1, replicas=1)
@@ -158,7 +159,7 @@ def test_weights_loaded_in_place_are_the_new_ones_down_to_the_shared_output_head
     assert (engine.starts, engine.reloads, engine.refusals) == (starts, reloads + 3, [])
 
 
-@pytest.mark.parametrize("dtype", ["bfloat16", "float16", "float32"])
+@pytest.mark.parametrize("dtype", long_except(["bfloat16", "float16", "float32"], "bfloat16"))
 def test_an_engine_of_each_compute_type_proves_its_weights_at_the_start_and_after_a_reload(
     models: dict[str, Path], tmp_path: Path, dtype: str
 ) -> None:
@@ -239,6 +240,7 @@ def test_a_dead_core_is_replaced_and_only_unfinished_groups_are_sampled_again(
     assert gone_within(leader, 1.0)
 
 
+@pytest.mark.long
 def test_a_hung_core_is_noticed_within_15_s_and_cleared_away(engine: Engine, models: dict[str, Path]) -> None:
     engine.ensure(models["a"], "digest-a")
     leader, core = engine.process_id, core_of(engine)
@@ -270,7 +272,7 @@ def test_a_core_does_not_outlive_guard_and_server_killed_together(engine: Engine
     assert gone_within(leader, 10.0)
 
 
-@pytest.mark.parametrize("architecture", ["Llama", "Qwen3"])
+@pytest.mark.parametrize("architecture", long_except(["Llama", "Qwen3"], "Qwen3"))
 def test_a_model_of_another_shape_takes_a_new_start_and_its_trained_weights_a_reload(
     engine: Engine, tmp_path: Path, architecture: str
 ) -> None:
@@ -284,6 +286,7 @@ def test_a_model_of_another_shape_takes_a_new_start_and_its_trained_weights_a_re
     assert (engine.starts, engine.reloads) == (starts + 1, reloads + 1)
 
 
+@pytest.mark.long
 def test_nothing_outlives_an_owner_that_was_killed(models: dict[str, Path], tmp_path: Path) -> None:
     command = [sys.executable, "-c", OWNER, HARDWARE.model_dump_json(), str(tmp_path), str(models["a"])]
     with subprocess.Popen(command, stdout=subprocess.PIPE, text=True, cwd=Path(__file__).parents[2]) as owner:

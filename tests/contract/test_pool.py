@@ -24,8 +24,8 @@ from stages.sampling.config import EngineHardware, SamplingConfig
 from stages.sampling.endpoint import Endpoint
 from stages.sampling.engine import Engine
 from stages.sampling.replica import Replica
-from tests.processes import in_session
-from tests.waiting import wait_until
+from tests.support.processes import in_session
+from tests.support.waiting import wait_until
 
 TEXTS = ["Who was it? The cook, in the hall, with the rope, at nine.", "A: cook\nB: hall\nC: rope\nD: nine"]
 HARDWARE = EngineHardware(max_num_seqs=32, kv_cache_gib=0.1, max_model_len=512, threads=1, replicas=2, seed=7)
@@ -143,6 +143,7 @@ def test_an_engine_that_holds_wrong_tensors_is_started_again_and_the_other_is_no
     assert gap(models["b"], [group for group in groups if group.engine_seed == 8][:4]) < 0.15
 
 
+@pytest.mark.long
 def test_the_groups_of_a_killed_engine_are_sampled_by_the_other_while_it_restarts(
     engine: Engine, models: dict[str, Path]
 ) -> None:
@@ -192,6 +193,7 @@ def forwarded(address: Path) -> Generator[str]:
         server.shutdown(socket.SHUT_RDWR)
 
 
+@pytest.mark.long
 def test_an_engine_elsewhere_samples_beside_the_one_that_the_profile_asks_for(
     engine: Engine, models: dict[str, Path], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -12,9 +12,8 @@ from artifacts.reading import Artifact
 from artifacts.refs import Checkpoint, Ref
 from artifacts.slot import Slot
 from artifacts.store import Store
-from tests.contract.conftest import BUCKET
-from tests.fault_proxy import fault_proxy
-from tests.servers import S3Server, free_port, rclone_server, start_rclone
+from tests.support.fault_proxy import fault_proxy
+from tests.support.servers import BUCKET, S3Server, free_port, rclone_server, start_rclone
 
 FILES = {"config.json": b"{}", "model.safetensors": bytes(range(256)) * (23 << 10)}  # 5.75 MB: two parts
 

@@ -13,8 +13,7 @@ import pytest
 from artifacts.errors import StoreError
 from artifacts.store import Store
 from artifacts.store_s3_requests import S3Requests
-from tests.contract.conftest import BUCKET
-from tests.servers import S3Server
+from tests.support.servers import BUCKET, S3Server
 
 PART_BYTES = 5 << 20
 FILES, PARTS = 6, 8

@@ -31,10 +31,10 @@ from stages.sampling.config import EngineHardware, SamplingConfig
 from stages.sampling.engine import Engine
 from stages.training.gang import Gang
 from stages.training.job import TrainHardware, TrainJob
-from tests.faults.limits import cgroups, killed_above, refuse_above
-from tests.processes import marked
+from tests.support.installed import SLOW, TINY
+from tests.support.memory_limits import cgroups, killed_above, refuse_above
+from tests.support.processes import marked
 
-FLOWS = Path(__file__).parents[1] / "flow"
 MARK = "DEERSTALKER_MEMORY"
 NOTICED_LIMIT_S = 15.0
 RUN_LIMIT_S = 400.0
@@ -140,7 +140,7 @@ def trainer_faults(scratch: Path) -> Iterator[dict[str, Any]]:
     """The trainer: refused memory, killed by the kernel (also one rank of two), and stopped."""
     from safetensors.numpy import save_file
 
-    from tests.unit.training.trees import save_model, tree_batch
+    from tests.support.trees import save_model, tree_batch
 
     save_model(scratch / "decoder", "Qwen2", tie_word_embeddings=True)
     (scratch / "decoder" / "tokenizer.json").write_text("{}")
@@ -249,8 +249,8 @@ RUN_ROOM_MIB = 96
 
 def _train(folder: Path, micro_batch_tokens: int) -> subprocess.CompletedProcess[str]:
     command = [
-        str(Path(sys.executable).with_name("deerstalker")), "train", "--recipe", str(FLOWS / "tiny.toml"),
-        "--profile", str(FLOWS / "slow.toml"), "--store", str(folder / "store"), "--json", "--set", "iterations=1",
+        str(Path(sys.executable).with_name("deerstalker")), "train", "--recipe", str(TINY),
+        "--profile", str(SLOW), "--store", str(folder / "store"), "--json", "--set", "iterations=1",
         "--set", "warm_start.puzzles_per_step=1", "--set", "sample.puzzles_per_iteration=48",
         "--set", "sample.sampling.max_tokens=128", "--set", "pack.row_tokens=1024", "--set", "pack.updates=1",
         "--set-profile", f"trainer.micro_batch_tokens={micro_batch_tokens}",

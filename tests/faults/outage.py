@@ -22,10 +22,10 @@ from rich.console import Console
 from artifacts.manifest import Manifest
 from artifacts.store import Store
 from artifacts.verification import verify
-from tests.servers import S3Server, free_port, start_rclone
-from tests.waiting import wait_until
+from tests.support.installed import SLOW, TINY
+from tests.support.servers import S3Server, free_port, start_rclone
+from tests.support.waiting import wait_until
 
-FLOWS = Path(__file__).parents[1] / "flow"
 BUCKET = "outage"
 AWAY_S = 8.0
 LIMIT_S = 600.0
@@ -55,8 +55,8 @@ class Outage:
     def start(self) -> subprocess.Popen[str]:
         """Starts the command as a user would."""
         command = [
-            str(Path(sys.executable).with_name("deerstalker")), "train", "--recipe", str(FLOWS / "tiny.toml"),
-            "--profile", str(FLOWS / "slow.toml"), "--store", f"s3://{BUCKET}", "--set", "iterations=1", "--json",
+            str(Path(sys.executable).with_name("deerstalker")), "train", "--recipe", str(TINY),
+            "--profile", str(SLOW), "--store", f"s3://{BUCKET}", "--set", "iterations=1", "--json",
         ]  # fmt: skip
         environment = os.environ | self.server.environment() | {"PREFECT_HOME": str(self.folder / "prefect")}
         return subprocess.Popen(

@@ -30,16 +30,16 @@ from rich.table import Table
 from artifacts.manifest import MANIFEST_NAME, Manifest
 from artifacts.store import Store
 from artifacts.verification import verify
-from tests.faults.hosts import GATEWAY, Host, hosts
-from tests.prefect_server import prefect_api, prefect_server, without_prefect
-from tests.processes import marked
-from tests.servers import moto_server
 from tests.support.gang_on_hosts import gang_on
+from tests.support.hosts import GATEWAY, Host, hosts
+from tests.support.installed import SLOW, TINY
+from tests.support.prefect_server import prefect_api, prefect_server, without_prefect
+from tests.support.processes import marked
+from tests.support.servers import moto_server
 from tests.support.sockets import Listener, SocketWatch
-from tests.waiting import wait_until
+from tests.support.waiting import wait_until
 
 ROOT = Path(__file__).parents[2]
-FLOWS = ROOT / "tests" / "flow"
 MARK = "DEERSTALKER_HOSTS"
 BUCKET, PREFIX, RUN = "hosts", "shared", "tiny"
 POOL = "deerstalker"
@@ -74,7 +74,7 @@ class Site:
         """Asks for a part of the run on a host, and returns the flow run's id."""
         deployment = self.call("GET", "/deployments/name/train/quickstart")["id"]
         wanted = {
-            "run": RUN, "recipe": str(FLOWS / "tiny.toml"), "profile": str(FLOWS / "slow.toml"),
+            "run": RUN, "recipe": str(TINY), "profile": str(SLOW),
             "store": f"s3://{BUCKET}/{PREFIX}", "overrides": ["iterations=3"], **request,
         }  # fmt: skip
         content = {"parameters": {"request": wanted}, "work_queue_name": host.name}

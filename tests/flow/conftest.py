@@ -4,8 +4,8 @@ from collections.abc import Iterator
 
 import pytest
 
-from tests.flow.installed import Installation
-from tests.flow.story import ZOMBIE_AFTER_S
+from tests.support.deployed_story import ZOMBIE_AFTER_S
+from tests.support.installed import Installation
 
 
 @pytest.fixture(scope="module")

@@ -1,15 +1,17 @@
 """The automations that `up` installs, on a server that it starts."""
 
 import sqlite3
+from collections.abc import Iterable
 from contextlib import closing
 from datetime import timedelta
 from pathlib import Path
 
 from prefect.client.orchestration import SyncPrefectClient
 
-from flows.installation import make_zombie_automations
-from tests.prefect_server import own_server, prefect_api
-from tests.waiting import wait_until
+from flows.backend import TAG
+from flows.installation import POOL, make_pool, make_zombie_automations
+from tests.support.prefect_server import own_server, prefect_api
+from tests.support.waiting import wait_until
 
 
 def test_automations_are_written_again_only_where_the_time_changes(tmp_path: Path) -> None:
@@ -26,6 +28,37 @@ def test_automations_are_written_again_only_where_the_time_changes(tmp_path: Pat
         assert written(timedelta(seconds=60)) == first
         assert written(None) == first
         assert set(written(timedelta(seconds=90))) == {90, 270}
+
+
+def test_a_run_that_falls_silent_is_crashed_and_others_are_left_alone(tmp_path: Path) -> None:
+    """On shorter clocks than `up` takes; `test_deployed.py` has real processes that die."""
+    with own_server(tmp_path) as api:
+        with SyncPrefectClient(api) as client:
+            make_pool(client, POOL)
+            make_zombie_automations(client, timedelta(seconds=3))
+        flow = prefect_api(api, "POST", "/flows/", {"name": "some"})["id"]
+        deployment = prefect_api(api, "POST", "/deployments/", {"name": "d", "flow_id": flow, "work_pool_name": POOL})
+
+        def run(*names: str, tag: str = TAG) -> str:
+            """Id of a run that went through these states, and of which nothing is heard afterwards."""
+            pending = {"type": "PENDING", "name": "Pending"}
+            path, content = f"/deployments/{deployment['id']}/create_flow_run", {"tags": [tag], "state": pending}
+            made = prefect_api(api, "POST", path, content)["id"]
+            for name in names:
+                state = {"type": "PENDING" if name == "Submitting" else name.upper(), "name": name}
+                answer = prefect_api(api, "POST", f"/flow_runs/{made}/set_state", {"state": state})
+                assert answer["status"] == "ACCEPT", answer
+            return made
+
+        def states(runs: Iterable[str]) -> list[str]:
+            return [prefect_api(api, "GET", f"/flow_runs/{one}")["state"]["name"] for one in runs]
+
+        others = {run("Running", "Completed"): "Completed", run("Running", tag="somebody's"): "Running"}
+        dead = [run(), run("Running"), run("Submitting")]
+        wait_until(lambda: set(states(dead)) == {"Crashed"}, 120, lambda: states(dead))
+        assert states(others) == list(others.values())
+        message = prefect_api(api, "GET", f"/flow_runs/{dead[2]}")["state"]["message"]
+        assert message == "Not heard of for 9 s.", "a submitted run may take three times as long"
 
 
 def test_a_run_is_heard_of_behind_a_restart_of_its_server(tmp_path: Path) -> None:

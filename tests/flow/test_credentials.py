@@ -10,8 +10,8 @@ from pathlib import Path
 
 import pytest
 
-from tests.servers import start_rclone
 from tests.support.secrets import holders_of
+from tests.support.servers import start_rclone
 
 LIMIT_S = 300
 

@@ -12,14 +12,17 @@ from pathlib import Path
 
 import pytest
 
-from tests.browser import Browser, find_browser
-from tests.prefect_server import own_server, prefect_api
+from tests.support.browser import Browser, find_browser
+from tests.support.prefect_server import own_server, prefect_api
 
 PROGRAM = find_browser()
 FOREIGN, REBOUND = "foreign.example", "rebound.example"
 PASSWORD = "deerstalker:a-password-for-this-test"
 
-pytestmark = pytest.mark.skipif(PROGRAM is None, reason="no Chromium here: apt-get install chromium")
+pytestmark = [
+    pytest.mark.long,
+    pytest.mark.skipif(PROGRAM is None, reason="no Chromium here: apt-get install chromium"),
+]
 
 ATTACK = """
 (async () => {

@@ -9,14 +9,16 @@ from datetime import UTC, datetime, timedelta
 import pytest
 
 from flows.gpu_lease import LEASE_S
-from tests.flow.installed import HERE, Installation
-from tests.flow.story import ZOMBIE_AFTER_S, tiny
+from tests.support.deployed_story import ZOMBIE_AFTER_S, tiny
+from tests.support.installed import SLOW, Installation
+
+pytestmark = pytest.mark.long
 
 
 @pytest.fixture(scope="module")
 def gpu_profile(installation: Installation) -> str:
     path = installation.folder / "gpu.toml"
-    path.write_text('gpu_slot = "gpu"\n' + (HERE / "slow.toml").read_text() + "device = 'cpu'\n")
+    path.write_text('gpu_slot = "gpu"\n' + SLOW.read_text() + "device = 'cpu'\n")
     return str(path)
 
 

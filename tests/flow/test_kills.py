@@ -2,9 +2,12 @@
 
 from pathlib import Path
 
-from tests.faults.kills import campaign
+import pytest
+
+from tests.support.kills import campaign
 
 
+@pytest.mark.long
 def test_a_run_whose_processes_are_killed_loses_nothing(tmp_path: Path) -> None:
     report = campaign(1, tmp_path, seed=3)
     assert report["total"] >= 1

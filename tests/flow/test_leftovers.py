@@ -34,7 +34,9 @@ def _paths(folder: Path) -> set[Path]:
     [
         (["evaluate", "--checkpoint", "./model", "--puzzles", "made:test"], "model"),
         (["evaluate", "--checkpoint", "made", "--puzzles", "nobody:test"], "runs/nobody"),
-        (["backfill", "made", "--suite", "harder", "--puzzles", "nobody:test"], "runs/nobody"),
+        pytest.param(
+            ["backfill", "made", "--suite", "harder", "--puzzles", "nobody:test"], "runs/nobody", marks=pytest.mark.long
+        ),
     ],
 )
 def test_a_refused_flow_leaves_nothing(folder: Path, command: list[str], words: str) -> None:
@@ -58,9 +60,9 @@ def test_a_refused_flow_leaves_nothing(folder: Path, command: list[str], words: 
     ("command", "words"),
     [
         (["train", "--recipe", "nobody"], "nobody"),
-        (["train", "--set", "sample.sampling.temperature=hot"], "temperature"),
+        pytest.param(["train", "--set", "sample.sampling.temperature=hot"], "temperature", marks=pytest.mark.long),
         (["evaluate", "--checkpoint", "nobody", "--puzzles", "made:test"], "nobody"),
-        (["solve", "-", "--checkpoint", "nobody"], "nobody"),
+        pytest.param(["solve", "-", "--checkpoint", "nobody"], "nobody", marks=pytest.mark.long),
     ],
 )
 def test_a_refused_command_makes_no_store(tmp_path: Path, command: list[str], words: str) -> None:

@@ -2,8 +2,12 @@
 
 from pathlib import Path
 
-from tests.flow.installed import Installation
-from tests.postgres import postgres_server, query
+import pytest
+
+from tests.support.installed import Installation
+from tests.support.postgres import postgres_server, query
+
+pytestmark = pytest.mark.long
 
 REQUEST = {"puzzles": {"puzzle": {"connectives": False}, "train": 8, "val": 4, "test": 4}}
 

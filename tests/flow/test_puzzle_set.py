@@ -8,6 +8,8 @@ import subprocess
 import sys
 from pathlib import Path
 
+import pytest
+
 from artifacts.reading import Artifact
 from artifacts.refs import Puzzles, Ref
 from artifacts.schemas import PUZZLES
@@ -17,9 +19,9 @@ from stages.context import Profile, StageContext
 from stages.prepare import PrepareConfig, prepare
 from stages.puzzles.generate import TIERS
 from stages.puzzles.tables import from_table
-from tests.processes import marked
 from tests.support.json_page import check_documented
-from tests.waiting import changes, output_of, wait_until
+from tests.support.processes import marked
+from tests.support.waiting import changes, output_of, wait_until
 
 SET = PrepareConfig(puzzle=TIERS["small"], train=40, val=8, test=8, seed=2)
 SIZES = ("--count", "40", "--val", "8", "--test", "8")
@@ -87,6 +89,7 @@ def test_a_killed_command_is_continued_and_ends_the_same(tmp_path: Path) -> None
     assert page.read_text().count("data:image/png") == 5
 
 
+@pytest.mark.long
 def test_a_file_that_was_killed_on_the_way_goes_on_too(tmp_path: Path) -> None:
     path, folder = tmp_path / "made.json", tmp_path / ".made.json.drawn"
     before = killed(path, folder, "--count", "64")

@@ -1,4 +1,4 @@
-"""A whole run with vLLM, torchrun and Prefect, killed twice on the way, against what a run never killed would leave."""
+"""A whole run with vLLM, torchrun and Prefect, killed on the way, against what a run never killed would leave."""
 
 import io
 import json
@@ -19,18 +19,22 @@ from artifacts.reading import Artifact
 from artifacts.schemas import GRADES, ROLLOUTS
 from artifacts.store import Store
 from artifacts.tensors import BATCH_FILE, PackedBatch
-from tests.processes import marked
+from tests.support.installed import SLOW, TINY
 from tests.support.json_page import check_documented
+from tests.support.processes import marked
 from tests.support.sockets import SocketWatch, cluster_environment
-from tests.waiting import changes, output_of, wait_until
+from tests.support.waiting import changes, output_of, wait_until
 
-HERE = Path(__file__).parent
 LIMIT_S = 240
 LEFT_LIMIT_S = 10.0
 """What a killed run leaves is gone by then."""
 
 
 MARK = "DEERSTALKER_TEST_FOLDER"
+BACKFILL = (
+    "backfill", "tiny", "--puzzles", "tiny:test", "--count", "4", "--samples", "2", "--max-tokens", "24",
+    "--profile", str(SLOW),
+)  # fmt: skip
 
 
 class Run:
@@ -44,8 +48,8 @@ class Run:
 
     def start(self) -> subprocess.Popen[bytes]:
         command = [
-            str(Path(sys.executable).with_name("deerstalker")), "train", "--recipe", str(HERE / "tiny.toml"),
-            "--profile", str(HERE / "slow.toml"), "--store", str(self.store), "--json",
+            str(Path(sys.executable).with_name("deerstalker")), "train", "--recipe", str(TINY),
+            "--profile", str(SLOW), "--store", str(self.store), "--json",
         ]  # fmt: skip
         environment = {**os.environ, **cluster_environment(), MARK: str(self.folder)}
         with self.log.open("ab") as log:
@@ -85,31 +89,30 @@ class Run:
 
 @pytest.fixture(scope="module")
 def story(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Any]:
-    """Runs, kills in `sample`, runs, kills in `finetune`, runs to the end, and runs once more."""
+    """Runs, kills in `sample`, runs to the end, and runs once more."""
     run = Run(tmp_path_factory.mktemp("story"))
 
     def shards() -> list[Path]:
         return sorted(run.part(2, "rollouts").glob("progress-*/rollouts-*.parquet"))
 
     run.kill_when(lambda: bool(shards()) and not run.published(2, "rollouts"))
-    first_shards, after_first = shards(), run.manifests()
+    shards_at_kill, at_kill = shards(), run.manifests()
     deadline = time.monotonic() + LEFT_LIMIT_S
     while (left := list(marked(MARK, run.folder).values())) and time.monotonic() < deadline:
         time.sleep(0.05)
 
-    run.kill_when(lambda: run.published(2, "batch"))
-    after_second = run.manifests()
     with SocketWatch(lambda: marked(MARK, run.folder)) as sockets:
         document = run.finish()
-    after_third = run.manifests()
+    finished = run.manifests()
 
     started = time.monotonic()
     again = run.finish()
     return {
         "run": run,
-        "first_shards": first_shards,
+        "shards_at_kill": shards_at_kill,
         "left": left,
-        "manifests": (after_first, after_second, after_third),
+        "at_kill": at_kill,
+        "finished": finished,
         "document": document,
         "sockets": sockets,
         "again": again,
@@ -131,25 +134,42 @@ def test_a_killed_run_leaves_no_process(story: dict[str, Any]) -> None:
 
 
 def test_what_was_published_before_a_kill_is_never_made_again(story: dict[str, Any]) -> None:
-    first, second, third = story["manifests"]
-    assert first and second.keys() > first.keys() and third.keys() > second.keys()
-    for earlier, later in ((first, second), (second, third), (third, story["last"])):
-        assert {key: later[key].attempt for key in earlier} == {
-            key: manifest.attempt for key, manifest in earlier.items()
-        }
+    assert_kept(story["at_kill"], story["finished"])
+    assert story["last"].keys() == story["finished"].keys()
+    assert_unchanged(story["finished"], story["last"])
+
+
+@pytest.mark.long
+def test_nor_is_it_where_the_run_is_killed_while_it_trains(tmp_path: Path) -> None:
+    run = Run(tmp_path)
+    run.kill_when(lambda: run.published(2, "batch"))
+    at_kill = run.manifests()
+    run.finish()
+    assert_kept(at_kill, run.manifests())
+
+
+def assert_kept(at_kill: dict[str, Manifest], finished: dict[str, Manifest]) -> None:
+    """What there was is there unchanged, and there is more."""
+    assert at_kill and finished.keys() > at_kill.keys()
+    assert_unchanged(at_kill, finished)
+
+
+def assert_unchanged(earlier: dict[str, Manifest], later: dict[str, Manifest]) -> None:
+    """Each artifact is still the one that its first attempt made."""
+    assert {key: later[key].attempt for key in earlier} == {key: kept.attempt for key, kept in earlier.items()}
 
 
 def test_only_missing_groups_are_sampled_after_a_kill(story: dict[str, Any]) -> None:
     run: Run = story["run"]
     key = "runs/tiny/iterations/0002/rollouts"
     artifact = Artifact.at(Store.open(str(run.store)), key)
-    kept = {path.name for path in story["first_shards"]}
+    kept = {path.name for path in story["shards_at_kill"]}
     assert kept <= set(artifact.names())
     rollouts = artifact.read_tables(ROLLOUTS)
     assert rollouts.group_by("group").len()["len"].to_list() == [8] * 24
     reused = artifact.manifest.facts["groups_reused"]
     assert 0 < reused < 24
-    stored = pl.concat(pl.read_parquet(io.BytesIO(path.read_bytes())) for path in story["first_shards"])
+    stored = pl.concat(pl.read_parquet(io.BytesIO(path.read_bytes())) for path in story["shards_at_kill"])
     assert stored["group"].n_unique() == reused
 
 
@@ -184,19 +204,20 @@ def test_the_document_tells_the_run(story: dict[str, Any]) -> None:
 
 
 def test_a_finished_run_is_read_not_repeated(story: dict[str, Any]) -> None:
-    assert story["last"] == story["manifests"][2]
+    assert story["last"] == story["finished"]
     last_lines = story["run"].log.read_text().splitlines()[-24:]
     stages = [line for line in last_lines if line.startswith(("sample", "finetune", "evaluate", "warm_start"))]
     assert stages and all("cached" in line.lower() for line in stages)
 
 
+@pytest.mark.long
 def test_recipes_are_compared_on_published_rollouts(story: dict[str, Any], tmp_path: Path) -> None:
     run: Run = story["run"]
     other = tmp_path / "reinforce.toml"
-    other.write_text((HERE / "tiny.toml").read_text() + '\n[finetune.loss]\nkind = "reinforce"\n')
+    other.write_text(TINY.read_text() + '\n[finetune.loss]\nkind = "reinforce"\n')
     command = [
         str(Path(sys.executable).with_name("deerstalker")), "compare", "tiny", "--recipes", f"own,{other},dapo",
-        "--profile", str(HERE / "slow.toml"), "--store", str(run.store), "--json",
+        "--profile", str(SLOW), "--store", str(run.store), "--json",
     ]  # fmt: skip
     with subprocess.Popen(command, stdout=subprocess.PIPE) as process:
         compared = json.loads(output_of(process, LIMIT_S, run.folder)[0])
@@ -226,18 +247,28 @@ def deerstalker(run: Run, *arguments: str, status: int = 0) -> Any:
 
 
 def test_checkpoints_are_evaluated_afterwards_once(story: dict[str, Any]) -> None:
+    run: Run = story["run"]
+    command = [*BACKFILL, "--suite", "easier", "--checkpoints", "every", "--every", "2"]
+    first, again = deerstalker(run, *command), deerstalker(run, *command)
+    assert (first["evaluated"], first["cached"], list(first["runs"]["tiny"])) == (2, 0, ["0", "2"])
+    assert (again["evaluated"], again["cached"]) == (0, 2)
+    assert first["runs"] == again["runs"]
+    facts = first["runs"]["tiny"]["2"]
+    assert (facts["puzzles"], facts["split"], facts["sampled"]["completions"]) == (4, "test", 8)
+    assert "<h2>Suites</h2>" in Path(again["reports"]["tiny"].removeprefix("file://")).read_text()
+
+
+@pytest.mark.long
+def test_checkpoints_are_evaluated_side_by_side_and_later_ones_are_added(story: dict[str, Any]) -> None:
     """Two side by side, each with an engine of its own; the second command finds their reports and adds one."""
     run: Run = story["run"]
-    wanted = [
-        "backfill", "tiny", "--suite", "harder", "--puzzles", "tiny:test", "--count", "4", "--samples", "2",
-        "--max-tokens", "24", "--profile", str(HERE / "slow.toml"),
-    ]  # fmt: skip
-    first = deerstalker(run, *wanted, "--checkpoints", "every", "--every", "2", "--at-once", "2")
+    command = [*BACKFILL, "--suite", "harder"]
+    first = deerstalker(run, *command, "--checkpoints", "every", "--every", "2", "--at-once", "2")
     assert (first["evaluated"], first["cached"], list(first["runs"]["tiny"])) == (2, 0, ["0", "2"])
     before = {key: manifest.attempt for key, manifest in run.manifests().items() if "/suites/" in key}
     facts = first["runs"]["tiny"]["2"]
     assert (facts["puzzles"], facts["split"], facts["sampled"]["completions"]) == (4, "test", 8)
-    both = deerstalker(run, *wanted)
+    both = deerstalker(run, *command)
     assert (both["evaluated"], both["cached"]) == (1, 2)
     after = {key: manifest.attempt for key, manifest in run.manifests().items() if "/suites/" in key}
     assert len(after) == 3
@@ -245,7 +276,7 @@ def test_checkpoints_are_evaluated_afterwards_once(story: dict[str, Any]) -> Non
     check_documented("backfill", first, both, unmet={"early_stopped_fraction"})
     page = Path(both["reports"]["tiny"].removeprefix("file://")).read_text()
     assert "<h2>Suites</h2>" in page
-    other = deerstalker(run, *wanted, "--temperature", "0.5", status=1)
+    other = deerstalker(run, *command, "--temperature", "0.5", status=1)
     assert "temperature: 1.0 -> 0.5" in other
 
 

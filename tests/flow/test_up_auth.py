@@ -7,16 +7,18 @@ import subprocess
 import sys
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 import httpx
 import pytest
 
 from flows.doctor.facts import other_accounts
-from tests.flow.installed import LIMIT_S, Installation
-from tests.prefect_server import own_server, prefect_api, without_prefect
+from tests.support.installed import LIMIT_S, Installation
+from tests.support.prefect_server import own_server, prefect_api, without_prefect
 from tests.support.secrets import holders_of
 
 REQUEST = {"puzzles": {"puzzle": {"connectives": False}, "train": 8, "val": 4, "test": 4}}
+CANCEL_LIMIT_S = 20.0
 ELSEWHERE = "someone:their-secret-password"
 
 
@@ -54,6 +56,31 @@ def test_a_deployed_run_completes_and_is_retried_with_it(locked: Installation) -
     assert locked.tasks(run, 2) == {"prepare": "Cached"}
 
 
+@pytest.mark.parametrize(
+    ("request_", "words"),
+    [
+        ({"recepi": "quickstart"}, "recepi"),
+        ({"refresh": ["smaple"]}, "smaple"),
+        ({"overrides": "iterations=1"}, "iterations=1"),
+    ],
+)
+def test_typos_are_refused(locked: Installation, request_: dict[str, Any], words: str) -> None:
+    given = json.dumps({"request": request_})
+    done = locked.attempt("prefect", "deployment", "run", "train/quickstart", "--params", given)
+    assert done.returncode != 0
+    assert words in done.stdout + done.stderr
+
+
+def test_puzzles_in_the_making_are_cancelled_soon(locked: Installation) -> None:
+    idle = set(locked.processes())
+    run = locked.deploy_run("prepare/puzzles", {"puzzles": {"train": 20000, "seed": 7}})
+    drawn = set(locked.store.glob("puzzles/drawn/*/manifest.json"))
+    locked.wait(lambda: set(locked.store.glob("puzzles/drawn/*/manifest.json")) > drawn)
+    locked.prefect("flow-run", "cancel", run)
+    locked.wait(lambda: set(locked.processes()) <= idle, CANCEL_LIMIT_S)
+    locked.wait_for(run, "Cancelled")
+
+
 def test_commands_find_it_from_anywhere(locked: Installation, tmp_path: Path) -> None:
     command = ["puzzles", "make", "--size", "reduced", "--count", "3", "--out", str(locked.store), "--json"]
     known = len(locked.api("POST", "/flow_runs/filter", {}))
@@ -69,8 +96,14 @@ def test_commands_find_it_from_anywhere(locked: Installation, tmp_path: Path) ->
 
 def test_up_again_changes_nothing_and_keeps_the_string(locked: Installation) -> None:
     record, secret = locked.record, _secret(locked)
-    assert locked.up() == record
     assert locked.up("--auth") == record
+    assert _secret(locked) == secret
+
+
+@pytest.mark.long
+def test_up_again_without_auth_keeps_the_string_too(locked: Installation) -> None:
+    record, secret = locked.record, _secret(locked)
+    assert locked.up() == record
     assert _secret(locked) == secret
 
 
@@ -86,6 +119,7 @@ def test_nobody_else_can_read_what_it_holds(locked: Installation) -> None:
     assert lines and not any(_secret(locked).encode() in line for line in lines)
 
 
+@pytest.mark.long
 def test_down_ends_it_and_the_next_one_has_the_same_string(tmp_path: Path) -> None:
     installed = Installation(tmp_path)
     installed.up("--port", "0", "--auth", "--no-worker")
@@ -107,6 +141,7 @@ def test_down_ends_it_and_the_next_one_has_the_same_string(tmp_path: Path) -> No
         installed.down()
 
 
+@pytest.mark.long
 def test_a_server_that_died_comes_back_with_its_string(tmp_path: Path) -> None:
     installed = Installation(tmp_path)
     installed.up("--port", "0", "--auth", "--no-worker")
@@ -127,6 +162,7 @@ def test_other_machines_reach_no_server_without_a_password(tmp_path: Path) -> No
     assert not (tmp_path / "s" / ".prefect" / "up.json").exists() and installed.processes() == {}
 
 
+@pytest.mark.long
 def test_the_password_of_a_server_elsewhere_is_neither_shown_nor_readable(tmp_path: Path) -> None:
     installed = Installation(tmp_path / "here")
     installed.folder.mkdir()
@@ -165,6 +201,13 @@ def test_a_server_that_is_none_is_refused_before_anything_is_made(server: str, t
     assert done.returncode == 2 and done.stdout == ""
     assert done.stderr.count("\n") == 1 and "--server" in done.stderr and "their-secret" not in done.stderr
     assert not list((tmp_path / "s").rglob("up.json"))
+
+
+def test_down_ends_what_up_started(locked: Installation) -> None:
+    """The last test that looks at it."""
+    assert locked.down() == ["worker", "server"]
+    assert locked.processes() == {}
+    assert not (locked.folder / "prefect.toml").exists()
 
 
 def _prefect_line(installed: Installation) -> dict[str, str]:

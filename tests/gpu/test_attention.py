@@ -7,8 +7,8 @@ import torch
 from safetensors.numpy import save_file
 
 from stages.training.packed import FlatRows, PackedBatch
-from tests.unit.training.test_model import ARCHITECTURES, load_policy
-from tests.unit.training.trees import VOCAB, save_model, tree_batch
+from tests.support.policies import ARCHITECTURES, load_policy
+from tests.support.trees import VOCAB, save_model, tree_batch
 
 pytestmark = pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a CUDA device")
 

@@ -1,4 +1,4 @@
-"""A gang of one process on each of several hosts (see `tests/faults/hosts.py`), for as long as a block runs."""
+"""A gang of one process on each of several hosts (see `tests/support/hosts.py`), for as long as a block runs."""
 
 import subprocess
 import sys
@@ -6,8 +6,8 @@ from collections.abc import Generator, Sequence
 from contextlib import ExitStack, contextmanager
 from pathlib import Path
 
-from tests.faults.hosts import Host
-from tests.processes import marked
+from tests.support.hosts import Host
+from tests.support.processes import marked
 from tests.support.sockets import Listener, listeners
 
 ROOT = Path(__file__).parents[2]

@@ -14,7 +14,7 @@ from typing import Self
 
 import psutil
 
-from tests.waiting import wait_until
+from tests.support.waiting import wait_until
 
 _LISTENS = "0A"
 LOOK_INTERVAL_S = 0.5

@@ -22,7 +22,7 @@ from flows.api_access import (
     wait_for_server_elsewhere,
     write_private,
 )
-from tests.servers import free_port
+from tests.support.servers import free_port
 
 
 @pytest.mark.parametrize(

@@ -14,7 +14,7 @@ from pathlib import Path
 import pytest
 
 from flows.local_server import database_lock
-from tests.prefect_server import without_prefect
+from tests.support.prefect_server import without_prefect
 
 LIMIT_S = 150
 

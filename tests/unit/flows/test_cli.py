@@ -27,7 +27,7 @@ from flows.summary import solve_command
 from flows.version import version
 from stages.puzzles import environment
 from stages.puzzles.temporal_clue.text import write_prompt
-from tests.unit.puzzles.cases import TWO_ROOMS
+from tests.support.puzzle_cases import TWO_ROOMS
 
 GOOD = {
     "num_clues": 3,

@@ -58,7 +58,7 @@ from stages.sampling.config import EngineHardware
 from stages.training.gang import memory_remedy
 from stages.training.job import TrainHardware
 from stages.training.trainable import TrainableConfig
-from tests.servers import S3Server, free_port, moto_server, rclone_server
+from tests.support.servers import S3Server, free_port, moto_server, rclone_server
 
 GIB = 1 << 30
 AMX = frozenset({"avx2", "avx512f", "avx512_bf16", "amx_bf16"})

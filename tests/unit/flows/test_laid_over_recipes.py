@@ -5,7 +5,7 @@ import pytest
 from flows.algorithm import TAKEN, algorithm
 from flows.recipe_diff import differences
 from flows.recipes import load_recipe, recipe_names
-from tests.benchmarks.curves import settings_of
+from tests.support.scaled_recipes import settings_of
 
 BASE = load_recipe("quickstart")
 

@@ -11,7 +11,7 @@ from websockets.exceptions import InvalidStatus
 from websockets.sync.client import connect
 
 from flows.own_pages import own_names
-from tests.prefect_server import own_server, prefect_api
+from tests.support.prefect_server import own_server, prefect_api
 
 LINK = {"sec-fetch-site": "cross-site", "sec-fetch-mode": "navigate", "sec-fetch-dest": "document"}
 

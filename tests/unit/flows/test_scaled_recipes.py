@@ -4,7 +4,7 @@ import pytest
 
 from flows.recipe_diff import differences
 from flows.recipes import load_recipe, recipe_names
-from tests.scaled_recipes import scaled_settings
+from tests.support.scaled_recipes import scaled_settings
 
 SCALED = {
     "iterations",

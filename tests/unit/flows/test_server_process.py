@@ -13,7 +13,7 @@ from pathlib import Path
 import httpx
 
 from flows.server_process import Finishing
-from tests.prefect_server import own_server, without_prefect
+from tests.support.prefect_server import own_server, without_prefect
 
 WRITTEN_UNDER_THE_LOCK = """
 import asyncio

@@ -25,7 +25,7 @@ from flows.specimen import find_specimen
 from flows.ui_text import batch_page, completions_page, headline, iteration_rows, seconds_rows, store_page, summary_page
 from stages.grpo.packing import Branch, Group, PackConfig, pack_groups
 from stages.puzzles.puzzle import Asserted
-from tests.hostile import HOSTILE
+from tests.support.hostile import HOSTILE
 
 RUN_NAMES = st.from_regex(r"[A-Za-z0-9][A-Za-z0-9._-]{0,63}", fullmatch=True)
 

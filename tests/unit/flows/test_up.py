@@ -6,7 +6,7 @@ import threading
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 
-from tests.prefect_server import without_prefect
+from tests.support.prefect_server import without_prefect
 
 
 class _Healthy(BaseHTTPRequestHandler):

@@ -24,7 +24,7 @@ from flows.plots import bars_plot
 from flows.report import report_files
 from flows.terminal import Terminal
 from flows.visible import one_line, visible, visible_json
-from tests.hostile import HOSTILE
+from tests.support.hostile import HOSTILE
 from tests.support.made_run import make_run
 
 EVIL = "[red]x[/red] :bomb: [link=http://evil]\x1b[2J\x1b]0;t\x07\x9b1m\u202eevil\r\nerror: forged\x00"

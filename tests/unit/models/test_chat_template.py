@@ -13,7 +13,7 @@ from stages.models import chat_template
 from stages.models.chat import ChatTokenizer
 from stages.models.chat_template import ChatTemplate
 from stages.models.scratch import ScratchModel, make_scratch
-from tests.waiting import wait_until
+from tests.support.waiting import wait_until
 
 QUESTION = [{"role": "user", "content": "Who did it?"}]
 

@@ -18,7 +18,7 @@ from stages.models.tensors import WEIGHTS, WEIGHTS_INDEX, check_weights, tensors
 from stages.sampling.weights import tensor_digests
 from stages.training.checkpoint import StoredWeights, published_name
 from stages.training.model import Policy
-from tests.unit.training.trees import save_model
+from tests.support.trees import save_model
 
 TIED = "Qwen2", {"tie_word_embeddings": True}
 ARCHITECTURES: list[tuple[str, dict[str, Any]]] = [

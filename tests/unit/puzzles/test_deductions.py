@@ -23,8 +23,8 @@ from stages.puzzles.temporal_clue.grammar import grammar_of
 from stages.puzzles.temporal_clue.steps import answer_statements
 from stages.puzzles.temporal_clue.text import canonical, write_statement
 from stages.puzzles.temporal_clue.worlds import enumerate_worlds
-from tests.unit.puzzles.cases import TWO_ROOMS
-from tests.unit.puzzles.test_model import random_statement
+from tests.support.puzzle_cases import TWO_ROOMS
+from tests.support.random_puzzles import random_statement
 
 EASY = PuzzleConfig(suspects=(2, 3), weapons=(2, 2), rooms=(2, 4), motives=(0, 3))
 

@@ -11,7 +11,7 @@ from stages.puzzles import environment
 from stages.puzzles.answers import write_answer
 from stages.puzzles.grading import answers_end, grade
 from stages.puzzles.published import read_puzzles
-from tests.unit.puzzles.cases import FIVE_LETTERS, VAL
+from tests.support.puzzle_cases import FIVE_LETTERS, VAL
 
 PERFECT = "A. Miss Peach\nB. Rope\nC. Lounge\nD. 11:30 PM\nE. Fear"
 REST = "\nB. Rope\nC. Lounge\nD. 11:30 PM\nE. Fear"

@@ -14,7 +14,7 @@ from stages.puzzles.temporal_clue.nearby import nearby
 from stages.puzzles.temporal_clue.scenario import draw_scenario, draw_world
 from stages.puzzles.temporal_clue.solver import rules
 from stages.puzzles.temporal_clue.worlds import Worlds
-from tests.unit.puzzles.test_model import SHARED, SMALL, lawful
+from tests.support.random_puzzles import SHARED, SMALL, lawful
 
 DIGESTS = {
     "reduced": ["e2600c2541d538a4", "0bbe762601213fa9", "7d0a77b060121b2b"],

@@ -13,7 +13,7 @@ from stages.puzzles.temporal_clue.grammar import grammar_of
 from stages.puzzles.temporal_clue.reader import Unread, read_formal
 from stages.puzzles.temporal_clue.text import write_prompt, write_statement
 from stages.puzzles.temporal_clue.worlds import World, Worlds
-from tests.unit.puzzles.test_model import lawful
+from tests.support.random_puzzles import lawful
 
 TIMES = ("11:30 PM", "12:00 AM", "12:30 AM")
 PEACH, GREEN, ROPE = Ref("suspect", 0), Ref("suspect", 1), Ref("weapon", 0)

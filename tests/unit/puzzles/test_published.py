@@ -9,7 +9,7 @@ import pytest
 from artifacts.errors import BadInputError
 from stages.puzzles.published import read_puzzles
 from stages.puzzles.temporal_clue.text import write_prompt
-from tests.unit.puzzles.cases import TWO_ROOMS
+from tests.support.puzzle_cases import TWO_ROOMS
 
 SOLUTION = {"A": "Mrs. White", "B": "Lounge", "C": "Billiard Room", "D": "Lounge", "E": "Lounge", "F": "Lounge"}
 GOOD: dict[str, Any] = {"num_clues": 3, "prompt": write_prompt(TWO_ROOMS), "solution": SOLUTION}

@@ -15,8 +15,8 @@ from stages.puzzles.temporal_clue.grammar import grammar_of
 from stages.puzzles.temporal_clue.reader import Unread, read_formal
 from stages.puzzles.temporal_clue.scenario import draw_scenario
 from stages.puzzles.temporal_clue.text import formal_digest, write_board, write_prompt, write_statement
-from tests.unit.puzzles.cases import TWO_ROOMS, VAL
-from tests.unit.puzzles.test_model import SHARED, SMALL, random_statement
+from tests.support.puzzle_cases import TWO_ROOMS, VAL
+from tests.support.random_puzzles import SHARED, SMALL, random_statement
 
 
 def test_board() -> None:

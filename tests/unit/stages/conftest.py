@@ -14,7 +14,7 @@ from stages.puzzles.answers import write_answer
 from stages.puzzles.generate import TIERS, generate
 from stages.puzzles.puzzle import Puzzle
 from stages.sampling.config import EngineHardware
-from tests.unit.stages.speaker import WRONG, Opener, Place, Speaker, served
+from tests.support.speaker import WRONG, Opener, Place, Speaker, served
 
 
 @pytest.fixture(scope="module")

@@ -14,7 +14,7 @@ from stages.puzzles.puzzle import Puzzle
 from stages.sampling.client import GroupSamples, Prompt
 from stages.sampling.config import EngineHardware, SamplingConfig
 from stages.sampling.engine import Engine
-from tests.unit.stages.speaker import WRONG, Place, Speaker, script, served
+from tests.support.speaker import WRONG, Place, Speaker, script, served
 
 KEY = "5f2c9a717f6e4d0b8a3355d0c1e2f4a6"
 VARIABLE = "KEY_OF_THE_ENGINES"

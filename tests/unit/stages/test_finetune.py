@@ -31,7 +31,7 @@ from stages.training.launch import Weights
 from stages.training.packed import PackedBatch
 from stages.training.rates import learning_rate_at, step_rate
 from stages.training.trainable import TrainableConfig
-from tests.unit.training.trees import VOCAB, save_model, tree_batch
+from tests.support.trees import VOCAB, save_model, tree_batch
 
 
 @pytest.mark.parametrize(

@@ -23,7 +23,7 @@ from stages.grpo.packing import PackConfig
 from stages.models.tokenizer import CHAT_TEMPLATE, END_OF_TURN, build_tokenizer
 from stages.pack import pack
 from stages.puzzles.tables import to_table
-from tests.unit.puzzles.cases import FIVE_LETTERS
+from tests.support.puzzle_cases import FIVE_LETTERS
 
 LINES = [f"{letter}. {answer}" for letter, answer in FIVE_LETTERS.solution.items()]
 GROUPS = [[5, 0, 0, 0], [2, 2]]

@@ -11,7 +11,7 @@ from collections.abc import Generator
 import pytest
 
 from stages.held import HELD_LIMIT_S, LOOK_INTERVAL_S, HeldWatch, of_session
-from tests.processes import in_session
+from tests.support.processes import in_session
 
 PARENT = "import subprocess, sys; subprocess.run([sys.executable, '-c', 'import time; time.sleep(60)'])"
 

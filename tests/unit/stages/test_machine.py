@@ -14,7 +14,7 @@ from stages import machine
 from stages.machine import NARROW, NATIVE_BF16_FLAGS, cpu_flags, native_type
 from stages.sampling.config import EngineHardware
 from stages.training.job import TrainHardware
-from tests.machines import older_cpu
+from tests.support.machines import older_cpu
 
 ASK = """
 import json, torch

@@ -17,8 +17,8 @@ from stages.puzzles.puzzle import Puzzle
 from stages.sampling.client import GroupSamples, Prompt
 from stages.sampling.config import EngineHardware, SamplingConfig
 from stages.sampling.engine import Engine
-from tests.unit.stages.speaker import WRONG, Speaker, served
-from tests.waiting import wait_until
+from tests.support.speaker import WRONG, Speaker, served
+from tests.support.waiting import wait_until
 
 CONFIG = SamplingConfig(samples_per_prompt=3, max_tokens=64)
 

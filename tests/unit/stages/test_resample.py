@@ -16,7 +16,7 @@ from stages.puzzles.puzzle import Puzzle
 from stages.puzzles.tables import to_table
 from stages.sample import stride
 from stages.sampling.config import KEPT_GROUPS
-from tests.unit.stages.speaker import CONFIG, WRONG, Opener, script, taken_order
+from tests.support.speaker import CONFIG, WRONG, Opener, script, taken_order
 
 
 @pytest.mark.parametrize(

@@ -20,7 +20,7 @@ from stages.puzzles.puzzle import Puzzle
 from stages.sampling.client import Completion, GroupSamples, Prompt
 from stages.sampling.config import SamplingConfig
 from stages.sampling.engine import Engine
-from tests.unit.stages.speaker import CONFIG, WRONG, Opener, Place, script, taken_order
+from tests.support.speaker import CONFIG, WRONG, Opener, Place, script, taken_order
 
 PLAIN = CONFIG.model_copy(update={"resample": None})
 

@@ -6,7 +6,7 @@ from pathlib import Path
 import pytest
 import torch.distributed as dist
 
-from tests.unit.training.trees import save_model
+from tests.support.trees import save_model
 
 
 @pytest.fixture(scope="module")

@@ -11,7 +11,7 @@ from safetensors.numpy import save_file
 from stages.grpo.packing import Branch, Group, PackConfig, pack_groups
 from stages.training.epochs import epoch_steps
 from stages.training.packed import PackedBatch
-from tests.unit.training.trees import VOCAB, tree_batch
+from tests.support.trees import VOCAB, tree_batch
 
 Passes = list[list[list[int]]]
 

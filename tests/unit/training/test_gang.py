@@ -18,10 +18,11 @@ from safetensors.torch import load_file
 from artifacts.errors import BadInputError, DeerstalkerError, TransientError
 from stages.training.gang import Gang
 from stages.training.job import LossConfig, TrainHardware, TrainJob
-from tests.faults.limits import refuse_above
-from tests.unit.training.processes import command_lines, workers
-from tests.unit.training.trees import save_model, tree_batch
-from tests.waiting import wait_until
+from tests.support.memory_limits import refuse_above
+from tests.support.tiers import long_except
+from tests.support.trainer_processes import command_lines, workers
+from tests.support.trees import save_model, tree_batch
+from tests.support.waiting import wait_until
 
 ONE = TrainHardware(compute_dtype="fp32", threads=1)
 TWO = TrainHardware(compute_dtype="fp32", threads=1, processes=2, micro_batch_tokens=30)
@@ -135,7 +136,7 @@ time.sleep(600)
 """
 
 
-@pytest.mark.parametrize("working", [False, True])
+@pytest.mark.parametrize("working", long_except([False, True], True))
 def test_nothing_outlives_a_killed_owner(folder: Path, tmp_path: Path, working: bool) -> None:
     """A worker that works reads a pipe that nobody writes to, inside native code that lets no other thread run."""
 

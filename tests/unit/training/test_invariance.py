@@ -20,9 +20,10 @@ from artifacts.errors import BadInputError
 from stages.training.gang import Gang
 from stages.training.job import EpochOrder, LossConfig, OptimizerConfig, TrainHardware, TrainJob
 from stages.training.metrics import StepMetrics
-from tests.unit.training.processes import command_lines
-from tests.unit.training.test_trainer import repacked
-from tests.unit.training.trees import save_model, tree_batch
+from tests.support.tiers import long_except
+from tests.support.trainer_processes import command_lines
+from tests.support.training import repacked
+from tests.support.trees import save_model, tree_batch
 
 LAYOUTS: list[dict[str, Any]] = [
     {"processes": 1},
@@ -53,7 +54,10 @@ def train(folder: Path, gang: Gang, batch: str, order: EpochOrder = "same") -> T
     return result.steps, load_file(out / "exact" / "model.safetensors")
 
 
-def test_processes_micro_batches_packing_and_memory_switches_do_not_matter(tmp_path: Path) -> None:
+@pytest.mark.parametrize("layouts", long_except([LAYOUTS[:2], LAYOUTS], LAYOUTS[:2]), ids=len)
+def test_processes_micro_batches_packing_and_memory_switches_do_not_matter(
+    tmp_path: Path, layouts: list[dict[str, Any]]
+) -> None:
     save_model(tmp_path / "model", "Qwen2", tie_word_embeddings=True)
     columns = tree_batch(1, [2, 1, 3, 1, 2], steps=2)
     for name, packed in (("packed", columns), ("repacked", repacked(columns))):
@@ -61,7 +65,7 @@ def test_processes_micro_batches_packing_and_memory_switches_do_not_matter(tmp_p
     save_file(tree_batch(2, [1] * 6, steps=2, branches=(2, 3)), tmp_path / "even.safetensors")
     expected: Trained | None = None
     drawn: Trained | None = None
-    for layout in LAYOUTS:
+    for layout in layouts:
         hardware = TrainHardware(compute_dtype="fp32", threads=1, **layout)
         with Gang(hardware, tmp_path / "gang") as gang:
             for batch in ("packed", "repacked"):

@@ -12,8 +12,8 @@ from stages.grpo.kl_reward import kl_in_advantages
 from stages.grpo.packing import Branch, Group, PackConfig, pack_groups
 from stages.training.job import LossConfig
 from stages.training.packed import PackedBatch
-from tests.unit.training.test_trainer import assert_same, logprobs_of, repacked, train
-from tests.unit.training.trees import VOCAB, save_model, tree_batch
+from tests.support.training import assert_same, logprobs_of, repacked, train
+from tests.support.trees import VOCAB, save_model, tree_batch
 
 pytestmark = pytest.mark.usefixtures("world_of_one")
 

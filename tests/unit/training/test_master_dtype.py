@@ -16,7 +16,7 @@ from stages.training.packed import PackedBatch
 from stages.training.rounding import SPREAD, moved_share, rounding_warning
 from stages.training.trainer import Trainer
 from stages.training.weights import TrainedWeights
-from tests.unit.training.trees import VOCAB, save_model, tree_batch
+from tests.support.trees import VOCAB, save_model, tree_batch
 
 pytestmark = pytest.mark.usefixtures("world_of_one")
 

@@ -10,23 +10,11 @@ from hypothesis import strategies as st
 from safetensors.numpy import save_file
 from transformers import AutoModelForCausalLM
 
-from stages.models.shape import read_shape
-from stages.training.checkpoint import StoredWeights, write_checkpoint
+from stages.training.checkpoint import write_checkpoint
 from stages.training.model import Policy
 from stages.training.packed import FlatRows, PackedBatch
-from tests.unit.training.trees import VOCAB, save_model, tree_batch
-
-ARCHITECTURES: dict[str, tuple[str, dict[str, Any]]] = {
-    "qwen2": ("Qwen2", {"tie_word_embeddings": True}),
-    "qwen2-untied": ("Qwen2", {"tie_word_embeddings": False, "rope_theta": 1e6}),
-    "qwen3": ("Qwen3", {"head_dim": 16, "tie_word_embeddings": False}),
-    "llama3": ("Llama", {"tie_word_embeddings": False, "rope_parameters": {
-        "rope_type": "llama3", "rope_theta": 500.0, "factor": 8.0, "low_freq_factor": 1.0, "high_freq_factor": 4.0,
-        "original_max_position_embeddings": 16}}),
-    "llama-biases": ("Llama", {"attention_bias": True, "mlp_bias": True, "num_key_value_heads": 1}),
-    "smollm2": ("Llama", {"tie_word_embeddings": True, "num_attention_heads": 6, "hidden_size": 48,
-                          "num_key_value_heads": 2, "rope_parameters": {"rope_type": "default", "rope_theta": 1e5}}),
-}  # fmt: skip
+from tests.support.policies import ARCHITECTURES, load_policy
+from tests.support.trees import VOCAB, save_model, tree_batch
 
 
 @pytest.fixture(scope="module", params=sorted(ARCHITECTURES))
@@ -35,17 +23,6 @@ def checkpoint(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPath
     architecture, changes = ARCHITECTURES[request.param]
     save_model(folder, architecture, **changes)
     return folder
-
-
-def load_policy(folder: Path, **changes: Any) -> Policy:
-    policy = Policy(read_shape(folder), **{"activation_checkpointing": False, "chunk_tokens": 2048, **changes})
-    stored = StoredWeights(folder)
-    parameters = dict(policy.named_parameters())
-    stored.check(policy.shape)
-    with torch.no_grad():
-        for name, tensor in stored.read(parameters, lambda name: parameters[name].shape):
-            parameters[name].copy_(tensor)
-    return policy
 
 
 def run(policy: Policy, flat: FlatRows, temperature: float = 1.0) -> tuple[torch.Tensor, torch.Tensor]:

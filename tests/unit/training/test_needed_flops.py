@@ -2,7 +2,7 @@
 
 from stages.grpo.packing import Branch, Group
 from stages.models.shape import DecoderShape
-from tests.benchmarks.trainer_work import needed_flops
+from tests.support.trainer_work import needed_flops
 
 SHAPE = DecoderShape(
     family="llama", vocab_size=5, embed_dim=2, layers=1, heads=1, kv_heads=1, head_dim=2, hidden_dim=3, norm_eps=1e-6,

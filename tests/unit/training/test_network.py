@@ -18,10 +18,11 @@ from stages.training.job import TrainHardware
 from stages.training.network import interface_towards, network_environment
 from stages.training.node import open_gangs
 from stages.training.spool import Spool
-from tests.faults.hosts import Host, hosts
 from tests.support.gang_on_hosts import gang_on
+from tests.support.hosts import Host, hosts
 from tests.support.sockets import break_in, cluster_environment, listeners, outside
-from tests.unit.training.processes import command_lines
+from tests.support.tiers import long_except
+from tests.support.trainer_processes import command_lines
 
 
 @pytest.fixture
@@ -32,7 +33,7 @@ def reachable() -> tuple[str, str]:
     return found
 
 
-@pytest.mark.parametrize("processes", [1, 2])
+@pytest.mark.parametrize("processes", long_except([1, 2], 2))
 def test_nobody_else_reaches_a_gang_on_one_machine(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, reachable: tuple[str, str], processes: int
 ) -> None:

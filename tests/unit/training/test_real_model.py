@@ -14,8 +14,8 @@ from stages.models.source import GgufPackageModel, find_packaged_file
 from stages.training.checkpoint import published_name
 from stages.training.model import Policy
 from stages.training.packed import PackedBatch
-from tests.benchmarks.trainer import SMOLLM2
-from tests.benchmarks.trainer_work import save_batch
+from tests.support.trainer_work import save_batch
+from tests.support.trees import SMOLLM2
 
 # "<|im_start|>user\nWhat is the capital of France?<|im_end|>\n<|im_start|>assistant\n"
 PROMPT = [1, 4093, 198, 1780, 314, 260, 3575, 282, 4649, 47, 2, 198, 1, 520, 9531, 198]

@@ -13,8 +13,8 @@ from stages.training.checkpoint import write_checkpoint
 from stages.training.job import OptimizerConfig, TrainHardware
 from stages.training.spool import Spool
 from stages.training.weights import TrainedWeights
-from tests.unit.training.test_model import load_policy
-from tests.unit.training.trees import save_model
+from tests.support.policies import load_policy
+from tests.support.trees import save_model
 
 pytestmark = pytest.mark.usefixtures("world_of_one")
 

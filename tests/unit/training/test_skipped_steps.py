@@ -20,7 +20,7 @@ from stages.training.packed import PackedBatch
 from stages.training.step_checkpoint import StepCheckpoints, take_up
 from stages.training.trainer import Trainer
 from stages.training.weights import TrainedWeights
-from tests.unit.training.trees import VOCAB, save_model, tree_batch
+from tests.support.trees import VOCAB, save_model, tree_batch
 
 CPU = torch.device("cpu")
 ONE = TrainHardware(compute_dtype="fp32", threads=1, checkpoint_every_s=0.0)
@@ -128,6 +128,7 @@ def test_skipped_steps_are_counted_over_a_resumption(checkpoint: Path, tmp_path:
         trainer.step(*plan[3], 4)
 
 
+@pytest.mark.long
 def test_two_processes_agree(checkpoint: Path, tmp_path: Path) -> None:
     """One row of the mini-batch overflows: only one of the processes has it."""
     batch = columns()

@@ -21,8 +21,8 @@ from stages.context import Profile, StageContext
 from stages.finetune import FinetuneConfig, finetune
 from stages.training.job import TrainHardware
 from stages.training.launch import Weights
-from tests.unit.training.processes import workers
-from tests.unit.training.trees import save_model, tree_batch
+from tests.support.trainer_processes import workers
+from tests.support.trees import save_model, tree_batch
 
 HARDWARE = TrainHardware(threads=1, processes=2, micro_batch_tokens=30, checkpoint_every_s=0.0)
 LOSS = {"kl_coef": 0.1, "old_logprobs": "trainer", "importance_correction": "token_truncate"}
@@ -101,7 +101,11 @@ def start(machines: list[Machine], tmp_path: Path) -> tuple[Weights, Ref[Batch]]
     return Weights(model, reference=model), batch
 
 
-@pytest.mark.parametrize(("machines", "place"), [("folder", "loss"), ("memory", "token_reward")], indirect=["machines"])
+@pytest.mark.parametrize(
+    ("machines", "place"),
+    [("folder", "loss"), pytest.param("memory", "token_reward", marks=pytest.mark.long)],
+    indirect=["machines"],
+)
 def test_another_machine_goes_on_where_one_was_killed(
     machines: list[Machine], start: tuple[Weights, Ref[Batch]], place: str
 ) -> None:
@@ -136,6 +140,7 @@ def _tear_a_later_one(machine: Machine, manifest: str) -> None:
     machine.store.write_bytes(f"{folder}/step-000012/attempt-0/steps.json", b"[]")
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("machines", ["folder"], indirect=True)
 def test_a_damaged_step_checkpoint_is_left_out(machines: list[Machine], start: tuple[Weights, Ref[Batch]]) -> None:
     first, second = machines

@@ -19,7 +19,7 @@ from stages.training.packed import PackedBatch
 from stages.training.trainable import TrainableConfig
 from stages.training.trainer import Trainer
 from stages.training.weights import TrainedWeights
-from tests.unit.training.trees import VOCAB, save_model, tree_batch
+from tests.support.trees import VOCAB, save_model, tree_batch
 
 pytestmark = pytest.mark.usefixtures("world_of_one")
 
@@ -189,6 +189,7 @@ def test_a_state_goes_on_as_if_nothing_had_happened(folder: Path, tmp_path: Path
         built(folder, TrainableConfig()).load_state(tmp_path / "state")
 
 
+@pytest.mark.long
 def test_two_processes_equal_one_and_a_gang_takes_another_choice(folder: Path, tmp_path: Path) -> None:
     with Gang(ONE, tmp_path / "one") as gang:
         one = gang.run(job(folder, tmp_path / "lora", LORA, ONE))

@@ -6,6 +6,7 @@ import subprocess
 import sys
 import time
 from collections.abc import Callable, Iterator
+from contextlib import ExitStack
 from pathlib import Path
 from typing import Any
 
@@ -18,8 +19,8 @@ from stages.training.gang import Gang
 from stages.training.job import TrainHardware, TrainJob
 from stages.training.spool import Spool
 from stages.training.watch import Watch
-from tests.unit.training.processes import command_lines, workers
-from tests.unit.training.trees import save_model, tree_batch
+from tests.support.trainer_processes import command_lines, workers
+from tests.support.trees import save_model, tree_batch
 
 TWO = TrainHardware(compute_dtype="fp32", threads=1, processes=2)
 NOTICED_WITHIN_S = 15.0
@@ -88,29 +89,36 @@ def test_a_rank_that_waits_for_ever_is_noticed(folder: Path, gang: Gang) -> None
     assert noticed(gang, job, "neither progress nor work for 10 s", lambda event: None) < NOTICED_WITHIN_S
 
 
-@pytest.mark.parametrize(
-    ("code", "found"),
-    [
-        ("while True: pass", ""),
-        ("import subprocess, sys; subprocess.run([sys.executable, '-c', 'while True: pass'])", ""),
-        ("while True: open('/dev/zero', 'rb').read(1 << 20); __import__('time').sleep(0.5)", ""),
-        ("__import__('time').sleep(600)", "neither progress nor work for 2 s"),
-    ],
-    ids=["computes", "waits for a child that computes", "reads", "sleeps"],
-)
-def test_silence_is_no_hang_where_there_is_work(tmp_path: Path, code: str, found: str) -> None:
-    with subprocess.Popen([sys.executable, "-c", code], start_new_session=True) as process:
-        try:
-            boot = Path("/proc/sys/kernel/random/boot_id").read_text().strip()
-            (tmp_path / "pid-0").write_text(f"{boot} {process.pid} {start_ticks(process.pid)}")
-            watch, began, wrong = Watch(Spool(tmp_path), idle_limit_s=2.0), time.monotonic(), ""
-            while not wrong and time.monotonic() - began < 6.0:
-                wrong = watch.wrong(1.0 + time.monotonic() - began, 300.0)
-                time.sleep(0.1)
-            assert wrong == found
-            assert not watch.lost()
-        finally:
-            os.killpg(process.pid, signal.SIGKILL)
+SILENT = {
+    "computes": ("while True: pass", ""),
+    "waits for a child that computes": (
+        "import subprocess, sys; subprocess.run([sys.executable, '-c', 'while True: pass'])", ""
+    ),
+    "reads": ("while True: open('/dev/zero', 'rb').read(1 << 20); __import__('time').sleep(0.5)", ""),
+    "sleeps": ("__import__('time').sleep(600)", "neither progress nor work for 2 s"),
+}  # fmt: skip
+"""Programs of which nothing is heard, and the fault that the watch names."""
+
+
+def test_silence_is_no_hang_where_there_is_work(tmp_path: Path) -> None:
+    boot = Path("/proc/sys/kernel/random/boot_id").read_text().strip()
+    with ExitStack() as stack:
+        watches: dict[str, Watch] = {}
+        for name, (code, _) in SILENT.items():
+            process = subprocess.Popen([sys.executable, "-c", code], start_new_session=True)
+            stack.callback(process.wait)
+            stack.callback(os.killpg, process.pid, signal.SIGKILL)
+            folder = tmp_path / name.replace(" ", "-")
+            folder.mkdir()
+            (folder / "pid-0").write_text(f"{boot} {process.pid} {start_ticks(process.pid)}")
+            watches[name] = Watch(Spool(folder), idle_limit_s=2.0)
+        faults, began = dict.fromkeys(SILENT, ""), time.monotonic()
+        while time.monotonic() - began < 6.0:
+            for name, watch in watches.items():
+                faults[name] = faults[name] or watch.wrong(1.0 + time.monotonic() - began, 300.0)
+            time.sleep(0.1)
+        assert faults == {name: fault for name, (_, fault) in SILENT.items()}
+        assert not any(watch.lost() for watch in watches.values())
 
 
 def test_silence_at_work_has_its_limit(tmp_path: Path) -> None:

@@ -1,6 +1,6 @@
 """Any recipe as one small iteration: to see on two cores that what it asks for runs, not that it learns.
 
-The rule. Replaced by those of `tests/flow/tiny.toml`: the model (made from scratch), the puzzles' kind, and the warm
+The rule. Replaced by those of `tests/support/tiny.toml`: the model (made from scratch), the puzzles' kind, and the warm
 start (with more passes), without which a scratch model has no signal. Cut to a limit: iterations, puzzles, group sizes,
 rounds of dynamic sampling, and optimizer steps, of which there are at most as many as puzzles. Multiplied by one
 factor, that which takes the longest completion to 64 tokens: every length that belongs to it; a row keeps room for a
@@ -13,9 +13,10 @@ import tomllib
 from pathlib import Path
 from typing import Any
 
-from flows.recipes import Recipe
+from flows.algorithm import algorithm
+from flows.recipes import Recipe, load_recipe
 
-TINY = Path(__file__).parent / "flow" / "tiny.toml"
+TINY = Path(__file__).with_name("tiny.toml")
 PUZZLES, GROUP, ROUNDS, HELD_OUT, ANSWERS = 16, 8, 2, 8, 2
 WARM_START_EPOCHS = 16  # until answers have their form: else no answer is right, and binary rewards say nothing
 COMPLETION_TOKENS, EVALUATED_TOKENS, LEAST_ROW_TOKENS = 64, 32, 512
@@ -52,6 +53,11 @@ def scaled_settings(recipe: Recipe) -> list[str]:
         settings[f"{name}.sampled.samples_per_prompt"] = min(ANSWERS, config.sampled.samples_per_prompt)
         settings[f"{name}.sampled.max_tokens"] = min(EVALUATED_TOKENS, config.sampled.max_tokens)
     return [f"{key}={as_toml(value)}" for key, value in settings.items()]
+
+
+def settings_of(base: Recipe, name: str) -> list[str]:
+    """The algorithm of a published recipe at the base recipe's scale, as `--set` takes it."""
+    return [f"{setting}={as_toml(value)}" for setting, value in algorithm(base, load_recipe(name)).items()]
 
 
 def as_toml(value: Any) -> str:

@@ -8,11 +8,12 @@ from pathlib import Path
 from typing import Any
 
 from flows.api_access import read_auth_string
-from tests.prefect_server import prefect_api, without_prefect
-from tests.processes import marked
-from tests.waiting import changes, output_of, wait_until
+from tests.support.prefect_server import prefect_api, without_prefect
+from tests.support.processes import marked
+from tests.support.waiting import changes, output_of, wait_until
 
-HERE = Path(__file__).parent
+TINY, SLOW = (Path(__file__).with_name(f"{name}.toml") for name in ("tiny", "slow"))
+"""A recipe as small as a real run gets, and a profile under which a test can kill it in the middle of a stage."""
 LIMIT_S = 400
 MARK = "DEERSTALKER_TEST_FOLDER"
 

@@ -2,8 +2,8 @@
 
 from typing import Any
 
-from tests.browser import Browser
-from tests.prefect_server import prefect_api
+from tests.support.browser import Browser
+from tests.support.prefect_server import prefect_api
 
 KEYS = (
     "tiny-accuracy",

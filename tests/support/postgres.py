@@ -12,7 +12,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.servers import free_port
+from tests.support.servers import free_port
 
 _START_LIMIT_S = 120.0
 _USER = "deerstalker"

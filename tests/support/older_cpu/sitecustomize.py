@@ -1,4 +1,4 @@
-"""On PYTHONPATH, makes torch tell vLLM of the CPU that ONEDNN_MAX_CPU_ISA names; `tests.machines` says what for.
+"""On PYTHONPATH, makes torch tell vLLM of the CPU that ONEDNN_MAX_CPU_ISA names: see `tests.support.machines`.
 
 oneDNN and MKL read variables, but vLLM chooses its kernels by what `torch.cpu` reads off the processor itself.
 """

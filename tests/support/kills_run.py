@@ -12,10 +12,10 @@ from pathlib import Path
 from artifacts.manifest import Manifest
 from artifacts.store import Store
 from artifacts.verification import verify
-from tests.processes import marked
-from tests.waiting import wait_until
+from tests.support.installed import SLOW, TINY
+from tests.support.processes import marked
+from tests.support.waiting import wait_until
 
-FLOWS = Path(__file__).parents[1] / "flow"
 MARK = "DEERSTALKER_KILLS"
 VICTIMS = {
     "engine": "sampling/server.py",
@@ -52,8 +52,8 @@ class Run:
         """Starts the command as a user would."""
         self.starts += 1
         command = [
-            str(Path(sys.executable).with_name("deerstalker")), "train", "--recipe", str(FLOWS / "tiny.toml"),
-            "--profile", str(FLOWS / "slow.toml"), "--store", str(self.store), "--json",
+            str(Path(sys.executable).with_name("deerstalker")), "train", "--recipe", str(TINY),
+            "--profile", str(SLOW), "--store", str(self.store), "--json",
         ]  # fmt: skip
         environment = {**os.environ, MARK: str(self.folder)}
         with (self.folder / "log.txt").open("ab") as log:

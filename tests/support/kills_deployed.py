@@ -10,8 +10,8 @@ from pathlib import Path
 
 import httpx
 
-from tests.faults.kills_run import FLOWS, LONGEST_WAIT_S, MARK, RUN_LIMIT_S, Run
-from tests.flow.installed import Installation
+from tests.support.installed import SLOW, TINY, Installation
+from tests.support.kills_run import LONGEST_WAIT_S, MARK, RUN_LIMIT_S, Run
 
 OVER = ("Failed", "Crashed", "Cancelled")
 NEEDED = {"Prefect server": "flows/server_process.py", "worker": "flows/worker_process.py"}
@@ -28,7 +28,7 @@ class DeployedRun(Run):
     def disturb(self, kills: int) -> None:
         """Kills something at random moments, mends what a person would mend, and lets it finish."""
         self.mend()
-        request = {"run": "tiny", "recipe": str(FLOWS / "tiny.toml"), "profile": str(FLOWS / "slow.toml")}
+        request = {"run": "tiny", "recipe": str(TINY), "profile": str(SLOW)}
         self.run_id = self.installed.deploy_run("train/quickstart", request)
         try:
             for _ in range(kills):

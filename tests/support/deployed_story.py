@@ -7,18 +7,24 @@ import signal
 import subprocess
 import sys
 import time
+from datetime import timedelta
 from pathlib import Path
 from typing import Any
 
+from prefect.client.orchestration import SyncPrefectClient
+
 from artifacts.manifest import Manifest
-from tests.flow.installed import HERE, Installation
+from flows.installation import make_zombie_automations
+from tests.support.installed import LIMIT_S, SLOW, TINY, Installation
 from tests.support.sockets import SocketWatch
 
 ZOMBIE_AFTER_S = 75.0
+DEAD_AFTER_S = 10.0
+"""Silence that counts as death while no run lives: `up` takes no less than a minute, as heartbeats come every 30 s."""
 
 
 def tiny(folder: Path, **changes: Any) -> dict[str, Any]:
-    return {"run": "tiny", "recipe": str(HERE / "tiny.toml"), "profile": str(folder / "profile.toml"), **changes}
+    return {"run": "tiny", "recipe": str(TINY), "profile": str(folder / "profile.toml"), **changes}
 
 
 def attempts(installed: Installation) -> dict[str, str]:
@@ -30,15 +36,10 @@ def attempts(installed: Installation) -> dict[str, str]:
 
 def tell(installation: Installation) -> dict[str, Any]:
     """A command is killed; a deployed run is cancelled, killed, and retried both times, in one story."""
-    told: dict[str, Any] = {
-        "record": installation.record,
-        "again": installation.up("--zombie-after", str(ZOMBIE_AFTER_S)),
-    }
+    told: dict[str, Any] = {"record": installation.record, **lose_runs(installation)}
+    told["again"] = installation.up("--zombie-after", str(ZOMBIE_AFTER_S))
     idle = set(installation.processes())
-    shutil.copy(HERE / "slow.toml", installation.folder / "profile.toml")
-    told["killed_command"] = kill_a_command(installation)
-    told["dropped"] = drop_a_run(installation)
-    told["submitted"] = drop_a_run(installation, "Submitting")
+    shutil.copy(SLOW, installation.folder / "profile.toml")
 
     def left() -> list[str]:
         return [command for pid, command in installation.processes().items() if pid not in idle]
@@ -63,7 +64,7 @@ def tell(installation: Installation) -> dict[str, Any]:
     installation.wait_for(run, "Crashed")
     told["killed_at"], told["left_open"] = attempts(installation), installation.open_tasks(run)
 
-    profile = (HERE / "slow.toml").read_text().replace("threads = 1", "threads = 1\nmicro_batch_tokens = 512")
+    profile = SLOW.read_text().replace("threads = 1", "threads = 1\nmicro_batch_tokens = 512")
     (installation.folder / "profile.toml").write_text(profile)
     with SocketWatch(installation.processes) as told["sockets"]:
         installation.prefect("flow-run", "retry", run)
@@ -73,10 +74,24 @@ def tell(installation: Installation) -> dict[str, Any]:
     return told
 
 
+def lose_runs(installed: Installation) -> dict[str, dict[str, Any]]:
+    """States of three runs that nobody executes any more, once their silence has counted as death."""
+    with SyncPrefectClient(installed.record["url"]) as client:
+        make_zombie_automations(client, timedelta(seconds=DEAD_AFTER_S))
+    runs = {
+        "killed_command": kill_a_command(installed),
+        "dropped": drop_a_run(installed),
+        "submitted": drop_a_run(installed, "Submitting"),
+    }
+    for run in runs.values():
+        installed.wait_for(run, "Crashed", LIMIT_S)
+    return {name: installed.api("GET", f"/flow_runs/{run}")["state"] for name, run in runs.items()}
+
+
 def kill_a_command(installed: Installation) -> str:
     """`deerstalker train` beside a server of `up` reports to it; killed, it leaves a run that nobody watches."""
-    command = [str(Path(sys.executable).with_name("deerstalker")), "train", "--recipe", str(HERE / "tiny.toml")]
-    command += ["--profile", str(HERE / "slow.toml"), "--run", "zombie", "--set", "puzzles.train=20000"]
+    command = [str(Path(sys.executable).with_name("deerstalker")), "train", "--recipe", str(TINY)]
+    command += ["--profile", str(SLOW), "--run", "zombie", "--set", "puzzles.train=20000"]
     command += ["--store", str(installed.store)]
     process = subprocess.Popen(command, env=installed.environment, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
     chosen = {"flow_runs": {"name": {"any_": ["zombie"]}, "state": {"type": {"any_": ["RUNNING"]}}}}

@@ -8,6 +8,11 @@ import numpy as np
 from numpy.typing import NDArray
 
 VOCAB = 101
+SMOLLM2 = {
+    "vocab_size": 49152, "hidden_size": 576, "intermediate_size": 1536, "num_hidden_layers": 30,
+    "num_attention_heads": 9, "num_key_value_heads": 3,
+}  # fmt: skip
+"""Sizes of SmolLM2-135M, as transformers names them."""
 
 
 def tree_batch(

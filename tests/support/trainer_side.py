@@ -16,8 +16,8 @@ from stages.training.job import TrainHardware
 from stages.training.packed import PackedBatch
 from stages.training.trainable import TrainableConfig
 from stages.training.weights import TrainedWeights
-from tests.benchmarks.trainer_work import save_batch
-from tests.unit.training.trees import save_model
+from tests.support.trainer_work import save_batch
+from tests.support.trees import save_model
 
 CPU = torch.device("cpu")
 EVERYTHING = TrainableConfig()

@@ -13,6 +13,8 @@ from pathlib import Path
 
 from artifacts.store_s3_faults import S3Options
 
+BUCKET = "contract"
+"""Of the stores that contract tests open."""
 _START_LIMIT_S = 120.0
 
 

@@ -17,7 +17,7 @@ from stages.puzzles.temporal_clue.formal import (
 )
 from stages.puzzles.temporal_clue.text import formal_digest, write_prompt
 
-VAL = Path(__file__).parents[3].parent / "shared" / "data" / "temporal-clue" / "val.json"
+VAL = Path(__file__).parents[2].parent / "shared" / "data" / "temporal-clue" / "val.json"
 
 TWO_ROOMS = FormalPuzzle(
     Scenario(("Miss Peach", "Mrs. White"), ("Lead Pipe", "Rope"), ("Billiard Room", "Lounge"), columns=2),

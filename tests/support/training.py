@@ -1,0 +1,79 @@
+"""Training in a test's own process: metrics, weights and log-probabilities of tiny models."""
+
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from numpy.typing import NDArray
+from safetensors.numpy import save_file
+
+from stages.models.shape import read_shape
+from stages.training.job import LossConfig, OptimizerConfig, TrainHardware, TrainJob
+from stages.training.metrics import StepMetrics
+from stages.training.packed import PackedBatch
+from stages.training.placement import load_reference
+from stages.training.trainer import Trainer
+from stages.training.weights import TrainedWeights
+from tests.support.trees import VOCAB
+
+CPU = torch.device("cpu")
+
+
+def train(
+    checkpoint: Path, folder: Path, columns: dict[str, NDArray[Any]], *, sharded: bool = False, epochs: int = 2,
+    loss: LossConfig | None = None, reference: Path | None = None, **hardware: Any,
+) -> tuple[list[StepMetrics], dict[str, torch.Tensor]]:  # fmt: skip
+    """Trains in this process and returns metrics and masters."""
+    path = folder / "batch.safetensors"
+    save_file(columns, path)
+    steps = int(columns["minibatch"].max()) + 1
+    layout = TrainHardware(**{"compute_dtype": "fp32", **hardware})
+    job = TrainJob(
+        checkpoint_dir=checkpoint, batch_file=path, learning_rates=[0.01] * steps * epochs, epochs=epochs,
+        loss=loss or LossConfig(), optimizer=OptimizerConfig(eps=1e-3), hardware=layout,
+        reference_dir=reference, out_checkpoint_dir=folder / "out", events_file=folder / "events.jsonl",
+    )  # fmt: skip
+    weights = TrainedWeights(read_shape(checkpoint), layout, CPU, sharded)
+    weights.load_checkpoint(checkpoint)
+    trainer = Trainer(weights, job, PackedBatch(path, VOCAB), lambda: None)
+    if job.loss.old_logprobs == "trainer":
+        trainer.recompute_old_logprobs()
+    if reference is not None:
+        trainer.compute_reference_logprobs(load_reference(reference, VOCAB, layout, CPU, sharded))
+    metrics = [trainer.step(number, rows, len(job.learning_rates)) for number, rows in trainer.steps()]
+    return metrics, {name: p.detach().full_tensor() if sharded else p.detach() for name, p in weights.masters.items()}  # pyright: ignore[reportAttributeAccessIssue]
+
+
+def assert_same(first: tuple[Any, Any], second: tuple[Any, Any], tolerance: float = 2e-5) -> None:
+    for a, b in zip(first[0], second[0], strict=True):
+        assert a.loss == pytest.approx(b.loss, abs=tolerance)
+        assert a.grad_norm == pytest.approx(b.grad_norm, rel=20 * tolerance)
+        assert a.loss_tokens == b.loss_tokens
+    for name, tensor in first[1].items():
+        torch.testing.assert_close(tensor, second[1][name], atol=tolerance, rtol=1e-4)
+
+
+def repacked(columns: dict[str, NDArray[Any]]) -> dict[str, NDArray[Any]]:
+    """The same groups, one a row, in reverse."""
+    rows: list[tuple[int, NDArray[Any]]] = []
+    for row, parents in enumerate(columns["parent_ids"]):
+        rows += [(row, np.flatnonzero(parents == parent)) for parent in np.unique(parents[parents >= 0])]
+    rows = sorted(rows, key=lambda item: (int(columns["minibatch"][item[0]]), -item[0]))
+    width = max(len(where) for _, where in rows)
+    out = {"minibatch": columns["minibatch"][[row for row, _ in rows]]}
+    for name, column in columns.items():
+        if name != "minibatch":
+            out[name] = np.full((len(rows), width), -1 if name in ("segment_ids", "parent_ids") else 0, column.dtype)
+            for index, (row, where) in enumerate(rows):
+                out[name][index, : len(where)] = column[row, where]
+    return out
+
+
+def logprobs_of(folder: Path, path: Path, temperature: float = 1.0) -> tuple[torch.Tensor, torch.Tensor]:
+    """Log-probabilities of all tokens in the loss under a model, and their loss weights."""
+    policy = load_reference(folder, VOCAB, TrainHardware(compute_dtype="fp32"), CPU, sharded=False)
+    batch = PackedBatch(path, VOCAB)
+    flat = batch.flat(list(range(batch.shape[0])))
+    return policy(policy.inputs(flat, torch.float32, CPU), temperature)[0], flat.weights
