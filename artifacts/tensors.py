@@ -28,11 +28,11 @@ class PackedBatch:
         position_ids: int32 [R, T], position within the token's own sequence; a completion continues its prompt.
         segment_ids: int32 [R, T], unique in the batch, contiguous in a row, -1 in padding.
         parent_ids: int32 [R, T], segment id of a completion's prompt; a prompt's own id; -1 in padding.
-        completion_mask: uint8 [R, T], 1 where a completion token takes part in the loss.
+        completion_mask: uint8 [R, T], 1 for completion tokens in the loss.
         sampler_logprobs: float32 [R, T], 0 outside completions.
         advantages: float32 [R, T], 0 outside completions.
         weights: float32 [R, T], loss weight >= 0, 0 where completion_mask is 0.
-        minibatch: int32 [R], the optimizer step, from 0, that a row belongs to.
+        minibatch: int32 [R], the optimizer step of a row, from 0 without gaps.
     """
 
     tokens: npt.NDArray[np.int32]
@@ -84,8 +84,11 @@ class PackedBatch:
     def check(self, where: str) -> None:
         """Checks every invariant of a packed batch.
 
+        Args:
+            where: Address of the batch, for error messages.
+
         Raises:
-            IntegrityError: One does not hold; names it and the first row that breaks it.
+            IntegrityError: An invariant does not hold; the message names it and the first row that breaks it.
         """
         shape = self.tokens.shape
         _require(len(shape) == 2 and self.minibatch.shape == shape[:1], where, f"shape {shape}", "[R, T] and [R]")
@@ -120,7 +123,7 @@ class PackedBatch:
         _rows(inside & (steps != 1), where, "positions that do not count up", "consecutive positions in a segment")
         other_parent = self.parent_ids[:, 1:] != self.parent_ids[:, :-1]
         _rows(inside & other_parent, where, "a completion without its prompt", "one prompt for all its tokens")
-        edge = np.ones_like(same[:, :1])
+        edge = np.ones_like(self.segment_ids[:, :1], dtype=np.bool_)
         starts = np.concatenate([edge, ~same], axis=1) & (self.segment_ids >= 0)
         ends = np.concatenate([~same, edge], axis=1) & (self.segment_ids >= 0)
         ids = self.segment_ids[starts]  # [S], S segments in the order of rows and columns
@@ -130,7 +133,8 @@ class PackedBatch:
             return
         parents, positions, rows = self.parent_ids[starts], self.position_ids[starts], np.nonzero(starts)[0]
         prompt = order[np.searchsorted(ids, parents, sorter=order).clip(max=len(ids) - 1)]  # [S], index of the prompt
-        orphan = (ids[prompt] != parents) | (rows[prompt] != rows) | (prompt > np.arange(len(ids)))
+        absent = (ids[prompt] != parents) | (parents[prompt] != parents)
+        orphan = absent | (rows[prompt] != rows) | (prompt > np.arange(len(ids)))
         _segments(orphan, rows, where, "a completion without its prompt", "the prompt earlier in the same row")
         first = np.where(ids == parents, 0, self.position_ids[ends][prompt] + 1)
         _segments(

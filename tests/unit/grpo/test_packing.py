@@ -112,9 +112,10 @@ def test_a_batch_survives_its_file_and_a_broken_one_is_named() -> None:
 @pytest.mark.parametrize(
     ("name", "place", "value", "message"),
     [
-        ("segment_ids", (0, 4), 0, "a segment in two pieces"),
-        ("parent_ids", (0, 2), 1, "without its prompt; expected the prompt earlier"),  # a completion of its successor
-        ("parent_ids", (0, 3), 0, "one prompt for all its tokens"),
+        ("segment_ids", (0, 4), 1, "a segment in two pieces"),
+        ("parent_ids", (0, 1), 3, "without its prompt; expected the prompt earlier"),  # a later segment
+        ("parent_ids", (0, 4), 1, "row 0: a completion without its prompt"),  # a completion, not a prompt
+        ("parent_ids", (0, 3), 1, "one prompt for all its tokens"),
         ("parent_ids", (1, 1), 0, "row 1: a completion without its prompt"),  # the prompt is in another row
         ("position_ids", (1, 0), 1, "row 1: a segment at a wrong position"),
         ("position_ids", (0, 4), 5, "row 0: a segment at a wrong position"),
@@ -225,7 +226,10 @@ def test_steps_of_so_many_rows() -> None:
 
 @pytest.mark.parametrize(
     ("settings", "message"),
-    [({"updates": 2, "minibatch_size": 4}, "follows from it"), ({"minibatch_unit": "rows"}, "is not given")],
+    [
+        ({"updates": 2, "minibatch_size": 4}, "follows from minibatch_size"),
+        ({"minibatch_unit": "rows"}, "is not given"),
+    ],
 )
 def test_steps_that_are_counted_twice_are_refused(settings: dict[str, object], message: str) -> None:
     with pytest.raises(ValidationError, match=message):
