@@ -1,4 +1,4 @@
-"""The base of every config model: numbers are numbers, finite and bounded, whatever a field says of itself."""
+"""The base class of all config models: it makes numbers strict, finite and bounded, and texts bounded."""
 
 from typing import Any, cast
 
@@ -6,16 +6,16 @@ from pydantic import BaseModel, ConfigDict, GetCoreSchemaHandler
 from pydantic_core import CoreSchema
 
 LARGEST_INT = 2**53 - 1
-"""Bound of a whole number that has none of its own: every JSON reader has it exactly."""
+"""Bound of integers without a bound of their own: the largest that every JSON reader represents exactly."""
 LARGEST_FLOAT = 1e18
-"""Bound of a float that has none of its own: float32 has room for it, and for its square."""
+"""Bound of floats without a bound of their own: float32 can represent it and its square."""
 LONGEST_TEXT = 4096
-"""Characters of a text that has no bound of its own: those of a path."""
+"""Most characters of texts without a bound of their own: the longest path."""
 
 _NESTED = (
     "schema", "fields", "items_schema", "choices", "keys_schema", "values_schema", "steps", "definitions"
 )  # fmt: skip
-"""Keys under which a core schema holds others; what stands under the rest is data."""
+"""Keys of a core schema whose values are core schemas; other values are data."""
 
 
 def _bounded(schema: Any) -> Any:
@@ -24,7 +24,7 @@ def _bounded(schema: Any) -> Any:
         return type(schema)(_bounded(item) for item in schema)  # choices may be (schema, label)
     if not isinstance(schema, dict):
         return schema
-    # A mapping of fields or choices to schemas has names for keys, and a name may be any of ours.
+    # A mapping of fields or choices to schemas has user-defined keys, which may equal a key of a schema.
     if not isinstance(schema.get("type"), str):
         return {name: _bounded(item) for name, item in schema.items()}
     bounded = {key: _bounded(item) if key in _NESTED else item for key, item in schema.items()}
@@ -49,11 +49,11 @@ def _limits(schema: dict[str, Any], largest: float) -> dict[str, float]:
 
 
 class Config(BaseModel):
-    """Settings that a person may write, in a file, as `--set` or in Prefect's form.
+    """Settings that a person writes in a file, with `--set` or in Prefect's form.
 
-    An unknown key is refused. A boolean is no number, a number no boolean, a text neither: pydantic's strict mode for
-    these types only, so that a list may still be written for a tuple, and an integer for a float. Infinities and NaN
-    are refused; a number or text without a bound of its own has one of the constants above.
+    Unknown keys are refused. Numbers, booleans and texts are validated in pydantic's strict mode and are not converted
+    into one another; other types are not strict, so that a list is accepted for a tuple and an integer for a float.
+    Infinities and NaN are refused. Numbers and texts without a bound of their own get one of the constants above.
     """
 
     model_config = ConfigDict(extra="forbid", frozen=True, allow_inf_nan=False)

@@ -1,16 +1,16 @@
-"""Errors that tell a person where, what was found, what was expected and what to do."""
+"""Errors for people: each names the place, the problem, the expected state and a remedy."""
 
 SEE_DOCTOR = "see `deerstalker doctor`"
-"""End of a remedy where the command checks what was missing."""
+"""End of a remedy if that command checks for the problem."""
 
 
 class DeerstalkerError(Exception):
-    """An error with one readable line and no need for a traceback.
+    """An error that one readable line explains, without a traceback.
 
     Args:
-        where: The file, key, option or process concerned.
-        found: What was met there.
-        expected: What should have been there; may be empty.
+        where: The file, key, option or process with the problem.
+        found: The problem.
+        expected: The expected value or state; may be empty.
         remedy: What the user can do about it; may be empty.
     """
 
@@ -28,7 +28,7 @@ class DeerstalkerError(Exception):
 
 
 class BadInputError(DeerstalkerError):
-    """The user's recipe, option, file or model is at fault; trying again changes nothing."""
+    """The user's recipe, option, file or model is wrong, so that a retry would fail again."""
 
 
 class IntegrityError(DeerstalkerError):
@@ -36,12 +36,12 @@ class IntegrityError(DeerstalkerError):
 
 
 class IdentityMismatchError(DeerstalkerError):
-    """An address holds an artifact that another config or other inputs made."""
+    """An address holds an artifact that was made with another config or other inputs."""
 
 
 class StoreError(DeerstalkerError):
-    """The object store refused or could not be reached, and retrying at once will not help."""
+    """The store refused a request or could not be reached, and an immediate retry will not help."""
 
 
 class TransientError(DeerstalkerError):
-    """Something outside failed in a way that may pass; the only kind of error a stage is retried for."""
+    """Another system failed temporarily. This is the only kind of error after which a stage is retried."""

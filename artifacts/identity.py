@@ -1,4 +1,7 @@
-"""What makes two executions of a stage the same: stage, revision, config, and the digests of the inputs."""
+"""Identities of stage executions: stage, revision, config, and the digests of the inputs.
+
+Two executions of the same identity make the same artifact, so the second one is skipped.
+"""
 
 import hashlib
 import json
@@ -15,7 +18,7 @@ M = TypeVar("M", bound=BaseModel)
 
 
 def canonical_json(value: object) -> str:
-    """JSON with sorted keys, no spaces and no NaN, so that equal values give equal text.
+    """Returns JSON with sorted keys, no spaces and no NaN, so that equal values give equal text.
 
     Raises:
         ValueError: The value holds a NaN or an infinity.
@@ -25,23 +28,25 @@ def canonical_json(value: object) -> str:
 
 
 def sha256_json(value: object) -> str:
-    """SHA-256 (hex) of the canonical JSON of a value."""
+    """Returns the SHA-256 (hex) of the canonical JSON of a value."""
     return hashlib.sha256(canonical_json(value).encode()).hexdigest()
 
 
 @dataclass(frozen=True)
 class Added:
-    """Marks a setting that its config has not always had: `Annotated[int, Added(before=0)] = 3`.
+    """Marks a setting that was added to a config later: `Annotated[int, Added(before=0)] = 3`.
 
-    Everything that was made before the setting existed agrees with this value. Where the setting has it, identities
-    leave the setting out, so that those artifacts are found again; a recipe frozen before it existed has that value.
+    Attributes:
+        before: The value that describes how the stage worked before the setting existed. An identity leaves the setting
+            out where it has this value, so that artifacts made before are found again. A recipe that was frozen before
+            the setting existed has this value.
     """
 
     before: Any
 
 
 def settings_of(config: BaseModel) -> dict[str, Any]:
-    """Returns a config as plain JSON, without the `Added` settings by which it works as it did before them."""
+    """Returns a config as plain JSON, without the `Added` settings that have their value of before."""
     plain = config.model_dump(mode="json")
     for name, field in type(config).model_fields.items():
         value = getattr(config, name)
@@ -53,7 +58,7 @@ def settings_of(config: BaseModel) -> dict[str, Any]:
 
 
 def with_added(kind: type[BaseModel], data: dict[str, Any]) -> dict[str, Any]:
-    """Returns the stored JSON of a config with the settings filled in that were `Added` after it was stored."""
+    """Returns a config's stored JSON; settings `Added` after it was stored are filled in with their value of before."""
     filled = dict(data)
     for name, field in kind.model_fields.items():
         for mark in field.metadata:
@@ -66,12 +71,13 @@ def with_added(kind: type[BaseModel], data: dict[str, Any]) -> dict[str, Any]:
 
 
 def continued(config: M, stored: Mapping[str, Any]) -> M:
-    """Returns a config as work that was begun under a stored one goes on.
+    """Returns the config with which to continue work that was begun under a stored config.
 
-    Settings that were `Added` since then, and that nobody chose, have the values of before.
+    It is `config`, except that a setting `Added` since then has its value of before unless a person chose it.
 
     Args:
-        stored: The JSON under which the work was begun.
+        config: The config of today.
+        stored: The config under which the work was begun, as JSON.
     """
     update: dict[str, Any] = {}
     for name, field in type(config).model_fields.items():
@@ -86,11 +92,11 @@ def continued(config: M, stored: Mapping[str, Any]) -> M:
 
 @dataclass(frozen=True)
 class Identity:
-    """Identity of one stage execution. Hardware and addresses are not part of it.
+    """The identity of one stage execution. Hardware and addresses are not part of it.
 
     Attributes:
         stage: Name of the stage.
-        revision: Bumped by hand when the stage's meaning changes; a refactoring leaves it alone.
+        revision: Number that is raised by hand when the stage's meaning changes, not by a refactoring.
         config: The stage's resolved config as plain JSON.
         inputs: Content digest of each input artifact, by role.
     """
@@ -104,7 +110,7 @@ class Identity:
     def of(
         cls, stage: str, revision: int, config: BaseModel | Mapping[str, Any], **inputs: Ref[Any] | None
     ) -> "Identity":
-        """Builds an identity from a config model and input refs; inputs that are None are left out."""
+        """Returns the identity of a stage with a config model and input refs; inputs that are None are left out."""
         plain = settings_of(config) if isinstance(config, BaseModel) else dict(config)
         return cls(stage, revision, plain, {role: ref.digest for role, ref in inputs.items() if ref is not None})
 
@@ -114,17 +120,45 @@ class Identity:
         return sha256_json(self.as_json())
 
     def as_json(self) -> dict[str, Any]:
-        """The identity as it stands in a manifest."""
+        """Returns the identity as manifests store it."""
         return {"stage": self.stage, "revision": self.revision, "config": self.config, "inputs": self.inputs}
 
 
-def differences(found: object, wanted: object, path: str = "") -> list[str]:
-    """Lists where two JSON values differ, as `path: found -> wanted`, in sorted order of paths."""
-    if isinstance(found, dict) and isinstance(wanted, dict):
-        keys = sorted({*found, *wanted})
-        return [
-            line
-            for key in keys
-            for line in differences(found.get(key), wanted.get(key), f"{path}.{key}" if path else str(key))
-        ]
-    return [] if found == wanted else [f"{path}: {found!r} -> {wanted!r}"]
+@dataclass(frozen=True)
+class Difference:
+    """A setting that two tables of settings do not share.
+
+    Attributes:
+        setting: Its name, sections before it: `finetune.loss.clip_high`.
+        values: Its value on each side, `a` and `b`; a table that has no such setting is left out.
+    """
+
+    setting: str
+    values: dict[str, Any]
+
+
+def different_settings(a: Mapping[str, Any], b: Mapping[str, Any], section: str = "") -> list[Difference]:
+    """Returns the settings in which two nested tables of JSON values differ, in the order of `a`, then of `b`.
+
+    Args:
+        section: Stands before each setting's name, with a dot at its end; empty at the top.
+    """
+    changes: list[Difference] = []
+    for key in dict.fromkeys([*a, *b]):
+        values = {side: table[key] for side, table in (("a", a), ("b", b)) if key in table}
+        if len(values) == 2 and all(isinstance(value, dict) for value in values.values()):
+            changes += different_settings(values["a"], values["b"], f"{section}{key}.")
+        elif len(values) == 1 or values["a"] != values["b"]:
+            changes.append(Difference(f"{section}{key}", values))
+    return changes
+
+
+def differences(stored: Mapping[str, Any], current: Mapping[str, Any]) -> list[str]:
+    """Returns a line `setting: stored -> current` for each setting that differs, sorted.
+
+    A setting that one side lacks counts as None.
+    """
+    changes = [
+        (item.setting, item.values.get("a"), item.values.get("b")) for item in different_settings(stored, current)
+    ]
+    return sorted(f"{setting}: {before!r} -> {now!r}" for setting, before, now in changes if before != now)

@@ -1,4 +1,4 @@
-"""Where artifacts stand in a store. No other file spells a key."""
+"""Keys of artifacts in a store. No other module spells a key."""
 
 import re
 from dataclasses import dataclass
@@ -8,31 +8,31 @@ from artifacts.identity import Identity
 
 RUNS = "runs"
 _NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,63}")
-_NAME_RULE = "1 to 64 letters, digits, dots, dashes and underscores, of which the first is a letter or a digit"
+_NAME_RULE = "1 to 64 letters, digits, dots, dashes and underscores, beginning with a letter or a digit"
 _SHARED = ("puzzles", "models", "evaluations")
-"""Kinds of what runs share, see `shared_key`."""
+"""Folders of the artifacts that runs share (see `shared_key`)."""
 _RECIPE = re.compile(r"runs/[^/]+/recipe\.json")
 _NUMBER = re.compile(r"[0-9]{4}|[1-9][0-9]{4,8}")
 
 
 def shared_key(kind: str, name: str, identity: Identity) -> str:
-    """Key of an artifact that runs share, named by its identity: `puzzles/quickstart-0123456789ab`."""
+    """Returns the key of an artifact that runs share, named by its identity: `puzzles/quickstart-0123456789ab`."""
     return f"{kind}/{name}-{identity.digest[:12]}"
 
 
 def is_ours(key: str) -> bool:
-    """Whether a key is that of a manifest or a frozen recipe: one of them makes a folder a store."""
+    """Returns whether a key is that of a manifest or a frozen recipe. A folder that holds one of them is a store."""
     first, _, rest = key.partition("/")
     return (first in (RUNS, *_SHARED) and rest.endswith("/manifest.json")) or bool(_RECIPE.fullmatch(key))
 
 
 def is_run_name(name: str) -> bool:
-    """Whether a run may have this name."""
+    """Returns whether a run may have this name."""
     return bool(_NAME.fullmatch(name))
 
 
 def probe_key(mark: str) -> str:
-    """Key of an object that is written to try a store, and removed again; `mark` tells it from others'."""
+    """Returns the key of an object that `deerstalker doctor` writes and removes again; `mark` makes it unique."""
     return f"doctor/{mark}"
 
 
@@ -61,7 +61,7 @@ class RunLayout:
 
     @property
     def sums(self) -> str:
-        """Checksum of the frozen recipe."""
+        """File with the checksum of the frozen recipe."""
         return f"{self.root}/SHA256SUMS"
 
     @property
@@ -71,7 +71,7 @@ class RunLayout:
 
     @property
     def promoted(self) -> str:
-        """The run's one mutable object: which checkpoint is the best so far."""
+        """The run's pointer to its best checkpoint so far, its only mutable object."""
         return f"{self.root}/promoted.json"
 
     @property
@@ -80,15 +80,15 @@ class RunLayout:
         return f"{self.root}/report"
 
     def warm_start(self, part: str) -> str:
-        """Artifacts of the warm start: `checkpoint` or `training_state`."""
+        """Returns the key of an artifact of the warm start: `checkpoint` or `training_state`."""
         return f"{self.root}/warm_start/{part}"
 
     def iteration(self, number: int, part: str) -> str:
-        """Artifacts of iteration `number`, counted from 1; 0 is the state before the first update."""
+        """Returns the key of an artifact of an iteration, counted from 1; 0 is the state before the first update."""
         return f"{self.root}/iterations/{number:04d}/{part}"
 
     def iteration_of(self, key: str) -> int | None:
-        """The iteration that a key belongs to; None where it belongs to none, or to a folder of another name."""
+        """Returns the iteration that a key belongs to; None for a key of no iteration or of a misnamed folder."""
         number, slash, _ = key.removeprefix(f"{self.root}/iterations/").partition("/")
         inside = key.startswith(f"{self.root}/iterations/") and slash and _NUMBER.fullmatch(number)
         return int(number) if inside else None
@@ -98,18 +98,18 @@ class RunLayout:
         return f"{self.root}/comparisons/{number:04d}/{recipe}/{part}"
 
     def suite(self, suite: str, number: int) -> str:
-        """The report of iteration `number` on a suite of puzzles that was evaluated afterwards."""
+        """Returns the key of the report of an iteration on a suite, a puzzle set that is evaluated after the run."""
         _check_name("suite name", suite)
         return f"{self.root}/suites/{suite}/{number:04d}"
 
     def suite_of(self, key: str) -> tuple[str, int] | None:
-        """The suite and the iteration whose report stands at a key; None where none does."""
+        """Returns the suite and the iteration of a report's key; None for any other key."""
         suite, _, number = key.removeprefix(f"{self.root}/suites/").partition("/")
         inside = key.startswith(f"{self.root}/suites/") and _NAME.fullmatch(suite) and _NUMBER.fullmatch(number)
         return (suite, int(number)) if inside else None
 
     def evaluation(self, part: str) -> str:
-        """Evaluations outside the iterations, such as before and after on the test split."""
+        """Returns the key of an evaluation outside the iterations, such as `before` and `after` on the test split."""
         return f"{self.root}/evaluations/{part}"
 
 

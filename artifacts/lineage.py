@@ -1,4 +1,4 @@
-"""What an artifact was made from, and what that was made from, read from manifests alone."""
+"""Lineage of artifacts: their inputs, the inputs of those, and so on, read from manifests alone."""
 
 from collections.abc import Iterable
 from dataclasses import dataclass
@@ -17,11 +17,11 @@ class Node:
     """One artifact of a lineage.
 
     Attributes:
-        ref: What the manifest it was made into names.
-        depth: Steps back from the artifact that was asked for, the shortest way.
-        manifest: None where nothing is published under the key any more.
-        replaced: Something else is published under the key now; `manifest` describes that.
-        damaged: Something is published there, and its manifest cannot be read.
+        ref: The ref by which the artifact was used.
+        depth: Number of steps from the artifact whose lineage it is, on the shortest way.
+        manifest: The manifest under the ref's key; None if there is none any more or it is damaged.
+        replaced: Whether another artifact is published under the key now, which `manifest` describes.
+        damaged: Whether the manifest under the key cannot be read.
     """
 
     ref: Ref[Any]
@@ -32,7 +32,7 @@ class Node:
 
     @property
     def inputs(self) -> dict[str, Ref[Any]]:
-        """Refs of what it was made from, by role; empty where that is not known."""
+        """Refs of its inputs by role; empty if they are not known."""
         if self.manifest is None or self.replaced:
             return {}
         return {role: Ref(**ref) for role, ref in self.manifest.inputs.items()}
@@ -41,11 +41,13 @@ class Node:
 def lineage(
     store: Store, refs: Iterable[Ref[Any]], depth: int | None = None, damaged: list[Damage] | None = None
 ) -> list[Node]:
-    """The artifacts that `refs` name and those they descend from, the nearest first, each once.
+    """Returns the artifacts that `refs` name and all artifacts that they were made from, nearest first, each once.
 
     Args:
-        depth: How many steps back; None goes to the beginning.
-        damaged: Where damaged manifests are added; the lineage ends at them.
+        store: The store.
+        refs: The artifacts whose lineage is returned.
+        depth: Number of steps back; None for all.
+        damaged: List to which damaged manifests are added; the lineage ends at them.
 
     Raises:
         IntegrityError: A manifest is damaged, and `damaged` is None.

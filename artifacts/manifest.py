@@ -1,7 +1,8 @@
-"""The manifest: the file whose presence makes an artifact exist."""
+"""The manifest: the file that makes an artifact exist. It is written last and lists all other files."""
 
+import hashlib
 from datetime import datetime
-from typing import Any, Literal
+from typing import Any, Literal, Self
 
 from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
@@ -11,7 +12,7 @@ from artifacts.seal import BLANK, check_seal, sealed
 from artifacts.store_keys import is_key, shown
 
 MANIFEST_NAME = "manifest.json"
-_REMAKE = "delete the artifact's folder and run again to make it anew"
+_REMAKE = "delete the artifact's folder and run again to make the artifact again"
 
 
 class StoredFile(BaseModel):
@@ -21,6 +22,11 @@ class StoredFile(BaseModel):
 
     sha256: str = Field(pattern=r"^[0-9a-f]{64}$")
     size_bytes: int = Field(ge=0)
+
+    @classmethod
+    def of(cls, data: bytes) -> Self:
+        """Returns the checksum and size of a file's content."""
+        return cls(sha256=hashlib.sha256(data).hexdigest(), size_bytes=len(data))
 
 
 class StoredIdentity(BaseModel):
@@ -35,7 +41,12 @@ class StoredIdentity(BaseModel):
 
 
 class Pruned(BaseModel):
-    """Says of an artifact that its files were removed, when, and by which rule."""
+    """A note that an artifact's files were removed.
+
+    Attributes:
+        at: Time of the removal, ISO 8601.
+        rule: The rule of `deerstalker prune` that removed them.
+    """
 
     model_config = ConfigDict(extra="forbid", frozen=True)
 
@@ -47,14 +58,19 @@ class Manifest(BaseModel):
     """Everything known about one artifact.
 
     Attributes:
+        format: Version of this format.
+        kind: Name of the artifact's kind (see `artifacts.refs`).
+        identity: Stage, revision, config and input digests that made it.
+        identity_digest: SHA-256 of `identity`.
+        attempt: Name of the folder below the artifact's key that holds its files.
+        digest: SHA-256 of `files`. It covers content only, so equal content has equal digests.
         files: Checksums by file name, relative to the attempt's folder `<key>/<attempt>/`.
-        digest: SHA-256 of `files`; covers content only, so equal content has equal digests.
-        facts: What the stage measured or counted, for readers; not covered by the digest.
-        inputs: The refs behind `identity.inputs`, for lineage.
+        inputs: Refs of the inputs by role, for lineage; `identity.inputs` has their digests.
+        facts: Measurements and counts of the stage, for readers; not covered by the digest.
         provenance: Time, host, hardware, code and library versions.
         pruned: Set when the files were removed to save space. The artifact keeps its name, figures and lineage, so that
-            a run goes on past it; only reading its files fails.
-        checksum: SHA-256 of the manifest's own bytes with this field blank.
+            a run can continue after it; only reading its files fails.
+        checksum: SHA-256 of the manifest's own bytes with this field blank (see `artifacts.seal`).
     """
 
     model_config = ConfigDict(extra="forbid", frozen=True)
@@ -74,19 +90,23 @@ class Manifest(BaseModel):
 
     @property
     def made_at(self) -> datetime:
-        """When it was published, with its time zone."""
+        """Time of publishing, with its time zone."""
         return datetime.fromisoformat(self.provenance["created_at"])
 
     def to_bytes(self) -> bytes:
-        """The manifest as readable JSON, with its checksum."""
+        """Returns the manifest as readable JSON, with its checksum."""
         return sealed((self.model_copy(update={"checksum": BLANK}).model_dump_json(indent=2) + "\n").encode())
 
     @classmethod
     def from_bytes(cls, data: bytes, where: str) -> "Manifest":
         """Reads and checks a manifest.
 
+        Args:
+            data: Content of the file.
+            where: Address of the file, for error messages.
+
         Raises:
-            IntegrityError: It is not a manifest, or its digests do not follow from its content.
+            IntegrityError: The file is not a manifest, or its digests do not follow from its content.
         """
         try:
             manifest = cls.model_validate_json(data)
@@ -100,7 +120,7 @@ class Manifest(BaseModel):
                 ("identity_digest", manifest.identity_digest, sha256_json(manifest.identity.model_dump())),
             )
         except (ValueError, RecursionError) as error:  # a NaN, a number of 5,000 digits, a thousand levels
-            raise IntegrityError(where, f"no settings of ours ({error})", "a manifest of format 1", _REMAKE) from error
+            raise IntegrityError(where, f"impossible settings ({error})", "a manifest of format 1", _REMAKE) from error
         for name, stated, actual in digests:
             if stated != actual:
                 raise IntegrityError(
@@ -112,15 +132,16 @@ class Manifest(BaseModel):
 
 
 def _check_names(manifest: Manifest, where: str) -> None:
-    """Refuses names that lead out of the artifact's folder, and inputs that are no refs."""
+    """Refuses file names that lead out of the artifact's folder, and inputs that are not refs."""
     for name in (manifest.attempt, *manifest.files):
         if not is_key(name):
-            raise IntegrityError(where, f"the name {shown(name[:200])!r}", "names of files below it", _REMAKE)
+            raise IntegrityError(where, f"the name {shown(name[:200])!r}", "names of files in its folder", _REMAKE)
     for role, ref in manifest.inputs.items():
         if set(ref) != {"kind", "key", "digest"} or not all(isinstance(part, str) for part in ref.values()):
-            raise IntegrityError(where, f"an input {shown(role[:200])!r} that is no ref", "kind, key, digest", _REMAKE)
+            found = f"an input {shown(role[:200])!r} that is not a ref"
+            raise IntegrityError(where, found, "kind, key, digest", _REMAKE)
 
 
 def content_digest(files: dict[str, StoredFile]) -> str:
-    """SHA-256 (hex) over names, sizes and checksums of an artifact's files."""
+    """Returns the SHA-256 (hex) over names, sizes and checksums of an artifact's files."""
     return sha256_json({name: [file.sha256, file.size_bytes] for name, file in files.items()})

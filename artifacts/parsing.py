@@ -1,4 +1,4 @@
-"""JSON and TOML that others wrote: plain data, or an error with the place of the fault."""
+"""Reading of JSON and TOML files from users: returns plain data, or raises an error that names the fault."""
 
 import json
 import tomllib
@@ -8,19 +8,20 @@ from typing import Any
 from artifacts.errors import BadInputError
 
 DEEPEST = 32
-"""Levels of lists and tables in one another; our own documents have fewer than ten."""
+"""Most levels of nested lists and tables; Deerstalker's own documents have fewer than ten."""
 _MOST_BITS = 64
 
 
 def parse_json(text: str | bytes, where: str, expected: str) -> Any:
-    """Reads a JSON document that passes `check_plain`.
+    """Reads a JSON document and checks it with `check_plain`.
 
     Args:
-        where: Stands before an error.
-        expected: What the document should have been.
+        text: The document.
+        where: Its name, for error messages.
+        expected: Description of a valid document, for error messages.
 
     Raises:
-        BadInputError: It is not JSON, not UTF-8, or not plain.
+        BadInputError: The document is not JSON, not UTF-8, or fails `check_plain`.
     """
     try:
         value = json.loads(text if isinstance(text, str) else text.decode())
@@ -31,7 +32,7 @@ def parse_json(text: str | bytes, where: str, expected: str) -> Any:
 
 
 def parse_toml(text: str, where: str, expected: str) -> dict[str, Any]:
-    """Reads a TOML document that passes `check_plain`; arguments and errors are those of `parse_json`."""
+    """Reads a TOML document and checks it with `check_plain`; arguments and errors are those of `parse_json`."""
     try:
         value = tomllib.loads(text)
     except (ValueError, RecursionError) as error:
@@ -41,11 +42,11 @@ def parse_toml(text: str, where: str, expected: str) -> dict[str, Any]:
 
 
 def check_plain(value: object, where: str, expected: str) -> None:
-    """Refuses data on which later code would fail somewhere inside.
+    """Refuses data on which later code would fail with an obscure error.
 
     Raises:
-        BadInputError: It is nested deeper than `DEEPEST`, holds an integer of more than 64 bits, or text that is not
-            Unicode: half of a surrogate pair, or the character 0.
+        BadInputError: The data is nested deeper than `DEEPEST`, holds an integer of more than 64 bits, or holds a text
+            with half of a surrogate pair or with the character 0.
     """
     level: list[object] = [value]
     for _ in range(DEEPEST + 1):
@@ -65,7 +66,7 @@ def check_plain(value: object, where: str, expected: str) -> None:
 
 
 def is_file(path: Path) -> bool:
-    """Whether there is such a file; a name that no file can have, being too long or holding a 0, names none."""
+    """Returns whether a file exists; False for a name that is too long or contains the character 0."""
     try:
         return path.is_file()
     except (OSError, ValueError):
@@ -73,11 +74,11 @@ def is_file(path: Path) -> bool:
 
 
 def text_problem(text: str) -> str:
-    """Says why a text cannot be written to a file or named in a system call; empty where it can."""
+    """Returns why a text cannot be written to a file or passed to a system call; empty if it can."""
     if "\0" in text:
         return "the character 0 in a text"
     if any("\ud800" <= character <= "\udfff" for character in text):
-        return "half of a surrogate pair in a text, which is no character"
+        return "half of a surrogate pair in a text, which is not a character"
     return ""
 
 
@@ -94,6 +95,6 @@ def _reason(error: Exception) -> str:
         return "nested too deeply"
     if isinstance(error, UnicodeDecodeError):
         return f"byte {error.start + 1} is not UTF-8"
-    if "integer string conversion" in str(error):  # says how to lift Python's limit, which is none of a reader's affair
+    if "integer string conversion" in str(error):  # Python's message explains how to lift its limit
         return "an integer of thousands of digits"
     return str(error)

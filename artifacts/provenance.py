@@ -1,4 +1,4 @@
-"""Who made an artifact, when, with which code, and on what: what a manifest records and no digest covers."""
+"""Provenance of artifacts: time, host, hardware, code and library versions. No digest covers it."""
 
 import hashlib
 import os
@@ -17,7 +17,7 @@ _GIT_TIMEOUT_S = 5.0
 
 
 def provenance() -> dict[str, Any]:
-    """Time, host, hardware, code and library versions, as they stand in a manifest."""
+    """Returns time, host, hardware, code and library versions, as manifests contain them."""
     return {
         "created_at": datetime.now(UTC).isoformat(timespec="microseconds"),
         "host": platform.node(),
@@ -30,21 +30,21 @@ def provenance() -> dict[str, Any]:
 
 @cache
 def code() -> dict[str, str]:
-    """Which code runs: a digest of our sources and, in a checkout, the commit (`-dirty` where files differ from it)."""
+    """Returns a digest of Deerstalker's sources and, in a checkout, the commit (`-dirty` if files differ from it)."""
     sources = hashlib.sha256()
     for package in _OURS:
         for path in sorted((_ROOT / package).rglob("*.py")):
             data = path.read_bytes()
             sources.update(f"{path.relative_to(_ROOT).as_posix()} {len(data)}\n".encode() + data)
-    found = {"sources": sources.hexdigest()[:16]}
+    names = {"sources": sources.hexdigest()[:16]}
     if (_ROOT / ".git").exists() and (commit := _commit()):
-        found["commit"] = commit
-    return found
+        names["commit"] = commit
+    return names
 
 
 @cache
 def hardware() -> dict[str, Any]:
-    """Processor, cores that this process may use, memory in GiB, and the names of NVIDIA GPUs."""
+    """Returns the processor, the number of cores that this process may use, memory in GiB, and names of NVIDIA GPUs."""
     gpus = sorted(Path("/proc/driver/nvidia/gpus").glob("*/information"))
     return {
         "cpu": _field(Path("/proc/cpuinfo"), "model name") or platform.processor(),
@@ -59,7 +59,7 @@ def _commit() -> str:
     try:
         done = subprocess.run(command, capture_output=True, text=True, timeout=_GIT_TIMEOUT_S, check=False)
     except (OSError, subprocess.TimeoutExpired):
-        return ""  # no git here: the digest of the sources says the same
+        return ""  # without git, the digest of the sources identifies the code
     return done.stdout.strip() if done.returncode == 0 else ""
 
 
@@ -73,10 +73,10 @@ def _field(path: Path, name: str) -> str:
 
 @cache
 def _versions() -> dict[str, str]:
-    found: dict[str, str] = {"python": platform.python_version()}
+    versions: dict[str, str] = {"python": platform.python_version()}
     for name in _RECORDED_PACKAGES:
         try:
-            found[name] = metadata.version(name)
+            versions[name] = metadata.version(name)
         except metadata.PackageNotFoundError:
             continue
-    return found
+    return versions

@@ -1,4 +1,4 @@
-"""Reading what was published: every file is checked against its manifest before it is used."""
+"""Reading published artifacts: every file is checked against its manifest before it is used."""
 
 import hashlib
 import io
@@ -16,6 +16,7 @@ from artifacts.store import FileDigest, MissingKeyError, Store, Watch
 from artifacts.store_keys import shown
 
 _verified: dict[tuple[str, str, str], tuple[Path, list[tuple[int, int, int]]]] = {}
+"""Local folders that this process has verified, by store, key and digest, with the stamps of their files."""
 
 
 class Artifact:
@@ -26,11 +27,11 @@ class Artifact:
 
     @classmethod
     def open(cls, store: Store, ref: Ref[Any]) -> "Artifact":
-        """Opens the artifact a ref names.
+        """Opens the artifact that a ref names.
 
         Raises:
-            BadInputError: Nothing is published there.
-            IntegrityError: Its content is not the one the ref names.
+            BadInputError: No artifact is published under the ref's key.
+            IntegrityError: The manifest is damaged, or the artifact's digest is not the ref's.
         """
         artifact = cls.at(store, ref.key)
         if artifact.manifest.digest != ref.digest:
@@ -41,14 +42,16 @@ class Artifact:
 
     @classmethod
     def at(cls, store: Store, key: str, kind: type[Kind] | None = None) -> "Artifact":
-        """Opens what is published at a key.
+        """Opens the artifact that is published under a key.
 
         Args:
-            kind: Of what belongs there; None where that may be anything.
+            store: The store.
+            key: Folder of the artifact in the store.
+            kind: Kind that the artifact must have; None for any kind.
 
         Raises:
-            BadInputError: Nothing is published there.
-            IntegrityError: The manifest is damaged, or that of an artifact of another kind.
+            BadInputError: No artifact is published under the key.
+            IntegrityError: The manifest is damaged, or belongs to an artifact of another kind.
         """
         try:
             data = store.read_bytes(f"{key}/{MANIFEST_NAME}")
@@ -60,7 +63,7 @@ class Artifact:
         if kind is not None and manifest.kind != kind.__name__:
             raise IntegrityError(
                 f"{store.url}/{key}", f"the manifest of a {shown(manifest.kind)}", f"that of a {kind.__name__}",
-                "another artifact's was put there: restore it, or delete the folder and run again",
+                "the manifest of another artifact was copied here: restore it, or delete the folder and run again",
             )  # fmt: skip
         return cls(store, key, manifest)
 
@@ -70,15 +73,15 @@ class Artifact:
         return Ref(self.manifest.kind, self.key, self.manifest.digest)
 
     def names(self, suffix: str = "") -> list[str]:
-        """Names of the artifact's files, sorted."""
+        """Returns the names of the artifact's files that end in `suffix`, sorted."""
         return sorted(name for name in self.manifest.files if name.endswith(suffix))
 
     def read_bytes(self, name: str) -> bytes:
-        """One file's content.
+        """Returns the content of one file.
 
         Raises:
             BadInputError: The artifact's files were pruned.
-            IntegrityError: The artifact has no such file, or its checksum fails.
+            IntegrityError: The artifact has no such file, or the file's checksum fails.
         """
         self._not_pruned()
         where = f"{self.store.url}/{self.key}/{self.manifest.attempt}/{name}"
@@ -88,75 +91,82 @@ class Artifact:
         try:
             data = self.store.read_bytes(f"{self.key}/{self.manifest.attempt}/{name}")
         except MissingKeyError as error:
-            raise IntegrityError(where, "the file is gone", f"{stated.size_bytes} bytes", "restore it") from error
+            raise IntegrityError(where, "the file is missing", f"{stated.size_bytes} bytes", "restore it") from error
         actual = hashlib.sha256(data).hexdigest()
         if actual != stated.sha256:
             raise IntegrityError(where, f"SHA-256 {actual}", stated.sha256, "the file is damaged; restore or remake it")
         return data
 
     def read_json(self, name: str) -> Any:
-        """One JSON file's value."""
+        """Returns the value of one JSON file; errors are those of `read_bytes`."""
         return json.loads(self.read_bytes(name))
 
     def read_table(self, name: str, schema: TableSchema) -> pl.DataFrame:
-        """One table, validated."""
+        """Returns one table, validated.
+
+        Raises:
+            BadInputError: The artifact's files were pruned.
+            IntegrityError: There is no such file, its checksum fails, or the table breaks the schema.
+        """
         return validated(pl.read_parquet(io.BytesIO(self.read_bytes(name))), schema, f"{self.key}/{name}")
 
     def read_tables(self, schema: TableSchema) -> pl.DataFrame:
-        """All Parquet files of the artifact as one validated table."""
+        """Returns all Parquet files of the artifact as one validated table; errors are those of `read_table`."""
         frames = [pl.read_parquet(io.BytesIO(self.read_bytes(name))) for name in self.names(".parquet")]
         if not frames:
             raise IntegrityError(f"{self.store.url}/{self.key}", "no tables", "at least one Parquet file")
         return validated(pl.concat(frames), schema, self.key)
 
     def local_folder(self, cache: Path, watch: Watch | None = None) -> Path:
-        """A local folder with all files, each verified once a process, and again when it was touched since.
+        """Returns a local folder with all files of the artifact, verified.
 
-        On a directory store it is the artifact's own folder; otherwise a copy under `cache`.
+        On a directory store it is the artifact's own folder, otherwise a copy under `cache`. A process verifies each
+        file once, and again if its inode, size or time of change differs.
 
         Args:
-            cache: Where copies go, by content digest.
-            watch: Given the bytes of a download when it begins; what it returns is told of each part.
+            cache: Parent folder of the copies, which are named by content digest.
+            watch: Called with the size of a download in bytes when it begins; the function that it returns is called
+                with the bytes of each part.
 
         Raises:
             BadInputError: The artifact's files were pruned.
             IntegrityError: A file is missing or its checksum fails.
         """
         self._not_pruned()
-        memo = (self.store.url, self.key, self.manifest.digest)
-        if memo in _verified and _verified[memo][1] == self._stamps(_verified[memo][0]):
-            return _verified[memo][0]
+        name = (self.store.url, self.key, self.manifest.digest)
+        if name in _verified and _verified[name][1] == self._stamps(_verified[name][0]):
+            return _verified[name][0]
         prefix = f"{self.key}/{self.manifest.attempt}"
         folder = self.store.local_path(prefix)
         if folder is not None:
-            for name in self.names():
-                self._check_local(folder / name, name)
+            for file in self.names():
+                self._check_local(folder / file, file)
         else:
             folder = cache / self.manifest.digest
-            wanted = {n: FileDigest(f.sha256, f.size_bytes) for n, f in self.manifest.files.items()}
-            progress = watch(sum(file.size_bytes for file in wanted.values())) if watch else None
-            self.store.download_tree(prefix, folder, wanted, progress)
-        _verified[memo] = (folder, self._stamps(folder))
+            digests = {n: FileDigest(f.sha256, f.size_bytes) for n, f in self.manifest.files.items()}
+            progress = watch(sum(digest.size_bytes for digest in digests.values())) if watch else None
+            self.store.download_tree(prefix, folder, digests, progress)
+        _verified[name] = (folder, self._stamps(folder))
         return folder
 
     def _stamps(self, folder: Path) -> list[tuple[int, int, int]]:
-        """What changes when someone writes to one of the files; nothing for one that is gone."""
-        found = [(folder / name).stat() for name in self.names() if (folder / name).is_file()]
-        return [(status.st_ino, status.st_size, status.st_mtime_ns) for status in found]
+        """Returns inode, size and time of change of each file, which differ after a write; missing files have none."""
+        statuses = [(folder / name).stat() for name in self.names() if (folder / name).is_file()]
+        return [(status.st_ino, status.st_size, status.st_mtime_ns) for status in statuses]
 
     def _not_pruned(self) -> None:
         if pruned := self.manifest.pruned:
             raise BadInputError(
                 f"{self.store.url}/{self.key}",
                 f"its files were pruned on {pruned.at[:10]} ({pruned.rule})",
-                "files",
-                "use what was kept (see `deerstalker show`), or train again under another --run name",
+                "an artifact with files",
+                "use an artifact that was kept (see `deerstalker show`), or train again under another --run name",
             )
 
     def _check_local(self, path: Path, name: str) -> None:
         stated = self.manifest.files[name]
         if not path.is_file():
-            raise IntegrityError(str(path), "the file is gone", f"{stated.size_bytes} bytes", "restore it")
+            raise IntegrityError(str(path), "the file is missing", f"{stated.size_bytes} bytes", "restore it")
         with path.open("rb") as stream:
             actual = hashlib.file_digest(stream, "sha256").hexdigest()
         if actual != stated.sha256:

@@ -1,19 +1,19 @@
-"""The vocabulary of artifacts: their kinds, and the small values that name one in a store."""
+"""Kinds of artifacts, and refs, which name one artifact in a store."""
 
 from dataclasses import asdict, dataclass, field
 from typing import Any, Generic, TypeVar
 
 
 class Kind:
-    """A kind of artifact. Subclasses are markers for the type checker; their name stands in manifests."""
+    """A kind of artifact. Subclasses are markers for the type checker; manifests contain their names."""
 
 
 class Puzzles(Kind):
-    """Puzzle sets, a table a split."""
+    """Puzzle sets, one table for each split."""
 
 
 class Draw(Kind):
-    """A stretch of a puzzle generator's stream."""
+    """A section of a puzzle generator's stream of puzzles."""
 
 
 class Rollouts(Kind):
@@ -37,11 +37,11 @@ class TrainingState(Kind):
 
 
 class StepCheckpoint(Kind):
-    """Where an unfinished training job stood after an optimizer step; removed once the job is published."""
+    """State of an unfinished training job after an optimizer step; removed when the job is published."""
 
 
 class Report(Kind):
-    """Evaluation results, a row a completion and in total."""
+    """Evaluation results: one row for each completion, and totals."""
 
 
 class Decision(Kind):
@@ -57,9 +57,9 @@ class Ref(Generic[K]):
 
     Attributes:
         kind: Name of the artifact's kind.
-        key: Where its manifest stands, relative to the root of the store, without `/manifest.json`.
+        key: Folder of its manifest, relative to the root of the store.
         digest: SHA-256 (hex) of its content.
-        reused: Whether it was found rather than made by the stage that returned it; not part of equality.
+        reused: Whether the stage that returned the ref found the artifact instead of making it; not part of equality.
     """
 
     kind: str
@@ -68,7 +68,7 @@ class Ref(Generic[K]):
     reused: bool = field(default=False, compare=False)
 
     def as_json(self) -> dict[str, Any]:
-        """The ref as it stands in JSON files."""
+        """Returns the ref as JSON files contain it."""
         plain = asdict(self)
         del plain["reused"]
         return plain

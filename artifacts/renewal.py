@@ -1,7 +1,7 @@
-"""Making anew what is published already: the stages that a person named, and whatever follows from them.
+"""Requests to make published artifacts again: those of the stages that a person named, and those that depend on them.
 
-Requests stand in the store, beside the run's recipe. So a command that was interrupted goes on where it was, and one
-that comes later, with no such wish of its own, finishes what is half redone.
+Requests are stored beside the run's recipe. So an interrupted command continues where it stopped, and a later command
+without such a request finishes the work of an earlier one.
 """
 
 import json
@@ -23,38 +23,43 @@ _NAME = re.compile(r"([a-z_]+)(?:@(\d+))?")
 
 @dataclass(frozen=True)
 class Renewal:
-    """What is to be made anew at an address.
+    """The stages whose artifact at an address is to be made again.
 
     Attributes:
-        stages: Names of stages, and when they were asked for. Their artifacts do not count if they are older; what is
-            newer counts, so that a retry keeps what its first attempt made anew.
-        since: When anything of the run was last asked for. What was made before it, of other inputs than those of
-            today, follows from something that was made anew, and does not count either.
+        stages: Time of the request by name of stage. An older artifact of the stage is outdated; a newer one is not, so
+            that a retry keeps the artifacts that its first attempt made.
+        since: Time of the run's last request. An older artifact with other inputs than those of today is outdated too,
+            because one of its inputs was made again.
     """
 
     stages: Mapping[str, datetime]
     since: datetime
 
     def label(self, stage: str) -> str:
-        """Names the request for a stage in keys; empty where it was not named."""
+        """Returns the name of a stage's request, as used in keys; empty if there is none."""
         return _label(self.stages[stage]) if stage in self.stages else ""
 
     def outdates(self, manifest: Manifest, identity: Identity) -> bool:
-        """Whether a published artifact gives way."""
-        made, found = manifest.made_at, manifest.identity
+        """Returns whether a published artifact is outdated for a stage execution with this identity."""
+        made, stored = manifest.made_at, manifest.identity
         if identity.stage in self.stages and made < self.stages[identity.stage]:
             return True
-        same_work = (found.stage, found.revision, found.config) == (identity.stage, identity.revision, identity.config)
+        same_work = (stored.stage, stored.revision, stored.config) == (
+            identity.stage,
+            identity.revision,
+            identity.config,
+        )
         return made < self.since and same_work and manifest.identity_digest != identity.digest
 
 
 @dataclass(frozen=True)
 class RenewalRequest:
-    """The stages that a person wants redone, `stage` for every iteration or `stage@3` for one.
+    """A person's request to redo stages.
 
     Attributes:
-        since: When that was asked for.
-        done: Whether everything that may follow from it has been made, or found as it was.
+        names: `stage` for every iteration, or `stage@3` for one iteration.
+        since: Time of the request.
+        done: Whether all artifacts that depend on these stages have been made again, or found to be unaffected.
     """
 
     names: tuple[str, ...]
@@ -62,39 +67,44 @@ class RenewalRequest:
     done: bool = False
 
     def named_at(self, iteration: int | None) -> list[str]:
-        """The stages named for an iteration, or for what stands outside of all."""
+        """Returns the stages that are named for an iteration; None stands for the artifacts outside the iterations."""
         parts = (name.partition("@") for name in self.names)
         return [stage for stage, at, number in parts if not at or number == str(iteration)]
 
 
 @dataclass(frozen=True)
 class Renewals:
-    """All requests of a run, the oldest first."""
+    """All requests of a run, oldest first."""
 
     requests: tuple[RenewalRequest, ...] = ()
 
     @classmethod
     def read(cls, store: Store, layout: RunLayout) -> Self:
-        """What was asked for so far.
+        """Reads the requests of a run from the store.
 
         Raises:
             IntegrityError: A request is damaged.
         """
-        found: list[RenewalRequest] = []
+        requests: list[RenewalRequest] = []
         for key in store.list(layout.renewals):
             data = store.read_bytes(key)
             check_seal(data, f"{store.url}/{key}")
-            told = json.loads(data)
-            found.append(RenewalRequest(tuple(told["names"]), datetime.fromisoformat(told["since"]), told["done"]))
-        return cls(tuple(sorted(found, key=lambda request: request.since)))
+            plain = json.loads(data)
+            since = datetime.fromisoformat(plain["since"])
+            requests.append(RenewalRequest(tuple(plain["names"]), since, plain["done"]))
+        return cls(tuple(sorted(requests, key=lambda request: request.since)))
 
     @property
     def unfinished(self) -> bool:
-        """Whether artifacts may stand side by side of which one was made anew and one does not follow it yet."""
+        """Whether some artifacts may still depend on inputs that have been made again since."""
         return any(not request.done for request in self.requests)
 
     def at(self, iteration: int | None) -> Renewal | None:
-        """What they mean for the artifacts of an iteration, or outside of all; None where nothing was asked for."""
+        """Returns what the requests mean for the artifacts of an iteration; None if there is no request.
+
+        Args:
+            iteration: Number of the iteration; None for the artifacts outside the iterations.
+        """
         if not self.requests:
             return None
         stages = {stage: request.since for request in self.requests for stage in request.named_at(iteration)}
@@ -102,7 +112,17 @@ class Renewals:
 
 
 def ask(store: Store, layout: RunLayout, names: Sequence[str], since: datetime, known: Collection[str]) -> Renewals:
-    """Records a request, unless the same one is not finished yet or was recorded by an earlier attempt; returns all.
+    """Records a request and returns all requests of the run.
+
+    Nothing is recorded if the same names are requested already and not done, or if an earlier attempt recorded this
+    request.
+
+    Args:
+        store: The store.
+        layout: Keys of the run.
+        names: Stages, each `stage` or `stage@iteration`.
+        since: Time of the request.
+        known: Names of the stages that can be requested.
 
     Raises:
         BadInputError: A name is none of `known`.
@@ -111,25 +131,25 @@ def ask(store: Store, layout: RunLayout, names: Sequence[str], since: datetime, 
         match = _NAME.fullmatch(name)
         if match is None or match[1] not in known:
             raise BadInputError("refresh", repr(name), ", ".join(known), "name a stage, or STAGE@ITERATION")
-    before = Renewals.read(store, layout)
-    wanted = RenewalRequest(tuple(names), since)
-    open_already = any(not old.done and set(old.names) == set(names) for old in before.requests)
-    if not names or open_already or any(old.since == since for old in before.requests):
-        return before
-    _write(store, layout, wanted)
-    return Renewals(tuple(sorted((*before.requests, wanted), key=lambda request: request.since)))
+    stored = Renewals.read(store, layout)
+    request = RenewalRequest(tuple(names), since)
+    open_already = any(not old.done and set(old.names) == set(names) for old in stored.requests)
+    if not names or open_already or any(old.since == since for old in stored.requests):
+        return stored
+    _write(store, layout, request)
+    return Renewals(tuple(sorted((*stored.requests, request), key=lambda item: item.since)))
 
 
 def finish(store: Store, layout: RunLayout, renewals: Renewals) -> None:
-    """Records that nothing is left to do of these requests."""
+    """Records that these requests are done."""
     for request in renewals.requests:
         if not request.done:
             _write(store, layout, replace(request, done=True))
 
 
 def _write(store: Store, layout: RunLayout, request: RenewalRequest) -> None:
-    told = {"names": request.names, "since": request.since.isoformat(), "done": request.done}
-    store.write_bytes(f"{layout.renewals}/{_label(request.since)}.json", sealed_json(told))
+    plain = {"names": request.names, "since": request.since.isoformat(), "done": request.done}
+    store.write_bytes(f"{layout.renewals}/{_label(request.since)}.json", sealed_json(plain))
 
 
 def _label(since: datetime) -> str:

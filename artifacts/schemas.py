@@ -1,4 +1,4 @@
-"""Schemas of every table: strict, checked on writing and on reading."""
+"""Schemas of all tables. They are strict, and are checked when a table is written and when it is read."""
 
 from collections.abc import Mapping, Sequence
 from typing import Any
@@ -14,7 +14,7 @@ TableSchema = pa.DataFrameSchema
 _ID = pa.Column(pl.String, pa.Check.str_length(min_value=1))
 _COUNT = pa.Column(pl.Int32, pa.Check.ge(0))
 _FRACTION = pa.Column(pl.Float64, pa.Check.in_range(0.0, 1.0))
-_DEDUCTIONS = {  # what a completion asserts about its puzzle, proved; null where nothing was asked or can be proved
+_DEDUCTIONS = {  # statements of a completion about its puzzle by verdict; null if none were checked or can be proved
     name: pa.Column(pl.Int32, pa.Check.ge(0), nullable=True)
     for name in ("statements", "proved", "restated", "open", "contradicted")
 }
@@ -72,7 +72,7 @@ GRADES = TableSchema(
         "truncated": pa.Column(pl.Boolean),  # cut by the sampler: at the token limit or by early_stop
         "reward": pa.Column(pl.Float64),
         "advantage": pa.Column(pl.Float64, nullable=True),  # null: the completion takes no part in training
-        "answers": pa.Column(pl.String, pa.Check.str_startswith("{")),  # JSON: letter -> what was read and why
+        "answers": pa.Column(pl.String, pa.Check.str_startswith("{")),  # JSON: letter -> the answer as read, and why
         "grader": _ID,
         **_DEDUCTIONS,
     },
@@ -101,15 +101,20 @@ RESULTS = TableSchema(
 
 
 def as_table(rows: Sequence[Mapping[str, Any]], schema: TableSchema) -> pl.DataFrame:
-    """Rows as a table with the schema's columns and types, in its order; not yet validated."""
+    """Returns rows as a table with the columns and types of a schema, in its order, without validating it."""
     return pl.DataFrame(rows, schema={name: column.dtype.type for name, column in schema.columns.items()})
 
 
 def validated(frame: pl.DataFrame, schema: TableSchema, where: str) -> pl.DataFrame:
-    """Returns the frame if it obeys the schema.
+    """Returns the table if it obeys the schema.
+
+    Args:
+        frame: The table.
+        schema: The schema.
+        where: Address of the table, for error messages.
 
     Raises:
-        IntegrityError: It does not; says which column broke which rule, with an example.
+        IntegrityError: The table breaks the schema; the message names the column and the rule, with an example.
     """
     try:
         return schema.validate(frame)

@@ -1,4 +1,4 @@
-"""Publishing: an artifact's files go under an attempt's own folder, and its manifest goes last."""
+"""Publishing artifacts: an attempt writes files into its own folder, and the manifest last."""
 
 import hashlib
 import io
@@ -22,19 +22,24 @@ from artifacts.provenance import provenance
 from artifacts.refs import K, Ref
 from artifacts.renewal import Renewal
 from artifacts.schemas import TableSchema, validated
+from artifacts.seal import shard_name
 from artifacts.store import MissingKeyError, Store, Watch
 from artifacts.store_directory import synchronise_folder
 
 SUPERSEDED_NAME = "superseded.json"
-"""The manifest of an artifact that was set aside, among its files."""
+"""Name under which the manifest of a superseded artifact is kept, beside the artifact's files."""
 
 
 class Slot(Generic[K]):
-    """An address in a store where one artifact of one kind may be published, once.
+    """An address in a store where one artifact of one kind can be published, once.
 
-    Attributes:
-        renewal: Outdates artifacts. An outdated one is set aside: its files stay, its manifest moves to them.
-        before_writing: Called before an attempt stores anything; an error that it raises prevents that.
+    Args:
+        store: The store.
+        key: Folder of the artifact in the store.
+        kind: Kind of the artifact.
+        renewal: Request to make artifacts again. `find` supersedes an artifact that it outdates: the manifest moves to
+            the artifact's files, which stay.
+        before_writing: Called before an attempt stores a file; an error that it raises prevents the write.
         label: Short name that task runs carry after the stage's name, such as `0003` in `sample-0003`.
     """
 
@@ -49,17 +54,17 @@ class Slot(Generic[K]):
     ) -> None:
         self.store, self.key, self.kind, self.renewal = store, key, kind, renewal
         self.before_writing, self.label = before_writing, label
-        self._asked_at = time.perf_counter()
+        self._looked_up_at = time.perf_counter()
 
     def find(self, identity: Identity) -> Ref[K] | None:
-        """The artifact already published here under this identity, or None where there is none.
+        """Returns the artifact that is published here under this identity, or None if there is none.
 
         Raises:
-            IdentityMismatchError: Another config or other inputs made what stands here.
+            IdentityMismatchError: The artifact that is published here was made with another config or other inputs.
             IntegrityError: The manifest is damaged.
-            StoreError: The store cannot be read; that is never taken for absence.
+            StoreError: The store cannot be read, so it is not known whether there is an artifact.
         """
-        self._asked_at = time.perf_counter()
+        self._looked_up_at = time.perf_counter()
         try:
             data = self.store.read_bytes(f"{self.key}/{MANIFEST_NAME}")
         except MissingKeyError:
@@ -73,36 +78,37 @@ class Slot(Generic[K]):
             changes = differences(manifest.identity.model_dump(), identity.as_json())
             raise IdentityMismatchError(
                 f"{self.store.url}/{self.key}",
-                "an artifact made otherwise: " + "; ".join(changes[:6]),
+                "an artifact made with other settings or inputs: " + "; ".join(changes[:6]),
                 f"identity {identity.digest[:12]}",
                 "use another run name, or restore the recipe that made it",
             )
         return Ref(manifest.kind, self.key, manifest.digest, reused=True)
 
     def attempt(self, identity: Identity, *, resumable: bool = False) -> "Attempt[K]":
-        """Opens an attempt at making the artifact.
+        """Returns a new attempt at making the artifact.
 
         Args:
-            resumable: Give all attempts under this identity the same folder, so that a retry finds what an
-                interrupted one left. Only for files whose names carry their checksum (`write_shard`): another writer
-                may be at work in it, or have published what lies there.
+            identity: Identity of the stage execution.
+            resumable: Whether all attempts under this identity share a folder, so that a retry finds the files of an
+                interrupted one. Use it only for files with their checksum in the name (`write_shard`), because another
+                writer may use the folder at the same time, or may have published its files.
         """
         name = self._progress_name(identity) if resumable else f"attempt-{uuid.uuid4().hex[:12]}"
-        return Attempt(self, identity, name, self._asked_at)
+        return Attempt(self, identity, name, self._looked_up_at)
 
     def progress_key(self, identity: Identity) -> str:
-        """Key of the folder that attempts under an identity share: what an interrupted one left, the next finds."""
+        """Returns the key of the folder that all resumable attempts under an identity share."""
         return f"{self.key}/{self._progress_name(identity)}"
 
     def _progress_name(self, identity: Identity) -> str:
         name = f"progress-{identity.digest[:12]}"
         if self.renewal and (label := self.renewal.label(identity.stage)):
-            name += f"-{label}"  # else it would adopt what is to be made anew
+            name += f"-{label}"  # otherwise the attempt would adopt the files that are to be made again
         return name
 
 
 class Attempt(Generic[K]):
-    """Files on their way to becoming an artifact; nobody reads them before `publish`."""
+    """Files that become an artifact by `publish`; no stage reads them before that."""
 
     def __init__(self, slot: Slot[K], identity: Identity, name: str, started: float) -> None:
         self.slot, self.identity, self.name, self._started = slot, identity, name, started
@@ -117,10 +123,14 @@ class Attempt(Generic[K]):
         """Stores one file."""
         self.slot.before_writing()
         self.slot.store.write_bytes(f"{self.prefix}/{name}", data)
-        self.files[name] = StoredFile(sha256=hashlib.sha256(data).hexdigest(), size_bytes=len(data))
+        self.files[name] = StoredFile.of(data)
 
     def write_json(self, name: str, value: object) -> None:
-        """Stores a value as readable JSON (no NaN)."""
+        """Stores a value as readable JSON.
+
+        Raises:
+            ValueError: The value holds a NaN or an infinity.
+        """
         self.write_bytes(name, _json_bytes(value))
 
     def write_table(self, name: str, frame: pl.DataFrame, schema: TableSchema) -> None:
@@ -134,63 +144,78 @@ class Attempt(Generic[K]):
         self.write_bytes(name, buffer.getvalue())
 
     def write_shard(self, stem: str, frame: pl.DataFrame, schema: TableSchema) -> None:
-        """Stores a table under a name that carries its checksum, so that a retry can trust or reject it."""
+        """Validates a table and stores it as Parquet under a name that carries its checksum.
+
+        A retry checks that name before it adopts the table.
+
+        Raises:
+            IntegrityError: The table breaks its schema.
+        """
         buffer = io.BytesIO()
         validated(frame, schema, f"{self.prefix}/{stem}").write_parquet(buffer, compression="zstd")
         self._write_summed(stem, ".parquet", buffer.getvalue())
 
     def write_json_shard(self, stem: str, value: object) -> None:
-        """Stores a value as JSON under a name that carries its checksum, so that no other writer's is overwritten."""
+        """Stores a value as JSON under a name that carries its checksum, so that it overwrites no other writer's file.
+
+        Raises:
+            ValueError: The value holds a NaN or an infinity.
+        """
         self._write_summed(stem, ".json", _json_bytes(value))
 
     def _write_summed(self, stem: str, suffix: str, data: bytes) -> None:
-        self.write_bytes(f"{stem}-{hashlib.sha256(data).hexdigest()[:16]}{suffix}", data)
+        self.write_bytes(shard_name(stem, suffix, data), data)
 
     def adopt_shards(self, stem: str, schema: TableSchema, *, by: str, rows: int) -> pl.DataFrame | None:
-        """Takes over what interrupted attempts and other writers left in shards: every whole group of rows, once.
+        """Adopts each complete group of rows from the shards of interrupted attempts and other writers, once.
 
-        Of a group that several shards hold, the first counts, in the order of their names. What else such a shard holds
-        is stored again as a shard of its own, so that the attempt's files, and thereby what is published and every
-        reader sees, hold no group twice. Ignored are a shard whose checksum fails and a group that lacks rows.
+        If several shards hold the same group, the first shard in the order of names provides it. The new groups of a
+        shard that also repeats old ones are stored as another shard, so that the attempt's files hold no group twice.
+        Shards whose checksum fails and groups that lack rows are ignored.
 
         Args:
+            stem: Beginning of the shards' names.
+            schema: Schema of the shards.
             by: Column that names a row's group.
-            rows: Number of rows of a whole group.
+            rows: Number of rows of a complete group.
+
+        Returns:
+            The adopted rows; None if there are none.
         """
-        # Those of this attempt are among the shards, too, and count no more than another writer's.
+        # The attempt's own shards are among those in the store, and are treated like those of other writers.
         self.files = {name: file for name, file in self.files.items() if not name.startswith(f"{stem}-")}
-        known: set[Any] = set()
+        adopted: set[Any] = set()
         frames: list[pl.DataFrame] = []
         for key in self.slot.store.list(self.prefix):
             name = key.removeprefix(f"{self.prefix}/")
             if not name.startswith(f"{stem}-"):
                 continue
             data = self.slot.store.read_bytes(key)
-            sha256 = hashlib.sha256(data).hexdigest()
-            if name != f"{stem}-{sha256[:16]}.parquet":
+            if name != shard_name(stem, ".parquet", data):
                 continue
             shard = validated(pl.read_parquet(io.BytesIO(data)), schema, key)
-            fresh = shard.filter((pl.len().over(by) == rows) & ~pl.col(by).is_in(list(known)))
-            if fresh.is_empty():
+            new_groups = shard.filter((pl.len().over(by) == rows) & ~pl.col(by).is_in(list(adopted)))
+            if new_groups.is_empty():
                 continue
-            if len(fresh) == len(shard):
-                self.files[name] = StoredFile(sha256=sha256, size_bytes=len(data))
+            if len(new_groups) == len(shard):
+                self.files[name] = StoredFile.of(data)
             else:
-                self.write_shard(stem, fresh, schema)
-            known |= set(fresh[by])
-            frames.append(fresh)
+                self.write_shard(stem, new_groups, schema)
+            adopted |= set(new_groups[by])
+            frames.append(new_groups)
         return pl.concat(frames) if frames else None
 
     @contextmanager
     def folder(self, scratch: Path, watch: Watch | None = None) -> Generator[Path, None, None]:
-        """Yields an empty local folder whose files become the artifact's, for child processes to write into.
+        """Yields an empty local folder, into which child processes write the artifact's files.
 
-        On a directory store it is the attempt's own folder, so that large files are written once. Where the block
-        fails, the folder goes: no other attempt knows its name.
+        On a directory store it is the attempt's own folder, so that large files are written once. The folder is deleted
+        if the block fails, because no other attempt knows its name.
 
         Args:
-            scratch: Where the folder is made if the files have to be uploaded.
-            watch: Given the bytes of an upload when it begins; what it returns is told of each part.
+            scratch: Parent of the folder if the files have to be uploaded.
+            watch: Called with the size of an upload in bytes when it begins; the function that it returns is called
+                with the bytes of each part.
         """
         self.slot.before_writing()
         local = self.slot.store.local_path(self.prefix)
@@ -214,14 +239,16 @@ class Attempt(Generic[K]):
             shutil.rmtree(staging, ignore_errors=True)
 
     def publish(self, facts: Mapping[str, Any] | None = None, **inputs: Ref[Any] | None) -> Ref[K]:
-        """Writes the manifest, create-only. Where another attempt was first, its artifact is the result.
+        """Writes the manifest, unless there is one, and returns the published artifact.
+
+        If another attempt under the same identity was published first, its artifact is returned.
 
         Args:
-            facts: What the stage measured, JSON without NaN.
-            **inputs: The refs behind the identity's inputs, for lineage.
+            facts: Measurements and counts of the stage, JSON without NaN.
+            **inputs: Refs of the identity's inputs, by role, for lineage.
 
         Raises:
-            IdentityMismatchError: Another attempt published under another identity meanwhile.
+            IdentityMismatchError: Another attempt was published under another identity in the meantime.
         """
         manifest = Manifest(
             kind=self.slot.kind.__name__,
@@ -234,16 +261,18 @@ class Attempt(Generic[K]):
             facts=dict(facts or {}),
             provenance={**provenance(), "seconds": round(time.perf_counter() - self._started, 3)},
         )
-        for _ in range(2):  # a second time where the first found an artifact that a renewal sets aside
+        for _ in range(2):  # the second time if the first found an artifact that a renewal supersedes
             if self.slot.store.create_bytes(f"{self.slot.key}/{MANIFEST_NAME}", manifest.to_bytes()):
                 return Ref(manifest.kind, self.slot.key, manifest.digest)
             if winner := self.slot.find(self.identity):
                 return winner
-        raise IdentityMismatchError(self.slot.key, "a manifest that came and went", "one writer", "run again")
+        raise IdentityMismatchError(
+            self.slot.key, "a manifest that another process writes and deletes", "one writer", "run again"
+        )
 
 
 def _make_folder(folder: Path) -> None:
-    for last in (False,) * 20 + (True,):  # another writer may remove an empty folder above it at the same time
+    for last in (False,) * 20 + (True,):  # another writer may remove an empty parent folder at the same time
         try:
             folder.mkdir(parents=True)
         except FileNotFoundError:
@@ -254,9 +283,9 @@ def _make_folder(folder: Path) -> None:
 
 
 def _discard(folder: Path, key: str) -> None:
-    """Removes a folder of a directory store, and those above it, up to the store's own, that become empty."""
+    """Removes a folder of a directory store, and each parent folder below the store's root that becomes empty."""
     shutil.rmtree(folder, ignore_errors=True)
-    with suppress(OSError):  # not empty: others write there
+    with suppress(OSError):  # a folder that is not empty: others write there
         for _ in key.split("/")[1:]:
             folder = folder.parent
             folder.rmdir()
@@ -267,7 +296,7 @@ def _json_bytes(value: object) -> bytes:
 
 
 def _measure(folder: Path) -> dict[str, StoredFile]:
-    """Digests of the files that stand in a folder of the store; the disk has them before a manifest names them."""
+    """Returns the digests of the files in a folder, and flushes the files to disk before a manifest names them."""
     measured: dict[str, StoredFile] = {}
     for path in sorted(folder.rglob("*")):
         if path.is_dir():

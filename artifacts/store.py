@@ -1,4 +1,4 @@
-"""The one door to stored files: folders, memory and S3 behind the same few operations."""
+"""Access to stored files in folders, in memory and on S3, through the same few operations."""
 
 import os
 import secrets
@@ -37,11 +37,11 @@ ResultT = TypeVar("ResultT")
 
 
 class Store:
-    """A place for files under '/'-separated keys. Safe to use from several threads, and after a fork.
+    """Files under '/'-separated keys. A store may be used from several threads, and after a fork.
 
-    Every operation raises StoreError if the store refuses and TransientError if it could not be reached for a while;
-    MissingKeyError says that the store answered and has no such key. A pickled store carries its URL only and is opened
-    again from the environment.
+    Every operation raises StoreError if the store refuses it, and TransientError if the store could not be reached for
+    some time. MissingKeyError means that the store answered and has no such key. A pickled store contains its URL only,
+    and is opened again with the options of the environment.
     """
 
     def __init__(self, backend: Backend) -> None:
@@ -54,13 +54,14 @@ class Store:
         Args:
             url: `s3://bucket/prefix`, `file:///folder`, a plain path, or `memory://name` (this process only).
             options: Endpoint, credentials and limits for S3; by default those of the environment.
-            writable: For a folder: try a write; the first file written makes an absent one. False asks for an
-                existing one.
+            writable: Whether to try a write, for a folder. An absent folder is made by the first write. With False the
+                folder must exist.
 
         Raises:
-            BadInputError: For no address, an unknown scheme, an address with credentials, or a path that is no folder.
-            StoreError: If the bucket is missing (none is ever created), the folder cannot be written, the endpoint
-                does not answer or the credentials are refused.
+            BadInputError: The address is empty, has an unknown scheme or credentials, or is the path of something else
+                than a folder.
+            StoreError: The bucket is missing (none is ever created), the folder cannot be written, the endpoint does
+                not answer or the credentials are refused.
         """
         if (folder := local_folder(url)) is not None:
             return cls(DirectoryBackend(folder, writable=writable))
@@ -88,105 +89,110 @@ class Store:
         """Returns the content under a key.
 
         Raises:
-            MissingKeyError: If there is none.
+            MissingKeyError: There is none.
         """
         return self._backend.read(check_key(key))
 
     def write_bytes(self, key: str, data: bytes) -> None:
-        """Puts content under a key, replacing what is there at once: readers see the old or the new."""
+        """Stores content under a key. It replaces earlier content atomically: readers see the old or the new."""
         self._backend.write(check_key(key), data)
 
     def create_bytes(self, key: str, data: bytes) -> bool:
-        """Puts content under a key if nothing is there.
+        """Stores content under a key if the key has no content yet.
 
-        `data` has to hold something only this attempt knows. Where an S3 server does not honour conditional puts, the
-        content is written, and read again a moment later; among writers that overlap the last one wins.
+        Readers see no content or all of it. If an S3 server ignores the condition of a conditional put, the content is
+        written and read again after a moment; of writers that overlap the last one wins.
+
+        Args:
+            key: The key.
+            data: The content. It must be unique to this call, for example by a random name in it.
 
         Returns:
-            Whether the key now holds our content. Never partly: readers see nothing or all of it.
+            Whether the key now holds this content.
         """
         return self._backend.create(check_key(key), data)
 
     def exists(self, key: str) -> bool:
-        """Returns whether there is content under a key; raises, and never says no, if the store cannot tell."""
+        """Returns whether there is content under a key; raises an error if the store does not answer."""
         return self._backend.exists(check_key(key))
 
     def size(self, key: str) -> int:
         """Returns the length of the content in bytes.
 
         Raises:
-            MissingKeyError: If there is none.
+            MissingKeyError: There is none.
         """
         return self._backend.size(check_key(key))
 
     def strays(self, prefix: str = "") -> list[Stray]:
-        """Returns what stands at and below a prefix that is no file under a key: links, sockets, impossible names."""
+        """Returns the entries at and below a prefix that have no key: links, sockets, impossible names."""
         prefix = check_prefix(prefix)
         named = [key for key in self._backend.keys(prefix) if not is_key(key) and not key.endswith("/")]
-        foreign = [Stray(shown(key), "a file whose name no key of a store has") for key in named]
+        foreign = [Stray(shown(key), "a file whose name cannot be a key of a store") for key in named]
         return sorted([*self._backend.strays(prefix), *foreign])
 
     def list(self, prefix: str = "") -> list[str]:
-        """Returns the sorted keys at and below a prefix (whole segments; empty for all), complete from the root.
+        """Returns the sorted keys at and below a prefix, as whole keys, without strays and targets of symbolic links.
 
-        Strays are not among them, nor what lies behind a symbolic link.
+        Args:
+            prefix: Whole segments of a key; empty for all keys.
         """
         return [key for key in self._backend.keys(check_prefix(prefix)) if is_key(key)]
 
     def delete(self, prefix: str) -> int:
-        """Removes the key and all keys below it, and returns how many were there.
+        """Deletes a key and all keys below it, and returns their number.
 
         Raises:
-            BadInputError: For an empty prefix.
+            BadInputError: The prefix is empty.
         """
         keys = self._backend.keys(check_key(prefix.removesuffix("/")))
         self._backend.remove(keys)
         return len(keys)
 
     def local_path(self, key: str) -> Path | None:
-        """Returns the real path of a key (or of a prefix) in a directory store, else None. It need not exist."""
+        """Returns the path of a key or prefix in a directory store, which need not exist; None for other stores."""
         return self._backend.local_path(check_key(key))
 
     def digest(self, key: str) -> FileDigest:
-        """Reads the content and returns its digest.
+        """Reads the content under a key and returns its digest.
 
         Raises:
-            MissingKeyError: If there is none.
+            MissingKeyError: There is none.
         """
         return digest_of(self._backend.chunks(check_key(key)), _ignore)
 
     def upload(self, local: Path, key: str, progress: Progress | None = None) -> FileDigest:
-        """Stores a file and returns the digest of the very bytes sent.
+        """Stores a file and returns the digest of the bytes that were sent.
 
-        Large files go to S3 in parallel parts, each with a checksum that the server verifies.
+        Large files are sent to S3 in parallel parts, each with a checksum that the server verifies.
 
         Raises:
-            BadInputError: If there is no such local file.
+            BadInputError: There is no such local file.
         """
         if not local.is_file():
             raise BadInputError(str(local), "no such file", "a file to store")
         return self._backend.send(local, check_key(key), progress or _ignore)
 
     def download(self, key: str, local: Path, expect: FileDigest, progress: Progress | None = None) -> None:
-        """Copies stored content to a file, which appears only when complete and as expected.
+        """Copies stored content to a file, which appears only when it is complete and has the expected digest.
 
         Raises:
-            MissingKeyError: If there is nothing under the key.
-            IntegrityError: If the content is not the expected one.
+            MissingKeyError: There is no content under the key.
+            IntegrityError: The content does not have the expected digest.
         """
         check_key(key)
         temporary = local.parent / f"{TEMPORARY_PREFIX}{os.getpid()}-{secrets.token_hex(8)}"
         try:
             local.parent.mkdir(parents=True, exist_ok=True)
             with temporary.open("xb") as stream:
-                found = write_hashed(self._backend.chunks(key), stream, progress or _ignore)
-            if found != expect:
+                digest = write_hashed(self._backend.chunks(key), stream, progress or _ignore)
+            if digest != expect:
                 remedy = "the stored file was changed or damaged: make the artifact again or restore the file"
-                raise IntegrityError(f"{key} in {self.url}", str(found), str(expect), remedy)
+                raise IntegrityError(f"{key} in {self.url}", str(digest), str(expect), remedy)
             temporary.replace(local)
         except OSError as error:
-            found = f"cannot be written: {error.strerror}"
-            raise StoreError(str(local), found, "", f"check space and rights; {SEE_DOCTOR}") from error
+            reason = f"cannot be written: {error.strerror}"
+            raise StoreError(str(local), reason, "", f"check space and rights; {SEE_DOCTOR}") from error
         finally:
             with suppress(OSError):
                 temporary.unlink()
@@ -196,6 +202,9 @@ class Store:
 
         Returns:
             The digest of each file by its path relative to the folder, '/'-separated and sorted.
+
+        Raises:
+            BadInputError: There is no such local folder.
         """
         if not local.is_dir():
             raise BadInputError(str(local), "no such folder", "a folder to store")
@@ -207,23 +216,29 @@ class Store:
     def download_tree(
         self, prefix: str, local: Path, expect: Mapping[str, FileDigest], progress: Progress | None = None
     ) -> None:
-        """Copies the files named in `expect` (relative to the prefix) into a folder, several at a time, each verified.
+        """Copies files into a folder, several at a time, and verifies each.
+
+        Args:
+            prefix: Folder of the files in the store.
+            local: The folder.
+            expect: Digest of each file by its path relative to the prefix.
+            progress: Called with the number of bytes since the last call, from any thread.
 
         Raises:
-            MissingKeyError: If one of them is not there.
-            IntegrityError: If one of them has other content.
+            MissingKeyError: One of the files is missing.
+            IntegrityError: One of the files does not have its expected digest.
         """
         keys = {check_key(name): check_key(f"{check_prefix(prefix)}/{name}".lstrip("/")) for name in expect}
         _in_parallel(self._backend, lambda name: self.download(keys[name], local / name, expect[name], progress), keys)
 
     def refuses_second_create(self) -> bool:
-        """Returns whether the store itself refuses to create what is there; an S3 server may ignore that condition."""
+        """Returns whether the store refuses a second `create_bytes` of a key; an S3 server may ignore the condition."""
         return self._backend.refuses_second_create()
 
     def abandon(self) -> None:
-        """Ends transfers on their way after the part that they are at, and refuses others: somebody waits for an end.
+        """Ends running transfers after their current part, and refuses new ones, because the process is to end.
 
-        What was begun is not published. Only S3 has transfers that take long enough to be worth it.
+        Artifacts of these transfers are not published. Only S3 has transfers that take long enough to need this.
         """
         self._backend.abandon()
 
@@ -241,7 +256,7 @@ def _in_parallel(backend: Backend, action: Callable[[ItemT], ResultT], items: It
             return [future.result() for future in futures]
         except BaseException as error:
             if not isinstance(error, Exception):
-                backend.abandon()  # a signal: whoever sent it does not wait for whole files
+                backend.abandon()  # a signal: its sender does not wait until whole files are transferred
             pool.shutdown(wait=True, cancel_futures=True)
             raise
 

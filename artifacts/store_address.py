@@ -1,4 +1,4 @@
-"""Reading the address of a store or of a folder, as people type it."""
+"""Reading of addresses of stores and folders, as people type them."""
 
 from pathlib import Path
 from urllib.parse import SplitResult, unquote, urlsplit
@@ -10,10 +10,10 @@ _SCHEMES = ("file:", "s3:", "memory:")
 
 
 def local_folder(address: str) -> Path | None:
-    """The local folder that an address names; None where it names another kind of store, or none that is known.
+    """Returns the local folder that an address names; None if the address has another scheme than `file`.
 
     Raises:
-        BadInputError: The address is empty or garbled, or a `file://` that names no folder of this machine.
+        BadInputError: The address is empty or malformed, or is a `file://` address without a folder of this machine.
     """
     _check_text(address)
     if "://" not in address:
@@ -40,10 +40,10 @@ def local_folder(address: str) -> Path | None:
 
 
 def split_address(address: str) -> SplitResult:
-    """The parts of an address with a scheme.
+    """Returns the parts of an address with a scheme.
 
     Raises:
-        BadInputError: It cannot be read, or carries credentials or options.
+        BadInputError: The address cannot be parsed, or contains credentials or options.
     """
     _check_text(address)
     try:
@@ -61,16 +61,16 @@ def _of_path(address: str) -> Path:
     if not home.startswith("~"):
         return Path(address)
     try:
-        found = Path(home).expanduser()
+        folder = Path(home).expanduser()
     except RuntimeError:  # no such user
-        found = None
-    if found is None or not found.is_dir():
+        folder = None
+    if folder is None or not folder.is_dir():
         raise BadInputError(address, f"no user with a home folder called {home}", _FORMS, f"name it, or write ./{home}")
     return Path(address).expanduser()
 
 
 def _check_text(address: str) -> None:
-    """Refuses an empty address, and characters that an address never needs and that could pass for other text."""
+    """Refuses an empty address, and control characters, which could make an address look like another one."""
     if not address.strip():
         raise BadInputError("address of a store", repr(address), _FORMS, "name one, or leave the option out")
     if any(ord(c) < 32 or 127 <= ord(c) < 160 or 0xD800 <= ord(c) < 0xE000 for c in address):

@@ -1,4 +1,4 @@
-"""A store in a folder: plain system calls, atomic by rename and by hard link."""
+"""A store in a folder. Writes are atomic by renaming and by hard links."""
 
 import errno
 import os
@@ -22,22 +22,22 @@ _ABSENT = (errno.ENOENT, errno.ENOTDIR, errno.EISDIR)
 
 
 class DirectoryBackend:
-    """Keys are paths below one folder.
+    """A store whose keys are paths below one folder.
 
-    A reader never sees half a file: content is written under a temporary name beside its place, synchronised with the
-    disk and then renamed (replace) or hard-linked (create-only).
+    Readers never see half a file: content is written under a temporary name in the same folder, flushed to disk and
+    then renamed (to replace a file) or hard-linked (to create one).
 
-    The folder itself may be a symbolic link. Below it none is followed: what lies behind one is outside of the store,
-    and is neither read nor listed, written or deleted.
+    The folder itself may be a symbolic link. Links below it are not followed, because their targets are outside the
+    store: these are neither read nor listed, written or deleted.
 
     Args:
         root: The folder.
-        writable: Try a write. An absent folder is made by the first write, so that a refused command leaves none
-            behind. False asks for an existing folder.
+        writable: Whether to try a write. An absent folder is made by the first write, so that a refused command leaves
+            no folder. With False the folder must exist.
 
     Raises:
-        BadInputError: If the path is no folder, or absent although it is only to be read.
-        StoreError: If nothing can be written there.
+        BadInputError: The path is not a folder, or it is missing and `writable` is False.
+        StoreError: The folder cannot be written.
     """
 
     parallel_transfers = 4
@@ -45,6 +45,7 @@ class DirectoryBackend:
     def __init__(self, root: Path, *, writable: bool) -> None:
         self._root = root.absolute()
         self.url = self._root.as_uri()
+        self._still_to_make = False
         with self._failures(self.url):
             self._still_to_make = not self._root.exists()
             if self._root.exists() and not self._root.is_dir():
@@ -125,13 +126,13 @@ class DirectoryBackend:
             folders.update(str(parent) for parent in PurePosixPath(key).parents)
         for folder in sorted(folders - {"."}, key=lambda folder: -folder.count("/")):
             above, _, name = folder.rpartition("/")
-            with suppress(OSError), self._opened(above) as opened:  # not empty, or gone: either is fine
+            with suppress(OSError), self._opened(above) as opened:  # a folder that is not empty, or already removed
                 os.rmdir(name, dir_fd=opened)
 
     def send(self, local: Path, key: str, progress: Progress) -> FileDigest:
         with self._failures(key):
             path = self._path(key)
-            if path.exists() and path.samefile(local):  # written in place through local_path
+            if path.exists() and path.samefile(local):  # the caller wrote it in place, through local_path
                 return digest_of(self.chunks(key), progress)
             with self._temporary(path) as (temporary, stream):
                 with local.open("rb", buffering=0) as source:
@@ -154,21 +155,21 @@ class DirectoryBackend:
         return True
 
     def abandon(self) -> None:
-        """Nothing here takes long."""
+        """Does nothing: no transfer takes long."""
 
     def _usable(self) -> bool:
-        """Whether the folder is there, or was absent from the beginning: one that vanished is not made again."""
+        """Returns whether the folder exists, or has never existed yet. A folder that vanished is not made again."""
         if self._root.is_dir():
             self._still_to_make = False
             return True
         return self._still_to_make
 
     def _path(self, key: str) -> Path:
-        """The path of a key.
+        """Returns the path of a key.
 
         Raises:
-            LeadsOutError: A symbolic link stands in its way.
-            StoreError: Something stands there that is neither a file nor a folder; to open a pipe would wait for ever.
+            LeadsOutError: The path contains a symbolic link.
+            StoreError: The path contains something that is neither a file nor a folder. Opening a pipe would block.
         """
         path = str(self._root)
         for segment in key.split("/"):
@@ -181,7 +182,7 @@ class DirectoryBackend:
                 link = path[len(str(self._root)) + 1 :]
                 raise LeadsOutError(
                     f"{key} in {self.url}", f"{link} is {self._described(link, _Kind.LINK)}", "no links in a store",
-                    "put what it points to in its place, or mount it there",
+                    "replace the link by its target, or mount the target there",
                 )  # fmt: skip
             if not (stat.S_ISDIR(mode) or stat.S_ISREG(mode)):
                 raise StoreError(f"{key} in {self.url}", _Kind.OTHER.value, "a file", "remove it")
@@ -192,12 +193,12 @@ class DirectoryBackend:
             return kind.value
         try:
             return f"{kind.value} to {shown(str((self._root / key).readlink()))}"
-        except OSError:  # gone meanwhile
+        except OSError:  # removed in the meantime
             return kind.value
 
     @contextmanager
     def _opened(self, folder: str) -> Generator[int]:
-        """Opens a folder below the root, and no link on the way to it, however somebody swaps them meanwhile."""
+        """Opens a folder below the root without following links, also if another process replaces folders by links."""
         descriptor = os.open(self._root, os.O_RDONLY | os.O_DIRECTORY)
         try:
             for segment in folder.split("/") if folder else ():
@@ -210,7 +211,7 @@ class DirectoryBackend:
 
     @contextmanager
     def _temporary(self, path: Path) -> Generator[tuple[Path, IO[bytes]]]:
-        """Opens a fresh file beside `path` and removes it afterwards unless it was renamed."""
+        """Opens a new file in the folder of `path`, and removes it afterwards unless it was renamed."""
         temporary = path.parent / f"{TEMPORARY_PREFIX}{os.getpid()}-{secrets.token_hex(8)}"
         stream = self._created(temporary)
         try:
@@ -221,7 +222,7 @@ class DirectoryBackend:
                 temporary.unlink()
 
     def _created(self, path: Path) -> IO[bytes]:
-        for _ in range(_FOLDER_ATTEMPTS):  # a folder can vanish again while someone else removes the last file in it
+        for _ in range(_FOLDER_ATTEMPTS):  # the folder vanishes if another process removes the last file in it
             try:
                 return path.open("xb")
             except FileNotFoundError:
@@ -229,11 +230,11 @@ class DirectoryBackend:
                     raise
                 path.parent.mkdir(parents=True, exist_ok=True)
                 self._still_to_make = False
-        raise FileNotFoundError(errno.ENOENT, "its folder is removed again and again", str(path))
+        raise FileNotFoundError(errno.ENOENT, "another process keeps removing its folder", str(path))
 
     @contextmanager
     def _failures(self, where: str, *, reading: bool = False) -> Generator[None]:
-        """Turns an operating system's error into ours; absence only when reading, and if the store itself is there."""
+        """Translates errors of the operating system. A missing file is a MissingKeyError only if the store exists."""
         try:
             yield
         except OSError as error:
@@ -266,7 +267,10 @@ class _Kind(Enum):
 
 
 def _below(root: Path, prefix: str) -> Iterator[tuple[str, _Kind]]:
-    """Everything but folders and unfinished writes below a prefix, by its path from the root; follows no link."""
+    """Yields the entries below a prefix, except folders and unfinished files, by path from the root.
+
+    Links are not followed.
+    """
     try:
         entries = list(os.scandir(root / prefix))
     except (FileNotFoundError, NotADirectoryError):
@@ -289,7 +293,7 @@ def _synchronise(stream: IO[bytes]) -> None:
 
 
 def synchronise_folder(folder: Path) -> None:
-    """Has the disk know what a folder holds."""
+    """Flushes the list of a folder's entries to disk."""
     descriptor = os.open(folder, os.O_RDONLY | os.O_DIRECTORY)
     try:
         os.fsync(descriptor)

@@ -1,4 +1,4 @@
-"""What every kind of store agrees on: keys, digests, the error for absence and the operations a backend offers."""
+"""Definitions that all kinds of stores share: keys, digests, errors, and the operations of a backend."""
 
 import re
 from collections.abc import Callable, Iterator
@@ -12,10 +12,10 @@ Progress = Callable[[int], None]
 """Called with the number of bytes moved since the last call, from any thread."""
 
 Watch = Callable[[int], Progress]
-"""Called with the number of bytes to move before the first of them does."""
+"""Called with the number of bytes to move, before the first byte is moved."""
 
 TEMPORARY_PREFIX = ".tmp-"
-"""File names that begin so are unfinished writes of a directory store; no key has such a segment."""
+"""Beginning of the names of unfinished files in a directory store; no segment of a key begins like this."""
 
 _SEGMENT = re.compile(r"[A-Za-z0-9._=+@,-]+")
 _MAX_SEGMENT_BYTES = 200
@@ -23,20 +23,20 @@ _MAX_KEY_BYTES = 800
 
 
 class MissingKeyError(StoreError):
-    """The store answered, and it holds nothing under that key. Never raised for a store that cannot be reached."""
+    """The store answered that it holds nothing under a key. It is never raised for a store that cannot be reached."""
 
 
 class LeadsOutError(StoreError):
-    """A symbolic link stands in the way of a key: what is behind it is not in the store, and is not touched."""
+    """The path of a key contains a symbolic link. Its target is outside the store, and is not touched."""
 
 
 @dataclass(frozen=True, slots=True, order=True)
 class Stray:
-    """Something in a store's place that no key names, and that nothing reads, overwrites or deletes.
+    """An entry in a store's folder that no key names, and that no operation reads, overwrites or deletes.
 
     Attributes:
-        path: Where it is, below the store's root; bytes and characters that would not print are escaped.
-        what: What it is.
+        path: Its path below the store's root; bytes and characters that cannot be printed are escaped.
+        what: Description of it, such as `a symbolic link`.
     """
 
     path: str
@@ -45,7 +45,7 @@ class Stray:
 
 @dataclass(frozen=True, slots=True)
 class FileDigest:
-    """What identifies the content of one stored file.
+    """Checksum and size of the content of one file.
 
     Attributes:
         sha256: 64 lower-case hexadecimal digits.
@@ -60,13 +60,13 @@ class FileDigest:
 
 
 def check_key(key: str) -> str:
-    """Returns the key if every store can hold it, and a person can read it.
+    """Returns the key if every kind of store can hold it.
 
     Args:
         key: Segments of ASCII letters, digits and `._=+@,-`, joined by single slashes.
 
     Raises:
-        BadInputError: If the key is absolute, empty, too long, leaves the store or has other characters.
+        BadInputError: The key is absolute, empty, too long, leads out of the store or has other characters.
     """
     remedy = "use segments of ASCII letters, digits and ._=+@,- joined by single slashes"
     if not key or len(key) > _MAX_KEY_BYTES:
@@ -75,12 +75,12 @@ def check_key(key: str) -> str:
         if segment in ("", ".", "..") or not _SEGMENT.fullmatch(segment) or len(segment) > _MAX_SEGMENT_BYTES:
             raise BadInputError(f"key {key!r}", f"segment {segment[:80]!r}", "", remedy)
         if segment.startswith(TEMPORARY_PREFIX):
-            raise BadInputError(f"key {key!r}", f"segment {segment!r}", "", "such names are kept for unfinished writes")
+            raise BadInputError(f"key {key!r}", f"segment {segment!r}", "", "such names are used for unfinished writes")
     return key
 
 
 def is_key(text: str) -> bool:
-    """Returns whether `check_key` takes a text."""
+    """Returns whether `check_key` accepts a text."""
     try:
         check_key(text)
     except BadInputError:
@@ -89,18 +89,25 @@ def is_key(text: str) -> bool:
 
 
 def shown(text: str) -> str:
-    """A name that others chose, on one line: what would not print is escaped, as in `a\\nb` or `\\udcff`."""
+    """Returns a text on one line, in which characters that cannot be printed are escaped: `a\\nb`, `\\udcff`."""
     return "".join(c if c.isprintable() else c.encode("unicode_escape").decode() for c in text)
 
 
 def check_prefix(prefix: str) -> str:
-    """Returns the prefix without a trailing slash. The empty prefix names the whole store."""
+    """Returns a prefix without its trailing slash. The empty prefix names the whole store.
+
+    Raises:
+        BadInputError: The prefix is not the beginning of a valid key (see `check_key`).
+    """
     stripped = prefix.removesuffix("/")
     return check_key(stripped) if stripped else ""
 
 
 class Backend(Protocol):
-    """The operations that differ between a directory, memory and S3. Keys and prefixes arrive checked."""
+    """The operations that differ between a directory, memory and S3. Their keys and prefixes are valid.
+
+    `Store` has methods of the same meaning, which document arguments, results and errors.
+    """
 
     @property
     def url(self) -> str: ...

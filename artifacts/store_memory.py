@@ -13,7 +13,7 @@ _LOCK = threading.Lock()
 
 
 class MemoryBackend:
-    """Every store of the same name in a process is the same store; another process sees none of it."""
+    """A store in memory. All stores of one name in a process share their content; other processes do not see it."""
 
     parallel_transfers = 4
 
@@ -76,4 +76,4 @@ class MemoryBackend:
         return True
 
     def abandon(self) -> None:
-        """Nothing here takes long."""
+        """Does nothing: no transfer takes long."""

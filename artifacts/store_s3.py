@@ -1,4 +1,4 @@
-"""A store in an S3 bucket: create-only writes, and large files in parallel parts."""
+"""A store in an S3 bucket, with create-only writes and with large files in parallel parts."""
 
 import hashlib
 import secrets
@@ -25,11 +25,11 @@ _HONOURS_CONDITIONS: dict[tuple[str, str], bool] = {}
 
 
 class _UploadGoneError(StoreError):
-    """The server no longer knows a multipart upload, and its object is not there either."""
+    """The server no longer knows a multipart upload, and the object does not exist either."""
 
 
 class S3Backend:
-    """Keys are objects below a prefix of an existing bucket, which is never created.
+    """A store whose keys are objects below a prefix of an existing bucket. It never creates a bucket.
 
     Args:
         bucket: Name of the bucket.
@@ -37,7 +37,7 @@ class S3Backend:
         options: Endpoint, credentials and limits.
 
     Raises:
-        StoreError: If the endpoint does not answer as S3, the bucket is missing or the credentials are refused.
+        StoreError: The endpoint does not answer as S3, the bucket is missing or the credentials are refused.
     """
 
     def __init__(self, bucket: str, prefix: str, options: S3Options) -> None:
@@ -62,8 +62,8 @@ class S3Backend:
         if self.refuses_second_create():
             if self._s3.retried(lambda: self._s3.put_if_absent(key, data), key):
                 return True
-            return self.read(key) == data  # the answer to our own put may have been lost
-        took_s = self._s3.retried(lambda: self._put_where_nothing_is(key, data), key)
+            return self.read(key) == data  # True if the answer to an earlier attempt of this put was lost
+        took_s = self._s3.retried(lambda: self._put_if_missing(key, data), key)
         if took_s is None and self.read(key) != data:
             return False
         time.sleep(min(_SETTLE_CEILING_S, max(_SETTLE_FLOOR_S, _SETTLE_FACTOR * (took_s or 0.0))))
@@ -80,19 +80,19 @@ class S3Backend:
         return int(self._s3.retried(lambda: self._s3.head(key), key)["ContentLength"])
 
     def keys(self, prefix: str) -> list[str]:
-        found: list[str] = []
+        keys: list[str] = []
         below = f"{prefix}/" if prefix else ""
         token: str | None = None
         while True:
             page, token = self._s3.retried(
                 lambda token=token: self._s3.page(below, self._options.listing_page_keys, token), prefix
             )
-            found.extend(page)
+            keys.extend(page)
             if token is None:
                 break
-        if prefix and not found and self._s3.retried(lambda: self._s3.page(prefix, 1)[0], prefix) == [prefix]:
+        if prefix and not keys and self._s3.retried(lambda: self._s3.page(prefix, 1)[0], prefix) == [prefix]:
             return [prefix]
-        return sorted(found)
+        return sorted(keys)
 
     def strays(self, prefix: str) -> list[Stray]:
         return []
@@ -128,7 +128,7 @@ class S3Backend:
         with ThreadPoolExecutor(self.parallel_transfers, thread_name_prefix="store-get") as pool:
             try:
                 while starts or window:
-                    # Wait for a slot only when nothing of ours is on its way, or two readers could wait for each other.
+                    # Wait for a permit only without parts in flight, else two readers could wait for each other.
                     while starts and self._in_flight.acquire(blocking=not window):
                         start = starts.popleft()
                         window.append(pool.submit(self._part, key, start, min(start + step, total), total))
@@ -149,18 +149,20 @@ class S3Backend:
     def abandon(self) -> None:
         self._s3.abandoned.set()
 
-    def _put_where_nothing_is(self, key: str, data: bytes) -> float | None:
-        """Looks and puts in one attempt: a put repeated without another look would fall on a winner's content.
+    def _put_if_missing(self, key: str, data: bytes) -> float | None:
+        """Puts an object if a request shows that there is none; for servers that ignore the condition of a put.
+
+        Both requests are one attempt: a put that is repeated without checking again would overwrite another writer.
 
         Returns:
-            The seconds from look to put; None if something was there.
+            The seconds from the check to the end of the put; None if there was an object.
         """
         for last in (False, False, True):
             started = time.monotonic()
             try:
                 self._s3.head(key)
             except MissingKeyError:
-                if last or time.monotonic() - started < _SETTLE_FLOOR_S / 2:  # else the look is old by now
+                if last or time.monotonic() - started < _SETTLE_FLOOR_S / 2:  # otherwise the check is too old
                     self._s3.put(key, data)
                     return time.monotonic() - started
             else:
@@ -168,11 +170,12 @@ class S3Backend:
         raise AssertionError("unreachable")
 
     def _part(self, key: str, start: int, end: int, total: int) -> list[bytes]:
-        blocks, found_total = self._s3.retried(lambda: self._s3.get(key, (start, end)), key)
+        blocks, size_bytes = self._s3.retried(lambda: self._s3.get(key, (start, end)), key)
         received = sum(map(len, blocks))
-        if found_total != total or received != end - start:
-            found = f"{received} bytes of {found_total} at {start}"
-            raise IntegrityError(self._s3.place(key), found, f"{end - start} of {total}", "it was changed while read")
+        if size_bytes != total or received != end - start:
+            found = f"{received} bytes of {size_bytes} at {start}"
+            remedy = "the object was changed while it was read"
+            raise IntegrityError(self._s3.place(key), found, f"{end - start} of {total}", remedy)
         return blocks
 
     def _send_large(self, local: Path, key: str, size_bytes: int, progress: Progress) -> FileDigest:
@@ -207,7 +210,7 @@ class S3Backend:
         except _UploadGoneError:
             raise
         except BaseException:
-            with suppress(DeerstalkerError):  # the first failure is the one to report
+            with suppress(DeerstalkerError):  # the first failure is reported
                 self._abort(key, upload)
             raise
         return FileDigest(sha256.hexdigest(), sent_bytes)
@@ -232,17 +235,17 @@ class S3Backend:
             except Exception as error:
                 if error_code(error) != "NoSuchUpload":
                     raise
-                if not self._was_completed(key, mark):  # else an earlier answer was lost
+                if not self._was_completed(key, mark):  # otherwise the answer to an earlier attempt was lost
                     raise _UploadGoneError(self._s3.place(key), "the server forgot the upload") from error
 
         self._s3.retried(action, key)
 
     def _was_completed(self, key: str, mark: str) -> bool:
         try:
-            found = self._s3.head(key).get("Metadata", {})
+            metadata = self._s3.head(key).get("Metadata", {})
         except MissingKeyError:
             return False
-        return {name.lower(): value for name, value in found.items()}.get(_UPLOAD_MARK) == mark
+        return {name.lower(): value for name, value in metadata.items()}.get(_UPLOAD_MARK) == mark
 
     def _abort(self, key: str, upload: str) -> None:
         with_retries(
@@ -252,7 +255,7 @@ class S3Backend:
         )
 
     def refuses_second_create(self) -> bool:
-        """Tries once per endpoint and bucket whether a second create of a key is refused."""
+        """Returns whether the server refuses to create an object twice; tried once per endpoint and bucket."""
         place = (self._s3.endpoint, self._s3.bucket)
         if place not in _HONOURS_CONDITIONS:
             probe = f"probe-{secrets.token_hex(8)}"

@@ -1,4 +1,4 @@
-"""What can go wrong with an S3 endpoint, told apart, and how long we try again."""
+"""Failures of S3 endpoints: translates them into errors, and retries those that may pass."""
 
 import logging
 import random
@@ -45,7 +45,7 @@ _REFUSED_CODES = frozenset(
         "RequestTimeTooSkewed",
         "SignatureDoesNotMatch",
         "TokenRefreshRequired",
-        "400",  # without a body: how a HEAD says that a token has expired
+        "400",  # without a body: the answer to a HEAD request with an expired token
         "401",
         "403",
     }
@@ -56,22 +56,22 @@ _FIRST_DELAY_S, _LONGEST_DELAY_S = 0.1, 5.0
 
 @dataclass(frozen=True)
 class S3Options:
-    """How to reach an S3 endpoint. Whatever is None comes from the usual environment and AWS configuration files.
+    """How to reach an S3 endpoint. Options that are None come from the usual environment and AWS configuration files.
 
-    It is never serialised with a store: it may hold credentials.
+    Options are not pickled with a store, because they may hold credentials.
 
     Attributes:
         endpoint_url: For example `http://127.0.0.1:9000`.
         access_key, secret_key, session_token: Credentials.
         region: Name of the region.
-        addressing: How the bucket stands in the URL. None: `path` where the endpoint is not AWS's own.
-        connect_timeout_s: How long a connection may take.
-        read_timeout_s: How long the endpoint may be silent.
-        open_retry_for_s: No further attempt to open a store starts after this time.
-        retry_for_s: No further attempt of another operation starts after this time.
-        parallel_transfers: Parts and files in flight at a time.
-        part_bytes: Size of a part of a large file, at least 5 MiB; each transfer in flight holds one in memory.
-        listing_page_keys: Keys asked for in one request, at most 1,000.
+        addressing: Place of the bucket in the URL; None for `path` unless the endpoint is AWS's own.
+        connect_timeout_s: Longest time of opening a connection.
+        read_timeout_s: Longest time without data from the endpoint.
+        open_retry_for_s: Time after which no new attempt to open a store starts.
+        retry_for_s: Time after which no new attempt of another operation starts.
+        parallel_transfers: Number of parts and files in flight at a time.
+        part_bytes: Size of a part of a large file, at least 5 MiB; each transfer in flight holds one part in memory.
+        listing_page_keys: Number of keys in one page of a listing, at most 1,000.
     """
 
     endpoint_url: str | None = None
@@ -90,7 +90,7 @@ class S3Options:
 
 
 def error_code(error: BaseException) -> str | None:
-    """Returns the S3 error code of an exception that s3fs or botocore raised; None if the endpoint sent none."""
+    """Returns the S3 error code of an exception of s3fs or botocore; None if the endpoint sent no code."""
     from botocore.exceptions import ClientError
 
     cause = error if isinstance(error, ClientError) else error.__cause__
@@ -101,11 +101,11 @@ def error_code(error: BaseException) -> str | None:
 
 
 def translate(error: BaseException, where: str) -> DeerstalkerError:
-    """Maps an exception of s3fs to ours.
+    """Returns Deerstalker's error for an exception of s3fs.
 
     Returns:
-        MissingKeyError only for an explicit NoSuchKey (a bare 404 proves nothing), TransientError for what may pass,
-        StoreError for the rest.
+        MissingKeyError only for an explicit NoSuchKey, because a bare 404 proves nothing; TransientError for failures
+        that may pass; StoreError for all others.
     """
     from botocore.exceptions import (
         BotoCoreError,
@@ -128,7 +128,7 @@ def translate(error: BaseException, where: str) -> DeerstalkerError:
         remedy = f"set AWS_ACCESS_KEY_ID and AWS_SECRET_ACCESS_KEY, or a profile; {SEE_DOCTOR}"
         return StoreError(where, "no complete credentials", "an access key and its secret", remedy)
     if isinstance(error, SSLError):
-        return StoreError(where, _line(error), "a certificate that is trusted", "check the endpoint or AWS_CA_BUNDLE")
+        return StoreError(where, _line(error), "a trusted certificate", "check the endpoint or AWS_CA_BUNDLE")
     passing = (UnconnectedError, CredentialRetrievalError, HTTPClientError, IncompleteReadError, ResponseStreamingError)
     if isinstance(error, (*passing, ResponseParserError)):
         return TransientError(where, _line(error))
@@ -161,7 +161,7 @@ def _translate_answer(cause: Any, where: str) -> DeerstalkerError:
 
 
 def is_transport_error(error: BaseException) -> bool:
-    """Returns whether an exception is one that talking to an endpoint may raise, as opposed to a programming error."""
+    """Returns whether an exception may come from the communication with an endpoint; others are programming errors."""
     from aiohttp import ClientError as AiohttpError
     from botocore.exceptions import BotoCoreError, ClientError
     from botocore.parsers import ResponseParserError
@@ -178,13 +178,20 @@ def with_retries(
     at_least: int = 2,
     pause: Callable[[float], object] = time.sleep,
 ) -> ResultT:
-    """Runs `action` until it succeeds, fails for good, or `retry_for_s` have passed and `at_least` attempts were made.
+    """Runs an action until it succeeds, fails permanently or has no time left, and returns its result.
 
-    Delays double from 0.1 s up to 5 s, each shortened by a random share; `pause` is given them.
+    Delays double from 0.1 s up to 5 s; each is shortened by a random share of at most a half.
+
+    Args:
+        action: One attempt.
+        where: Name of the object or store, for error messages.
+        retry_for_s: Time after which no new attempt starts, unless fewer than `at_least` were made.
+        at_least: Number of attempts that are made in any case.
+        pause: Waits for a delay in seconds.
 
     Raises:
-        TransientError: If it still failed in a way that may pass.
-        DeerstalkerError: What else `translate` makes of the failure.
+        TransientError: The last attempt failed too, in a way that may pass.
+        DeerstalkerError: The action failed permanently (see `translate`).
     """
     started = time.monotonic()
     attempt = 0

@@ -1,4 +1,4 @@
-"""Single requests to an S3 bucket through s3fs, with absence proved and failures retried."""
+"""Single requests to an S3 bucket through s3fs, with retries, and with proof that a missing object is missing."""
 
 import base64
 import hashlib
@@ -27,7 +27,7 @@ _INHERITED: list[object] = []
 
 
 class S3Requests:
-    """Requests below one prefix of one bucket. Only `retried` repeats anything; the others are one attempt.
+    """Requests below one prefix of one bucket. Each method makes one attempt, except `retried`.
 
     Args:
         bucket: Name of the bucket.
@@ -43,25 +43,25 @@ class S3Requests:
 
     @property
     def endpoint(self) -> str:
-        """The URL that requests go to."""
+        """The URL of the server."""
         return str(self._filesystem().s3.meta.endpoint_url)
 
     def retried(self, action: Callable[[], ResultT], key: str) -> ResultT:
-        """Runs an attempt until it succeeds, fails for good or the time for it is over.
+        """Runs an action until it succeeds, fails permanently or has no time left (see `with_retries`).
 
         Raises:
-            StoreError: Also where the store was abandoned.
+            StoreError: Also if the store was abandoned.
         """
 
         def attempt() -> ResultT:
             if self.abandoned.is_set():
-                raise StoreError(self.place(key), "given up", "", "whoever used the store was told to end")
+                raise StoreError(self.place(key), "given up", "", "the process that used the store was told to end")
             return action()
 
         return with_retries(attempt, self.place(key), retry_for_s=self.options.retry_for_s, pause=self.abandoned.wait)
 
     def place(self, key: str) -> str:
-        """Returns how errors name a key of this store."""
+        """Returns the name of a key of this store for error messages."""
         return f"{key} in {self.url}" if key else self.url
 
     def get(self, key: str, span: tuple[int, int] | None) -> tuple[list[bytes], int]:
@@ -93,7 +93,10 @@ class S3Requests:
         self.call("put_object", Key=self.prefix + key, Body=data, ContentMD5=content_md5(data), **arguments)
 
     def put_if_absent(self, key: str, data: bytes) -> bool:
-        """Puts an object on the condition that there is none; a server may ignore the condition."""
+        """Puts an object on the condition that there is none, and returns whether the server accepted it.
+
+        A server may ignore the condition.
+        """
         try:
             self.put(key, data, IfNoneMatch="*")
         except Exception as error:
@@ -107,10 +110,10 @@ class S3Requests:
         more: dict[str, Any] = {"ContinuationToken": token} if token else {}
         page = self.call("list_objects_v2", Prefix=self.prefix + prefix, MaxKeys=limit, **more)
         if page.get("Name") != self.bucket:
-            raise StoreError(self.url, "an answer that is no listing of it", "an S3 endpoint", "check its address")
+            raise StoreError(self.url, "an answer that does not list it", "an S3 endpoint", "check its address")
         next_token = page.get("NextContinuationToken") if page.get("IsTruncated") else None
         if page.get("IsTruncated") and not next_token and limit > 1:
-            raise StoreError(self.url, "a listing cut short without a way to continue", "", "check the endpoint")
+            raise StoreError(self.url, "an incomplete listing without a token for the rest", "", "check the endpoint")
         return [str(entry["Key"])[len(self.prefix) :] for entry in page.get("Contents", [])], next_token
 
     def delete(self, keys: list[str]) -> None:
@@ -125,10 +128,16 @@ class S3Requests:
             raise kind(self.place(str(error.get("Key"))), found)
 
     def call(self, method: str, *, read: bool = False, **arguments: Any) -> Any:
-        """Makes one request; with `read`, returns the answer and its body in blocks as they came.
+        """Makes one request and returns the answer.
+
+        Args:
+            method: Name of the operation in botocore.
+            read: Whether to return the answer and its body, in blocks as they were received.
+            **arguments: Arguments of the operation, without the bucket.
 
         Raises:
-            Exception: What s3fs raises, for `with_retries` to translate.
+            Exception: Errors of s3fs, which `with_retries` translates.
+            BadInputError: The configured address is not that of a server.
         """
         import fsspec.asyn
 
@@ -148,7 +157,7 @@ class S3Requests:
         try:
             return run(filesystem.loop, request, timeout=self.options.read_timeout_s * _SILENCES_PER_CALL)
         except ValueError as error:
-            if not str(error).startswith("Invalid endpoint"):  # the one way in which botocore says it
+            if not str(error).startswith("Invalid endpoint"):  # botocore has no error class of its own for it
                 raise
             address = str(error).partition(": ")[2]
             shown = "not the address of a server" if "@" in address else ascii(address[:200])
@@ -156,7 +165,7 @@ class S3Requests:
             raise BadInputError("address of the S3 server", shown, _SERVER, remedy) from error
 
     def _raise_if_absent(self, error: Exception, key: str) -> None:
-        """Raises MissingKeyError if the server names the key as missing, or a listing confirms a bare 404."""
+        """Raises MissingKeyError if the server says that the key is missing, or a listing confirms a bare 404."""
         code = error_code(error)
         if code == "NoSuchKey":
             raise translate(error, self.place(key)) from error
@@ -167,14 +176,14 @@ class S3Requests:
         raise MissingKeyError(self.place(key), "no such key") from error
 
     def _filesystem(self) -> Any:
-        """The connection of this process: a fork needs its own."""
+        """Returns the connection of this process; a forked process needs its own."""
         if self._connection is None or self._connection[0] != os.getpid():
             self._connection = (os.getpid(), _connect(self.options))
         return self._connection[1]
 
 
 def _keep_inherited() -> None:
-    """Keeps a parent's connections open in its fork: closing one there takes its sockets from the parent's epoll."""
+    """Keeps the parent's connections open in a fork: closing one would remove its sockets from the parent's epoll."""
     _INHERITED.extend(connection for reference in _CONNECTIONS if (connection := reference()) is not None)
 
 
@@ -187,10 +196,10 @@ def content_md5(data: bytes) -> str:
 
 
 def _endpoint(options: S3Options) -> str | None:
-    """The address of the S3 server that was named, in the options or else in the environment.
+    """Returns the address of the S3 server from the options, or else from the environment; None for AWS itself.
 
     Raises:
-        BadInputError: It is none.
+        BadInputError: The address is not that of a server, or contains credentials.
     """
     named = {"endpoint_url": options.endpoint_url} | {name: os.environ.get(name) for name in _ENDPOINTS}
     name, address = next(((name, address) for name, address in named.items() if address), ("", None))
@@ -201,7 +210,7 @@ def _endpoint(options: S3Options) -> str | None:
         sound = parts.scheme in ("http", "https") and _HOST.fullmatch(parts.hostname or "") and parts.port != 0
     except ValueError:  # a port that is no number, half an IPv6 address
         parts, sound = None, False
-    if "@" in address:  # shown to nobody
+    if "@" in address:  # the message does not show it
         raise BadInputError(name, "credentials in the address", _SERVER, "set AWS_ACCESS_KEY_ID and its secret instead")
     if parts is None or not sound or parts.query or parts.fragment:
         raise BadInputError(name, ascii(address[:200]), _SERVER, "correct it, or unset it for AWS itself")

@@ -1,4 +1,4 @@
-"""Copying content to a file while hashing the very bytes that are written."""
+"""Hashing of content, also while it is written to a file."""
 
 import hashlib
 from collections.abc import Iterable
@@ -11,10 +11,14 @@ _WORTH_A_THREAD_BYTES = 1 << 20
 
 
 def write_hashed(chunks: Iterable[bytes], stream: IO[bytes], progress: Progress) -> FileDigest:
-    """Writes chunks to a stream in order; large ones are hashed while they are written.
+    """Writes chunks to a stream in order and returns the digest of all bytes that were written.
 
-    Returns:
-        The digest of everything written.
+    A large chunk is hashed while another thread writes it.
+
+    Args:
+        chunks: The content.
+        stream: The file.
+        progress: Called with the size of each chunk in bytes.
     """
     sha256, size_bytes = hashlib.sha256(), 0
     with ThreadPoolExecutor(1, thread_name_prefix="store-write") as writer:
@@ -32,7 +36,7 @@ def write_hashed(chunks: Iterable[bytes], stream: IO[bytes], progress: Progress)
 
 
 def digest_of(chunks: Iterable[bytes], progress: Progress) -> FileDigest:
-    """Returns the digest of chunks in order."""
+    """Returns the digest of the content that the chunks have together; `progress` is called with their sizes."""
     sha256, size_bytes = hashlib.sha256(), 0
     for chunk in chunks:
         sha256.update(chunk)

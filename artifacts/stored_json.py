@@ -1,4 +1,4 @@
-"""Reading the JSON files of a store that are no manifests: frozen recipes, and what stands promoted."""
+"""Reading of a run's JSON files that are not manifests: the frozen recipe and the pointer to the best checkpoint."""
 
 import json
 from typing import Any
@@ -9,18 +9,22 @@ from artifacts.seal import check_seal
 from artifacts.store import MissingKeyError, Store
 from artifacts.store_keys import shown
 
-_REMEDY = "restore it from a copy; `deerstalker verify` names what else is damaged"
+_REMEDY = "restore it from a copy; `deerstalker verify` lists all damaged files"
 
 
 def json_object(data: bytes, where: str) -> dict[str, Any]:
-    """The JSON object in a file.
+    """Returns the JSON object in a file.
+
+    Args:
+        data: Content of the file.
+        where: Address of the file, for error messages.
 
     Raises:
-        IntegrityError: The file is empty, cut short, or holds something else.
+        IntegrityError: The file is empty, cut short, or does not hold a JSON object.
     """
     try:
         value = json.loads(data)
-        json.dumps(value, ensure_ascii=False).encode()  # half of a surrogate pair could not be written down again
+        json.dumps(value, ensure_ascii=False).encode()  # fails for half of a surrogate pair, which cannot be stored
     except (ValueError, RecursionError) as error:
         reason = f"not JSON ({shown(str(error))})" if data.strip() else "empty"
         raise IntegrityError(where, reason, "a JSON object", _REMEDY) from error
@@ -30,31 +34,34 @@ def json_object(data: bytes, where: str) -> dict[str, Any]:
 
 
 def read_recipe(store: Store, layout: RunLayout) -> dict[str, Any]:
-    """A run's frozen recipe, as it stands in the store.
+    """Returns a run's frozen recipe, as it was stored.
 
     Raises:
-        MissingKeyError: The run has none.
-        IntegrityError: It is empty, cut short or none.
+        MissingKeyError: The run has no frozen recipe.
+        IntegrityError: The file is empty, cut short, or does not hold a recipe.
     """
     where = f"{store.url}/{layout.recipe}"
     recipe = json_object(store.read_bytes(layout.recipe), where)
     title, iterations = recipe.get("title"), recipe.get("iterations")
     if not isinstance(title, str) or not isinstance(iterations, int) or isinstance(iterations, bool):
-        raise IntegrityError(where, "JSON of something else", "a recipe with title and iterations", _REMEDY)
+        raise IntegrityError(where, "other JSON", "a recipe with title and iterations", _REMEDY)
     return recipe
 
 
 def read_promoted(store: Store, layout: RunLayout) -> dict[str, Any] | None:
-    """What stands promoted in a run: checkpoint and decision, iteration and score; None before the first decision.
+    """Returns the pointer to a run's best checkpoint: checkpoint, decision, iteration and score.
+
+    Returns:
+        The content of the run's `promoted.json`; None before the first decision.
 
     Raises:
-        IntegrityError: It is empty, cut short, altered, or something else.
+        IntegrityError: The file is empty, cut short, altered, or does not hold such a pointer.
     """
     return promoted_at(store, layout.promoted)
 
 
 def promoted_at(store: Store, key: str) -> dict[str, Any] | None:
-    """The same, by the key of the run's `promoted.json`."""
+    """Returns what `read_promoted` returns, for the key of a `promoted.json`."""
     where = f"{store.url}/{key}"
     try:
         data = store.read_bytes(key)
@@ -67,5 +74,6 @@ def promoted_at(store: Store, key: str) -> dict[str, Any] | None:
     if not all(isinstance(ref, dict) and set(ref) == {"kind", "key", "digest"} for ref in refs) or not all(
         isinstance(number, int | float) for number in numbers
     ):
-        raise IntegrityError(where, "JSON of something else", "what stands promoted", "run again: it is written anew")
+        expected = "the pointer to a run's best checkpoint"
+        raise IntegrityError(where, "other JSON", expected, "run again: the next decision writes the file again")
     return promoted

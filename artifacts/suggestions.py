@@ -1,4 +1,4 @@
-"""The name that somebody probably meant."""
+"""Suggestions for misspelled names."""
 
 import difflib
 from collections.abc import Iterable, Iterator, Sequence
@@ -7,32 +7,36 @@ from typing import Any, get_args
 from pydantic import BaseModel
 
 _ALIKE = 0.6
-"""Least `difflib` ratio of two names of which one may be meant for the other."""
+"""Smallest `difflib` ratio at which one name is suggested for another."""
 
 
 def closest(name: str, names: Iterable[str]) -> str | None:
-    """The name most like `name`, letter case aside, or the first that it abbreviates: `lr` for `learning_rate`."""
+    """Returns the name most similar to `name`, ignoring case, or the first one that it abbreviates.
+
+    For example, `lr` abbreviates `learning_rate`. Returns None if there is no such name.
+    """
     plain = {known.lower().replace("-", "_"): known for known in names}
-    given = name.lower().replace("-", "_")[:100]
-    if near := difflib.get_close_matches(given, plain, n=1, cutoff=_ALIKE):
+    plain_name = name.lower().replace("-", "_")[:100]
+    if near := difflib.get_close_matches(plain_name, plain, n=1, cutoff=_ALIKE):
         return plain[near[0]]
-    return next((known for whole, known in plain.items() if _abbreviates(given, whole)), None)
+    return next((known for whole, known in plain.items() if _abbreviates(plain_name, whole)), None)
 
 
 def did_you_mean(name: str, names: Iterable[str]) -> str:
-    """`, did you mean 'quickstart'?`; empty where no name is alike."""
+    """Returns a hint such as `, did you mean 'quickstart'?`; empty if no name is similar."""
     near = closest(name, names)
     return f", did you mean {near!r}?" if near else ""
 
 
 def meant_key(model: type[BaseModel], place: Sequence[int | str]) -> str | None:
-    """The setting that was probably meant by an unknown key, with its sections before it.
+    """Returns the setting that was probably meant by an unknown key, with its sections: `finetune.loss.clip_high`.
 
-    One of the same section by its letters, else one of that very name in any section.
+    It is the most similar name in the same section, or else a setting of exactly this name in any section. Returns None
+    if there is neither.
 
     Args:
-        model: What the settings were meant for.
-        place: Where the key stands, as in an error of pydantic.
+        model: The config that the key was given to.
+        place: Location of the key, as in an error of pydantic.
     """
     *sections, key = (str(part) for part in place if isinstance(part, str))
     models = [model]
@@ -41,7 +45,7 @@ def meant_key(model: type[BaseModel], place: Sequence[int | str]) -> str | None:
         inner = [part for kind in models if section in kind.model_fields for part in models_of(kind, section)]
         if inner:
             path.append(section)
-        tagged = [kind for kind in models if section in _tags(kind)]  # of a union, pydantic names the member
+        tagged = [kind for kind in models if section in _tags(kind)]  # pydantic names the member of a union
         models = inner or tagged or models
     near = closest(key, {name: None for kind in models for name in kind.model_fields})
     if near:
@@ -50,7 +54,7 @@ def meant_key(model: type[BaseModel], place: Sequence[int | str]) -> str | None:
 
 
 def setting_names(model: type[BaseModel]) -> Iterator[str]:
-    """Every setting of a config, sections before it, in order of declaration."""
+    """Yields the name of every setting of a config with its sections, in order of declaration."""
     for name in model.model_fields:
         yield name
         for part in models_of(model, name):
@@ -58,7 +62,7 @@ def setting_names(model: type[BaseModel]) -> Iterator[str]:
 
 
 def models_of(model: type[BaseModel], field: str) -> list[type[BaseModel]]:
-    """The configs that a field may hold."""
+    """Returns the config models that a field may hold."""
     return list(_models(model.model_fields[field].annotation))
 
 
@@ -74,6 +78,6 @@ def _tags(model: type[BaseModel]) -> list[str]:
 
 
 def _abbreviates(short: str, name: str) -> bool:
-    """Whether `short` begins the name, or is made of its words' initials."""
+    """Returns whether `short` is the beginning of the name, or consists of the initials of its words."""
     initials = "".join(word[0] for word in name.split("_") if word)
     return len(short) > 1 and (initials == short or (len(short) > 2 and name.startswith(short)))

@@ -1,6 +1,5 @@
-"""Hashing everything a store holds again, so that no flipped bit goes unnoticed."""
+"""Verification of a store: hashes every file again, so that every flipped bit is found."""
 
-import re
 from collections.abc import Callable, Generator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
@@ -9,23 +8,22 @@ from functools import partial
 
 from artifacts.errors import BadInputError, IntegrityError
 from artifacts.manifest import MANIFEST_NAME, Manifest
-from artifacts.seal import check_seal
+from artifacts.seal import check_seal, checksum_in_name
 from artifacts.store import LeadsOutError, MissingKeyError, Store
 from artifacts.store_keys import shown
 from artifacts.sums import SUMS_NAME, read_sums
 
 _PARALLEL_READS = 4
-_SHARD = re.compile(r".*-([0-9a-f]{16})\.(?:parquet|json)")
 
 
 @dataclass(frozen=True)
 class Damage:
-    """A file that is not what it was when it was written.
+    """A file that is missing or has changed since it was written.
 
     Attributes:
         file: Its key.
-        found: What is there now.
-        expected: What was there.
+        found: Its present state, such as its checksum.
+        expected: Its state when it was written.
     """
 
     file: str
@@ -35,10 +33,11 @@ class Damage:
 
 @contextmanager
 def noted(damaged: list[Damage] | None, file: str) -> Generator[None]:
-    """Adds an artifact to `damaged` where the block finds it damaged; with None the error goes on.
+    """Adds an entry to `damaged` if the block raises an error about a damaged artifact.
 
     Args:
-        file: The artifact's key, or that of its file.
+        damaged: The list; with None the error is raised.
+        file: Key of the artifact or of its file.
     """
     try:
         yield
@@ -49,30 +48,31 @@ def noted(damaged: list[Damage] | None, file: str) -> Generator[None]:
 
 
 def noted_strays(store: Store, prefix: str, damaged: list[Damage]) -> None:
-    """Adds what stands below a prefix and is no file of the store: symbolic links, sockets, impossible names."""
+    """Adds an entry for each symbolic link, socket or file with an impossible name below a prefix."""
     damaged += [Damage(stray.path, stray.what, "files of the store") for stray in store.strays(prefix)]
 
 
 def damage_error(store: Store, damaged: Sequence[Damage]) -> IntegrityError:
-    """One error for all that is damaged, which names the first of it."""
+    """Returns one error for all damaged files; it names the first one and counts the others."""
     first, more = damaged[0], f"; {len(damaged) - 1} more" if len(damaged) > 1 else ""
     return IntegrityError(
         f"{store.url}/{first.file}", first.found + more, first.expected,
-        "restore it, or delete it and run again; `deerstalker verify` names all that is damaged",
+        "restore it, or delete it and run again; `deerstalker verify` lists all damaged files",
     )  # fmt: skip
 
 
 @dataclass
 class Verification:
-    """What was found.
+    """The result of a verification.
 
     Attributes:
-        artifacts: Manifests that are intact.
-        pruned: How many of them belong to artifacts whose files were removed on purpose.
-        files: Files that were read, manifests included.
-        size_bytes: Their size.
-        damaged: Files that are gone or changed, and what no store has: symbolic links, sockets, impossible names.
-        unchecked: Files for which nothing states a checksum: attempts that have not been published.
+        artifacts: Number of intact manifests.
+        pruned: Number of them whose artifacts' files were removed on purpose.
+        files: Number of files that were read, manifests included.
+        size_bytes: Size of these files.
+        damaged: Files that are missing or changed, and entries that no store has: symbolic links, sockets, impossible
+            names.
+        unchecked: Keys of files without a stated checksum: those of attempts that have not been published.
     """
 
     artifacts: int = 0
@@ -84,83 +84,86 @@ class Verification:
 
 
 def verify(store: Store, progress: Callable[[int, int], None] | None = None) -> Verification:
-    """Reads every file of a store and compares it with what its manifest, list of checksums or own name states.
+    """Reads every file of a store and compares it with the checksum in its manifest, list of checksums or own name.
 
     Args:
-        progress: Told how many of how many files have been read.
+        store: The store.
+        progress: Called with the number of files that have been read and the number of all files.
 
     Raises:
         StoreError: The store cannot be read.
     """
-    # Keys that begin with a dot are no artifacts: Prefect's database beside a directory store.
+    # Keys that begin with a dot belong to Prefect's database, which may be beside a directory store.
     keys = {key for key in store.list() if not key.startswith(".")}
-    found = Verification()
-    noted_strays(store, "", found.damaged)
-    found.damaged = [damage for damage in found.damaged if not (damage.file.startswith(".") and "/" in damage.file)]
+    result = Verification()
+    noted_strays(store, "", result.damaged)
+    result.damaged = [damage for damage in result.damaged if not (damage.file.startswith(".") and "/" in damage.file)]
     stated: dict[str, str] = {}
     for key in sorted(keys):
         match key.rpartition("/")[2]:
             case name if name == MANIFEST_NAME:
-                stated |= _of_manifest(store, key, found)
+                stated |= _of_manifest(store, key, result)
             case name if name == SUMS_NAME:
-                stated |= _of_sums(store, key, found)
+                stated |= _of_sums(store, key, result)
             case _:
                 pass
-    books = {key for key in keys if key.endswith((f"/{MANIFEST_NAME}", f"/{SUMS_NAME}"))}
-    for key in sorted(keys - books - stated.keys()):
-        if shard := _SHARD.fullmatch(key):
-            stated[key] = shard[1]
+    listings = {key for key in keys if key.endswith((f"/{MANIFEST_NAME}", f"/{SUMS_NAME}"))}
+    for key in sorted(keys - listings - stated.keys()):
+        if checksum := checksum_in_name(key):
+            stated[key] = checksum
         elif key.endswith("/promoted.json") or "/renewals/" in key:
-            _check_pointer(store, key, found)
+            _check_sealed(store, key, result)
         else:
-            found.unchecked.append(key)
-    _check_content(store, stated, found, progress)
-    found.damaged.sort(key=lambda damage: damage.file)
-    return found
+            result.unchecked.append(key)
+    _check_content(store, stated, result, progress)
+    result.damaged.sort(key=lambda damage: damage.file)
+    return result
 
 
-def _of_manifest(store: Store, key: str, found: Verification) -> dict[str, str]:
-    data = _counted(store.read_bytes(key), found)
+def _of_manifest(store: Store, key: str, result: Verification) -> dict[str, str]:
+    """Returns the checksums that a manifest states, by key; none if the manifest is damaged."""
+    data = _counted(store.read_bytes(key), result)
     try:
         manifest = Manifest.from_bytes(data, key)
     except IntegrityError as error:
-        found.damaged.append(Damage(key, error.found, error.expected))
+        result.damaged.append(Damage(key, error.found, error.expected))
         return {}
-    found.artifacts += 1
+    result.artifacts += 1
     if manifest.pruned:
-        found.pruned += 1
+        result.pruned += 1
         return {}
     folder = f"{key.removesuffix(MANIFEST_NAME)}{manifest.attempt}"
     return {f"{folder}/{name}": file.sha256 for name, file in manifest.files.items()}
 
 
-def _of_sums(store: Store, key: str, found: Verification) -> dict[str, str]:
-    data = _counted(store.read_bytes(key), found)
+def _of_sums(store: Store, key: str, result: Verification) -> dict[str, str]:
+    """Returns the checksums in a list of checksums, by key; none if the list is damaged."""
+    data = _counted(store.read_bytes(key), result)
     try:
         sums = read_sums(data, key)
     except IntegrityError as error:
-        found.damaged.append(Damage(key, error.found, error.expected))
+        result.damaged.append(Damage(key, error.found, error.expected))
         return {}
     return {f"{key.removesuffix(SUMS_NAME)}{name}": sha256 for name, sha256 in sums.items()}
 
 
-def _check_pointer(store: Store, key: str, found: Verification) -> None:
-    """What is written over carries its checksum itself: a pointer, a request that is done."""
+def _check_sealed(store: Store, key: str, result: Verification) -> None:
+    """Checks a file that may be overwritten and so carries its own checksum: a pointer or a request to redo stages."""
     try:
-        check_seal(_counted(store.read_bytes(key), found), key)
+        check_seal(_counted(store.read_bytes(key), result), key)
     except IntegrityError as error:
-        found.damaged.append(Damage(key, error.found, error.expected))
+        result.damaged.append(Damage(key, error.found, error.expected))
 
 
 def _check_content(
-    store: Store, stated: Mapping[str, str], found: Verification, progress: Callable[[int, int], None] | None
+    store: Store, stated: Mapping[str, str], result: Verification, progress: Callable[[int, int], None] | None
 ) -> None:
     with ThreadPoolExecutor(_PARALLEL_READS, thread_name_prefix="verify") as pool:
         checked = pool.map(partial(_check, store), stated, stated.values())
         for number, (size_bytes, damage) in enumerate(checked, 1):
-            found.files += 1
-            found.size_bytes += size_bytes
-            found.damaged += damage
+            result.files += 1
+            result.size_bytes += size_bytes
+            result.damaged += damage
             if progress:
                 progress(number, len(stated))
 
@@ -169,14 +172,14 @@ def _check(store: Store, key: str, sha256: str) -> tuple[int, list[Damage]]:
     try:
         actual = store.digest(key)
     except MissingKeyError:
-        return 0, [Damage(key, "the file is gone", f"SHA-256 {sha256}")]
+        return 0, [Damage(key, "the file is missing", f"SHA-256 {sha256}")]
     except (BadInputError, LeadsOutError) as error:
         return 0, [Damage(shown(key), error.found, f"SHA-256 {sha256}")]
     intact = actual.sha256.startswith(sha256)
     return actual.size_bytes, [] if intact else [Damage(key, f"SHA-256 {actual.sha256}", sha256)]
 
 
-def _counted(data: bytes, found: Verification) -> bytes:
-    found.files += 1
-    found.size_bytes += len(data)
+def _counted(data: bytes, result: Verification) -> bytes:
+    result.files += 1
+    result.size_bytes += len(data)
     return data

@@ -7,6 +7,7 @@ from typing import Any
 
 from flows.history import IterationRecord
 from stages.records import Measurement
+from stages.grpo.clipping import clip_fraction
 
 
 @dataclass(frozen=True)
@@ -75,7 +76,7 @@ def iteration_figures(record: IterationRecord) -> IterationFigures:
         early_stopped_fraction=grades.get("early_stopped/fraction"),
         uniform_fraction=grades.get("groups/uniform_fraction"),
         entropy=mean_known(step["entropy"] for step in steps),
-        clip_fraction=mean_known(step["clip_low_fraction"] + step["clip_high_fraction"] for step in steps),
+        clip_fraction=mean_known(clip_fraction(step) for step in steps),
         gap=mean_known(step["sampler_gap_mean"] for step in steps),
         kl=mean_known(step.get("kl") for step in steps),
         kl_penalty=mean_known(step.get("kl_penalty") for step in steps),

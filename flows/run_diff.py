@@ -4,20 +4,21 @@ from typing import Any
 
 import polars as pl
 
+from artifacts.identity import Difference
 from artifacts.manifest import Manifest
 from artifacts.reading import Artifact
 from artifacts.schemas import RESULTS
 from artifacts.store import Store
 from flows.history import STAGES, RunRecord
-from flows.recipe_diff import Difference, differences
+from flows.recipe_diff import differences
 from flows.recipes import Recipe, validate
 from stages.statistics import Interval, estimate_gain
 
 
 def settings(a: RunRecord, b: RunRecord) -> list[Difference]:
-    """The settings of the frozen recipes that differ."""
+    """Returns the settings in which the frozen recipes of two runs differ."""
     ours, theirs = (validate(Recipe, item.recipe, f"recipe of {item.layout.run}") for item in (a, b))
-    return list(differences(ours, theirs))
+    return differences(ours, theirs)
 
 
 def first_parting(a: RunRecord, b: RunRecord) -> dict[str, Any] | None:

@@ -1,8 +1,8 @@
-"""Rewards of groups of completions to advantages.
+"""Group-relative advantages from rewards.
 
-Shapes: P puzzles (groups), G completions of one puzzle. Sources: DeepSeekMath (arXiv 2402.03300) for division by the
-group's deviation, "Understanding R1-Zero-like training" (arXiv 2503.20783) for none, Lite PPO (arXiv 2508.08221) for
-the batch's deviation, "Back to basics" (arXiv 2402.14740) for the leave-one-out baseline (RLOO).
+Shapes: P puzzles (groups), G completions of one puzzle. Sources: DeepSeekMath (arXiv 2402.03300) for the division by
+the group's deviation, "Understanding R1-Zero-like training" (arXiv 2503.20783) for no division, Lite PPO (arXiv
+2508.08221) for the batch's deviation, "Back to basics" (arXiv 2402.14740) for the leave-one-out baseline (RLOO).
 """
 
 from collections.abc import Sequence
@@ -18,35 +18,36 @@ Rewards = npt.NDArray[np.float64]
 
 
 class AdvantageConfig(Config):
-    """How the rewards of a group become advantages: what is subtracted, and what the difference is divided by."""
+    """Baseline and scale of advantages: an advantage is the reward minus the baseline, divided by the scale."""
 
     baseline: Literal["group_mean", "leave_one_out"] = Field(
         default="group_mean",
-        description="What is subtracted from a reward: the mean of its group, or the mean of the others in it (RLOO).",
+        description="Subtracted from a reward: the mean of its group, or the mean of the group's other rewards (RLOO).",
     )
     scale: Literal["population_std", "sample_std", "batch_std", "none"] = Field(
         default="population_std",
-        description="What the difference is divided by: the standard deviation of the group's rewards (over G, or over "
-        "G - 1), that of all rewards of the batch (over their number - 1), or nothing (Dr. GRPO).",
+        description="Divisor of the difference: the standard deviation of the group's rewards (over G, or over G - 1), "
+        "that of all rewards of the batch (over their number - 1), or nothing (Dr. GRPO).",
     )
     epsilon: float = Field(default=1e-6, ge=0, le=1e6, description="Added to the standard deviation.")
     uniform_tolerance: float = Field(
         default=1e-8,
         ge=0,
         le=1e6,
-        description="A group whose rewards spread less than this has no signal: its advantages are 0.",
+        description="The advantages of a group are 0 if its largest and smallest reward differ by no more than this.",
     )
 
 
 def batch_advantages(groups: Sequence[Rewards], config: AdvantageConfig) -> list[Rewards]:
-    """Advantages of the groups of one batch.
+    """Returns the advantages of the groups of one batch.
 
     Args:
-        groups: P arrays [G], the rewards of the completions of one puzzle each; G may differ, and be 0.
+        groups: P arrays [G], each with the rewards of one puzzle's completions; G may differ between groups and be 0.
+        config: Baseline and scale.
 
     Returns:
-        P arrays [G]. Exactly 0 for a uniform group: floating point leaves residues of 1e-10 in the mean of equal
-        fractions, which must not pass for a signal.
+        P arrays [G]. They are exactly 0 for a uniform group: without that, rounding errors of 1e-10 in the mean of
+        equal fractions would look like a signal.
     """
     return [_advantages(rewards_G, groups, config) for rewards_G in groups]
 

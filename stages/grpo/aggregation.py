@@ -1,4 +1,4 @@
-"""How the losses of tokens become the loss of an optimizer step.
+"""Aggregation of token losses to the loss of an optimizer step.
 
 Shapes: C completion tokens of the step, in any order; S completions; G groups.
 """
@@ -18,29 +18,29 @@ def token_shares(
     mean_length: float | None = None,
     group_of_token: Tensor | None = None,
 ) -> Tensor:
-    """What each token's loss is multiplied by so that the plain sum is the aggregated loss of an optimizer step.
+    """Returns each token's factor in the loss of an optimizer step: the sum of factor times loss is the step's loss.
 
-    The shares are taken over all tokens of the step, wherever they are computed: that is what makes the loss
-    independent of micro-batches, packing and the number of processes.
+    The factors refer to all tokens of the step. So the loss does not depend on micro-batches, packing and the number of
+    processes.
 
     Args:
-        aggregation: With L the tokens of the token's completion, `token_mean` 1 / C (DAPO, arXiv 2503.14476);
-            `sequence_mean` 1 / (S L) (GRPO, arXiv 2402.03300); `constant` 1 / (S constant_tokens) (Dr. GRPO, arXiv
-            2503.20783); `inverse_length` mean_length / (C L), OpenPipe's: a token weighs 1 / L, rescaled to a mean of
-            1 over the whole batch, and the step divides by its own tokens. In a batch of one step that is
-            `sequence_mean`; in a batch of several, a step of longer completions weighs less. With M the tokens of the
-            token's group in the step, `group_mean` 1 / (G M): the token mean of each group, then the mean over groups,
-            which is the loss of TRL at 69ad852e where a micro-batch holds one group.
-        sequence_of_token: [C] int, the completion each token of the step belongs to.
-        constant_tokens: the length of `constant`.
-        mean_length: tokens over completions of the whole batch, for `inverse_length`.
-        group_of_token: [C] int, the group that each token's completion belongs to, for `group_mean`.
+        aggregation: Name of the factors. L is the number of tokens of the token's completion, M that of its group.
+            `token_mean`: 1 / C (DAPO, arXiv 2503.14476). `sequence_mean`: 1 / (S L) (GRPO, arXiv 2402.03300).
+            `constant`: 1 / (S constant_tokens) (Dr. GRPO, arXiv 2503.20783). `group_mean`: 1 / (G M), the mean over
+            groups of each group's token mean, which is the loss of TRL at 69ad852e if a micro-batch holds one group.
+            `inverse_length`: mean_length / (C L) (OpenPipe), a token weight of 1 / L that is scaled to a mean of 1 over
+            the whole batch, divided by the number of the step's tokens. It equals `sequence_mean` in a batch of one
+            step; in a batch of several steps, a step of longer completions weighs less.
+        sequence_of_token: [C] int, the completion of each token of the step.
+        constant_tokens: Length for `constant`.
+        mean_length: Tokens per completion in the whole batch, for `inverse_length`.
+        group_of_token: [C] int, the group of each token's completion, for `group_mean`.
 
     Returns:
         [C] float32.
 
     Raises:
-        ValueError: The aggregation's own length, or the groups, are missing.
+        ValueError: An argument that the aggregation needs is None.
     """
     if sequence_of_token.numel() == 0:
         return torch.zeros(0)
@@ -66,6 +66,6 @@ def token_shares(
 
 
 def _sizes(part_of_token: Tensor) -> Tensor:
-    """For each token the number of tokens in its part: [C] float32."""
+    """Returns for each token the number of tokens in its part (completion or group): [C] float32."""
     _, inverse, counts = torch.unique(part_of_token, return_inverse=True, return_counts=True)
     return counts[inverse].to(torch.float32)

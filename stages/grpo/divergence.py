@@ -14,19 +14,20 @@ Estimator = Literal["k1", "k2", "k3", "unbiased_k3"]
 
 
 def divergence(estimator: Estimator, new: Tensor, reference: Tensor, old: Tensor, clamp: float | None = None) -> Tensor:
-    """Estimates the divergence at each token.
+    """Returns an estimate of the divergence at each token.
 
-    With d = new - reference: `k1` d; `k2` d^2 / 2; `k3` exp(-d) + d - 1, at least 0 and, like k1, unbiased for tokens
-    drawn from the policy (J. Schulman, "Approximating KL divergence"; GRPO uses k3). As a loss, k1's gradient is 0 on
-    average, and k2's is the right one for tokens of the policy itself. `unbiased_k3` is k3 times exp(new - old), which
-    corrects value and gradient for tokens drawn under the old weights (DeepSeek-V3.2, arXiv 2512.02556).
+    With d = new - reference, the estimators are `k1`: d; `k2`: d^2 / 2; `k3`: exp(-d) + d - 1. k3 is at least 0. k1 and
+    k3 are unbiased for tokens drawn from the policy (J. Schulman, "Approximating KL divergence"; GRPO uses k3). As a
+    loss, k1 has a gradient of 0 on average, and k2 has the correct gradient for tokens of the policy itself.
+    `unbiased_k3` is k3 times exp(new - old), which corrects value and gradient for tokens drawn under the old weights
+    (DeepSeek-V3.2, arXiv 2512.02556).
 
     Args:
-        estimator: which one.
+        estimator: Name of the estimator.
         new: [C] log-probabilities under the weights being trained, differentiable.
-        reference: [C] under the reference, constant.
-        old: [C] under the weights that the tokens were drawn from, constant.
-        clamp: The estimate is held within -clamp and clamp, and has no gradient outside (verl, for k3: 10); None = off.
+        reference: [C] log-probabilities under the reference, constant.
+        old: [C] log-probabilities under the weights that the tokens were drawn from, constant.
+        clamp: Bound of the estimate's absolute value, beyond which it has no gradient (verl: 10 for k3); None for none.
 
     Returns:
         [C] float32, differentiable.

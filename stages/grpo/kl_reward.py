@@ -1,4 +1,4 @@
-"""A divergence from the reference that is part of the reward, as in RLHF with PPO: what it takes off the advantages.
+"""KL divergence from the reference as a part of the reward, as in RLHF with PPO: its effect on the advantages.
 
 Shapes: C tokens in the loss of a batch; those of a completion stand together and in order.
 """
@@ -14,25 +14,28 @@ Place = Literal["loss", "token_reward", "sequence_reward"]
 
 
 def kl_in_advantages(place: Place, divergences: Tensor, sequences: Tensor, groups: Tensor) -> Tensor:
-    """What is subtracted from each token's advantage, before the coefficient.
+    """Returns the penalty that is subtracted from each token's advantage, before its coefficient.
 
-    A reward less the divergence at each token (Ziegler et al., arXiv 1909.08593; Ouyang et al., arXiv 2203.02155) has
-    one of these advantages beside that of the outcome:
-    `token_reward`: the divergence of the token and of all behind it in its completion, undiscounted and without a
-    baseline (the return of OpenRLHF's group_norm and of REINFORCE++, arXiv 2501.03262; STILL-3).
-    `sequence_reward`: the divergence of the whole completion less the mean of its group's completions (T1, arXiv
-    2501.11651), which is what a reward less that sum has, where advantages are not divided by a deviation.
-    Either way advantages are first divided by the deviation of the rewards without it, as OpenRLHF does, and a group
-    whose rewards are uniform without it is in the batch only where `pack.uniform_groups` is `kept`.
+    The reward of a token is reduced by its divergence (Ziegler et al., arXiv 1909.08593; Ouyang et al., arXiv
+    2203.02155). The advantage is reduced in one of two ways:
+
+    `token_reward`: by the divergences of the token and of all later tokens of its completion, undiscounted and without
+    a baseline (the return of OpenRLHF's group_norm and of REINFORCE++, arXiv 2501.03262; STILL-3).
+
+    `sequence_reward`: by the sum of the completion's divergences minus the mean of these sums over its group (T1, arXiv
+    2501.11651). This is the advantage of a reward minus that sum if advantages are not divided by a deviation.
+
+    In both cases advantages are divided by the deviation of the rewards without the penalty, as in OpenRLHF. A group
+    whose rewards are uniform without the penalty is in the batch only if `pack.uniform_groups` is `kept`.
 
     Args:
-        place: Where the divergence goes; nothing is subtracted for `loss`.
-        divergences: [C], constant.
+        place: Place of the divergence; the penalty is 0 for `loss`.
+        divergences: [C] divergence at each token, constant.
         sequences: [C] int, the completion of each token.
-        groups: [C] int, shared by the completions of one prompt.
+        groups: [C] int, the group of each token's completion.
 
     Returns:
-        [C].
+        [C], of the type of `divergences`.
     """
     if place == "loss":
         return torch.zeros_like(divergences)

@@ -16,13 +16,13 @@ LossKind = Literal["ppo_clip", "reinforce", "cispo", "gspo", "tanh", "cross_entr
 
 @dataclass(frozen=True)
 class TokenLoss:
-    """Losses of C tokens and what happened to them.
+    """Losses and importance ratios of C tokens.
 
     Attributes:
         loss: [C] weighted loss of each token, differentiable.
-        ratio: [C] importance ratio new / old, that of the completion under `gspo`, detached.
-        clipped_low: [C] bool, the clip held the ratio up; no gradient but under `cispo`.
-        clipped_high: [C] bool, the clip (or dual clip) held the ratio down; no gradient but under `cispo`.
+        ratio: [C] importance ratio new / old, detached; the completion's ratio for `gspo`.
+        clipped_low: [C] bool, whether the clip raised the ratio; such a token has a gradient only under `cispo`.
+        clipped_high: [C] bool, whether the clip or dual clip lowered the ratio; again a gradient only under `cispo`.
     """
 
     loss: Tensor
@@ -44,21 +44,25 @@ def token_loss(
     dual_clip: float | None = None,
     correction: Tensor | None = None,
 ) -> TokenLoss:
-    """Computes the loss of each token.
+    """Returns the loss of each token.
 
     Args:
-        kind: With rho = exp(new - old) and sg for no gradient, `ppo_clip` -min(rho A, clip(rho) A) (PPO, arXiv
-            1707.06347); `gspo` the same with rho = exp(mean of new - old over the completion) (arXiv 2507.18071);
-            `cispo` -sg(clip(rho)) A new (MiniMax-M1, arXiv 2506.13585); `reinforce` -rho A, the off-policy policy
-            gradient without a clip; `tanh` -tanh(new - old) A (OpenPipe); `cross_entropy` -new.
+        kind: Name of the loss. With rho = exp(new - old), A the advantage and sg(x) for x without a gradient:
+            `ppo_clip` -min(rho A, clip(rho) A) (PPO, arXiv 1707.06347);
+            `gspo` the same with rho = exp(mean of new - old over the completion) (arXiv 2507.18071);
+            `cispo` -sg(clip(rho)) A new (MiniMax-M1, arXiv 2506.13585);
+            `reinforce` -rho A, the off-policy policy gradient without a clip;
+            `tanh` -tanh(new - old) A (OpenPipe);
+            `cross_entropy` -new.
         new: [C] log-probabilities under the weights being trained, differentiable.
-        old: [C] log-probabilities that the ratio compares with, constant.
+        old: [C] log-probabilities in the denominator of the ratio, constant.
         advantages: [C].
-        weights: [C] >= 0, multiply each token's loss.
-        clip_low: the ratio is clipped below 1 - clip_low.
-        clip_high: the ratio is clipped above 1 + clip_high.
-        sequences: [C] int, the completion of each token; all tokens of a completion are here.
-        dual_clip: for A < 0 the loss of `ppo_clip` and `gspo` is at most -dual_clip A (arXiv 1912.09729); None = off.
+        weights: [C] >= 0, factor of each token's loss.
+        clip_low: The ratio is clipped below 1 - clip_low.
+        clip_high: The ratio is clipped above 1 + clip_high.
+        sequences: [C] int, the completion of each token; all tokens of a completion are included.
+        dual_clip: For A < 0 the loss of `ppo_clip` and `gspo` is at most -dual_clip A (arXiv 1912.09729); None for no
+            such bound.
         correction: [C] constant factor for the sampler-trainer gap, or None for 1.
 
     Returns:

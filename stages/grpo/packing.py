@@ -1,7 +1,7 @@
-"""Packing groups of completions into rows, each prompt once a row with its completions as branches.
+"""Packing of groups of completions into rows. A row has each prompt once, with its completions as branches.
 
-First-fit decreasing twice: the completions of a group larger than a row over blocks (a prompt with some of its
-completions), and the blocks over the rows of each mini-batch.
+First-fit decreasing is used twice. It divides a group that is larger than a row into blocks, each a prompt with some of
+its completions, and it distributes the blocks over the rows of each mini-batch.
 """
 
 import random
@@ -19,40 +19,40 @@ from artifacts.tensors import PackedBatch
 
 
 class PackConfig(Config):
-    """How rollouts become rows."""
+    """Packing of rollouts into rows, and of rows into optimizer steps."""
 
     row_tokens: int = Field(default=2048, ge=16, le=10_000_000, description="Token budget of a row.")
     updates: int = Field(
-        default=1, ge=1, le=1_000_000, description="Optimizer steps that one pass over the rollouts is divided into."
+        default=1, ge=1, le=1_000_000, description="Number of optimizer steps in one pass over the rollouts."
     )
     minibatch_size: int | None = Field(
         default=None,
         ge=1,
         le=1_000_000_000,
-        description="What an optimizer step takes, the last perhaps less, so that the number of steps follows from the "
-        "groups that are left; null = as many steps as `updates`.",
+        description="Size of an optimizer step in units of `minibatch_unit`; the last step may be smaller. The number "
+        "of steps then depends on the number of groups that are trained on. null = `updates` sets it.",
     )
     minibatch_unit: Literal["puzzles", "completions", "rows"] = Field(
         default="puzzles",
-        description="What `minibatch_size` counts: puzzles with all their completions (verl), completions, where a "
-        "group may be cut in two (TRL, OpenRLHF), or packed rows, whatever they hold (OpenPipe).",
+        description="Unit of `minibatch_size`: puzzles with all their completions (verl), completions, so that a group "
+        "may be divided between steps (TRL, OpenRLHF), or packed rows (OpenPipe).",
     )
     uniform_groups: Literal["dropped", "kept"] = Field(
         default="dropped",
-        description="Groups whose advantages are all 0: left out, or kept with no gradient of their own but counted in "
-        "the loss's denominators, the entropy bonus and the KL term.",
+        description="Groups whose advantages are all 0 are left out, or kept. Kept groups add nothing to the policy "
+        "loss, but count in its denominators, the entropy bonus and the KL term.",
     )
     last_token_advantage: Literal["kept", "zero"] = Field(
         default="kept",
-        description="`zero`: a completion's last token is in the loss without an advantage, so that GRPO does not "
-        "unlearn when to stop (OpenPipe).",
+        description="Advantage of a completion's last token. `zero` sets it to 0, so that GRPO does not unlearn when "
+        "to stop (OpenPipe); the token stays in the loss.",
     )
-    seed: int = Field(default=0, ge=0, description="Seed of the shuffle that deals puzzles to optimizer steps.")
+    seed: int = Field(default=0, ge=0, description="Seed of the shuffle that assigns puzzles to optimizer steps.")
 
     @model_validator(mode="after")
     def _steps_are_counted_once(self) -> Self:
         if self.minibatch_size is not None and self.updates != 1:
-            raise ValueError(f"updates is {self.updates}, but with minibatch_size the number of steps follows from it")
+            raise ValueError(f"updates is {self.updates}, but the number of steps follows from minibatch_size")
         if self.minibatch_size is None and self.minibatch_unit != "puzzles":
             raise ValueError(f"minibatch_unit is {self.minibatch_unit!r}, but minibatch_size is not given")
         return self
@@ -60,7 +60,7 @@ class PackConfig(Config):
 
 @dataclass(frozen=True)
 class Branch:
-    """One completion with what the loss needs of it."""
+    """One completion: token ids, the sampler's log-probability of each token, and the advantage."""
 
     tokens: Sequence[int]
     logprobs: Sequence[float]
@@ -76,13 +76,26 @@ class Group:
 
     @property
     def size_tokens(self) -> int:
-        """Tokens the group takes in a row."""
+        """Number of tokens that the group takes in a row."""
         return len(self.prompt) + sum(len(branch.tokens) for branch in self.branches)
 
 
 @dataclass
 class PackingFacts:
-    """What packing did, for the manifest."""
+    """Counts of a packing, for the manifest.
+
+    Attributes:
+        rows: Rows of the batch.
+        row_tokens: Tokens of a row, padding included.
+        used_tokens: Tokens of all rows without padding.
+        completion_tokens: Tokens in the loss.
+        minibatches: Optimizer steps of one pass.
+        groups: Groups in the batch.
+        completions: Completions in the batch.
+        cut_completions: Completions that were cut because they did not fit into a row after their prompt.
+        empty_completions: Completions without tokens, which are left out.
+        split_groups: Groups that were divided into several blocks because they are larger than a row.
+    """
 
     rows: int = 0
     row_tokens: int = 0
@@ -101,9 +114,11 @@ def pack_groups(groups: Sequence[Group], config: PackConfig) -> tuple[PackedBatc
 
     Args:
         groups: Prompts with their completions. Empty completions are left out and counted.
+        config: Settings of the packing.
 
     Returns:
-        The batch (R may be 0) and what was done. Completions that do not fit behind their prompt are cut and counted.
+        The batch, which may have no rows, and its counts. Completions that do not fit into a row after their prompt are
+        cut and counted.
 
     Raises:
         BadInputError: A prompt alone fills a row.
@@ -122,7 +137,7 @@ def pack_groups(groups: Sequence[Group], config: PackConfig) -> tuple[PackedBatc
         rows += packed
         minibatch += [step] * len(packed)
     if config.minibatch_size is not None and config.minibatch_unit == "rows":
-        draw.shuffle(rows)  # as packed they go from the longest to the shortest groups
+        draw.shuffle(rows)  # packing has sorted the rows from the longest to the shortest groups
         minibatch = [row // config.minibatch_size for row in range(len(rows))]
     batch = _lay_out(rows, minibatch, config.last_token_advantage)
     facts.rows, facts.row_tokens = batch.tokens.shape
@@ -133,7 +148,7 @@ def pack_groups(groups: Sequence[Group], config: PackConfig) -> tuple[PackedBatc
 
 
 def _steps(groups: Sequence[Group], config: PackConfig) -> list[list[Group]]:
-    """Deals groups to optimizer steps; those that count rows are dealt once there are rows."""
+    """Returns the groups of each optimizer step; with steps of rows, all groups, because rows do not exist yet."""
     size = config.minibatch_size
     if size is None:
         updates = min(config.updates, len(groups))
@@ -149,12 +164,13 @@ def _steps(groups: Sequence[Group], config: PackConfig) -> list[list[Group]]:
 
 
 def _regrouped(branches: Sequence[tuple[Group, Branch]]) -> list[Group]:
-    """Groups of what is here of each."""
+    """Returns the branches as groups, in their order."""
     together = [list(members) for _, members in groupby(branches, key=lambda member: id(member[0]))]
     return [replace(members[0][0], branches=[branch for _, branch in members]) for members in together]
 
 
 def _fit(group: Group, row_tokens: int, facts: PackingFacts) -> Group:
+    """Returns a group without empty completions and with completions cut to the room after the prompt."""
     room = row_tokens - len(group.prompt)
     if room < 1:
         raise BadInputError(
@@ -171,7 +187,7 @@ def _fit(group: Group, row_tokens: int, facts: PackingFacts) -> Group:
 
 
 def _blocks(group: Group, row_tokens: int, facts: PackingFacts) -> list[Group]:
-    """A group as one block, or as several where it is larger than a row; in a block samples keep their order."""
+    """Returns a group as one block, or as several if it is larger than a row; a block keeps the samples' order."""
     lengths = [len(branch.tokens) for branch in group.branches]
     blocks = _first_fit_decreasing(lengths, row_tokens - len(group.prompt))
     facts.split_groups += len(blocks) > 1
@@ -179,9 +195,16 @@ def _blocks(group: Group, row_tokens: int, facts: PackingFacts) -> list[Group]:
 
 
 def _first_fit_decreasing(sizes: Sequence[int], room: int) -> list[list[int]]:
-    """Bins of so much room, each as the indices of what is in it: the largest first, each into the first that takes it.
+    """Distributes items over bins: the largest item first, each into the first bin with enough room.
 
-    Equal sizes go in their order, so that the same sizes always give the same bins.
+    Items of equal size keep their order, so that the same sizes always give the same bins.
+
+    Args:
+        sizes: Size of each item.
+        room: Size of a bin.
+
+    Returns:
+        The indices of the items in each bin.
     """
     bins: list[list[int]] = []
     free: list[int] = []
@@ -197,7 +220,7 @@ def _first_fit_decreasing(sizes: Sequence[int], room: int) -> list[list[int]]:
 
 @dataclass
 class _Columns:
-    """Tensors of one row under construction, a list a tensor."""
+    """Lists of one row's values, one for each tensor of the batch."""
 
     tokens: list[int] = field(default_factory=list[int])
     position_ids: list[int] = field(default_factory=list[int])
@@ -209,7 +232,15 @@ class _Columns:
     weights: list[float] = field(default_factory=list[float])
 
     def add(self, branch: Branch, start: int, segment: int, parent: int, last: float) -> None:
-        """Appends a segment, with its last token's advantage; a prompt is its own parent and not in the loss."""
+        """Appends a segment. A prompt is its own parent and is not in the loss.
+
+        Args:
+            branch: Tokens, log-probabilities and advantage of the segment.
+            start: Position of its first token.
+            segment: Id of the segment.
+            parent: Id of its prompt's segment.
+            last: Advantage of its last token.
+        """
         count, counted = len(branch.tokens), int(segment != parent)
         self.tokens += branch.tokens
         self.position_ids += range(start, start + count)

@@ -9,25 +9,25 @@ import torch
 from torch import Tensor
 
 LOG_RATIO_LIMIT = 20.0
-"""Log-ratios are held within this before exp, so that one broken token cannot make the loss infinite."""
+"""Bound of the absolute log-ratio before exp, so that one broken token cannot make the loss infinite."""
 
 Correction = Literal["none", "token_truncate", "token_mask", "sequence_truncate", "sequence_mask"]
 
 
 def importance_ratio(log_ratio: Tensor) -> Tensor:
-    """exp of log-ratios of any shape, held finite."""
+    """Returns exp of log-ratios of any shape; log-ratios are clamped first, so that the result is finite."""
     return torch.exp(torch.clamp(log_ratio, -LOG_RATIO_LIMIT, LOG_RATIO_LIMIT))
 
 
 def sequence_sums(values: Tensor, sequences: Tensor) -> tuple[Tensor, Tensor]:
-    """Adds up [C] values over each token's completion, differentiably.
+    """Returns for each token the sum of a value over its completion, and the completion's number of tokens.
 
     Args:
         values: [C].
         sequences: [C] int, the completion of each token.
 
     Returns:
-        Two [C]: the sum over the token's completion, and that completion's number of tokens.
+        Two tensors [C]: sums, differentiable, and numbers of tokens.
     """
     _, inverse, lengths = torch.unique(sequences, return_inverse=True, return_counts=True)
     sums = torch.zeros(lengths.numel(), dtype=values.dtype, device=values.device).index_add(0, inverse, values)
@@ -37,22 +37,22 @@ def sequence_sums(values: Tensor, sequences: Tensor) -> tuple[Tensor, Tensor]:
 def correction_factors(
     kind: Correction, old: Tensor, sampler: Tensor, sequences: Tensor, floor: float, cap: float
 ) -> Tensor | None:
-    """What each token's loss is multiplied by to correct for sampling with the engine instead of the trainer.
+    """Returns a factor for each token's loss that corrects for sampling with the engine instead of the trainer.
 
-    The importance R is that of the token, trainer over sampler, or the product over its completion. `truncate` holds R
-    within [floor, cap] (truncated importance sampling, Ionides 2008), `mask` leaves R inside and puts 0 outside (the
-    masks of IcePop and TRL). A masked token still counts in the denominators of the loss.
+    The importance R is the ratio of probabilities, trainer over sampler, of the token or of its whole completion.
+    `truncate` clamps R to [floor, cap] (truncated importance sampling, Ionides 2008). `mask` keeps R inside this
+    interval and is 0 outside (the masks of IcePop and TRL). Masked tokens still count in the denominators of the loss.
 
     Args:
-        kind: which correction.
+        kind: Name of the correction.
         old: [C] log-probabilities of the trainer under the starting weights, constant.
         sampler: [C] log-probabilities that the sampler reported.
         sequences: [C] int, the completion of each token.
-        floor: lower bound of R.
-        cap: upper bound of R.
+        floor: Lower bound of R.
+        cap: Upper bound of R.
 
     Returns:
-        [C] constant factors, None for `none`.
+        [C] constant factors; None for `none`.
     """
     if kind == "none":
         return None

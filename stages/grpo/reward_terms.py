@@ -1,4 +1,4 @@
-"""Terms of the reward that look at a completion's form: layout, length, repetition."""
+"""Terms of the reward for a completion's form: layout, length, repetition."""
 
 import math
 import re
@@ -13,26 +13,26 @@ _OWN_LINE = re.compile(r"^[ \t]*[*_]{0,3}([A-Z])[*_]{0,3}[.):][*_]{0,3}[ \t]+\S"
 
 
 class LengthCosineConfig(Config):
-    """A term that follows half a cosine wave in the completion's length (Open-RS, arXiv 2503.16219).
+    """A term that depends on the completion's length by half a cosine wave (Open-RS, arXiv 2503.16219).
 
-    With p = length / limit it is far + (near - far) (1 + cos(pi p)) / 2: `near` at length 0, `far` at the limit. An
-    exact completion goes from 1 to 0.5. One that is not goes from -1 to -0.5 (`short_is_worse`, as the paper says) or
-    from 0 to -0.5 (`long_is_worse`, what its published command line sets).
+    With p = length / limit the term is far + (near - far) (1 + cos(pi p)) / 2, which is `near` at length 0 and `far` at
+    the limit. For an exact completion near is 1 and far is 0.5. For any other, far is -0.5, and near is -1
+    (`short_is_worse`, as in the paper) or 0 (`long_is_worse`, as in the paper's published command line).
     """
 
-    weight: float = Field(default=1.0, ge=0, le=1e6, description="Times the term.")
+    weight: float = Field(default=1.0, ge=0, le=1e6, description="Factor of the term.")
     wrong: Literal["short_is_worse", "long_is_worse"] = Field(
-        default="short_is_worse", description="Which wrong completions lose more."
+        default="short_is_worse", description="Whether short or long completions lose more if they are not exact."
     )
-    unit: Literal["tokens", "characters"] = Field(default="tokens", description="What length is counted in.")
+    unit: Literal["tokens", "characters"] = Field(default="tokens", description="Unit of the length.")
     limit: int | None = Field(
         default=None,
         ge=1,
         le=100_000_000,
-        description="Length at which the wave ends; null = the sampler's max_tokens.",
+        description="Length at which the half wave ends; null = the sampler's max_tokens.",
     )
     clamped: bool = Field(
-        default=True, description="Stay at `far` beyond the limit; false = the wave goes on, as in Open-RS."
+        default=True, description="Keep the value of the limit beyond it; false = continue the wave, as in Open-RS."
     )
 
     @model_validator(mode="after")
@@ -43,7 +43,15 @@ class LengthCosineConfig(Config):
 
 
 def length_cosine(exact: bool, tokens: int, characters: int, limit_tokens: int, config: LengthCosineConfig) -> float:
-    """The term of one completion before its weight, in [-1, 1]; `limit_tokens` is the sampler's max_tokens."""
+    """Returns the length term of one completion before its weight, in [-1, 1].
+
+    Args:
+        exact: Whether all answers are right.
+        tokens: Length of the completion in tokens.
+        characters: Length of the completion in characters.
+        limit_tokens: The sampler's max_tokens.
+        config: Settings of the term.
+    """
     progress = (tokens if config.unit == "tokens" else characters) / (config.limit or limit_tokens)
     if config.clamped:
         progress = min(1.0, progress)
@@ -55,20 +63,20 @@ def length_cosine(exact: bool, tokens: int, characters: int, limit_tokens: int, 
 
 
 def well_formed(text: str, letters: Collection[str]) -> bool:
-    """Whether each letter's answer begins a line of its own: `A. something`, emphasis allowed."""
+    """Returns whether each letter's answer begins a line: `A. something`, with or without emphasis."""
     return set(letters) <= set(_OWN_LINE.findall(text))
 
 
 def repetition(text: str, n: int) -> float:
-    """Share of the n-grams of lower-case words that stood before: 1 - different / all, 0 where there are none."""
+    """Returns the share of n-grams of lower-case words that are repetitions: 1 - different / all, 0 without n-grams."""
     words = text.lower().split()
     ngrams = [tuple(words[start : start + n]) for start in range(len(words) - n + 1)]
     return 1.0 - len(set(ngrams)) / len(ngrams) if ngrams else 0.0
 
 
 def soft_overlong(tokens: int, limit_tokens: int, buffer_tokens: int) -> float:
-    """How far a completion reaches into the buffer before the limit: 0 up to its start, 1 from the limit on.
+    """Returns the share of the buffer before the limit that a completion fills: 0 before the buffer, 1 at the limit.
 
-    Source: DAPO (arXiv 2503.14476), whose penalty is its negative.
+    Source: DAPO (arXiv 2503.14476), whose penalty is the negative of this share.
     """
     return min(1.0, max(0.0, (tokens - (limit_tokens - buffer_tokens)) / buffer_tokens))

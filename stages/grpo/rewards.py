@@ -1,4 +1,4 @@
-"""What a completion is worth: a weighted sum of terms, and what an unfinished answer costs."""
+"""The reward of a completion: a weighted sum of terms, and the penalty for an unfinished answer."""
 
 from collections.abc import Collection
 from dataclasses import dataclass
@@ -12,58 +12,58 @@ from stages.grpo.script import Script, share_in_script
 
 
 class RewardConfig(Config):
-    """Terms of the reward; a term whose weight is 0 is not looked at."""
+    """Terms of the reward; a term whose weight is 0 is not computed."""
 
     accuracy_weight: float = Field(
-        default=1.0, ge=0, le=1e6, description="Times the fraction of lettered answers that are right."
+        default=1.0, ge=0, le=1e6, description="Factor of the fraction of lettered answers that are right."
     )
     accuracy_power: float = Field(
-        default=1.0, gt=0, le=1000, description="The fraction is raised to this power first (OpenPipe tried 2 and 3)."
+        default=1.0, gt=0, le=1000, description="Power to which this fraction is raised first (OpenPipe tried 2 and 3)."
     )
-    exact_weight: float = Field(default=0.0, ge=0, le=1e6, description="Added when every answer is right.")
+    exact_weight: float = Field(default=0.0, ge=0, le=1e6, description="Added if every answer is right.")
     deductions_weight: float = Field(
         default=0.0,
         ge=0,
         le=1e6,
-        description="Times the fraction of the asserted statements that are proved; those that restate a clue count "
-        "neither way, and a completion that asserts nothing else gets nothing.",
+        description="Factor of the fraction of asserted statements that are proved. Statements that restate a clue are "
+        "not counted; a completion without other statements gets 0.",
     )
-    format_weight: float = Field(
-        default=0.0, ge=0, le=1e6, description="Added when every letter begins a line of its own."
-    )
-    length_cosine: LengthCosineConfig | None = Field(default=None, description="A term that follows the length.")
+    format_weight: float = Field(default=0.0, ge=0, le=1e6, description="Added if every letter begins a line.")
+    length_cosine: LengthCosineConfig | None = Field(default=None, description="A term that depends on the length.")
     repetition_weight: float = Field(
-        default=0.0, ge=0, le=1e6, description="Times the share of n-grams that stood before, subtracted."
+        default=0.0, ge=0, le=1e6, description="Factor of the share of repeated n-grams, which is subtracted."
     )
-    repetition_words: int = Field(default=3, ge=1, le=1000, description="Words of an n-gram.")
+    repetition_words: int = Field(default=3, ge=1, le=1000, description="Number of words in an n-gram.")
     language_weight: float = Field(
-        default=0.0, ge=0, le=1e6, description="Times the share of words in `language_script` (DeepSeek-R1, by script)."
+        default=0.0, ge=0, le=1e6, description="Factor of the share of words in `language_script` (after DeepSeek-R1)."
     )
-    language_script: Script = Field(default="latin", description="The script that a completion is to keep to.")
+    language_script: Script = Field(default="latin", description="Script that completions should be written in.")
     surprise_weight: float = Field(
         default=0.0,
         ge=0,
         le=1,
-        description="Share b of the accuracy term that is worth the completion's surprise s instead, a (1 - b) + a b s "
-        "(OpenPipe tried 0.1 to 0.3): s is the mean of its negative log-probabilities up to the last answer.",
+        description="Share b of the accuracy term a that is multiplied by the completion's surprise s: the term "
+        "becomes a (1 - b) + a b s (OpenPipe tried 0.1 to 0.3). s is the mean negative log-probability of the "
+        "completion's tokens up to its last answer.",
     )
     truncated: Literal["graded", "zero", "penalty", "masked", "soft_overlong"] = Field(
         default="penalty",
-        description="A completion cut at the token limit or by `early_stop` is graded like any other, worth 0, graded "
-        "less the penalty, or taken out of its group and the loss; under `soft_overlong` the penalty grows over "
-        "the last `overlong_buffer_tokens` before the limit, linearly, finished or not (DAPO).",
+        description="Reward of a completion that is cut at the token limit or by `early_stop`. `graded`: like any "
+        "other. `zero`: 0. `penalty`: minus the penalty. `masked`: left out of its group and the loss. "
+        "`soft_overlong`: for cut and finished completions alike, the penalty grows linearly over the last "
+        "`overlong_buffer_tokens` before the limit (DAPO).",
     )
     truncation_penalty: float = Field(
-        default=0.5, ge=0, le=1e6, description="Subtracted from a cut completion under `penalty` and `soft_overlong`."
+        default=0.5, ge=0, le=1e6, description="Largest penalty under `penalty` and `soft_overlong`."
     )
     overlong_buffer_tokens: int | None = Field(
-        default=None, ge=1, le=10_000_000, description="The buffer of `soft_overlong`."
+        default=None, ge=1, le=10_000_000, description="Length of the buffer of `soft_overlong`."
     )
 
     @model_validator(mode="after")
     def _settings_agree(self) -> Self:
         if (self.truncated == "soft_overlong") != (self.overlong_buffer_tokens is not None):
-            raise ValueError("overlong_buffer_tokens is given if, and only if, truncated is 'soft_overlong'")
+            raise ValueError("overlong_buffer_tokens must be given if, and only if, truncated is 'soft_overlong'")
         if self.surprise_weight and not self.accuracy_weight:
             raise ValueError("surprise_weight is a share of the accuracy term, but accuracy_weight is 0")
         return self
@@ -71,18 +71,18 @@ class RewardConfig(Config):
 
 @dataclass(frozen=True)
 class Judged:
-    """What the terms look at in one completion.
+    """The properties of one completion that the terms depend on.
 
     Attributes:
         accuracy: Fraction of the lettered answers that are right.
-        exact: Whether all are.
+        exact: Whether all answers are right.
         truncated: Whether the completion was cut, at the token limit or by `early_stop`.
-        sound: Fraction of its statements, restated clues aside, that the clues entail.
-        surprise: Mean negative log-probability of its tokens up to the last answer, nats.
+        sound: Fraction of its statements, without restated clues, that the clues entail.
+        surprise: Mean negative log-probability of its tokens up to the last answer, in nats.
         text: The completion.
-        letters: Letters that the puzzle asks for.
-        tokens: Length of the completion.
-        limit_tokens: The sampler's limit.
+        letters: Letters of the puzzle's questions.
+        tokens: Length of the completion in tokens.
+        limit_tokens: The sampler's max_tokens.
     """
 
     accuracy: float
@@ -97,9 +97,9 @@ class Judged:
 
 
 def reward_terms(judged: Judged, config: RewardConfig) -> dict[str, float]:
-    """The weighted terms of one completion by name; the reward is their sum.
+    """Returns the weighted terms of one completion by name; the reward is their sum.
 
-    With an unfinished answer costing nothing, lengths run into the limit.
+    Unfinished answers need a penalty: without one, completions grow until they reach the limit.
     """
     terms: dict[str, float] = {}
     if config.accuracy_weight:

@@ -1,4 +1,4 @@
-"""In which script a text is written: what DeepSeek-R1 calls language consistency, measured without a dictionary."""
+"""The script in which a text is written. It measures DeepSeek-R1's language consistency without a dictionary."""
 
 import re
 import unicodedata
@@ -16,12 +16,12 @@ _WORD = re.compile(rf"[{_HAN}]|[^\W\d_{_HAN}]+")
 
 
 def share_in_script(text: str, script: Script) -> float:
-    """Share of the words that are written in a script, 0 where there are no words.
+    """Returns the share of words that are written in a script; 0 for a text without words.
 
-    DeepSeek-R1 (arXiv 2501.12948, section 2.3.2) adds the proportion of words in the target language to the reward. A
-    script tells languages apart only where they are written differently: English and Chinese, not English and French.
-    A word is a run of letters, and is in the script if all its letters are; a Han character is a word of its own, since
-    Chinese has no spaces. Digits, punctuation and accents do not count.
+    DeepSeek-R1 (arXiv 2501.12948, section 2.3.2) adds the proportion of words in the target language to the reward. The
+    script distinguishes only languages that are written differently: English from Chinese, but not from French. A word
+    is a run of letters; it is in the script if all its letters are. Each Han character is a word, because Chinese has
+    no spaces. Digits, punctuation and accents are ignored.
     """
     if text.isascii():
         return float(script == "latin" and _WORD.search(text) is not None)

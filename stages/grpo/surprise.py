@@ -1,14 +1,19 @@
-"""How surprising a completion was to the model that wrote it, up to its last answer (OpenPipe/rl-experiments)."""
+"""Surprise of a completion up to its last answer: how improbable it was for its model (OpenPipe/rl-experiments)."""
 
 from bisect import bisect_left
 from collections.abc import Callable, Sequence
 
 
 def tokens_until(decode: Callable[[list[int]], str], token_ids: Sequence[int], characters: int) -> int:
-    """The fewest first tokens whose text holds so many characters; all of them where the text is shorter.
+    """Returns the smallest number of first tokens whose text has at least so many characters.
 
     Args:
-        decode: Token ids to text; the text of more tokens is not shorter.
+        decode: Returns the text of token ids. More tokens must not give a shorter text.
+        token_ids: The tokens.
+        characters: Number of characters.
+
+    Returns:
+        The number of tokens; all of them if their text is shorter.
     """
     if not characters:
         return 0
@@ -19,5 +24,5 @@ def tokens_until(decode: Callable[[list[int]], str], token_ids: Sequence[int], c
 
 
 def surprise(logprobs: Sequence[float], tokens: int) -> float:
-    """The mean of the first tokens' negative log-probabilities, nats; 0 where there are none."""
+    """Returns the mean negative log-probability, in nats, of the first `tokens` tokens; 0 if `tokens` is 0."""
     return -sum(logprobs[:tokens]) / tokens if tokens else 0.0

@@ -1,1 +1,1 @@
-"""Puzzle families behind one interface, and the grading that they share."""
+"""Puzzle environments behind one interface, and the grading that they share."""

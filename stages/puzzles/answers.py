@@ -1,8 +1,8 @@
-"""Writes the final answers of a puzzle the way its prompt asks for them."""
+"""Writes the right answers of a puzzle in the format that its prompt asks for."""
 
 from stages.puzzles.puzzle import Puzzle
 
 
 def write_answer(puzzle: Puzzle) -> str:
-    """The lettered answer block, one line a letter: `A. Mrs. White`, `B. Lounge`, ..."""
+    """Returns the lettered answers, one line for each letter: `A. Mrs. White`, `B. Lounge`, ..."""
     return "\n".join(f"{letter}. {answer}" for letter, answer in puzzle.solution.items())

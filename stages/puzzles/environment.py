@@ -1,6 +1,6 @@
-"""What a puzzle family offers, and the families there are.
+"""The interface of environments, and the list of environments.
 
-A family is a folder beside this file that has an object with this interface; `_FAMILIES` names it.
+An environment is a folder beside this file with an object of this interface, which `_ENVIRONMENTS` names.
 """
 
 from importlib import import_module
@@ -12,64 +12,67 @@ from stages.puzzles.puzzle import Asserted, Checked, Graded, Grader, Kinds, Puzz
 
 
 class Environment(Protocol):
-    """One puzzle family: generate, read, solve, grade, write the right answer, and prove what is said about a puzzle.
+    """A kind of puzzle: generates, reads and solves puzzles, grades completions, and proves statements about a puzzle.
 
-    Every family asks lettered questions, so `stages.puzzles.grading` and `answers` serve all of them.
+    All environments ask lettered questions and share `stages.puzzles.grading` and `stages.puzzles.answers`.
     """
 
     @property
     def name(self) -> str:
-        """The name that puzzles carry in `Puzzle.environment`."""
+        """Name of the environment, which `Puzzle.environment` contains."""
         ...
 
     @property
     def mark(self) -> str:
-        """Words that stand in every prompt of this family and in none of another."""
+        """Words that occur in every prompt of this environment and in no prompt of another."""
         ...
 
     @property
     def tiers(self) -> dict[str, Any]:
-        """Named difficulties, from the easiest: configs that `generate` takes."""
+        """Configs for `generate` by name of difficulty, easiest first."""
         ...
 
     def generate(self, config: Any, seed: int) -> Puzzle:
-        """A puzzle of that difficulty with exactly one solution; the same for (config, seed) on every machine."""
+        """Returns a puzzle with exactly one solution, which is the same for (config, seed) on every machine."""
         ...
 
     def answer_values(self, puzzle: Puzzle) -> dict[str, tuple[str, ...]]:
-        """For each letter, the values that the puzzle's own text allows as its answer."""
+        """Returns for each letter the values that the puzzle's text allows as its answer."""
         ...
 
     def read(self, puzzle_id: str, num_clues: int, prompt: str, solution: dict[str, str]) -> Puzzle:
-        """A puzzle from its text and solution.
+        """Returns a puzzle from its text and solution.
 
         Raises:
-            BadInputError: The text is not of this family, or the solution does not fit it.
+            BadInputError: The text is not of this environment, or the solution does not fit it.
         """
         ...
 
     def grade(self, text: str, puzzle: Puzzle, grader: Grader = "strict") -> Graded:
-        """The grade of a completion; any text at all."""
+        """Returns the grade of a completion, which may be any text."""
         ...
 
     def write_answer(self, puzzle: Puzzle) -> str:
-        """The final answers as the prompt asks for them."""
+        """Returns the right answers in the format that the prompt asks for."""
         ...
 
     def kinds(self, puzzle: Puzzle) -> Kinds:
-        """What the puzzle's text is made of: its clues and its questions by kind, those left out that are unread."""
+        """Returns the numbers of the puzzle's clues and questions by kind, without those that cannot be read."""
         ...
 
     def check(self, puzzle: Puzzle, *, minimal: bool = False) -> Checked:
-        """Solves the puzzle from its prompt only, and compares; no answers where the clues contradict one another.
+        """Solves the puzzle from its prompt only and compares the result with its solution.
+
+        The result has no answers if the clues contradict one another.
 
         Args:
-            minimal: Also prove of each clue that without it there is another solution.
+            puzzle: The puzzle.
+            minimal: Whether to also prove for each clue that there is another solution without it.
         """
         ...
 
     def write_derivation(self, puzzle: Puzzle) -> str:
-        """A short derivation, proved step by step, and after it the final answers.
+        """Returns a short derivation, of which every step is proved, followed by the right answers.
 
         Raises:
             BadInputError: The puzzle's text has a clue that cannot be read.
@@ -77,38 +80,43 @@ class Environment(Protocol):
         ...
 
     def deductions(self, text: str, puzzle: Puzzle) -> list[Asserted] | None:
-        """The different statements that a completion makes about the puzzle, each with its proof; any text at all.
+        """Returns the different statements about the puzzle in a completion, which may be any text, with verdicts.
 
-        None where nothing can be proved: a clue cannot be read, or the clues contradict one another.
+        Returns:
+            The statements; None if nothing can be proved, because a clue cannot be read or the clues contradict one
+            another.
         """
         ...
 
 
-_FAMILIES = {
+_ENVIRONMENTS = {
     "temporal_clue": "stages.puzzles.temporal_clue.family:TEMPORAL_CLUE",
     "zebra": "stages.puzzles.zebra.family:ZEBRA",
 }
 
 
 def names() -> tuple[str, ...]:
-    """The names of all families."""
-    return tuple(_FAMILIES)
+    """Returns the names of all environments."""
+    return tuple(_ENVIRONMENTS)
 
 
 def get(name: str) -> Environment:
-    """The family called `name`.
+    """Returns the environment of a name.
 
     Raises:
-        BadInputError: There is none of that name.
+        BadInputError: There is no such environment.
     """
-    if name not in _FAMILIES:
-        found = f"{name[:80]!r}{did_you_mean(name, _FAMILIES)}"
-        raise BadInputError("environment", found, f"one of {', '.join(_FAMILIES)}")
-    module, _, attribute = _FAMILIES[name].partition(":")
+    if name not in _ENVIRONMENTS:
+        found = f"{name[:80]!r}{did_you_mean(name, _ENVIRONMENTS)}"
+        raise BadInputError("environment", found, f"one of {', '.join(_ENVIRONMENTS)}")
+    module, _, attribute = _ENVIRONMENTS[name].partition(":")
     return cast(Environment, getattr(import_module(module), attribute))
 
 
 def of_text(prompt: str) -> Environment:
-    """The family whose mark stands in `prompt`; the first one, whose reader says what is wrong, where none does."""
-    families = [get(name) for name in _FAMILIES]
-    return next((family for family in families if family.mark in prompt), families[0])
+    """Returns the environment of a prompt, by its mark.
+
+    For a prompt without a mark it is the first environment, whose reader names the error.
+    """
+    environments = [get(name) for name in _ENVIRONMENTS]
+    return next((item for item in environments if item.mark in prompt), environments[0])

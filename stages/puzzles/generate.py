@@ -1,4 +1,4 @@
-"""Generates puzzles of any family: the config says which family and how hard."""
+"""Generates puzzles of any environment, which the config names."""
 
 from typing import Annotated, Any
 
@@ -12,25 +12,26 @@ from stages.puzzles.zebra.config import ZebraConfig
 __all__ = ["TIERS", "AnyPuzzleConfig", "PuzzleConfig", "ZebraConfig", "generate"]
 
 
-def _family(config: Any) -> str:
+def _environment_of(config: Any) -> str:
     if isinstance(config, dict):
         return config.get("environment", "temporal_clue")
-    return getattr(config, "environment", "temporal_clue")  # what is no config at all is refused as one of these
+    return getattr(config, "environment", "temporal_clue")  # other types are refused by the validation of this config
 
 
 AnyPuzzleConfig = Annotated[
-    Annotated[PuzzleConfig, Tag("temporal_clue")] | Annotated[ZebraConfig, Tag("zebra")], Discriminator(_family)
+    Annotated[PuzzleConfig, Tag("temporal_clue")] | Annotated[ZebraConfig, Tag("zebra")], Discriminator(_environment_of)
 ]
-"""The config of any family, told apart by its `environment`; Temporal Clue where none is named."""
+"""The config of any environment, which its `environment` names; without it, the config of Temporal Clue."""
 
 
 def generate(config: PuzzleConfig | ZebraConfig, seed: int) -> Puzzle:
-    """A puzzle with exactly one solution and no clue to spare; the same for (config, seed) on every machine.
+    """Returns a puzzle with exactly one solution and a minimal set of clues, the same for (config, seed) everywhere.
 
-    A plain function of picklable arguments: callers that want many run it in as many processes as they like.
+    Arguments and result can be pickled, so that many puzzles can be generated in several processes.
 
     Args:
-        config: Family and difficulty; `TIERS` has named ones (`reduced`, `easy`, `small`, `large`, `full`).
-        seed: Any integer. Different seeds of a small config may give one mystery twice: compare `Puzzle.digest`.
+        config: Environment and difficulty; `TIERS` has named difficulties (`reduced`, `easy`, `small`, `large`,
+            `full`).
+        seed: Any integer. With a small config, different seeds may give the same puzzle: compare `Puzzle.digest`.
     """
     return environment.get(config.environment).generate(config, seed)

@@ -1,4 +1,7 @@
-"""Reads lettered answers out of a completion and grades them; never raises, linear in the length of the text."""
+"""Reads and grades the lettered answers of a completion.
+
+It raises no error for any text, and takes time that is linear in the length of the text.
+"""
 
 import re
 from collections.abc import Collection, Iterator
@@ -14,11 +17,11 @@ _ALTERNATIVE = re.compile(
     r"[/&|]|^\W*(?:and|to|until|through|then|vs|versus)\b(?! not\b)|\b(?:or|either|maybe|perhaps|possibly|otherwise|"
     r"alternatively|else|also|plus|as well as|(?:could|might|may)(?! not\b))\b"
 )
-"""Between two values it makes the second one an alternative to the first."""
+"""Between two values: words that make the second value an alternative to the first."""
 _LISTED = re.compile(r"(?:[^a-z0-9]|\b(?:the|in|at|a)\b)*")
-"""Between two values it says nothing: they are listed."""
+"""Between two values: words without meaning, as in a list of values."""
 _CLAUSE = re.compile(r"\W*(?:was|were|is(?! the\b)|has|had|did|moved|left|never|cannot|could not)\b")
-"""Behind a value it says something about it: the value is no answer, but part of an explanation."""
+"""After a value: words that begin a statement about it, so that the value is part of an explanation, not an answer."""
 _LEAD_IN = re.compile(
     r"[^,;!?]{0,80}?(?:[:=–—-]|\b(?:is|was|were|be|used|happened))(?: (?:in|at|by|with|the|done|committed|murdered))* ?"
 )
@@ -27,32 +30,34 @@ _DOUBT = re.compile(
     r"\b(?:not|no|never|neither|nor|nobody|cannot|if|unless|whether|suppose|assume|except|but|innocent)\b|n t\b|"
     + _ALTERNATIVE.pattern
 )
-"""Before a value it makes of it something else than an answer."""
+"""Before a value: words after which the value is not an answer."""
 _NOTHING = None, 0
 _READ_CHARACTERS = 300
-"""An answer is looked for in this many characters after its letter."""
+"""Number of characters after a letter in which its answer is searched."""
 
 
 def grade(text: str, puzzle: Puzzle, grader: Grader = "strict") -> Graded:
-    """Grades `text` against the solution of `puzzle`.
+    """Returns the grade of a completion.
 
-    `strict` reads as a person would: the last answer to a letter counts, marks of emphasis, a final dot, what leads in
-    to the answer (`SUSPECT:`, `the murderer is`) or explains it does not matter, several answers may share a line,
-    times count. Alternatives ("Miss Peach or Mr. Green") are no answer.
-    `published` is the rule behind the published accuracies; it cannot read times, so it has a ceiling below 1.
+    `strict` reads answers as a person does. The last answer to a letter counts. Emphasis, a final dot, introductions
+    (`SUSPECT:`, `the murderer is`) and explanations are ignored. A line may have several answers, and times can be
+    answers. Alternatives ("Miss Peach or Mr. Green") are not answers.
+
+    `published` is the rule of the published accuracies. It cannot read times, so that its accuracy stays below 1 on
+    puzzles that ask for one.
 
     Args:
-        text: A completion; any text at all.
-        puzzle: The puzzle it answers.
-        grader: Which of the two rules to apply.
+        text: The completion, any text.
+        puzzle: Its puzzle.
+        grader: Name of the rule.
     """
     values = environment.get(puzzle.environment).answer_values(puzzle)
     if grader == "published":
         answers = {letter: _published(text, letter, right, values[letter]) for letter, right in puzzle.solution.items()}
     else:
-        said = _last_segments(text)
+        segments = _last_segments(text)
         answers = {
-            letter: _strict(said.get(letter, _NOTHING)[0], right, values[letter])
+            letter: _strict(segments.get(letter, _NOTHING)[0], right, values[letter])
             for letter, right in puzzle.solution.items()
         }
     right_count = sum(parsed.correct for parsed in answers.values())
@@ -60,10 +65,10 @@ def grade(text: str, puzzle: Puzzle, grader: Grader = "strict") -> Graded:
 
 
 def answers_end(text: str, letters: Collection[str], grader: Grader) -> int:
-    """Where the last of the lettered answers that `grade` reads ends: characters before it and with it, 0 if none."""
+    """Returns the number of characters up to the end of the last lettered answer that `grade` reads; 0 if none."""
     if grader == "strict":
         return max((end for letter, (_, end) in _last_segments(text).items() if letter in letters), default=0)
-    return max((found.end() for letter in letters for found in _published_matches(text, letter)), default=0)
+    return max((match.end() for letter in letters for match in _published_matches(text, letter)), default=0)
 
 
 def _published_matches(text: str, letter: str) -> Iterator[re.Match[str]]:
@@ -72,47 +77,50 @@ def _published_matches(text: str, letter: str) -> Iterator[re.Match[str]]:
 
 def _published(text: str, letter: str, right: str, values: tuple[str, ...]) -> Parsed:
     last = None
-    for found in _published_matches(text, letter):
-        last = found
+    for match in _published_matches(text, letter):
+        last = match
     if last is None:
         return Parsed(None, None, False, "missing")
-    said = last.group(1).strip()
-    value = next((v for v in values if v.lower() == said.lower()), None)
-    return Parsed(said, value, said.lower() == right.lower(), "" if value is not None else "outside")
+    words = last.group(1).strip()
+    value = next((v for v in values if v.lower() == words.lower()), None)
+    return Parsed(words, value, words.lower() == right.lower(), "" if value is not None else "outside")
 
 
 def _last_segments(text: str) -> dict[str, tuple[str, int]]:
-    """The words after the last mark of each letter, up to the next mark or the end of the line, and where they end."""
+    """Returns the words after the last mark of each letter, and the position of their end.
+
+    The words end at the next mark or at the end of the line.
+    """
     marks = list(_MARKER.finditer(text))
-    found: dict[str, tuple[str, int]] = {}
+    segments: dict[str, tuple[str, int]] = {}
     for i in range(len(marks) - 1, -1, -1):
         letter = marks[i].group(1)
-        if letter in found:
+        if letter in segments:
             continue
         start = marks[i].end()
         end = min(start + _READ_CHARACTERS, marks[i + 1].start() if i + 1 < len(marks) else len(text))
         lines = text[start:end].splitlines()
         segment = lines[0].strip() if lines else ""
         if segment.strip("*_`. "):
-            found[letter] = segment, start + len(lines[0].rstrip())
-    return found
+            segments[letter] = segment, start + len(lines[0].rstrip())
+    return segments
 
 
 def plain(text: str) -> str:
-    """`text` in lower case, without markup, with single spaces, and every clock time as `hh:mm am`."""
+    """Returns a text in lower case, without markup, with single spaces, and with clock times as `hh:mm am`."""
     words = " ".join(text.translate(_MARKUP).split()).lower()
     return _CLOCK.sub(lambda m: f"{m.group(1):0>2}:{m.group(2)} {m.group(3)}m", words)
 
 
-@lru_cache(maxsize=1 << 16)  # the completions of a group mostly say the same
-def _strict(said: str | None, right: str, values: tuple[str, ...]) -> Parsed:
-    if said is None:
+@lru_cache(maxsize=1 << 16)  # most completions of a group have the same answers
+def _strict(segment: str | None, right: str, values: tuple[str, ...]) -> Parsed:
+    if segment is None:
         return Parsed(None, None, False, "missing")
-    words = _without_opening(plain(said))
+    words = _without_opening(plain(segment))
     value, note = _first_value(words, values)
-    if note == "outside" and (start := _after_lead_in(said, words, values)) is not None:
+    if note == "outside" and (start := _after_lead_in(segment, words, values)) is not None:
         value, note = _first_value(words[start:], values)
-    return Parsed(said, value, value == right, note)
+    return Parsed(segment, value, value == right, note)
 
 
 def _without_opening(words: str) -> str:
@@ -122,7 +130,10 @@ def _without_opening(words: str) -> str:
 
 
 def _first_value(words: str, values: tuple[str, ...]) -> tuple[str | None, Note]:
-    """The value that `words` begin with; none where another one stands beside it and not in an explanation."""
+    """Returns the value that `words` begin with, and a note.
+
+    The value is None if another value follows that is an alternative and not part of an explanation.
+    """
     places = {value: _find(words, plain(value)) for value in values}
     mentioned = [value for value in values if places[value] >= 0]
     leading = [value for value in mentioned if words.startswith(plain(value))]
@@ -139,23 +150,34 @@ def _first_value(words: str, values: tuple[str, ...]) -> tuple[str | None, Note]
 
 
 def _hedged(between: str, after: str) -> bool:
-    """Whether a second value makes the first no answer, by the words `between` the two and `after` the second."""
+    """Returns whether a second value revokes the first one as an answer.
+
+    Args:
+        between: Words between the two values.
+        after: Words after the second value.
+    """
     if _ALTERNATIVE.search(between) or _CLAUSE.match(between):
         return True
     return _LISTED.fullmatch(between) is not None and not _CLAUSE.match(after)
 
 
-def _after_lead_in(said: str, words: str, values: tuple[str, ...]) -> int | None:
-    """Where the first value begins, if what stands before it only introduces it, as `SUSPECT:` or `the murderer is`."""
+def _after_lead_in(segment: str, words: str, values: tuple[str, ...]) -> int | None:
+    """Returns the position of the first value if it follows an introduction, such as `SUSPECT:` or `the murderer is`.
+
+    Args:
+        segment: The words as the completion has them.
+        words: The words in the form of `plain`.
+        values: The possible answers.
+    """
     start = min((place for value in values if (place := _find(words, plain(value))) >= 0), default=-1)
     if start < 0 or _DOUBT.search(words, 0, start):
         return None
-    echoed = _ECHO.match(said) and len(words[:start].split()) == 1
+    echoed = _ECHO.match(segment) and len(words[:start].split()) == 1
     return start if echoed or _LEAD_IN.fullmatch(words, 0, start) else None
 
 
 def _find(words: str, value: str) -> int:
-    """Where `value` stands in `words` as whole words, -1 if nowhere."""
+    """Returns the position of `value` in `words` as whole words; -1 if it does not occur."""
     start = words.find(value)
     while start >= 0:
         end = start + len(value)

@@ -1,9 +1,10 @@
-"""Minimal sets of clues for any family: a growing pool of worlds that the clues must rule out.
+"""Minimal sets of clues for any environment, from a growing pool of worlds that the clues must rule out.
 
-Clues are dropped in order while the others rule out the pool; the family's solver then looks for a world that the kept
-ones allow besides the solution, and what it finds joins the pool, until there is none. The result is that of dropping
-clue after clue with a proof each, whichever worlds the solver happens to find: a clue is dropped if and only if the
-clues kept before it and all those after it leave the solution alone. Every clue kept has a witness in the pool.
+Two steps repeat. Clues are dropped in order as long as the others rule out all worlds of the pool. Then the
+environment's solver searches for a world besides the solution that the kept clues allow, and adds it to the pool. The
+search ends if there is no such world. The result does not depend on the worlds that the solver finds: a clue is dropped
+if and only if the solution is the only world that the clues kept before it and all clues after it allow. For every kept
+clue the pool has a world that only this clue rules out.
 """
 
 from collections.abc import Callable, Sequence
@@ -13,22 +14,30 @@ from numpy.typing import NDArray
 
 
 class Pool:
-    """Worlds other than the solution, by the clues that rule them out."""
+    """Worlds other than the solution, with the clues that rule them out."""
 
     def __init__(self, clues: int) -> None:
-        """An empty pool for so many clues."""
+        """Makes an empty pool for a number of clues."""
         self._ruled_out = [0] * clues
         self._size = 0
 
     def add(self, truths: Sequence[NDArray[np.bool_]]) -> None:
-        """Adds N worlds, none of them the solution: for each clue where it holds, bool [N]."""
+        """Adds N worlds, none of which is the solution.
+
+        Args:
+            truths: For each clue the worlds in which it is true, bool [N].
+        """
         for i, holds in enumerate(truths):
             bits = np.packbits(~holds, bitorder="little").tobytes()
             self._ruled_out[i] |= int.from_bytes(bits, "little") << self._size
         self._size += len(truths[0]) if truths else 0
 
     def greedy(self) -> list[int] | None:
-        """The clues left when each is dropped, in order, if the others rule out the pool; None if even all do not."""
+        """Returns the clues that remain if each clue, in order, is dropped unless the pool needs it.
+
+        Returns:
+            Positions of the clues; None if all clues together do not rule out the pool.
+        """
         every = (1 << self._size) - 1
         later = [0]
         for mask in reversed(self._ruled_out):
@@ -46,12 +55,15 @@ class Pool:
 
 
 def keep_needed(pool: Pool, find_other: Callable[[list[int]], bool]) -> list[int] | None:
-    """The clues to keep, in order, or None if even all of them allow another world.
+    """Returns a minimal set of clues that allows the solution only.
 
     Args:
-        pool: Some worlds to begin with, or none.
-        find_other: Looks for a world that the given clues allow besides the solution and adds it to the pool; false
-            if it proves that there is none.
+        pool: The first worlds, or an empty pool.
+        find_other: Searches for a world besides the solution that the clues at some positions allow, and adds it to the
+            pool. It returns False if it proves that there is none.
+
+    Returns:
+        Positions of the clues to keep, in order; None if all clues together allow another world.
     """
     while True:
         kept = pool.greedy()

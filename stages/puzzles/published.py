@@ -12,16 +12,18 @@ _FIELDS = {"num_clues", "prompt", "solution"}
 
 
 def read_puzzles(path: Path | str) -> list[Puzzle]:
-    """Reads the puzzles of a file, of any family, in order; `puzzle_id` is the file's name and the position in it.
+    """Returns the puzzles of a file, of any environment, in order.
+
+    The `puzzle_id` consists of the file's name and the position in the file.
 
     Raises:
-        BadInputError: The file cannot be read, is not JSON, or holds something else than such puzzles; the message
-            names the file, the index and the field.
+        BadInputError: The file cannot be read, is not JSON, or does not hold such puzzles; the message names the file,
+            the index and the field.
     """
     path = Path(path)
     try:
         data = path.read_bytes()
-    except (OSError, ValueError) as error:  # ValueError: a name that no file can have
+    except (OSError, ValueError) as error:  # ValueError: a path with the character 0
         reason = error.strerror if isinstance(error, OSError) else str(error)
         raise BadInputError(str(path), f"cannot be read ({reason})", "a readable JSON file") from error
     content = parse_json(data, str(path), "a JSON list of puzzles")

@@ -1,4 +1,4 @@
-"""The puzzle as every stage sees it: a prompt and lettered answers; and the grade of an attempt at it."""
+"""Data classes of puzzles and of their grades, for all stages."""
 
 from collections import Counter
 from collections.abc import Sequence
@@ -16,13 +16,13 @@ class Puzzle:
 
     Attributes:
         puzzle_id: Unique within a set.
-        environment: Name of the environment that made it (see `stages.puzzles.environment`).
-        prompt: The whole text shown to the model.
-        solution: Letter of each question to its answer.
+        environment: Name of its environment (see `stages.puzzles.environment`).
+        prompt: The whole text that the model receives.
+        solution: Answer to each question, by letter.
         num_clues: Number of clues in the prompt.
-        seed: Seed it was generated from; None for a puzzle read from a file.
-        digest: SHA-256 (hex) of the formal puzzle: cast, layout and clues in any order, not of the text.
-        difficulty: Sizes of the puzzle, by name (`suspects`, `weapons`, `rooms`, `times`, `motives`, ...).
+        seed: Seed that the puzzle was generated from; None for a puzzle from a file.
+        digest: SHA-256 (hex) of the formal puzzle (cast, layout and clues in any order), not of the text.
+        difficulty: Sizes of the puzzle by name (`suspects`, `weapons`, `rooms`, `times`, `motives`, ...).
     """
 
     puzzle_id: str
@@ -37,13 +37,13 @@ class Puzzle:
 
 @dataclass(frozen=True)
 class Parsed:
-    """What was read for one letter.
+    """The answer to one letter, as it was read from a completion.
 
     Attributes:
-        text: The words after the letter, or None where the letter was not found.
-        value: The puzzle's own value that they name, or None.
-        correct: Whether it is the answer.
-        note: `missing` (no such letter), `outside` (not one of the puzzle's values), `ambiguous` (several), or empty.
+        text: The words after the letter; None if the completion does not have the letter.
+        value: The value of the puzzle that the words name, or None.
+        correct: Whether this value is the right answer.
+        note: `missing` (no such letter), `outside` (no value of the puzzle), `ambiguous` (several values), or empty.
     """
 
     text: str | None
@@ -58,8 +58,8 @@ class Graded:
 
     Attributes:
         accuracy: Fraction of the lettered questions answered right, 0 to 1.
-        exact: Whether all of them are.
-        answers: What was read, by letter.
+        exact: Whether all questions are answered right.
+        answers: The answers as they were read, by letter.
     """
 
     accuracy: float
@@ -73,8 +73,8 @@ class Asserted:
 
     Attributes:
         text: The words.
-        verdict: `restated` (a clue says just this), `proved` (the clues entail it), `contradicted` (they entail the
-            opposite), or `open` (neither).
+        verdict: `restated` (it is one of the clues), `proved` (the clues entail it), `contradicted` (the clues entail
+            the opposite), or `open` (none of these).
     """
 
     text: str
@@ -83,14 +83,14 @@ class Asserted:
 
 @dataclass(frozen=True)
 class DeductionCounts:
-    """How many different statements about a puzzle a text asserts; a repeated statement counts once.
+    """Numbers of different statements about a puzzle that a text asserts; a repeated statement counts once.
 
     Attributes:
-        statements: All of them.
-        proved: Those that the clues entail and no clue states.
-        restated: Those that a clue states.
-        open: Those that the clues neither entail nor contradict.
-        contradicted: Those whose opposite the clues entail.
+        statements: Number of all statements.
+        proved: Number of statements that the clues entail and no clue states.
+        restated: Number of statements that a clue states.
+        open: Number of statements that the clues neither entail nor contradict.
+        contradicted: Number of statements whose opposite the clues entail.
     """
 
     statements: int
@@ -101,19 +101,19 @@ class DeductionCounts:
 
     @classmethod
     def of(cls, asserted: Sequence[Asserted]) -> "DeductionCounts":
-        """Counts statements by verdict."""
+        """Returns the numbers of statements by verdict."""
         counts = Counter(item.verdict for item in asserted)
         return cls(len(asserted), counts["proved"], counts["restated"], counts["open"], counts["contradicted"])
 
     @property
     def sound(self) -> float:
-        """Fraction proved of all statements but the restated ones, 0 where there are none."""
+        """Fraction of proved statements among those that do not restate a clue; 0 if there are none."""
         return self.proved / max(1, self.statements - self.restated)
 
 
 @dataclass(frozen=True)
 class Kinds:
-    """How many clues and questions of each kind a puzzle has, by the kind's name."""
+    """Numbers of a puzzle's clues and questions by kind."""
 
     clues: dict[str, int]
     questions: dict[str, int]
@@ -121,16 +121,16 @@ class Kinds:
 
 @dataclass(frozen=True)
 class Checked:
-    """A puzzle solved from its text alone, beside the solution that came with it.
+    """The result of solving a puzzle from its text alone, compared with its given solution.
 
     Attributes:
-        puzzle_id: Which puzzle.
-        unread: What the reader could not read, each with its place; such a puzzle is not solved.
-        answers: Letter to the solver's answer; empty where there is no solution.
-        unique: Letter to whether the clues allow no other answer (proved).
-        different: Letters whose answer is not the given one.
-        same_text: Whether the formal puzzle, written again, is the prompt itself.
-        needless: Numbers (from 1) of clues that may be dropped without a second solution; None where not asked.
+        puzzle_id: Id of the puzzle.
+        unread: Sentences that the reader could not read, each with its place; such a puzzle is not solved.
+        answers: The solver's answers by letter; empty if there is no solution.
+        unique: Whether the clues allow no other answer (proved), by letter.
+        different: Letters whose answer differs from the given one.
+        same_text: Whether writing the formal puzzle as text gives the prompt.
+        needless: Numbers (from 1) of clues that can be dropped without a second solution; None if not checked.
         seconds: Wall time of reading and solving.
     """
 
@@ -145,10 +145,10 @@ class Checked:
 
     @property
     def all_unique(self) -> bool:
-        """Whether there is a solution and every answer in it is the only possible one."""
+        """Whether there is a solution in which every answer is the only possible one."""
         return bool(self.unique) and all(self.unique.values())
 
     @property
     def equal(self) -> bool:
-        """Whether there is a solution and it is the given one."""
+        """Whether there is a solution that equals the given one."""
         return bool(self.answers) and not self.different

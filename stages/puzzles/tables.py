@@ -1,4 +1,4 @@
-"""Puzzles between their table and their objects."""
+"""Conversion between tables of puzzles and `Puzzle` objects, and columns of grades."""
 
 import json
 from collections.abc import Mapping, Sequence
@@ -18,7 +18,7 @@ DEDUCTION_COLUMNS = tuple(field.name for field in fields(DeductionCounts))
 
 
 def to_table(puzzles: Sequence[Puzzle]) -> pl.DataFrame:
-    """Puzzles as rows of the `puzzles` schema."""
+    """Returns puzzles as a table of the `puzzles` schema."""
     rows = [
         {
             "puzzle_id": puzzle.puzzle_id,
@@ -36,7 +36,7 @@ def to_table(puzzles: Sequence[Puzzle]) -> pl.DataFrame:
 
 
 def from_table(table: pl.DataFrame) -> list[Puzzle]:
-    """Rows of the `puzzles` schema as puzzles."""
+    """Returns the puzzles in a table of the `puzzles` schema."""
     return [
         Puzzle(**{**row, "solution": json.loads(row["solution"]), "difficulty": json.loads(row["difficulty"])})
         for row in table.iter_rows(named=True)
@@ -44,17 +44,23 @@ def from_table(table: pl.DataFrame) -> list[Puzzle]:
 
 
 def puzzles_by_id(table: pl.DataFrame) -> dict[str, Puzzle]:
-    """Puzzles of a table by id."""
+    """Returns the puzzles in a table by their id."""
     return {puzzle.puzzle_id: puzzle for puzzle in from_table(table)}
 
 
 def graded_text(
     text: str, puzzle_id: str, known: Mapping[str, Puzzle], grader: Literal["strict", "published"]
 ) -> Graded:
-    """Grades one completion of a known puzzle.
+    """Returns the grade of one completion.
+
+    Args:
+        text: The completion.
+        puzzle_id: Id of its puzzle.
+        known: Puzzles by id.
+        grader: Rule of grading (see `stages.puzzles.grading.grade`).
 
     Raises:
-        IntegrityError: The puzzle is not among the known ones.
+        IntegrityError: The puzzle is not among the known puzzles.
     """
     if puzzle_id not in known:
         raise IntegrityError(f"puzzle {puzzle_id}", "sampled but not in the puzzle set", "rollouts of this set")
@@ -62,18 +68,18 @@ def graded_text(
 
 
 def count_deductions(text: str, puzzle: Puzzle) -> DeductionCounts | None:
-    """What a completion asserts about its puzzle; None where nothing can be proved."""
+    """Returns how many statements about its puzzle a completion asserts; None if nothing can be proved about it."""
     asserted = environment.get(puzzle.environment).deductions(text, puzzle)
     return None if asserted is None else DeductionCounts.of(asserted)
 
 
 def deduction_columns(counts: DeductionCounts | None) -> dict[str, int | None]:
-    """Counts as columns of a table, null where there are none."""
+    """Returns counts as columns of a table; they are null for None."""
     return dict.fromkeys(DEDUCTION_COLUMNS) if counts is None else asdict(counts)
 
 
 def taught_texts(table: pl.DataFrame, text: Literal["answers", "derivations"]) -> list[str]:
-    """What the solver writes for every puzzle of a table: the answers, with or without how they follow."""
+    """Returns the solver's text for every puzzle of a table: the answers alone, or a derivation with the answers."""
     puzzles = from_table(table)
     if text == "answers":
         return [write_answer(puzzle) for puzzle in puzzles]

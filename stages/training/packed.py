@@ -7,17 +7,13 @@ from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
 
-import numpy as np
 import torch
-from safetensors import SafetensorError
-from safetensors.torch import load_file
 from torch import Tensor
 
 from artifacts import tensors
-from artifacts.errors import BadInputError
+from artifacts.errors import BadInputError, IntegrityError
 
-_DTYPES = {name: torch.from_numpy(np.empty(0, dtype)).dtype for name, dtype in tensors.PackedBatch.dtypes().items()}
-COLUMNS = tuple(name for name in _DTYPES if name != "minibatch")
+COLUMNS = tuple(name for name in tensors.PackedBatch.dtypes() if name != "minibatch")
 """The tensors that have a value for each token."""
 
 
@@ -65,19 +61,16 @@ class PackedBatch:
 
     def __init__(self, path: Path, vocab_size: int) -> None:
         try:
-            columns = load_file(path)
-        except (OSError, SafetensorError) as error:
+            packed = tensors.PackedBatch.from_bytes(path.read_bytes(), str(path))
+        except OSError as error:
             raise BadInputError(str(path), f"unreadable ({error})", "a packed batch") from error
-        for name, dtype in _DTYPES.items():
-            if name not in columns:
-                raise BadInputError(str(path), f"no tensor '{name}'", ", ".join(_DTYPES))
-            if columns[name].dtype != dtype:
-                raise BadInputError(f"{path}: {name}", str(columns[name].dtype), str(dtype))
-        self._columns, self._path = columns, path
-        self.real = columns["segment_ids"] >= 0
+        except IntegrityError as error:  # no retry would mend it
+            raise BadInputError(error.where, error.found, error.expected, error.remedy) from error
+        self._columns = {name: torch.from_numpy(getattr(packed, name)) for name in tensors.PackedBatch.dtypes()}
+        self.real = self._columns["segment_ids"] >= 0
         """[R, T] where there is a token."""
         self.row_tokens: list[int] = self.real.sum(1).tolist()
-        tokens = columns["tokens"][self.real]
+        tokens = self._columns["tokens"][self.real]
         if tokens.numel() == 0:
             raise BadInputError(str(path), "no tokens", "at least one row")
         if int(tokens.min()) < 0 or int(tokens.max()) >= vocab_size:
@@ -85,16 +78,11 @@ class PackedBatch:
                 f"{path}: tokens", f"ids {int(tokens.min())} to {int(tokens.max())}", f"0 to {vocab_size - 1}",
                 "was the batch packed with another model's tokenizer?",
             )  # fmt: skip
-        for name in ("sampler_logprobs", "advantages", "weights"):
-            if not bool(torch.isfinite(columns[name]).all()):
-                raise BadInputError(f"{path}: {name}", "NaN or infinity", "finite numbers")
-        steps = columns["minibatch"]
+        steps = self._columns["minibatch"]
         self.steps: list[list[int]] = [
-            torch.nonzero(steps == step).view(-1).tolist() for step in range(int(steps.max()) + 1)
+            torch.nonzero(steps == step).view(-1).tolist() for step in range(packed.minibatches)
         ]
         """Rows of each mini-batch."""
-        if int(steps.min()) < 0 or not all(self.steps):
-            raise BadInputError(f"{path}: minibatch", "a gap or a negative number", "0, 1, ... without gaps")
 
     @property
     def shape(self) -> tuple[int, int]:
@@ -135,11 +123,7 @@ class PackedBatch:
         return sequences.numel() / max(1, sequences.unique().numel())
 
     def flat(self, rows: list[int]) -> FlatRows:
-        """Cuts rows out of the batch, dropping the padding.
-
-        Raises:
-            BadInputError: a completion's prompt is not in its row, or a token in the loss belongs to a prompt.
-        """
+        """Cuts rows out of the batch, dropping the padding."""
         real = self.real[rows]
         column = {name: self._columns[name][rows][real] for name in COLUMNS}
         segments, parents = column["segment_ids"].long(), column["parent_ids"].long()
@@ -149,15 +133,8 @@ class PackedBatch:
         names = segments[starts]
         ends = torch.cat([index[starts][1:], index.new_tensor([segments.numel()])]) - 1
         order = torch.argsort(names)
-        if bool((names[order][1:] == names[order][:-1]).any()):
-            raise BadInputError(f"{self._path}: segment_ids", "a segment in two places", "contiguous segments")
-        place = torch.searchsorted(names[order], parents).clamp(max=names.numel() - 1)
-        if bool((names[order][place] != parents).any()):
-            raise BadInputError(f"{self._path}: parent_ids", "a completion without its prompt", "the prompt in its row")
         target = torch.nonzero(column["completion_mask"] > 0).view(-1)
-        prompt_end = ends[order][place]
-        if bool((segments[target] == parents[target]).any()) or bool((prompt_end[target] >= target).any()):
-            raise BadInputError(f"{self._path}: completion_mask", "a token of a prompt", "tokens of completions")
+        prompt_end = ends[order][torch.searchsorted(names[order], parents)]
         predictor = torch.where(starts[target], prompt_end[target], target - 1)
         width = self.real.shape[1]
         addresses = (torch.tensor(rows)[:, None] * width + torch.arange(width))[real]

@@ -1,4 +1,4 @@
-"""Proposes true clues about a world, each with a priority: the higher it is, the longer a clue is kept."""
+"""Proposes true clues about a world, each with a priority. Clues of a low priority are tried to be dropped first."""
 
 import random
 from collections.abc import Iterator
@@ -30,7 +30,7 @@ Candidate = tuple[float, Statement]
 
 
 def piece_ref(shape: Shape, piece: int) -> Ref:
-    """The plain reference to a piece."""
+    """Returns the reference to a piece by its name."""
     if piece < shape.suspects:
         return Ref("suspect", piece)
     if piece < shape.boddy:
@@ -39,31 +39,33 @@ def piece_ref(shape: Shape, piece: int) -> Ref:
 
 
 def propose(config: PuzzleConfig, shape: Shape, world: World, rng: random.Random) -> list[Statement]:
-    """True clues that determine `world`, the first to be dropped first.
+    """Returns true clues that determine `world`, in the order in which they are tried to be dropped.
 
-    The priorities and the numbers a kind follow the published generator, so that the kinds come out alike.
+    The priorities and the numbers of clues per kind are those of the published generator, so that puzzles have similar
+    shares of each kind.
     """
-    asked_anyway = config.questions == "placements"
-    direct = [*_murder(shape, world, asked_anyway), *_placements(config, shape, world), *_motives(world)]
+    always_asked = config.questions == "placements"
+    direct = [*_murder(shape, world, always_asked), *_placements(config, shape, world), *_motives(world)]
     quota = round(len(direct) / 6) * 2
-    found = list(direct)
+    candidates = list(direct)
     if config.connectives:
-        found += _connected(config, shape, world, quota, rng)
-    found += _meetings(config, shape, world, quota, rng)
+        candidates += _connected(config, shape, world, quota, rng)
+    candidates += _meetings(config, shape, world, quota, rng)
     moves = list(_moves(config, shape, world))
     rng.shuffle(moves)
-    found += moves[:quota]
-    found += _carries(config, shape, world)
-    found += _neighbours(shape, world, quota, rng)
-    keyed = [(priority + rng.random(), i, clue) for i, (priority, clue) in enumerate(found)]
+    candidates += moves[:quota]
+    candidates += _carries(config, shape, world)
+    candidates += _neighbours(shape, world, quota, rng)
+    keyed = [(priority + rng.random(), i, clue) for i, (priority, clue) in enumerate(candidates)]
     unique: dict[Statement, None] = {}
     for _, _, clue in sorted(keyed, key=lambda item: item[:2]):
         unique.setdefault(clue)
     return list(unique)
 
 
-def _murder(shape: Shape, world: World, asked_anyway: bool) -> Iterator[Candidate]:
-    if not asked_anyway:
+def _murder(shape: Shape, world: World, always_asked: bool) -> Iterator[Candidate]:
+    """Yields clues about the murder; `always_asked` leaves out murderer and room, which the questions ask for."""
+    if not always_asked:
         yield -0.2, MurderedBy(Ref("suspect", world.murderer))
         yield -0.2, MurderedIn(world.room)
     yield -0.2, KilledWith(world.weapon)
@@ -81,7 +83,7 @@ def _placements(config: PuzzleConfig, shape: Shape, world: World) -> Iterator[tu
 
 
 def _names(config: PuzzleConfig, shape: Shape, world: World, piece: int) -> Iterator[tuple[float, Ref]]:
-    """The ways to refer to a piece, with what each adds to the priority."""
+    """Yields the references to a piece, each with its addition to the priority."""
     yield 0.0, piece_ref(shape, piece)
     if not config.referents:
         return
@@ -122,7 +124,7 @@ def _connected(config: PuzzleConfig, shape: Shape, world: World, quota: int, rng
 
 
 def _meetings(config: PuzzleConfig, shape: Shape, world: World, quota: int, rng: random.Random) -> Iterator[Candidate]:
-    """Pairs of pieces in one room."""
+    """Yields clues about pairs of pieces in the same room."""
     scenes: list[tuple[int, int, list[int]]] = []
     for time in range(shape.times):
         for room in range(shape.rooms):

@@ -1,9 +1,10 @@
-"""Derives the answers where worlds are too many to list: CP-SAT proves, and worlds that it met refute.
+"""Derives the answers of puzzles with too many worlds to list. CP-SAT proves facts; worlds that it found refute them.
 
-Clues are taken in one by one, the plainest first, and after each the simple facts are found that follow by now: what is
-true in every known world that the clues allow may follow, and one solve proves all of it or finds a world more. Then,
-from the answers back, each fact is explained by clues and facts that were there before it, none of which can be spared.
-Facts that follow from the same clues come in the order of how many clues the known worlds show each to need.
+Clues are added one by one, the simplest first. After each, the simple facts are found that follow from the clues so
+far: a fact that is true in every known world that these clues allow may follow, and one solve proves all such facts or
+finds another world. Facts that follow from the same clues are sorted by the number of clues that each needs, as the
+known worlds show. Then, from the answers backwards, each fact is explained by clues and earlier facts, all of which it
+needs.
 """
 
 from collections.abc import Iterable, Sequence
@@ -32,17 +33,17 @@ from stages.puzzles.temporal_clue.text import canonical, write_statement
 from stages.puzzles.temporal_clue.worlds import Worlds
 
 _PLAIN = (At, HasMotive, MurderedBy, KilledWith, MurderedIn, MurderedAt)
-_KNOTTY = (Together, Either, Iff)
+_COMPLEX = (Together, Either, Iff)
 _MOST_WORLDS = 40_000
-"""With so many worlds known, those near a new one are no longer added."""
+"""Number of known worlds from which the worlds near a new one are no longer added."""
 _MOST_CLUES = 30
-"""Of puzzles with more clues the answers are the only steps: other facts are many there, from many premises each."""
+"""With more clues the answers are the only steps, because there are many other facts with many premises each."""
 _MOST_PROOFS = 600
-"""The same of puzzles that would take more proofs to do without premises."""
+"""If dropping premises takes more proofs, the answers are the only steps too."""
 
 
 def chained_steps(puzzle: FormalPuzzle) -> list[Step]:
-    """The steps to all answers of `puzzle`; the same on every machine.
+    """Returns the steps to all answers of a puzzle, which are the same on every machine.
 
     Raises:
         ValueError: The clues contradict one another, or do not determine the answers.
@@ -59,11 +60,11 @@ def chained_steps(puzzle: FormalPuzzle) -> list[Step]:
 
 
 class _TooLongError(Exception):
-    """All proofs that were granted are spent."""
+    """A derivation needs more proofs than it may use."""
 
 
 class _Known:
-    """Worlds that were met, and in which of them a statement is false: bit i for world i."""
+    """The worlds that are known, and those of them in which a statement is false: bit i for world i."""
 
     def __init__(self) -> None:
         self._parts: list[Worlds] = []
@@ -71,12 +72,12 @@ class _Known:
         self.count = 0
 
     def add(self, worlds: Worlds) -> None:
-        """Takes in N worlds."""
+        """Adds N worlds."""
         self._parts.append(worlds)
         self.count += len(worlds)
 
     def false(self, statement: Statement) -> int:
-        """Where `statement` is false."""
+        """Returns the known worlds in which a statement is false, as bits."""
         mask, size, done = self._false.get(statement, (0, 0, 0))
         for worlds in self._parts[done:]:
             bits = np.packbits(~worlds.holds(statement), bitorder="little").tobytes()
@@ -86,15 +87,15 @@ class _Known:
         return mask
 
     def refute(self, fact: Statement, premises: Iterable[Statement]) -> bool:
-        """Whether `fact` is false in a known world in which all of `premises` are true."""
+        """Returns whether a fact is false in a known world in which all premises are true."""
         wrong = self.false(fact)
         for premise in premises:
             wrong &= ~self.false(premise)
         return wrong != 0
 
     def needed(self, fact: Statement, premises: Sequence[Statement]) -> int:
-        """How many of `premises` a known world shows to be needed, one at a time, by the others."""
-        once = twice = 0  # worlds that one premise, that several premises rule out
+        """Returns the number of premises without which the others allow a known world in which `fact` is false."""
+        once = twice = 0  # worlds that at least one premise rules out, and that at least two rule out
         masks = [self.false(premise) for premise in premises]
         for mask in masks:
             twice |= once & mask
@@ -104,12 +105,13 @@ class _Known:
 
 
 class _Chain:
-    """One derivation in the making.
+    """The derivation of one puzzle.
 
     Args:
-        puzzle: What is derived.
-        values: Of all variables, in a world that the clues allow.
-        proofs: How many may be spent on doing without premises; None is any number, with the answers as the only facts.
+        puzzle: The puzzle.
+        values: Values of all variables in a world that the clues allow.
+        proofs: Number of proofs that may be used to drop premises; None for any number, with the answers as the only
+            facts.
     """
 
     def __init__(self, puzzle: FormalPuzzle, values: Sequence[int], proofs: int | None) -> None:
@@ -123,7 +125,10 @@ class _Chain:
         self._known.add(nearby(encoding.shape, self._world))
 
     def _refuted(self, facts: Sequence[Statement], premises: Sequence[Statement]) -> bool:
-        """Whether one of `facts` is false in some world in which `premises` hold; what the one solve finds is known."""
+        """Returns whether one of the facts is false in a world in which the premises are true, by one solve.
+
+        The world that the solve finds is added to the known worlds.
+        """
         literal = self._encoding.literal
         values = self._encoding.solve([literal(p) for p in premises], some=[~literal(fact) for fact in facts])
         if values is None:
@@ -135,13 +140,12 @@ class _Chain:
         return True
 
     def _facts_in_order(self) -> list[tuple[Statement, int]]:
-        """The facts that follow, each with how many of the clues, in their order, it follows from."""
+        """Returns the facts that follow, in order, each with the number of first clues that it follows from."""
         scenario = self._puzzle.scenario
         stated = {canonical(scenario, clue) for clue in self._clues}
-        stones = [fact for fact in facts_of(scenario.shape, self._world) if canonical(scenario, fact) not in stated]
-        wanted = self._targets if self._plain else [*self._targets, *stones]
-        pending = list(dict.fromkeys(wanted))
-        found: list[tuple[Statement, int]] = []
+        others = [fact for fact in facts_of(scenario.shape, self._world) if canonical(scenario, fact) not in stated]
+        pending = list(dict.fromkeys(self._targets if self._plain else [*self._targets, *others]))
+        facts: list[tuple[Statement, int]] = []
         for count in range(len(self._clues) if self._plain else 0, len(self._clues) + 1):
             clues = self._clues[:count]
             entailed = [fact for fact in pending if not self._known.refute(fact, clues)]
@@ -149,30 +153,30 @@ class _Chain:
                 entailed = [fact for fact in entailed if not self._known.refute(fact, clues)]
             needed = {fact: self._known.needed(fact, clues) for fact in entailed}
             entailed.sort(key=needed.__getitem__)
-            found += [(fact, count) for fact in entailed]
+            facts += [(fact, count) for fact in entailed]
             settled = set(entailed)
             pending = [fact for fact in pending if fact not in settled]
             if not any(target in pending for target in self._targets):
-                return found
+                return facts
         missing = next(target for target in self._targets if target in pending)
         raise ValueError(f"the clues leave open whether {write_statement(scenario, missing)}")
 
     def steps(self) -> list[Step]:
-        """The steps that the answers need.
+        """Returns the steps that the answers need.
 
         Raises:
-            ValueError: The clues leave an answer open.
-            _TooLongError: The proofs did not suffice.
+            ValueError: The clues do not determine an answer.
+            _TooLongError: More proofs are needed than allowed.
         """
         facts = self._facts_in_order()
         position = {fact: i for i, (fact, _) in enumerate(facts)}
         premises: dict[int, tuple[list[int], list[int]]] = {}
-        wanted = [position[target] for target in self._targets]
-        while wanted:
-            i = wanted.pop()
+        unexplained = [position[target] for target in self._targets]
+        while unexplained:
+            i = unexplained.pop()
             if i not in premises:
                 premises[i] = self._explained(facts[i][0], facts[i][1], [fact for fact, _ in facts[:i]])
-                wanted += premises[i][1]
+                unexplained += premises[i][1]
         number = {i: n for n, i in enumerate(sorted(premises))}
         return [
             Step(facts[i][0], tuple(sorted(self._order[c] for c in clues)), tuple(sorted(number[j] for j in earlier)))
@@ -180,9 +184,9 @@ class _Chain:
         ]
 
     def _explained(self, fact: Statement, count: int, earlier: list[Statement]) -> tuple[list[int], list[int]]:
-        """Positions of few clues, of the first `count`, and few earlier facts from which `fact` follows.
+        """Returns positions of a few of the first `count` clues and a few earlier facts from which a fact follows.
 
-        Two ways are tried: to do without facts first, and to do without clues first. The fewer premises win.
+        Dropping facts first and dropping clues first are tried; the way with fewer premises is taken.
         """
         clues, facts = list(range(count)), list(range(count, count + len(earlier)))
         premises = [*self._clues[:count], *earlier]
@@ -191,9 +195,10 @@ class _Chain:
         return [i for i in kept if i < count], [i - count for i in kept if i >= count]
 
     def _kept(self, fact: Statement, premises: list[Statement], order: list[int]) -> list[int]:
-        """Positions of the premises that are left when what can be spared goes, in `order`.
+        """Returns positions of the premises that remain after all that are not needed are dropped, in `order`.
 
-        It goes by halves, which is quick where most of it goes; of many clues more than half stay.
+        Halves are dropped first, which is fast if most premises are not needed. With many clues as the only premises,
+        more than half of them are needed, so they are dropped one by one.
         """
         kept = dict.fromkeys(order)
         blocks = [[i] for i in reversed(order)] if self._plain else [order]
@@ -208,7 +213,7 @@ class _Chain:
         return list(kept)
 
     def _follows(self, fact: Statement, premises: Sequence[Statement]) -> bool:
-        """Whether `fact` follows from `premises`, proved."""
+        """Returns whether a fact follows from the premises, by a known world or by a proof."""
         if self._known.refute(fact, premises):
             return False
         if self._proofs_left is not None:
@@ -219,9 +224,9 @@ class _Chain:
 
 
 def _difficulty(clue: Statement) -> int:
-    """How late a clue is taken in: placements first, then moves, then what joins or spreads over times."""
+    """Returns the rank of a clue in the order of adding: placements, moves, relations of pieces, compound clues."""
     if isinstance(clue, _PLAIN):
         return 0
     if isinstance(clue, Moved | Carried):
         return 1
-    return 3 if isinstance(clue, _KNOTTY) else 2
+    return 3 if isinstance(clue, _COMPLEX) else 2

@@ -1,4 +1,4 @@
-"""What a Temporal Clue puzzle may look like: typed difficulty."""
+"""Settings of Temporal Clue puzzles: sizes, kinds of clues and questions, and names."""
 
 from typing import Annotated, Literal, Self
 
@@ -44,30 +44,37 @@ Range = tuple[Annotated[int, Field(ge=0)], Annotated[int, Field(ge=0)]]
 
 
 class PuzzleConfig(Config):
-    """Difficulty of generated puzzles; every range is inclusive and drawn from uniformly."""
+    """Difficulty of generated puzzles. Sizes are drawn uniformly from their ranges, which are inclusive."""
 
-    environment: Literal["temporal_clue"] = Field(default="temporal_clue", description="The puzzle family.")
+    environment: Literal["temporal_clue"] = Field(default="temporal_clue", description="Name of the environment.")
     suspects: Range = Field(default=(2, 2), description="Number of suspects, 2 to 10.")
     weapons: Range = Field(default=(2, 2), description="Number of weapons, 1 to 8.")
     rooms: Range = Field(default=(2, 2), description="Number of rooms, 2 to 17.")
-    times: Range = Field(default=(1, 1), description="Number of times, 1 to 24; 1 means no time dimension.")
-    motives: Range = Field(default=(0, 0), description="Number of motives, at most 10; 0 or 1 means no motives.")
+    times: Range = Field(default=(1, 1), description="Number of times, 1 to 24; with 1 there is no time dimension.")
+    motives: Range = Field(default=(0, 0), description="Number of motives, at most 10; with 0 or 1 there are none.")
     shared_motives: bool = Field(
         default=False,
-        description="Several suspects may have one motive; otherwise motives, if any, are as many as suspects.",
+        description="Whether several suspects may have the same motive. If not, there are as many motives as suspects, "
+        "or none.",
     )
-    connectives: bool = Field(default=True, description="Clues may join two placements by `or` and `if and only if`.")
+    connectives: bool = Field(
+        default=True, description="Whether clues may join two placements by `or` and `if and only if`."
+    )
     referents: bool = Field(
-        default=True, description="Clues may name the murderer, the murder weapon or a motive's bearer."
+        default=True,
+        description="Whether clues may refer to the murderer, the murder weapon or a suspect with some motive.",
     )
-    fixed_cast: bool = Field(default=False, description="Always the same suspects and weapons, in the same order.")
+    fixed_cast: bool = Field(
+        default=False, description="Whether all puzzles have the same suspects and weapons, in the same order."
+    )
     fixed_rooms: bool = Field(
-        default=False, description="Always the same rooms in the same order; the columns still vary."
+        default=False,
+        description="Whether all puzzles have the same rooms in the same order; the number of columns still varies.",
     )
     questions: Literal["published", "placements"] = Field(
         default="published",
-        description="`published`: what the clues do not state, eight at most. `placements`: murderer, room, and where "
-        "every suspect and weapon was (at the first time), always in that order.",
+        description="Questions of a puzzle. `published`: at most eight that no clue answers directly. `placements`: "
+        "murderer, room, and where every suspect and weapon was at the first time, always in this order.",
     )
 
     @model_validator(mode="after")
@@ -91,4 +98,4 @@ TIERS: dict[str, PuzzleConfig] = {
     "large": PuzzleConfig(suspects=(8, 8), weapons=(6, 6), rooms=(10, 10), times=(9, 9), motives=(8, 8)),
     "full": PuzzleConfig(suspects=(10, 10), weapons=(8, 8), rooms=(17, 17), times=(11, 11), motives=(10, 10)),
 }
-"""Named sizes: `reduced` for models that know nothing yet, `easy`, then up to the full board."""
+"""Named sizes, from `reduced`, for models without any skill, and `easy` to the full board."""

@@ -1,4 +1,4 @@
-"""Finds the statements a completion makes about a puzzle and proves each: do the clues entail it or contradict it?"""
+"""Finds the statements about a puzzle in a completion, and proves whether the clues entail or contradict each."""
 
 import re
 from dataclasses import dataclass
@@ -19,7 +19,7 @@ _HYPOTHESIS = re.compile(
 )
 _CONDITION = re.compile(r"[*_`\"']{0,3},? (?:if|unless|or|or not|would|could|might)\b|[*_`\"']{0,3} ?\?")
 _SENTENCE_CHARACTERS = 300
-"""How far back a sentence's beginning is looked for."""
+"""Number of characters before a statement in which the beginning of its sentence is searched."""
 
 
 @dataclass(frozen=True)
@@ -27,7 +27,7 @@ class Deduction:
     """A statement that a text asserts.
 
     Attributes:
-        statement: What it says.
+        statement: The formal statement.
         text: The words.
         start: Offset of the words in the text.
         verdict: See `stages.puzzles.puzzle.Asserted`.
@@ -40,20 +40,20 @@ class Deduction:
 
 
 class Judge:
-    """Verdicts on statements about one puzzle; the model is built once.
+    """Verdicts on statements about one puzzle, whose model is built once.
 
-    A world that the clues allow is found first. Where CP-SAT proves it the only one, truth in it is the verdict;
-    otherwise each statement costs one solve: is there a world that disagrees with the first on it?
+    A world that the clues allow is found first. If CP-SAT proves it to be the only one, the truth of a statement in it
+    is the verdict. Otherwise each statement takes one solve, which searches for a world with the opposite truth.
 
     Attributes:
         decided: Whether the clues allow one world only.
     """
 
     def __init__(self, puzzle: FormalPuzzle) -> None:
-        """Encodes the puzzle.
+        """Builds the model of a puzzle.
 
         Raises:
-            ValueError: No world satisfies the clues, so that they entail everything.
+            ValueError: The clues contradict one another, so that they entail every statement.
         """
         self._scenario = puzzle.scenario
         self._clues = {canonical(puzzle.scenario, clue) for clue in puzzle.clues}
@@ -68,7 +68,7 @@ class Judge:
         self.decided = others.solve() is None
 
     def verdict(self, statement: Statement) -> Verdict:
-        """The verdict on `statement`, proved."""
+        """Returns the verdict on a statement, which is proved."""
         if canonical(self._scenario, statement) in self._clues:
             return "restated"
         truth = bool(self._world.holds(statement)[0])
@@ -77,13 +77,18 @@ class Judge:
         return "proved" if truth else "contradicted"
 
     def proves(self, statement: Statement, truth: bool = True) -> bool:
-        """Whether CP-SAT proves that `statement` is true (or false) in every world that the clues allow; one solve."""
+        """Returns whether CP-SAT proves, in one solve, that all worlds that the clues allow give a statement one truth.
+
+        Args:
+            statement: The statement.
+            truth: Whether to prove it true or false.
+        """
         literal = self._encoding.literal(statement)
         return self._encoding.solve([~literal if truth else literal]) is None
 
     def read(self, text: str) -> list[Deduction]:
-        """The statements that `text` asserts, in order, without hypotheses, questions and half-read alternatives."""
-        found: list[Deduction] = []
+        """Returns the statements that a text asserts, in order, except in hypotheses, questions and alternatives."""
+        deductions: list[Deduction] = []
         verdicts: dict[Statement, Verdict] = {}
         for item in grammar_of(self._scenario).find(text):
             if not _asserted(text, item.start, item.end):
@@ -91,19 +96,19 @@ class Judge:
             if item.statement not in verdicts:
                 verdicts[item.statement] = self.verdict(item.statement)
             words = text[item.start : item.end]
-            found.append(Deduction(item.statement, words, item.start, verdicts[item.statement]))
-        return found
+            deductions.append(Deduction(item.statement, words, item.start, verdicts[item.statement]))
+        return deductions
 
     def different(self, text: str) -> list[Asserted]:
-        """The different statements that `text` asserts, in order; the same one in other words counts once."""
-        found: dict[Statement, Asserted] = {}
+        """Returns the different statements that a text asserts, in order; a statement in other words counts once."""
+        statements: dict[Statement, Asserted] = {}
         for item in self.read(text):
-            found.setdefault(canonical(self._scenario, item.statement), Asserted(item.text, item.verdict))
-        return list(found.values())
+            statements.setdefault(canonical(self._scenario, item.statement), Asserted(item.text, item.verdict))
+        return list(statements.values())
 
 
 def _asserted(text: str, start: int, end: int) -> bool:
-    """Whether the words from `start` to `end` are said outright, judging by the rest of their sentence."""
+    """Returns whether the words from `start` to `end` are asserted: no hypothesis or question, by their sentence."""
     before = text[max(0, start - _SENTENCE_CHARACTERS) : start]
     boundaries = [match.end() for match in _BOUNDARY.finditer(before)]
     opening = before[boundaries[-1] :] if boundaries else before
@@ -112,7 +117,7 @@ def _asserted(text: str, start: int, end: int) -> bool:
 
 @lru_cache(maxsize=256)
 def judge_of(puzzle: FormalPuzzle) -> Judge | None:
-    """The judge of `puzzle`, built once; None where the clues contradict one another."""
+    """Returns the judge of a puzzle, which is built once; None if the clues contradict one another."""
     try:
         return Judge(puzzle)
     except ValueError:

@@ -1,4 +1,4 @@
-"""Writes a derivation: proved statements, each from few clues and earlier statements, that end in the answers."""
+"""Writes derivations: proved statements, each from a few clues and earlier statements, that end in the answers."""
 
 import itertools
 
@@ -12,15 +12,15 @@ from stages.puzzles.temporal_clue.worlds import enumerable, enumerate_worlds
 
 _ENUMERATION_LIMIT = 20_000
 _MOST_PREMISES = 3
-"""Steps from up to so many premises are looked for exhaustively."""
+"""Largest number of premises for which steps are searched exhaustively."""
 
 
 def derive(puzzle: FormalPuzzle) -> list[Step]:
-    """The steps to all answers of `puzzle`, each entailed by the rules and the premises that it names.
+    """Returns the steps to all answers of a puzzle; the rules and the premises that a step names entail it.
 
-    On puzzles whose worlds can be listed, steps rest on as few premises as possible; on larger ones, and on all with
-    times, on premises of which none can be spared (see `chain`). Steps that no answer needs are left out. With
-    more than 30 clues there are no steps but the answers.
+    If the worlds of a puzzle can be listed, each step has as few premises as possible. In larger puzzles, and in all
+    puzzles with times, each step needs all of its premises (see `chain`). Steps that no answer needs are left out. With
+    more than 30 clues the answers are the only steps.
 
     Raises:
         ValueError: The clues do not determine the answers.
@@ -54,7 +54,7 @@ def _short_steps(puzzle: FormalPuzzle) -> list[Step]:
 
 
 def _easiest(premises: list[np.ndarray], pending: dict[Statement, np.ndarray]) -> tuple[Statement, tuple[int, ...]]:
-    """The pending fact that follows from the fewest premises, and those premises."""
+    """Returns the pending fact that follows from the fewest premises, and the positions of these premises."""
     for size in range(_MOST_PREMISES + 1):
         for chosen in itertools.combinations(range(len(premises)), size):
             both = np.logical_and.reduce([premises[i] for i in chosen], axis=0) if chosen else None
@@ -71,7 +71,7 @@ def _easiest(premises: list[np.ndarray], pending: dict[Statement, np.ndarray]) -
 
 
 def _needed(steps: list[Step], targets: set[Statement]) -> list[Step]:
-    """`steps` without those that no target rests on."""
+    """Returns the steps without those that no target depends on."""
     keep = {i for i, step in enumerate(steps) if step.statement in targets}
     for i in range(len(steps) - 1, -1, -1):
         if i in keep:
@@ -81,7 +81,7 @@ def _needed(steps: list[Step], targets: set[Statement]) -> list[Step]:
 
 
 def write_derivation(scenario: Scenario, steps: list[Step]) -> str:
-    """The steps as lines of the clue grammar, each with what it follows from."""
+    """Returns the steps as numbered lines in the grammar of clues, each with the clues and steps it follows from."""
     lines: list[str] = []
     for step in steps:
         sources = [f"clue {i + 1}" for i in step.clues] + [f"step {i + 1}" for i in step.steps]

@@ -1,4 +1,4 @@
-"""Statements as literals on top of the rules: one encoding for generator, solver and deduction checker."""
+"""Literals for statements, added to the rules. Generator, solver and the proofs of deductions use them."""
 
 from collections.abc import Sequence
 
@@ -24,10 +24,10 @@ from stages.puzzles.temporal_clue.rules import Literal, Rules
 
 
 class Encoding(Rules):
-    """The rules, and a literal for every statement; the same statement has the same literal."""
+    """The rules, and a literal for every statement; equal statements have the same literal."""
 
     def _bearers(self, ref: Ref) -> list[tuple[int, Literal]]:
-        """The pieces `ref` may stand for, each with the literal that it does."""
+        """Returns the pieces that `ref` may refer to, each with the literal that it does."""
         shape = self.shape
         match ref.kind:
             case "suspect":
@@ -47,7 +47,7 @@ class Encoding(Rules):
         return ref.kind != "motive" or self.shape.motive_counts[ref.index] == 1
 
     def located(self, ref: Ref, time: int) -> list[Literal]:
-        """Literals that `ref` (some bearer of it) is in each room at `time`, [R]."""
+        """Returns for each room the literal that `ref`, or one of several suspects it refers to, is in it at `time`."""
         bearers = self._bearers(ref)
         if len(bearers) == 1:
             return self.at[bearers[0][0]][time]
@@ -65,7 +65,7 @@ class Encoding(Rules):
         return [start + room for room in rooms]
 
     def literal(self, statement: Statement) -> Literal:
-        """A literal that is true exactly where `statement` is."""
+        """Returns a literal that is true if and only if `statement` is."""
         if statement not in self._defined:
             self._defined[statement] = self._literal(statement)
         return self._defined[statement]
@@ -125,7 +125,7 @@ class Encoding(Rules):
         )
 
     def _paired(self, first: Ref, second: Ref, time: int, partner: Sequence[int | None]) -> Literal:
-        """True where `first` is in `partner[r]` when `second` is in room r."""
+        """Returns the literal that `first` is in `partner[r]`, where r is the room of `second`."""
         here, there = self.located(first, time), self.located(second, time)
         matches = [~self.true if p is None else here[p] for p in partner]
         if not (self._single(first) or self._single(second)):

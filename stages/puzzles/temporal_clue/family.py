@@ -1,4 +1,4 @@
-"""Temporal Clue behind the interface that all puzzle families share."""
+"""Temporal Clue behind the interface that all environments share."""
 
 import time
 from collections import Counter
@@ -19,7 +19,7 @@ from stages.puzzles.temporal_clue.text import formal_digest, write_prompt
 
 
 class TemporalClue:
-    """The puzzle family of this folder; see `stages.puzzles.environment.Environment`."""
+    """The environment of this folder; see `stages.puzzles.environment.Environment`."""
 
     name = "temporal_clue"
     mark = "Mr. Boddy"
@@ -30,17 +30,17 @@ class TemporalClue:
         return generate(config, seed)
 
     def answer_values(self, puzzle: Puzzle) -> dict[str, tuple[str, ...]]:
-        """For each letter, the puzzle's own suspects, weapons, rooms, times or motives."""
+        """Returns for each letter the puzzle's suspects, weapons, rooms, times or motives."""
         sections = cut(puzzle.prompt)
         named: dict[str, tuple[str, ...]] = {**sections.scenario.values()}
         form = dict(sections.form)
         return {letter: named.get(form.get(letter, ""), ()) for letter in puzzle.solution}
 
     def read(self, puzzle_id: str, num_clues: int, prompt: str, solution: dict[str, str]) -> Puzzle:
-        """A puzzle from its text and solution.
+        """Returns a puzzle from its text and solution.
 
         Raises:
-            BadInputError: The text is not of this family, or the solution does not answer its questions.
+            BadInputError: The text is not of this environment, or the solution does not answer its questions.
         """
         sections, reading = cut(prompt), read_formal(prompt)
         form = dict(sections.form)
@@ -72,13 +72,13 @@ class TemporalClue:
         return write_answer(puzzle)
 
     def kinds(self, puzzle: Puzzle) -> Kinds:
-        """Clues by the class that stands for them in `formal`, questions by what they ask."""
+        """Returns the numbers of clues by their class in `formal`, and of questions by `Question.kind`."""
         formal = read_formal(puzzle.prompt).puzzle
         questions = Counter[str](question.kind for question in formal.questions + formal.bonus)
         return Kinds(dict(Counter(type(clue).__name__ for clue in formal.clues)), dict(questions))
 
     def check(self, puzzle: Puzzle, *, minimal: bool = False) -> Checked:
-        """Reads the prompt, solves it, proves each answer unique or not, and compares with the given solution."""
+        """Solves the puzzle from its prompt, proves which answers are unique, and compares with the given solution."""
         started = time.perf_counter()
         reading = read_formal(puzzle.prompt)
         if reading.unread:
@@ -99,12 +99,12 @@ class TemporalClue:
         )
 
     def write_derivation(self, puzzle: Puzzle) -> str:
-        """See `stages.puzzles.temporal_clue.derivation.derive`; the answers follow after an empty line."""
+        """Returns the steps of `stages.puzzles.temporal_clue.derivation.derive`, an empty line and the answers."""
         formal = _fully_read(puzzle)
         return f"{write_derivation(formal.scenario, derive(formal))}\n\n{write_answer(puzzle)}"
 
     def deductions(self, text: str, puzzle: Puzzle) -> list[Asserted] | None:
-        """See `stages.puzzles.temporal_clue.deductions.Judge`."""
+        """Returns the statements of a text with verdicts (see `stages.puzzles.temporal_clue.deductions.Judge`)."""
         reading = read_formal(puzzle.prompt)
         judge = None if reading.unread else judge_of(reading.puzzle)
         return None if judge is None else judge.different(text)

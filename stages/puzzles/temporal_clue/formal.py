@@ -1,6 +1,6 @@
-"""The game in formal terms: the scenario, what can be said about it, and what can be asked.
+"""Formal data classes of the game: scenario, statements about it, and questions.
 
-Everything is held by index into the scenario's lists; only `text.py` and `reader.py` know names.
+They contain indices into the scenario's lists; only `text.py` and `reader.py` use names.
 """
 
 import math
@@ -24,7 +24,7 @@ class Shape:
         rooms: Number of rooms, laid out row by row.
         columns: Rooms in a full row.
         times: Number of times; 1 means that the puzzle has no time dimension.
-        motive_counts: How many suspects each motive moves; empty without motives, sums to `suspects` otherwise.
+        motive_counts: Number of suspects with each motive; empty without motives, else with the sum `suspects`.
     """
 
     suspects: int
@@ -46,22 +46,22 @@ class Shape:
 
     @property
     def rows(self) -> int:
-        """Rows of the board, the last of which may be short."""
+        """Number of rows of the board; the last row may be shorter."""
         return math.ceil(self.rooms / self.columns)
 
     def beside(self, room: int, direction: Direction) -> int | None:
-        """The room just `direction` of `room`, or None where there is none."""
+        """Returns the room just `direction` of `room`, or None if there is none."""
         row, column = divmod(room, self.columns)
         row, column = row + _STEPS[direction][0], column + _STEPS[direction][1]
         if not (0 <= row < self.rows and 0 <= column < self.columns):
             return None
-        found = row * self.columns + column
-        return found if found < self.rooms else None
+        other = row * self.columns + column
+        return other if other < self.rooms else None
 
     def neighbours(self, room: int) -> tuple[int, ...]:
-        """Rooms orthogonally adjacent to `room`."""
-        found = (self.beside(room, direction) for direction in DIRECTIONS)
-        return tuple(other for other in found if other is not None)
+        """Returns the rooms that are orthogonally adjacent to `room`."""
+        others = (self.beside(room, direction) for direction in DIRECTIONS)
+        return tuple(other for other in others if other is not None)
 
 
 @dataclass(frozen=True, slots=True)
@@ -75,7 +75,7 @@ class Scenario:
         columns: Rooms in a full row of the board.
         times: Labels in order; empty when the puzzle has no time dimension.
         motives: Names; empty when the puzzle has no motives.
-        motive_counts: Number of suspects each motive moves, aligned with `motives`.
+        motive_counts: Number of suspects with each motive, in the order of `motives`.
     """
 
     suspects: tuple[str, ...]
@@ -99,7 +99,7 @@ class Scenario:
         )
 
     def values(self) -> dict[AnswerType, tuple[str, ...]]:
-        """The possible answers of each type, by name."""
+        """Returns the possible answers of each type, by name."""
         return {
             "SUSPECT": self.suspects,
             "WEAPON": self.weapons,
@@ -111,9 +111,9 @@ class Scenario:
 
 @dataclass(frozen=True, slots=True)
 class Ref:
-    """Something that is in a room: a piece by name, or one known by its part in the story.
+    """A reference to a piece: by its name or by its role (murderer, murder weapon, suspect with a motive).
 
-    A motive shared by several suspects refers to some one of them.
+    A motive that several suspects share refers to one of them, without saying to which.
     """
 
     kind: RefKind
@@ -180,7 +180,7 @@ class Carried:
 
 @dataclass(frozen=True, slots=True)
 class HasMotive:
-    """The suspect is motivated by the motive."""
+    """The suspect has the motive."""
 
     suspect: int
     motive: int
@@ -188,7 +188,7 @@ class HasMotive:
 
 @dataclass(frozen=True, slots=True)
 class MurderedBy:
-    """The murderer is `ref`: a suspect, or a suspect with some motive."""
+    """The murderer is `ref`: a suspect by name, or a suspect with a motive."""
 
     ref: Ref
 
@@ -223,7 +223,7 @@ class Not:
 
 @dataclass(frozen=True, slots=True)
 class Either:
-    """Exactly one of the two is true: the puzzles' "or" excludes both, as their generator has it."""
+    """Exactly one of the two is true: the "or" of the puzzles is exclusive, as in their published generator."""
 
     first: "Statement"
     second: "Statement"
@@ -272,8 +272,8 @@ class Question:
     """A lettered question.
 
     Attributes:
-        kind: What is asked; `where` uses `ref` and `time`, `motive_of` a suspect, `suspect_of` a motive.
-        ref: Whom the question is about, for the last three kinds.
+        kind: Kind of question; `where` uses `ref` and `time`, `motive_of` a suspect, `suspect_of` a motive.
+        ref: The piece or motive that the question is about, for the last three kinds.
         time: Time index, for `where`.
     """
 
@@ -283,7 +283,7 @@ class Question:
 
     @property
     def answer_type(self) -> AnswerType:
-        """The kind of value that answers it."""
+        """Type of its answer."""
         return ANSWER_TYPES[self.kind]
 
 
@@ -295,7 +295,7 @@ class FormalPuzzle:
         scenario: Cast and board.
         clues: Statements in the order of the prompt.
         questions: The main questions, from letter A.
-        bonus: The bonus questions, continuing the letters.
+        bonus: The bonus questions, which continue the letters.
     """
 
     scenario: Scenario

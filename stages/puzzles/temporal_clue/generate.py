@@ -1,4 +1,4 @@
-"""Generates puzzles: a random night, true clues about it, and as few of them as still determine it."""
+"""Generates puzzles: draws a random world, proposes true clues, and keeps a minimal set that determines the world."""
 
 import random
 from functools import lru_cache
@@ -17,18 +17,22 @@ from stages.puzzles.temporal_clue.text import formal_digest, letters, write_prom
 from stages.puzzles.temporal_clue.worlds import World, answer, enumerable, enumerate_worlds
 
 ENUMERATION_LIMIT = 3_000
-"""Up to this many worlds, clues are chosen by looking at every world; beyond it, by CP-SAT. Both choose alike."""
+"""Largest number of worlds for which clues are chosen by enumeration instead of CP-SAT; both choose the same clues."""
 
 
 @lru_cache(maxsize=20_000)
 def _mask(shape: Shape, statement: Statement) -> int:
-    """The worlds of `shape` in which `statement` holds, bit i for world i."""
+    """Returns the worlds of a shape in which a statement is true, bit i for world i."""
     bits = np.packbits(enumerate_worlds(shape).holds(statement), bitorder="little")
     return int.from_bytes(bits.tobytes(), "little")
 
 
 def _minimise_by_enumeration(shape: Shape, world: World, clues: list[Statement]) -> list[Statement] | None:
-    """Drops clues in order while the others leave `world` alone; None if even all of them do not."""
+    """Returns the clues that remain if each, in order, is dropped unless the others allow another world.
+
+    Returns:
+        The clues; None if all clues together allow another world.
+    """
     masks = [_mask(shape, clue) for clue in clues]
     worlds = enumerate_worlds(shape)
     alone = 1 << int(np.flatnonzero(worlds.same_as(world))[0])
@@ -48,7 +52,7 @@ def _minimise_by_enumeration(shape: Shape, world: World, clues: list[Statement])
 
 
 def prove_unique(shape: Shape, world: World, clues: list[Statement]) -> bool:
-    """Whether CP-SAT proves that the rules and `clues` allow `world` and no other world."""
+    """Returns whether CP-SAT proves that the rules and `clues` allow no other world than `world`."""
     encoding = rules(shape).copy()
     for clue in clues:
         encoding.require([encoding.literal(clue)])
@@ -57,10 +61,10 @@ def prove_unique(shape: Shape, world: World, clues: list[Statement]) -> bool:
 
 
 def generate_formal(config: PuzzleConfig, seed: int) -> tuple[FormalPuzzle, World]:
-    """A formal puzzle and its only solution, the same for (config, seed) on every machine.
+    """Returns a formal puzzle and its only solution, which are the same for (config, seed) on every machine.
 
     Raises:
-        RuntimeError: CP-SAT refuses the uniqueness that enumeration found; this is a fault of the rules here.
+        RuntimeError: CP-SAT finds a second world where enumeration finds one only, so that the rules of one are wrong.
     """
     rng = random.Random(f"temporal_clue:{seed}")
     while True:
@@ -82,14 +86,14 @@ def generate_formal(config: PuzzleConfig, seed: int) -> tuple[FormalPuzzle, Worl
 
 
 def answers(scenario: Scenario, world: World, questions: tuple[Question, ...]) -> dict[str, str]:
-    """Letter of each question to its answer in `world`, by name."""
+    """Returns the name of each question's answer in `world`, by letter."""
     named = scenario.values()
-    given = [named[question.answer_type][answer(scenario.shape, world, question)] for question in questions]
-    return dict(zip(letters(len(questions)), given, strict=True))
+    names = [named[question.answer_type][answer(scenario.shape, world, question)] for question in questions]
+    return dict(zip(letters(len(questions)), names, strict=True))
 
 
 def difficulty(scenario: Scenario) -> dict[str, int]:
-    """The sizes of a scenario by name; one time means no time dimension, no motives is 0."""
+    """Returns the sizes of a scenario by name; `times` is 1 without a time dimension, `motives` 0 without motives."""
     return {
         "suspects": len(scenario.suspects),
         "weapons": len(scenario.weapons),
@@ -100,11 +104,11 @@ def difficulty(scenario: Scenario) -> dict[str, int]:
 
 
 def generate(config: PuzzleConfig, seed: int) -> Puzzle:
-    """A puzzle with exactly one solution and no clue to spare; the same for (config, seed) on every machine.
+    """Returns a puzzle with exactly one solution and a minimal set of clues, the same for (config, seed) everywhere.
 
     Args:
         config: The difficulty.
-        seed: Any integer; different seeds of a small config may give the same formal puzzle (the same digest).
+        seed: Any integer. With a small config, different seeds may give the same formal puzzle (the same digest).
     """
     formal, world = generate_formal(config, seed)
     digest = formal_digest(formal)

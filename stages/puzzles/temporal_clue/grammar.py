@@ -1,4 +1,7 @@
-"""The grammar of statements as patterns over one scenario's names: reads a sentence, or finds statements in a text."""
+"""The grammar of statements and questions, as patterns over a scenario's names.
+
+It reads single sentences, and finds statements in texts.
+"""
 
 import re
 from collections.abc import Iterator
@@ -81,7 +84,7 @@ class Found:
     """A statement found in a text.
 
     Attributes:
-        statement: What it says.
+        statement: The formal statement.
         start: Offset of its first character.
         end: Offset after its last character.
     """
@@ -92,7 +95,7 @@ class Found:
 
 
 def _index(token: str | None) -> int:
-    """Index of the name that a two-character token stands for; 0 where there is none."""
+    """Returns the index of the name that a two-character token stands for; 0 for None or an empty token."""
     return ord(token[-1]) - 0xE100 if token else 0
 
 
@@ -110,7 +113,7 @@ class Grammar:
     """The statements and questions that can be written about one scenario."""
 
     def __init__(self, scenario: Scenario) -> None:
-        """Prepares the names of `scenario`."""
+        """Builds the pattern of the scenario's names."""
         self._timed = bool(scenario.times)
         lists = (scenario.suspects, scenario.weapons, scenario.rooms, scenario.times, scenario.motives)
         self._tokens = {
@@ -125,7 +128,7 @@ class Grammar:
         return self._names.sub(lambda match: self._tokens[match.group()], text.translate(_PRIVATE))
 
     def statement(self, sentence: str) -> Statement | None:
-        """What `sentence` (without its final dot) says, or None where the grammar does not know it."""
+        """Returns the statement of a sentence without its final dot; None if it is not in the grammar."""
         return self._statement(self._template(sentence.strip()))
 
     def _statement(self, template: str) -> Statement | None:
@@ -157,14 +160,14 @@ class Grammar:
                 continue
             if not self._timed and kind == "when":
                 continue
-            if kind in _MOVES and _index(groups.get("time")) == 0:  # nobody was anywhere before the first time
+            if kind in _MOVES and _index(groups.get("time")) == 0:  # there are no moves before the first time
                 continue
             statement = _built(kind, groups)
             return Not(statement) if groups.get("no") else statement
         return None
 
     def question(self, sentence: str) -> Question | None:
-        """What `sentence` asks, or None where the grammar does not know it."""
+        """Returns the question of a sentence; None if it is not in the grammar."""
         if sentence in _FIXED_QUESTIONS:
             return _FIXED_QUESTIONS[sentence]
         template = self._template(sentence.strip())
@@ -178,7 +181,10 @@ class Grammar:
         return None
 
     def find(self, text: str) -> Iterator[Found]:
-        """The statements in `text`, in order; one that a joint continues into something unknown is left out."""
+        """Yields the statements in a text, in order.
+
+        A statement is left out if `or` or `if and only if` joins it to words that are not in the grammar.
+        """
         pieces: list[str] = []
         offsets: list[int] = []
         done = 0
@@ -235,5 +241,5 @@ def _built(kind: str, groups: dict[str, str | None]) -> Statement:
 
 @lru_cache(maxsize=1024)
 def grammar_of(scenario: Scenario) -> Grammar:
-    """The grammar of `scenario`, prepared once."""
+    """Returns the grammar of a scenario, which is built once."""
     return Grammar(scenario)

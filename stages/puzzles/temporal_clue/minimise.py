@@ -1,4 +1,4 @@
-"""Finds a minimal set of clues: CP-SAT looks for other worlds, and each brings the lawful worlds near it."""
+"""Finds a minimal set of clues. CP-SAT searches for other worlds, and the lawful worlds near each of them are added."""
 
 import random
 
@@ -10,15 +10,15 @@ from stages.puzzles.temporal_clue.worlds import World, Worlds
 
 
 def minimise(encoding: Encoding, world: World, clues: list[Statement]) -> list[Statement] | None:
-    """Drops clues, the first ones first, while the others leave `world` as the only one; see `stages.puzzles.minimal`.
+    """Returns a minimal set of clues that allows one world only (see `stages.puzzles.minimal`).
 
     Args:
         encoding: The rules; the clues are added to it.
-        world: The solution, in which all clues hold.
-        clues: Candidates, the first to be dropped first.
+        world: The solution, in which all clues are true.
+        clues: Candidates, in the order in which they are tried to be dropped.
 
     Returns:
-        The kept clues in the order given, or None if even all of them allow another world.
+        The kept clues in their order, or None if all clues together allow another world.
     """
     literals = [encoding.literal(clue) for clue in clues]
     truths = [literal for literal in encoding.truths(world) if literal != encoding.true]

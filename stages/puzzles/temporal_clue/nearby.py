@@ -1,4 +1,7 @@
-"""Lawful worlds one small change away from a given one: cheap witnesses of what clues leave open."""
+"""Lawful worlds that differ from a given world in one small change.
+
+They are cheap to compute, and often show that some clues allow more than one world.
+"""
 
 import itertools
 
@@ -9,14 +12,15 @@ from stages.puzzles.temporal_clue.worlds import Ints, World, Worlds, reach_table
 
 
 def nearby(shape: Shape, world: World) -> Worlds:
-    """The lawful worlds that differ from `world` in one of these ways.
+    """Returns the lawful worlds that differ from a world in one of three ways.
 
-    One piece, or two that were together, is in another room for a stretch of time; two suspects have each other's
-    motives; or the murder is another (murderer, weapon, time) with everybody where they were.
+    In the first, one piece, or two pieces that are together, are in another room for some consecutive times. In the
+    second, two suspects have exchanged their motives. In the third, murderer, weapon or time of the murder differ and
+    all pieces are where they were.
     """
     rooms = np.array(world.rooms, dtype=np.int8)
     parts = [_moved(shape, rooms, world), _swapped(shape, world, rooms), _other_murders(shape, world, rooms)]
-    found = Worlds(
+    changed = Worlds(
         shape,
         np.concatenate([part.rooms for part in parts]),
         np.concatenate([part.motives for part in parts]),
@@ -24,11 +28,11 @@ def nearby(shape: Shape, world: World) -> Worlds:
         np.concatenate([part.weapon for part in parts]),
         np.concatenate([part.time for part in parts]),
     )
-    return found.where(found.lawful())
+    return changed.where(changed.lawful())
 
 
 def _repeated(shape: Shape, world: World, rooms: Ints) -> Worlds:
-    """`world` once for each of `rooms` [N,P,T]."""
+    """Returns N copies of a world with the rooms [N,P,T]."""
     count = len(rooms)
     return Worlds(
         shape,

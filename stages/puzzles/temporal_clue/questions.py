@@ -1,4 +1,4 @@
-"""Chooses what a puzzle asks."""
+"""Chooses the questions of a puzzle."""
 
 import random
 
@@ -18,15 +18,15 @@ from stages.puzzles.temporal_clue.formal import (
 from stages.puzzles.temporal_clue.worlds import World
 
 PUBLISHED_QUESTIONS = 8
-"""Questions of a published puzzle at most."""
+"""Largest number of questions of a published puzzle."""
 
 
 def choose_questions(
     config: PuzzleConfig, shape: Shape, world: World, clues: list[Statement], rng: random.Random
 ) -> tuple[tuple[Question, ...], tuple[Question, ...]]:
-    """The main and the bonus questions.
+    """Returns the main and the bonus questions.
 
-    `published` leaves out what a clue states outright, so a puzzle may have fewer questions than eight.
+    `published` leaves out questions that a clue answers directly, so that a puzzle may have fewer than eight.
     """
     if config.questions == "placements":
         pieces = [Ref("suspect", s) for s in range(shape.suspects)] + [Ref("weapon", w) for w in range(shape.weapons)]
@@ -49,17 +49,17 @@ def choose_questions(
 
 
 def _bonus(shape: Shape, world: World, rng: random.Random) -> list[tuple[Statement, Question]]:
-    found: list[tuple[Statement, Question]] = []
+    bonus: list[tuple[Statement, Question]] = []
     for time in range(shape.times):
         for piece in range(shape.suspects):
             ref = Ref("suspect", piece)
-            found.append((At(ref, world.rooms[piece][time], time), Question("where", ref, time)))
+            bonus.append((At(ref, world.rooms[piece][time], time), Question("where", ref, time)))
             if world.motives and shape.motive_counts[world.motives[piece]] == 1:
                 ref = Ref("motive", world.motives[piece])
-                found.append((At(ref, world.rooms[piece][time], time), Question("where", ref, time)))
+                bonus.append((At(ref, world.rooms[piece][time], time), Question("where", ref, time)))
         for weapon in range(shape.weapons):
             ref = Ref("weapon", weapon)
-            found.append((At(ref, world.rooms[shape.suspects + weapon][time], time), Question("where", ref, time)))
+            bonus.append((At(ref, world.rooms[shape.suspects + weapon][time], time), Question("where", ref, time)))
     for suspect, motive in enumerate(world.motives):
         alone = shape.motive_counts[motive] == 1
         by_motive = alone and rng.random() < 0.5
@@ -68,5 +68,5 @@ def _bonus(shape: Shape, world: World, rng: random.Random) -> list[tuple[Stateme
             if by_motive
             else Question("motive_of", Ref("suspect", suspect))
         )
-        found.append((HasMotive(suspect, motive), question))
-    return found
+        bonus.append((HasMotive(suspect, motive), question))
+    return bonus

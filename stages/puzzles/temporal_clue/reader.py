@@ -1,4 +1,4 @@
-"""Reads a prompt, its text only, into the formal puzzle; what it cannot read it names."""
+"""Reads the text of a prompt into a formal puzzle, and lists the sentences that it cannot read."""
 
 from dataclasses import dataclass
 from functools import lru_cache
@@ -12,11 +12,11 @@ from stages.puzzles.temporal_clue.sections import cut
 
 @dataclass(frozen=True)
 class Unread:
-    """A sentence that the grammar does not know.
+    """A sentence that is not in the grammar.
 
     Attributes:
-        part: Where it stands.
-        position: Its place in that part, from 1.
+        part: Part of the prompt that it belongs to.
+        position: Its position in that part, from 1.
         text: The sentence.
     """
 
@@ -27,11 +27,11 @@ class Unread:
 
 @dataclass(frozen=True)
 class Reading:
-    """What was read of a prompt.
+    """The result of reading a prompt.
 
     Attributes:
-        puzzle: The formal puzzle; its clues and questions are those that were read.
-        unread: The others. A puzzle with any of them must not be solved as if they were not there.
+        puzzle: The formal puzzle with the clues and questions that could be read.
+        unread: Sentences that could not be read. A puzzle with such sentences must not be solved without them.
     """
 
     puzzle: FormalPuzzle
@@ -40,7 +40,7 @@ class Reading:
 
 @lru_cache(maxsize=1024)
 def read_formal(prompt: str) -> Reading:
-    """Reads `prompt`.
+    """Returns the formal puzzle of a prompt, and the sentences that could not be read.
 
     Raises:
         BadInputError: A part that every puzzle has is missing, or an answer type does not fit its question.
@@ -56,7 +56,7 @@ def read_formal(prompt: str) -> Reading:
         else:
             clues.append(statement)
     form = dict(sections.form)
-    asked: list[list[Question]] = [[], []]
+    questions: list[list[Question]] = [[], []]
     for position, (letter, sentence) in enumerate(sections.questions + sections.bonus, start=1):
         question = grammar.question(sentence)
         if question is None:
@@ -66,5 +66,6 @@ def read_formal(prompt: str) -> Reading:
             raise BadInputError(
                 f"prompt, answer format of {letter}", str(form.get(letter)), f"{question.answer_type} for {sentence!r}"
             )
-        asked[0 if position <= len(sections.questions) else 1].append(question)
-    return Reading(FormalPuzzle(sections.scenario, tuple(clues), tuple(asked[0]), tuple(asked[1])), tuple(unread))
+        questions[0 if position <= len(sections.questions) else 1].append(question)
+    formal = FormalPuzzle(sections.scenario, tuple(clues), tuple(questions[0]), tuple(questions[1]))
+    return Reading(formal, tuple(unread))

@@ -1,6 +1,6 @@
 """The rules of the game as a CP-SAT model over Boolean variables.
 
-Literals are integers: `i >= 0` is Boolean variable i, `~i` its negation, as CP-SAT's own protocol buffer has it.
+Literals are integers, as in CP-SAT's protocol buffer: `i >= 0` is Boolean variable i, and `~i` is its negation.
 """
 
 from collections.abc import Iterable, Sequence
@@ -19,15 +19,15 @@ class Rules:
     """The rules for one shape, and their solutions.
 
     Attributes:
-        at: Literal that piece p is in room r at time t, [P][T][R].
-        murderer: Literal a suspect, [S].
-        weapon: Literal a weapon, [W].
-        time: Literal a time of the murder, [T].
-        motive: Literal that suspect s has motive m, [S][M].
+        at: For each piece p, time t and room r the literal that p is in r at t, [P][T][R].
+        murderer: For each suspect the literal that it is the murderer, [S].
+        weapon: For each weapon the literal that it is the murder weapon, [W].
+        time: For each time the literal that the murder happened at it, [T].
+        motive: For each suspect s and motive m the literal that s has m, [S][M].
     """
 
     def __init__(self, shape: Shape) -> None:
-        """Writes the rules for `shape`; no clue yet."""
+        """Builds the model with the rules for `shape` and without clues."""
         self.shape = shape
         self.model = cp_model.CpModel()
         self._proto: cp_model_pb2.CpModelProto = self.model.proto
@@ -45,7 +45,7 @@ class Rules:
         self._rules()
 
     def copy(self) -> Self:
-        """An independent copy: what is added to it leaves this one as it is."""
+        """Returns an independent copy; additions to it do not change this model."""
         other = object.__new__(type(self))
         other.__dict__.update(self.__dict__)
         other.model = cp_model.CpModel()
@@ -61,9 +61,9 @@ class Rules:
     def _one_of(self, count: int) -> list[Literal]:
         if count == 1:
             return [self.true]
-        found = [self._variable() for _ in range(count)]
-        self._proto.constraints.add().exactly_one.literals.extend(found)
-        return found
+        literals = [self._variable() for _ in range(count)]
+        self._proto.constraints.add().exactly_one.literals.extend(literals)
+        return literals
 
     def _clause(self, literals: Iterable[Literal]) -> None:
         self._proto.constraints.add().bool_or.literals.extend(literals)
@@ -96,7 +96,7 @@ class Rules:
             self._steps(time)
 
     def _steps(self, time: int) -> None:
-        """Who may go where between `time - 1` and `time`."""
+        """Adds the rules for moves between `time - 1` and `time`."""
         shape = self.shape
         for origin in range(shape.rooms):
             reach = (origin, *shape.neighbours(origin))
@@ -112,38 +112,38 @@ class Rules:
                     self._clause([~self.at[w][time - 1][origin], ~self.at[w][time][target], *movers])
 
     def _all(self, parts: Sequence[Literal]) -> Literal:
-        """A literal true exactly where all of `parts` are."""
-        wanted = tuple(sorted({part for part in parts if part != self.true}))
-        if ~self.true in wanted or any(~part in wanted for part in wanted):
+        """Returns a literal that is true if and only if all of `parts` are true."""
+        literals = tuple(sorted({part for part in parts if part != self.true}))
+        if ~self.true in literals or any(~part in literals for part in literals):
             return ~self.true
-        if not wanted:
+        if not literals:
             return self.true
-        if len(wanted) == 1:
-            return wanted[0]
-        key = ("all", wanted)
+        if len(literals) == 1:
+            return literals[0]
+        key = ("all", literals)
         if key not in self._defined:
             literal = self._defined[key] = self._variable()
-            for part in wanted:
+            for part in literals:
                 self._clause([~literal, part])
-            self._clause([literal, *(~part for part in wanted)])
+            self._clause([literal, *(~part for part in literals)])
         return self._defined[key]
 
     def _any(self, parts: Sequence[Literal]) -> Literal:
         return ~self._all([~part for part in parts])
 
     def require(self, literals: Sequence[Literal]) -> None:
-        """At least one of `literals` must be true."""
+        """Adds the constraint that at least one of `literals` is true."""
         self._clause(literals)
 
     def truths(self, world: World) -> list[Literal]:
-        """The literals that together say that the world is `world`."""
+        """Returns the literals that are all true in `world` and in no other world."""
         shape = self.shape
-        found = [self.at[p][t][world.rooms[p][t]] for p in range(shape.pieces) for t in range(shape.times)]
-        found += [self.murderer[world.murderer], self.weapon[world.weapon], self.time[world.time]]
-        return found + [self.motive[s][m] for s, m in enumerate(world.motives)]
+        literals = [self.at[p][t][world.rooms[p][t]] for p in range(shape.pieces) for t in range(shape.times)]
+        literals += [self.murderer[world.murderer], self.weapon[world.weapon], self.time[world.time]]
+        return literals + [self.motive[s][m] for s, m in enumerate(world.motives)]
 
     def world(self, values: Sequence[int]) -> World:
-        """The world that an assignment of all variables describes."""
+        """Returns the world that the values of all variables describe."""
 
         def chosen(literals: Sequence[Literal]) -> int:
             return next(i for i, literal in enumerate(literals) if values[literal])
@@ -159,12 +159,18 @@ class Rules:
     def solve(
         self, given: Sequence[Literal] = (), near: Sequence[Literal] = (), some: Sequence[Literal] = ()
     ) -> Sequence[int] | None:
-        """Solves with one worker and a fixed seed; the values of all variables, or None where there is no solution.
+        """Solves the model with one worker and a fixed seed.
 
         Args:
-            given: Literals that must be true, for this solve only.
-            near: Literals that are tried true one after the other, so that few of them are false in the solution.
-            some: Literals of which at least one must be true, for this solve only; no demand where there are none.
+            given: Literals that must be true in this solve.
+            near: Literals that the search sets to true in this order, so that few of them are false in the solution.
+            some: Literals of which at least one must be true in this solve, unless the list is empty.
+
+        Returns:
+            The values of all variables; None if there is no solution.
+
+        Raises:
+            RuntimeError: CP-SAT stopped without a result.
         """
         before = len(self._proto.constraints)
         for literal in given:
@@ -174,7 +180,7 @@ class Rules:
         solver = cp_model.CpSolver()
         solver.parameters.num_workers = 1
         solver.parameters.random_seed = 0
-        # Most of a solve here is preparation: these models are small, and propagation does nearly all of the work.
+        # Presolve would take most of the time: these models are small, and propagation does nearly all of the work.
         solver.parameters.cp_model_presolve = False
         solver.parameters.linearization_level = 0
         solver.parameters.symmetry_level = 0

@@ -1,4 +1,4 @@
-"""Draws a random scenario and a random course of the night in it."""
+"""Draws random scenarios and random worlds."""
 
 import random
 
@@ -7,13 +7,13 @@ from stages.puzzles.temporal_clue.formal import Scenario, Shape
 from stages.puzzles.temporal_clue.worlds import World
 
 MOVE_PROBABILITY = 0.5
-"""Chance that a person changes rooms between two times, as in the published generator."""
+"""Probability that a person changes rooms between two times, as in the published generator."""
 CARRY_PROBABILITY = 0.8
-"""Chance that a suspect who leaves takes the weapon along, as in the published generator."""
+"""Probability that a suspect who leaves a room takes the weapon along, as in the published generator."""
 
 
 def draw_scenario(config: PuzzleConfig, rng: random.Random) -> Scenario:
-    """A cast and a board within the ranges of `config`; motive counts are those of a random distribution of motives."""
+    """Returns a random cast and board within the ranges of `config`, with random numbers of suspects per motive."""
     suspects = rng.randint(*config.suspects)
     rooms = rng.randint(*config.rooms)
     weapons = rng.randint(*config.weapons)
@@ -46,7 +46,7 @@ def _draw_motive_counts(config: PuzzleConfig, suspects: int, rng: random.Random)
 
 
 def _draw_columns(rooms: int, rng: random.Random) -> int:
-    """Columns of the board: near a square, never a board wider than 4."""
+    """Returns the number of columns of a board that is nearly square and at most 4 wide."""
     if rooms <= 2:
         return rng.choice((1, 2))
     if rooms <= 4:
@@ -59,7 +59,7 @@ def _draw_columns(rooms: int, rng: random.Random) -> int:
 
 
 def _draw_times(count: int, rng: random.Random) -> tuple[str, ...]:
-    """Labels at a regular distance around midnight, such as 11:45 PM, 12:00 AM."""
+    """Returns labels of times at regular intervals around midnight, such as 11:45 PM, 12:00 AM."""
     step_minutes = rng.choice((15, 30, 60))
     before = 1 + sum(rng.randint(0, 1) for _ in range(count - 2))
     minutes = [((i - before) * step_minutes) % (24 * 60) for i in range(count)]
@@ -67,7 +67,7 @@ def _draw_times(count: int, rng: random.Random) -> tuple[str, ...]:
 
 
 def draw_world(shape: Shape, rng: random.Random) -> World:
-    """A random world: people walk, carry weapons, and one of them kills Mr. Boddy where they are alone."""
+    """Returns a random world: people walk and carry weapons, and one kills Mr. Boddy in a room without other people."""
     while True:
         suspects = [_walk(shape, rng.randrange(shape.rooms), shape.times, rng) for _ in range(shape.suspects)]
         weapons = [_carried(shape, suspects, rng) for _ in range(shape.weapons)]
@@ -99,7 +99,7 @@ def _walk(shape: Shape, start: int, times: int, rng: random.Random) -> list[int]
 
 
 def _carried(shape: Shape, suspects: list[list[int]], rng: random.Random) -> list[int]:
-    """The path of a weapon: whoever holds it may take it along, then somebody in its room holds it."""
+    """Returns the rooms of a weapon. Its holder may take it along; then a random suspect in its room holds it."""
     path, holder = [rng.randrange(shape.rooms)], None
     for time in range(1, shape.times):
         room = path[-1]

@@ -1,4 +1,4 @@
-"""Cuts a prompt into its parts: lists, board, clues, questions. The story before the first list is free."""
+"""Divides a prompt into its parts: lists, board, clues, questions. The story before the first list may be any text."""
 
 import re
 from dataclasses import dataclass
@@ -26,14 +26,14 @@ _COUNTED = re.compile(r"(.+) \((\d{1,3}) suspects?\)")
 
 @dataclass(frozen=True)
 class Sections:
-    """A prompt in parts.
+    """The parts of a prompt.
 
     Attributes:
         scenario: Cast and board.
-        clues: Clue sentences in order.
-        questions: Letter to main question.
-        bonus: Letter to bonus question.
-        form: Letter to the type of its answer, such as `ROOM`.
+        clues: Sentences of the clues, in order.
+        questions: Main questions: pairs of letter and sentence.
+        bonus: Bonus questions: pairs of letter and sentence.
+        form: Answer types: pairs of letter and type, such as `ROOM`.
     """
 
     scenario: Scenario
@@ -45,10 +45,10 @@ class Sections:
 
 @lru_cache(maxsize=4096)
 def cut(prompt: str) -> Sections:
-    """Cuts `prompt` into its parts.
+    """Returns the parts of a prompt.
 
     Raises:
-        BadInputError: A part that every puzzle has is missing or not as expected.
+        BadInputError: A part that every puzzle has is missing or malformed.
     """
     blocks = [block.strip("\n") for block in re.split(r"\n[ \t]*\n", prompt.replace("\r\n", "\n").strip())]
     stripped = [block.strip() for block in blocks]
@@ -93,13 +93,13 @@ def _bullets(block: str, what: str) -> tuple[str, ...]:
         raise BadInputError(f"prompt, {what}", repr(block[:80]), "a list with one item a line")
     items = tuple(line[2:].strip() for line in lines)
     if len(set(items)) != len(items):
-        raise BadInputError(f"prompt, {what}", "an item stands twice", "distinct items")
+        raise BadInputError(f"prompt, {what}", "an item occurs twice", "distinct items")
     return items
 
 
 def _lettered(block: str) -> tuple[tuple[str, str], ...]:
-    found = [_LETTERED.fullmatch(line.strip()) for line in block.splitlines()]
-    return tuple((match.group(1), match.group(2)) for match in found if match)
+    matches = [_LETTERED.fullmatch(line.strip()) for line in block.splitlines()]
+    return tuple((match.group(1), match.group(2)) for match in matches if match)
 
 
 def _motives(unique: str, shared: str, suspects: int) -> tuple[tuple[str, ...], tuple[int, ...]]:

@@ -1,4 +1,4 @@
-"""Solves a formal puzzle and proves which of its lettered answers are the only possible ones."""
+"""Solves formal puzzles and proves which answers are unique."""
 
 import time
 from dataclasses import dataclass
@@ -13,14 +13,14 @@ from stages.puzzles.temporal_clue.worlds import World, answer
 
 @dataclass(frozen=True)
 class Solved:
-    """The outcome of solving a puzzle.
+    """The result of solving a puzzle.
 
     Attributes:
         world: A world that the clues allow, or None if there is none.
-        answers: Letter to answer in that world, by name.
-        unique: Letter to whether every world that the clues allow gives that answer (proved).
+        answers: Names of the answers in that world, by letter.
+        unique: Whether every world that the clues allow has the same answer (proved), by letter.
         world_unique: Whether the clues allow no other world (proved).
-        seconds: Wall time of building and solving.
+        seconds: Wall time of building and solving the model.
     """
 
     world: World | None
@@ -32,12 +32,12 @@ class Solved:
 
 @lru_cache(maxsize=32)
 def rules(shape: Shape) -> Encoding:
-    """The rules for `shape`; copy it before adding to it."""
+    """Returns the rules for a shape. The result is shared: copy it before adding to it."""
     return Encoding(shape)
 
 
 def encode(puzzle: FormalPuzzle) -> Encoding:
-    """The rules and the clues of `puzzle`."""
+    """Returns the rules and the clues of a puzzle."""
     encoding = rules(puzzle.scenario.shape).copy()
     for clue in puzzle.clues:
         encoding.require([encoding.literal(clue)])
@@ -45,7 +45,7 @@ def encode(puzzle: FormalPuzzle) -> Encoding:
 
 
 def answer_literal(encoding: Encoding, question: Question, value: int) -> BooleanLiteral:
-    """The literal that the answer to `question` is the one at index `value` of its answer type."""
+    """Returns the literal that the answer to a question is the one at index `value` of its answer type."""
     ref = question.ref or Ref("boddy")
     match question.kind:
         case "murderer":
@@ -67,32 +67,31 @@ def answer_literal(encoding: Encoding, question: Question, value: int) -> Boolea
 
 
 def solve(puzzle: FormalPuzzle) -> Solved:
-    """Finds a solution, then proves it unique as a whole or, failing that, letter by letter."""
+    """Finds a solution, and proves it unique as a whole or, if it is not, letter by letter."""
     started = time.perf_counter()
     encoding = encode(puzzle)
     values = encoding.solve()
     if values is None:
         return Solved(None, {}, {}, False, time.perf_counter() - started)
     world = encoding.world(values)
-    scenario, asked = puzzle.scenario, puzzle.questions + puzzle.bonus
+    scenario, questions = puzzle.scenario, puzzle.questions + puzzle.bonus
     named = scenario.values()
-    names = letters(len(asked))
-    given = [answer(scenario.shape, world, question) for question in asked]
-    answers = {
-        letter: named[question.answer_type][value] for letter, question, value in zip(names, asked, given, strict=True)
-    }
+    names = letters(len(questions))
+    indices = [answer(scenario.shape, world, question) for question in questions]
+    lettered = list(zip(names, questions, indices, strict=True))
+    answers = {letter: named[question.answer_type][value] for letter, question, value in lettered}
     whole = encoding.copy()
     whole.require([~literal for literal in whole.truths(world)])
     world_unique = whole.solve() is None
     unique = dict.fromkeys(names, world_unique)
     if not world_unique:
-        for letter, question, value in zip(names, asked, given, strict=True):
+        for letter, question, value in lettered:
             unique[letter] = encoding.solve([~answer_literal(encoding, question, value)]) is None
     return Solved(world, answers, unique, world_unique, time.perf_counter() - started)
 
 
 def needless_clues(puzzle: FormalPuzzle, world: World) -> tuple[int, ...]:
-    """Numbers (from 1) of the clues that may be dropped, one at a time, while `world` stays the only one (proved)."""
+    """Returns numbers (from 1) of the clues that can each be dropped while `world` stays the only world (proved)."""
     encoding = rules(puzzle.scenario.shape).copy()
     literals = [encoding.literal(clue) for clue in puzzle.clues]
     encoding.require([~literal for literal in encoding.truths(world)])

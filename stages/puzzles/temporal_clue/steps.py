@@ -1,4 +1,4 @@
-"""The steps of a derivation, and what may stand in them."""
+"""The steps of a derivation, and the statements that they may conclude."""
 
 from dataclasses import dataclass
 
@@ -20,12 +20,12 @@ from stages.puzzles.temporal_clue.worlds import World, answer
 
 @dataclass(frozen=True)
 class Step:
-    """A statement and what it follows from.
+    """A statement and its premises.
 
     Attributes:
-        statement: What is concluded.
-        clues: Positions (from 0) of the clues it rests on.
-        steps: Positions (from 0) of the earlier steps it rests on.
+        statement: The conclusion.
+        clues: Positions (from 0) of the clues among its premises.
+        steps: Positions (from 0) of the earlier steps among its premises.
     """
 
     statement: Statement
@@ -34,37 +34,37 @@ class Step:
 
 
 def answer_statements(shape: Shape, world: World, questions: tuple[Question, ...]) -> list[Statement]:
-    """The answers to `questions` in `world`, as statements."""
-    found: list[Statement] = []
+    """Returns the answers to questions in a world, as statements."""
+    statements: list[Statement] = []
     for question in questions:
         value, ref = answer(shape, world, question), question.ref or Ref("boddy")
         match question.kind:
             case "murderer":
-                found.append(MurderedBy(Ref("suspect", value)))
+                statements.append(MurderedBy(Ref("suspect", value)))
             case "weapon":
-                found.append(KilledWith(value))
+                statements.append(KilledWith(value))
             case "room":
-                found.append(MurderedIn(value))
+                statements.append(MurderedIn(value))
             case "time":
-                found.append(MurderedAt(value))
+                statements.append(MurderedAt(value))
             case "motive":
-                found.append(MurderedBy(Ref("motive", value)))
+                statements.append(MurderedBy(Ref("motive", value)))
             case "where":
-                found.append(At(ref, value, question.time))
+                statements.append(At(ref, value, question.time))
             case "motive_of":
-                found.append(HasMotive(ref.index, value))
+                statements.append(HasMotive(ref.index, value))
             case "suspect_of":
-                found.append(HasMotive(value, ref.index))
-    return found
+                statements.append(HasMotive(value, ref.index))
+    return statements
 
 
 def facts_of(shape: Shape, world: World) -> list[Statement]:
-    """Simple statements that are true in `world`: the stones of a derivation."""
-    found: list[Statement] = [
+    """Returns simple statements that are true in a world, from which derivations are built."""
+    statements: list[Statement] = [
         At(piece_ref(shape, piece), room, time)
         for piece, path in enumerate(world.rooms)
         for time, room in enumerate(path)
     ]
-    found += [HasMotive(suspect, motive) for suspect, motive in enumerate(world.motives)]
-    found += [KilledWith(world.weapon), MurderedBy(Ref("suspect", world.murderer)), MurderedIn(world.room)]
-    return found
+    statements += [HasMotive(suspect, motive) for suspect, motive in enumerate(world.motives)]
+    statements += [KilledWith(world.weapon), MurderedBy(Ref("suspect", world.murderer)), MurderedIn(world.room)]
+    return statements

@@ -54,7 +54,7 @@ BONUS_HEADING = "And the following bonus question(s):"
 FORMAT_HEADING = "Fill out your final answers in the following format:"
 CLOSING = "Best of luck, detective."
 AT_ROOMS = frozenset({"Fountain"})
-"""Rooms one is "at" and not "in"."""
+"""Rooms that take the preposition "at" instead of "in"."""
 
 
 def _place(scenario: Scenario, room: int) -> str:
@@ -67,7 +67,7 @@ def _when(scenario: Scenario, time: int) -> str:
 
 
 def write_ref(scenario: Scenario, ref: Ref) -> str:
-    """The words for `ref` within a sentence."""
+    """Returns the words for a reference within a sentence."""
     if ref.kind == "suspect":
         return scenario.suspects[ref.index]
     if ref.kind == "weapon":
@@ -83,7 +83,7 @@ def write_ref(scenario: Scenario, ref: Ref) -> str:
 
 
 def write_statement(scenario: Scenario, statement: Statement) -> str:
-    """One clue as a sentence without its final dot."""
+    """Returns a statement as a sentence without a final dot."""
     sentence = _sentence(scenario, statement)
     return sentence[0].upper() + sentence[1:]
 
@@ -146,7 +146,7 @@ def _negated(scenario: Scenario, inner: Statement) -> str:
 
 
 def write_question(scenario: Scenario, question: Question) -> str:
-    """One question as a sentence."""
+    """Returns a question as a sentence."""
     ref = question.ref or Ref("boddy")
     match question.kind:
         case "murderer":
@@ -168,7 +168,7 @@ def write_question(scenario: Scenario, question: Question) -> str:
 
 
 def write_board(rooms: int, columns: int) -> str:
-    """The map of the rooms, numbered from 1, with the compass around it."""
+    """Returns the map of the rooms, numbered from 1, with the compass points around it."""
     width = len(str(rooms))
     rows = -(-rooms // columns)
     lines = ["  " + " ".join(["N" * width] * columns) + "  "]
@@ -180,7 +180,7 @@ def write_board(rooms: int, columns: int) -> str:
 
 
 def letters(count: int) -> list[str]:
-    """The first `count` letters, from A."""
+    """Returns the first `count` letters, from A."""
     return [chr(ord("A") + i) for i in range(count)]
 
 
@@ -189,7 +189,7 @@ def _bullets(items: tuple[str, ...]) -> str:
 
 
 def write_prompt(puzzle: FormalPuzzle, story: str = STORY) -> str:
-    """The whole prompt; `story` is the paragraph before the list of suspects."""
+    """Returns the whole prompt; `story` is the paragraph before the list of suspects."""
     scenario = puzzle.scenario
     width = len(str(len(scenario.rooms)))
     parts = [story, _bullets(scenario.suspects), WEAPONS_HEADING, _bullets(scenario.weapons), ROOMS_HEADING]
@@ -205,25 +205,25 @@ def write_prompt(puzzle: FormalPuzzle, story: str = STORY) -> str:
         parts += [SHARED_MOTIVES_HEADING, _bullets(shared)]
     parts.append(TIMED_MURDER_RULE if scenario.times else MURDER_RULE + ".")
     parts += [CLUES_HEADING, "\n".join(f"- {write_statement(scenario, clue)}" for clue in puzzle.clues)]
-    asked = puzzle.questions + puzzle.bonus
-    names = letters(len(asked))
-    lines = [f"{name}. {write_question(scenario, q)}" for name, q in zip(names, asked, strict=True)]
+    questions = puzzle.questions + puzzle.bonus
+    names = letters(len(questions))
+    lines = [f"{name}. {write_question(scenario, q)}" for name, q in zip(names, questions, strict=True)]
     parts += [QUESTIONS_HEADING, "\n".join(lines[: len(puzzle.questions)])]
     if puzzle.bonus:
         parts += [BONUS_HEADING, "\n".join(lines[len(puzzle.questions) :])]
-    parts += [FORMAT_HEADING, "\n".join(f"{name}. {q.answer_type}" for name, q in zip(names, asked, strict=True))]
+    parts += [FORMAT_HEADING, "\n".join(f"{name}. {q.answer_type}" for name, q in zip(names, questions, strict=True))]
     parts.append(CLOSING)
     return "\n\n".join(parts)
 
 
 def formal_digest(puzzle: FormalPuzzle, unread: tuple[str, ...] = ()) -> str:
-    """SHA-256 (hex) of the mystery: cast, board and clues, whatever their order; the questions are left out.
+    """Returns the SHA-256 (hex) of cast, board and clues, regardless of their order, without the questions.
 
-    Two puzzles that differ only in what is asked are one mystery, and must not stand on both sides of a split.
+    Two puzzles that differ only in their questions have the same digest, because they must not be in different splits.
 
     Args:
         puzzle: The formal puzzle.
-        unread: Clue sentences outside the grammar, which count as they stand.
+        unread: Sentences of clues that are not in the grammar; the digest covers their text.
     """
     scenario = puzzle.scenario
     content = {
@@ -239,7 +239,7 @@ def formal_digest(puzzle: FormalPuzzle, unread: tuple[str, ...] = ()) -> str:
 
 
 def canonical(scenario: Scenario, statement: Statement) -> Statement:
-    """The one form of statements that say the same with their sides exchanged or with two negations."""
+    """Returns the common form of statements that differ only in the order of their sides or in double negations."""
     match statement:
         case SameRoom(first, second, time) if write_ref(scenario, second) < write_ref(scenario, first):
             return SameRoom(second, first, time)

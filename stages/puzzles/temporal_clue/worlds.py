@@ -1,4 +1,4 @@
-"""Worlds (complete courses of the night) as arrays, the truth of statements in them, and their exact enumeration.
+"""Worlds (complete courses of the night) as arrays, the truth of statements in them, and their enumeration.
 
 Array dimensions: N worlds, P pieces (suspects, weapons, Mr. Boddy), T times, S suspects.
 """
@@ -57,13 +57,13 @@ class World:
 
     @property
     def room(self) -> int:
-        """The murder room: Mr. Boddy stays where he died."""
+        """Room of the murder, which is Mr. Boddy's last room, because he stays where he died."""
         return self.rooms[-1][-1]
 
 
 @dataclass(frozen=True)
 class Worlds:
-    """Many worlds of one shape, as arrays: rooms int8 [N,P,T], motives int8 [N,S or 0], the others int8 [N]."""
+    """Worlds of one shape as arrays: rooms int8 [N,P,T], motives int8 [N,S or 0], the others int8 [N]."""
 
     shape: Shape
     rooms: Ints
@@ -78,7 +78,7 @@ class Worlds:
 
     @staticmethod
     def of(shape: Shape, worlds: list[World]) -> "Worlds":
-        """Stacks single worlds."""
+        """Returns single worlds stacked."""
         count = len(worlds)
         return Worlds(
             shape,
@@ -90,7 +90,7 @@ class Worlds:
         )
 
     def world(self, index: int) -> World:
-        """The world at `index`."""
+        """Returns the world at `index`."""
         return World(
             tuple(tuple(int(room) for room in row) for row in self.rooms[index]),
             tuple(int(motive) for motive in self.motives[index]),
@@ -100,7 +100,7 @@ class Worlds:
         )
 
     def where(self, chosen: Bools) -> "Worlds":
-        """The worlds at which `chosen`, bool [N], is true."""
+        """Returns the worlds for which `chosen`, bool [N], is true."""
         return Worlds(
             self.shape,
             self.rooms[chosen],
@@ -111,32 +111,35 @@ class Worlds:
         )
 
     def same_as(self, world: World) -> Bools:
-        """Where these worlds are `world`, bool [N]."""
-        one = Worlds.of(self.shape, [world])
-        same = (self.rooms == one.rooms).all(axis=(1, 2)) & (self.motives == one.motives).all(axis=1)
-        return same & (self.murderer == one.murderer) & (self.weapon == one.weapon) & (self.time == one.time)
+        """Returns for each world whether it equals `world`, bool [N]."""
+        other = Worlds.of(self.shape, [world])
+        same = (self.rooms == other.rooms).all(axis=(1, 2)) & (self.motives == other.motives).all(axis=1)
+        return same & (self.murderer == other.murderer) & (self.weapon == other.weapon) & (self.time == other.time)
 
     def lawful(self) -> Bools:
-        """Where the rules of the game are kept, bool [N]; motives are taken to be given out in the right numbers."""
+        """Returns for each world whether it obeys the rules of the game, bool [N].
+
+        The numbers of suspects with each motive are assumed to be right.
+        """
         shape, rooms = self.shape, self.rooms
         suspects, weapons, boddy = rooms[:, : shape.suspects], rooms[:, shape.suspects : -1], rooms[:, -1]
         each = np.arange(len(self))
         scene = boddy[:, -1]
         present = suspects[each, :, self.time] == scene[:, None]
-        found = (present.sum(axis=1) == 1) & present[each, self.murderer]
-        found &= weapons[each, self.weapon, self.time] == scene
+        lawful = (present.sum(axis=1) == 1) & present[each, self.murderer]
+        lawful &= weapons[each, self.weapon, self.time] == scene
         dead = np.arange(shape.times)[None, :] >= self.time[:, None]
-        found &= (~dead | (boddy == scene[:, None])).all(axis=1)
+        lawful &= (~dead | (boddy == scene[:, None])).all(axis=1)
         if shape.times > 1:
             people = np.concatenate([suspects, boddy[:, None]], axis=1)
-            found &= reach_table(shape)[people[:, :, :-1], people[:, :, 1:]].all(axis=(1, 2))
+            lawful &= reach_table(shape)[people[:, :, :-1], people[:, :, 1:]].all(axis=(1, 2))
             steps = rooms.astype(np.int16)[:, :-1, :-1] * shape.rooms + rooms[:, :-1, 1:]
             carried = (steps[:, shape.suspects :, None] == steps[:, None, : shape.suspects]).any(axis=2)
-            found &= (carried | (weapons[:, :, :-1] == weapons[:, :, 1:])).all(axis=(1, 2))
-        return found
+            lawful &= (carried | (weapons[:, :, :-1] == weapons[:, :, 1:])).all(axis=(1, 2))
+        return lawful
 
     def _bearers(self, ref: Ref) -> list[tuple[int, Bools | None]]:
-        """The pieces `ref` may stand for, each with the worlds where it does (None: all)."""
+        """Returns the pieces that `ref` may refer to, each with the worlds in which it does (None for all)."""
         shape = self.shape
         if ref.kind == "suspect":
             return [(ref.index, None)]
@@ -151,13 +154,13 @@ class Worlds:
         return [(s, self.motives[:, s] == ref.index) for s in range(shape.suspects)]
 
     def _some(self, ref: Ref, relation: Callable[[int], Bools]) -> Bools:
-        found = np.zeros(len(self), dtype=np.bool_)
+        truth = np.zeros(len(self), dtype=np.bool_)
         for piece, bears in self._bearers(ref):
-            found |= relation(piece) if bears is None else bears & relation(piece)
-        return found
+            truth |= relation(piece) if bears is None else bears & relation(piece)
+        return truth
 
     def holds(self, statement: Statement) -> Bools:
-        """Where `statement` is true, bool [N]."""
+        """Returns for each world whether `statement` is true in it, bool [N]."""
         rooms = self.rooms
         match statement:
             case At(ref, room, time):
@@ -199,21 +202,21 @@ class Worlds:
         return (self.rooms[:, piece, time - 1] == origin) & (self.rooms[:, piece, time] == target)
 
     def _pairs(self, first: Ref, second: Ref, relation: Callable[[int, int], Bools]) -> Bools:
-        found = np.zeros(len(self), dtype=np.bool_)
+        truth = np.zeros(len(self), dtype=np.bool_)
         for a, a_bears in self._bearers(first):
             for b, b_bears in self._bearers(second):
-                truth = relation(a, b)
+                pair = relation(a, b)
                 if a_bears is not None:
-                    truth = truth & a_bears
+                    pair = pair & a_bears
                 if b_bears is not None:
-                    truth = truth & b_bears
-                found |= truth
-        return found
+                    pair = pair & b_bears
+                truth |= pair
+        return truth
 
 
 @lru_cache(maxsize=256)
 def reach_table(shape: Shape) -> Bools:
-    """Whether a person may be in the second room at the time after being in the first, bool [R,R]."""
+    """Returns whether a person in the first room can be in the second room at the next time, bool [R,R]."""
     table = np.eye(shape.rooms, dtype=np.bool_)
     for room in range(shape.rooms):
         table[room, list(shape.neighbours(room))] = True
@@ -221,7 +224,7 @@ def reach_table(shape: Shape) -> Bools:
 
 
 def bearer(shape: Shape, world: World, ref: Ref) -> int:
-    """Piece index of (the first of) what `ref` stands for in `world`."""
+    """Returns the index of the piece that `ref` refers to in `world`; of several suspects with a motive, the first."""
     match ref.kind:
         case "suspect":
             return ref.index
@@ -238,7 +241,7 @@ def bearer(shape: Shape, world: World, ref: Ref) -> int:
 
 
 def answer(shape: Shape, world: World, question: Question) -> int:
-    """Index of the answer to `question` in `world`, within the list that its answer type names."""
+    """Returns the index of a question's answer in `world`, in the scenario's list for the answer's type."""
     ref = question.ref or Ref("boddy")
     match question.kind:
         case "murderer":
@@ -260,7 +263,7 @@ def answer(shape: Shape, world: World, question: Question) -> int:
 
 
 def enumerable(shape: Shape, limit: int) -> bool:
-    """Whether `shape` has one time and surely no more than `limit` worlds."""
+    """Returns whether `shape` has one time and, by an upper bound, at most `limit` worlds."""
     motives = math.factorial(shape.suspects) if shape.motive_counts else 1
     bound = shape.rooms ** (shape.suspects + shape.weapons) * shape.suspects * motives
     return shape.times == 1 and bound <= limit
@@ -268,26 +271,26 @@ def enumerable(shape: Shape, limit: int) -> bool:
 
 @lru_cache(maxsize=64)
 def enumerate_worlds(shape: Shape) -> Worlds:
-    """Every world of a shape without a time dimension, in a fixed order.
+    """Returns all worlds of a shape without a time dimension, in a fixed order.
 
     Raises:
-        ValueError: The shape has several times; those are left to CP-SAT.
+        ValueError: The shape has several times; such shapes are left to CP-SAT.
     """
     if shape.times != 1:
         raise ValueError("only shapes with one time are enumerated")
     kinds = [motive for motive, count in enumerate(shape.motive_counts) for _ in range(count)]
     motives = sorted(set(itertools.permutations(kinds)))
-    found: list[World] = []
+    worlds: list[World] = []
     for suspects in itertools.product(range(shape.rooms), repeat=shape.suspects):
         for murderer, room in enumerate(suspects):
             if suspects.count(room) != 1:
                 continue
             for weapons in itertools.product(range(shape.rooms), repeat=shape.weapons):
                 rooms = tuple((r,) for r in (*suspects, *weapons, room))
-                found.extend(
+                worlds.extend(
                     World(rooms, given, murderer, weapon, 0)
                     for weapon, place in enumerate(weapons)
                     if place == room
                     for given in motives
                 )
-    return Worlds.of(shape, found)
+    return Worlds.of(shape, worlds)

@@ -1,4 +1,4 @@
-"""What a zebra grid may look like: typed difficulty."""
+"""Settings of zebra grids: sizes and words."""
 
 from typing import Annotated, Literal, Self
 
@@ -13,20 +13,20 @@ WORDS: dict[str, tuple[str, ...]] = {
     "colour": ("red", "blue", "green", "white", "yellow", "grey"),
     "hobby": ("chess", "painting", "gardening", "sailing", "baking", "fencing"),
 }
-"""Values to draw from, by attribute."""
+"""Values that grids are drawn from, by attribute."""
 
 
 class ZebraConfig(Config):
-    """Difficulty of generated zebra grids; ranges are inclusive and drawn from uniformly."""
+    """Difficulty of generated zebra grids. Sizes are drawn uniformly from their ranges, which are inclusive."""
 
-    environment: Literal["zebra"] = Field(default="zebra", description="The puzzle family.")
+    environment: Literal["zebra"] = Field(default="zebra", description="Name of the environment.")
     houses: tuple[Annotated[int, Field(ge=2, le=6)], Annotated[int, Field(ge=2, le=6)]] = Field(
         default=(3, 3), description="Number of houses."
     )
     attributes: tuple[Annotated[int, Field(ge=2, le=5)], Annotated[int, Field(ge=2, le=5)]] = Field(
-        default=(3, 3), description="Number of attributes, the name included."
+        default=(3, 3), description="Number of attributes, including the name."
     )
-    questions: int = Field(default=6, ge=1, le=12, description="Number of questions at most.")
+    questions: int = Field(default=6, ge=1, le=12, description="Largest number of questions.")
 
     @model_validator(mode="after")
     def _ordered(self) -> Self:

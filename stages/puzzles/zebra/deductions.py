@@ -1,4 +1,4 @@
-"""What follows from the clues of a zebra grid: statements in a completion, proved one by one, and a derivation."""
+"""Proofs from the clues of a zebra grid: verdicts on the statements of a completion, and derivations."""
 
 import re
 from dataclasses import replace
@@ -17,17 +17,17 @@ _SENTENCE_CHARACTERS = 300
 
 
 class Reasoner:
-    """Proofs about one puzzle; the model is built once, and every proof is one solve.
+    """Proofs about one puzzle. The model is built once, and every proof takes one solve.
 
     Attributes:
         world: A world that the clues allow, int8 [1, attributes, values].
     """
 
     def __init__(self, puzzle: ZebraPuzzle) -> None:
-        """Encodes the puzzle.
+        """Builds the model of a puzzle.
 
         Raises:
-            ValueError: No world satisfies the clues, so that they entail everything.
+            ValueError: The clues contradict one another, so that they entail every statement.
         """
         self._puzzle, self._model = puzzle, Model(puzzle.grid, puzzle.clues)
         self._every = list(range(len(puzzle.clues)))
@@ -38,12 +38,17 @@ class Reasoner:
         self.world: Houses = world
 
     def entails(self, statement: Clue, clues: int | None = None) -> bool:
-        """Whether the clues (the first `clues` of them) leave no world in which `statement` is false."""
+        """Returns whether the clues entail a statement.
+
+        Args:
+            statement: The statement.
+            clues: Number of first clues that are used; None for all clues.
+        """
         opposite = self._model.add(replace(statement, no=not statement.no))
         return self._model.solve([*self._every[:clues], opposite]) is None
 
     def verdict(self, statement: Clue) -> Verdict:
-        """The verdict on `statement`, proved."""
+        """Returns the verdict on a statement, which is proved."""
         if _canonical(statement) in self._stated:
             return "restated"
         truth = bool(holds(statement, self.world)[0])
@@ -52,23 +57,23 @@ class Reasoner:
         return "proved" if truth else "contradicted"
 
     def different(self, text: str) -> list[Asserted]:
-        """The different statements of a text, in order, each proved.
+        """Returns the different statements of a text, in order, with verdicts.
 
-        A statement is a sentence by itself, or behind a word such as "so".
+        A statement is a whole sentence, or the rest of a sentence after a word such as "so".
         """
         people = people_of(self._puzzle.grid)
-        found: dict[Clue, str] = {}
+        statements: dict[Clue, str] = {}
         for sentence in _SENTENCE_END.split(text):
             if len(sentence) <= _SENTENCE_CHARACTERS:
                 opening = _OPENING.match(sentence)
                 words = sentence[opening.end() if opening else 0 :].rstrip()
                 statement = read_clue(people, words)
                 if statement is not None and _within(statement, self._puzzle.grid):
-                    found.setdefault(_canonical(statement), words)
-        return [Asserted(words, self.verdict(statement)) for statement, words in found.items()]
+                    statements.setdefault(_canonical(statement), words)
+        return [Asserted(words, self.verdict(statement)) for statement, words in statements.items()]
 
     def needless(self) -> tuple[int, ...]:
-        """Numbers (from 1) of the clues that may be dropped, one at a time, while `world` stays the only one."""
+        """Returns numbers (from 1) of the clues that can each be dropped while `world` stays the only world."""
         others = Model(self._puzzle.grid, self._puzzle.clues)
         others.exclude(self.world)
         return tuple(i + 1 for i in self._every if others.solve([j for j in self._every if j != i]) is None)
@@ -76,7 +81,7 @@ class Reasoner:
 
 @lru_cache(maxsize=256)
 def reasoner_of(puzzle: ZebraPuzzle) -> Reasoner | None:
-    """The reasoner of `puzzle`, built once; None where the clues contradict one another."""
+    """Returns the reasoner of a puzzle, which is built once; None if the clues contradict one another."""
     try:
         return Reasoner(puzzle)
     except ValueError:
@@ -84,7 +89,7 @@ def reasoner_of(puzzle: ZebraPuzzle) -> Reasoner | None:
 
 
 def statement_of(grid: Grid, world: Houses, asked: Asked) -> Clue:
-    """The answer to a question in `world`, as a statement."""
+    """Returns the answer to a question in a world, as a statement."""
     house = int(world[0, asked.thing[0], asked.thing[1]])
     if asked.attribute is None:
         return InHouse(asked.thing, house)
@@ -92,7 +97,10 @@ def statement_of(grid: Grid, world: Houses, asked: Asked) -> Clue:
 
 
 def write_derivation(puzzle: ZebraPuzzle) -> str:
-    """The places that the answers need, each at the first clue from which it follows together with those before it."""
+    """Returns the houses of the values that the answers need, as numbered statements.
+
+    Each statement names the smallest number of first clues from which it follows.
+    """
     reasoner = Reasoner(puzzle)
     world = reasoner.world[0]
     needed = {asked.thing for asked in puzzle.questions}
@@ -103,10 +111,10 @@ def write_derivation(puzzle: ZebraPuzzle) -> str:
     pending = [InHouse(thing, int(world[thing[0], thing[1]])) for thing in sorted(needed)]
     lines: list[str] = []
     for count in range(len(puzzle.clues) + 1):
-        found = [fact for fact in pending if reasoner.entails(fact, count)]
-        pending = [fact for fact in pending if fact not in found]
+        entailed = [fact for fact in pending if reasoner.entails(fact, count)]
+        pending = [fact for fact in pending if fact not in entailed]
         sources = "rules" if not count else "clue 1" if count == 1 else f"clues 1 to {count}"
-        lines += [f"{write_clue(puzzle.grid, fact)} ({sources})." for fact in found]
+        lines += [f"{write_clue(puzzle.grid, fact)} ({sources})." for fact in entailed]
     return "\n".join(f"{number}. {line}" for number, line in enumerate(lines, start=1))
 
 

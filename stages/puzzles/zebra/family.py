@@ -1,4 +1,4 @@
-"""Zebra grids behind the interface that all puzzle families share."""
+"""Zebra grids behind the interface that all environments share."""
 
 import itertools
 import random
@@ -19,12 +19,15 @@ from stages.puzzles.zebra.solver import Model
 from stages.puzzles.zebra.text import ORDINALS, answer_type, formal_digest, read_prompt, values_of, write_prompt
 
 _OTHERS = 12
-"""Candidates a value, besides its placement."""
+"""Number of candidate clues for each value, besides its placement."""
 _RELATIONS: tuple[Relation, ...] = ("same", "left", "before", "next")
 
 
 def _candidates(grid: Grid, world: Houses, rng: random.Random) -> list[Clue]:
-    """True clues that determine `world`, the plainest first in tendency, so that these are dropped first."""
+    """Returns true clues that determine `world`, in random order.
+
+    Denials and placements tend to come first, and so to be dropped first, relations last.
+    """
     things: list[Thing] = [(a, v) for a in range(len(grid.values)) for v in range(grid.houses)]
     clues: list[Clue] = [InHouse(t, house, no) for t in things for house in range(grid.houses) for no in (False, True)]
     for first, second in itertools.permutations(things, 2):
@@ -38,26 +41,26 @@ def _candidates(grid: Grid, world: Houses, rng: random.Random) -> list[Clue]:
     placed = [clue for clue in true if isinstance(clue, InHouse) and not clue.no]
     others = [clue for clue in true if clue not in set(placed)]
     true = placed + rng.sample(others, min(len(others), _OTHERS * len(things)))
-    # A direct placement says most, a denial least: both are kept seldom, relations often.
+    # Few placements and denials are kept: a placement says most, a denial least.
     weight = [0.2 * isinstance(clue, Related) - 0.4 * clue.no for clue in true]
     order = sorted(range(len(true)), key=lambda i: (rng.random() + weight[i], i))
     return [true[i] for i in order]
 
 
 def _swaps(world: Houses) -> Houses:
-    """The worlds in which two values of one attribute have changed houses."""
+    """Returns the worlds in which two values of one attribute have exchanged their houses."""
     _, attributes, houses = world.shape
-    found: list[Houses] = []
+    swaps: list[Houses] = []
     for a in range(attributes):
         for v, w in itertools.combinations(range(houses), 2):
             other = world.copy()
             other[0, a, [v, w]] = world[0, a, [w, v]]
-            found.append(other)
-    return np.concatenate(found)
+            swaps.append(other)
+    return np.concatenate(swaps)
 
 
 def generate_formal(config: ZebraConfig, seed: int) -> tuple[ZebraPuzzle, Houses]:
-    """A formal puzzle and its only solution (proved), the same for (config, seed) on every machine."""
+    """Returns a formal puzzle and its only solution (proved), the same for (config, seed) on every machine."""
     rng = random.Random(f"zebra:{seed}")
     houses, count = rng.randint(*config.houses), rng.randint(*config.attributes)
     attributes = ("name", *rng.sample([name for name in WORDS if name != "name"], count - 1))
@@ -97,14 +100,14 @@ def _answer(grid: Grid, world: Houses, asked: Asked) -> str:
 
 
 class Zebra:
-    """The puzzle family of this folder; see `stages.puzzles.environment.Environment`."""
+    """The environment of this folder; see `stages.puzzles.environment.Environment`."""
 
     name = "zebra"
     mark = "houses in a row, the first on the left"
     tiers: dict[str, ZebraConfig] = TIERS
 
     def generate(self, config: ZebraConfig, seed: int) -> Puzzle:
-        """A puzzle with exactly one solution and no clue to spare; the same for (config, seed) on every machine."""
+        """Returns a puzzle with one solution and a minimal set of clues, the same for (config, seed) everywhere."""
         formal, world = generate_formal(config, seed)
         answers = [_answer(formal.grid, world, asked) for asked in formal.questions]
         solution = {chr(ord("A") + i): answer for i, answer in enumerate(answers)}
@@ -123,13 +126,13 @@ class Zebra:
         )
 
     def answer_values(self, puzzle: Puzzle) -> dict[str, tuple[str, ...]]:
-        """For each letter, the houses, or the puzzle's own values of the attribute that is asked for."""
+        """Returns for each letter the houses, or the puzzle's values of the attribute in question."""
         formal = read_prompt(puzzle.prompt)
         kinds = [answer_type(formal.grid, asked) for asked in formal.questions]
         return {letter: values_of(formal.grid, kind) for letter, kind in zip(puzzle.solution, kinds, strict=True)}
 
     def read(self, puzzle_id: str, num_clues: int, prompt: str, solution: dict[str, str]) -> Puzzle:
-        """A puzzle from its text and solution.
+        """Returns a puzzle from its text and solution.
 
         Raises:
             BadInputError: The text is not a zebra grid of this grammar, or the solution does not answer its questions.
@@ -151,13 +154,13 @@ class Zebra:
         return write_answer(puzzle)
 
     def kinds(self, puzzle: Puzzle) -> Kinds:
-        """Clues by relation (`house` for a placement), questions by what they ask for."""
+        """Returns the numbers of clues by relation (`house` for a placement), and of questions by answer type."""
         formal = read_prompt(puzzle.prompt)
         clues = Counter[str]("house" if isinstance(clue, InHouse) else clue.relation for clue in formal.clues)
         return Kinds(dict(clues), dict(Counter(answer_type(formal.grid, asked) for asked in formal.questions)))
 
     def check(self, puzzle: Puzzle, *, minimal: bool = False) -> Checked:
-        """Reads the prompt, solves it, proves each answer unique or not, and compares with the given solution."""
+        """Solves the puzzle from its prompt, proves which answers are unique, and compares with the given solution."""
         started = time.perf_counter()
         formal = read_prompt(puzzle.prompt)
         same_text = write_prompt(formal) == puzzle.prompt
@@ -181,11 +184,11 @@ class Zebra:
         )
 
     def write_derivation(self, puzzle: Puzzle) -> str:
-        """See `stages.puzzles.zebra.deductions.write_derivation`; the answers follow after an empty line."""
+        """Returns the text of `stages.puzzles.zebra.deductions.write_derivation`, an empty line and the answers."""
         return f"{write_derivation(read_prompt(puzzle.prompt))}\n\n{write_answer(puzzle)}"
 
     def deductions(self, text: str, puzzle: Puzzle) -> list[Asserted] | None:
-        """See `stages.puzzles.zebra.deductions.Reasoner`."""
+        """Returns the statements of a text with verdicts (see `stages.puzzles.zebra.deductions.Reasoner`)."""
         reasoner = reasoner_of(read_prompt(puzzle.prompt))
         return None if reasoner is None else reasoner.different(text)
 

@@ -1,4 +1,4 @@
-"""The zebra grid in formal terms: attributes with as many values as houses, and what can be said about them."""
+"""Formal data classes of zebra grids: attributes with one value for each house, clues about them, and questions."""
 
 from dataclasses import dataclass
 from typing import Literal
@@ -7,7 +7,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 Thing = tuple[int, int]
-"""A value: (attribute, value), by index. It stands for the person it belongs to."""
+"""A value as indices (attribute, value). It refers to the person that it belongs to."""
 
 Relation = Literal["same", "left", "before", "next"]
 
@@ -17,8 +17,8 @@ class Grid:
     """The words of a puzzle.
 
     Attributes:
-        attributes: Names of the attributes, the first of which is `name`.
-        values: Values of each attribute, one a house.
+        attributes: Names of the attributes; the first one is `name`.
+        values: Values of each attribute, one for each house.
     """
 
     attributes: tuple[str, ...]
@@ -32,7 +32,7 @@ class Grid:
 
 @dataclass(frozen=True, slots=True)
 class InHouse:
-    """`thing` is in `house` (from 0), or with `no` is not."""
+    """`thing` is in `house` (from 0); with `no` it is not."""
 
     thing: Thing
     house: int
@@ -41,9 +41,10 @@ class InHouse:
 
 @dataclass(frozen=True, slots=True)
 class Related:
-    """`first` and `second` belong to one person (`same`), or their houses stand in a relation.
+    """A relation of the persons that `first` and `second` belong to; with `no` it is denied.
 
-    `left`: directly to the left of; `before`: somewhere to the left of; `next`: beside. `no` denies it.
+    `same`: they are one person. The other relations are between the houses of `first` and `second`: `left`: directly to
+    the left of; `before`: somewhere to the left of; `next`: next to.
     """
 
     first: Thing
@@ -57,7 +58,7 @@ Clue = InHouse | Related
 
 @dataclass(frozen=True, slots=True)
 class Asked:
-    """A question: the house of `thing` (attribute None), or the value of `attribute` that goes with it."""
+    """A question for the house of `thing` (if `attribute` is None), or for the person's value of `attribute`."""
 
     thing: Thing
     attribute: int | None
@@ -73,11 +74,11 @@ class ZebraPuzzle:
 
 
 Houses = NDArray[np.int8]
-"""Worlds: the house of each value of each attribute, int8 [N, attributes, values]."""
+"""N worlds: the house of each value of each attribute, int8 [N, attributes, values]."""
 
 
 def holds(clue: Clue, worlds: Houses) -> NDArray[np.bool_]:
-    """Where `clue` is true, bool [N]."""
+    """Returns for each world whether a clue is true in it, bool [N]."""
     if isinstance(clue, InHouse):
         truth = worlds[:, clue.thing[0], clue.thing[1]] == clue.house
         return truth ^ clue.no

@@ -1,4 +1,4 @@
-"""The zebra grid as a CP-SAT model."""
+"""Zebra grids as CP-SAT models."""
 
 from collections.abc import Sequence
 
@@ -9,10 +9,13 @@ from stages.puzzles.zebra.formal import Clue, Grid, Houses, InHouse, Related
 
 
 class Model:
-    """Every value in one house, every house with one value of each attribute, and clues to switch on."""
+    """The rules of a grid, and clues that can be switched on.
+
+    By the rules every value is in one house, and every house has one value of each attribute.
+    """
 
     def __init__(self, grid: Grid, clues: Sequence[Clue]) -> None:
-        """Builds the model; no clue is on."""
+        """Builds the model; all clues are switched off."""
         self._grid, houses = grid, range(grid.houses)
         self._model = cp_model.CpModel()
         self._at = [[[self._model.new_bool_var("") for _ in houses] for _ in values] for values in grid.values]
@@ -40,18 +43,28 @@ class Model:
         return truth != clue.no
 
     def add(self, clue: Clue) -> int:
-        """Adds a clue, which is off, and returns its position."""
+        """Adds a clue, which is switched off, and returns its position."""
         self._switches.append(self._switch(clue))
         return len(self._switches) - 1
 
     def exclude(self, world: Houses) -> None:
-        """Forbids `world`, [1, attributes, values]."""
+        """Excludes a world, [1, attributes, values], from the solutions."""
         self._model.add_bool_or(
             ~self._at[a][v][int(house)] for a, row in enumerate(world[0]) for v, house in enumerate(row)
         )
 
     def solve(self, clues: Sequence[int]) -> Houses | None:
-        """A world, [1, attributes, values], in which the clues at these positions hold, or None if there is none."""
+        """Returns a world in which the clues at some positions are true.
+
+        Args:
+            clues: Positions of the clues.
+
+        Returns:
+            The world, [1, attributes, values]; None if there is none.
+
+        Raises:
+            RuntimeError: CP-SAT stopped without a result.
+        """
         proto = self._model.proto
         before = len(proto.constraints)
         for i in clues:
@@ -68,5 +81,5 @@ class Model:
             return None
         if solver.status_name(status) not in ("OPTIMAL", "FEASIBLE"):
             raise RuntimeError(f"CP-SAT stopped with {solver.status_name(status)}")
-        found = [[next(h for h, at in enumerate(row) if solver.value(at)) for row in table] for table in self._at]
-        return np.array([found], dtype=np.int8)
+        world = [[next(h for h, at in enumerate(row) if solver.value(at)) for row in table] for table in self._at]
+        return np.array([world], dtype=np.int8)

@@ -1,4 +1,4 @@
-"""Zebra grids as text, and back."""
+"""Writes zebra grids as text, and reads them."""
 
 import hashlib
 import json
@@ -16,7 +16,7 @@ PHRASES = {
     "colour": "the owner of the {} house",
     "hobby": "the lover of {}",
 }
-"""Words for the person a value belongs to, by attribute."""
+"""Words for the person that a value belongs to, by attribute."""
 RELATIONS: dict[Relation, tuple[str, str]] = {
     "same": ("is", "is not"),
     "left": ("lives directly to the left of", "does not live directly to the left of"),
@@ -32,12 +32,12 @@ _WHICH = re.compile(r"Which (\w+) belongs to (.+)\?")
 
 
 def phrase(grid: Grid, thing: Thing) -> str:
-    """The words for the person `thing` belongs to."""
+    """Returns the words for the person that a value belongs to."""
     return PHRASES[grid.attributes[thing[0]]].format(grid.values[thing[0]][thing[1]])
 
 
 def write_clue(grid: Grid, clue: Clue) -> str:
-    """One clue as a sentence."""
+    """Returns a clue as a sentence without a final dot."""
     if isinstance(clue, InHouse):
         verb = "does not live" if clue.no else "lives"
         sentence = f"{phrase(grid, clue.thing)} {verb} in the {ORDINALS[clue.house]} house"
@@ -47,12 +47,12 @@ def write_clue(grid: Grid, clue: Clue) -> str:
 
 
 def answer_type(grid: Grid, asked: Asked) -> str:
-    """`HOUSE`, or the attribute in capitals."""
+    """Returns the type of a question's answer: `HOUSE`, or the attribute in capitals."""
     return "HOUSE" if asked.attribute is None else grid.attributes[asked.attribute].upper()
 
 
 def write_prompt(puzzle: ZebraPuzzle) -> str:
-    """The whole prompt."""
+    """Returns the whole prompt of a puzzle."""
     grid = puzzle.grid
     letters = [chr(ord("A") + i) for i in range(len(puzzle.questions))]
     questions = [
@@ -76,15 +76,15 @@ def write_prompt(puzzle: ZebraPuzzle) -> str:
 
 
 def values_of(grid: Grid, kind: str) -> tuple[str, ...]:
-    """The possible answers of an answer type."""
+    """Returns the possible answers of an answer type."""
     return ORDINALS[: grid.houses] if kind == "HOUSE" else grid.values[grid.attributes.index(kind.lower())]
 
 
 def read_prompt(prompt: str) -> ZebraPuzzle:
-    """The formal puzzle of a prompt.
+    """Returns the formal puzzle of a prompt.
 
     Raises:
-        BadInputError: A part is missing, or a clue or question is not of the grammar.
+        BadInputError: A part is missing, or a clue or question is not in the grammar.
     """
     blocks = prompt.strip().split("\n\n")
     after = dict(pairwise(blocks))
@@ -107,19 +107,19 @@ def read_prompt(prompt: str) -> ZebraPuzzle:
 
 
 def people_of(grid: Grid) -> dict[str, Thing]:
-    """The words for each person, in small letters, to the value they are named by."""
+    """Returns the value that each phrase for a person names, by the phrase in lower case."""
     return {phrase(grid, (a, v)).lower(): (a, v) for a in range(len(grid.values)) for v in range(grid.houses)}
 
 
 def read_clue(people: dict[str, Thing], sentence: str) -> Clue | None:
-    """The clue that a sentence says, without its full stop; None where it is not of the grammar."""
+    """Returns the clue of a sentence without its full stop; None if it is not in the grammar."""
     match = _HOUSE.fullmatch(sentence)
     if match and match[1].lower() in people and match[3] in ORDINALS:
         return InHouse(people[match[1].lower()], ORDINALS.index(match[3]), match[2] != "lives")
     for relation, verbs in RELATIONS.items():
         for no, verb in enumerate(verbs):
-            first, found, second = sentence.partition(f" {verb} ")
-            if found and first.lower() in people and second.lower() in people:
+            first, joint, second = sentence.partition(f" {verb} ")
+            if joint and first.lower() in people and second.lower() in people:
                 return Related(people[first.lower()], relation, people[second.lower()], bool(no))
     return None
 
@@ -134,7 +134,7 @@ def _question(grid: Grid, people: dict[str, Thing], sentence: str) -> Asked:
 
 
 def formal_digest(puzzle: ZebraPuzzle) -> str:
-    """SHA-256 (hex) of words and clues, whatever their order; the questions are left out."""
+    """Returns the SHA-256 (hex) of words and clues, regardless of their order, without the questions."""
     rows = zip(puzzle.grid.attributes, puzzle.grid.values, strict=True)
     content = {
         "values": sorted((name, sorted(values)) for name, values in rows),

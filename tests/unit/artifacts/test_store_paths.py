@@ -45,7 +45,7 @@ def test_nothing_behind_a_link_is_listed_or_deleted(store: Store, outside: Path)
     assert store.list() == ["runs/r/own"]
     assert store.delete("runs/r") == 1
     for key in ("runs/r/away", "runs/other/deep", "runs/r/file", "runs/r/away/thesis.txt"):
-        with pytest.raises(LeadsOutError, match=r"a symbolic link to /.*; put what it points to in its place"):
+        with pytest.raises(LeadsOutError, match=r"a symbolic link to /.*; replace the link by its target"):
             store.delete(key)
     assert _content(outside) == before
     assert store.delete("runs") == 0
@@ -101,7 +101,7 @@ def test_verify_names_links_sockets_and_impossible_names(store: Store, tmp_path:
     (tmp_path / "store" / ".prefect").mkdir()
     (tmp_path / "store" / ".prefect" / "link").symlink_to(outside)
     named = {damage.file: damage.found for damage in verify(store).damaged}
-    impossible = "a file whose name no key of a store has"
+    impossible = "a file whose name cannot be a key of a store"
     assert named == {
         "runs/other": f"a symbolic link to {outside}",
         "runs/r/away": f"a symbolic link to {outside}",
@@ -221,4 +221,4 @@ def test_a_manifest_that_names_files_outside_of_its_folder_is_damage(tmp_path: P
     store.delete(attempt.prefix)
     attempt.publish()
     (damage,) = verify(store).damaged
-    assert (damage.file, damage.expected) == (f"{slot.key}/{MANIFEST_NAME}", "names of files below it")
+    assert (damage.file, damage.expected) == (f"{slot.key}/{MANIFEST_NAME}", "names of files in its folder")

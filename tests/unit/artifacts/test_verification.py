@@ -11,7 +11,7 @@ from artifacts.layout import RunLayout
 from artifacts.manifest import MANIFEST_NAME, Manifest, Pruned
 from artifacts.reading import Artifact
 from artifacts.refs import Grades
-from artifacts.seal import check_seal, sealed_json
+from artifacts.seal import check_seal, checksum_in_name, sealed, sealed_json, shard_name
 from artifacts.slot import Slot
 from artifacts.store import Store
 from artifacts.sums import read_sums, sums_of, write_files
@@ -91,7 +91,7 @@ def test_a_missing_file_is_damage_and_a_pruned_one_is_not(folder: Path, tmp_path
     ref = attempt.publish({"mean": 0.5})
     store.delete(f"{attempt.prefix}/a.bin")
     (damage,) = verify(store).damaged
-    assert (damage.file, damage.found) == (f"{attempt.prefix}/a.bin", "the file is gone")
+    assert (damage.file, damage.found) == (f"{attempt.prefix}/a.bin", "the file is missing")
 
     artifact = Artifact.at(store, ref.key)
     pruned = artifact.manifest.model_copy(update={"pruned": Pruned(at="2026-11-20T00:00:00Z", rule="keep last 2")})
@@ -119,6 +119,29 @@ def test_sums_are_those_of_sha256sum() -> None:
     assert data.startswith(b"6b86b273ff34fce19d6b804eff5a3f5747ada4eaa22f1d49c01e52ddb7875b4b  a\n")
     assert list(read_sums(data, "here")) == ["a", "b"]
     check_seal(sealed_json({"score": 0.1, "where": "\u00e9"}), "here")
+
+
+def test_the_checksums_of_files_written_before_still_hold() -> None:
+    """The bytes of the three places of a checksum: the last field, the last line, and the name."""
+    assert sealed_json({"a": 1}) == (
+        b'{\n  "a": 1,\n  "checksum": "0a10b984a68946c8a6125d8aa47b89c605a7c0f6f54d53709b28190dbd4602e3"\n}\n'
+    )
+    assert sums_of({"a": b"1"}).splitlines()[1] == (
+        b"# SHA-256 of the lines above: fc5b2781bc65746b95c7f8f9f0265d76a070b77c7006e2b4964c7ebddf193d36"
+    )
+    name = shard_name("rollouts", ".parquet", b"1")
+    assert name == "rollouts-6b86b273ff34fce1.parquet"
+    assert checksum_in_name(f"runs/r/{name}") == "6b86b273ff34fce1"
+    assert checksum_in_name("batch.safetensors") is None
+    with pytest.raises(ValueError, match="no blank checksum"):
+        sealed(b'{"a": 1}\n')
+
+
+def test_a_file_without_its_checksum_is_refused() -> None:
+    with pytest.raises(IntegrityError, match=r"checksum none.*restore it"):
+        check_seal(b'{"a": 1}\n', "here")
+    with pytest.raises(IntegrityError, match="checksum none"):
+        read_sums(b"", "here")
 
 
 def test_suite_names_are_folders() -> None:

@@ -11,8 +11,9 @@ from typing import Any
 import pytest
 
 from artifacts.errors import BadInputError
+from artifacts.identity import Difference
 from flows.cli import run_command
-from flows.recipe_diff import Difference, differences
+from flows.recipe_diff import differences
 from flows.recipes import Recipe, load_recipe, overridden, recipe_names, validate
 from tests.unit.flows.golden import FOLDER, golden_file, resolved_text
 

@@ -109,6 +109,50 @@ def test_a_batch_survives_its_file_and_a_broken_one_is_named() -> None:
             broken.check("file")
 
 
+@pytest.mark.parametrize(
+    ("name", "place", "value", "message"),
+    [
+        ("segment_ids", (0, 4), 1, "a segment in two pieces"),
+        ("parent_ids", (0, 1), 3, "without its prompt; expected the prompt earlier"),  # a later segment
+        ("parent_ids", (0, 4), 1, "row 0: a completion without its prompt"),  # a completion, not a prompt
+        ("parent_ids", (0, 3), 1, "one prompt for all its tokens"),
+        ("parent_ids", (1, 1), 0, "row 1: a completion without its prompt"),  # the prompt is in another row
+        ("position_ids", (1, 0), 1, "row 1: a segment at a wrong position"),
+        ("position_ids", (0, 4), 5, "row 0: a segment at a wrong position"),
+        ("minibatch", (1,), 2, "without gaps"),
+    ],
+)
+def test_segments_that_do_not_fit_together_are_refused(
+    name: str, place: tuple[int, ...], value: int, message: str
+) -> None:
+    """Row 0 holds a prompt of 1 token, completions of 1, 2 and 1; row 1 a prompt of 1 and a completion of 1."""
+    segments = np.array([[0, 1, 2, 2, 3], [4, 5, -1, -1, -1]], dtype=np.int32)
+    parents = np.array([[0, 0, 0, 0, 0], [4, 4, -1, -1, -1]], dtype=np.int32)
+    positions = np.array([[0, 1, 1, 2, 1], [0, 1, 0, 0, 0]], dtype=np.int32)
+    zeros = np.zeros(segments.shape, dtype=np.float32)
+    batch = PackedBatch(
+        tokens=(segments >= 0).astype(np.int32),
+        position_ids=positions,
+        segment_ids=segments,
+        parent_ids=parents,
+        completion_mask=(segments != parents).astype(np.uint8),
+        sampler_logprobs=zeros,
+        advantages=zeros,
+        weights=zeros,
+        minibatch=np.array([0, 1], dtype=np.int32),
+    )
+    batch.check("file")
+    getattr(batch, name)[place] = value
+    with pytest.raises(IntegrityError, match=message):
+        batch.check("file")
+
+
+def test_a_damaged_file_is_named() -> None:
+    batch, _ = pack_groups([Group([1, 2], [Branch([3, 4], [-0.1, -0.2], 1.0)])], PackConfig())
+    with pytest.raises(IntegrityError, match="file: unreadable"):
+        PackedBatch.from_bytes(batch.to_bytes()[:-3], "file")
+
+
 def dealt(sizes: list[list[int]], **config: object) -> list[list[list[int]]]:
     """Tokens of each completion, by row of each optimizer step; prompts have 4 tokens."""
     given = [Group([9] * 4, [Branch([2] * size, [-1.0] * size, 1.0) for size in lengths]) for lengths in sizes]
@@ -182,7 +226,10 @@ def test_steps_of_so_many_rows() -> None:
 
 @pytest.mark.parametrize(
     ("settings", "message"),
-    [({"updates": 2, "minibatch_size": 4}, "follows from it"), ({"minibatch_unit": "rows"}, "is not given")],
+    [
+        ({"updates": 2, "minibatch_size": 4}, "follows from minibatch_size"),
+        ({"minibatch_unit": "rows"}, "is not given"),
+    ],
 )
 def test_steps_that_are_counted_twice_are_refused(settings: dict[str, object], message: str) -> None:
     with pytest.raises(ValidationError, match=message):
