@@ -10,29 +10,18 @@ from rich.console import Console
 
 from artifacts.layout import RunLayout
 from artifacts.store import Store
-from flows.figures import IterationFigures, iteration_figures
+from flows.figures import IterationFigures, iteration_figures, terminal_columns
 from flows.history import read_iteration
+from flows.metrics import text
 from flows.recipes import Recipe
 from flows.visible import one_line
 from flows.wrapping import print_labelled
 
 _REMINDER_INTERVAL_S = 30.0
-
-_COLUMNS = (
-    ("iteration", 9),
-    ("reward", 7),
-    ("train", 6),
-    ("sampled", 8),
-    ("greedy", 7),
-    ("tokens", 7),
-    ("entropy", 8),
-    ("clipped", 8),
-    ("gap", 7),
-    ("seconds", 8),
-)
-_FIGURES_HEADER = "".join(f"{name:>{width}}" for name, width in _COLUMNS)
+"""A progress report is printed if nothing else was for this long."""
 _STAGES_SHOWN = ("sample", "finetune", "evaluate")
-TABLE_HEADER = f"{_FIGURES_HEADER}  of which {', '.join(_STAGES_SHOWN)}; * promoted"
+"""The stages whose seconds a row of the table shows."""
+_UNKNOWN = "-"
 
 
 class LiveView:
@@ -96,7 +85,7 @@ class LiveView:
     def show_row(self, figures: IterationFigures, suffix: str) -> None:
         """Writes one row of the iteration table, under its header the first time."""
         if not self._header_shown:
-            self.line(TABLE_HEADER)
+            self.line(table_header())
         self.line(table_row(figures) + suffix)
 
     def line(self, text: str) -> None:
@@ -117,24 +106,29 @@ def progress_text(label: str, done: int, total: int, figures: Mapping[str, float
     return f"{label}: {done} of {total}" + (f", {shown}" if shown else "")
 
 
+def table_header() -> str:
+    """Returns the header of the table of iterations."""
+    return f"{_figures_header()}  of which {', '.join(_STAGES_SHOWN)}; * promoted"
+
+
 def table_row(figures: IterationFigures) -> str:
-    """An iteration as a row under `TABLE_HEADER`; a star marks a promoted checkpoint, and skipped steps stand last."""
+    """Returns an iteration as a row of the table; a star marks a promoted checkpoint, skipped steps come last."""
     parts = (f"{figures.seconds.get(stage, 0.0):.1f}" for stage in _STAGES_SHOWN)
-    skipped = f"  {_skipped(figures)}" if figures.skipped_steps else ""
+    skipped = f"  {_skipped(figures)}" if figures.value("skipped_steps") else ""
     return f"{_figures_row(figures)}  {', '.join(parts)}{skipped}"
 
 
 def print_iterations(console: Console, iterations: Sequence[IterationFigures]) -> None:
-    """Prints a table of iterations; where its rows do not fit the console, without the seconds of single stages."""
-    rows = [table_row(figures) for figures in iterations]
-    if max(map(len, [TABLE_HEADER, *rows])) <= console.width:
-        _print_rows(console, TABLE_HEADER, rows)
+    """Prints the table of iterations; without the seconds of single stages if the console is too narrow for them."""
+    header, rows = table_header(), [table_row(figures) for figures in iterations]
+    if max(map(len, [header, *rows])) <= console.width:
+        _print_rows(console, header, rows)
         return
-    _print_rows(console, _FIGURES_HEADER, [_figures_row(figures) for figures in iterations])
+    _print_rows(console, _figures_header(), [_figures_row(figures) for figures in iterations])
     stages = ", ".join(_STAGES_SHOWN)
     print_labelled(console, "* ", f"promoted; --wide also shows the seconds of {stages}")
     for figures in iterations:
-        if figures.skipped_steps:
+        if figures.value("skipped_steps"):
             print_labelled(console, f"iteration {figures.number}: ", _skipped(figures))
 
 
@@ -144,28 +138,27 @@ def _print_rows(console: Console, header: str, rows: Sequence[str]) -> None:
         console.print(row, highlight=False, soft_wrap=True)
 
 
+def _columns() -> list[tuple[str, int]]:
+    """Returns the headings of the table with the width of each column: the heading or a number, and a space."""
+    widths = [(item.column, max(len(item.column), len(format(0.0, item.terminal))) + 1) for item in terminal_columns()]
+    return [("iteration", 9), *widths, ("seconds", 8)]
+
+
+def _figures_header() -> str:
+    return "".join(f"{name:>{width}}" for name, width in _columns())
+
+
 def _figures_row(figures: IterationFigures) -> str:
     cells = (
         f"{figures.number}{'*' if figures.promoted else ' '}",
-        _number(figures.reward, ".3f"),
-        _number(figures.train_accuracy, ".3f"),
-        _number(figures.sampled.accuracy.mean if figures.sampled else None, ".3f"),
-        _number(figures.greedy.accuracy.mean if figures.greedy else None, ".3f"),
-        _number(figures.completion_tokens, ".1f"),
-        _number(figures.entropy, ".3f"),
-        _number(figures.clip_fraction, ".4f"),
-        _number(figures.gap, ".4f"),
+        *(text(figures.value(item.key), item.terminal) or _UNKNOWN for item in terminal_columns()),
         f"{figures.total_s:.1f}",
     )
-    return "".join(f"{cell:>{width}}" for cell, (_, width) in zip(cells, _COLUMNS, strict=True))
+    return "".join(f"{cell:>{width}}" for cell, (_, width) in zip(cells, _columns(), strict=True))
 
 
 def _skipped(figures: IterationFigures) -> str:
-    return f"{figures.skipped_steps} of {figures.steps} steps skipped"
-
-
-def _number(value: float | None, form: str) -> str:
-    return "-" if value is None else format(value, form)
+    return f"{figures.values['skipped_steps']} of {figures.values['updates']} steps skipped"
 
 
 _views = [LiveView()]

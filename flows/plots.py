@@ -1,11 +1,11 @@
 """The pictures of a run, as PNG. Matplotlib is imported when the first one is drawn, and never its `pyplot`."""
 
 import io
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
-from flows.figures import IterationFigures, Measurement
+from flows.figures import IterationFigures, Measurement, plotted
 from flows.history import STAGES
 from flows.visible import visible
 
@@ -27,7 +27,9 @@ def accuracy_plot(iterations: Sequence[IterationFigures], dpi: int = _DPI) -> by
     for mode, colour in MODE_COLOURS.items():
         points = [(item.number, found) for item in iterations if (found := _measured(item, mode))]
         _band(axes, points, colour, f"held-out, {mode}")
-    rollouts = [(item.number - 1, item.train_accuracy) for item in iterations if item.train_accuracy is not None]
+    rollouts = [
+        (item.number - 1, accuracy) for item in iterations if (accuracy := item.value("train_accuracy")) is not None
+    ]
     if rollouts:
         numbers, means = zip(*rollouts, strict=True)
         axes.plot(numbers, means, color=TRAIN, linewidth=1.4, linestyle="--", label="train puzzles, rollouts")
@@ -61,30 +63,23 @@ def suites_plot(curves: Mapping[str, Mapping[str, Sequence[tuple[int, Measuremen
 def reward_plot(iterations: Sequence[IterationFigures], dpi: int = _DPI) -> bytes:
     """Mean reward of each iteration's rollouts, and how much the rewards of one puzzle differ."""
     figure, axes = _figure(5.6, 3.3, dpi)
-    _line(axes, iterations, lambda item: item.reward, label="mean reward")
-    _line(axes, iterations, lambda item: item.reward_spread, colour=GREEDY, label="spread within a group", style="--")
+    _line(axes, iterations, "reward", label="mean reward")
+    _line(axes, iterations, "reward_spread", colour=GREEDY, label="spread within a group", style="--")
     _finish(axes, "reward", "iteration")
     return _png(figure)
 
 
 def health_plot(iterations: Sequence[IterationFigures], dpi: int = _DPI) -> bytes:
-    """Length, entropy, clip fraction, the gap between sampler and trainer, and KL if measured, a panel each."""
+    """Draws the metrics that the registry marks as plotted, a panel each; KL only where it was measured."""
     from matplotlib.figure import Figure
 
-    panels: tuple[tuple[str, Callable[[IterationFigures], float | None], bool], ...] = (
-        ("completion length, tokens", lambda item: item.completion_tokens, False),
-        ("entropy, nats a token", lambda item: item.entropy, False),
-        ("clipped tokens", lambda item: item.clip_fraction, True),
-        ("gap to the sampler, nats", lambda item: item.gap, False),
-    )
-    if any(item.kl is not None for item in iterations):
-        panels = (*panels, ("KL to the reference, nats", lambda item: item.kl, False))
+    panels = plotted(iterations)
     rows = -(-len(panels) // 2)
     figure = Figure(figsize=(5.6, 1.8 * rows), dpi=dpi, layout="constrained")
-    for axes, (title, value, percent) in zip(figure.subplots(rows, 2).flat, panels, strict=False):
-        _line(axes, iterations, value)
-        _finish(axes, title, "", percent=percent)
-        if not any((value(item) or 0.0) < 0.0 for item in iterations):  # an estimate of KL may be
+    for axes, metric in zip(figure.subplots(rows, 2).flat, panels, strict=False):
+        _line(axes, iterations, metric.key)
+        _finish(axes, f"{metric.title}, {metric.unit}" if metric.unit else metric.title, "", percent=metric.is_percent)
+        if not any((item.value(metric.key) or 0.0) < 0.0 for item in iterations):  # an estimate of KL may be negative
             axes.set_ylim(bottom=0)
     for axes in list(figure.axes)[len(panels) :]:
         axes.set_visible(False)
@@ -187,13 +182,13 @@ def _figure(width_in: float, height_in: float, dpi: int = _DPI) -> "tuple[Figure
 def _line(
     axes: "Axes",
     iterations: Sequence[IterationFigures],
-    value: Callable[[IterationFigures], float | None],
+    key: str,
     *,
     colour: str = SAMPLED,
     label: str | None = None,
     style: str = "-",
 ) -> None:
-    points = [(item.number, found) for item in iterations if (found := value(item)) is not None]
+    points = [(item.number, value) for item in iterations if (value := item.value(key)) is not None]
     if points:
         numbers, values = zip(*points, strict=True)
         dots = _marker(points)

@@ -13,7 +13,7 @@ from artifacts.reading import Artifact
 from artifacts.refs import Checkpoint, Puzzles, Ref
 from artifacts.schemas import PUZZLES
 from artifacts.sums import write_files
-from flows.page import card, document, escape, picture, table
+from flows.page import page
 from flows.plots import bars_plot, histogram_plot
 from flows.session import Stages
 from stages.models.chat import ChatTokenizer
@@ -110,47 +110,39 @@ def report_files(facts: dict[str, Any]) -> dict[str, bytes]:
         "clue_kinds.png": bars_plot(facts["clue_kinds"], "clues by kind"),
         "question_kinds.png": bars_plot(facts["question_kinds"], "questions by kind"),
     }  # fmt: skip
-    page = document("Deerstalker puzzle set", _body(facts, pictures))
-    return {**pictures, "report.json": (json.dumps(facts, indent=2) + "\n").encode(), PAGE: page.encode()}
+    document = page("puzzle_set.html", **_values(facts), pictures=pictures)
+    return {**pictures, "report.json": (json.dumps(facts, indent=2) + "\n").encode(), PAGE: document.encode()}
 
 
-def _body(facts: dict[str, Any], pictures: dict[str, bytes]) -> list[str]:
-    total = sum(facts["splits"].values())
-    shown = ", ".join(f"{name} {count}" for name, count in facts["splits"].items() if count)
-    repeated = total - facts["different"]
-    cards = [
-        card("puzzles", f"{total:,}", shown),
-        card("different", f"{facts['different']:,}", "by the digest of the formal puzzle, over all splits"),
-        card("clues a puzzle", f"{np.median(facts['clues']):.0f}", _range(facts["clues"])),
-        card(
-            f"prompt {facts['prompt']['unit']}",
-            f"{np.median(facts['prompt']['lengths']):,.0f}",
-            _range(facts["prompt"]["lengths"]) + (f"; by {by}" if (by := facts["prompt"]["tokenizer"]) else ""),
-        ),
-    ]
-    warning = [f'<p class="note">{repeated} puzzles stand more than once.</p>'] if repeated else []
-    return [
-        '<header><span class="kicker">Deerstalker &middot; puzzles</span>'
-        f"<h1>{total:,} puzzles</h1><p>{escape(shown)}</p></header>",
-        f'<div class="cards">{"".join(cards)}</div>',
-        *warning,
-        "<h2>Lengths and sizes</h2>",
-        _plots(pictures, "clues", "prompt", "sizes"),
-        "<h2>Kinds</h2>",
-        _plots(pictures, "clue_kinds", "question_kinds"),
-        f'<div class="panel">{_shares(facts["clue_kinds"], "clue")}</div>',
-        f'<div class="panel">{_shares(facts["question_kinds"], "question")}</div>',
-    ]
+def _values(facts: dict[str, Any]) -> dict[str, Any]:
+    """Returns the values of the page's template, but for the pictures."""
+    total, prompt = sum(facts["splits"].values()), facts["prompt"]
+    splits = ", ".join(f"{name} {count}" for name, count in facts["splits"].items() if count)
+    tokenizer = f"; by {prompt['tokenizer']}" if prompt["tokenizer"] else ""
+    return {
+        "title": "Deerstalker puzzle set",
+        "total": f"{total:,}",
+        "splits": splits,
+        "cards": [
+            ("puzzles", f"{total:,}", splits),
+            ("different", f"{facts['different']:,}", "by the digest of the formal puzzle, over all splits"),
+            ("clues a puzzle", f"{np.median(facts['clues']):.0f}", _range(facts["clues"])),
+            (
+                f"prompt {prompt['unit']}",
+                f"{np.median(prompt['lengths']):,.0f}",
+                _range(prompt["lengths"]) + tokenizer,
+            ),
+        ],
+        "repeated": total - facts["different"],
+        "clue_kinds": _shares(facts["clue_kinds"]),
+        "question_kinds": _shares(facts["question_kinds"]),
+    }
 
 
-def _plots(pictures: dict[str, bytes], *names: str) -> str:
-    shown = "".join(picture(pictures[f"{name}.png"], name.replace("_", " ")) for name in names)
-    return f'<div class="plots">{shown}</div>'
-
-
-def _shares(kinds: dict[str, int], what: str) -> str:
+def _shares(kinds: dict[str, int]) -> list[tuple[str, str, str]]:
+    """Returns a row for each kind: its name, its count and its share of all."""
     total = sum(kinds.values())
-    return table([what, "count", "share"], [[name, f"{n:,}", f"{n / total:.1%}"] for name, n in kinds.items()])
+    return [(name, f"{count:,}", f"{count / total:.1%}") for name, count in kinds.items()]
 
 
 def _range(values: Sequence[int]) -> str:

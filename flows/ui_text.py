@@ -8,7 +8,7 @@ from urllib.parse import quote
 from artifacts.store import Store
 from flows import batch_picture
 from flows.batch_picture import BatchView
-from flows.figures import IterationFigures, kl_titles, skipped_title
+from flows.figures import IterationFigures, prefect_columns
 from flows.history import STAGES, RunRecord
 from flows.markdown import code, fenced, picture, table
 from flows.specimen import Completion, Specimen
@@ -27,8 +27,8 @@ def headline(iterations: Sequence[IterationFigures]) -> str:
         parts.append(f"held-out sampled {newest.sampled.accuracy.mean:.1%}")
     if newest.greedy:
         parts.append(f"greedy {newest.greedy.accuracy.mean:.1%}")
-    if newest.reward is not None:
-        parts.append(f"reward {newest.reward:.3f}")
+    if (reward := newest.value("reward")) is not None:
+        parts.append(f"reward {reward:.3f}")
     return ", ".join(parts)
 
 
@@ -48,24 +48,12 @@ def summary_page(record: RunRecord, store: Store) -> str:
 
 
 def iteration_rows(iterations: Sequence[IterationFigures]) -> list[dict[str, Any]]:
-    """One row an iteration, all with the same columns; JSON knows no NaN, so what is unknown is None.
-
-    KL stands where any iteration has it: a run without a reference has none. So do optimizer steps that were skipped.
-    """
-    kl, skipped = kl_titles(iterations), skipped_title(iterations)
+    """Returns a row for each iteration, all with the same columns; unknown figures are None, as JSON has no NaN."""
+    columns = prefect_columns(iterations)
     return [
         {
             "iteration": item.number,
-            "reward": _rounded(item.reward, 4),
-            "train": _rounded(item.train_accuracy, 4),
-            "sampled": _rounded(item.sampled.accuracy.mean if item.sampled else None, 4),
-            "greedy": _rounded(item.greedy.accuracy.mean if item.greedy else None, 4),
-            "tokens": _rounded(item.completion_tokens, 1),
-            "entropy": _rounded(item.entropy, 4),
-            "clipped": _rounded(item.clip_fraction, 5),
-            "gap": _rounded(item.gap, 5),
-            **{title: _rounded(getattr(item, name), 5) for name, title in kl.items()},
-            **dict.fromkeys(skipped, item.skipped_steps),
+            **{metric.column: _rounded(item.value(metric.key), metric.prefect or 0) for metric in columns},
             "promoted": "yes" if item.promoted else "",
             "seconds": round(item.total_s, 1),
         }
@@ -80,7 +68,7 @@ def seconds_rows(iterations: Sequence[IterationFigures]) -> list[dict[str, Any]]
             "iteration": item.number,
             **{stage: _rounded(item.seconds.get(stage), 2) for stage in STAGES},
             "all": round(item.total_s, 2),
-            "tokens/s sampled": _rounded(item.tokens_per_s, 1),
+            "tokens/s sampled": _rounded(item.value("sampled_tokens_per_s"), 1),
         }
         for item in iterations
     ]
