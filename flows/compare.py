@@ -1,4 +1,4 @@
-"""The same published rollouts under several recipes: grade, pack, finetune and evaluate as sibling artifacts."""
+"""Compares recipes on the same published rollouts; each gets its own grades, batch, checkpoint and report."""
 
 from typing import Any
 
@@ -27,7 +27,7 @@ from stages.statistics import Estimate
 
 
 class CompareRequest(Config):
-    """What a person asks for."""
+    """The parameters of a comparison."""
 
     run: str = Field(description="The run whose rollouts are used.")
     iteration: int = Field(default=1, ge=1, le=1_000_000, description="Which of its iterations.")
@@ -41,16 +41,16 @@ class CompareRequest(Config):
 
 @flow(name="compare", flow_run_name="compare {request.run}@{request.iteration}", persist_result=False)
 def compare(request: CompareRequest) -> dict[str, Any]:
-    """Learns from one iteration's rollouts under each recipe, and reports what differs.
+    """Trains on one iteration's rollouts under each recipe, and reports the differences.
 
-    Rollouts, starting weights, optimizer state and the evaluation are the run's; what a recipe brings,
-    `flows.candidates` says. A KL term is measured from the model that the run's first iteration began with.
+    Rollouts, starting weights, optimizer state and evaluation are the run's; `flows.candidates` says which settings are
+    the recipe's. The reference of a KL term is the model that the run's first iteration started from.
 
     Args:
         request: Run, iteration, recipes, store and profile.
 
     Returns:
-        A row of figures by recipe, and the report's address.
+        The figures of each recipe, and the address of the report.
     """
     store = Store.open(request.store)
     record = read_run(store, request.run)

@@ -1,4 +1,4 @@
-"""What a person watches while a run goes on. Everything goes to stderr: stdout is kept for results."""
+"""Shows the progress of a run on stderr; stdout is for results."""
 
 import sys
 import threading
@@ -25,7 +25,7 @@ _UNKNOWN = "-"
 
 
 class LiveView:
-    """The plain view: a line a stage, a table row an iteration, and now and then a sign of life.
+    """The plain view: a line for each stage, a table row for each iteration, and an occasional progress report.
 
     `progress` may be called from any thread, and often.
     """
@@ -39,27 +39,27 @@ class LiveView:
         self._run: tuple[Store, RunLayout, Recipe] | None = None
 
     def run_opened(self, store: Store, layout: RunLayout, recipe: Recipe) -> None:
-        """A run begins or goes on."""
+        """Shows that a run begins or continues."""
         self._run = (store, layout, recipe)
         self.opened(f"run {layout.run}: {recipe.title}")
         self.line(f"{recipe.iterations} iterations; artifacts in {store.url}/{layout.root}")
 
     def opened(self, title: str) -> None:
-        """Work begins."""
+        """Shows the title of the work that begins."""
         self._started = time.monotonic()
         self.line(title)
 
     @property
     def executed(self) -> bool:
-        """Whether a stage was executed, not found in the store, since the last iteration finished."""
+        """Whether a stage was executed, and not found in the store, since the last iteration finished."""
         return self._executed
 
     def stage_started(self, name: str) -> None:
-        """A stage is looked up in the store and, if it is not there, executed."""
+        """Shows that a stage begins: it is looked up in the store and, if it is not there, executed."""
         self._stage = name
 
     def progress(self, label: str, done: int, total: int, figures: Mapping[str, float]) -> None:
-        """A long stage has come to `done` of `total`."""
+        """Shows that a long stage has done `done` of `total` units."""
         with self._lock:
             due = time.monotonic() - self._last_line >= _REMINDER_INTERVAL_S
             if due:
@@ -68,13 +68,13 @@ class LiveView:
             self.line(progress_text(label, done, total, figures))
 
     def stage_finished(self, name: str, seconds: float, reused: bool) -> None:
-        """A stage has published, or was found published."""
+        """Shows that a stage has published, or was found in the store (`reused`)."""
         self._stage = ""
         self._executed |= not reused
         self.line(f"{name:<22} " + ("cached" if reused else f"{seconds:8.1f} s"))
 
     def iteration_finished(self, n: int) -> None:
-        """Iteration `n` has published all its artifacts."""
+        """Shows the figures of iteration `n`, which has published all its artifacts."""
         assert self._run is not None
         store, layout, _ = self._run
         figures = iteration_figures(read_iteration(store, layout, n))
@@ -83,7 +83,7 @@ class LiveView:
         self._executed = False
 
     def show_row(self, figures: IterationFigures, suffix: str) -> None:
-        """Writes one row of the iteration table, under its header the first time."""
+        """Writes one row of the table of iterations; the first time, the header before it."""
         if not self._header_shown:
             self.line(table_header())
         self.line(table_row(figures) + suffix)
@@ -95,11 +95,11 @@ class LiveView:
             print(one_line(text), file=sys.stderr, flush=True)
 
     def close(self) -> None:
-        """Gives the terminal back; may be called twice."""
+        """Releases the terminal; may be called twice."""
 
 
 def progress_text(label: str, done: int, total: int, figures: Mapping[str, float]) -> str:
-    """A progress report in words; a figure called `starting` says that a child process is coming up."""
+    """Returns a progress report in words; a figure called `starting` means that the engine is starting."""
     if "starting" in figures:
         return f"{label}: starting the engine"
     shown = ", ".join(f"{name.replace('_per_s', '/s')} {value:.4g}" for name, value in figures.items())
@@ -165,13 +165,13 @@ _views = [LiveView()]
 
 
 def current_view() -> LiveView:
-    """The view of this process; the plain one unless `use_view` set another."""
+    """Returns the view of this process: the plain one, unless `use_view` set another."""
     return _views[-1]
 
 
 @contextmanager
 def use_view(view: LiveView) -> Generator[LiveView]:
-    """Makes a view the current one, and closes it at the end, whatever happens."""
+    """Makes a view the current one inside the block, and closes it at the end, also after an error."""
     _views.append(view)
     try:
         yield view
@@ -181,10 +181,10 @@ def use_view(view: LiveView) -> Generator[LiveView]:
 
 
 def choose_view(*, plain: bool) -> LiveView:
-    """The moving view where stderr is a terminal, else the plain one.
+    """Returns the moving view if stderr is a terminal, else the plain one.
 
     Args:
-        plain: Take the plain one in any case.
+        plain: Return the plain one in any case.
     """
     if plain or not sys.stderr.isatty():
         return LiveView()

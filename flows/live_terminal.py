@@ -1,4 +1,4 @@
-"""The moving view of a terminal: finished rows scroll up, the stage at work stays below them with its progress."""
+"""The moving view for a terminal: finished rows scroll up, a status line below them shows the current stage."""
 
 import time
 from collections.abc import Mapping
@@ -18,7 +18,7 @@ _REFRESHES_PER_S = 6
 
 
 class TerminalView(LiveView):
-    """The same lines as the plain view, without those of single stages, above a moving status line."""
+    """Shows the lines of the plain view, except those of an iteration's stages, above a moving status line."""
 
     def __init__(self) -> None:
         super().__init__()

@@ -1,4 +1,4 @@
-"""The pictures of a run, as PNG. Matplotlib is imported when the first one is drawn, and never its `pyplot`."""
+"""Draws plots as PNG. Matplotlib is imported when the first plot is drawn; its `pyplot` never is."""
 
 import io
 from collections.abc import Mapping, Sequence
@@ -22,10 +22,10 @@ _DPI = 150
 
 
 def accuracy_plot(iterations: Sequence[IterationFigures], dpi: int = _DPI) -> bytes:
-    """Held-out accuracy with its 95% band, sampled and greedy, and the accuracy of the rollouts trained on."""
+    """Draws held-out accuracy with its 95% band, sampled and greedy, and the accuracy of the training rollouts."""
     figure, axes = _figure(5.6, 3.3, dpi)
     for mode, colour in MODE_COLOURS.items():
-        points = [(item.number, found) for item in iterations if (found := _measured(item, mode))]
+        points = [(item.number, measured) for item in iterations if (measured := _measured(item, mode))]
         _band(axes, points, colour, f"held-out, {mode}")
     rollouts = [
         (item.number - 1, accuracy) for item in iterations if (accuracy := item.value("train_accuracy")) is not None
@@ -41,10 +41,10 @@ def accuracy_plot(iterations: Sequence[IterationFigures], dpi: int = _DPI) -> by
 
 
 def suites_plot(curves: Mapping[str, Mapping[str, Sequence[tuple[int, Measurement]]]], dpi: int = _DPI) -> bytes:
-    """Accuracy with its 95% band, a panel a suite side by side, on one scale.
+    """Draws accuracy with its 95% band, one panel for each suite, on one scale.
 
     Args:
-        curves: By the suite's title and by mode, what was measured after each iteration.
+        curves: Pairs of iteration and measurement, by title of the suite and by mode.
     """
     from matplotlib.figure import Figure
 
@@ -61,7 +61,7 @@ def suites_plot(curves: Mapping[str, Mapping[str, Sequence[tuple[int, Measuremen
 
 
 def reward_plot(iterations: Sequence[IterationFigures], dpi: int = _DPI) -> bytes:
-    """Mean reward of each iteration's rollouts, and how much the rewards of one puzzle differ."""
+    """Draws the mean reward of each iteration's rollouts and the spread of rewards within a group."""
     figure, axes = _figure(5.6, 3.3, dpi)
     _line(axes, iterations, "reward", label="mean reward")
     _line(axes, iterations, "reward_spread", colour=GREEDY, label="spread within a group", style="--")
@@ -87,7 +87,7 @@ def health_plot(iterations: Sequence[IterationFigures], dpi: int = _DPI) -> byte
 
 
 def seconds_plot(iterations: Sequence[IterationFigures], dpi: int = _DPI) -> bytes:
-    """Seconds of each stage, stacked, an iteration a bar."""
+    """Draws the seconds of each stage, stacked, one bar for each iteration."""
     figure, axes = _figure(5.6, 3.6, dpi)
     timed = [item for item in iterations if item.number > 0]
     bottom, worth_showing_s = [0.0] * len(timed), 0.01 * sum(item.total_s for item in timed)
@@ -101,7 +101,7 @@ def seconds_plot(iterations: Sequence[IterationFigures], dpi: int = _DPI) -> byt
 
 
 def histogram_plot(values: Sequence[int], title: str, x_label: str) -> bytes:
-    """How often each value, or each range of values, occurs."""
+    """Draws how often each value, or each range of values, occurs."""
     figure, axes = _figure(5.6, 3.0)
     low, high = min(values), max(values)
     bins = [low - 0.5 + i for i in range(high - low + 2)] if high - low < 40 else 30
@@ -111,7 +111,7 @@ def histogram_plot(values: Sequence[int], title: str, x_label: str) -> bytes:
 
 
 def bars_plot(values: Mapping[str, float], title: str, spans: Mapping[str, tuple[float, float]] | None = None) -> bytes:
-    """A bar a name, the first on top; `spans` draws a line from a least to a most value over each."""
+    """Draws a bar for each name, the first on top; `spans` adds a line from the lowest to the highest value to each."""
     figure, axes = _figure(5.6, 0.9 + 0.28 * len(values))
     names = list(values)[::-1]
     axes.barh([_letters(name) for name in names], [values[name] for name in names], color=SAMPLED, height=0.7)
@@ -124,7 +124,13 @@ def bars_plot(values: Mapping[str, float], title: str, spans: Mapping[str, tuple
 
 @dataclass(frozen=True)
 class Curves:
-    """Several runs over the same iterations: `(iteration, value)` points by name, and a band where one is known."""
+    """One panel with the curves of several runs.
+
+    Attributes:
+        points: Pairs of iteration and value, by name of the run.
+        bands: The lower and upper end of the band at each point, for runs that have one.
+        percent: Whether values are shares, shown in percent.
+    """
 
     title: str
     points: Mapping[str, Sequence[tuple[int, float]]]
@@ -133,7 +139,7 @@ class Curves:
 
 
 def curves_plot(panels: Sequence[Curves]) -> bytes:
-    """Panels side by side in which a name has the same colour."""
+    """Draws panels side by side; a name has the same colour in all of them."""
     from matplotlib.figure import Figure
 
     figure = Figure(figsize=(5.6 * len(panels), 3.6), dpi=_DPI, layout="constrained")
@@ -154,10 +160,10 @@ def curves_plot(panels: Sequence[Curves]) -> bytes:
 
 
 def _band(axes: "Axes", points: Sequence[tuple[int, Measurement]], colour: str, label: str) -> None:
-    """A curve of accuracies with their 95% intervals; nothing where there is no point."""
+    """Draws a curve of accuracies with their 95% intervals; nothing if there is no point."""
     if not points:
         return
-    numbers, accuracy = [number for number, _ in points], [found.accuracy for _, found in points]
+    numbers, accuracy = [number for number, _ in points], [measurement.accuracy for _, measurement in points]
     low, high = [max(0.0, a.low) for a in accuracy], [min(1.0, a.high) for a in accuracy]
     axes.fill_between(numbers, low, high, color=colour, alpha=0.13, linewidth=0)
     means = [a.mean for a in accuracy]
@@ -198,7 +204,7 @@ def _line(
 def _finish(
     axes: "Axes", title: str, x_label: str, *, percent: bool = False, legend_columns: int = 1, horizontal: bool = False
 ) -> None:
-    """Title, ticks, grid and legend; `horizontal` bars have their values, which need not be whole, along x."""
+    """Adds title, ticks, grid and legend; `horizontal` bars have their values along x, where ticks may be fractions."""
     from matplotlib.ticker import MaxNLocator, PercentFormatter
 
     axes.set_title(title, loc="left", fontsize=10, color=INK, fontweight="bold", pad=8)
@@ -220,7 +226,7 @@ def _finish(
 
 
 def _letters(name: str) -> str:
-    """Somebody's name for a thing, as a label: matplotlib would read what stands between dollar signs as a formula."""
+    """Returns a name as a label; dollar signs are escaped, because matplotlib reads text between two as a formula."""
     return visible(name).replace("$", r"\$")
 
 

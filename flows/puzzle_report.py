@@ -1,4 +1,4 @@
-"""What a puzzle set is made of, for people: clues, sizes, prompt lengths and questions, as a page and as JSON."""
+"""The report of a puzzle set: clues, sizes, prompt lengths and questions, as an HTML page and as JSON."""
 
 import json
 from collections import Counter
@@ -29,12 +29,12 @@ PAGE = "report.html"
 
 @dataclass(frozen=True)
 class Measure:
-    """How prompts are measured.
+    """How the length of a prompt is measured.
 
     Attributes:
-        unit: What `length` counts.
-        by: Whose tokens they are; empty for characters.
-        length: Of a prompt.
+        unit: `tokens` or `characters`.
+        by: Name of the tokenizer; empty for characters.
+        length: Returns the length of a prompt.
     """
 
     unit: str
@@ -43,9 +43,13 @@ class Measure:
 
 
 def measure_of(stages: Stages, tokenizer: Ref[Checkpoint] | None, name: str | None) -> Measure:
-    """A measure in the tokens of a checkpoint called `name`, without one in those of the model that is installed.
+    """Returns how to measure prompts.
 
-    Characters where no model is installed either.
+    The unit is the tokens of a checkpoint if there is one, else of the installed model, else characters.
+
+    Args:
+        tokenizer: A checkpoint, whose tokenizer is used.
+        name: The name of that checkpoint.
     """
     if tokenizer is not None:
         folder = stages.ctx.local_folder(tokenizer)
@@ -61,7 +65,7 @@ def measure_of(stages: Stages, tokenizer: Ref[Checkpoint] | None, name: str | No
 
 
 def write_report(stages: Stages, made: Ref[Puzzles], measure: Measure) -> str:
-    """Writes the report beside the set's manifest, and returns the key of its page."""
+    """Writes the report of a set into its folder in the store, and returns the key of the page."""
     artifact = Artifact.open(stages.ctx.store, made)
     splits = {
         name: from_table(artifact.read_table(f"{name}.parquet", PUZZLES))
@@ -74,7 +78,11 @@ def write_report(stages: Stages, made: Ref[Puzzles], measure: Measure) -> str:
 
 
 def describe(splits: dict[str, list[Puzzle]], measure: Measure) -> dict[str, Any]:
-    """The figures of a set, from its puzzles by split."""
+    """Returns the figures of a set as JSON.
+
+    Args:
+        splits: The puzzles by split.
+    """
     puzzles = [puzzle for rows in splits.values() for puzzle in rows]
     clue_kinds, question_kinds = Counter[str](), Counter[str]()
     for puzzle in puzzles:
@@ -98,7 +106,7 @@ def describe(splits: dict[str, list[Puzzle]], measure: Measure) -> dict[str, Any
 
 
 def report_files(facts: dict[str, Any]) -> dict[str, bytes]:
-    """The report's files by name: pictures, the figures as JSON, and the page."""
+    """Returns the report's files by name: the pictures, `report.json` and the page."""
     unit = facts["prompt"]["unit"]
     pictures = {
         "clues.png": histogram_plot(facts["clues"], "clues a puzzle", "clues"),

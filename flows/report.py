@@ -1,4 +1,4 @@
-"""The report of a run for people: pictures, and a page that holds everything. It is a view, written anew each time."""
+"""The HTML report of a run and its files. It is a view: each call writes it again from the artifacts."""
 
 import json
 import time
@@ -26,18 +26,19 @@ if TYPE_CHECKING:
     from flows.session import Session
 
 PAGE = "report.html"
-_SHOWN, _SAID = 20_000, 200
-"""Characters of a completion, and of an answer in it, that the page shows."""
+_COMPLETION_CHARACTERS, _ANSWER_CHARACTERS = 20_000, 200
+"""Longer texts lose their middle in the page."""
 
 _HEADLINES = (
     ("test accuracy, sampled", "sampled", "accuracy"),
     ("test accuracy, greedy", "greedy", "accuracy"),
     ("all answers right, sampled", "sampled", "exact"),
 )
+"""Title, mode and metric of the gains that the page shows in large type."""
 
 
 def write_report(run: "Session") -> str:
-    """Writes the report of a run in progress, shows all of it in Prefect, and returns the key of its page."""
+    """Writes the report of a run in progress, shows the run in Prefect, and returns the key of the page."""
     started = time.perf_counter()
     run.live.stage_started("report")
     record = read_run(run.ctx.store, run.layout.run)
@@ -48,14 +49,14 @@ def write_report(run: "Session") -> str:
 
 
 def publish_report(store: Store, run: str, *, in_prefect: bool = True, damaged: list[Damage] | None = None) -> str:
-    """Writes a run's report into the store, and returns the key of its page.
+    """Writes a run's report into the store, and returns the key of the page.
 
     Args:
-        in_prefect: Also show it in Prefect; call it inside a flow then.
-        damaged: Where artifacts are added that cannot be read; the report is on the others.
+        in_prefect: Also show the run in Prefect; this needs a flow run.
+        damaged: A list to which unreadable artifacts are added; the report leaves them out.
 
     Raises:
-        IntegrityError: An artifact that it reads is damaged; of manifests where `damaged` is None.
+        IntegrityError: A file that the report shows is damaged; or a manifest is, and `damaged` is None.
     """
     record = read_run(store, run, damaged)
     key = store_report(record, store)
@@ -67,20 +68,20 @@ def publish_report(store: Store, run: str, *, in_prefect: bool = True, damaged: 
 
 
 def store_report(record: RunRecord, store: Store) -> str:
-    """Writes the report into the store and returns the key of its page; needs no Prefect.
+    """Writes the report into the store and returns the key of the page; needs no Prefect.
 
     Raises:
-        IntegrityError: A stored artifact that it reads is damaged.
+        IntegrityError: A file that the report shows is damaged.
     """
     write_files(store, record.layout.summary, report_files(record, store))
     return f"{record.layout.summary}/{PAGE}"
 
 
 def report_files(record: RunRecord, store: Store) -> dict[str, bytes]:
-    """The report's files by name: pictures, the same figures as JSON, and the page.
+    """Returns the report's files by name: the pictures, `summary.json` and the page.
 
     Raises:
-        IntegrityError: A stored artifact that it reads is damaged.
+        IntegrityError: A file that the report shows is damaged.
     """
     iterations = [iteration_figures(iteration) for iteration in record.iterations]
     pictures = {
@@ -168,7 +169,7 @@ def _cards(record: RunRecord, store: Store, iterations: Sequence[IterationFigure
 
 
 def _standing(record: RunRecord, candidates: int) -> str:
-    """What the rule of promotion says of what stands (see `stages.gate.PromoteConfig`)."""
+    """Returns how the promoted checkpoint compares, by the rule of promotion (see `stages.gate.PromoteConfig`)."""
     assert record.promoted is not None
     rule, score = record.recipe["promote"], f"{record.promoted['score']:.1%} on the validation split"
     if rule["tolerance_se"]:
@@ -212,11 +213,11 @@ def _completion(item: Completion) -> dict[str, Any]:
     statements = {"counts": statement_counts(item), "lines": shortened(statement_lines(item))}
     return {
         "title": completion_title(item),
-        "text": shortened(item.text, _SHOWN),
+        "text": shortened(item.text, _COMPLETION_CHARACTERS),
         "answers": [
             {
                 "letter": answer.letter,
-                "read": shortened(answer.said or answer.note, _SAID),
+                "read": shortened(answer.said or answer.note, _ANSWER_CHARACTERS),
                 "right": answer.right,
                 "correct": answer.correct,
             }

@@ -1,4 +1,4 @@
-"""A run in a few lines: before and after on the test split, what is promoted, and how to use it."""
+"""Summaries of a run: as JSON, and in a few lines for the terminal."""
 
 import shlex
 from collections.abc import Sequence
@@ -18,14 +18,14 @@ from flows.wrapping import print_command, print_labelled
 
 
 def solve_command(record: RunRecord, store: Store) -> str:
-    """The command that runs the promoted model of a run on the first puzzle of its test split."""
+    """Returns the shell command that asks the promoted model the first puzzle of the run's test split."""
     where = "" if store.url == Path(DEFAULT_STORE).resolve().as_uri() else f" --store {shlex.quote(store.url)}"
     run = record.layout.run
     return f"deerstalker solve --checkpoint {run}{where} {run}:test --index 0"
 
 
 def summary(record: RunRecord, store: Store) -> dict[str, Any]:
-    """The run as one JSON document."""
+    """Returns the run as one JSON document (see `docs/json.md`)."""
     return {
         "run": record.layout.run,
         "title": record.recipe["title"],
@@ -43,7 +43,7 @@ def summary(record: RunRecord, store: Store) -> dict[str, Any]:
 
 
 def print_summary(record: RunRecord, store: Store, console: Console) -> None:
-    """Prints the before/after table, where the report lies, and the command that runs the promoted model."""
+    """Prints the table of before and after, the report's address, and the command that runs the promoted model."""
     if record.evaluations:
         console.print(before_after_table(record))
     if record.promoted:
@@ -56,7 +56,7 @@ def print_summary(record: RunRecord, store: Store, console: Console) -> None:
 
 
 def before_after_table(record: RunRecord) -> Table:
-    """The rows of `before_after_rows` as a table for the terminal."""
+    """Returns `before_after_rows` as a table for the terminal."""
     puzzles = next(iter(record.evaluations.values())).facts["puzzles"]
     table = Table(title=f"{record.layout.run}: {puzzles} test puzzles, means with 95% intervals", title_justify="left")
     table.add_column("")
@@ -68,7 +68,7 @@ def before_after_table(record: RunRecord) -> Table:
 
 
 def before_after_rows(record: RunRecord) -> list[list[str]]:
-    """Figures on the test split with their 95% intervals, before the first update and of what stands promoted."""
+    """Returns rows of figures on the test split, with 95% intervals: before training and of the promoted model."""
     return measure_rows([manifest.facts for manifest in record.evaluations.values()])
 
 

@@ -1,4 +1,4 @@
-"""The texts and tables that a run leaves in Prefect's interface; `flows.ui` hands them over."""
+"""The texts and tables of a run's pages in Prefect's interface, which `flows.ui` publishes."""
 
 import shlex
 from collections.abc import Mapping, Sequence
@@ -20,7 +20,7 @@ _STATEMENTS_SHOWN = 40
 
 
 def headline(iterations: Sequence[IterationFigures]) -> str:
-    """The newest iteration in a line, so that the timeline of a key reads as the learning curve."""
+    """Returns the newest iteration in a line; the timeline of a key then reads as a learning curve."""
     newest = iterations[-1]
     parts = [f"iteration {newest.number}"]
     if newest.sampled:
@@ -33,7 +33,7 @@ def headline(iterations: Sequence[IterationFigures]) -> str:
 
 
 def summary_page(record: RunRecord, store: Store) -> str:
-    """Before and after, where the artifacts lie, and how to run the promoted model."""
+    """Returns the page of results: before and after, addresses, and the command that runs the promoted model."""
     done = sum(1 for item in record.iterations if item.number)
     lines = [f"## {record.layout.run}", "", f"{done} of {record.recipe['iterations']} iterations.", ""]
     if record.evaluations:
@@ -62,7 +62,7 @@ def iteration_rows(iterations: Sequence[IterationFigures]) -> list[dict[str, Any
 
 
 def seconds_rows(iterations: Sequence[IterationFigures]) -> list[dict[str, Any]]:
-    """Seconds of each stage when it was executed, one row an iteration; a stage that has not published is None."""
+    """Returns a row for each iteration: the seconds of each executed stage; None if a stage has not published."""
     return [
         {
             "iteration": item.number,
@@ -75,7 +75,7 @@ def seconds_rows(iterations: Sequence[IterationFigures]) -> list[dict[str, Any]]
 
 
 def completions_page(specimen: Specimen) -> str:
-    """Best, median and worst completion of one group, each with what was read of it and what it proves."""
+    """Returns the page of an example group: completions, the grader's reading of each, and their statements."""
     lines = [
         f"## One puzzle of iteration {specimen.iteration}",
         "",
@@ -94,29 +94,30 @@ def completions_page(specimen: Specimen) -> str:
 
 
 def completion_title(item: Completion) -> str:
-    """`best: reward 0.750, advantage +1.20, ended by length`."""
+    """Returns, for instance, `best: reward 0.750, advantage +1.20, ended by length`."""
     advantage = "not trained on" if item.advantage is None else f"advantage {item.advantage:+.2f}"
     end = "" if item.finish_reason == "stop" else f", ended by {item.finish_reason}"
     return f"{item.title}: reward {item.reward:.3f}, {advantage}{end}"
 
 
 def statement_counts(item: Completion) -> str:
-    """How many statements the clues prove, contradict, state and leave open."""
-    found = item.statements or []
-    counts = {verdict: sum(said.verdict == verdict for said in found) for verdict in _VERDICTS}
+    """Returns how many statements the clues prove, contradict, restate and leave open, in words."""
+    statements = item.statements or []
+    counts = {verdict: sum(item.verdict == verdict for item in statements) for verdict in _VERDICTS}
     return "Statements about the puzzle: " + ", ".join(f"{count} {verdict}" for verdict, count in counts.items()) + "."
 
 
 def statement_lines(item: Completion) -> str:
-    """A statement a line, its verdict first; proved and contradicted ones before the others."""
-    found = sorted(item.statements or [], key=lambda said: _VERDICTS.index(said.verdict))
-    lines = [f"{said.verdict:<13} {' '.join(said.text.split())}" for said in found[:_STATEMENTS_SHOWN]]
-    hidden = len(found) - len(lines)
+    """Returns a line for each statement with its verdict; proved and contradicted statements come first."""
+    statements = sorted(item.statements or [], key=lambda statement: _VERDICTS.index(statement.verdict))
+    shown = statements[:_STATEMENTS_SHOWN]
+    lines = [f"{statement.verdict:<13} {' '.join(statement.text.split())}" for statement in shown]
+    hidden = len(statements) - len(lines)
     return "\n".join([*lines, f"... and {hidden} more"] if hidden > 0 else lines)
 
 
 def store_page(record: RunRecord, store: Store, link: str | None = None) -> str:
-    """Where the parts of a run lie: addresses to copy, each a link where the profile's `store_link` is given."""
+    """Returns the page of a run's addresses, to be copied; each is a link if the profile has a `store_link`."""
     layout = record.layout
     lines = [f"## Where {layout.run} lies", ""]
     lines += table(["", "address"], [[name, _address(store, key, link)] for name, key in store_keys(record).items()])
@@ -129,7 +130,7 @@ def store_page(record: RunRecord, store: Store, link: str | None = None) -> str:
 
 
 def store_keys(record: RunRecord) -> dict[str, str]:
-    """Keys of the run's own objects and of the newest iteration's artifacts, by what they are."""
+    """Returns the store keys of the run's own objects and of its newest iteration's artifacts, by name."""
     layout = record.layout
     keys = {"recipe": layout.recipe, "report": f"{layout.summary}/report.html"}
     if record.promoted:
@@ -144,19 +145,19 @@ def store_keys(record: RunRecord) -> dict[str, str]:
 
 
 def elsewhere(record: RunRecord, store: Store, link: str | None = None) -> str:
-    """Where the pictures of a page also lie: Prefect's second interface takes pictures out of running text."""
+    """Returns where a page's pictures are too, because Prefect's second interface removes pictures from text."""
     layout = record.layout
     report = _address(store, f"{layout.summary}/report.html", link)
     return f"No pictures here? They are in the report: {report}, which `deerstalker report {layout.run}` writes anew."
 
 
 def plots_page(drawn: Mapping[str, bytes], note: str) -> str:
-    """The plots, one below the other, and where else they are."""
+    """Returns the page of plots, one below the other, and a note."""
     return "\n\n".join([*(picture(png, words) for words, png in drawn.items()), note]) + "\n"
 
 
 def batch_page(iteration: int, batch: BatchView, note: str) -> str:
-    """The packed batch in a sentence and a picture, and where else that is."""
+    """Returns the page of a packed batch: a description, a picture and a note."""
     lines = [f"## The packed batch of iteration {iteration}", "", batch_picture.words(batch), ""]
     if batch.steps:
         lines += [

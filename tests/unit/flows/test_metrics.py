@@ -68,8 +68,9 @@ def test_a_line_of_the_registry_shows_a_metric_in_every_view(
     compared = comparison_figures(*(manifests[stage] for stage in ("grade", "pack", "finetune", "evaluate")))
     rows = {"own": {"taken": "sections", "laid_over": {}, **compared}}
     assert ["surprise", "13.3457"] in text_rows(rows)
-    address = write_report(store, "comparison-of-a-test", "made", rows)
-    assert b"<td>surprise</td><td>13.3457</td>" in store.read_bytes(address.removeprefix(f"{store.url}/"))
+    pages = Store.open("memory://comparison")
+    write_report(pages, "page", "made", rows)
+    assert b"<td>surprise</td><td>13.3457</td>" in pages.read_bytes("page/report.html")
 
 
 def test_a_metric_that_is_plotted_has_a_panel(surprised: RunRecord, monkeypatch: pytest.MonkeyPatch) -> None:
