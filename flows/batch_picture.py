@@ -1,4 +1,4 @@
-"""The packed batch as a picture: a bar a row, each prompt followed by the completions that branch off it."""
+"""Draws a packed batch: one bar for each row, in which each prompt is followed by its completions."""
 
 import io
 import itertools
@@ -31,7 +31,7 @@ _KINDS = {
 
 @dataclass(frozen=True)
 class Segment:
-    """A stretch of one row: a prompt, a completion (by the sign of its advantage), or the padding at its end."""
+    """A part of a row, in tokens: a prompt, a completion (its kind says the sign of its advantage), or the padding."""
 
     row: int
     start: int
@@ -41,14 +41,14 @@ class Segment:
 
 @dataclass(frozen=True)
 class BatchView:
-    """What the picture shows of a batch.
+    """The layout of a batch of R rows.
 
     Attributes:
-        segments: Of all rows, in order.
-        steps: [R] the optimizer step, from 1, of each row.
-        row_tokens: Tokens a row.
-        used_tokens: Tokens that are no padding.
-        unshared_tokens: Tokens there would be if every completion carried its own prompt.
+        segments: The segments of all rows, in order.
+        steps: The optimizer step of each row, from 1; [R].
+        row_tokens: Tokens of a row.
+        used_tokens: Tokens of all rows without padding.
+        unshared_tokens: The same if each completion had a prompt of its own.
     """
 
     segments: list[Segment]
@@ -59,7 +59,7 @@ class BatchView:
 
 
 def read_batch(record: IterationRecord, layout: RunLayout, store: Store) -> BatchView | None:
-    """The batch of an iteration; None where nothing was packed.
+    """Returns the layout of an iteration's batch; None if `pack` has not published.
 
     Raises:
         IntegrityError: The stored file is damaged.
@@ -71,7 +71,7 @@ def read_batch(record: IterationRecord, layout: RunLayout, store: Store) -> Batc
 
 
 def view(batch: PackedBatch) -> BatchView:
-    """Cuts every row where its segment changes."""
+    """Returns the layout of a batch: each row is cut where its segment changes."""
     segments: list[Segment] = []
     prompt_tokens: dict[int, int] = {}
     unshared = 0
@@ -96,7 +96,7 @@ def view(batch: PackedBatch) -> BatchView:
 
 
 def words(shown: BatchView) -> str:
-    """The batch in one sentence."""
+    """Returns a description of the batch."""
     rows = len(shown.steps)
     if not rows:
         return "No rows: no group had anything to learn from."
@@ -111,7 +111,7 @@ def words(shown: BatchView) -> str:
 
 
 def draw(shown: BatchView, dpi: int = 150) -> bytes:
-    """The first rows as PNG; a gap separates optimizer steps.
+    """Draws the first `ROWS_SHOWN` rows as PNG; a gap separates optimizer steps.
 
     Raises:
         ValueError: The batch has no rows.
@@ -144,7 +144,7 @@ def draw(shown: BatchView, dpi: int = 150) -> bytes:
 
 
 def _places(steps: list[int]) -> list[float]:
-    """Height of each row's middle, from the top: half a row is left free between optimizer steps."""
+    """Returns the vertical middle of each row, from the top, in rows; between optimizer steps there is a gap of 0.6."""
     places = [0.0]
     for before, step in itertools.pairwise(steps):
         places.append(places[-1] + (1.0 if step == before else 1.6))

@@ -1,4 +1,4 @@
-"""The recipes of a comparison, each fitted to the run whose rollouts it learns from."""
+"""The candidates of a comparison: recipes, each adapted to the run whose rollouts it learns from."""
 
 import re
 from collections.abc import Sequence
@@ -15,24 +15,25 @@ from flows.recipes import Recipe, load_recipe, overridden, validate
 from stages.training.launch import Weights, state_beside
 
 OWN = "own"
-"""Stands for the settings that the run itself was made with."""
+"""The name of the candidate with the run's own settings."""
 LEARNING = ("grade", "pack", "finetune")
-"""Sections of a recipe that a comparison looks at."""
+"""The sections of a recipe that a comparison uses."""
 _DIGITS = 12
 _SLUG_CHARACTERS = 200
-"""A folder's name has room for 255, and the digits come after."""
+"""A folder name has at most 255 characters, and the digits of the digest follow."""
 
 
 @dataclass(frozen=True)
 class Candidate:
-    """A recipe as it is tried on a run's rollouts.
+    """A recipe that is tried on a run's rollouts.
 
     Attributes:
-        name: What the person called it.
-        recipe: The run's recipe with what the candidate brings.
-        taken: `sections`: grade, pack and finetune as the candidate has them; `algorithm`: see `flows.algorithm`.
-        mixed_only: Whether groups are left out whose completions are equally right: what dynamic sampling, which the
-            candidate has and the run has not, would have sampled others in place of.
+        name: The name that was given on the command line.
+        recipe: The run's recipe with the candidate's changes.
+        taken: `sections` if grade, pack and finetune are the candidate's; `algorithm` if only its algorithm is (see
+            `flows.algorithm`).
+        mixed_only: Whether groups whose completions are equally accurate are left out. The candidate's dynamic sampling
+            would have replaced them; the run kept them because it does not use it.
     """
 
     name: str
@@ -41,32 +42,32 @@ class Candidate:
     mixed_only: bool
 
     def folder(self, rollouts: Ref[Any]) -> str:
-        """Name of the folder that its artifacts go to: other settings, or other rollouts, have another."""
-        told = {part: settings_of(getattr(self.recipe, part)) for part in LEARNING}
-        digest = sha256_json({**told, "mixed_only": self.mixed_only, "rollouts": rollouts.digest})
+        """Returns the name of the folder for its artifacts; it depends on the settings and the rollouts."""
+        settings = {part: settings_of(getattr(self.recipe, part)) for part in LEARNING}
+        digest = sha256_json({**settings, "mixed_only": self.mixed_only, "rollouts": rollouts.digest})
         return f"{_slug(self.name)}-{digest[:_DIGITS]}"
 
     def laid_over(self, own: Recipe) -> dict[str, Any]:
-        """The settings in which it differs from the run, with its values."""
-        changes = {found.setting: found.values.get("b") for found in differences(own, self.recipe)}
+        """Returns the settings in which it differs from the run, with its values."""
+        changes = {item.setting: item.values.get("b") for item in differences(own, self.recipe)}
         learning = {name: value for name, value in changes.items() if name.partition(".")[0] in LEARNING}
         return learning | ({"groups of equal accuracy": "left out"} if self.mixed_only else {})
 
 
 def candidates(own: Recipe, names: Sequence[str], overrides: Sequence[str]) -> list[Candidate]:
-    """Fits recipes to a run.
+    """Returns the candidates of a comparison.
 
-    A recipe for the run's model and completion length is a variation of the run's own: its `grade`, `pack` and
-    `finetune` are taken as they stand. Any other was written for another scale, at which its learning rate, its number
-    of updates or its lengths say nothing about this run: its algorithm is taken.
+    A recipe with the run's model and completion length is a variation of the run's recipe, so its sections `grade`,
+    `pack` and `finetune` are taken whole. Any other recipe was written for another scale, and its learning rate, number
+    of updates and lengths do not apply to this run, so only its algorithm is taken.
 
     Args:
         own: The run's recipe.
-        names: Of recipes, paths of TOML files, or `OWN`.
-        overrides: Changes of every one, behind all else.
+        names: Names of recipes, paths of TOML files, or `OWN`.
+        overrides: Changes (`section.key=value`) that are applied to each candidate last.
 
     Raises:
-        BadInputError: There is no such recipe, or its settings contradict the run's, as a temperature would.
+        BadInputError: A recipe does not exist, or its settings (a temperature, for instance) contradict the run's.
     """
     return [_candidate(name, own, overrides) for name in dict.fromkeys(names)]
 
@@ -74,20 +75,24 @@ def candidates(own: Recipe, names: Sequence[str], overrides: Sequence[str]) -> l
 def starting_weights(
     recipe: Recipe, own: Recipe, policy: Ref[Checkpoint], base: Ref[Checkpoint], store: Store
 ) -> Weights:
-    """What a candidate trains on from: the weights that were sampled, and the state beside them where it can use it.
+    """Returns the weights that were sampled, with the training state beside them if the candidate can use it.
 
-    A candidate that carries no state begins afresh, as it would in a run of its own; one that trains other parameters
-    than the run finds neither their moments nor, with LoRA, the parameters themselves in the run's state.
+    A candidate that carries no state starts with a new one, as it would in a run of its own. So does a candidate that
+    trains other parameters than the run: the run's state lacks their moments and, with LoRA, the parameters themselves.
 
     Args:
-        base: The model that a KL term measures from.
+        recipe: The candidate's recipe.
+        own: The run's recipe.
+        policy: The weights that were sampled.
+        base: The reference of a KL term.
+        store: The run's store.
     """
     usable = recipe.finetune.carry_state and recipe.finetune.trainable == own.finetune.trainable
     return Weights(policy, state_beside(policy, store) if usable else None, reference=base)
 
 
 def page_folder(tried: Sequence[Candidate], rollouts: Ref[Any]) -> str:
-    """Name of the folder of a comparison's page."""
+    """Returns the name of the folder for a comparison's page."""
     names = "-".join(_slug(candidate.name) for candidate in tried)[:80]
     return f"{names}-{sha256_json([candidate.folder(rollouts) for candidate in tried])[:_DIGITS]}"
 
@@ -100,7 +105,7 @@ def _candidate(name: str, own: Recipe, overrides: Sequence[str]) -> Candidate:
         settings |= {part: getattr(named, part).model_dump(mode="json") for part in LEARNING}
     else:
         for setting, value in algorithm(own, named).items():
-            if setting != "sample.resample":  # nothing is sampled: what it would have left out is `mixed_only`
+            if setting != "sample.resample":  # nothing is sampled here; `mixed_only` takes its place
                 section, key = setting.split(".")
                 settings[section][key] = value
     recipe = validate(Recipe, overridden(settings, overrides), name)
@@ -112,15 +117,17 @@ def _candidate(name: str, own: Recipe, overrides: Sequence[str]) -> Candidate:
 
 
 def _scale(recipe: Recipe) -> tuple[dict[str, Any], int]:
-    """Model, whatever its seed, and longest completion."""
+    """Returns the scale of a recipe: its model without the seed, and the length of its longest completion."""
     return recipe.model.model_dump(mode="json", exclude={"seed"}), recipe.sample.sampling.max_tokens
 
 
 def _check_buffer(name: str, recipe: Recipe, own: Recipe) -> None:
-    """An overlong buffer that begins before a completion does makes the reward a function of the length.
+    """Checks the candidate's overlong buffer.
+
+    If the buffer is at least as long as a completion, each token costs reward, and the reward depends on the length.
 
     Raises:
-        BadInputError: The candidate has one, and not because the run has it.
+        BadInputError: The candidate has such a buffer, and the run does not.
     """
     buffer, longest = recipe.grade.reward.overlong_buffer_tokens, own.sample.sampling.max_tokens
     if buffer is not None and buffer >= longest and recipe.grade.reward != own.grade.reward:

@@ -1,4 +1,4 @@
-"""The same published rollouts under several recipes: grade, pack, finetune and evaluate as sibling artifacts."""
+"""Compares recipes on the same published rollouts; each gets its own grades, batch, checkpoint and report."""
 
 from typing import Any
 
@@ -13,8 +13,9 @@ from artifacts.refs import Batch, Checkpoint, Grades, Ref, Report, TrainingState
 from artifacts.store import Store
 from flows.candidates import OWN, Candidate, candidates, page_folder, starting_weights
 from flows.compare_report import write_report
-from flows.figures import mean_known, measurement
-from flows.history import read_run
+from flows.figures import compared
+from flows.history import IterationRecord, read_run
+from flows.metrics import INTERVAL, Presence, number
 from flows.opening import opened_stages
 from flows.recipes import Recipe, load_profile, validate
 from flows.session import Stages
@@ -22,10 +23,11 @@ from stages.evaluate import evaluate
 from stages.finetune import finetune
 from stages.grade import grade
 from stages.pack import pack
+from stages.statistics import Interval
 
 
 class CompareRequest(Config):
-    """What a person asks for."""
+    """The parameters of a comparison."""
 
     run: str = Field(description="The run whose rollouts are used.")
     iteration: int = Field(default=1, ge=1, le=1_000_000, description="Which of its iterations.")
@@ -39,16 +41,16 @@ class CompareRequest(Config):
 
 @flow(name="compare", flow_run_name="compare {request.run}@{request.iteration}", persist_result=False)
 def compare(request: CompareRequest) -> dict[str, Any]:
-    """Learns from one iteration's rollouts under each recipe, and reports what differs.
+    """Trains on one iteration's rollouts under each recipe, and reports the differences.
 
-    Rollouts, starting weights, optimizer state and the evaluation are the run's; what a recipe brings,
-    `flows.candidates` says. A KL term is measured from the model that the run's first iteration began with.
+    Rollouts, starting weights, optimizer state and evaluation are the run's; `flows.candidates` says which settings are
+    the recipe's. The reference of a KL term is the model that the run's first iteration started from.
 
     Args:
         request: Run, iteration, recipes, store and profile.
 
     Returns:
-        A row of figures by recipe, and the report's address.
+        The figures of each recipe, and the address of the report.
     """
     store = Store.open(request.store)
     record = read_run(store, request.run)
@@ -103,35 +105,17 @@ def _learn(
 
 
 def comparison_figures(grades: Manifest, batch: Manifest, checkpoint: Manifest, report: Manifest) -> dict[str, Any]:
-    """What came of a recipe, from the manifests of what it made; None where there is no such number."""
-    steps = checkpoint.facts["steps"]
+    """Returns the figures of a recipe from the manifests of its artifacts; None where one was not measured.
 
-    def mean(name: str) -> float | None:
-        return mean_known(step.get(name) for step in steps)
-
-    found: dict[str, Any] = {
-        "reward": grades.facts["reward/mean"],
-        "uniform_fraction": grades.facts["groups/uniform_fraction"],
-        "updates": len(steps),
-        "skipped": sum(step.get("skipped", False) for step in steps) or None,
-        "learning_rate": mean("learning_rate"),
-        "loss": mean("loss"),
-        "policy_loss": mean("policy_loss"),
-        "kl": mean("kl"),
-        "kl_penalty": mean("kl_penalty"),
-        "entropy": mean("entropy"),
-        "grad_norm": mean("grad_norm"),
-        "ratio_mean": mean("ratio_mean"),
-        "ratio_max": max((step["ratio_max"] for step in steps if step["ratio_max"] is not None), default=None),
-        "clip_low_fraction": mean("clip_low_fraction"),
-        "clip_high_fraction": mean("clip_high_fraction"),
-        "sampler_gap_mean": mean("sampler_gap_mean"),
-        "sampler_ess": mean("sampler_ess"),
-    }
-    for mode in ("sampled", "greedy"):
-        measured = measurement(report.facts, mode)
-        accuracy = measured.accuracy if measured else None
-        found[f"held_out_{mode}"] = accuracy.mean if accuracy else None
-        found[f"held_out_{mode}_low"] = accuracy.low if accuracy else None
-        found[f"held_out_{mode}_high"] = accuracy.high if accuracy else None
-    return {**found, "batch": batch.facts, "checkpoint": checkpoint.digest}
+    An estimate also has its bounds, under `_low` and `_high`.
+    """
+    record = IterationRecord(1, {"grade": grades, "finetune": checkpoint, "evaluate": report})
+    figures: dict[str, Any] = {}
+    for item in compared():
+        value, name = item.source.read(record), item.compared_as
+        hidden = item.presence is Presence.WHERE_NONZERO and not number(value)
+        figures[name] = None if hidden else number(value)
+        if item.compare == INTERVAL:
+            bounds = value if isinstance(value, Interval) else None
+            figures |= {f"{name}_low": bounds.low if bounds else None, f"{name}_high": bounds.high if bounds else None}
+    return {**figures, "batch": batch.facts, "checkpoint": checkpoint.digest}

@@ -1,58 +1,49 @@
-"""The figures that people follow, read from a run's manifests; the one place that knows what stages call them."""
+"""The figures of one iteration and one evaluation, read from a run's manifests."""
 
-from collections.abc import Iterable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
-from statistics import fmean
 from typing import Any
 
-from flows.history import IterationRecord
+from flows import metrics
+from flows.history import STAGES, IterationRecord
+from flows.metrics import Metric, Presence, Value, number, values_of
 from stages.records import Measurement
-from stages.grpo.clipping import clip_fraction
 
 
 @dataclass(frozen=True)
 class IterationFigures:
-    """One iteration; what has not been measured is None."""
+    """One iteration.
+
+    Attributes:
+        number: The iteration.
+        values: Its metrics by key (see `flows.metrics.METRICS`); None where nothing was measured.
+        sampled: Held-out measurement at the recipe's temperature.
+        greedy: Held-out measurement with the most likely answers.
+        promoted: Whether its checkpoint was promoted.
+        reason: Why it was or was not.
+        seconds: Wall time of each stage when it was executed.
+    """
 
     number: int
-    reward: float | None
-    reward_spread: float | None
-    train_accuracy: float | None
+    values: dict[str, Value]
     sampled: Measurement | None
     greedy: Measurement | None
-    completion_tokens: float | None
-    truncated_fraction: float | None
-    early_stopped_fraction: float | None
-    uniform_fraction: float | None
-    entropy: float | None
-    clip_fraction: float | None
-    gap: float | None
-    kl: float | None
-    kl_penalty: float | None
-    learning_rate: float | None
-    steps: int
-    skipped_steps: int
-    tokens_per_s: float | None
     promoted: bool
     reason: str
     seconds: dict[str, float] = field(default_factory=dict[str, float])
+
+    def value(self, key: str) -> float | None:
+        """Returns a metric as one number: the mean, where it has an interval.
+
+        Raises:
+            KeyError: The registry has no such metric.
+        """
+        return number(self.values[key])
 
     @property
     def total_s(self) -> float:
         """Wall time of the iteration's stages."""
         return sum(self.seconds.values())
-
-
-def kl_titles(iterations: Iterable[IterationFigures]) -> dict[str, str]:
-    """Titles of the figures that only a run with a reference has, by field: those that any of the iterations has."""
-    known = list(iterations)
-    titles = {"kl": "KL", "kl_penalty": "KL penalty"}
-    return {name: title for name, title in titles.items() if any(getattr(item, name) is not None for item in known)}
-
-
-def skipped_title(iterations: Iterable[IterationFigures]) -> list[str]:
-    """Title of the number of optimizer steps that were skipped, alone in a list; empty where none was."""
-    return ["skipped"] if any(item.skipped_steps for item in iterations) else []
 
 
 def measurement(facts: dict[str, Any], mode: str) -> Measurement | None:
@@ -61,36 +52,57 @@ def measurement(facts: dict[str, Any], mode: str) -> Measurement | None:
 
 
 def iteration_figures(record: IterationRecord) -> IterationFigures:
-    """The figures of one iteration."""
-    grades, report, decision = record.facts("grade"), record.facts("evaluate"), record.facts("promote")
-    steps = record.steps
+    """Returns the figures of one iteration."""
+    report, decision = record.facts("evaluate"), record.facts("promote")
     return IterationFigures(
         number=record.number,
-        reward=grades.get("reward/mean"),
-        reward_spread=grades.get("reward/std_within_group"),
-        train_accuracy=grades.get("accuracy/mean"),
+        values=values_of(record),
         sampled=measurement(report, "sampled"),
         greedy=measurement(report, "greedy"),
-        completion_tokens=grades.get("completion_tokens/mean"),
-        truncated_fraction=grades.get("truncated/fraction"),
-        early_stopped_fraction=grades.get("early_stopped/fraction"),
-        uniform_fraction=grades.get("groups/uniform_fraction"),
-        entropy=mean_known(step["entropy"] for step in steps),
-        clip_fraction=mean_known(clip_fraction(step) for step in steps),
-        gap=mean_known(step["sampler_gap_mean"] for step in steps),
-        kl=mean_known(step.get("kl") for step in steps),
-        kl_penalty=mean_known(step.get("kl_penalty") for step in steps),
-        learning_rate=steps[0]["learning_rate"] if steps else None,
-        steps=len(steps),
-        skipped_steps=sum(step.get("skipped", False) for step in steps),
-        tokens_per_s=record.facts("sample").get("tokens_per_s"),
         promoted=bool(decision.get("promoted", False)),
         reason=decision.get("reason", ""),
         seconds=record.seconds(),
     )
 
 
-def mean_known(values: Iterable[float | None]) -> float | None:
-    """The mean of what is not None; None where nothing is."""
-    known = [value for value in values if value is not None]
-    return fmean(known) if known else None
+def terminal_columns() -> list[Metric]:
+    """Returns the metrics of the terminal's table of iterations, in the order of its columns."""
+    return [item for item in metrics.METRICS if item.terminal]
+
+
+def page_columns(iterations: Sequence[IterationFigures]) -> list[Metric]:
+    """Returns the metrics of the HTML report's table of iterations, in the order of its columns."""
+    return _columns(iterations, lambda item: item.page != "")
+
+
+def prefect_columns(iterations: Sequence[IterationFigures]) -> list[Metric]:
+    """Returns the metrics of Prefect's table of iterations, in the order of its columns."""
+    return _columns(iterations, lambda item: item.prefect is not None)
+
+
+def plotted(iterations: Sequence[IterationFigures]) -> list[Metric]:
+    """Returns the metrics that have a panel in the plot of a run's health."""
+    return _columns(iterations, lambda item: item.plotted)
+
+
+def summary_metrics() -> list[Metric]:
+    """Returns the metrics of an iteration in `summary.json`, in their order."""
+    return sorted((item for item in metrics.METRICS if item.summary), key=lambda item: item.presence)
+
+
+def compared() -> list[Metric]:
+    """Returns the metrics of a comparison of recipes, in the order of its rows: that of the stages."""
+    stages = list(STAGES)
+    return sorted((item for item in metrics.METRICS if item.compare), key=lambda item: stages.index(item.source.stage))
+
+
+def _columns(iterations: Sequence[IterationFigures], is_shown: Callable[[Metric], bool]) -> list[Metric]:
+    columns = [item for item in metrics.METRICS if is_shown(item) and _has_column(item, iterations)]
+    return sorted(columns, key=lambda item: item.presence)
+
+
+def _has_column(metric: Metric, iterations: Sequence[IterationFigures]) -> bool:
+    values = [item.value(metric.key) for item in iterations]
+    if metric.presence is Presence.WHERE_KNOWN:
+        return any(value is not None for value in values)
+    return any(values) if metric.presence is Presence.WHERE_NONZERO else True

@@ -1,4 +1,4 @@
-"""A run as its artifacts tell it: everything shown to people is read from the store, so it cannot drift from it."""
+"""Reads runs from a store. All views of a run are made from these records, so they agree with the artifacts."""
 
 from collections.abc import Iterable, Mapping
 from concurrent.futures import ThreadPoolExecutor
@@ -24,7 +24,7 @@ STAGES = {
     "evaluate": "report",
     "promote": "decision",
 }
-"""The stages of an iteration in their order, with the part of the layout each publishes."""
+"""The stages of an iteration in order, each with the part of the layout that it publishes."""
 
 _KINDS: dict[str, type[Kind]] = {
     "sample": Rollouts,
@@ -41,56 +41,64 @@ K = TypeVar("K")
 
 @dataclass(frozen=True)
 class IterationRecord:
-    """One iteration: the manifests of what it has published so far, by stage."""
+    """The manifests that one iteration has published so far, by stage."""
 
     number: int
     manifests: dict[str, Manifest]
 
     def facts(self, stage: str) -> dict[str, Any]:
-        """What a stage measured; empty where it has not published."""
+        """Returns the facts that a stage stored; empty if it has not published."""
         return self.manifests[stage].facts if stage in self.manifests else {}
 
     def kept(self, *stages: str) -> bool:
-        """Whether what these stages published has its files still."""
-        found = [self.manifests.get(stage) for stage in stages]
-        return all(manifest is not None and manifest.pruned is None for manifest in found)
+        """Returns whether these stages have published, and none of their artifacts was pruned."""
+        manifests = [self.manifests.get(stage) for stage in stages]
+        return all(manifest is not None and manifest.pruned is None for manifest in manifests)
 
     def seconds(self) -> dict[str, float]:
-        """Wall time of each stage when it was executed."""
+        """Returns the wall time of each stage when it was executed."""
         return {stage: manifest.provenance["seconds"] for stage, manifest in self.manifests.items()}
 
     @property
     def steps(self) -> list[dict[str, Any]]:
-        """Metrics of each optimizer step (see `stages.training.metrics.StepMetrics`)."""
+        """The metrics of each optimizer step (see `stages.training.metrics.StepMetrics`)."""
         return self.facts("finetune").get("steps", [])
 
 
 @dataclass(frozen=True)
 class RunRecord:
-    """One run: its frozen recipe, its iterations, and its measurements on the test split."""
+    """One run.
+
+    Attributes:
+        layout: Its addresses.
+        recipe: Its frozen recipe, as JSON.
+        iterations: Its iterations, in order.
+        evaluations: Reports on the test split: `before` and `after` training.
+        promoted: The promoted checkpoint (see `artifacts.stored_json.read_promoted`); None if there is none.
+        suites: Reports of backfills (see `flows.backfill`), by suite and iteration.
+    """
 
     layout: RunLayout
     recipe: dict[str, Any]
     iterations: list[IterationRecord]
-    evaluations: dict[str, Manifest]  # `before` and `after`, on the test split
+    evaluations: dict[str, Manifest]
     promoted: dict[str, Any] | None
     suites: dict[str, dict[int, Manifest]] = field(default_factory=dict[str, dict[int, Manifest]])
-    """Reports that were made afterwards (see `flows.backfill`), by suite and iteration."""
 
 
 def run_names(store: Store) -> list[str]:
-    """Names of the runs in a store."""
+    """Returns the names of a store's runs, sorted."""
     return _names(store.list(RUNS))
 
 
 def overview(store: Store, damaged: list[Damage] | None = None) -> list[dict[str, Any]]:
-    """Every run of a store in short, from one listing and two small files a run.
+    """Returns a summary of each run, from one listing of the store and two small files for each run.
 
     Args:
-        damaged: Where runs are added that cannot be read, and whatever else stands among them.
+        damaged: A list to which unreadable runs, and objects that belong to no run, are added.
 
     Raises:
-        IntegrityError: A run cannot be read, and `damaged` is None.
+        IntegrityError: A run is unreadable, and `damaged` is None.
     """
     keys = store.list(RUNS)
     if damaged is not None:
@@ -117,15 +125,15 @@ def overview(store: Store, damaged: list[Damage] | None = None) -> list[dict[str
 
 
 def read_run(store: Store, run: str, damaged: list[Damage] | None = None) -> RunRecord:
-    """Reads a run.
+    """Returns the record of a run.
 
     Args:
-        damaged: Where artifacts are added that cannot be read, and whatever else stands among them; the record is that
-            of the others.
+        damaged: A list to which unreadable artifacts, and objects that belong to no artifact, are added. The record
+            leaves them out.
 
     Raises:
         BadInputError: The store has no such run.
-        IntegrityError: Its recipe cannot be read; or another artifact, and `damaged` is None.
+        IntegrityError: The recipe is unreadable; or another artifact is, and `damaged` is None.
     """
     layout = RunLayout(run)
     try:
@@ -140,19 +148,19 @@ def read_run(store: Store, run: str, damaged: list[Damage] | None = None) -> Run
         damaged += _no_iterations(layout, keys)
     published = {key.removesuffix(ends) for key in keys if key.endswith(ends)}
     numbers = sorted({number for key in published if (number := layout.iteration_of(key)) is not None})
-    wanted = {
+    keys_of_stages = {
         (number, stage): key
         for number in numbers
         for stage, part in STAGES.items()
         if (key := layout.iteration(number, part)) in published
     }
-    manifests = _manifests(store, wanted, damaged, {at: _KINDS[at[1]] for at in wanted})
+    manifests = _manifests(store, keys_of_stages, damaged, {at: _KINDS[at[1]] for at in keys_of_stages})
     iterations = [
         IterationRecord(number, {stage: manifests[number, stage] for stage in STAGES if (number, stage) in manifests})
         for number in numbers
     ]
-    measured = {part: key for part in ("before", "after") if (key := layout.evaluation(part)) in published}
-    evaluations = _manifests(store, measured, damaged, dict.fromkeys(measured, Report))
+    tests = {part: key for part in ("before", "after") if (key := layout.evaluation(part)) in published}
+    evaluations = _manifests(store, tests, damaged, dict.fromkeys(tests, Report))
     promoted = None
     with noted(damaged, layout.promoted):
         promoted = read_promoted(store, layout)
@@ -167,28 +175,28 @@ def _suites(
     iterations: Mapping[int, IterationRecord],
     damaged: list[Damage] | None,
 ) -> dict[str, dict[int, Manifest]]:
-    """Reports by suite and iteration; not those of a checkpoint that was made anew since."""
+    """Returns reports by suite and iteration, without those whose checkpoint was made again since."""
     keys = {place: key for key in sorted(published) if (place := layout.suite_of(key))}
-    found: dict[str, dict[int, Manifest]] = {}
+    suites: dict[str, dict[int, Manifest]] = {}
     for (suite, number), manifest in _manifests(store, keys, damaged, dict.fromkeys(keys, Report)).items():
         trained = iterations[number].manifests.get("finetune") if number in iterations else None
         weights = manifest.inputs.get("weights")
         if trained is None or weights is None or weights["digest"] == trained.digest:
-            found.setdefault(suite, {})[number] = manifest
-    return found
+            suites.setdefault(suite, {})[number] = manifest
+    return suites
 
 
 def last_iteration(store: Store, layout: RunLayout) -> int:
-    """The highest iteration of which something is published."""
+    """Returns the highest iteration that has published an artifact; -1 if there is none."""
     keys = [key for key in store.list(f"{layout.root}/iterations") if key.split("/")[5:] == [MANIFEST_NAME]]
     return max((number for key in keys if (number := layout.iteration_of(key)) is not None), default=-1)
 
 
 def read_iteration(store: Store, layout: RunLayout, number: int) -> IterationRecord:
-    """Reads one finished iteration; 0 measures what the first one starts from.
+    """Returns the record of a finished iteration; iteration 0 evaluates the weights that the first one starts from.
 
     Raises:
-        BadInputError: One of its stages has not published.
+        BadInputError: A stage of it has not published.
     """
     stages = STAGES if number else {stage: STAGES[stage] for stage in ("evaluate", "promote")}
     keys = {stage: layout.iteration(number, part) for stage, part in stages.items()}
@@ -213,14 +221,14 @@ def _names(keys: Iterable[str]) -> list[str]:
 
 
 def _no_runs(keys: Iterable[str]) -> list[Damage]:
-    """Folders among the runs that are none; hidden ones are not looked at."""
+    """Returns the folders beside the runs that are not runs; hidden ones are ignored."""
     folders = {key.split("/")[1] for key in keys if key.count("/") > 1}
     no_runs = sorted(name for name in folders.difference(_names(keys)) if not name.startswith("."))
     return [Damage(f"{RUNS}/{name}", "a folder without a recipe, or of no run's name", "a run") for name in no_runs]
 
 
 def _no_iterations(layout: RunLayout, keys: Iterable[str]) -> list[Damage]:
-    """Folders among the iterations that are none."""
+    """Returns the folders beside the iterations that are not iterations."""
     top = f"{layout.root}/iterations/"
     others = {key for key in keys if key.startswith(top) and layout.iteration_of(key) is None}
     folders = sorted({top + key.removeprefix(top).partition("/")[0] for key in others})

@@ -1,4 +1,4 @@
-"""The moving view of a terminal: finished rows scroll up, the stage at work stays below them with its progress."""
+"""The moving view for a terminal: finished rows scroll up, a status line below them shows the current stage."""
 
 import time
 from collections.abc import Mapping
@@ -11,14 +11,14 @@ from rich.table import Table
 from rich.text import Text
 
 from flows.figures import IterationFigures
-from flows.live import TABLE_HEADER, LiveView, progress_text, table_row
+from flows.live import LiveView, progress_text, table_header, table_row
 from flows.visible import one_line
 
 _REFRESHES_PER_S = 6
 
 
 class TerminalView(LiveView):
-    """The same lines as the plain view, without those of single stages, above a moving status line."""
+    """Shows the lines of the plain view, except those of an iteration's stages, above a moving status line."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -55,7 +55,7 @@ class TerminalView(LiveView):
         self._newest = figures
         style = "bold green" if figures.promoted else ""
         if not self._header_shown:
-            self.console.print(Text(TABLE_HEADER, style="bold"), no_wrap=True, crop=True)
+            self.console.print(Text(table_header(), style="bold"), no_wrap=True, crop=True)
         self.console.print(Text(table_row(figures) + suffix, style=style), no_wrap=True, crop=True)
 
     def line(self, text: str) -> None:
@@ -80,12 +80,12 @@ class TerminalView(LiveView):
             _, layout, recipe = self._run
             parts = [layout.run, f"iteration {self._iteration} of {recipe.iterations}", *parts]
         newest = self._newest
-        if newest and newest.reward is not None:
-            parts.append(f"reward {newest.reward:.3f}")
+        if newest and (reward := newest.value("reward")) is not None:
+            parts.append(f"reward {reward:.3f}")
         if newest and newest.sampled:
             parts.append(f"held-out {newest.sampled.accuracy.mean:.1%}")
-        if newest and newest.tokens_per_s:
-            parts.append(f"{newest.tokens_per_s:.0f} tokens/s")
+        if newest and (tokens_per_s := newest.value("sampled_tokens_per_s")):
+            parts.append(f"{tokens_per_s:.0f} tokens/s")
         yield Text("  " + "  ·  ".join(parts), style="dim", no_wrap=True, overflow="ellipsis")
 
 

@@ -1,11 +1,11 @@
-"""The pictures of a run, as PNG. Matplotlib is imported when the first one is drawn, and never its `pyplot`."""
+"""Draws plots as PNG. Matplotlib is imported when the first plot is drawn; its `pyplot` never is."""
 
 import io
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
-from flows.figures import IterationFigures
+from flows.figures import IterationFigures, plotted
 from flows.history import STAGES
 from flows.visible import visible
 from stages.records import Measurement
@@ -23,12 +23,14 @@ _DPI = 150
 
 
 def accuracy_plot(iterations: Sequence[IterationFigures], dpi: int = _DPI) -> bytes:
-    """Held-out accuracy with its 95% band, sampled and greedy, and the accuracy of the rollouts trained on."""
+    """Draws held-out accuracy with its 95% band, sampled and greedy, and the accuracy of the training rollouts."""
     figure, axes = _figure(5.6, 3.3, dpi)
     for mode, colour in MODE_COLOURS.items():
-        points = [(item.number, found) for item in iterations if (found := _measured(item, mode))]
+        points = [(item.number, measured) for item in iterations if (measured := _measured(item, mode))]
         _band(axes, points, colour, f"held-out, {mode}")
-    rollouts = [(item.number - 1, item.train_accuracy) for item in iterations if item.train_accuracy is not None]
+    rollouts = [
+        (item.number - 1, accuracy) for item in iterations if (accuracy := item.value("train_accuracy")) is not None
+    ]
     if rollouts:
         numbers, means = zip(*rollouts, strict=True)
         axes.plot(numbers, means, color=TRAIN, linewidth=1.4, linestyle="--", label="train puzzles, rollouts")
@@ -40,10 +42,10 @@ def accuracy_plot(iterations: Sequence[IterationFigures], dpi: int = _DPI) -> by
 
 
 def suites_plot(curves: Mapping[str, Mapping[str, Sequence[tuple[int, Measurement]]]], dpi: int = _DPI) -> bytes:
-    """Accuracy with its 95% band, a panel a suite side by side, on one scale.
+    """Draws accuracy with its 95% band, one panel for each suite, on one scale.
 
     Args:
-        curves: By the suite's title and by mode, what was measured after each iteration.
+        curves: Pairs of iteration and measurement, by title of the suite and by mode.
     """
     from matplotlib.figure import Figure
 
@@ -60,32 +62,25 @@ def suites_plot(curves: Mapping[str, Mapping[str, Sequence[tuple[int, Measuremen
 
 
 def reward_plot(iterations: Sequence[IterationFigures], dpi: int = _DPI) -> bytes:
-    """Mean reward of each iteration's rollouts, and how much the rewards of one puzzle differ."""
+    """Draws the mean reward of each iteration's rollouts and the spread of rewards within a group."""
     figure, axes = _figure(5.6, 3.3, dpi)
-    _line(axes, iterations, lambda item: item.reward, label="mean reward")
-    _line(axes, iterations, lambda item: item.reward_spread, colour=GREEDY, label="spread within a group", style="--")
+    _line(axes, iterations, "reward", label="mean reward")
+    _line(axes, iterations, "reward_spread", colour=GREEDY, label="spread within a group", style="--")
     _finish(axes, "reward", "iteration")
     return _png(figure)
 
 
 def health_plot(iterations: Sequence[IterationFigures], dpi: int = _DPI) -> bytes:
-    """Length, entropy, clip fraction, the gap between sampler and trainer, and KL if measured, a panel each."""
+    """Draws the metrics that the registry marks as plotted, a panel each; KL only where it was measured."""
     from matplotlib.figure import Figure
 
-    panels: tuple[tuple[str, Callable[[IterationFigures], float | None], bool], ...] = (
-        ("completion length, tokens", lambda item: item.completion_tokens, False),
-        ("entropy, nats a token", lambda item: item.entropy, False),
-        ("clipped tokens", lambda item: item.clip_fraction, True),
-        ("gap to the sampler, nats", lambda item: item.gap, False),
-    )
-    if any(item.kl is not None for item in iterations):
-        panels = (*panels, ("KL to the reference, nats", lambda item: item.kl, False))
+    panels = plotted(iterations)
     rows = -(-len(panels) // 2)
     figure = Figure(figsize=(5.6, 1.8 * rows), dpi=dpi, layout="constrained")
-    for axes, (title, value, percent) in zip(figure.subplots(rows, 2).flat, panels, strict=False):
-        _line(axes, iterations, value)
-        _finish(axes, title, "", percent=percent)
-        if not any((value(item) or 0.0) < 0.0 for item in iterations):  # an estimate of KL may be
+    for axes, metric in zip(figure.subplots(rows, 2).flat, panels, strict=False):
+        _line(axes, iterations, metric.key)
+        _finish(axes, f"{metric.title}, {metric.unit}" if metric.unit else metric.title, "", percent=metric.is_percent)
+        if not any((item.value(metric.key) or 0.0) < 0.0 for item in iterations):  # an estimate of KL may be negative
             axes.set_ylim(bottom=0)
     for axes in list(figure.axes)[len(panels) :]:
         axes.set_visible(False)
@@ -93,7 +88,7 @@ def health_plot(iterations: Sequence[IterationFigures], dpi: int = _DPI) -> byte
 
 
 def seconds_plot(iterations: Sequence[IterationFigures], dpi: int = _DPI) -> bytes:
-    """Seconds of each stage, stacked, an iteration a bar."""
+    """Draws the seconds of each stage, stacked, one bar for each iteration."""
     figure, axes = _figure(5.6, 3.6, dpi)
     timed = [item for item in iterations if item.number > 0]
     bottom, worth_showing_s = [0.0] * len(timed), 0.01 * sum(item.total_s for item in timed)
@@ -107,7 +102,7 @@ def seconds_plot(iterations: Sequence[IterationFigures], dpi: int = _DPI) -> byt
 
 
 def histogram_plot(values: Sequence[int], title: str, x_label: str) -> bytes:
-    """How often each value, or each range of values, occurs."""
+    """Draws how often each value, or each range of values, occurs."""
     figure, axes = _figure(5.6, 3.0)
     low, high = min(values), max(values)
     bins = [low - 0.5 + i for i in range(high - low + 2)] if high - low < 40 else 30
@@ -117,7 +112,7 @@ def histogram_plot(values: Sequence[int], title: str, x_label: str) -> bytes:
 
 
 def bars_plot(values: Mapping[str, float], title: str, spans: Mapping[str, tuple[float, float]] | None = None) -> bytes:
-    """A bar a name, the first on top; `spans` draws a line from a least to a most value over each."""
+    """Draws a bar for each name, the first on top; `spans` adds a line from the lowest to the highest value to each."""
     figure, axes = _figure(5.6, 0.9 + 0.28 * len(values))
     names = list(values)[::-1]
     axes.barh([_letters(name) for name in names], [values[name] for name in names], color=SAMPLED, height=0.7)
@@ -130,7 +125,13 @@ def bars_plot(values: Mapping[str, float], title: str, spans: Mapping[str, tuple
 
 @dataclass(frozen=True)
 class Curves:
-    """Several runs over the same iterations: `(iteration, value)` points by name, and a band where one is known."""
+    """One panel with the curves of several runs.
+
+    Attributes:
+        points: Pairs of iteration and value, by name of the run.
+        bands: The lower and upper end of the band at each point, for runs that have one.
+        percent: Whether values are shares, shown in percent.
+    """
 
     title: str
     points: Mapping[str, Sequence[tuple[int, float]]]
@@ -139,7 +140,7 @@ class Curves:
 
 
 def curves_plot(panels: Sequence[Curves]) -> bytes:
-    """Panels side by side in which a name has the same colour."""
+    """Draws panels side by side; a name has the same colour in all of them."""
     from matplotlib.figure import Figure
 
     figure = Figure(figsize=(5.6 * len(panels), 3.6), dpi=_DPI, layout="constrained")
@@ -160,10 +161,10 @@ def curves_plot(panels: Sequence[Curves]) -> bytes:
 
 
 def _band(axes: "Axes", points: Sequence[tuple[int, Measurement]], colour: str, label: str) -> None:
-    """A curve of accuracies with their 95% intervals; nothing where there is no point."""
+    """Draws a curve of accuracies with their 95% intervals; nothing if there is no point."""
     if not points:
         return
-    numbers, accuracy = [number for number, _ in points], [found.accuracy for _, found in points]
+    numbers, accuracy = [number for number, _ in points], [measurement.accuracy for _, measurement in points]
     low, high = [max(0.0, a.low) for a in accuracy], [min(1.0, a.high) for a in accuracy]
     axes.fill_between(numbers, low, high, color=colour, alpha=0.13, linewidth=0)
     means = [a.mean for a in accuracy]
@@ -188,13 +189,13 @@ def _figure(width_in: float, height_in: float, dpi: int = _DPI) -> "tuple[Figure
 def _line(
     axes: "Axes",
     iterations: Sequence[IterationFigures],
-    value: Callable[[IterationFigures], float | None],
+    key: str,
     *,
     colour: str = SAMPLED,
     label: str | None = None,
     style: str = "-",
 ) -> None:
-    points = [(item.number, found) for item in iterations if (found := value(item)) is not None]
+    points = [(item.number, value) for item in iterations if (value := item.value(key)) is not None]
     if points:
         numbers, values = zip(*points, strict=True)
         dots = _marker(points)
@@ -204,7 +205,7 @@ def _line(
 def _finish(
     axes: "Axes", title: str, x_label: str, *, percent: bool = False, legend_columns: int = 1, horizontal: bool = False
 ) -> None:
-    """Title, ticks, grid and legend; `horizontal` bars have their values, which need not be whole, along x."""
+    """Adds title, ticks, grid and legend; `horizontal` bars have their values along x, where ticks may be fractions."""
     from matplotlib.ticker import MaxNLocator, PercentFormatter
 
     axes.set_title(title, loc="left", fontsize=10, color=INK, fontweight="bold", pad=8)
@@ -226,7 +227,7 @@ def _finish(
 
 
 def _letters(name: str) -> str:
-    """Somebody's name for a thing, as a label: matplotlib would read what stands between dollar signs as a formula."""
+    """Returns a name as a label; dollar signs are escaped, because matplotlib reads text between two as a formula."""
     return visible(name).replace("$", r"\$")
 
 

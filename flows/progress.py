@@ -1,4 +1,4 @@
-"""Progress artifacts: how far a long stage has come, in Prefect's interface, while it is at work."""
+"""Progress bars of long stages in Prefect's interface."""
 
 import contextvars
 import logging
@@ -22,9 +22,9 @@ _CLOSE_TIMEOUT_S = 5.0
 
 @contextmanager
 def shown_progress(ctx: StageContext) -> Generator[None]:
-    """Inside a task: what the stage reports to `ctx.progress` also moves a progress artifact of this task run.
+    """Shows the stage's reports to `ctx.progress` also as a progress bar of the current task run.
 
-    Each kind of report (`sample`, `finetune`, `evaluate sampled`) has one key a run, whatever the iteration.
+    Each kind of report (`sample`, `finetune`, `evaluate sampled`) has one key in a run, the same in all iterations.
     """
     report = ctx.progress
     board = _Board(ctx.log)
@@ -42,12 +42,12 @@ def shown_progress(ctx: StageContext) -> Generator[None]:
 
 
 def kind_of(label: str) -> str:
-    """What a label is about, without the iteration's number: `sample 12` is `sample`."""
+    """Returns a label without the number of the iteration: `sample` for `sample 12`."""
     return re.sub(r"[ \d]+$", "", label)
 
 
 class _Board:
-    """Takes reports from any thread and passes the newest on from a thread of its own: no stage waits for a server."""
+    """Sends the newest report of each label to the server from its own thread, so that no stage waits for a server."""
 
     def __init__(self, log: logging.Logger | logging.LoggerAdapter[logging.Logger]) -> None:
         flow_run = FlowRunContext.get()

@@ -1,4 +1,4 @@
-"""What a puzzle set is made of, for people: clues, sizes, prompt lengths and questions, as a page and as JSON."""
+"""The report of a puzzle set: clues, sizes, prompt lengths and questions, as an HTML page and as JSON."""
 
 import json
 from collections import Counter
@@ -13,7 +13,7 @@ from artifacts.reading import Artifact
 from artifacts.refs import Checkpoint, Puzzles, Ref
 from artifacts.schemas import PUZZLES
 from artifacts.sums import write_files
-from flows.page import card, document, escape, picture, table
+from flows.page import page
 from flows.plots import bars_plot, histogram_plot
 from flows.session import Stages
 from stages.models.chat import ChatTokenizer
@@ -29,12 +29,12 @@ PAGE = "report.html"
 
 @dataclass(frozen=True)
 class Measure:
-    """How prompts are measured.
+    """How the length of a prompt is measured.
 
     Attributes:
-        unit: What `length` counts.
-        by: Whose tokens they are; empty for characters.
-        length: Of a prompt.
+        unit: `tokens` or `characters`.
+        by: Name of the tokenizer; empty for characters.
+        length: Returns the length of a prompt.
     """
 
     unit: str
@@ -43,9 +43,13 @@ class Measure:
 
 
 def measure_of(stages: Stages, tokenizer: Ref[Checkpoint] | None, name: str | None) -> Measure:
-    """A measure in the tokens of a checkpoint called `name`, without one in those of the model that is installed.
+    """Returns how to measure prompts.
 
-    Characters where no model is installed either.
+    The unit is the tokens of a checkpoint if there is one, else of the installed model, else characters.
+
+    Args:
+        tokenizer: A checkpoint, whose tokenizer is used.
+        name: The name of that checkpoint.
     """
     if tokenizer is not None:
         folder = stages.ctx.local_folder(tokenizer)
@@ -61,7 +65,7 @@ def measure_of(stages: Stages, tokenizer: Ref[Checkpoint] | None, name: str | No
 
 
 def write_report(stages: Stages, made: Ref[Puzzles], measure: Measure) -> str:
-    """Writes the report beside the set's manifest, and returns the key of its page."""
+    """Writes the report of a set into its folder in the store, and returns the key of the page."""
     artifact = Artifact.open(stages.ctx.store, made)
     splits = {
         name: from_table(artifact.read_table(f"{name}.parquet", PUZZLES))
@@ -74,7 +78,11 @@ def write_report(stages: Stages, made: Ref[Puzzles], measure: Measure) -> str:
 
 
 def describe(splits: dict[str, list[Puzzle]], measure: Measure) -> dict[str, Any]:
-    """The figures of a set, from its puzzles by split."""
+    """Returns the figures of a set as JSON.
+
+    Args:
+        splits: The puzzles by split.
+    """
     puzzles = [puzzle for rows in splits.values() for puzzle in rows]
     clue_kinds, question_kinds = Counter[str](), Counter[str]()
     for puzzle in puzzles:
@@ -98,7 +106,7 @@ def describe(splits: dict[str, list[Puzzle]], measure: Measure) -> dict[str, Any
 
 
 def report_files(facts: dict[str, Any]) -> dict[str, bytes]:
-    """The report's files by name: pictures, the figures as JSON, and the page."""
+    """Returns the report's files by name: the pictures, `report.json` and the page."""
     unit = facts["prompt"]["unit"]
     pictures = {
         "clues.png": histogram_plot(facts["clues"], "clues a puzzle", "clues"),
@@ -110,47 +118,39 @@ def report_files(facts: dict[str, Any]) -> dict[str, bytes]:
         "clue_kinds.png": bars_plot(facts["clue_kinds"], "clues by kind"),
         "question_kinds.png": bars_plot(facts["question_kinds"], "questions by kind"),
     }  # fmt: skip
-    page = document("Deerstalker puzzle set", _body(facts, pictures))
-    return {**pictures, "report.json": (json.dumps(facts, indent=2) + "\n").encode(), PAGE: page.encode()}
+    document = page("puzzle_set.html", **_values(facts), pictures=pictures)
+    return {**pictures, "report.json": (json.dumps(facts, indent=2) + "\n").encode(), PAGE: document.encode()}
 
 
-def _body(facts: dict[str, Any], pictures: dict[str, bytes]) -> list[str]:
-    total = sum(facts["splits"].values())
-    shown = ", ".join(f"{name} {count}" for name, count in facts["splits"].items() if count)
-    repeated = total - facts["different"]
-    cards = [
-        card("puzzles", f"{total:,}", shown),
-        card("different", f"{facts['different']:,}", "by the digest of the formal puzzle, over all splits"),
-        card("clues a puzzle", f"{np.median(facts['clues']):.0f}", _range(facts["clues"])),
-        card(
-            f"prompt {facts['prompt']['unit']}",
-            f"{np.median(facts['prompt']['lengths']):,.0f}",
-            _range(facts["prompt"]["lengths"]) + (f"; by {by}" if (by := facts["prompt"]["tokenizer"]) else ""),
-        ),
-    ]
-    warning = [f'<p class="note">{repeated} puzzles stand more than once.</p>'] if repeated else []
-    return [
-        '<header><span class="kicker">Deerstalker &middot; puzzles</span>'
-        f"<h1>{total:,} puzzles</h1><p>{escape(shown)}</p></header>",
-        f'<div class="cards">{"".join(cards)}</div>',
-        *warning,
-        "<h2>Lengths and sizes</h2>",
-        _plots(pictures, "clues", "prompt", "sizes"),
-        "<h2>Kinds</h2>",
-        _plots(pictures, "clue_kinds", "question_kinds"),
-        f'<div class="panel">{_shares(facts["clue_kinds"], "clue")}</div>',
-        f'<div class="panel">{_shares(facts["question_kinds"], "question")}</div>',
-    ]
+def _values(facts: dict[str, Any]) -> dict[str, Any]:
+    """Returns the values of the page's template, but for the pictures."""
+    total, prompt = sum(facts["splits"].values()), facts["prompt"]
+    splits = ", ".join(f"{name} {count}" for name, count in facts["splits"].items() if count)
+    tokenizer = f"; by {prompt['tokenizer']}" if prompt["tokenizer"] else ""
+    return {
+        "title": "Deerstalker puzzle set",
+        "total": f"{total:,}",
+        "splits": splits,
+        "cards": [
+            ("puzzles", f"{total:,}", splits),
+            ("different", f"{facts['different']:,}", "by the digest of the formal puzzle, over all splits"),
+            ("clues a puzzle", f"{np.median(facts['clues']):.0f}", _range(facts["clues"])),
+            (
+                f"prompt {prompt['unit']}",
+                f"{np.median(prompt['lengths']):,.0f}",
+                _range(prompt["lengths"]) + tokenizer,
+            ),
+        ],
+        "repeated": total - facts["different"],
+        "clue_kinds": _shares(facts["clue_kinds"]),
+        "question_kinds": _shares(facts["question_kinds"]),
+    }
 
 
-def _plots(pictures: dict[str, bytes], *names: str) -> str:
-    shown = "".join(picture(pictures[f"{name}.png"], name.replace("_", " ")) for name in names)
-    return f'<div class="plots">{shown}</div>'
-
-
-def _shares(kinds: dict[str, int], what: str) -> str:
+def _shares(kinds: dict[str, int]) -> list[tuple[str, str, str]]:
+    """Returns a row for each kind: its name, its count and its share of all."""
     total = sum(kinds.values())
-    return table([what, "count", "share"], [[name, f"{n:,}", f"{n / total:.1%}"] for name, n in kinds.items()])
+    return [(name, f"{count:,}", f"{count / total:.1%}") for name, count in kinds.items()]
 
 
 def _range(values: Sequence[int]) -> str:

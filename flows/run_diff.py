@@ -1,66 +1,61 @@
-"""Two runs side by side: what they were told, where they part, and what came of it."""
+"""The differences of two runs: their settings, their first different artifact, their circumstances, their results."""
 
 from typing import Any
 
-import polars as pl
-
-from artifacts.identity import Difference
 from artifacts.manifest import Manifest
 from artifacts.reading import Artifact
-from artifacts.schemas import RESULTS
 from artifacts.store import Store
 from flows.history import STAGES, RunRecord
-from flows.recipe_diff import differences
+from flows.paired import paired_gains
+from flows.recipe_diff import Difference, differences
 from flows.recipes import Recipe, validate
-from stages.statistics import Interval, estimate_gain
+from stages.statistics import Interval
 
 
 def settings(a: RunRecord, b: RunRecord) -> list[Difference]:
-    """Returns the settings in which the frozen recipes of two runs differ."""
+    """Returns the settings in which the frozen recipes differ."""
     ours, theirs = (validate(Recipe, item.recipe, f"recipe of {item.layout.run}") for item in (a, b))
     return differences(ours, theirs)
 
 
 def first_parting(a: RunRecord, b: RunRecord) -> dict[str, Any] | None:
-    """The first stage whose artifacts have other content, with both digests; None where all that both have agree.
+    """Returns the first stage whose artifacts differ in content, with both digests; None if there is none.
 
-    A decision names its run, so it is not looked at.
+    Decisions are not compared, because each names its run.
     """
     others = {item.number: item for item in b.iterations}
     for item in a.iterations:
         other = others.get(item.number)
         for stage in STAGES:
-            pair = [one.manifests.get(stage) for one in (item, other) if one is not None]
-            if stage != "promote" and len(pair) == 2 and pair[0] and pair[1] and pair[0].digest != pair[1].digest:
-                return {"iteration": item.number, "stage": stage, "a": pair[0].digest, "b": pair[1].digest}
+            ours, theirs = item.manifests.get(stage), other.manifests.get(stage) if other else None
+            if stage != "promote" and ours and theirs and ours.digest != theirs.digest:
+                return {"iteration": item.number, "stage": stage, "a": ours.digest, "b": theirs.digest}
     return None
 
 
 def circumstances(a: RunRecord, b: RunRecord) -> dict[str, dict[str, Any]]:
-    """Code, versions and hardware, as the newest artifact of each run records them, where they differ."""
-    ours, theirs = (found.provenance if (found := _newest(item)) else {} for item in (a, b))
+    """Returns code, versions and hardware where they differ; the newest artifact of each run records them."""
+    ours, theirs = (manifest.provenance if (manifest := _newest(item)) else {} for item in (a, b))
     names = ("host", "machine", "hardware", "code", "versions")
     return {name: {"a": ours.get(name), "b": theirs.get(name)} for name in names if ours.get(name) != theirs.get(name)}
 
 
 def paired(a: RunRecord, b: RunRecord, store: Store) -> dict[str, Interval]:
-    """Accuracy of b less that of a, after training, with its 95% interval by mode, puzzle by puzzle of one test split.
+    """Returns the test accuracy of b minus that of a, after training, by mode (see `flows.paired.paired_gains`).
 
-    Empty where the runs were not measured on the same puzzles.
+    Empty if a run has no measurement after training, or if the runs have different puzzles.
     """
-    after = [item.evaluations.get("after") for item in (a, b)]
-    if not after[0] or not after[1] or after[0].inputs["puzzles"]["digest"] != after[1].inputs["puzzles"]["digest"]:
+    reports = [item.evaluations.get("after") for item in (a, b)]
+    if (
+        not reports[0]
+        or not reports[1]
+        or reports[0].inputs["puzzles"]["digest"] != reports[1].inputs["puzzles"]["digest"]
+    ):
         return {}
-    ours, theirs = (_results(item, store) for item in (a, b))
-    gains = {str(mode): estimate_gain(theirs, ours, mode=mode) for mode in ours["mode"].unique(maintain_order=True)}
-    return {mode: gain for mode, gain in gains.items() if gain is not None}
+    ours, theirs = (Artifact(store, item.layout.evaluation("after"), item.evaluations["after"]) for item in (a, b))
+    return paired_gains(ours, theirs)
 
 
 def _newest(record: RunRecord) -> Manifest | None:
-    manifests: list[Manifest] = [found for item in record.iterations for found in item.manifests.values()]
+    manifests = [manifest for item in record.iterations for manifest in item.manifests.values()]
     return manifests[-1] if manifests else None
-
-
-def _results(record: RunRecord, store: Store) -> pl.DataFrame:
-    after = Artifact(store, record.layout.evaluation("after"), record.evaluations["after"])
-    return after.read_table("results.parquet", RESULTS)

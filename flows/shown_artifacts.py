@@ -1,7 +1,7 @@
-"""Artifacts in Prefect's interface, over one connection.
+"""Creates artifacts in Prefect's interface over one connection.
 
-Prefect's own functions open a client for each artifact: to load its certificates five times took half of the time in
-which an iteration is shown.
+Prefect's own functions open a client for each artifact. Loading the certificates of five clients took half of the time
+that showing an iteration took.
 """
 
 import json
@@ -19,10 +19,10 @@ from prefect.settings import PREFECT_CLIENT_MAX_RETRIES, temporary_settings
 
 
 class ShownArtifacts:
-    """Makes artifacts of the task run and the flow run that it is used in.
+    """Creates artifacts of the current task run and flow run.
 
-    Prefect asks a server that is gone for a minute before it gives up. That is done once; from then on a server that
-    does not answer at once is left alone, until one answers.
+    Prefect retries for a minute before it gives up on a server. This happens once: after a failure, requests are not
+    retried until one succeeds.
     """
 
     _away: ClassVar[bool] = False
@@ -46,23 +46,23 @@ class ShownArtifacts:
         self._opened.__exit__(kind, error, trace)
 
     def markdown(self, key: str, text: str, description: str) -> UUID:
-        """A page."""
+        """Creates a page of Markdown."""
         return self._create("markdown", key, text, description)
 
     def table(self, key: str, rows: Sequence[dict[str, Any]], description: str) -> UUID:
-        """A table; rows have the same columns and no NaN."""
+        """Creates a table; rows have the same columns and no NaN."""
         return self._create("table", key, json.dumps(rows, allow_nan=False), description)
 
     def image(self, key: str, address: str, description: str) -> UUID:
-        """A picture, by its address."""
+        """Creates a picture from its address, which may be a data URL."""
         return self._create("image", key, address, description)
 
     def progress(self, key: str, percent: float, description: str) -> UUID:
-        """A bar, from 0 to 100."""
+        """Creates a progress bar, from 0 to 100."""
         return self._create("progress", key, percent, description)
 
     def move(self, artifact: UUID, percent: float, description: str) -> None:
-        """Moves a bar."""
+        """Moves a progress bar."""
         self._client.update_artifact(artifact, ArtifactUpdate(data=percent, description=description))
 
     def _create(self, kind: str, key: str, data: str | float, description: str) -> UUID:

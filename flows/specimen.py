@@ -1,4 +1,4 @@
-"""One group of completions to look at: the best, the median and the worst, with what was read of each."""
+"""An example group of an iteration's rollouts: its best, median and worst completion, with the graded answers."""
 
 import io
 import json
@@ -22,12 +22,14 @@ _COLUMNS = ("puzzle_id", "group", "sample", "text", "finish_reason")
 
 @dataclass(frozen=True)
 class ReadAnswer:
-    """What was read for one letter of a completion.
+    """The grader's reading of one lettered answer.
 
     Attributes:
-        said: The words after the letter; empty where it is missing.
-        right: The puzzle's answer.
-        note: Why it was not taken (`missing`, `outside`, `ambiguous`); empty where it was.
+        letter: The letter of the question.
+        said: The answer in the completion; empty if it is missing.
+        right: The right answer.
+        correct: Whether they agree.
+        note: Why the answer was refused (`missing`, `outside`, `ambiguous`); empty if it was accepted.
     """
 
     letter: str
@@ -42,8 +44,9 @@ class Completion:
     """One completion of the group.
 
     Attributes:
-        advantage: None where it takes no part in training.
-        statements: What it asserts about the puzzle, each with its verdict; None where nothing can be proved.
+        title: `best`, `median` or `worst`.
+        advantage: None if the completion is not trained on.
+        statements: Its statements about the puzzle with their verdicts; None if the environment proves none.
     """
 
     title: str
@@ -57,7 +60,12 @@ class Completion:
 
 @dataclass(frozen=True)
 class Specimen:
-    """A group of the rollouts of one iteration."""
+    """A group of the rollouts of one iteration.
+
+    Attributes:
+        size: Number of completions in the group.
+        completions: The best, the median and the worst.
+    """
 
     iteration: int
     puzzle_id: str
@@ -67,7 +75,7 @@ class Specimen:
 
 
 def find_specimen(record: IterationRecord, layout: RunLayout, store: Store) -> Specimen | None:
-    """The group whose rewards differ most, of the first stored shard; None where nothing was graded.
+    """Returns the group of the first stored shard whose rewards differ most; None if nothing was graded.
 
     Raises:
         IntegrityError: A stored file is damaged.
@@ -96,16 +104,15 @@ def find_specimen(record: IterationRecord, layout: RunLayout, store: Store) -> S
 
 
 def _completion(title: str, row: dict[str, Any], puzzle: Puzzle) -> Completion:
-    read = json.loads(row["answers"])
     answers = [
         ReadAnswer(
             letter,
-            found["value"] or found["text"] or "",
+            answer["value"] or answer["text"] or "",
             puzzle.solution.get(letter, ""),
-            found["correct"],
-            found["note"],
+            answer["correct"],
+            answer["note"],
         )
-        for letter, found in read.items()
+        for letter, answer in json.loads(row["answers"]).items()
     ]
     statements = environment.get(puzzle.environment).deductions(row["text"], puzzle)
     return Completion(title, row["text"], row["reward"], row["advantage"], row["finish_reason"], answers, statements)

@@ -1,23 +1,21 @@
-"""Suites that checkpoints of a run were evaluated on afterwards, beside the validation that went with the run."""
+"""Learning curves of a run on the validation split and on the suites that a backfill evaluated afterwards."""
 
 from collections.abc import Mapping
 from typing import Any
 
 from flows.figures import measurement
 from flows.history import RunRecord
-from flows.page import escape, picture, table
-from flows.summary import interval_text
+from flows.metrics import MODES, interval_text
 from stages.records import Measurement
 
 OWN = "validation, in the run"
-_MODES = ("sampled", "greedy")
 
 Curve = dict[str, list[tuple[int, Measurement]]]
-"""Measurements after each iteration, by mode."""
+"""Pairs of iteration and measurement, by mode."""
 
 
 def curves(record: RunRecord) -> dict[str, Curve]:
-    """The run's own learning curve, then that of each suite, by title."""
+    """Returns the learning curves of a run by title: its own, then that of each suite."""
     own = {item.number: item.facts("evaluate") for item in record.iterations}
     return {OWN: _curve(own)} | {
         suite: _curve({number: manifest.facts for number, manifest in reports.items()})
@@ -25,41 +23,37 @@ def curves(record: RunRecord) -> dict[str, Curve]:
     }
 
 
-def suites_section(record: RunRecord, pictures: Mapping[str, bytes]) -> list[str]:
-    """The part of a run's page on its suites; nothing where there are none."""
+def suites_section(record: RunRecord) -> dict[str, Any] | None:
+    """Returns the values of the page's section on suites; None where the run has none."""
     if not record.suites:
-        return []
-    words = "; ".join(
-        f"{escape(suite)}: {facts['puzzles']} puzzles of split {escape(facts['split'])}, read by the "
-        f"{escape(facts['grader'])} grader"
-        for suite, reports in record.suites.items()
-        for facts in [next(iter(reports.values())).facts]
-    )
-    head = ["iteration", *(f"{title}, {mode}" for title in curves(record) for mode in _MODES)]
-    return [
-        "<h2>Suites</h2>",
-        picture(pictures["suites.png"], "learning curve on each suite, with 95% intervals"),
-        f'<div class="panel long">{table(head, suite_rows(record))}</div>',
-        f'<p class="note">The same checkpoints, evaluated afterwards. {words}.</p>',
-    ]
+        return None
+    facts = {suite: next(iter(reports.values())).facts for suite, reports in record.suites.items()}
+    return {
+        "head": ["iteration", *(f"{title}, {mode}" for title in curves(record) for mode in MODES)],
+        "rows": suite_rows(record),
+        "names": [
+            {"name": suite, "puzzles": item["puzzles"], "split": item["split"], "grader": item["grader"]}
+            for suite, item in facts.items()
+        ],
+    }
 
 
 def suite_rows(record: RunRecord) -> list[list[str]]:
-    """A row an iteration: accuracy with its 95% interval, by suite and mode; empty where it was not measured."""
+    """Returns a row for each iteration: accuracy with its 95% interval by suite and mode, empty where not measured."""
     cells: dict[int, dict[tuple[str, str], str]] = {}
     titles = curves(record)
     for title, curve in titles.items():
         for mode, points in curve.items():
-            for number, found in points:
-                cells.setdefault(number, {})[title, mode] = interval_text(found.accuracy)
+            for number, measured in points:
+                cells.setdefault(number, {})[title, mode] = interval_text(measured.accuracy)
     return [
-        [str(number), *(found.get((title, mode), "") for title in titles for mode in _MODES)]
-        for number, found in sorted(cells.items())
+        [str(number), *(row.get((title, mode), "") for title in titles for mode in MODES)]
+        for number, row in sorted(cells.items())
     ]
 
 
 def _curve(facts: Mapping[int, dict[str, Any]]) -> Curve:
     return {
-        mode: [(number, found) for number, own in sorted(facts.items()) if (found := measurement(own, mode))]
-        for mode in _MODES
+        mode: [(number, measured) for number, own in sorted(facts.items()) if (measured := measurement(own, mode))]
+        for mode in MODES
     }

@@ -1,4 +1,4 @@
-"""The terminal as our commands print to it."""
+"""The console that commands print to."""
 
 from rich.console import Console, HighlighterType, JustifyMethod, OverflowMethod
 from rich.style import Style
@@ -8,9 +8,9 @@ from flows.visible import one_line
 
 
 class Terminal(Console):
-    """A console that takes every string, also one in a table or a tree, for plain text of one line.
+    """A console that prints every string, also in tables and trees, as plain text on one line.
 
-    Rich's own reads markup and emoji codes in strings, and passes control characters and line ends on.
+    Rich's own console interprets markup and emoji codes in strings, and passes on control characters and line ends.
     """
 
     def render_str(
@@ -25,7 +25,7 @@ class Terminal(Console):
         highlight: bool | None = None,
         highlighter: HighlighterType | None = None,
     ) -> Text:
-        """Returns the string as text, letter by letter; `emoji`, `markup` and `highlight` are not obeyed."""
+        """Returns the string as text, letter by letter; `emoji`, `markup` and `highlight` are ignored."""
         plain = one_line(text)
         return super().render_str(
             plain, style=style, justify=justify, overflow=overflow, emoji=False, markup=False, highlight=False

@@ -1,4 +1,4 @@
-"""Trackers beside Prefect's interface: W&B or TensorBoard, by the profile's `tracker`. None is needed, none decides."""
+"""Trackers: W&B or TensorBoard, chosen by the profile's `tracker`. They are optional views and decide nothing."""
 
 import importlib
 import importlib.util
@@ -17,22 +17,22 @@ from flows.surroundings import DEFAULT_STORE
 from stages.context import Profile
 
 PROJECT = "deerstalker"
-"""The W&B project, unless WANDB_PROJECT names another."""
+"""The W&B project, unless WANDB_PROJECT is set."""
 
 
 class Tracker(Protocol):
-    """Takes the figures of a run, iteration by iteration; a continued run tells them again from its first one."""
+    """Receives the figures of a run, iteration by iteration; a continued run sends all iterations again."""
 
     def log(self, iteration: int, figures: Mapping[str, float]) -> None:
-        """Takes the figures of one iteration."""
+        """Receives the figures of one iteration."""
         ...
 
     def conclude(self, figures: Mapping[str, float]) -> None:
-        """Takes the figures of the whole run."""
+        """Receives the figures of the whole run."""
         ...
 
     def close(self) -> None:
-        """Hands over what is still waiting."""
+        """Writes figures that are still buffered, and closes the tracker."""
         ...
 
 
@@ -52,13 +52,13 @@ NO_TRACKER: Tracker = _Nothing()
 
 @contextmanager
 def open_tracker(profile: Profile, store: Store, run: str, recipe: Mapping[str, Any]) -> Generator[Tracker]:
-    """Opens the tracker that the profile names, before anything costs time, and closes it at the end.
+    """Opens the profile's tracker and closes it at the end. Call it first, so that its errors come before the work.
 
     Args:
-        profile: Names the tracker and its folder.
-        store: A directory store keeps the tracker's files in its folder `trackers`, unless the profile names another.
+        profile: Has the name of the tracker, and optionally its folder.
+        store: If it is a directory, its folder `trackers` is the default for the tracker's files.
         run: Name of the run.
-        recipe: What is recorded as the run's settings.
+        recipe: The settings to record.
 
     Raises:
         BadInputError: Its package is not installed, or W&B has neither a key nor offline mode.
@@ -95,7 +95,7 @@ class _TensorBoard:
         self._summary: Any = importlib.import_module("tensorboard.compat.proto.summary_pb2")
         (folder / run).mkdir(parents=True, exist_ok=True)
         self._writer = EventFileWriter(str(folder / run))
-        # A continued run tells its iterations again: readers drop what earlier files hold from this step on.
+        # A continued run sends its iterations again; this event makes readers drop those of earlier files.
         self._add(0, session_log=self._event.SessionLog(status=self._event.SessionLog.START))
         settings = "\n".join(f"    {line}" for line in json.dumps(recipe, indent=2, ensure_ascii=False).splitlines())
         self._add(0, summary=text_pb("recipe", settings))
@@ -116,7 +116,7 @@ class _TensorBoard:
 
 
 class _WeightsAndBiases:
-    """One W&B run a run, under an id of its own, so that a continued run goes on there; WANDB_* variables hold."""
+    """A W&B run whose id is made from the run's name, so that a continued run continues it; WANDB_* variables apply."""
 
     def __init__(self, folder: Path, run: str, recipe: Mapping[str, Any]) -> None:
         import wandb
@@ -142,9 +142,9 @@ class _WeightsAndBiases:
                 settings=settings,
             )
         except wandb.Error as error:
-            found = " ".join(str(error).split())
+            message = " ".join(str(error).split())
             raise BadInputError(
-                "tracker 'wandb'", found, "a W&B run", "mend it, or set the profile's tracker to none"
+                "tracker 'wandb'", message, "a W&B run", "correct this, or set the profile's tracker to none"
             ) from error
 
     def log(self, iteration: int, figures: Mapping[str, float]) -> None:

@@ -1,6 +1,6 @@
-"""What a run leaves in Prefect's own interface. Call it in a flow, outside tasks: a reused task draws nothing.
+"""Shows a run in Prefect's interface. Call it in a flow, outside tasks, because a cached task does not run.
 
-Each key belongs to one run and one kind of thing, so the versions under a key are the run's history.
+Each key belongs to one run and one page, so the versions under a key are the history of the run.
 """
 
 import base64
@@ -25,13 +25,13 @@ from flows.tracked import before_after_metrics, iteration_metrics
 from flows.trackers import Tracker
 
 SLOW_INTERVAL_S = 30.0
-"""Iterations may be short; what takes as long to make as a short stage is shown no oftener than this."""
+"""Pages that take as long to make as a short stage are updated at most once in this time."""
 _SMALL_DPI = 70
-"""The interface keeps pictures in its database, and prints the address of one below it."""
+"""The interface stores pictures in its database, and prints the data URL of a picture below it."""
 
 
 class ShownRun:
-    """A run as the tracker and Prefect's interface see it; what cannot be shown is logged and holds nothing up."""
+    """Shows a run in its tracker and in Prefect's interface; a failure to show is logged and stops nothing."""
 
     def __init__(
         self,
@@ -50,7 +50,7 @@ class ShownRun:
         """Shows the run up to iteration `n`.
 
         Args:
-            anew: A stage of it was executed; what was only found in the store has been shown before.
+            anew: Whether a stage of it was executed; a cached iteration has been shown in Prefect before.
         """
         record = self._up_to(n)
         self._track(record)
@@ -58,13 +58,13 @@ class ShownRun:
             self._in_prefect(record, slow=time.monotonic() - self._slow_at >= SLOW_INTERVAL_S)
 
     def finished(self, record: RunRecord) -> None:
-        """Shows the whole run, with before and after."""
+        """Shows the whole run, with the measurements before and after training."""
         self._track(record)
         self.tracker.conclude(before_after_metrics(record.evaluations))
         self._in_prefect(record, slow=True)
 
     def _up_to(self, n: int) -> RunRecord:
-        """The run without what lies after iteration `n`, which is read anew: it may have been made anew."""
+        """Returns the run up to iteration `n`. That iteration is read again, because it may have been made again."""
         if self._record is None:
             self._record = read_run(self.store, self.layout.run)
         known = {item.number: item for item in self._record.iterations}
@@ -92,9 +92,9 @@ def show_in_prefect(record: RunRecord, store: Store, *, slow: bool = True, link:
 
     Args:
         record: The run so far.
-        store: Where it lies.
-        slow: Also what is slow to make: RUN-completions, whose tables are read, and RUN-plots, -accuracy and -batch.
-        link: The profile's `store_link`.
+        store: The run's store.
+        slow: Also update the slow pages: RUN-completions (reads tables), RUN-plots, RUN-accuracy and RUN-batch.
+        link: The profile's `store_link`: a web address with `{key}`.
     """
     run = slug(record.layout.run)
     figures = [iteration_figures(item) for item in record.iterations]

@@ -1,4 +1,4 @@
-"""The texts and tables that a run leaves in Prefect's interface; `flows.ui` hands them over."""
+"""The texts and tables of a run's pages in Prefect's interface, which `flows.ui` publishes."""
 
 import shlex
 from collections.abc import Mapping, Sequence
@@ -8,7 +8,7 @@ from urllib.parse import quote
 from artifacts.store import Store
 from flows import batch_picture
 from flows.batch_picture import BatchView
-from flows.figures import IterationFigures, kl_titles, skipped_title
+from flows.figures import IterationFigures, prefect_columns
 from flows.history import STAGES, RunRecord
 from flows.markdown import code, fenced, picture, table
 from flows.specimen import Completion, Specimen
@@ -20,20 +20,20 @@ _STATEMENTS_SHOWN = 40
 
 
 def headline(iterations: Sequence[IterationFigures]) -> str:
-    """The newest iteration in a line, so that the timeline of a key reads as the learning curve."""
+    """Returns the newest iteration in a line; the timeline of a key then reads as a learning curve."""
     newest = iterations[-1]
     parts = [f"iteration {newest.number}"]
     if newest.sampled:
         parts.append(f"held-out sampled {newest.sampled.accuracy.mean:.1%}")
     if newest.greedy:
         parts.append(f"greedy {newest.greedy.accuracy.mean:.1%}")
-    if newest.reward is not None:
-        parts.append(f"reward {newest.reward:.3f}")
+    if (reward := newest.value("reward")) is not None:
+        parts.append(f"reward {reward:.3f}")
     return ", ".join(parts)
 
 
 def summary_page(record: RunRecord, store: Store) -> str:
-    """Before and after, where the artifacts lie, and how to run the promoted model."""
+    """Returns the page of results: before and after, addresses, and the command that runs the promoted model."""
     done = sum(1 for item in record.iterations if item.number)
     lines = [f"## {record.layout.run}", "", f"{done} of {record.recipe['iterations']} iterations.", ""]
     if record.evaluations:
@@ -48,24 +48,12 @@ def summary_page(record: RunRecord, store: Store) -> str:
 
 
 def iteration_rows(iterations: Sequence[IterationFigures]) -> list[dict[str, Any]]:
-    """One row an iteration, all with the same columns; JSON knows no NaN, so what is unknown is None.
-
-    KL stands where any iteration has it: a run without a reference has none. So do optimizer steps that were skipped.
-    """
-    kl, skipped = kl_titles(iterations), skipped_title(iterations)
+    """Returns a row for each iteration, all with the same columns; unknown figures are None, as JSON has no NaN."""
+    columns = prefect_columns(iterations)
     return [
         {
             "iteration": item.number,
-            "reward": _rounded(item.reward, 4),
-            "train": _rounded(item.train_accuracy, 4),
-            "sampled": _rounded(item.sampled.accuracy.mean if item.sampled else None, 4),
-            "greedy": _rounded(item.greedy.accuracy.mean if item.greedy else None, 4),
-            "tokens": _rounded(item.completion_tokens, 1),
-            "entropy": _rounded(item.entropy, 4),
-            "clipped": _rounded(item.clip_fraction, 5),
-            "gap": _rounded(item.gap, 5),
-            **{title: _rounded(getattr(item, name), 5) for name, title in kl.items()},
-            **dict.fromkeys(skipped, item.skipped_steps),
+            **{metric.column: _rounded(item.value(metric.key), metric.prefect or 0) for metric in columns},
             "promoted": "yes" if item.promoted else "",
             "seconds": round(item.total_s, 1),
         }
@@ -74,20 +62,20 @@ def iteration_rows(iterations: Sequence[IterationFigures]) -> list[dict[str, Any
 
 
 def seconds_rows(iterations: Sequence[IterationFigures]) -> list[dict[str, Any]]:
-    """Seconds of each stage when it was executed, one row an iteration; a stage that has not published is None."""
+    """Returns a row for each iteration: the seconds of each executed stage; None if a stage has not published."""
     return [
         {
             "iteration": item.number,
             **{stage: _rounded(item.seconds.get(stage), 2) for stage in STAGES},
             "all": round(item.total_s, 2),
-            "tokens/s sampled": _rounded(item.tokens_per_s, 1),
+            "tokens/s sampled": _rounded(item.value("sampled_tokens_per_s"), 1),
         }
         for item in iterations
     ]
 
 
 def completions_page(specimen: Specimen) -> str:
-    """Best, median and worst completion of one group, each with what was read of it and what it proves."""
+    """Returns the page of an example group: completions, the grader's reading of each, and their statements."""
     lines = [
         f"## One puzzle of iteration {specimen.iteration}",
         "",
@@ -106,29 +94,30 @@ def completions_page(specimen: Specimen) -> str:
 
 
 def completion_title(item: Completion) -> str:
-    """`best: reward 0.750, advantage +1.20, ended by length`."""
+    """Returns, for instance, `best: reward 0.750, advantage +1.20, ended by length`."""
     advantage = "not trained on" if item.advantage is None else f"advantage {item.advantage:+.2f}"
     end = "" if item.finish_reason == "stop" else f", ended by {item.finish_reason}"
     return f"{item.title}: reward {item.reward:.3f}, {advantage}{end}"
 
 
 def statement_counts(item: Completion) -> str:
-    """How many statements the clues prove, contradict, state and leave open."""
-    found = item.statements or []
-    counts = {verdict: sum(said.verdict == verdict for said in found) for verdict in _VERDICTS}
+    """Returns how many statements the clues prove, contradict, restate and leave open, in words."""
+    statements = item.statements or []
+    counts = {verdict: sum(item.verdict == verdict for item in statements) for verdict in _VERDICTS}
     return "Statements about the puzzle: " + ", ".join(f"{count} {verdict}" for verdict, count in counts.items()) + "."
 
 
 def statement_lines(item: Completion) -> str:
-    """A statement a line, its verdict first; proved and contradicted ones before the others."""
-    found = sorted(item.statements or [], key=lambda said: _VERDICTS.index(said.verdict))
-    lines = [f"{said.verdict:<13} {' '.join(said.text.split())}" for said in found[:_STATEMENTS_SHOWN]]
-    hidden = len(found) - len(lines)
+    """Returns a line for each statement with its verdict; proved and contradicted statements come first."""
+    statements = sorted(item.statements or [], key=lambda statement: _VERDICTS.index(statement.verdict))
+    shown = statements[:_STATEMENTS_SHOWN]
+    lines = [f"{statement.verdict:<13} {' '.join(statement.text.split())}" for statement in shown]
+    hidden = len(statements) - len(lines)
     return "\n".join([*lines, f"... and {hidden} more"] if hidden > 0 else lines)
 
 
 def store_page(record: RunRecord, store: Store, link: str | None = None) -> str:
-    """Where the parts of a run lie: addresses to copy, each a link where the profile's `store_link` is given."""
+    """Returns the page of a run's addresses, to be copied; each is a link if the profile has a `store_link`."""
     layout = record.layout
     lines = [f"## Where {layout.run} lies", ""]
     lines += table(["", "address"], [[name, _address(store, key, link)] for name, key in store_keys(record).items()])
@@ -141,7 +130,7 @@ def store_page(record: RunRecord, store: Store, link: str | None = None) -> str:
 
 
 def store_keys(record: RunRecord) -> dict[str, str]:
-    """Keys of the run's own objects and of the newest iteration's artifacts, by what they are."""
+    """Returns the store keys of the run's own objects and of its newest iteration's artifacts, by name."""
     layout = record.layout
     keys = {"recipe": layout.recipe, "report": f"{layout.summary}/report.html"}
     if record.promoted:
@@ -156,19 +145,19 @@ def store_keys(record: RunRecord) -> dict[str, str]:
 
 
 def elsewhere(record: RunRecord, store: Store, link: str | None = None) -> str:
-    """Where the pictures of a page also lie: Prefect's second interface takes pictures out of running text."""
+    """Returns where a page's pictures are too, because Prefect's second interface removes pictures from text."""
     layout = record.layout
     report = _address(store, f"{layout.summary}/report.html", link)
     return f"No pictures here? They are in the report: {report}, which `deerstalker report {layout.run}` writes anew."
 
 
 def plots_page(drawn: Mapping[str, bytes], note: str) -> str:
-    """The plots, one below the other, and where else they are."""
+    """Returns the page of plots, one below the other, and a note."""
     return "\n\n".join([*(picture(png, words) for words, png in drawn.items()), note]) + "\n"
 
 
 def batch_page(iteration: int, batch: BatchView, note: str) -> str:
-    """The packed batch in a sentence and a picture, and where else that is."""
+    """Returns the page of a packed batch: a description, a picture and a note."""
     lines = [f"## The packed batch of iteration {iteration}", "", batch_picture.words(batch), ""]
     if batch.steps:
         lines += [

@@ -13,7 +13,6 @@ import sys
 import tempfile
 import time
 from collections.abc import Sequence
-from html import escape
 from pathlib import Path
 from typing import Any
 
@@ -24,15 +23,24 @@ from artifacts.layout import RunLayout
 from artifacts.reading import Artifact
 from artifacts.store import Store
 from flows import algorithm as rule
-from flows.figures import iteration_figures
+from flows.figures import IterationFigures, iteration_figures
 from flows.history import read_run
-from flows.page import document, picture, table
+from flows.page import TEMPLATES, page
 from flows.plots import Curves, curves_plot
 from flows.recipe_diff import differences
 from flows.recipes import Recipe, load_recipe
 from tests.support.scaled_recipes import as_toml, settings_of
 
 WARM_START = "warm-start"
+_PAGE = """{% extends "page.html" %}
+{% from "parts.html" import picture, table %}
+{% block body %}
+<header><span class="kicker">Deerstalker &middot; curves</span><h1>{{ title }}</h1></header>
+<div class="plots" style="display:block">{{ picture(png, "reward and held-out accuracy by recipe") }}</div>
+<h2>Figures</h2><div class="panel">{{ table(head, rows) }}</div>
+<h2>What was laid over</h2><div class="panel">{{ table(settings_head, settings) }}</div>
+<h2>The rule</h2><div class="panel">{% for part in words %}<p class="note">{{ part }}</p>{% endfor %}</div>
+{% endblock %}"""
 
 
 def train(options: argparse.Namespace, store: str, run: str, settings: Sequence[str]) -> float:
@@ -59,6 +67,10 @@ def shared_start(options: argparse.Namespace, store: str, base: Recipe, settings
     return [f"model={as_toml(model)}", "warm_start=null"]
 
 
+def _points(iterations: Sequence[IterationFigures], key: str) -> list[list[float]]:
+    return [[item.number, value] for item in iterations if (value := item.value(key)) is not None]
+
+
 def curve(store: str, run: str) -> dict[str, Any]:
     """A run's figures by iteration, and its accuracy on the test split before and after, in shares of 1."""
     record = read_run(Store.open(store, writable=False), run)
@@ -66,8 +78,8 @@ def curve(store: str, run: str) -> dict[str, Any]:
     sampled = {item.number: item.sampled.accuracy for item in iterations if item.sampled}
     test = {when: manifest.facts["sampled"]["accuracy"]["mean"] for when, manifest in record.evaluations.items()}
     return {
-        "reward": [[item.number, item.reward] for item in iterations if item.reward is not None],
-        "uniform": [[item.number, item.uniform_fraction] for item in iterations if item.uniform_fraction is not None],
+        "reward": _points(iterations, "reward"),
+        "uniform": _points(iterations, "uniform_fraction"),
         "held_out": [[number, accuracy.mean] for number, accuracy in sampled.items()],
         "held_out_band": [[accuracy.low, accuracy.high] for accuracy in sampled.values()],
         "held_out_greedy": [[item.number, item.greedy.accuracy.mean] for item in iterations if item.greedy],
@@ -131,24 +143,23 @@ def draw(rows: Sequence[dict[str, Any]]) -> bytes:
     )
 
 
-def page(rows: Sequence[dict[str, Any]], png: bytes, title: str) -> str:
+def document(rows: Sequence[dict[str, Any]], png: bytes, title: str) -> str:
     """Everything in one HTML file."""
     settings = dict.fromkeys(setting for row in rows for setting in row["laid_over"])
     cells = [
         [setting, *("" if setting not in row["laid_over"] else json.dumps(row["laid_over"][setting]) for row in rows)]
         for setting in settings
     ]
-    laid_over = table(["setting", *(row["recipe"] for row in rows)], cells)
-    said = [*(__doc__ or "").split("\n\n")[1:], *(rule.__doc__ or "").split("\n\n")[1:]]
-    words = "".join(f'<p class="note">{escape(part)}</p>' for part in said)
-    body = [
-        f'<header><span class="kicker">Deerstalker &middot; curves</span><h1>{escape(title)}</h1></header>',
-        f'<div class="plots" style="display:block">{picture(png, "reward and held-out accuracy by recipe")}</div>',
-        f'<h2>Figures</h2><div class="panel">{table(HEAD, text_rows(rows))}</div>',
-        f'<h2>What was laid over</h2><div class="panel">{laid_over}</div>',
-        f'<h2>The rule</h2><div class="panel">{words}</div>',
-    ]
-    return document(title, body)
+    return page(
+        TEMPLATES.from_string(_PAGE),
+        title=title,
+        png=png,
+        head=HEAD,
+        rows=text_rows(rows),
+        settings_head=["setting", *(row["recipe"] for row in rows)],
+        settings=cells,
+        words=[*(__doc__ or "").split("\n\n")[1:], *(rule.__doc__ or "").split("\n\n")[1:]],
+    )
 
 
 def main() -> int:
@@ -168,7 +179,7 @@ def main() -> int:
     png, title = draw(rows), f"{', '.join(options.recipes)} over {Path(options.base).stem}, seed {options.seed}"
     options.out.mkdir(parents=True, exist_ok=True)
     (options.out / "curves.png").write_bytes(png)
-    (options.out / "curves.html").write_text(page(rows, png, title), encoding="utf-8")
+    (options.out / "curves.html").write_text(document(rows, png, title), encoding="utf-8")
     if options.json:
         json.dump(rows, sys.stdout, indent=2)
         return 0

@@ -17,8 +17,8 @@ from rich.console import Console
 from rich.table import Table
 
 from artifacts.store import Store
-from flows.figures import mean_known
 from flows.history import read_run
+from flows.metrics import mean_known
 from flows.recipes import load_recipe, recipe_names
 from tests.support.scaled_recipes import scaled_settings
 

@@ -17,7 +17,8 @@ from artifacts.slot import Slot
 from artifacts.store import Store
 from flows.candidates import OWN, Candidate, candidates, page_folder, starting_weights
 from flows.compare import comparison_figures
-from flows.compare_report import SHOWN, setting_rows, text_rows, write_report
+from flows.compare_report import setting_rows, text_rows, write_report
+from flows.figures import compared
 from flows.history import read_run
 from flows.recipes import Recipe, load_recipe, validate
 from flows.report import report_files
@@ -216,6 +217,6 @@ def test_a_page_shows_loss_kl_and_intervals_where_there_are_any(
     assert "<td>kl</td><td></td><td>0.0200</td>" in page and interval in page
     assert "<td>finetune.loss.kl_coef</td><td></td><td>0.04</td>" in page
     assert json.loads((folder / "report.json").read_text())["grpo"]["held_out_sampled_low"] == accuracy["low"]
-    unmeasured = {OWN: {**rows[OWN], **dict.fromkeys(SHOWN)}}
+    unmeasured = {OWN: {**rows[OWN], "taken": None, **{item.compared_as: None for item in compared()}}}
     address = write_report(store, layout.comparison(2, "nothing", "page"), "made, iteration 2", unmeasured)
     assert "data:image/png" not in Path(address.removeprefix("file://")).read_text()

@@ -18,11 +18,12 @@ from artifacts.store import Store
 from flows.figures import iteration_figures
 from flows.history import RunRecord, overview, read_run
 from flows.live import table_row
+from flows.metrics import metric
 from flows.plots import health_plot
 from flows.report import PAGE, paired_gain, report_files
 from flows.specimen import find_specimen
 from flows.suites import OWN, curves
-from flows.summary import measure_rows, summary, unfinished_text
+from flows.summary import measure_rows, summary
 from flows.tracked import iteration_metrics
 from flows.ui_text import iteration_rows
 from stages.totals import totals
@@ -181,10 +182,11 @@ def test_what_early_stop_ended_is_shown_beside_what_is_unfinished(made: tuple[St
     assert rows["unfinished, sampled"] == "25.0% + 50.0% stopped early"
     assert rows["unfinished, greedy"] == "0.0%"
     figures = iteration_figures(record.iterations[1])
-    assert figures.early_stopped_fraction == 0.0
-    assert unfinished_text(figures) == "4.2%"
-    assert unfinished_text(replace(figures, early_stopped_fraction=0.25)) == "4.2% + 25.0% stopped early"
-    assert unfinished_text(replace(figures, early_stopped_fraction=None)) == "4.2%", "graded before it was counted"
+    assert figures.value("early_stopped_fraction") == 0.0
+    cell = metric("truncated_fraction").page_text
+    assert cell(figures.values) == "4.2%"
+    assert cell({**figures.values, "early_stopped_fraction": 0.25}) == "4.2% + 25.0% stopped early"
+    assert cell({**figures.values, "early_stopped_fraction": None}) == "4.2%", "graded before it was counted"
 
 
 def test_suites_are_drawn_beside_the_runs_own_curve(tmp_path: Path) -> None:

@@ -19,7 +19,7 @@ from flows.commands.output import print_json
 from flows.history import read_run
 from flows.live import LiveView
 from flows.live_terminal import TerminalView
-from flows.page import card, document, escape, table
+from flows.page import TEMPLATES, page
 from flows.plots import bars_plot
 from flows.report import report_files
 from flows.terminal import Terminal
@@ -132,9 +132,12 @@ def test_a_report_holds_no_markup_but_ours(evil_run: tuple[Store, RunLayout]) ->
 
 @pytest.mark.parametrize("text", [*HOSTILE[:6], EVIL])
 def test_the_parts_of_a_page_escape_what_they_are_given(text: str) -> None:
-    page = document(text, [card(text, text, text), table([text], [[text]]), escape(text)])
-    assert not unseen(page)
-    assert "<script" not in page and "<img" not in page and "<a " not in page
+    parts = """{% extends "page.html" %}{% from "parts.html" import card, table %}{% block body %}
+        {{ card(text, text, text, text) }}{{ table([text], [[text]], name=text) }}{{ text }}{% endblock %}"""
+    document = page(TEMPLATES.from_string(parts), title=text, text=text)
+    assert document.count("<td>") == 1 == document.count("<b>"), "the parts are there"
+    assert not unseen(document)
+    assert "<script" not in document and "<img" not in document and "<a " not in document
 
 
 def test_a_label_of_a_picture_is_no_formula() -> None:

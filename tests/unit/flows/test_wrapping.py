@@ -17,7 +17,7 @@ from artifacts.store import Store
 from flows.cli import run_command
 from flows.figures import IterationFigures, iteration_figures
 from flows.history import read_iteration, read_run
-from flows.live import TABLE_HEADER, print_iterations
+from flows.live import print_iterations, table_header
 from flows.summary import solve_command
 from flows.wrapping import command_lines, print_labelled, wrapped
 
@@ -79,11 +79,11 @@ def test_a_wider_terminal_is_used_and_wide_prints_whole_lines(
     show, lineage = (["show", "made", "--store", store.url], ["lineage", "made", "--store", store.url])
     monkeypatch.setenv("COLUMNS", "150")
     at_150 = printed(show, capsys)
-    assert TABLE_HEADER in at_150 and WIDTH < max(map(len, at_150.splitlines())) <= 150
+    assert table_header() in at_150 and WIDTH < max(map(len, at_150.splitlines())) <= 150
     monkeypatch.setenv("COLUMNS", str(WIDTH))
-    assert TABLE_HEADER not in printed(show, capsys)
+    assert table_header() not in printed(show, capsys)
     wide = printed([*show, "--wide"], capsys)
-    assert TABLE_HEADER in wide
+    assert table_header() in wide
     assert f"report:   {store.url}/{layout.summary}/report.html\n" in wide
     assert f"try it:   {solve_command(read_run(store, 'made'), store)}\n" in wide
     versions = Artifact.at(store, layout.iteration(4, "checkpoint")).manifest.provenance["versions"]
@@ -105,7 +105,7 @@ def test_skipped_steps_are_told_at_80_columns(
     made: tuple[Store, RunLayout], capsys: pytest.CaptureFixture[str]
 ) -> None:
     figures = iteration_figures(read_iteration(made[0], made[1], 2))
-    skipped: IterationFigures = replace(figures, skipped_steps=1)
+    skipped: IterationFigures = replace(figures, values={**figures.values, "skipped_steps": 1})
     print_iterations(Console(width=WIDTH), [skipped])
     lines = capsys.readouterr().out.splitlines()
     assert lines[-1] == "iteration 2: 1 of 1 steps skipped"
