@@ -40,7 +40,10 @@ def campaign(count: int, seed: int, only: str | None = None) -> dict[str, Any]:
         outcomes = [attempt(ground, case) for case in _cases(ground, count, seed, only)]
     by_class = {name: [one for one in outcomes if one.case.kind == name] for name in CLASSES}
     summary = {name: _summary(tried) for name, tried in by_class.items() if tried}
-    bars = {name: {"violations": figures["violations"], "bar": 0} for name, figures in summary.items()}
+    bars = [
+        {"name": f"violations, {name}", "value": figures["violations"], "bar": 0, "met": figures["violations"] == 0}
+        for name, figures in summary.items()
+    ]
     violating = [_told(one) for one in outcomes if one.violations]
     return {"count": len(outcomes), "seed": seed, "classes": summary, "bars": bars, "violating": violating}
 
