@@ -45,4 +45,4 @@ TEMPLATES = Environment(
     lstrip_blocks=True,
 )
 TEMPLATES.filters["data_url"] = _data_url
-TEMPLATES.globals.update(style=Markup(STYLE))
+TEMPLATES.globals["style"] = Markup(STYLE)  # pyright: ignore[reportArgumentType] (jinja2 types only its defaults)
