@@ -197,11 +197,11 @@ class Zebra:
         )
 
     def write_derivation(self, puzzle: Puzzle) -> str:
-        """Returns the text of `stages.puzzles.zebra.deductions.write_derivation`, an empty line and the answers."""
+        """Returns the text of `deductions.write_derivation`, an empty line and the answers."""
         return f"{write_derivation(read_prompt(puzzle.prompt))}\n\n{write_answer(puzzle)}"
 
     def deductions(self, text: str, puzzle: Puzzle) -> list[Asserted] | None:
-        """Returns the statements of a text with verdicts (see `stages.puzzles.zebra.deductions.Reasoner`)."""
+        """Returns the statements of a text with verdicts (see `deductions.Reasoner`)."""
         reasoner = reasoner_of(read_prompt(puzzle.prompt))
         return None if reasoner is None else reasoner.different(text)
 
