@@ -12,7 +12,7 @@ from artifacts.errors import BadInputError, IntegrityError
 from artifacts.manifest import MANIFEST_NAME, Manifest
 from artifacts.refs import Kind, Ref
 from artifacts.schemas import TableSchema, validated
-from artifacts.store import FileDigest, MissingKeyError, Store, Watch
+from artifacts.store import FileDigest, MissingKeyError, StartProgress, Store
 from artifacts.store_keys import shown
 
 _verified: dict[tuple[str, str, str], tuple[Path, list[tuple[int, int, int]]]] = {}
@@ -117,7 +117,7 @@ class Artifact:
             raise IntegrityError(f"{self.store.url}/{self.key}", "no tables", "at least one Parquet file")
         return validated(pl.concat(frames), schema, self.key)
 
-    def local_folder(self, cache: Path, watch: Watch | None = None) -> Path:
+    def local_folder(self, cache: Path, watch: StartProgress | None = None) -> Path:
         """Returns a local folder with all files of the artifact, verified.
 
         On a directory store it is the artifact's own folder, otherwise a copy under `cache`. A process verifies each

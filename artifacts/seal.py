@@ -9,7 +9,6 @@ import json
 import re
 from collections.abc import Mapping
 from dataclasses import dataclass
-from functools import cached_property
 
 from artifacts.errors import IntegrityError
 
@@ -18,31 +17,26 @@ BLANK = "0" * 64
 
 
 @dataclass(frozen=True)
-class Seal:
-    """A place at the end of a file for the SHA-256 of that file.
+class _Seal:
+    """A place at the end of a file for its own SHA-256.
 
     Attributes:
         before: Text between the content and the checksum.
         after: Text between the checksum and the end of the file.
-        covers_itself: Whether the checksum is that of the whole file with a blank checksum; otherwise it is that of the
-            content alone.
+        blank: Text that is hashed after the content, in place of `before`, the checksum and `after`.
     """
 
     before: bytes
     after: bytes
-    covers_itself: bool
+    blank: bytes
 
     def add(self, content: bytes) -> bytes:
         """Returns the file that consists of the content and its checksum."""
-        return content + self._end(self._checksum(content))
+        return content + self.before + self._checksum(content).encode() + self.after
 
     def check(self, data: bytes, where: str) -> bytes:
-        """Checks a file that `add` made, and returns its content.
-
-        Raises:
-            IntegrityError: There is no checksum at the end, or it is not that of the content.
-        """
-        match = self._pattern.search(data)
+        """Returns the content of a file that `add` made; raises IntegrityError if the checksum is missing or wrong."""
+        match = re.search(re.escape(self.before) + rb"([0-9a-f]{64})" + re.escape(self.after) + rb"\Z", data)
         content = data[: match.start()] if match else data
         stated, actual = match[1].decode() if match else "none", self._checksum(content)
         if stated != actual:
@@ -50,38 +44,26 @@ class Seal:
             raise IntegrityError(where, f"checksum {stated}", actual, remedy)
         return content
 
-    def content_of(self, data: bytes) -> bytes:
-        """Returns the content of a file whose checksum is still blank.
-
-        Raises:
-            ValueError: There is no blank checksum at the end.
-        """
-        blank = self._end(BLANK)
-        if not data.endswith(blank):
-            raise ValueError("no blank checksum at the end")
-        return data.removesuffix(blank)
-
     def _checksum(self, content: bytes) -> str:
-        return hashlib.sha256(content + (self._end(BLANK) if self.covers_itself else b"")).hexdigest()
-
-    def _end(self, checksum: str) -> bytes:
-        return self.before + checksum.encode() + self.after
-
-    @cached_property
-    def _pattern(self) -> re.Pattern[bytes]:
-        return re.compile(re.escape(self.before) + rb"([0-9a-f]{64})" + re.escape(self.after) + rb"\Z")
+        return hashlib.sha256(content + self.blank).hexdigest()
 
 
-_JSON_SEAL = Seal(b'"checksum": "', b'"\n}\n', covers_itself=True)
-_LIST_SEAL = Seal(b"# SHA-256 of the lines above: ", b"\n", covers_itself=False)
+_IN_JSON = _Seal(b'"checksum": "', b'"\n}\n', blank=f'"checksum": "{BLANK}"\n}}\n'.encode())
+_IN_LIST = _Seal(b"# SHA-256 of the lines above: ", b"\n", blank=b"")
 
 _DIGITS_IN_NAME = 16
-_SHARD = re.compile(r".*-([0-9a-f]{16})\.(?:parquet|json)")
+_SHARD = re.compile(rf".*-([0-9a-f]{{{_DIGITS_IN_NAME}}})\.(?:parquet|json)")
 
 
 def sealed(data: bytes) -> bytes:
-    """Returns the text of a JSON object with its last field, a blank `checksum`, filled in."""
-    return _JSON_SEAL.add(_JSON_SEAL.content_of(data))
+    """Returns the text of a JSON object with its last field, a blank `checksum`, filled in.
+
+    Raises:
+        ValueError: The text does not end with a blank `checksum`.
+    """
+    if not data.endswith(_IN_JSON.blank):
+        raise ValueError("no blank checksum at the end")
+    return _IN_JSON.add(data.removesuffix(_IN_JSON.blank))
 
 
 def sealed_json(content: Mapping[str, object]) -> bytes:
@@ -96,12 +78,12 @@ def check_seal(data: bytes, where: str) -> None:
     Raises:
         IntegrityError: There is no checksum at its end, or it is not that of the other bytes.
     """
-    _JSON_SEAL.check(data, where)
+    _IN_JSON.check(data, where)
 
 
 def sealed_list(lines: str) -> bytes:
     """Returns a list of checksums, one a line, with a checksum of the lines in a comment at the end."""
-    return _LIST_SEAL.add(lines.encode())
+    return _IN_LIST.add(lines.encode())
 
 
 def check_sealed_list(data: bytes, where: str) -> str:
@@ -110,7 +92,7 @@ def check_sealed_list(data: bytes, where: str) -> str:
     Raises:
         IntegrityError: There is no checksum at its end, or it is not that of the lines.
     """
-    return _LIST_SEAL.check(data, where).decode()
+    return _IN_LIST.check(data, where).decode()
 
 
 def shard_name(stem: str, suffix: str, data: bytes) -> str:

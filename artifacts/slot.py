@@ -23,7 +23,7 @@ from artifacts.refs import K, Ref
 from artifacts.renewal import Renewal
 from artifacts.schemas import TableSchema, validated
 from artifacts.seal import shard_name
-from artifacts.store import MissingKeyError, Store, Watch
+from artifacts.store import MissingKeyError, StartProgress, Store
 from artifacts.store_directory import synchronise_folder
 
 SUPERSEDED_NAME = "superseded.json"
@@ -206,7 +206,7 @@ class Attempt(Generic[K]):
         return pl.concat(frames) if frames else None
 
     @contextmanager
-    def folder(self, scratch: Path, watch: Watch | None = None) -> Generator[Path, None, None]:
+    def folder(self, scratch: Path, watch: StartProgress | None = None) -> Generator[Path, None, None]:
         """Yields an empty local folder, into which child processes write the artifact's files.
 
         On a directory store it is the attempt's own folder, so that large files are written once. The folder is deleted

@@ -18,8 +18,8 @@ from artifacts.store_keys import (
     LeadsOutError,
     MissingKeyError,
     Progress,
+    StartProgress,
     Stray,
-    Watch,
     check_key,
     check_prefix,
     is_key,
@@ -30,7 +30,7 @@ from artifacts.store_s3 import S3Backend
 from artifacts.store_s3_faults import S3Options
 from artifacts.store_transfer import digest_of, write_hashed
 
-__all__ = ["FileDigest", "LeadsOutError", "MissingKeyError", "Progress", "S3Options", "Store", "Stray", "Watch"]
+__all__ = ["FileDigest", "LeadsOutError", "MissingKeyError", "Progress", "S3Options", "StartProgress", "Store", "Stray"]
 
 ItemT = TypeVar("ItemT")
 ResultT = TypeVar("ResultT")

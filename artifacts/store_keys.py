@@ -11,7 +11,7 @@ from artifacts.errors import BadInputError, StoreError
 Progress = Callable[[int], None]
 """Called with the number of bytes moved since the last call, from any thread."""
 
-Watch = Callable[[int], Progress]
+StartProgress = Callable[[int], Progress]
 """Called with the number of bytes to move, before the first byte is moved."""
 
 TEMPORARY_PREFIX = ".tmp-"

@@ -4,14 +4,14 @@ import threading
 import time
 from collections.abc import Callable, Mapping
 
-from artifacts.store import Progress, Watch
+from artifacts.store import Progress, StartProgress
 
 ProgressReport = Callable[[str, int, int, Mapping[str, float]], None]
 
 _MB = 1 << 20
 
 
-def watched(label: str, report: ProgressReport) -> Watch:
+def watched(label: str, report: ProgressReport) -> StartProgress:
     """Returns what `Attempt.folder` and `Artifact.local_folder` call when a transfer begins.
 
     Args:

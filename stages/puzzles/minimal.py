@@ -13,7 +13,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 
-class Pool:
+class WorldPool:
     """Worlds other than the solution, with the clues that rule them out."""
 
     def __init__(self, clues: int) -> None:
@@ -54,7 +54,7 @@ class Pool:
         return kept
 
 
-def keep_needed(pool: Pool, find_other: Callable[[list[int]], bool]) -> list[int] | None:
+def keep_needed(pool: WorldPool, find_other: Callable[[list[int]], bool]) -> list[int] | None:
     """Returns a minimal set of clues that allows the solution only.
 
     Args:

@@ -26,7 +26,8 @@ from stages.puzzles.temporal_clue.formal import (
 )
 from stages.puzzles.temporal_clue.worlds import World
 
-Candidate = tuple[float, Statement]
+Proposal = tuple[float, Statement]
+"""A priority and a clue."""
 
 
 def piece_ref(shape: Shape, piece: int) -> Ref:
@@ -63,7 +64,7 @@ def propose(config: PuzzleConfig, shape: Shape, world: World, rng: random.Random
     return list(unique)
 
 
-def _murder(shape: Shape, world: World, always_asked: bool) -> Iterator[Candidate]:
+def _murder(shape: Shape, world: World, always_asked: bool) -> Iterator[Proposal]:
     """Yields clues about the murder; `always_asked` leaves out murderer and room, which the questions ask for."""
     if not always_asked:
         yield -0.2, MurderedBy(Ref("suspect", world.murderer))
@@ -95,12 +96,12 @@ def _names(config: PuzzleConfig, shape: Shape, world: World, piece: int) -> Iter
         yield 0.0, Ref("motive", world.motives[piece])
 
 
-def _motives(world: World) -> Iterator[Candidate]:
+def _motives(world: World) -> Iterator[Proposal]:
     for suspect, motive in enumerate(world.motives):
         yield 0.0, HasMotive(suspect, motive)
 
 
-def _connected(config: PuzzleConfig, shape: Shape, world: World, quota: int, rng: random.Random) -> Iterator[Candidate]:
+def _connected(config: PuzzleConfig, shape: Shape, world: World, quota: int, rng: random.Random) -> Iterator[Proposal]:
     truths = [clue for _, clue in _placements(config, shape, world)]
 
     def false() -> At:
@@ -123,7 +124,7 @@ def _connected(config: PuzzleConfig, shape: Shape, world: World, quota: int, rng
             yield 0.05, Iff(first, second)
 
 
-def _meetings(config: PuzzleConfig, shape: Shape, world: World, quota: int, rng: random.Random) -> Iterator[Candidate]:
+def _meetings(config: PuzzleConfig, shape: Shape, world: World, quota: int, rng: random.Random) -> Iterator[Proposal]:
     """Yields clues about pairs of pieces in the same room."""
     scenes: list[tuple[int, int, list[int]]] = []
     for time in range(shape.times):
@@ -152,7 +153,7 @@ def _meetings(config: PuzzleConfig, shape: Shape, world: World, quota: int, rng:
             yield 0.8 + extra, Together(name, other, room)
 
 
-def _moves(config: PuzzleConfig, shape: Shape, world: World) -> Iterator[Candidate]:
+def _moves(config: PuzzleConfig, shape: Shape, world: World) -> Iterator[Proposal]:
     for suspect in range(shape.suspects):
         path = world.rooms[suspect]
         for time in range(1, shape.times):
@@ -161,7 +162,7 @@ def _moves(config: PuzzleConfig, shape: Shape, world: World) -> Iterator[Candida
                     yield 0.2 if ref.kind == "murderer" else 0.1, Moved(ref, path[time - 1], path[time], time)
 
 
-def _carries(config: PuzzleConfig, shape: Shape, world: World) -> Iterator[Candidate]:
+def _carries(config: PuzzleConfig, shape: Shape, world: World) -> Iterator[Proposal]:
     for weapon in range(shape.suspects, shape.boddy):
         path = world.rooms[weapon]
         for time in range(1, shape.times):
@@ -177,7 +178,7 @@ def _carries(config: PuzzleConfig, shape: Shape, world: World) -> Iterator[Candi
                     yield 0.35, Carried(Ref("suspect", suspect), Ref("murder_weapon"), *move, time)
 
 
-def _neighbours(shape: Shape, world: World, quota: int, rng: random.Random) -> Iterator[Candidate]:
+def _neighbours(shape: Shape, world: World, quota: int, rng: random.Random) -> Iterator[Proposal]:
     for _ in range(quota):
         time = rng.randrange(shape.times)
         occupied = sorted({path[time] for path in world.rooms})

@@ -99,12 +99,12 @@ class TemporalClue:
         )
 
     def write_derivation(self, puzzle: Puzzle) -> str:
-        """Returns the steps of `stages.puzzles.temporal_clue.derivation.derive`, an empty line and the answers."""
+        """Returns the steps of `derivation.derive`, an empty line and the answers."""
         formal = _fully_read(puzzle)
         return f"{write_derivation(formal.scenario, derive(formal))}\n\n{write_answer(puzzle)}"
 
     def deductions(self, text: str, puzzle: Puzzle) -> list[Asserted] | None:
-        """Returns the statements of a text with verdicts (see `stages.puzzles.temporal_clue.deductions.Judge`)."""
+        """Returns the statements of a text with verdicts (see `deductions.Judge`)."""
         reading = read_formal(puzzle.prompt)
         judge = None if reading.unread else judge_of(reading.puzzle)
         return None if judge is None else judge.different(text)

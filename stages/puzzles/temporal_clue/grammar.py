@@ -80,7 +80,7 @@ _FIXED_QUESTIONS: dict[str, Question] = {
 
 
 @dataclass(frozen=True)
-class Found:
+class FoundStatement:
     """A statement found in a text.
 
     Attributes:
@@ -180,7 +180,7 @@ class Grammar:
             return Question("suspect_of", Ref("motive", _index(match["motive"])))
         return None
 
-    def find(self, text: str) -> Iterator[Found]:
+    def find(self, text: str) -> Iterator[FoundStatement]:
         """Yields the statements in a text, in order.
 
         A statement is left out if `or` or `if and only if` joins it to words that are not in the grammar.
@@ -208,7 +208,7 @@ class Grammar:
                 end = atoms[i].end() if both else end
                 i += both
             if statement is not None:
-                yield Found(statement, offsets[atom.start()], offsets[end - 1] + 1)
+                yield FoundStatement(statement, offsets[atom.start()], offsets[end - 1] + 1)
 
 
 def _built(kind: str, groups: dict[str, str | None]) -> Statement:

@@ -2,7 +2,7 @@
 
 import random
 
-from stages.puzzles.minimal import Pool, keep_needed
+from stages.puzzles.minimal import WorldPool, keep_needed
 from stages.puzzles.temporal_clue.encoding import Encoding
 from stages.puzzles.temporal_clue.formal import Statement
 from stages.puzzles.temporal_clue.nearby import nearby
@@ -23,7 +23,7 @@ def minimise(encoding: Encoding, world: World, clues: list[Statement]) -> list[S
     literals = [encoding.literal(clue) for clue in clues]
     truths = [literal for literal in encoding.truths(world) if literal != encoding.true]
     encoding.require([~literal for literal in truths])
-    pool = Pool(len(clues))
+    pool = WorldPool(len(clues))
 
     def add(worlds: Worlds) -> None:
         pool.add([worlds.holds(clue) for clue in clues])

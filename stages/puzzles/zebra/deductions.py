@@ -7,7 +7,7 @@ from functools import lru_cache
 import numpy as np
 
 from stages.puzzles.puzzle import Asserted, Verdict
-from stages.puzzles.zebra.formal import Asked, Clue, Grid, Houses, InHouse, Related, ZebraPuzzle, holds
+from stages.puzzles.zebra.formal import Clue, Grid, Houses, InHouse, Related, ZebraPuzzle, ZebraQuestion, holds
 from stages.puzzles.zebra.solver import Model
 from stages.puzzles.zebra.text import people_of, read_clue, write_clue
 
@@ -88,12 +88,13 @@ def reasoner_of(puzzle: ZebraPuzzle) -> Reasoner | None:
         return None
 
 
-def statement_of(grid: Grid, world: Houses, asked: Asked) -> Clue:
+def statement_of(grid: Grid, world: Houses, question: ZebraQuestion) -> Clue:
     """Returns the answer to a question in a world, as a statement."""
-    house = int(world[0, asked.thing[0], asked.thing[1]])
-    if asked.attribute is None:
-        return InHouse(asked.thing, house)
-    return Related((asked.attribute, int(np.flatnonzero(world[0, asked.attribute] == house)[0])), "same", asked.thing)
+    house = int(world[0, question.thing[0], question.thing[1]])
+    if question.attribute is None:
+        return InHouse(question.thing, house)
+    value = int(np.flatnonzero(world[0, question.attribute] == house)[0])
+    return Related((question.attribute, value), "same", question.thing)
 
 
 def write_derivation(puzzle: ZebraPuzzle) -> str:
@@ -103,11 +104,11 @@ def write_derivation(puzzle: ZebraPuzzle) -> str:
     """
     reasoner = Reasoner(puzzle)
     world = reasoner.world[0]
-    needed = {asked.thing for asked in puzzle.questions}
-    for asked in puzzle.questions:
-        if asked.attribute is not None:
-            house = world[asked.thing[0], asked.thing[1]]
-            needed.add((asked.attribute, int(np.flatnonzero(world[asked.attribute] == house)[0])))
+    needed = {question.thing for question in puzzle.questions}
+    for question in puzzle.questions:
+        if question.attribute is not None:
+            house = world[question.thing[0], question.thing[1]]
+            needed.add((question.attribute, int(np.flatnonzero(world[question.attribute] == house)[0])))
     pending = [InHouse(thing, int(world[thing[0], thing[1]])) for thing in sorted(needed)]
     lines: list[str] = []
     for count in range(len(puzzle.clues) + 1):

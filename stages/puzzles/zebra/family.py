@@ -10,11 +10,22 @@ import numpy as np
 from artifacts.errors import BadInputError
 from stages.puzzles.answers import write_answer
 from stages.puzzles.grading import grade
-from stages.puzzles.minimal import Pool, keep_needed
+from stages.puzzles.minimal import WorldPool, keep_needed
 from stages.puzzles.puzzle import Asserted, Checked, Graded, Grader, Kinds, Puzzle
 from stages.puzzles.zebra.config import TIERS, WORDS, ZebraConfig
 from stages.puzzles.zebra.deductions import Reasoner, reasoner_of, statement_of, write_derivation
-from stages.puzzles.zebra.formal import Asked, Clue, Grid, Houses, InHouse, Related, Relation, Thing, ZebraPuzzle, holds
+from stages.puzzles.zebra.formal import (
+    Clue,
+    Grid,
+    Houses,
+    InHouse,
+    Related,
+    Relation,
+    Thing,
+    ZebraPuzzle,
+    ZebraQuestion,
+    holds,
+)
 from stages.puzzles.zebra.solver import Model
 from stages.puzzles.zebra.text import ORDINALS, answer_type, formal_digest, read_prompt, values_of, write_prompt
 
@@ -67,7 +78,7 @@ def generate_formal(config: ZebraConfig, seed: int) -> tuple[ZebraPuzzle, Houses
     grid = Grid(attributes, tuple(tuple(rng.sample(WORDS[name], houses)) for name in attributes))
     world = np.array([[rng.sample(range(houses), houses) for _ in attributes]], dtype=np.int8)
     candidates = _candidates(grid, world, rng)
-    model, pool = Model(grid, candidates), Pool(len(candidates))
+    model, pool = Model(grid, candidates), WorldPool(len(candidates))
     model.exclude(world)
 
     def find_other(kept: list[int]) -> bool:
@@ -86,13 +97,14 @@ def generate_formal(config: ZebraConfig, seed: int) -> tuple[ZebraPuzzle, Houses
         raise RuntimeError(f"the clues of seed {seed} do not determine its solution")
     clues = [candidates[i] for i in kept]
     rng.shuffle(clues)
-    asked = [Asked((0, v), a or None) for v in range(houses) for a in range(count)]
-    questions = sorted(rng.sample(asked, min(config.questions, len(asked))), key=lambda q: (q.thing, q.attribute or 0))
+    possible = [ZebraQuestion((0, v), a or None) for v in range(houses) for a in range(count)]
+    drawn = rng.sample(possible, min(config.questions, len(possible)))
+    questions = sorted(drawn, key=lambda question: (question.thing, question.attribute or 0))
     return ZebraPuzzle(grid, tuple(clues), tuple(questions)), world
 
 
-def _answer(grid: Grid, world: Houses, asked: Asked) -> str:
-    statement = statement_of(grid, world, asked)
+def _answer(grid: Grid, world: Houses, question: ZebraQuestion) -> str:
+    statement = statement_of(grid, world, question)
     if isinstance(statement, InHouse):
         return ORDINALS[statement.house]
     attribute, value = statement.first
@@ -109,7 +121,7 @@ class Zebra:
     def generate(self, config: ZebraConfig, seed: int) -> Puzzle:
         """Returns a puzzle with one solution and a minimal set of clues, the same for (config, seed) everywhere."""
         formal, world = generate_formal(config, seed)
-        answers = [_answer(formal.grid, world, asked) for asked in formal.questions]
+        answers = [_answer(formal.grid, world, question) for question in formal.questions]
         solution = {chr(ord("A") + i): answer for i, answer in enumerate(answers)}
         return self._puzzle(f"zebra-{seed}-{formal_digest(formal)[:8]}", formal, solution, seed)
 
@@ -128,7 +140,7 @@ class Zebra:
     def answer_values(self, puzzle: Puzzle) -> dict[str, tuple[str, ...]]:
         """Returns for each letter the houses, or the puzzle's values of the attribute in question."""
         formal = read_prompt(puzzle.prompt)
-        kinds = [answer_type(formal.grid, asked) for asked in formal.questions]
+        kinds = [answer_type(formal.grid, question) for question in formal.questions]
         return {letter: values_of(formal.grid, kind) for letter, kind in zip(puzzle.solution, kinds, strict=True)}
 
     def read(self, puzzle_id: str, num_clues: int, prompt: str, solution: dict[str, str]) -> Puzzle:
@@ -157,7 +169,7 @@ class Zebra:
         """Returns the numbers of clues by relation (`house` for a placement), and of questions by answer type."""
         formal = read_prompt(puzzle.prompt)
         clues = Counter[str]("house" if isinstance(clue, InHouse) else clue.relation for clue in formal.clues)
-        return Kinds(dict(clues), dict(Counter(answer_type(formal.grid, asked) for asked in formal.questions)))
+        return Kinds(dict(clues), dict(Counter(answer_type(formal.grid, question) for question in formal.questions)))
 
     def check(self, puzzle: Puzzle, *, minimal: bool = False) -> Checked:
         """Solves the puzzle from its prompt, proves which answers are unique, and compares with the given solution."""
@@ -169,9 +181,10 @@ class Zebra:
         except ValueError:  # the clues contradict one another
             seconds = time.perf_counter() - started
             return Checked(puzzle.puzzle_id, (), {}, {}, tuple(puzzle.solution), same_text, None, seconds)
-        given = [_answer(formal.grid, reasoner.world, asked) for asked in formal.questions]
+        given = [_answer(formal.grid, reasoner.world, question) for question in formal.questions]
         answers = dict(zip(puzzle.solution, given, strict=True))
-        unique = [reasoner.entails(statement_of(formal.grid, reasoner.world, asked)) for asked in formal.questions]
+        statements = [statement_of(formal.grid, reasoner.world, question) for question in formal.questions]
+        unique = [reasoner.entails(statement) for statement in statements]
         return Checked(
             puzzle.puzzle_id,
             unread=(),
@@ -184,11 +197,11 @@ class Zebra:
         )
 
     def write_derivation(self, puzzle: Puzzle) -> str:
-        """Returns the text of `stages.puzzles.zebra.deductions.write_derivation`, an empty line and the answers."""
+        """Returns the text of `deductions.write_derivation`, an empty line and the answers."""
         return f"{write_derivation(read_prompt(puzzle.prompt))}\n\n{write_answer(puzzle)}"
 
     def deductions(self, text: str, puzzle: Puzzle) -> list[Asserted] | None:
-        """Returns the statements of a text with verdicts (see `stages.puzzles.zebra.deductions.Reasoner`)."""
+        """Returns the statements of a text with verdicts (see `deductions.Reasoner`)."""
         reasoner = reasoner_of(read_prompt(puzzle.prompt))
         return None if reasoner is None else reasoner.different(text)
 

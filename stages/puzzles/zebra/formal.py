@@ -57,7 +57,7 @@ Clue = InHouse | Related
 
 
 @dataclass(frozen=True, slots=True)
-class Asked:
+class ZebraQuestion:
     """A question for the house of `thing` (if `attribute` is None), or for the person's value of `attribute`."""
 
     thing: Thing
@@ -70,7 +70,7 @@ class ZebraPuzzle:
 
     grid: Grid
     clues: tuple[Clue, ...]
-    questions: tuple[Asked, ...]
+    questions: tuple[ZebraQuestion, ...]
 
 
 Houses = NDArray[np.int8]

@@ -6,7 +6,7 @@ import re
 from itertools import pairwise
 
 from artifacts.errors import BadInputError
-from stages.puzzles.zebra.formal import Asked, Clue, Grid, InHouse, Related, Relation, Thing, ZebraPuzzle
+from stages.puzzles.zebra.formal import Clue, Grid, InHouse, Related, Relation, Thing, ZebraPuzzle, ZebraQuestion
 
 ORDINALS = ("first", "second", "third", "fourth", "fifth", "sixth")
 PHRASES = {
@@ -46,9 +46,9 @@ def write_clue(grid: Grid, clue: Clue) -> str:
     return sentence[0].upper() + sentence[1:]
 
 
-def answer_type(grid: Grid, asked: Asked) -> str:
+def answer_type(grid: Grid, question: ZebraQuestion) -> str:
     """Returns the type of a question's answer: `HOUSE`, or the attribute in capitals."""
-    return "HOUSE" if asked.attribute is None else grid.attributes[asked.attribute].upper()
+    return "HOUSE" if question.attribute is None else grid.attributes[question.attribute].upper()
 
 
 def write_prompt(puzzle: ZebraPuzzle) -> str:
@@ -56,10 +56,10 @@ def write_prompt(puzzle: ZebraPuzzle) -> str:
     grid = puzzle.grid
     letters = [chr(ord("A") + i) for i in range(len(puzzle.questions))]
     questions = [
-        f"In which house does {phrase(grid, asked.thing)} live?"
-        if asked.attribute is None
-        else f"Which {grid.attributes[asked.attribute]} belongs to {phrase(grid, asked.thing)}?"
-        for asked in puzzle.questions
+        f"In which house does {phrase(grid, question.thing)} live?"
+        if question.attribute is None
+        else f"Which {grid.attributes[question.attribute]} belongs to {phrase(grid, question.thing)}?"
+        for question in puzzle.questions
     ]
     parts = [
         f"There are {grid.houses} houses in a row, the first on the left and the {ORDINALS[grid.houses - 1]} on the "
@@ -124,12 +124,12 @@ def read_clue(people: dict[str, Thing], sentence: str) -> Clue | None:
     return None
 
 
-def _question(grid: Grid, people: dict[str, Thing], sentence: str) -> Asked:
+def _question(grid: Grid, people: dict[str, Thing], sentence: str) -> ZebraQuestion:
     if (match := _WHERE.fullmatch(sentence)) and match[1].lower() in people:
-        return Asked(people[match[1].lower()], None)
+        return ZebraQuestion(people[match[1].lower()], None)
     match = _WHICH.fullmatch(sentence)
     if match and match[1] in grid.attributes and match[2].lower() in people:
-        return Asked(people[match[2].lower()], grid.attributes.index(match[1]))
+        return ZebraQuestion(people[match[2].lower()], grid.attributes.index(match[1]))
     raise BadInputError("prompt, questions", repr(sentence), "a question of the known grammar")
 
 

@@ -19,7 +19,7 @@ from stages.puzzles.tables import count_deductions
 from stages.puzzles.zebra.config import TIERS
 from stages.puzzles.zebra.deductions import Reasoner
 from stages.puzzles.zebra.family import generate_formal
-from stages.puzzles.zebra.formal import Asked, Grid, Houses, InHouse, Related, ZebraPuzzle, holds
+from stages.puzzles.zebra.formal import Grid, Houses, InHouse, Related, ZebraPuzzle, ZebraQuestion, holds
 from stages.puzzles.zebra.solver import Model
 from stages.puzzles.zebra.text import read_prompt, write_prompt
 
@@ -39,7 +39,7 @@ def test_by_hand() -> None:
     solution = Model(grid, [clue]).solve([0])
     assert solution is not None
     assert solution.tolist() == [[[0, 1], [1, 0]]]
-    prompt = write_prompt(ZebraPuzzle(grid, (clue,), (Asked((0, 0), None), Asked((0, 1), 1))))
+    prompt = write_prompt(ZebraPuzzle(grid, (clue,), (ZebraQuestion((0, 0), None), ZebraQuestion((0, 1), 1))))
     assert "- Ada lives directly to the left of the keeper of the cat\n" in prompt
     puzzle = FAMILY.read("x", 1, prompt, {"A": "first", "B": "cat"})
     assert FAMILY.grade("A. the first house\nB. **Cat**.", puzzle).exact
@@ -88,7 +88,9 @@ def test_verdicts_equal_enumeration(seed: int, whole: bool) -> None:
 
 def test_statements_of_a_text_are_counted() -> None:
     grid = Grid(("name", "pet"), (("Ada", "Bruno"), ("cat", "ferret")))
-    formal = ZebraPuzzle(grid, (Related((0, 0), "left", (1, 0)),), (Asked((0, 0), None), Asked((0, 1), 1)))
+    formal = ZebraPuzzle(
+        grid, (Related((0, 0), "left", (1, 0)),), (ZebraQuestion((0, 0), None), ZebraQuestion((0, 1), 1))
+    )
     puzzle = FAMILY.read("x", 1, write_prompt(formal), {"A": "first", "B": "cat"})
     text = (
         "Ada lives directly to the left of the keeper of the cat. So Ada lives in the first house; therefore, Bruno is "
@@ -124,7 +126,7 @@ def test_contradicting_clues_are_reported_and_other_puzzles_of_the_file_solved(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     grid = Grid(("name", "pet"), (("Ada", "Bruno"), ("cat", "ferret")))
-    clue, asked = Related((0, 0), "left", (1, 0)), (Asked((0, 0), None), Asked((0, 1), 1))
+    clue, asked = Related((0, 0), "left", (1, 0)), (ZebraQuestion((0, 0), None), ZebraQuestion((0, 1), 1))
     both = (clue, Related((0, 0), "same", (1, 0)))
     prompts = [write_prompt(ZebraPuzzle(grid, clues, asked)) for clues in (both, (clue,))]
     solution = {"A": "first", "B": "cat"}
