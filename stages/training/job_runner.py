@@ -54,9 +54,9 @@ class JobRunner:
         started = time.perf_counter()
         shape = read_shape(job.checkpoint_dir)
         weights = self._kept_weights(job, shape)
+        sharded = shards(self._hardware, self._device, self._hardware.world)
         batch = PackedBatch(job.batch_file, shape.vocab_size)
         _check_learning_rates(job, batch)
-        sharded = shards(self._hardware, self._device, self._hardware.world)
         if weights is None:
             self._weights = None  # frees the weights of an earlier job before the new ones are built
             weights = TrainedWeights(
