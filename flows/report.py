@@ -112,7 +112,7 @@ def paired_gain(record: RunRecord, store: Store, mode: str, metric: str = "accur
     if set(record.evaluations) != {"before", "after"}:
         return None
     reports = {
-        when: Artifact(store, record.layout.evaluation(when), found) for when, found in record.evaluations.items()
+        when: Artifact(store, record.layout.evaluation(when), manifest) for when, manifest in record.evaluations.items()
     }
     return paired_gains(reports["before"], reports["after"], metric).get(mode)
 

@@ -148,7 +148,7 @@ def elsewhere(record: RunRecord, store: Store, link: str | None = None) -> str:
     """Returns where a page's pictures are too, because Prefect's second interface removes pictures from text."""
     layout = record.layout
     report = _address(store, f"{layout.summary}/report.html", link)
-    return f"No pictures here? They are in the report: {report}, which `deerstalker report {layout.run}` writes anew."
+    return f"No pictures here? They are in the report: {report}, which `deerstalker report {layout.run}` writes again."
 
 
 def plots_page(drawn: Mapping[str, bytes], note: str) -> str:
