@@ -19,7 +19,7 @@ from artifacts.reading import Artifact
 from artifacts.schemas import GRADES, ROLLOUTS
 from artifacts.store import Store
 from artifacts.tensors import BATCH_FILE, PackedBatch
-from tests.support.installed import SLOW, TINY
+from tests.support.installed import ONE_ENGINE, TINY
 from tests.support.json_page import check_documented
 from tests.support.processes import marked
 from tests.support.sockets import SocketWatch, cluster_environment
@@ -33,7 +33,7 @@ LEFT_LIMIT_S = 10.0
 MARK = "DEERSTALKER_TEST_FOLDER"
 BACKFILL = (
     "backfill", "tiny", "--puzzles", "tiny:test", "--count", "4", "--samples", "2", "--max-tokens", "24",
-    "--profile", str(SLOW),
+    "--profile", str(ONE_ENGINE),
 )  # fmt: skip
 
 
@@ -49,7 +49,7 @@ class Run:
     def start(self) -> subprocess.Popen[bytes]:
         command = [
             str(Path(sys.executable).with_name("deerstalker")), "train", "--recipe", str(TINY),
-            "--profile", str(SLOW), "--store", str(self.store), "--json",
+            "--profile", str(ONE_ENGINE), "--store", str(self.store), "--json",
         ]  # fmt: skip
         environment = {**os.environ, **cluster_environment(), MARK: str(self.folder)}
         with self.log.open("ab") as log:
@@ -217,7 +217,7 @@ def test_recipes_are_compared_on_published_rollouts(story: dict[str, Any], tmp_p
     other.write_text(TINY.read_text() + '\n[finetune.loss]\nkind = "reinforce"\n')
     command = [
         str(Path(sys.executable).with_name("deerstalker")), "compare", "tiny", "--recipes", f"own,{other},dapo",
-        "--profile", str(SLOW), "--store", str(run.store), "--json",
+        "--profile", str(ONE_ENGINE), "--store", str(run.store), "--json",
     ]  # fmt: skip
     with subprocess.Popen(command, stdout=subprocess.PIPE) as process:
         compared = json.loads(output_of(process, LIMIT_S, run.folder)[0])

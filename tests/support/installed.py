@@ -12,8 +12,8 @@ from tests.support.prefect_server import prefect_api, without_prefect
 from tests.support.processes import marked
 from tests.support.waiting import changes, output_of, wait_until
 
-TINY, SLOW = (Path(__file__).with_name(f"{name}.toml") for name in ("tiny", "slow"))
-"""A recipe as small as a real run gets, and a profile under which a test can kill it in the middle of a stage."""
+TINY, SLOW, ONE_ENGINE = (Path(__file__).with_name(f"{name}.toml") for name in ("tiny", "slow", "one_engine"))
+"""A recipe as small as a real run gets, and two profiles under which a test can kill it in the middle of a stage."""
 LIMIT_S = 400
 MARK = "DEERSTALKER_TEST_FOLDER"
 
