@@ -29,7 +29,7 @@ from stages.puzzles.grading import grade
 from stages.puzzles.published import read_puzzles
 from stages.puzzles.puzzle import Graded, Puzzle
 from stages.puzzles.tables import from_table
-from stages.sampling.client import Completion, GroupSamples, Prompt
+from stages.sampling.client import GroupSamples, Prompt, SampledCompletion
 from stages.sampling.config import SamplingConfig
 from stages.sampling.engine import Engine
 from stages.scratch import scratch_folder
@@ -117,7 +117,7 @@ def _folder(source: Ref[Any] | ModelConfig, store: Store, scratch: Path) -> Path
     return scratch / "model"
 
 
-def print_answers(question: Question, checkpoint: str, completions: list[Completion], options: Stored) -> None:
+def print_answers(question: Question, checkpoint: str, completions: list[SampledCompletion], options: Stored) -> None:
     graded = [grade(item.text, question.puzzle) if question.puzzle else None for item in completions]
     if options.json:
         print_json(

@@ -20,7 +20,7 @@ import orjson
 from artifacts.errors import BadInputError
 
 from . import access
-from .client import Completion, EngineLostError, GroupSamples, Prompt, Source, read_choice, request_body
+from .client import EngineLostError, GroupSamples, Prompt, SampledCompletion, Source, read_choice, request_body
 from .config import SamplingConfig
 from .endpoint import EndpointError
 from .window import Pulse, Window
@@ -77,7 +77,7 @@ class Answer:
         return GroupSamples(
             self.prompt.prompt_id,
             list(self.prompt.token_ids),
-            [Completion(ids, logprobs, why, decode(ids)) for ids, logprobs, why in parts],
+            [SampledCompletion(ids, logprobs, why, decode(ids)) for ids, logprobs, why in parts],
             source.weights_digest,
             source.version,
             source.seed,

@@ -26,7 +26,7 @@ class Prompt:
 
 
 @dataclass(frozen=True)
-class Completion:
+class SampledCompletion:
     """One sampled completion.
 
     Args:
@@ -54,7 +54,7 @@ class GroupSamples:
 
     prompt_id: str
     prompt_token_ids: list[int]
-    completions: list[Completion]
+    completions: list[SampledCompletion]
     weights_digest: str
     engine_version: str
     engine_seed: int

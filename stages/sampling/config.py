@@ -20,7 +20,8 @@ have `kept_groups.json`.
 class EarlyStopConfig(Config):
     """Rule by which a completion ends early.
 
-    It ends when an exponentially weighted mean of its log-probabilities falls below a threshold. The defaults are those of OpenPipe's 32B run on Temporal Clue.
+    It ends when an exponentially weighted mean of its log-probabilities falls below a threshold. The
+    defaults are those of OpenPipe's 32B run on Temporal Clue.
     """
 
     alpha: float = Field(default=0.992, ge=0.0, lt=1.0, description="Share of the old mean; the mean starts at 0")

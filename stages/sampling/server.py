@@ -9,9 +9,9 @@ ends the request. The sampled distribution does not change, and every model runn
 processor would be needed twice (for both model runners), would have to keep the last step's logits, and could end a
 request only by forcing a token.
 
-Start: on CPUs vLLM spawns its engine core, which imports torch and vllm once more (10 s of CPU time), only to let OpenMP
-read its thread count from the environment. Here OpenMP starts with one thread, so that forking is safe, and the worker
-sets its own thread count.
+Start: on CPUs vLLM spawns its engine core, which imports torch and vllm once more (10 s of CPU time), only to let
+OpenMP read its thread count from the environment. Here OpenMP starts with one thread, so that forking is safe, and the
+worker sets its own thread count.
 
 Reload: the output head keeps a copy of its weights that is packed for the CPU's kernels. If the head shares the
 embedding's tensor, a reload in place replaces the tensor but not the packed copy, and the engine silently goes on
