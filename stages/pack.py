@@ -50,8 +50,8 @@ def pack(
     completions, their_grades = sampled.read_tables(ROLLOUTS), Artifact.open(ctx.store, grades).read_tables(GRADES)
     graded = completions.join(their_grades, on=["puzzle_id", "group", "sample"], validate="1:1").sort("group", "sample")
     if not len(graded) == len(completions) == len(their_grades):
-        found = f"{len(graded)} of its {len(their_grades)} rows are grades of {len(completions)} completions"
-        raise IntegrityError(grades.key, found, f"a grade for each completion of {rollouts.key}")
+        mismatch = f"{len(graded)} of its {len(their_grades)} rows are grades of {len(completions)} completions"
+        raise IntegrityError(grades.key, mismatch, f"a grade for each completion of {rollouts.key}")
     all_groups = graded["group"].n_unique()
     for name in sampled.names(".json"):
         if name.startswith(KEPT_GROUPS):

@@ -78,19 +78,19 @@ def refused_key(endpoint: Endpoint, status: int) -> BadInputError:
     if not endpoint.api_key:
         remedy = "set engine.api_key_env of the profile to the name of the environment variable that holds the key"
         return BadInputError(where, f"HTTP {status}: it requires a key, and the profile names none", "", remedy)
-    found = f"HTTP {status}: it refuses the key of the environment variable {endpoint.key_name}"
+    problem = f"HTTP {status}: it refuses the key of the environment variable {endpoint.key_name}"
     remedy = f"give {endpoint.key_name} the key that the server has in {KEY_VARIABLE}"
-    return BadInputError(where, found, "the key with which it was started", remedy)
+    return BadInputError(where, problem, "the key with which it was started", remedy)
 
 
 def _key_of(environment: Mapping[str, str], name: str, where: str, expected: str) -> str:
     key = environment.get(name, "")
     if not key:
-        found = f"the environment variable {name} is {'empty' if name in environment else 'not set'}"
-        raise BadInputError(where, found, expected, f"set {name} where this process is started")
+        problem = f"the environment variable {name} is {'empty' if name in environment else 'not set'}"
+        raise BadInputError(where, problem, expected, f"set {name} where this process is started")
     if not _HEADER_SAFE.fullmatch(key):
-        found = f"the environment variable {name} holds a space, a line break or a character outside ASCII"
-        raise BadInputError(where, found, "printable ASCII characters", "make one with `openssl rand -hex 24`")
+        problem = f"the environment variable {name} holds a space, a line break or a character outside ASCII"
+        raise BadInputError(where, problem, "printable ASCII characters", "make one with `openssl rand -hex 24`")
     return key
 
 

@@ -55,9 +55,11 @@ class ExternalEngine:
         try:
             endpoint.call("GET", "/v1/models", timeout_s=SHORT_TIMEOUT_S)  # fails if the engine requires a key
             if weights.keeps_stale_head(endpoint, model_dir, timeout_s=LOAD_TIMEOUT_S):
-                found = "a CPU engine of vLLM and a model whose output head shares the embedding"
+                combination = "a CPU engine of vLLM and a model whose output head shares the embedding"
                 remedy = "leave external_urls empty: vLLM 0.32 would go on sampling with the old head after a reload"
-                raise BadInputError(where, found, "an engine on a GPU, or one that the flow starts itself", remedy)
+                raise BadInputError(
+                    where, combination, "an engine on a GPU, or one that the flow starts itself", remedy
+                )
             weights.load(endpoint, model_dir, timeout_s=LOAD_TIMEOUT_S)
             weights.name_version(endpoint, digest, timeout_s=SHORT_TIMEOUT_S)
             version = endpoint.call("GET", "/version", timeout_s=SHORT_TIMEOUT_S)["version"]

@@ -43,9 +43,12 @@ def check(hardware: EngineHardware) -> None:
     most = max(available // each, 1)
     if hardware.replicas > most:
         unit = "CPU core" if on_cpu else "GPU"
-        found = f"{hardware.replicas}, with {available} {unit}{'s' * (available != 1)} and {each} for each replica"
+        requested = f"{hardware.replicas}, with {available} {unit}{'s' * (available != 1)} and {each} for each replica"
         raise BadInputError(
-            "engine.replicas", found, f"at most {most}", f'write engine.replicas = {most}, or "auto", in the profile'
+            "engine.replicas",
+            requested,
+            f"at most {most}",
+            f'write engine.replicas = {most}, or "auto", in the profile',
         )
 
 

@@ -34,7 +34,7 @@ REPEATED = re.compile(r"Engine Exception caught|Traceback \(most|.*See stack tra
 CORE_FAILED = "Process EngineCore:"
 """Log line that Python writes when the process of the engine core ends with an error; the reason stands above it."""
 CORE_KILLED = re.compile(r"Failed core proc\(s\): \{.*: -\d")
-HELD = f"one of its processes has been stopped for {HELD_LIMIT_S:.0f} s"
+STOPPED = f"one of its processes has been stopped for {HELD_LIMIT_S:.0f} s"
 CACHE_TOO_SMALL = re.compile(r"larger than the available KV cache memory")
 SMALL_MODEL_BYTES = 50_000_000
 THREADS_VARIABLE = "DEERSTALKER_ENGINE_THREADS"
@@ -160,7 +160,7 @@ class EngineProcess:
                 cwd=self.scratch,
             )
         self.started_s = time.monotonic()
-        self._held = HeldWatch(lambda: of_session(self.guard_pid))
+        self._stopped_watch = HeldWatch(lambda: of_session(self.guard_pid))
 
     @property
     def guard_pid(self) -> int:
@@ -180,11 +180,11 @@ class EngineProcess:
         """Return the reason why the engine cannot answer any more; None while it runs."""
         if (code := self.exit_code()) is not None:
             return f"the process ended with status {code}"
-        return HELD if self._held.held() else None
+        return STOPPED if self._stopped_watch.held() else None
 
     def killed_where_held(self) -> AbstractContextManager[None]:
         """Return a context that kills the engine if one of its processes is stopped by a signal inside the block."""
-        return self._held.ending(self.kill)
+        return self._stopped_watch.ending(self.kill)
 
     def wait_ready(self) -> float:
         """Wait until the engine answers and return the seconds since its start.
@@ -201,20 +201,22 @@ class EngineProcess:
                 code = 1  # the server itself takes up to half a minute to end on a busy machine
             if code is not None:
                 self.kill()
-                found = f"ended with status {code} before it was ready. Its last lines:\n{self.tail()}\n"
-                if memory := self.out_of_memory(found):
+                ending = f"ended with status {code} before it was ready. Its last lines:\n{self.tail()}\n"
+                if memory := self.out_of_memory(ending):
                     raise memory
-                if code > 128 or CORE_KILLED.search(found):
-                    raise TransientError("engine", found, "a server that starts", f"log: {self.log_path}")
+                if code > 128 or CORE_KILLED.search(ending):
+                    raise TransientError("engine", ending, "a server that starts", f"log: {self.log_path}")
                 remedy = f"check the model folder {self.model_dir} and the profile; log: {self.log_path}"
-                raise BadInputError("engine", found, "a server that starts", remedy)
-            if self._held.held():
+                raise BadInputError("engine", ending, "a server that starts", remedy)
+            if self._stopped_watch.held():
                 self.kill()
-                raise TransientError("engine", f"{HELD} at its start", "a server that starts", f"log: {self.log_path}")
+                raise TransientError(
+                    "engine", f"{STOPPED} at its start", "a server that starts", f"log: {self.log_path}"
+                )
             if time.monotonic() > deadline:
                 self.stop()
-                found = f"not ready after {self.hardware.startup_timeout_s:.0f} s. Its last lines:\n{self.tail()}\n"
-                raise TransientError("engine", found, "an answer within startup_timeout_s", f"log: {self.log_path}")
+                ending = f"not ready after {self.hardware.startup_timeout_s:.0f} s. Its last lines:\n{self.tail()}\n"
+                raise TransientError("engine", ending, "an answer within startup_timeout_s", f"log: {self.log_path}")
             try:
                 self.endpoint.call("GET", "/health", timeout_s=2.0)
                 return time.monotonic() - self.started_s
@@ -232,11 +234,11 @@ class EngineProcess:
             log.seek(max(self.log_start, log.seek(0, os.SEEK_END) - TAIL_BYTES))
             return [LOG_PREFIX.sub("", line) for line in log.read().decode("utf-8", "replace").splitlines()]
 
-    def out_of_memory(self, found: str) -> DeerstalkerError | None:
+    def out_of_memory(self, ending: str) -> DeerstalkerError | None:
         """Return the error of an engine that ended because memory was short; None if nothing indicates that.
 
         Args:
-            found: Description of its end.
+            ending: Description of its end.
         """
         hardware = self.hardware
         log = "\n".join(self._log_lines())
@@ -245,12 +247,12 @@ class EngineProcess:
         remedy = f"{change}; then the same command continues with the stored groups; {SEE_DOCTOR}; log: {self.log_path}"
         if CACHE_TOO_SMALL.search(log):
             larger = "in the profile raise engine.kv_cache_gib (or engine.memory_share), or lower engine.max_model_len"
-            return DeerstalkerError("engine", found, "a KV cache that holds one sequence", larger)
+            return DeerstalkerError("engine", ending, "a KV cache that holds one sequence", larger)
         if line := refused_allocation(log):
             return DeerstalkerError("engine", f"out of memory ({line})", room, remedy)
         if kernel_kills() > self._kernel_kills:
             return TransientError(
-                "engine", f"{found}; the kernel has killed a process for want of memory since it started", room, remedy
+                "engine", f"{ending}; the kernel has killed a process for want of memory since it started", room, remedy
             )
         return None
 

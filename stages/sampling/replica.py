@@ -93,11 +93,11 @@ class Replica:
                 return Source(process.endpoint, digest, str(version), self.place.hardware.seed)
             except _BROKEN as error:
                 self.refusals.append(str(error) or repr(error))
-                found = f"did not take the weights of {model_dir}: {self.refusals[-1]}\n{process.tail()}\n"
+                refusal = f"it refused the weights of {model_dir}: {self.refusals[-1]}\n{process.tail()}\n"
                 self._drop(process)
                 if last:
                     raise TransientError(
-                        "engine", found, "an engine that serves them", f"log: {self.log_path}"
+                        "engine", refusal, "an engine that serves them", f"log: {self.log_path}"
                     ) from error
         raise AssertionError("the second try returns or raises")
 
@@ -160,9 +160,9 @@ class Replica:
                 self._forget()
                 raise
             except _BROKEN as error:
-                found = f"ended right after its start: {error}\n{process.tail()}\n"
+                ending = f"ended right after its start: {error}\n{process.tail()}\n"
                 self._drop(process)
-                raise TransientError("engine", found, "an engine that stays up", f"log: {self.log_path}") from error
+                raise TransientError("engine", ending, "an engine that stays up", f"log: {self.log_path}") from error
             self.starts += 1
         return process
 
