@@ -29,7 +29,7 @@ App = Callable[[Scope, Receive, Send], Awaitable[None]]
 
 
 def check(hardware: EngineHardware) -> None:
-    """Check that the key of a profile's external engines is set.
+    """Checks that the key of a profile's external engines is set.
 
     Raises:
         BadInputError: The environment variable is missing, or its value is not allowed in a header.
@@ -38,7 +38,7 @@ def check(hardware: EngineHardware) -> None:
 
 
 def external_key(hardware: EngineHardware) -> str:
-    """Return the key of the engines that run elsewhere; empty if the profile names none.
+    """Returns the key of the engines that run elsewhere; empty if the profile names none.
 
     Raises:
         BadInputError: The environment variable is missing, or its value is not allowed in a header.
@@ -50,7 +50,7 @@ def external_key(hardware: EngineHardware) -> str:
 
 
 def server_arguments(arguments: Sequence[str], environment: Mapping[str, str]) -> list[str]:
-    """Return the arguments of vLLM's server with the middleware that requires the key.
+    """Returns the arguments of vLLM's server with the middleware that requires the key.
 
     Raises:
         BadInputError: The environment has no usable key, or the arguments contain one.
@@ -63,12 +63,12 @@ def server_arguments(arguments: Sequence[str], environment: Mapping[str, str]) -
 
 
 def middleware_arguments(arguments: Sequence[str] = ()) -> list[str]:
-    """Return the arguments that add the middleware to vLLM's server; empty if `arguments` contain it."""
+    """Returns the arguments that add the middleware to vLLM's server; empty if `arguments` contain it."""
     return [] if MIDDLEWARE in arguments else ["--middleware", MIDDLEWARE]
 
 
 def refused_key(endpoint: Endpoint, status: int) -> BadInputError:
-    """Return the error of an engine that refused the key. It names the environment variable, never the key.
+    """Returns the error of an engine that refused the key. It names the environment variable, never the key.
 
     Args:
         endpoint: The engine.
@@ -112,7 +112,7 @@ class DemandKey:
         self._app, self._expected = app, f"Bearer {key}".encode()
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        """Pass a request with the key on to the application; refuse any other."""
+        """Passes a request with the key on to the application; refuses any other."""
         if scope["type"] == "lifespan" or self._open(scope) or self._carries_key(scope):
             await self._app(scope, receive, send)
         elif scope["type"] == "websocket":

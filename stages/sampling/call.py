@@ -61,7 +61,7 @@ class Answer:
     seconds: float
 
     def group(self, config: SamplingConfig, decode: Callable[[list[int]], str]) -> GroupSamples:
-        """Return the checked group.
+        """Returns the checked group.
 
         Args:
             config: The settings that the group was sampled with.
@@ -141,7 +141,7 @@ class Call:
             thread.join(POLL_TIMEOUT_S + POLL_S)
 
     def join(self, source: Source) -> Member:
-        """Let an engine take prompts from now on; return its membership."""
+        """Lets an engine take prompts from now on; returns its membership."""
         member = Member(source, Window(self._share))
         self._members.append(member)
         targets = [self._work] * self._share + [self._watch]
@@ -152,7 +152,7 @@ class Call:
         return member
 
     def leave(self, member: Member) -> None:
-        """Remove an engine. The prompts that it was sampling go back to the front of the queue."""
+        """Removes an engine. The prompts that it was sampling go back to the front of the queue."""
         with self._changed:
             if not member.left.is_set():
                 member.left.set()
@@ -166,13 +166,13 @@ class Call:
         member.window.close()
 
     def put_back(self, prompt: Prompt) -> None:
-        """Put a prompt with an unusable answer back to the front of the queue."""
+        """Puts a prompt with an unusable answer back to the front of the queue."""
         with self._changed:
             self._todo.appendleft(prompt)
             self._changed.notify()
 
     def next(self, timeout_s: float) -> Answer | Loss | None:
-        """Return the next answer, or the loss of an engine that has not left; None after `timeout_s` without either.
+        """Returns the next answer, or the loss of an engine that has not left; None after `timeout_s` without either.
 
         Raises:
             BadInputError: An engine refused a request.
@@ -234,7 +234,7 @@ class Call:
         self._events.put(Answer(member, prompt, choices, started - self._began_s, finished - started))
 
     def _watch(self, member: Member) -> None:
-        """Poll the engine's counters. Report it as lost after the stall time without progress or answer."""
+        """Polls the engine's counters. Reports it as lost after the stall time without progress or answer."""
         pulse = Pulse()
         while not member.left.wait(POLL_S):
             with suppress(OSError, EndpointError, http.client.HTTPException):

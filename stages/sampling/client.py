@@ -84,7 +84,7 @@ class EngineLostError(Exception):
 
 
 def request_body(prompt: Prompt, config: SamplingConfig, eos_token_ids: Sequence[int]) -> dict[str, Any]:
-    """Return the body of a generate request. It sets every sampling parameter except the seed (none on a CPU)."""
+    """Returns the body of a generate request. It sets every sampling parameter except the seed (none on a CPU)."""
     sampling: dict[str, Any] = {
         "n": config.samples_per_prompt,
         "temperature": config.temperature,
@@ -113,7 +113,7 @@ def request_body(prompt: Prompt, config: SamplingConfig, eos_token_ids: Sequence
 def read_choice(
     choice: dict[str, Any], source: Source, early_stop: EarlyStopConfig | None = None
 ) -> tuple[list[int], list[float], str]:
-    """Return the checked token ids, log-probabilities and finish reason of one choice.
+    """Returns the checked token ids, log-probabilities and finish reason of one choice.
 
     A hopeless completion is cut after the token that made it so, whether or not the engine ended it there.
 

@@ -32,7 +32,7 @@ class UnixConnection(http.client.HTTPConnection):
         self.path = path
 
     def connect(self) -> None:
-        """Open the socket."""
+        """Opens the socket."""
         self.sock = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
         self.sock.settimeout(self.timeout)
         self.sock.connect(str(self.path))
@@ -53,7 +53,7 @@ class Endpoint:
     key_name: str = ""
 
     def connect(self, timeout_s: float | None) -> http.client.HTTPConnection:
-        """Return a connection, which opens at its first request.
+        """Returns a connection, which opens at its first request.
 
         Args:
             timeout_s: Longest wait for a single socket operation, seconds; None waits forever.
@@ -65,7 +65,7 @@ class Endpoint:
         return kind(url.hostname or "", url.port, timeout=timeout_s)
 
     def exchange(self, connection: http.client.HTTPConnection, method: str, path: str, body: object = None) -> bytes:
-        """Send a request over a connection and return the answer's body.
+        """Sends a request over a connection and returns the answer's body.
 
         Args:
             connection: A connection of this endpoint; it is opened again if the server has closed it.
@@ -94,7 +94,7 @@ class Endpoint:
         return data
 
     def call(self, method: str, path: str, body: object = None, *, timeout_s: float) -> Any:
-        """Send a request over a new connection and return the decoded JSON, or None for an empty answer.
+        """Sends a request over a new connection and returns the decoded JSON, or None for an empty answer.
 
         Raises:
             EndpointError, OSError, http.client.HTTPException: As `exchange`.
@@ -107,7 +107,7 @@ class Endpoint:
         return json.loads(data) if data else None
 
     def metrics(self, *, timeout_s: float) -> dict[str, float]:
-        """Return the engine's counters by name: its Prometheus samples, each summed over its labels."""
+        """Returns the engine's counters by name: its Prometheus samples, each summed over its labels."""
         connection = self.connect(timeout_s)
         try:
             text = self.exchange(connection, "GET", "/metrics").decode()

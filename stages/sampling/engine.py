@@ -99,7 +99,7 @@ class Engine:
         return self.sources[0].version if self.sources else ""
 
     def prestart(self, model_dir: Path, digest: str) -> None:
-        """Begin to start the child processes without waiting, so that their start overlaps with other work.
+        """Begins to start the child processes without waiting, so that their start overlaps with other work.
 
         The checkpoint needs only the shape of the one that `ensure` is called with later. `ensure` raises the errors
         of the start.
@@ -118,9 +118,9 @@ class Engine:
             replica.prestart(model_dir, digest)
 
     def ensure(self, model_dir: Path, digest: str) -> None:
-        """Make the engines serve this checkpoint: start them, reload their weights, or do nothing if they have it.
+        """Makes the engines serve this checkpoint: starts them, reloads their weights, or does nothing if they have it.
 
-        Return as soon as one engine has the weights. The others join `sample_groups` when they have them.
+        Returns as soon as one engine has the weights. The others join `sample_groups` when they have them.
 
         Args:
             model_dir: Checkpoint folder in Hugging Face layout.
@@ -148,7 +148,7 @@ class Engine:
     def sample_groups(
         self, prompts: Sequence[Prompt], config: SamplingConfig, on_group: Callable[[GroupSamples], None]
     ) -> None:
-        """Sample a group of completions for each prompt.
+        """Samples a group of completions for each prompt.
 
         The groups of a dead or hung engine are sampled by the others, and by the same engine after its restart.
 
@@ -193,7 +193,7 @@ class Engine:
                     call.unfinished -= 1
 
     def stop(self, *, at_once: bool = False) -> None:
-        """End the child processes, gracefully or at once. The next `ensure` starts new ones."""
+        """Ends the child processes, gracefully or at once. The next `ensure` starts new ones."""
         if self._replicas:
             with ThreadPoolExecutor(len(self._replicas)) as threads:
                 list(threads.map(partial(Replica.end, at_once=at_once), self._replicas))
@@ -203,7 +203,7 @@ class Engine:
         self._replicas, self._pool, self._shape = [], None, None
 
     def retire(self) -> None:
-        """End the child processes and start no others. A call that samples in another thread fails."""
+        """Ends the child processes and starts no others. A call that samples in another thread fails."""
         self._retired = True
         for replica in self._replicas:
             replica.end(at_once=True)

@@ -26,7 +26,7 @@ class ExternalEngine:
         self._source: Source | None = None
 
     def serve(self, model_dir: Path, digest: str) -> Source:
-        """Load the weights in place, or do nothing if the engine has them.
+        """Loads the weights in place, or does nothing if the engine has them.
 
         Args:
             model_dir: Checkpoint folder, at a path that the engine can read.
@@ -42,11 +42,11 @@ class ExternalEngine:
         return self._source
 
     def wrong(self) -> str | None:
-        """Return None: nothing but its answers is known of the engine's process."""
+        """Returns None: nothing but its answers is known of the engine's process."""
         return None
 
     def lost(self, reason: str) -> DeerstalkerError:
-        """Forget the weights of the engine and return the error that describes its loss."""
+        """Forgets the weights of the engine and returns the error that describes its loss."""
         self._source = None
         return TransientError(f"engine {self.endpoint.address}", reason, "an engine that stays up", "see its own log")
 

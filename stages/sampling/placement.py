@@ -30,7 +30,7 @@ class ReplicaPlace:
 
 
 def check(hardware: EngineHardware) -> None:
-    """Refuse a number of replicas for which the machine has too few cores or GPUs.
+    """Refuses a number of replicas for which the machine has too few cores or GPUs.
 
     Raises:
         BadInputError: The machine has too few cores or GPUs.
@@ -53,7 +53,7 @@ def check(hardware: EngineHardware) -> None:
 
 
 def places(hardware: EngineHardware, model_dir: Path) -> list[ReplicaPlace]:
-    """Return the place of each child process that serves the model; empty if all engines run elsewhere.
+    """Returns the place of each child process that serves the model; empty if all engines run elsewhere.
 
     Raises:
         BadInputError: As `check`.
@@ -94,7 +94,7 @@ def _on_cpu() -> bool:
 
 
 def _devices() -> list[str]:
-    """Return the CUDA devices that this process may use, named as in its environment."""
+    """Returns the CUDA devices that this process may use, named as in its environment."""
     named = os.environ.get("CUDA_VISIBLE_DEVICES")
     if named is None:
         return [str(number) for number in range(len(cuda_capabilities()))]

@@ -34,13 +34,13 @@ class EnginePool:
         self._target: tuple[Path, str] | None = None
 
     def aim(self, model_dir: Path, digest: str) -> None:
-        """Make every server load these weights, in a thread of its own, after any load that is still in progress."""
+        """Makes every server load these weights, in a thread of its own, after any load that is still in progress."""
         self._target = (model_dir, digest)
         for server in self.servers:
             self.load(server)
 
     def load(self, server: Server, delay_s: float = 0.0) -> None:
-        """Make one server load the target weights after a delay, in a thread of its own."""
+        """Makes one server load the target weights after a delay, in a thread of its own."""
         assert self._target is not None
         target, before, future = self._target, self._futures.get(server), Future[Source]()
 
@@ -57,12 +57,12 @@ class EnginePool:
         threading.Thread(target=serve, name="engine", daemon=True).start()
 
     def ready(self) -> dict[Server, Source]:
-        """Return the servers that have the weights, each with its source."""
+        """Returns the servers that have the weights, each with its source."""
         done = {server: future for server, future in self._futures.items() if future.done()}
         return {server: future.result() for server, future in done.items() if future.exception() is None}
 
     def failed(self) -> dict[Server, BaseException]:
-        """Return the servers that failed to load the weights, each with its error."""
+        """Returns the servers that failed to load the weights, each with its error."""
         done = {server: future.exception() for server, future in self._futures.items() if future.done()}
         return {server: error for server, error in done.items() if error is not None}
 
@@ -72,7 +72,7 @@ class EnginePool:
         return any(not future.done() for future in self._futures.values())
 
     def wait_for_first(self) -> None:
-        """Wait until a server has the weights.
+        """Waits until a server has the weights.
 
         Raises:
             DeerstalkerError: Every server failed, or one failed in a way that another try would repeat.
@@ -84,7 +84,7 @@ class EnginePool:
             wait([future for future in self._futures.values() if not future.done()], return_when=FIRST_COMPLETED)
 
     def settle(self, timeout_s: float) -> None:
-        """Wait for the loading threads of child processes that were ended."""
+        """Waits for the loading threads of child processes that were ended."""
         wait([future for server, future in self._futures.items() if isinstance(server, Replica)], timeout_s)
 
 
@@ -107,7 +107,7 @@ class CallMembers:
         self._updated_at = float("-inf")
 
     def update(self) -> None:
-        """Add the servers that are ready, and remove those whose process has ended or is stopped.
+        """Adds the servers that are ready, and removes those whose process has ended or is stopped.
 
         Raises:
             DeerstalkerError: No server is left, or one failed in a way that another start would repeat.
@@ -127,7 +127,7 @@ class CallMembers:
                 self.lose(member, reason)
 
     def lose(self, member: Member, reason: str) -> None:
-        """Remove a server and start it again. The other servers, or itself later, sample its groups.
+        """Removes a server and starts it again. The other servers, or itself later, sample its groups.
 
         Raises:
             DeerstalkerError: Servers were lost too often, or this one in a way that another start would repeat.

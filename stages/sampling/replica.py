@@ -20,7 +20,7 @@ _BROKEN = (weights.ReloadRefusedError, EndpointError, OSError, http.client.HTTPE
 
 
 def ended() -> DeerstalkerError:
-    """Return the error for the use of an engine that was ended."""
+    """Returns the error for the use of an engine that was ended."""
     return DeerstalkerError("engine", "ended while it was in use", "", "the same command goes on where it stopped")
 
 
@@ -58,7 +58,7 @@ class Replica:
         return 0 if self._process is None else self._process.guard_pid
 
     def prestart(self, model_dir: Path, digest: str) -> None:
-        """Begin to start the process, if there is none, without waiting.
+        """Begins to start the process, if there is none, without waiting.
 
         Raises:
             DeerstalkerError: The replica was ended.
@@ -71,7 +71,7 @@ class Replica:
                 self._model_dir, self._loaded_digest = model_dir, digest
 
     def serve(self, model_dir: Path, digest: str) -> Source:
-        """Make the process serve this checkpoint: start it, reload its weights, or do nothing if it has them.
+        """Makes the process serve this checkpoint: starts it, reloads its weights, or does nothing if it has them.
 
         Args:
             model_dir: Checkpoint folder in Hugging Face layout.
@@ -102,12 +102,12 @@ class Replica:
         raise AssertionError("the second try returns or raises")
 
     def wrong(self) -> str | None:
-        """Return the reason why the process cannot answer any more; None while it runs."""
+        """Returns the reason why the process cannot answer any more; None while it runs."""
         process = self._process
         return "the process has ended" if process is None else process.wrong()
 
     def lost(self, reason: str) -> DeerstalkerError:
-        """Kill the process and return the error that describes its loss.
+        """Kills the process and returns the error that describes its loss.
 
         Returns:
             A TransientError, or another error if a new start would fail in the same way.
@@ -122,7 +122,7 @@ class Replica:
         return memory or TransientError("engine", description, "an engine that stays up", f"see {self.log_path}")
 
     def end(self, *, at_once: bool = False) -> None:
-        """End the process, gracefully or at once, and start no other."""
+        """Ends the process, gracefully or at once, and starts no other."""
         self._ended = True
         with self._starting:
             process = self._process
@@ -139,7 +139,7 @@ class Replica:
         self.reloads += 1
 
     def _started(self, model_dir: Path, digest: str) -> EngineProcess:
-        """Return the running process; start one with this checkpoint if there is none for models of its shape."""
+        """Returns the running process; start one with this checkpoint if there is none for models of its shape."""
         old = self._process
         if old is not None and (
             not weights.same_shape(self._model_dir, model_dir) or (self._check is not None and not self.running)

@@ -40,7 +40,7 @@ THREADS_VARIABLE = "DEERSTALKER_ENGINE_THREADS"
 
 
 def fork_instead_of_spawn() -> None:
-    """Make the multiprocessing contexts of vLLM fork instead of spawn."""
+    """Makes the multiprocessing contexts of vLLM fork instead of spawn."""
     original: Any = multiprocessing.get_context
 
     def get_context(method: str | None = None) -> Any:
@@ -50,7 +50,7 @@ def fork_instead_of_spawn() -> None:
 
 
 def import_once(threads: int) -> None:
-    """Import the modules of the engine core, and make the worker set its thread count and repack its head at a reload.
+    """Imports the modules of the engine core. Makes the worker set its thread count and repack its head at reloads.
 
     Args:
         threads: OpenMP threads of the worker.
@@ -104,18 +104,18 @@ class EarlyStopWatch:
         self._average, self._hopeless = 0.0, False
 
     def observe(self, logprobs: Sequence[float]) -> None:
-        """Record the log-probabilities of newly sampled tokens."""
+        """Records the log-probabilities of newly sampled tokens."""
         for logprob in logprobs:
             self._average = next_average(self._average, logprob, self._alpha)
             self._hopeless = self._hopeless or self._average < self._threshold
 
     def update(self, new_token_ids: list[int], stop_terminated: bool) -> str | None:
-        """Return the stop string or rule that ends the request; None if it goes on."""
+        """Returns the stop string or rule that ends the request; None if it goes on."""
         return self._update(new_token_ids, stop_terminated) or ("early_stop" if self._hopeless else None)
 
 
 def end_hopeless_requests() -> None:
-    """Make vLLM end requests by the `early_stop` rule in their extra arguments."""
+    """Makes vLLM end requests by the `early_stop` rule in their extra arguments."""
     from vllm.v1.engine.output_processor import OutputProcessor, RequestState
 
     from_new_request: Any = RequestState.from_new_request
@@ -146,7 +146,7 @@ def end_hopeless_requests() -> None:
 
 
 def answer_cheaply() -> None:
-    """Send each sampled token's log-probability once, encode with orjson, and read environment variables once.
+    """Sends each sampled token's log-probability once, encodes with orjson, and reads environment variables once.
 
     vLLM sends it twice, the second time as the first of the most likely tokens, and makes five objects of it. All three
     together took a fifth of the server's CPU time.

@@ -26,7 +26,7 @@ class ReloadRefusedError(Exception):
 
 
 def same_shape(served: Path | None, requested: Path) -> bool:
-    """Return whether two checkpoints have the same config, apart from keys that do not affect the shapes of weights."""
+    """Returns whether two checkpoints have the same config, apart from keys without effect on the shapes of weights."""
     if served is None:
         return False
     configs: list[dict[str, Any]] = []
@@ -40,7 +40,7 @@ def same_shape(served: Path | None, requested: Path) -> bool:
 
 
 def load(endpoint: Endpoint, model_dir: Path, *, timeout_s: float) -> None:
-    """Load the folder's weights into a running engine and reset its prefix cache.
+    """Loads the folder's weights into a running engine and resets its prefix cache.
 
     Raises:
         ReloadRefusedError: The engine answered with an error, or did not reset its prefix cache.
@@ -57,7 +57,7 @@ def load(endpoint: Endpoint, model_dir: Path, *, timeout_s: float) -> None:
 
 
 def keeps_stale_head(endpoint: Endpoint, model_dir: Path, *, timeout_s: float) -> bool:
-    """Return whether a plain vLLM server would keep its old output head after a reload (see server.py).
+    """Returns whether a plain vLLM server would keep its old output head after a reload (see server.py).
 
     Raises:
         OSError, http.client.HTTPException, EndpointError: The engine could not be reached, or refused the request.
@@ -68,7 +68,7 @@ def keeps_stale_head(endpoint: Endpoint, model_dir: Path, *, timeout_s: float) -
 
 
 def name_version(endpoint: Endpoint, digest: str, *, timeout_s: float) -> None:
-    """Set the version of the loaded weights to their digest. The engine adds it to every completion.
+    """Sets the version of the loaded weights to their digest. The engine adds it to every completion.
 
     Raises:
         ReloadRefusedError: The engine answered with an error.
@@ -81,7 +81,7 @@ def name_version(endpoint: Endpoint, digest: str, *, timeout_s: float) -> None:
 
 
 def tensor_digests(folder: Path, dtype: str) -> dict[str, str]:
-    """Return the SHA-256 of each tensor in a folder's safetensors files, as it is in an engine of a compute type.
+    """Returns the SHA-256 of each tensor in a folder's safetensors files, as it is in an engine of a compute type.
 
     Args:
         folder: A checkpoint folder.
@@ -102,14 +102,14 @@ def tensor_digests(folder: Path, dtype: str) -> dict[str, str]:
 
 
 def _vocabulary_padding(name: str, shape: Sequence[int], size_bytes: int) -> bytes:
-    """Return the zeros that vLLM appends to embedding and output head to fill them up to a multiple of 64 tokens."""
+    """Returns the zeros that vLLM appends to embedding and output head to fill them up to a multiple of 64 tokens."""
     if not name.endswith(_OF_VOCABULARY) or not shape[0]:
         return b""
     return bytes(size_bytes // shape[0] * (-shape[0] % _VOCABULARY_MULTIPLE))
 
 
 def cast_bytes(content: bytes, stored: str, dtype: str) -> bytes | None:
-    """Return a tensor's bytes after the engine's cast at loading (to the nearest value, ties to even).
+    """Returns a tensor's bytes after the engine's cast at loading (to the nearest value, ties to even).
 
     Args:
         content: Its bytes in the file, little endian.
@@ -159,7 +159,7 @@ class WeightCheck:
             raise ReloadRefusedError("no tensor of the engine equals one of the folder it was started with")
 
     def after_reload(self, model_dir: Path) -> int:
-        """Compare the engine with the folder just loaded and return the number of tensors compared.
+        """Compares the engine with the folder just loaded and returns the number of tensors compared.
 
         Raises:
             ReloadRefusedError: A tensor differs from the folder's.
@@ -178,5 +178,5 @@ class WeightCheck:
 
 
 def weight_bytes(folder: Path) -> int:
-    """Return the total size of a folder's safetensors files, bytes."""
+    """Returns the total size of a folder's safetensors files, bytes."""
     return sum(path.stat().st_size for path in folder.glob("*.safetensors"))

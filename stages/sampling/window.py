@@ -30,7 +30,7 @@ class Window:
         self.most = self.limit
 
     def enter(self) -> bool:
-        """Wait until a request may be sent. Return False if the window was closed meanwhile."""
+        """Waits until a request may be sent. Returns False if the window was closed meanwhile."""
         with self._changed:
             while self.active >= self.limit and not self.closed:
                 self._changed.wait()
@@ -39,19 +39,19 @@ class Window:
             return not self.closed
 
     def leave(self) -> None:
-        """End a request that `enter` admitted."""
+        """Ends a request that `enter` admitted."""
         with self._changed:
             self.active -= 1
             self._changed.notify()
 
     def close(self) -> None:
-        """Admit no more requests and wake all threads that wait in `enter`."""
+        """Admits no more requests and wakes all threads that wait in `enter`."""
         with self._changed:
             self.closed = True
             self._changed.notify_all()
 
     def observe(self, preemptions: float, waiting: float, kv_cache_use: float) -> None:
-        """Adjust the limit by the engine's counters.
+        """Adjusts the limit by the engine's counters.
 
         Args:
             preemptions: Number of preemptions since the engine's start.
@@ -75,12 +75,12 @@ class Pulse:
     moved_s: float = field(default_factory=time.monotonic)
 
     def beat(self, counters: tuple[float, ...]) -> None:
-        """Record the counters; any change is progress."""
+        """Records the counters; any change is progress."""
         if counters != self.last:
             self.last, self.moved_s = counters, time.monotonic()
 
     def rest(self) -> None:
-        """Record that the engine has no work; it counts as progress."""
+        """Records that the engine has no work; it counts as progress."""
         self.moved_s = time.monotonic()
 
     @property
