@@ -104,16 +104,16 @@ def sweep() -> None:
             with suppress(OSError):
                 status = entry.stat(follow_symlinks=False)
                 if entry.is_dir(follow_symlinks=False) and status.st_uid == os.geteuid():
-                    _remove_without_owner(Path(entry.path))
+                    _remove_unowned(Path(entry.path))
 
 
-def _remove_without_owner(folder: Path) -> None:
+def _remove_unowned(folder: Path) -> None:
     lock = os.open(folder / _OWNER, os.O_RDWR | os.O_NOFOLLOW | os.O_NONBLOCK)
     try:
-        if not _has_no_owner(lock):
+        if not _is_removable(lock):
             return
         fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        if not _has_no_owner(lock):  # between the two checks the owner released the lock and kept its logs
+        if not _is_removable(lock):  # between the two checks the owner released the lock and kept its logs
             return
         for path in folder.iterdir():
             if path.name == _OWNER:
@@ -127,7 +127,7 @@ def _remove_without_owner(folder: Path) -> None:
         os.close(lock)
 
 
-def _has_no_owner(lock: int) -> bool:
+def _is_removable(lock: int) -> bool:
     content = os.pread(lock, 200, 0)
     if content == _KEPT:
         return time.time() - os.fstat(lock).st_mtime > _KEPT_S

@@ -137,7 +137,7 @@ class Engine:
         self.prestart(model_dir, digest)
         if self._pool is None:
             self._pool = EnginePool([*self._external, *self._replicas])
-        self._pool.aim(model_dir, digest)
+        self._pool.load_all(model_dir, digest)
         try:
             self._pool.wait_for_first()
         except BaseException:

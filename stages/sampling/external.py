@@ -41,7 +41,7 @@ class ExternalEngine:
             self._source = self._loaded(model_dir, digest)
         return self._source
 
-    def wrong(self) -> str | None:
+    def failure(self) -> str | None:
         """Returns None: nothing but its answers is known of the engine's process."""
         return None
 

@@ -33,7 +33,7 @@ class EnginePool:
         self._futures: dict[Server, Future[Source]] = {}
         self._target: tuple[Path, str] | None = None
 
-    def aim(self, model_dir: Path, digest: str) -> None:
+    def load_all(self, model_dir: Path, digest: str) -> None:
         """Makes every server load these weights, in a thread of its own, after any load that is still in progress."""
         self._target = (model_dir, digest)
         for server in self.servers:
@@ -122,7 +122,7 @@ class CallMembers:
             return
         self._updated_at = time.monotonic()
         self._raise_if_retired()
-        for member, reason in [(member, server.wrong()) for server, member in self._members.items()]:
+        for member, reason in [(member, server.failure()) for server, member in self._members.items()]:
             if reason is not None:
                 self.lose(member, reason)
 

@@ -176,7 +176,7 @@ class EngineProcess:
         """Returns the engine's exit code (above 128 if a signal ended it), or None while it runs."""
         return self._process.exit_code()
 
-    def wrong(self) -> str | None:
+    def failure(self) -> str | None:
         """Returns the reason why the engine cannot answer any more; None while it runs."""
         if (code := self.exit_code()) is not None:
             return f"the process ended with status {code}"

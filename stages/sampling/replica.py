@@ -101,10 +101,10 @@ class Replica:
                     ) from error
         raise AssertionError("the second try returns or raises")
 
-    def wrong(self) -> str | None:
+    def failure(self) -> str | None:
         """Returns the reason why the process cannot answer any more; None while it runs."""
         process = self._process
-        return "the process has ended" if process is None else process.wrong()
+        return "the process has ended" if process is None else process.failure()
 
     def lost(self, reason: str) -> DeerstalkerError:
         """Kills the process and returns the error that describes its loss.
