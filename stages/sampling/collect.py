@@ -121,9 +121,8 @@ class _Shards:
             for index, completion in enumerate(group.completions)
         ]
         with self._lock:
-            self._rows.extend(
-                rows
-            )  # one call: an exception from a signal comes before or after it, and `flush` follows
+            # One call: an exception from a signal comes before or after it, and `flush` follows.
+            self._rows.extend(rows)
             self.tokens += sum(len(completion.token_ids) for completion in group.completions)
             self.groups += 1
             due = time.monotonic() - self._flushed_at >= _FLUSH_INTERVAL_S

@@ -120,9 +120,8 @@ def end_hopeless_requests() -> None:
 
     from_new_request: Any = RequestState.from_new_request
     process_outputs: Any = OutputProcessor.process_outputs
-    watches: WeakValueDictionary[str, EarlyStopWatch] = (
-        WeakValueDictionary()
-    )  # the request's state keeps its watch alive
+    # The request's state keeps its watch alive.
+    watches: WeakValueDictionary[str, EarlyStopWatch] = WeakValueDictionary()
 
     def watched_request(**keywords: Any) -> Any:
         state = from_new_request(**keywords)
@@ -195,9 +194,8 @@ if __name__ == "__main__":
     except BadInputError as error:
         sys.exit(f"error: {error}")
     if THREADS_VARIABLE in os.environ:
-        gc.set_threshold(
-            200_000, 50, 100
-        )  # a step makes thousands of small objects: the default thresholds cost 8% of the CPU time
+        # A step makes thousands of small objects: the default thresholds cost 8% of the CPU time.
+        gc.set_threshold(200_000, 50, 100)
         fork_instead_of_spawn()
         import_once(int(os.environ[THREADS_VARIABLE]))
     end_hopeless_requests()
