@@ -43,7 +43,7 @@ class PuzzleSet(BaseModel):
     report: str
 
 
-@flow(name="prepare", flow_run_name="prepare {request.puzzles.wanted} puzzles", persist_result=False)
+@flow(name="prepare", flow_run_name="prepare {request.puzzles.total} puzzles", persist_result=False)
 def make_puzzles(request: PuzzleSetRequest) -> PuzzleSet:
     """Publishes a puzzle set and a report on it; a run that was killed goes on with the stretches that are missing.
 
@@ -54,7 +54,7 @@ def make_puzzles(request: PuzzleSetRequest) -> PuzzleSet:
     with opened_stages(store, load_profile(request.profile)) as stages:
         if request.tokenizer is not None:
             check_checkpoint(request.tokenizer, store)  # it is fetched after all drawing
-        stages.live.opened(f"{request.puzzles.wanted} puzzles, seed {request.puzzles.seed}, into {store.url}")
+        stages.live.opened(f"{request.puzzles.total} puzzles, seed {request.puzzles.seed}, into {store.url}")
         made = publish_set(stages, request.puzzles)
         tokenizer = None if request.tokenizer is None else fetched(stages, request.tokenizer, made)
         page = write_report(stages, made, measure_of(stages, tokenizer, request.tokenizer))

@@ -1,4 +1,4 @@
-"""The incomplete beta function and quantiles that follow from it: those of Student's t and of the binomial's bounds."""
+"""The incomplete beta function, and quantiles computed from it: those of beta and of Student's t."""
 
 import math
 from functools import lru_cache
@@ -7,10 +7,12 @@ _TINY = 1e-300
 
 
 def beta_cdf(a: float, b: float, x: float) -> float:
-    """Probability that a Beta(a, b) variable is at most x, by Lentz's continued fraction (DLMF 8.17.22).
+    """Returns the probability that a Beta(a, b) variable is at most x, by Lentz's continued fraction (DLMF 8.17.22).
 
     Args:
-        a, b: Both above 0.
+        a: First parameter, above 0.
+        b: Second parameter, above 0.
+        x: Any number.
     """
     if x <= 0.0 or x >= 1.0:
         return float(x >= 1.0)
@@ -22,7 +24,7 @@ def beta_cdf(a: float, b: float, x: float) -> float:
 
 @lru_cache(maxsize=4096)
 def beta_quantile(probability: float, a: float, b: float) -> float:
-    """The x below which a Beta(a, b) variable lies with a probability."""
+    """Returns the x below which a Beta(a, b) variable lies with a probability (bisection, 80 steps)."""
     low, high = 0.0, 1.0
     for _ in range(80):
         middle = (low + high) / 2.0
@@ -35,9 +37,10 @@ def beta_quantile(probability: float, a: float, b: float) -> float:
 
 @lru_cache(maxsize=4096)
 def t_quantile(upper_tail: float, degrees_of_freedom: float) -> float:
-    """The value that Student's t exceeds with the probability `upper_tail`, at most 0.5.
+    """Returns the value that Student's t exceeds with a probability.
 
     Args:
+        upper_tail: The probability, above 0 and at most 0.5.
         degrees_of_freedom: Above 0.
     """
     x = beta_quantile(2.0 * upper_tail, degrees_of_freedom / 2.0, 0.5)
@@ -45,18 +48,18 @@ def t_quantile(upper_tail: float, degrees_of_freedom: float) -> float:
 
 
 def _fraction(a: float, b: float, x: float) -> float:
-    c, d = 1.0, 1.0 / _away(1.0 - (a + b) * x / (a + 1.0))
+    c, d = 1.0, 1.0 / _nonzero(1.0 - (a + b) * x / (a + 1.0))
     value = d
     for m in range(1, 2000):
         even = m * (b - m) * x / ((a + 2 * m - 1) * (a + 2 * m))
         odd = -(a + m) * (a + b + m) * x / ((a + 2 * m) * (a + 2 * m + 1))
         for term in (even, odd):
-            d, c = 1.0 / _away(1.0 + term * d), _away(1.0 + term / c)
+            d, c = 1.0 / _nonzero(1.0 + term * d), _nonzero(1.0 + term / c)
             value *= c * d
         if abs(c * d - 1.0) < 1e-14:
             break
     return value
 
 
-def _away(value: float) -> float:
+def _nonzero(value: float) -> float:
     return value if abs(value) > _TINY else _TINY

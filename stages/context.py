@@ -1,4 +1,4 @@
-"""What a stage is handed besides config and refs: the store, the circumstances, and the two child processes."""
+"""The context of a stage: the store, the profile, and the child processes of engine and trainer."""
 
 import logging
 from collections.abc import Callable
@@ -24,7 +24,7 @@ from stages.transfers import ProgressReport, watched
 
 
 class Profile(Config):
-    """Circumstance: what the machine offers. Never part of an identity, so that changing it loses nothing."""
+    """Settings of the machine. They are never part of an identity, so a change keeps all published artifacts valid."""
 
     engine: EngineHardware = Field(default_factory=EngineHardware)
     trainer: TrainHardware = Field(default_factory=TrainHardware)
@@ -32,56 +32,58 @@ class Profile(Config):
         default=None,
         ge=1,
         le=4096,
-        description="Processes that generate puzzles; null = one for each core that may be used.",
+        description="Number of processes that generate puzzles; null: one for each available core.",
     )
-    retries: int = Field(
-        default=2, ge=0, le=100, description="How often a stage is tried again after a transient failure."
-    )
+    retries: int = Field(default=2, ge=0, le=100, description="Number of retries of a stage after transient failures.")
     retry_delay_s: float = Field(
-        default=5.0, ge=0, le=1e6, description="Wait before the first retry; it doubles each time."
+        default=5.0, ge=0, le=1e6, description="Seconds before the first retry; each further delay is twice as long."
     )
     stage_timeout_s: float = Field(
         default=24 * 3600.0,
         gt=0,
         le=1e8,
-        description="A stage that takes longer fails; a wait for a GPU slot is not counted.",
+        description="Seconds after which a stage fails; a wait for a GPU slot does not count.",
     )
     gpu_slot: str | None = Field(
-        default=None, description="Prefect's global concurrency limit that engine and trainer wait for; null = none."
+        default=None,
+        description="Name of the global concurrency limit of Prefect that engine and trainer wait for; null: none.",
     )
     gpu_slot_spans: Literal["run", "stage"] = Field(
         default="run",
-        description="How long a slot is held: to the end of the run, with engine and trainer kept warm, or stage by "
-        "stage, with both ended behind each so that other runs get their turn.",
+        description="Time for which a slot is held: to the end of the run, with engine and trainer kept warm, or to "
+        "the end of a stage, where both end so that other runs can take the slot.",
     )
     tracker: Literal["none", "wandb", "tensorboard"] = Field(
-        default="none", description="Where figures go besides Prefect; the package comes with the extra of this name."
+        default="none",
+        description="Tracker that receives figures besides Prefect; the extra of this name installs its package.",
     )
     tracker_folder: str | None = Field(
-        default=None, description="Local folder of the tracker's files; by default `trackers` in a directory store."
+        default=None, description="Local folder of the tracker's files; null: `trackers` in a directory store."
     )
     store_link: str | None = Field(
         default=None,
         pattern=r"^https?://.*\{key\}",
-        description="Web address of an object of the store, `{key}` standing for its key; Prefect's pages link to it.",
+        description="Web address of an object of the store, with `{key}` for its key; Prefect's pages link to it.",
     )
 
 
 class StageContext:
-    """The hands of a stage. Engine and gang start when first used and live until `close`.
+    """The resources of a stage. Engine and trainer processes start on first use and run until `close`.
 
     Attributes:
-        store: Where artifacts are read and published.
-        scratch: Local folder for working files; empty of anything that must survive.
-        downloads: Local copies of artifacts, by content digest.
-        profile: The circumstances.
-        progress: Told `(label, done, total, figures)` by the long stages.
-        log: Where stages log.
-        use_gpu: Called before the engine or the trainer is used; may wait for a turn.
-        pool: Processes for work in pure Python; they end with this one, however it ends.
+        store: Store of the artifacts.
+        scratch: Local folder for working files; none of them must survive.
+        downloads: Folder of local copies of artifacts, by content digest.
+        profile: Settings of the machine.
+        progress: Called by long stages with `(label, done, total, figures)`.
+        log: Logger of the stages.
+        pool: Processes for work in pure Python; they end with this process, however it ends.
+
+    Args:
+        use_gpu: Called before engine or trainer are used; may wait for a GPU permit.
 
     Raises:
-        BadInputError: The profile asks for more engines than the machine has room for, or the key of engines that run
+        BadInputError: The profile has more engines than the machine has room for, or the key of engines that run
             elsewhere is missing.
     """
 
@@ -106,7 +108,7 @@ class StageContext:
 
     @property
     def engine(self) -> Engine:
-        """The sampling engine; a child process from the first `ensure` on."""
+        """The sampling engine; its child processes start at the first `ensure`."""
         self._use_gpu()
         return self._any_engine()
 
@@ -117,30 +119,30 @@ class StageContext:
 
     @property
     def gang(self) -> Gang:
-        """The trainer processes; children from the first job on."""
+        """The trainer processes; they start at the first job."""
         self._use_gpu()
         if self._gang is None:
             self._gang = Gang(self.profile.trainer, self.profile.trainer.shared_dir or self.scratch / "gang")
         return self._gang
 
     def local_folder(self, ref: Ref[Any]) -> Path:
-        """A local folder with an artifact's files, each verified (see `artifacts.reading.Artifact.local_folder`)."""
+        """Returns a local folder with an artifact's verified files (see `artifacts.reading.Artifact.local_folder`)."""
         watch = watched(f"fetching {ref.kind}", self.progress)
         return Artifact.open(self.store, ref).local_folder(self.downloads, watch)
 
     def folder(self, attempt: Attempt[Any]) -> AbstractContextManager[Path]:
-        """An empty local folder whose files become an attempt's (see `artifacts.slot.Attempt.folder`)."""
+        """Returns a context with an empty folder; its files become the attempt's (`artifacts.slot.Attempt.folder`)."""
         return attempt.folder(self.scratch, watched(f"storing {attempt.slot.kind.__name__}", self.progress))
 
     def abandon(self) -> None:
-        """Makes a stage that samples in another thread fail at once; to be followed by `close`."""
-        self._any_engine().retire()  # without waiting for a GPU: it may be what the other thread waits for
+        """Makes a stage that samples in another thread fail at once. Call `close` afterwards."""
+        self._any_engine().retire()  # without `use_gpu`, because the other thread may be waiting in it
 
     def close(self, *, at_once: bool = False) -> None:
-        """Ends the child processes that were started; the next use of one starts it anew.
+        """Ends the child processes. The next use of one starts it again.
 
         Args:
-            at_once: Kill them: somebody waits for the end of this process.
+            at_once: Kill them, because somebody waits for the end of this process.
         """
         if at_once:
             self.pool.kill()

@@ -23,7 +23,7 @@ TABLE = "puzzles.parquet"
 
 
 class DrawConfig(Config):
-    """Numbers `first` to `first + count - 1` of the stream of a difficulty and a seed."""
+    """Selects puzzles `first` to `first + count - 1` of the stream of a difficulty and a seed."""
 
     puzzle: AnyPuzzleConfig = Field(default_factory=PuzzleConfig)
     seed: int = Field(default=0, ge=0)
@@ -32,14 +32,16 @@ class DrawConfig(Config):
 
 
 def draw(ctx: StageContext, config: DrawConfig, *, out: Slot[Draw]) -> Ref[Draw]:
-    """Publishes the puzzles of one stretch, in order; number i has seed (`seed`, i), so repeats are possible.
+    """Publishes the puzzles of one stretch, in order.
+
+    Puzzle i of the stream is generated from a seed made of `seed` and i, so the stream may repeat puzzles.
 
     Raises:
         TransientError: A process of the pool died.
     """
     identity = identity_of(config)
-    if found := out.find(identity):
-        return found
+    if published := out.find(identity):
+        return published
     attempt = out.attempt(identity)
     make = partial(_make, config.puzzle, config.seed)
     numbers = range(config.first, config.first + config.count)
@@ -49,20 +51,20 @@ def draw(ctx: StageContext, config: DrawConfig, *, out: Slot[Draw]) -> Ref[Draw]
 
 
 def identity_of(config: DrawConfig) -> Identity:
-    """The identity of a stretch."""
+    """Returns the identity of a stretch."""
     return Identity.of("draw", REVISION, config)
 
 
 def slot_of(config: DrawConfig, store: Store) -> Slot[Draw]:
-    """Where a stretch stands: beside the sets that are made of such stretches, under its identity."""
+    """Returns the address of a stretch: below the shared puzzles, named by its identity."""
     return Slot(store, shared_key("puzzles/drawn", f"{config.first:07d}", identity_of(config)), Draw)
 
 
-def stretches(puzzle: PuzzleConfig | ZebraConfig, seed: int, wanted: int) -> Iterator[DrawConfig]:
-    """The stream in stretches, for ever: 8 to 256 puzzles each, about 32 to the first `wanted`."""
+def stretches(puzzle: PuzzleConfig | ZebraConfig, seed: int, total: int) -> Iterator[DrawConfig]:
+    """Yields the stretches of a stream without end, 8 to 256 puzzles each; about 32 of them make the first `total`."""
     first = 0
     while True:
-        count = min(256, max(8, wanted // 32)) if first < wanted else 256
+        count = min(256, max(8, total // 32)) if first < total else 256
         yield DrawConfig(puzzle=puzzle, seed=seed, first=first, count=count)
         first += count
 

@@ -26,21 +26,21 @@ REVISION = 2
 
 
 class HeldOutSampling(SamplingConfig):
-    """How held-out puzzles are answered: fewer samples than an iteration learns from."""
+    """Sampling settings of an evaluation; by default it draws fewer samples a prompt than an iteration does."""
 
-    samples_per_prompt: int = Field(default=4, ge=1, le=1024, description="Sampled answers a puzzle.")
+    samples_per_prompt: int = Field(default=4, ge=1, le=1024, description="Number of sampled answers to each puzzle.")
 
 
 class EvaluateConfig(Config):
-    """What a checkpoint is measured on, and how."""
+    """Settings of an evaluation."""
 
     puzzles: int = Field(
         default=64, ge=1, le=10_000_000, description="Number of held-out puzzles, from the start of the split."
     )
     sampled: HeldOutSampling = Field(default_factory=HeldOutSampling, description="Settings of the sampled answers.")
-    greedy: bool = Field(default=True, description="Also take the most likely answer, once a puzzle.")
+    greedy: bool = Field(default=True, description="Also take the most likely answer to each puzzle, once.")
     grader: Literal["strict", "published"] = Field(
-        default="strict", description="How answers are read off a completion."
+        default="strict", description="Rules by which answers are read from a completion."
     )
 
 
@@ -55,20 +55,22 @@ def evaluate(
 ) -> Ref[Report]:
     """Samples answers to held-out puzzles, grades them and reports means with 95% intervals.
 
-    Finished groups are stored as they come; a retry samples only what is missing. They are no part of the report.
+    Each group is stored as soon as it is complete, apart from the report. A retry samples only the missing groups.
 
     Args:
-        split: Which table of the puzzle set: `val` while choices depend on it, `test` for the final word.
+        weights: The checkpoint to measure.
+        puzzles: The puzzle set.
+        split: Split of the puzzle set: `val` where promotion depends on the result, `test` for the final measurement.
 
     Raises:
         BadInputError: The puzzle set has no such split.
-        TransientError: The engine died or hung more often than it is restarted.
+        TransientError: The engine died or hung more often than `restarts` allows.
     """
     identity = Identity.of(
         "evaluate", REVISION, {**settings_of(config), "split": split}, weights=weights, puzzles=puzzles
     )
-    if found := out.find(identity):
-        return found
+    if published := out.find(identity):
+        return published
     source = Artifact.open(ctx.store, puzzles)
     if f"{split}.parquet" not in source.manifest.files:
         raise BadInputError(f"split {split!r}", "not in the puzzle set", ", ".join(source.names(".parquet")))
@@ -80,7 +82,7 @@ def evaluate(
     results = pl.concat(
         _results(mode, sampling, chosen, weights, config, shards, ctx) for mode, sampling in modes.items()
     )
-    attempt = out.attempt(identity)  # of its own: another writer's report may stand already, and so may its shards
+    attempt = out.attempt(identity)  # a new folder: another writer may have published its report and its shards
     attempt.write_table("results.parquet", results, RESULTS)
     measured = totals(results)
     figures = ReportFigures(
@@ -126,11 +128,11 @@ def _results(
 
 
 def regrade(results: pl.DataFrame, puzzles: pl.DataFrame, grader: Grader) -> pl.DataFrame:
-    """The same completions, read by another grader.
+    """Returns the results with the same completions graded by another grader.
 
     Args:
         results: Rows of the `results` schema.
-        puzzles: Table of the puzzles that they answer.
+        puzzles: Rows of the `puzzles` schema: the puzzles that were answered.
     """
     known = puzzles_by_id(puzzles)
     return as_table([{**row, **_graded(row, known, grader)} for row in results.iter_rows(named=True)], RESULTS)

@@ -1,4 +1,4 @@
-"""The stage that brings a run's first weights into the store, whatever their source."""
+"""The stage that publishes a run's first weights, from any source."""
 
 import polars as pl
 
@@ -15,23 +15,23 @@ from stages.models.source import FolderModel, ModelConfig, local_folder, materia
 from stages.puzzles.tables import taught_texts
 
 REVISION = 1
-_TOKENIZER_PUZZLES = 512  # texts that a scratch model's tokenizer is made from
+_TOKENIZER_PUZZLES = 512  # puzzles whose texts make a scratch model's tokenizer
 
 
 def fetch(ctx: StageContext, config: ModelConfig, puzzles: Ref[Puzzles], *, out: Slot[Checkpoint]) -> Ref[Checkpoint]:
     """Publishes the model as a checkpoint in Hugging Face layout, bf16.
 
     Args:
-        config: The source. A `scratch` model gets a tokenizer made from the first train puzzles.
-        puzzles: Read for a `scratch` model only, and part of its identity only then.
+        config: The source. The tokenizer of a `scratch` model is made from the first train puzzles.
+        puzzles: Used for a `scratch` model only, and part of the identity only then.
 
     Raises:
         BadInputError: The source is missing, damaged or of an unsupported family.
     """
     scratch = isinstance(config, ScratchModel)
     identity = identity_of(config, puzzles)
-    if found := out.find(identity):
-        return found
+    if published := out.find(identity):
+        return published
     attempt = out.attempt(identity)
     with ctx.folder(attempt) as folder:
         materialise(config, folder, texts=_texts(puzzles, ctx) if scratch else None)
@@ -42,11 +42,12 @@ def fetch(ctx: StageContext, config: ModelConfig, puzzles: Ref[Puzzles], *, out:
 
 
 def identity_of(config: ModelConfig, puzzles: Ref[Puzzles]) -> Identity:
-    """The identity of a fetched model.
+    """Returns the identity of a fetched model.
 
-    A local folder counts by its content, wherever it lies. A folder in an object store counts by its address, and a hub
-    model by its id and revision: to learn whether they changed, every command would read it whole or ask the hub.
-    New weights belong under a new address; of the hub, name a commit, because `main` stays what it was when fetched.
+    A local folder enters the identity by its content, not by its path. A folder in an object store enters it by its
+    address, and a hub model by its id and revision, because every command would have to read the folder or ask the
+    hub to notice a change. Put new weights under a new address. Of a hub model, name a commit: `main` is fetched once
+    and not updated.
 
     Raises:
         BadInputError: A local folder is missing or cannot be read.

@@ -25,55 +25,58 @@ from stages.statistics import (
 
 
 class RollbackConfig(Config):
-    """When the learning curve has fallen, so that the run goes back to its best checkpoint (see `stages.fall`)."""
+    """Rule by which a run returns to its best checkpoint: the learning curve has fallen (see `stages.fall`)."""
 
     drop_se: float = Field(
         default=2.0,
         ge=0,
         le=1000,
-        description="The curve has fallen where its newest candidates lie below those just before them by more than "
-        "noise explains: a drop as improbable as so many standard errors are in one comparison, after the correction "
-        "for all the stretches that are compared. With 2, a run of 98 iterations that stays level goes back in 3% of "
-        "cases.",
+        description="Standard errors by which the newest candidates must lie below those just before them, after a "
+        "correction for the number of stretches that are compared, so that noise does not explain the drop. With 2, "
+        "3% of level runs of 98 iterations roll back by chance.",
     )
     patience: int = Field(
         default=3,
         ge=1,
         le=1_000_000,
-        description="Fewest candidates in a fallen stretch; they bring the best checkpoint back.",
+        description="Smallest number of candidates in a fallen stretch.",
     )
 
 
 class PromoteConfig(Config):
-    """When a candidate replaces the incumbent, and when the run goes back."""
+    """Rules by which a candidate is promoted, and by which the run returns to its best checkpoint."""
 
     metric: Literal["accuracy", "exact"] = Field(
-        default="accuracy", description="What is compared, a mean over completions."
+        default="accuracy", description="Metric to compare, a mean over completions."
     )
-    mode: Literal["sampled", "greedy"] = Field(default="sampled", description="Which completions are compared.")
+    mode: Literal["sampled", "greedy"] = Field(default="sampled", description="Completions to compare.")
     min_gain: float = Field(
-        default=0.0, ge=0, le=1, description="The candidate must beat the best so far by more than this."
+        default=0.0, ge=0, le=1, description="The candidate must exceed the best score so far by more than this."
     )
     tolerance_se: float = Field(
         default=0.0,
         ge=0,
         le=1000,
-        description="A candidate that is at most so many standard errors (of the paired difference) below the best so "
-        "far is as good as it, and being newer, stands; 1 is the one-standard-error rule of Breiman et al. (1984). "
-        "The highest of many noisy scores is mostly a lucky one, and early.",
+        description="Promote a candidate that lies at most this many standard errors (of the paired difference) below "
+        "the best so far, because it is as good and newer; 1 is the one-standard-error rule of Breiman et al. (1984). "
+        "The highest of many noisy scores is mostly a lucky one of an early candidate.",
     )
     rollback: RollbackConfig | None = Field(
         default=None,
-        description="Go back to the best checkpoint, and learn on from it, when the curve falls; never where it is not "
-        "given.",
+        description="Rule by which the run returns to its best checkpoint and continues from it when the curve falls; "
+        "null disables it.",
     )
 
     @model_validator(mode="after")
     def _one_bar(self) -> Self:
         if self.min_gain and self.tolerance_se:
-            raise ValueError("min_gain asks for more than the best so far, tolerance_se for less: give one of them")
+            raise ValueError(
+                "min_gain raises the bar above the best so far, tolerance_se lowers it: set only one of them"
+            )
         if self.rollback and self.rollback.drop_se < self.tolerance_se:
-            raise ValueError("rollback.drop_se is below tolerance_se: what is as good as the best cannot be degraded")
+            raise ValueError(
+                "rollback.drop_se is below tolerance_se: a candidate as good as the best cannot be degraded"
+            )
         return self
 
 

@@ -28,10 +28,10 @@ REVISION = 2
 
 
 class GradeConfig(Config):
-    """How completions are read, rewarded and compared."""
+    """Settings of grader, reward and advantages."""
 
     grader: Literal["strict", "published"] = Field(
-        default="strict", description="How answers are read off a completion."
+        default="strict", description="Rules by which answers are read from a completion."
     )
     reward: RewardConfig = Field(default_factory=RewardConfig)
     advantage: AdvantageConfig = Field(default_factory=AdvantageConfig)
@@ -40,17 +40,18 @@ class GradeConfig(Config):
 def grade(
     ctx: StageContext, config: GradeConfig, rollouts: Ref[Rollouts], puzzles: Ref[Puzzles], *, out: Slot[Grades]
 ) -> Ref[Grades]:
-    """Grades every completion, and sets it against the others of its group.
+    """Grades every completion and computes its reward and its advantage within its group.
 
-    What a completion is worth that the sampler cut, at its limit or by `early_stop`, `reward.truncated` says; a masked
-    one is graded, but it neither has an advantage nor counts in those of others.
+    A completion is truncated if the sampler cut it at the token limit or by `early_stop`. `reward.truncated` sets the
+    reward of such a completion. A masked completion is graded, but it has no advantage and does not count in the
+    advantages of others.
 
     Raises:
-        IntegrityError: The rollouts name a puzzle that the set does not hold.
+        IntegrityError: The rollouts name a puzzle that is not in the set.
     """
     identity = Identity.of("grade", REVISION, config, rollouts=rollouts, puzzles=puzzles)
-    if found := out.find(identity):
-        return found
+    if published := out.find(identity):
+        return published
     opened = Artifact.open(ctx.store, rollouts)
     sampled = opened.read_tables(ROLLOUTS).sort("group", "sample")
     decode = ChatTokenizer(_sampled_model(opened, ctx)).decode if config.reward.surprise_weight else None
@@ -96,7 +97,7 @@ def grade(
 
 
 def _sampled_model(rollouts: Artifact, ctx: StageContext) -> Path:
-    """Folder of the model that the rollouts were sampled from: its tokenizer says which tokens make which text."""
+    """Returns the folder of the model that the rollouts were sampled from, for its tokenizer."""
     return ctx.local_folder(Ref(**rollouts.manifest.inputs["weights"]))
 
 
@@ -108,17 +109,22 @@ def _surprise(
 
 
 def _with_advantages(rows: Sequence[dict[str, Any]], config: GradeConfig) -> pl.DataFrame:
-    """The rows, sorted by group, as a table with advantages; null where a completion is masked."""
+    """Returns the rows as a table with advantages. A masked completion has none (null)."""
     frame = as_table(rows, GRADES).drop("advantage")
     compared = frame.filter(~pl.col("truncated")) if config.reward.truncated == "masked" else frame
     groups = [group["reward"].to_numpy() for group in compared.partition_by("group", maintain_order=True)]
     advantages = np.concatenate([np.zeros(0), *batch_advantages(groups, config.advantage)])
-    found = compared.select("group", "sample").with_columns(pl.Series("advantage", advantages))
-    return frame.join(found, on=["group", "sample"], how="left", maintain_order="left").select(*GRADES.columns)
+    by_sample = compared.select("group", "sample").with_columns(pl.Series("advantage", advantages))
+    return frame.join(by_sample, on=["group", "sample"], how="left", maintain_order="left").select(*GRADES.columns)
 
 
 def summary(grades: pl.DataFrame, rollouts: pl.DataFrame) -> dict[str, float]:
-    """The figures of one iteration that people follow, by the field's names."""
+    """Returns the figures of an iteration's rollouts that are shown to people, by name.
+
+    Args:
+        grades: Rows of the `grades` schema.
+        rollouts: The completions that they grade.
+    """
     lengths = rollouts["completion_token_ids"].list.len()
     spread = grades.group_by("group").agg(
         (pl.col("reward").max() - pl.col("reward").min()).alias("spread"), pl.col("reward").std().alias("std")

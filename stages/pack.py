@@ -28,29 +28,30 @@ def pack(
     out: Slot[Batch],
     mixed_only: bool = False,
 ) -> Ref[Batch]:
-    """Packs the groups; one without a signal (all advantages 0) as `uniform_groups` says.
+    """Packs graded groups into the rows of a batch.
 
-    A completion without an advantage (null in the grades) is left out, and so is a group that has no other; of rollouts
-    from dynamic sampling, only the groups that it kept take part. The batch may have no rows.
+    `uniform_groups` decides about groups without a signal (all advantages 0). A completion without an advantage (null
+    in the grades) is left out, and so is a group without any other completion. Of rollouts from dynamic sampling, only
+    the groups that it kept are packed. The batch may have no rows.
 
     Args:
-        mixed_only: Leave out groups whose completions are equally right, whatever their rewards, as dynamic sampling
-            would have done.
+        mixed_only: Leave out groups whose completions all have the same accuracy, whatever their rewards. Dynamic
+            sampling would have replaced these groups.
 
     Raises:
-        BadInputError: A prompt alone fills a row.
-        IntegrityError: The grades do not belong to the rollouts, or the batch breaks an invariant.
+        BadInputError: A prompt leaves no room for a completion in a row.
+        IntegrityError: The grades are not those of the rollouts, or the batch breaks an invariant.
     """
-    asked = {**settings_of(config), "mixed_only": True} if mixed_only else config
-    identity = Identity.of("pack", REVISION, asked, rollouts=rollouts, grades=grades)
-    if found := out.find(identity):
-        return found
+    settings = {**settings_of(config), "mixed_only": True} if mixed_only else config
+    identity = Identity.of("pack", REVISION, settings, rollouts=rollouts, grades=grades)
+    if published := out.find(identity):
+        return published
     sampled = Artifact.open(ctx.store, rollouts)
     completions, their_grades = sampled.read_tables(ROLLOUTS), Artifact.open(ctx.store, grades).read_tables(GRADES)
     graded = completions.join(their_grades, on=["puzzle_id", "group", "sample"], validate="1:1").sort("group", "sample")
     if not len(graded) == len(completions) == len(their_grades):
-        found = f"{len(graded)} of its {len(their_grades)} rows are grades of {len(completions)} completions"
-        raise IntegrityError(grades.key, found, f"a grade for each completion of {rollouts.key}")
+        mismatch = f"{len(graded)} of its {len(their_grades)} rows are grades of {len(completions)} completions"
+        raise IntegrityError(grades.key, mismatch, f"a grade for each completion of {rollouts.key}")
     all_groups = graded["group"].n_unique()
     for name in sampled.names(".json"):
         if name.startswith(KEPT_GROUPS):

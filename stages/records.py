@@ -37,8 +37,8 @@ class Record(BaseModel):
             return cls.model_validate(content)
         except ValidationError as error:
             first = error.errors()[0]
-            found = f"{'.'.join(map(str, first['loc'])) or 'content'}: {first['msg']}"
-            raise IntegrityError(where, found, f"the fields of {cls.__name__}") from error
+            problem = f"{'.'.join(map(str, first['loc'])) or 'content'}: {first['msg']}"
+            raise IntegrityError(where, problem, f"the fields of {cls.__name__}") from error
 
     def as_json(self) -> dict[str, Any]:
         """Returns the record as a JSON object."""

@@ -21,18 +21,22 @@ REVISION = 1
 
 
 class SampleConfig(Config):
-    """Which puzzles an iteration samples, and how."""
+    """Selection of an iteration's puzzles, and sampling settings."""
 
-    puzzles_per_iteration: int = Field(default=32, ge=1, le=1_000_000, description="Groups an iteration samples.")
+    puzzles_per_iteration: int = Field(
+        default=32, ge=1, le=1_000_000, description="Number of groups that an iteration samples."
+    )
     sampling: SamplingConfig = Field(default_factory=SamplingConfig)
     resample: ResampleConfig | None = Field(
-        default=None, description="Dynamic sampling: further puzzles in place of uniformly right or wrong ones."
+        default=None,
+        description="Dynamic sampling: sample further puzzles in place of those whose answers are all equally "
+        "right; null disables it.",
     )
-    seed: int = Field(default=0, ge=0, description="Seed of the order in which the train puzzles are gone through.")
+    seed: int = Field(default=0, ge=0, description="Seed of the order of the train puzzles.")
 
     @property
     def stride(self) -> int:
-        """Train puzzles set aside for an iteration: with `resample`, enough for every round to fail."""
+        """Number of train puzzles reserved for an iteration; with `resample`, enough for all of its rounds."""
         return self.puzzles_per_iteration * (1 + (self.resample.max_rounds if self.resample else 0))
 
     @model_validator(mode="after")
@@ -51,21 +55,25 @@ def sample(
     iteration: int,
     out: Slot[Rollouts],
 ) -> Ref[Rollouts]:
-    """Samples a group of completions for each of the iteration's puzzles; with `resample`, for more where needed.
+    """Samples a group of completions for each of the iteration's puzzles.
 
-    Finished groups are stored as they come; a retry samples only what is missing.
+    With `resample`, further puzzles replace those whose completions are all equally right.
+
+    Each group is stored as soon as it is complete. A retry samples only the missing groups.
 
     Args:
-        iteration: Number of the iteration, from 1; iteration i takes the i-th stride of the shuffled train puzzles.
+        weights: The checkpoint to sample from.
+        puzzles: The puzzle set; its train split is used.
+        iteration: Number of the iteration, from 1. Iteration i takes the i-th stride of the shuffled train puzzles.
 
     Raises:
-        TransientError: The engine died or hung more often than it is restarted.
+        TransientError: The engine died or hung more often than `restarts` allows.
     """
     identity = Identity.of(
         "sample", REVISION, {**settings_of(config), "iteration": iteration}, weights=weights, puzzles=puzzles
     )
-    if found := out.find(identity):
-        return found
+    if published := out.find(identity):
+        return published
     train = Artifact.open(ctx.store, puzzles).read_table("train.parquet", PUZZLES)
     chosen = stride(train, config.stride, iteration, config.seed)
     attempt = out.attempt(identity, resumable=True)
@@ -79,12 +87,16 @@ def sample(
 
 
 def stride(train: pl.DataFrame, count: int, iteration: int, seed: int) -> pl.DataFrame:
-    """The puzzles of one iteration: each pass goes through all of them in an order of its own, without gaps.
+    """Returns the puzzles of one iteration.
+
+    Iterations take consecutive strides of an endless sequence of passes. Each pass holds every train puzzle once, in
+    an order of its own.
 
     Args:
         train: All train puzzles.
-        count: Puzzles an iteration; at most as many as there are.
-        iteration: From 1.
+        count: Number of puzzles in an iteration, at most `len(train)`.
+        iteration: Number of the iteration, from 1.
+        seed: Seed of the passes' orders.
     """
     total, first = len(train), (iteration - 1) * count
     order: list[int] = []

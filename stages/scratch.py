@@ -1,8 +1,8 @@
-"""Folders for working files among the machine's temporary ones, and the removal of those whose process was killed.
+"""Temporary folders for working files, and the removal of folders whose process was killed.
 
-A folder's owner holds a lock on a file in it. The kernel lets go of the lock when the last process that inherited it
-ends, however it ends, so a folder whose lock can be taken is nobody's any more. Folders of other users, of other
-machines and of programs that left no such file are never touched.
+The owner of a folder holds a lock on a file in it. The kernel releases the lock when the last process that inherited it
+ends, however it ends. A folder whose lock can be taken therefore has no owner any more. Folders of other users, of
+other machines and of programs that left no such file are never touched.
 """
 
 import fcntl
@@ -15,7 +15,7 @@ from contextlib import contextmanager, suppress
 from pathlib import Path
 
 PREFIX = "deerstalker-"
-_PREFIXES = (PREFIX, "pymp-")  # the second are those of Python's multiprocessing
+_PREFIXES = (PREFIX, "pymp-")  # the second is that of Python's multiprocessing
 _OWNER = ".owner"
 _KEPT = b"kept"
 _KEPT_S = 7 * 24 * 3600.0
@@ -23,11 +23,12 @@ _LOGS = (".log", ".txt")
 
 
 class Scratch:
-    """A fresh folder that belongs to this process.
+    """A new folder that belongs to this process.
 
     Attributes:
-        path: The folder; nobody but this user may look into it.
-        lock: The descriptor of its lock. A child process that inherits it keeps the folder from being swept.
+        path: The folder; only this user may read it.
+        lock: Descriptor of its lock; -1 once it is released. `sweep` keeps the folder while a child process that
+            inherited the lock runs.
     """
 
     def __init__(self, prefix: str = PREFIX) -> None:
@@ -36,12 +37,12 @@ class Scratch:
         self.lock = own(self.path)
 
     def remove(self) -> None:
-        """Removes the folder; a second time does nothing."""
+        """Removes the folder; a second call does nothing."""
         shutil.rmtree(self.path, ignore_errors=True)
-        self._let_go()
+        self._release()
 
     def remove_all_but_logs(self) -> None:
-        """Removes everything that is no log; logs go when a sweep finds them a week old, or now if there are none."""
+        """Removes all files but logs, which a sweep removes after a week. Without logs the folder is removed now."""
         logs = [
             path
             for path in _files(self.path)
@@ -54,13 +55,13 @@ class Scratch:
             path.unlink(missing_ok=True)
         os.pwrite(self.lock, _KEPT, 0)
         os.ftruncate(self.lock, len(_KEPT))
-        self._let_go()
+        self._release()
 
     def leave(self) -> None:
-        """Leaves the folder to the child processes that inherited the lock, the last of which removes it."""
-        self._let_go()
+        """Leaves the folder to the child processes that inherited the lock; the last of them removes it."""
+        self._release()
 
-    def _let_go(self) -> None:
+    def _release(self) -> None:
         lock, self.lock = self.lock, -1
         if lock >= 0:
             os.close(lock)
@@ -68,7 +69,7 @@ class Scratch:
 
 @contextmanager
 def scratch_folder() -> Generator[Path]:
-    """A fresh folder that goes with the block."""
+    """Yields a new folder, which is removed at the end of the block."""
     scratch = Scratch()
     try:
         yield scratch.path
@@ -77,14 +78,14 @@ def scratch_folder() -> Generator[Path]:
 
 
 def own(folder: Path) -> int:
-    """Makes a folder this process's own; returns the descriptor of its lock, which is held until it is closed.
+    """Makes this process the owner of a folder and returns the descriptor of its lock. Closing it releases the lock.
 
-    The file appears with its lock held, so that no sweep finds it without.
+    The lock's file appears only once it is locked, so that no sweep sees it unlocked.
     """
     fresh = folder / f"{_OWNER}.new"
     lock = os.open(fresh, os.O_RDWR | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW, 0o600)
     try:
-        with suppress(OSError):  # a file system without locks: then no sweep can take one either
+        with suppress(OSError):  # the file system has no locks; then no sweep can take one either
             fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
         os.write(lock, _machine())
         fresh.replace(folder / _OWNER)
@@ -95,7 +96,7 @@ def own(folder: Path) -> int:
 
 
 def sweep() -> None:
-    """Removes this user's folders whose owners were killed on this machine since it started; others stay."""
+    """Removes this user's folders whose owners were killed on this machine since its last start; others stay."""
     with suppress(OSError), os.scandir(tempfile.gettempdir()) as entries:
         for entry in entries:
             if not entry.name.startswith(_PREFIXES):
@@ -103,16 +104,16 @@ def sweep() -> None:
             with suppress(OSError):
                 status = entry.stat(follow_symlinks=False)
                 if entry.is_dir(follow_symlinks=False) and status.st_uid == os.geteuid():
-                    _remove_if_left(Path(entry.path))
+                    _remove_unowned(Path(entry.path))
 
 
-def _remove_if_left(folder: Path) -> None:
+def _remove_unowned(folder: Path) -> None:
     lock = os.open(folder / _OWNER, os.O_RDWR | os.O_NOFOLLOW | os.O_NONBLOCK)
     try:
-        if not _is_left(lock):
+        if not _is_removable(lock):
             return
         fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        if not _is_left(lock):  # its owner let go of it between the two, and kept its logs
+        if not _is_removable(lock):  # between the two checks the owner released the lock and kept its logs
             return
         for path in folder.iterdir():
             if path.name == _OWNER:
@@ -121,23 +122,23 @@ def _remove_if_left(folder: Path) -> None:
                 shutil.rmtree(path)
             else:
                 path.unlink()
-        shutil.rmtree(folder)  # the lock's own file last: a sweep that is killed is finished by the next
+        shutil.rmtree(folder)  # removes the lock's file last, so that the next sweep completes one that was killed
     finally:
         os.close(lock)
 
 
-def _is_left(lock: int) -> bool:
-    told = os.pread(lock, 200, 0)
-    if told == _KEPT:
+def _is_removable(lock: int) -> bool:
+    content = os.pread(lock, 200, 0)
+    if content == _KEPT:
         return time.time() - os.fstat(lock).st_mtime > _KEPT_S
-    return told == _machine()
+    return content == _machine()
 
 
 def _machine() -> bytes:
-    """Names this machine since its last start: on a disk that several share, locks may hold on one of them only."""
+    """Returns the id of this machine's boot; on a shared disk, locks may hold on one machine only."""
     return Path("/proc/sys/kernel/random/boot_id").read_bytes().strip()
 
 
 def _files(folder: Path) -> list[Path]:
-    """Files below a folder, and links, which are not followed."""
+    """Returns the files below a folder, and links without following them."""
     return [Path(top) / name for top, _, names in os.walk(folder) for name in names]

@@ -1,6 +1,6 @@
-"""Means of clustered samples with their intervals.
+"""Means of clustered samples, and paired differences of evaluations, with 95% intervals.
 
-Completions of one puzzle resemble each other, so the puzzle, not the completion, is the unit that is counted.
+Completions of one puzzle resemble each other, so the unit of the statistics is the puzzle, not the completion.
 """
 
 import math
@@ -18,9 +18,9 @@ from stages.beta import beta_quantile, t_quantile
 _TAIL = 0.025  # on each side of a 95% interval
 _NORMAL = NormalDist()
 _Z95 = -_NORMAL.inv_cdf(_TAIL)
-_EQUAL = 1e-9  # values that rounding keeps apart are equal
+_EQUAL = 1e-9  # smaller differences are due to rounding
 _FEW = ((50.0, 2.0), (math.inf, 3.0))
-"""Up to which count Wilson's bound is modified, by the largest sample size that it holds for (Brown et al., 4.1.1)."""
+"""Pairs (n, k): for sample sizes up to n, Wilson's bound is modified for counts up to k (Brown et al., 4.1.1)."""
 
 
 @dataclass(frozen=True)
@@ -33,13 +33,13 @@ class Interval:
 
 
 def estimate(cluster_means_P: Sequence[float]) -> Interval:
-    """Wilson 95% interval of a mean over clusters whose values lie in 0 to 1; it stays in 0 to 1.
+    """Returns Wilson's 95% interval of a mean over clusters with values in 0 to 1; the bounds lie in 0 to 1.
 
     The bounds are those of Wilson (1927), modified near 0 and 1 as in Brown, Cai and DasGupta, "Interval Estimation for
-    a Binomial Proportion" (Statistical Science 16, 2001). Clusters that are not all 0 or 1 count as the number of 0/1
-    observations that would have their variance, with Student's t on P - 1 degrees of freedom for the normal quantile,
-    after Korn and Graubard (Survey Methodology 24, 1998). Equal values say nothing of the variance: then each cluster
-    counts as one observation, so that none of 64 gives 0 to 0.057 and not 0 to 0.
+    a Binomial Proportion" (Statistical Science 16, 2001). If the values are not all 0 or 1, the sample size is the
+    number of 0/1 observations that would have the same variance, and Student's t with P - 1 degrees of freedom replaces
+    the normal quantile, after Korn and Graubard (Survey Methodology 24, 1998). Equal values contain no information
+    about the variance; then each cluster counts as one observation, so that 0 of 64 gives 0 to 0.057 and not 0 to 0.
 
     Exact coverage in percent, of P puzzles that are right or wrong with the chance p (by summing probabilities):
 
@@ -49,21 +49,21 @@ def estimate(cluster_means_P: Sequence[float]) -> Interval:
         64         96.1      94.4      94.4
         512        94.5      94.6      94.6
 
-    Counts are discrete: of 8 and of 24 puzzles at 0.02 no interval without a random part lies nearer to 95 than 99.0
-    (the next below is 85.1) and 91.7 or 98.8; there the cautious one is taken. `python -m tests.benchmarks.gate`
-    prints the coverage of means of several samples a puzzle: within 1.5 of 95 but for rare successes, where it is
-    higher. A heavy tail of rare, unlike clusters, of which a sample mostly holds none, is covered less: 82 to 93 for 24
+    Counts are discrete, so no interval without a random part comes closer to 95: at 0.02 the possible coverages next to
+    95 are 85.1 and 99.0 for 8 puzzles, 91.7 and 98.8 for 24; the higher one is taken. `python -m tests.benchmarks.gate`
+    prints the coverage for means of several samples a puzzle: within 1.5 of 95, and higher for rare successes. The
+    coverage is lower for a heavy tail of rare, different clusters of which most samples contain none: 82 to 93 for 24
     and 64 puzzles at 0.02 with 28 answers each and a correlation of 0.1 to 0.9 among them.
 
     Args:
-        cluster_means_P: One mean a puzzle, [P], P >= 1, each in 0 to 1.
+        cluster_means_P: One mean for each puzzle, [P], P >= 1, each in 0 to 1.
 
     Raises:
         ValueError: There is no value, or one lies outside 0 to 1.
     """
     values_P = np.asarray(cluster_means_P, dtype=np.float64)
     if not len(values_P) or not (values_P.min() >= 0.0 and values_P.max() <= 1.0):
-        raise ValueError("an interval of shares takes at least one value, and values in 0 to 1")
+        raise ValueError("an interval of shares needs at least one value, and all values in 0 to 1")
     mean, size, quantile = float(values_P.mean()), float(len(values_P)), _Z95
     variance = float(values_P.var())
     if np.ptp(values_P) > _EQUAL and not np.isin(values_P, (0.0, 1.0)).all():
@@ -75,18 +75,18 @@ def estimate(cluster_means_P: Sequence[float]) -> Interval:
 
 
 def estimate_difference(differences_P: Sequence[float], chosen_of: int = 1) -> Interval:
-    """Student's t 95% interval of a mean of paired differences, which lie in -1 to 1; it stays there.
+    """Returns Student's t 95% interval of a mean of paired differences in -1 to 1; the bounds lie in -1 to 1.
 
-    The variance counts one more difference of the typical size (see `variance_of_mean`), so that puzzles which all
-    agree do not make the interval a point. Coverage is within 1.5 of 95 from 24 puzzles on, and higher with fewer, or
-    where fewer than about ten puzzles differ.
+    The variance includes one more difference of typical size (see `variance_of_mean`), so that the interval is not a
+    point if all puzzles agree. The coverage is within 1.5 of 95 from 24 puzzles on. It is higher with fewer puzzles, or
+    if fewer than about ten puzzles differ.
 
     Args:
-        differences_P: One difference a puzzle, [P], P >= 1.
-        chosen_of: Number of equally noisy scores of which the subtracted one is the highest. Such a score is mostly a
-            lucky one, so the true difference is higher than the measured one, which is given as it is: the upper bound
-            is raised until it holds in spite of the choice (Dunnett's one-sided comparison of many with one, JASA 50,
-            1955). It is exact where all the scores have one mean, and cautious elsewhere.
+        differences_P: One difference for each puzzle, [P], P >= 1.
+        chosen_of: Number of equally noisy scores of which the subtracted one is the highest. The highest score is
+            mostly a lucky one, so the true difference is higher than the measured one. The mean is left as measured;
+            the upper bound is raised until it holds in spite of the choice (Dunnett's one-sided comparison of many with
+            one, JASA 50, 1955). The raised bound is exact if all scores have the same mean, and cautious otherwise.
     """
     values_P = np.asarray(differences_P, dtype=np.float64)
     mean = float(values_P.mean())
@@ -137,16 +137,16 @@ def paired_differences(scores: pl.DataFrame, others: pl.DataFrame) -> list[float
 
 
 def standard_error(values_P: Sequence[float]) -> float:
-    """Standard error of a mean, [P] values; 0 for a single one."""
+    """Returns the standard error of the mean of [P] values; 0 for a single value."""
     return float(np.std(values_P, ddof=1)) / math.sqrt(len(values_P)) if len(values_P) > 1 else 0.0
 
 
 def variance_of_mean(differences_XP: NDArray[np.float64]) -> NDArray[np.float64]:
-    """Variance of the mean of paired differences, never 0: [..., P] -> [...]; with P degrees of freedom.
+    """Returns the variance of the mean of paired differences, [..., P] -> [...], with P degrees of freedom; never 0.
 
-    Beside the P differences it counts one of typical size: the root mean square of those that are not 0, or 1 where
-    all are. For differences of 1 and -1 that is nearly the pseudo-observation of Bonett and Price (Journal of
-    Educational and Behavioral Statistics 37, 2012); for differences of one size it changes nothing.
+    It includes one more difference of typical size: the root mean square of the differences that are not 0, or 1 if all
+    are 0. For differences of 1 and -1 this is nearly the pseudo-observation of Bonett and Price (Journal of Educational
+    and Behavioral Statistics 37, 2012). For differences of one size it changes nothing.
     """
     count = differences_XP.shape[-1]
     squares_X, unequal_X = np.square(differences_XP).sum(axis=-1), np.count_nonzero(differences_XP, axis=-1)
@@ -156,9 +156,9 @@ def variance_of_mean(differences_XP: NDArray[np.float64]) -> NDArray[np.float64]
 
 @lru_cache(maxsize=1024)
 def chosen_quantile(number: int) -> float:
-    """How far the highest of `number` scores lies above one more of the same mean, at most, with probability 97.5%.
+    """Returns the 97.5% quantile of the highest of `number` scores less one more score of the same mean.
 
-    In standard errors of a difference of two scores; 1.96 where `number` is 1.
+    The unit is the standard error of a difference of two scores. The quantile is 1.96 if `number` is 1.
     """
     if number <= 1:
         return _Z95

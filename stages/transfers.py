@@ -1,4 +1,4 @@
-"""How far a large upload or download has come, in megabytes, for people to watch."""
+"""Progress of large uploads and downloads, in megabytes."""
 
 import threading
 import time
@@ -12,11 +12,12 @@ _MB = 1 << 20
 
 
 def watched(label: str, report: ProgressReport) -> StartProgress:
-    """Returns what `Attempt.folder` and `Artifact.local_folder` call when a transfer begins.
+    """Returns the function that `Attempt.folder` and `Artifact.local_folder` call when a transfer begins.
 
     Args:
-        label: What the transfer is called.
-        report: Told `(label, done, total, figures)` in megabytes, from any thread; nothing under a megabyte.
+        label: Name of the transfer on the progress display.
+        report: Called with `(label, done, total, figures)` in megabytes, from any thread, each time the transfer has
+            completed another megabyte.
     """
 
     def begin(total_bytes: int) -> Progress:

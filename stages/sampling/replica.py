@@ -1,4 +1,4 @@
-"""One engine of several: its process from start to end, and the weights that it is proved to hold."""
+"""One engine as a child process: start, reload of weights with proof, and end."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from artifacts.errors import DeerstalkerError, TransientError
 from . import weights
 from .client import Source
 from .endpoint import EndpointError
-from .placement import Place
+from .placement import ReplicaPlace
 from .process import EngineProcess
 
 LOAD_TIMEOUT_S = 600.0
@@ -20,21 +20,21 @@ _BROKEN = (weights.ReloadRefusedError, EndpointError, OSError, http.client.HTTPE
 
 
 def ended() -> DeerstalkerError:
-    """Return the error of whoever uses an engine that was ended for good."""
+    """Returns the error for the use of an engine that was ended."""
     return DeerstalkerError("engine", "ended while it was in use", "", "the same command goes on where it stopped")
 
 
 class Replica:
     """A vLLM server as a child process.
 
-    One thread at a time may call `serve`; any other may end the replica meanwhile, which makes `serve` fail.
+    One thread at a time may call `serve`. Any other thread may end the replica meanwhile; `serve` then fails.
 
     Args:
-        place: What it has of the machine.
-        log_path: Where its output goes.
+        place: Its share of the machine.
+        log_path: File for its output.
     """
 
-    def __init__(self, place: Place, log_path: Path) -> None:
+    def __init__(self, place: ReplicaPlace, log_path: Path) -> None:
         self.place, self.log_path = place, log_path
         self._process: EngineProcess | None = None
         self._model_dir: Path | None = None
@@ -49,16 +49,16 @@ class Replica:
 
     @property
     def running(self) -> bool:
-        """Whether the process is up."""
+        """Whether the process is running."""
         return self._process is not None and self._process.exit_code() is None
 
     @property
     def process_id(self) -> int:
-        """Id of the process, which is also the session of everything it started; 0 without one."""
+        """Id of the process, which is also the session id of every process that it started; 0 if there is none."""
         return 0 if self._process is None else self._process.guard_pid
 
     def prestart(self, model_dir: Path, digest: str) -> None:
-        """Begin starting the process, if there is none, without waiting.
+        """Begins to start the process, if there is none, without waiting.
 
         Raises:
             DeerstalkerError: The replica was ended.
@@ -71,12 +71,16 @@ class Replica:
                 self._model_dir, self._loaded_digest = model_dir, digest
 
     def serve(self, model_dir: Path, digest: str) -> Source:
-        """Serve this checkpoint: start the process, or load the weights in place, or do nothing if it has them.
+        """Makes the process serve this checkpoint: starts it, reloads its weights, or does nothing if it has them.
+
+        Args:
+            model_dir: Checkpoint folder in Hugging Face layout.
+            digest: Digest of its weights.
 
         Raises:
-            BadInputError: The folder is not a model that the engine can serve.
-            TransientError: The engine could not be started this time.
-            DeerstalkerError: It was ended, or was refused memory.
+            BadInputError: The engine cannot serve the folder's model.
+            TransientError: The engine could not be started, and another try may succeed.
+            DeerstalkerError: The replica was ended, or memory was refused to it.
         """
         for last in (False, True):
             process = self._started(model_dir, digest)
@@ -89,36 +93,36 @@ class Replica:
                 return Source(process.endpoint, digest, str(version), self.place.hardware.seed)
             except _BROKEN as error:
                 self.refusals.append(str(error) or repr(error))
-                found = f"did not take the weights of {model_dir}: {self.refusals[-1]}\n{process.tail()}\n"
+                refusal = f"it refused the weights of {model_dir}: {self.refusals[-1]}\n{process.tail()}\n"
                 self._drop(process)
                 if last:
                     raise TransientError(
-                        "engine", found, "an engine that serves them", f"log: {self.log_path}"
+                        "engine", refusal, "an engine that serves them", f"log: {self.log_path}"
                     ) from error
         raise AssertionError("the second try returns or raises")
 
-    def wrong(self) -> str | None:
-        """Say why nothing is to be hoped for from the process; none while it runs."""
+    def failure(self) -> str | None:
+        """Returns the reason why the process cannot answer any more; None while it runs."""
         process = self._process
-        return "the process is gone" if process is None else process.wrong()
+        return "the process has ended" if process is None else process.failure()
 
     def lost(self, reason: str) -> DeerstalkerError:
-        """End what is left of the process; return the error to hand up where it is not to be started again.
+        """Kills the process and returns the error that describes its loss.
 
         Returns:
-            A TransientError, or another one where a new start would fare no better.
+            A TransientError, or another error if a new start would fail in the same way.
         """
         process = self._process
         if process is None:
             return TransientError("engine", reason, "an engine that stays up", f"see {self.log_path}")
-        told = f"{reason}. Its last lines:\n{process.tail()}\n"
-        memory = process.out_of_memory(told)
+        description = f"{reason}. Its last lines:\n{process.tail()}\n"
+        memory = process.out_of_memory(description)
         process.kill()
         self._forget()
-        return memory or TransientError("engine", told, "an engine that stays up", f"see {self.log_path}")
+        return memory or TransientError("engine", description, "an engine that stays up", f"see {self.log_path}")
 
     def end(self, *, at_once: bool = False) -> None:
-        """End the process for good, politely or at once."""
+        """Ends the process, gracefully or at once, and starts no other."""
         self._ended = True
         with self._starting:
             process = self._process
@@ -135,7 +139,7 @@ class Replica:
         self.reloads += 1
 
     def _started(self, model_dir: Path, digest: str) -> EngineProcess:
-        """Return the running process, started with this checkpoint if there is none of its shape."""
+        """Returns the running process; start one with this checkpoint if there is none for models of its shape."""
         old = self._process
         if old is not None and (
             not weights.same_shape(self._model_dir, model_dir) or (self._check is not None and not self.running)
@@ -156,9 +160,9 @@ class Replica:
                 self._forget()
                 raise
             except _BROKEN as error:
-                found = f"gone right after its start: {error}\n{process.tail()}\n"
+                ending = f"ended right after its start: {error}\n{process.tail()}\n"
                 self._drop(process)
-                raise TransientError("engine", found, "an engine that stays up", f"log: {self.log_path}") from error
+                raise TransientError("engine", ending, "an engine that stays up", f"log: {self.log_path}") from error
             self.starts += 1
         return process
 

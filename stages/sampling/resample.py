@@ -1,4 +1,4 @@
-"""Dynamic sampling: puzzles whose completions are all equally right teach nothing; others are sampled in their place.
+"""Dynamic sampling: groups whose completions are all equally right carry no signal and are replaced by others.
 
 After DAPO (Yu et al., arXiv 2503.14476, section 3.2), which keeps only groups whose accuracies differ.
 """
@@ -18,22 +18,25 @@ from stages.sampling.config import KEPT_GROUPS, SamplingConfig
 
 STEM = "rollouts"
 UNIFORM_TOLERANCE = 1e-8
-"""Accuracies that spread no more than this are equal."""
+"""Largest spread of accuracies that count as equal."""
 
 
 class ResampleConfig(Config):
-    """Until when further puzzles are sampled in place of those that were uniformly right or wrong."""
+    """Settings of dynamic sampling."""
 
     max_rounds: int = Field(
-        default=3, ge=1, le=100, description="Rounds after the first; each samples as many puzzles as are missing."
+        default=3,
+        ge=1,
+        le=100,
+        description="Largest number of rounds after the first; each samples one puzzle for each missing group.",
     )
     grader: Literal["strict", "published"] = Field(
-        default="strict", description="How answers are read off a completion; the same as `grade.grader`."
+        default="strict", description="Rules by which answers are read from a completion; the same as `grade.grader`."
     )
 
 
 def collect_mixed(
-    wanted: int,
+    groups: int,
     config: ResampleConfig,
     puzzles: pl.DataFrame,
     sampling: SamplingConfig,
@@ -45,19 +48,19 @@ def collect_mixed(
 ) -> dict[str, Any]:
     """Samples groups until enough of them are mixed, or the rounds or the puzzles are used up.
 
-    Every group stays among the rollouts; the file `kept_groups-<checksum>.json` names those that are to be trained on.
-    Which puzzles a round takes follows from the stored groups of the rounds before it, so a stage that was cut short
-    goes on where it was.
+    Every group stays in the rollouts. The file `kept_groups-<checksum>.json` lists the groups to train on. The stored
+    groups of earlier rounds determine the puzzles of a round, so an interrupted stage continues where it stopped.
 
     Args:
-        wanted: Mixed groups to reach, and puzzles of the first round.
+        groups: Number of mixed groups to reach, and of puzzles in the first round.
+        config: Settings of dynamic sampling.
         puzzles: The iteration's puzzles in the order in which they are taken; the row index is the group's number.
-        label: What the progress display calls this.
+        label: Name of the work on the progress display.
 
     Returns:
         Counts and speed over all rounds, for the manifest.
     """
-    size, rounds, fresh, tokens, seconds = min(wanted, len(puzzles)), 0, 0, 0, 0.0
+    size, rounds, fresh, tokens, seconds = min(groups, len(puzzles)), 0, 0, 0, 0.0
     while True:
         facts = collect(puzzles.head(size), sampling, weights, attempt, ctx, stem=STEM, label=label)
         rounds += 1
@@ -66,15 +69,15 @@ def collect_mixed(
         sampled = adopted(attempt, STEM, sampling)
         assert sampled is not None  # collect has just written them
         mixed = mixed_groups(sampled.filter(pl.col("group") < size), puzzles, config.grader)
-        missing = wanted - len(mixed)
+        missing = groups - len(mixed)
         if missing <= 0 or size == len(puzzles) or rounds > config.max_rounds:
             break
         size = min(size + missing, len(puzzles))
-    attempt.write_json_shard(KEPT_GROUPS, mixed[:wanted])
+    attempt.write_json_shard(KEPT_GROUPS, mixed[:groups])
     return {
         "groups": size,
         "groups_reused": size - fresh,
-        "groups_kept": len(mixed[:wanted]),
+        "groups_kept": len(mixed[:groups]),
         "rounds": rounds,
         "compute_dtype": facts["compute_dtype"],
         "completion_tokens": tokens,
@@ -84,11 +87,12 @@ def collect_mixed(
 
 
 def mixed_groups(rollouts: pl.DataFrame, puzzles: pl.DataFrame, grader: Literal["strict", "published"]) -> list[int]:
-    """Numbers of the groups whose completions differ in accuracy, ascending.
+    """Returns the numbers of the groups whose completions differ in accuracy, ascending.
 
     Args:
         rollouts: Rows of the `rollouts` schema.
-        puzzles: Table of the puzzles that they answer.
+        puzzles: Rows of the `puzzles` schema: the puzzles that they answer.
+        grader: Rules by which answers are read.
     """
     known = puzzles_by_id(puzzles)
     accuracies: dict[int, list[float]] = {}

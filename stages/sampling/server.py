@@ -1,23 +1,24 @@
-"""Entry of the engine's process: vLLM's own API server with an early stop and, on CPUs, three faults of 0.32 mended.
+"""Entry of the engine's process: vLLM's own API server with an early stop and, on a CPU, three faults fixed.
 
-Key: every request must carry the key of the environment variable VLLM_API_KEY, whatever its path (see access.py).
-Without such a key the server does not start.
+Key: every request must carry the key in the environment variable VLLM_API_KEY, whatever its path (see access.py).
+Without the variable the server does not start.
 
-Early stop: a request whose `extra_args` ask for it ends when its running mean log-probability falls too low. It takes
-the way of vLLM's stop strings, which are looked for in the server's process and end the request in the engine core;
-so the sampled distribution is not touched, and it works with every model runner. A custom logits processor would have
-to exist twice (for both model runners), keep the last step's logits, and end a request by forcing a token on it.
+Early stop: a request with `early_stop` in its `extra_args` ends when its running mean log-probability falls below the
+threshold. It ends in the same way as by vLLM's stop strings: the server's process detects them and the engine core
+ends the request. The sampled distribution does not change, and every model runner supports it. A custom logits
+processor would be needed twice (for both model runners), would have to keep the last step's logits, and could end a
+request only by forcing a token.
 
-Start: vLLM spawns its engine core on CPUs, which imports torch and vllm all over (10 s of CPU time), only so that
-OpenMP reads its thread count from the environment. Here OpenMP starts with one thread, so that forking is safe, and
-the worker sets its own count.
+Start: on CPUs vLLM spawns its engine core, which imports torch and vllm once more (10 s of CPU time), only to let
+OpenMP read its thread count from the environment. Here OpenMP starts with one thread, so that forking is safe, and the
+worker sets its own thread count.
 
-Reload: the output head keeps a copy of its weights packed for the CPU's kernels. When the head shares the embedding's
-tensor, an in-place reload renews that tensor but not the packed copy, and the engine goes on sampling with the old
-head, silently. Here the copy is packed anew after every reload.
+Reload: the output head keeps a copy of its weights that is packed for the CPU's kernels. If the head shares the
+embedding's tensor, a reload in place replaces the tensor but not the packed copy, and the engine silently goes on
+sampling with the old head. Here the copy is packed again after every reload.
 
-Run as a script with the server's arguments, or as `python -m stages.sampling.server` where others start engines; never
-imported by the flow.
+Run this file as a script with the server's arguments, or as `python -m stages.sampling.server` to start an engine
+elsewhere. The flow never imports it.
 """
 
 from __future__ import annotations
@@ -39,7 +40,7 @@ THREADS_VARIABLE = "DEERSTALKER_ENGINE_THREADS"
 
 
 def fork_instead_of_spawn() -> None:
-    """Make the multiprocessing contexts that vLLM asks for fork."""
+    """Makes the multiprocessing contexts of vLLM fork instead of spawn."""
     original: Any = multiprocessing.get_context
 
     def get_context(method: str | None = None) -> Any:
@@ -49,7 +50,11 @@ def fork_instead_of_spawn() -> None:
 
 
 def import_once(threads: int) -> None:
-    """Import what the engine core needs, and let the worker set its thread count and keep its head fresh."""
+    """Imports the modules of the engine core. Makes the worker set its thread count and repack its head at reloads.
+
+    Args:
+        threads: OpenMP threads of the worker.
+    """
     import torch
     import vllm.v1.engine.core  # pyright: ignore[reportUnusedImport]
     import vllm.v1.executor.uniproc_executor  # noqa: F401 # pyright: ignore[reportUnusedImport]
@@ -68,7 +73,7 @@ def import_once(threads: int) -> None:
     reload_weights: Any = CPUModelRunner.reload_weights
 
     def init_device_with_threads(worker: Any) -> None:
-        end_with_parent()  # vLLM's core waits for ever for a server that was killed together with its guard
+        end_with_parent()  # otherwise vLLM's core waits forever after its server and the guard were killed
         set_num_threads(threads)
         # Linux kills a process by SIGILL that uses AMX before it asks for it. vLLM's bf16 attention does so without
         # asking; other kernels ask, but a small model and a short prompt use none of them before.
@@ -81,17 +86,18 @@ def import_once(threads: int) -> None:
             if hasattr(module, "cpu_linear") and module.weight.numel() > 0:
                 dispatch_cpu_unquantized_gemm(module, remove_weight=False)
 
-    # A model's class is looked at in this process, not in one more that imports everything.
+    # Inspect a model's class in this process instead of another one that imports everything.
     setattr(registry, "_run_in_subprocess", call)  # noqa: B010
     setattr(CPUWorker, "init_device", init_device_with_threads)  # noqa: B010
     setattr(CPUModelRunner, "reload_weights", reload_weights_and_head)  # noqa: B010
 
 
-class Watch:
-    """Follows the log-probabilities of one request; its `update` takes the place of its detokenizer's.
+class EarlyStopWatch:
+    """Follows the log-probabilities of one request. Its `update` replaces that of the request's detokenizer.
 
     Args:
-        update: The detokenizer's own: new token ids and whether the core ended the request, to the stop string found.
+        update: The detokenizer's `update`: takes new token ids and whether the core ended the request, and returns
+            the stop string in the text, if any.
         alpha: Share of the old mean in the new one.
         threshold: Mean below which the request ends, nats.
     """
@@ -101,29 +107,32 @@ class Watch:
         self._average, self._hopeless = 0.0, False
 
     def observe(self, logprobs: Sequence[float]) -> None:
-        """Take note of newly sampled tokens' log-probabilities."""
+        """Records the log-probabilities of newly sampled tokens."""
         for logprob in logprobs:
             self._average = next_average(self._average, logprob, self._alpha)
             self._hopeless = self._hopeless or self._average < self._threshold
 
     def update(self, new_token_ids: list[int], stop_terminated: bool) -> str | None:
-        """Say what stops the request, if anything does."""
+        """Returns the stop string or rule that ends the request; None if it goes on."""
         return self._update(new_token_ids, stop_terminated) or ("early_stop" if self._hopeless else None)
 
 
 def end_hopeless_requests() -> None:
-    """Let requests with `early_stop` in their extra arguments end by it."""
+    """Makes vLLM end requests by the `early_stop` rule in their extra arguments."""
     from vllm.v1.engine.output_processor import OutputProcessor, RequestState
 
     from_new_request: Any = RequestState.from_new_request
     process_outputs: Any = OutputProcessor.process_outputs
-    watches: WeakValueDictionary[str, Watch] = WeakValueDictionary()  # a request's state holds its watch
+    # The request's state keeps its watch alive.
+    watches: WeakValueDictionary[str, EarlyStopWatch] = WeakValueDictionary()
 
     def watched_request(**keywords: Any) -> Any:
         state = from_new_request(**keywords)
         parameters = keywords["request"].sampling_params
         if parameters is not None and (rule := (parameters.extra_args or {}).get("early_stop")):
-            watches[state.request_id] = watch = Watch(state.detokenizer.update, rule["alpha"], rule["threshold"])
+            watches[state.request_id] = watch = EarlyStopWatch(
+                state.detokenizer.update, rule["alpha"], rule["threshold"]
+            )
             state.detokenizer.update = watch.update
         return state
 
@@ -139,10 +148,10 @@ def end_hopeless_requests() -> None:
 
 
 def answer_cheaply() -> None:
-    """Send each sampled token's log-probability once, encode with orjson, and read environment variables once.
+    """Sends each sampled token's log-probability once, encodes with orjson, and reads environment variables once.
 
-    vLLM sends it twice, the second time as the first of the most likely tokens, and makes five objects of it. Together
-    these took a fifth of the server's CPU time.
+    vLLM sends it twice, the second time as the first of the most likely tokens, and makes five objects of it. All three
+    together took a fifth of the server's CPU time.
     """
     import orjson
     from fastapi.responses import JSONResponse
@@ -159,7 +168,7 @@ def answer_cheaply() -> None:
     def sampled_logprobs(
         self: Any, token_ids: Sequence[int], top_logprobs: Any, num_output_top_logprobs: int | None = None
     ) -> Any:
-        # With `logprobs` 0 there is one entry a position: the sampled token's.
+        # With `logprobs` 0 each position has one entry: that of the sampled token.
         one_each = num_output_top_logprobs == 0 and isinstance(top_logprobs, FlatLogprobs)
         if not one_each or list(top_logprobs.token_ids) != list(token_ids):
             return all_logprobs(self, token_ids, top_logprobs, num_output_top_logprobs)
@@ -175,7 +184,7 @@ def answer_cheaply() -> None:
 
     def init_and_keep_variables(self: Any, *arguments: Any, **keywords: Any) -> None:
         init(self, *arguments, **keywords)
-        envs.enable_envs_cache()  # vLLM does it in its core only; the server looks several up for each token
+        envs.enable_envs_cache()  # vLLM caches them in its core only; its server looks several up for each token
 
     setattr(serving.ServingTokens, "_create_tokens_logprobs", sampled_logprobs)  # noqa: B010
     setattr(api_router, "JSONResponse", QuickResponse)  # noqa: B010
@@ -188,7 +197,8 @@ if __name__ == "__main__":
     except BadInputError as error:
         sys.exit(f"error: {error}")
     if THREADS_VARIABLE in os.environ:
-        gc.set_threshold(200_000, 50, 100)  # thousands of small objects a step: the defaults cost 8% of the CPU time
+        # A step makes thousands of small objects: the default thresholds cost 8% of the CPU time.
+        gc.set_threshold(200_000, 50, 100)
         fork_instead_of_spawn()
         import_once(int(os.environ[THREADS_VARIABLE]))
     end_hopeless_requests()

@@ -1,4 +1,4 @@
-"""Exchanges an engine's weights in place, and proves that they are the ones in the checkpoint folder."""
+"""Reloads an engine's weights in place, and proves that they are those of the checkpoint folder."""
 
 from __future__ import annotations
 
@@ -22,15 +22,15 @@ IGNORED_CONFIG = ("_name_or_path", "transformers_version", "use_cache", "torch_d
 
 
 class ReloadRefusedError(Exception):
-    """The engine did not take the weights; restart it with the new folder."""
+    """The engine refused the weights; it must be restarted with the new folder."""
 
 
-def same_shape(served: Path | None, wanted: Path) -> bool:
-    """Tell whether two checkpoints have the same config, apart from what says nothing about the weights' shape."""
+def same_shape(served: Path | None, requested: Path) -> bool:
+    """Returns whether two checkpoints have the same config, apart from keys without effect on the shapes of weights."""
     if served is None:
         return False
     configs: list[dict[str, Any]] = []
-    for folder in (served, wanted):
+    for folder in (served, requested):
         path = folder / "config.json"
         if not path.is_file():
             return False
@@ -40,10 +40,10 @@ def same_shape(served: Path | None, wanted: Path) -> bool:
 
 
 def load(endpoint: Endpoint, model_dir: Path, *, timeout_s: float) -> None:
-    """Load the folder's weights into a running engine and drop what it cached of the old ones.
+    """Loads the folder's weights into a running engine and resets its prefix cache.
 
     Raises:
-        ReloadRefusedError: The engine answered with an error, or would not drop its prefix cache.
+        ReloadRefusedError: The engine answered with an error, or did not reset its prefix cache.
         OSError, http.client.HTTPException: It could not be reached.
     """
     try:
@@ -57,10 +57,10 @@ def load(endpoint: Endpoint, model_dir: Path, *, timeout_s: float) -> None:
 
 
 def keeps_stale_head(endpoint: Endpoint, model_dir: Path, *, timeout_s: float) -> bool:
-    """Tell whether a plain vLLM server would keep its old output head over a reload (see server.py).
+    """Returns whether a plain vLLM server would keep its old output head after a reload (see server.py).
 
     Raises:
-        OSError, http.client.HTTPException, EndpointError: The engine could not be asked.
+        OSError, http.client.HTTPException, EndpointError: The engine could not be reached, or refused the request.
     """
     if not json.loads((model_dir / "config.json").read_bytes()).get("tie_word_embeddings", False):
         return False
@@ -68,7 +68,7 @@ def keeps_stale_head(endpoint: Endpoint, model_dir: Path, *, timeout_s: float) -
 
 
 def name_version(endpoint: Endpoint, digest: str, *, timeout_s: float) -> None:
-    """Give the loaded weights their digest as version; the engine stamps it on every completion.
+    """Sets the version of the loaded weights to their digest. The engine adds it to every completion.
 
     Raises:
         ReloadRefusedError: The engine answered with an error.
@@ -81,7 +81,7 @@ def name_version(endpoint: Endpoint, digest: str, *, timeout_s: float) -> None:
 
 
 def tensor_digests(folder: Path, dtype: str) -> dict[str, str]:
-    """Return the SHA-256 of every tensor in a folder's safetensors files as an engine of a compute type holds it.
+    """Returns the SHA-256 of each tensor in a folder's safetensors files, as it is in an engine of a compute type.
 
     Args:
         folder: A checkpoint folder.
@@ -102,22 +102,22 @@ def tensor_digests(folder: Path, dtype: str) -> dict[str, str]:
 
 
 def _vocabulary_padding(name: str, shape: Sequence[int], size_bytes: int) -> bytes:
-    """Return the rows of zeros that vLLM adds to embedding and output head, to a multiple of 64 tokens."""
+    """Returns the zeros that vLLM appends to embedding and output head to fill them up to a multiple of 64 tokens."""
     if not name.endswith(_OF_VOCABULARY) or not shape[0]:
         return b""
     return bytes(size_bytes // shape[0] * (-shape[0] % _VOCABULARY_MULTIPLE))
 
 
 def cast_bytes(content: bytes, stored: str, dtype: str) -> bytes | None:
-    """Return a tensor's bytes after the cast that the engine makes at loading: to the nearest, ties to even.
+    """Returns a tensor's bytes after the engine's cast at loading (to the nearest value, ties to even).
 
     Args:
         content: Its bytes in the file, little endian.
-        stored: Its type in the file, as safetensors names it.
+        stored: Its type in the file, by the name that safetensors uses.
         dtype: The engine's compute type.
 
     Returns:
-        The bytes; none where the stored type is not BF16, F16 or F32.
+        The bytes; None if the stored type is not BF16, F16 or F32.
     """
     if stored == _STORED_AS[dtype]:
         return content
@@ -130,21 +130,22 @@ def cast_bytes(content: bytes, stored: str, dtype: str) -> bytes | None:
             return None
     if dtype == "bfloat16":
         return to_bfloat16_bits(values).tobytes()
-    with np.errstate(over="ignore"):  # too large for float16: infinite, as in the engine
+    with np.errstate(over="ignore"):  # values too large for float16 become infinite, as in the engine
         return (values.astype(np.float16) if dtype == "float16" else values).tobytes()
 
 
 class WeightCheck:
-    """Proves that an engine holds a folder's weights, by the SHA-256 of single tensors on both sides.
+    """Proves that an engine has a folder's weights, by the SHA-256 of single tensors on both sides.
 
-    The engine fuses some tensors (query, key and value) and packs others for its kernels. Which ones stand as they do
-    in the file is learned from the first, cold load; those must equal the new file after every reload.
+    The engine fuses some tensors (query, key and value) and packs others for its kernels. The comparison after its
+    start shows which tensors it keeps as they are in the file. These must equal the new file after every reload.
 
     Args:
         endpoint: The engine, just started with `model_dir`.
-        model_dir: The folder it was started with.
-        limit_bytes: Larger checkpoints are not hashed; the engine's own word has to do.
+        model_dir: The folder that it was started with.
+        limit_bytes: Checkpoints above this size are not hashed, and the engine's answer is trusted.
         dtype: The engine's compute type.
+        timeout_s: Longest wait for the engine's checksums, seconds.
     """
 
     def __init__(self, endpoint: Endpoint, model_dir: Path, limit_bytes: int, dtype: str, *, timeout_s: float) -> None:
@@ -158,10 +159,10 @@ class WeightCheck:
             raise ReloadRefusedError("no tensor of the engine equals one of the folder it was started with")
 
     def after_reload(self, model_dir: Path) -> int:
-        """Check the engine against the folder just loaded; return how many tensors were compared.
+        """Compares the engine with the folder just loaded and returns the number of tensors compared.
 
         Raises:
-            ReloadRefusedError: A tensor is not the folder's.
+            ReloadRefusedError: A tensor differs from the folder's.
         """
         if not self.loaded or weight_bytes(model_dir) > self.limit_bytes:
             return 0
@@ -177,5 +178,5 @@ class WeightCheck:
 
 
 def weight_bytes(folder: Path) -> int:
-    """Return the size of a folder's safetensors files."""
+    """Returns the total size of a folder's safetensors files, bytes."""
     return sum(path.stat().st_size for path in folder.glob("*.safetensors"))

@@ -1,4 +1,4 @@
-"""How many requests are in flight at one engine, following what the engine says of itself."""
+"""The limit of requests in flight at one engine, adjusted by the engine's own counters."""
 
 from __future__ import annotations
 
@@ -11,12 +11,12 @@ SHRINK = 0.75
 
 @dataclass
 class Window:
-    """Admits requests up to a limit that shrinks when the engine preempts and grows while it has room.
+    """Admits requests up to a limit, which shrinks when the engine preempts and grows while it has room.
 
-    A preemption means that the KV cache ran out and finished work was thrown away to be done again.
+    At a preemption the KV cache is full, and the engine discards finished work to do it again later.
 
     Args:
-        limit: Requests at first, and at most.
+        limit: Initial and largest number of requests.
     """
 
     limit: int
@@ -30,7 +30,7 @@ class Window:
         self.most = self.limit
 
     def enter(self) -> bool:
-        """Wait for a place; false when the window was closed meanwhile."""
+        """Waits until a request may be sent. Returns False if the window was closed meanwhile."""
         with self._changed:
             while self.active >= self.limit and not self.closed:
                 self._changed.wait()
@@ -39,23 +39,23 @@ class Window:
             return not self.closed
 
     def leave(self) -> None:
-        """Give a place back."""
+        """Ends a request that `enter` admitted."""
         with self._changed:
             self.active -= 1
             self._changed.notify()
 
     def close(self) -> None:
-        """Wake everybody who waits for a place."""
+        """Admits no more requests and wakes all threads that wait in `enter`."""
         with self._changed:
             self.closed = True
             self._changed.notify_all()
 
     def observe(self, preemptions: float, waiting: float, kv_cache_use: float) -> None:
-        """Set the limit by the engine's counters.
+        """Adjusts the limit by the engine's counters.
 
         Args:
-            preemptions: Preemptions since the engine's start.
-            waiting: Sequences the engine has not begun.
+            preemptions: Number of preemptions since the engine's start.
+            waiting: Number of sequences that the engine has not begun.
             kv_cache_use: Share of the KV cache in use, 0 to 1.
         """
         with self._changed:
@@ -69,18 +69,18 @@ class Window:
 
 @dataclass
 class Pulse:
-    """When an engine last made progress."""
+    """The time of an engine's last progress."""
 
     last: tuple[float, ...] = ()
     moved_s: float = field(default_factory=time.monotonic)
 
     def beat(self, counters: tuple[float, ...]) -> None:
-        """Take note of counters; any change is progress."""
+        """Records the counters; any change is progress."""
         if counters != self.last:
             self.last, self.moved_s = counters, time.monotonic()
 
     def rest(self) -> None:
-        """Take note that there is nothing to be done."""
+        """Records that the engine has no work; it counts as progress."""
         self.moved_s = time.monotonic()
 
     @property

@@ -20,7 +20,7 @@ from safetensors.torch import load_file, save_file
 from artifacts.errors import BadInputError, TransientError
 from stages.models.chat import ChatTokenizer
 from stages.models.scratch import ScratchModel, make_scratch
-from stages.sampling.client import Completion, GroupSamples, Prompt
+from stages.sampling.client import GroupSamples, Prompt, SampledCompletion
 from stages.sampling.config import EarlyStopConfig, EngineHardware, SamplingConfig
 from stages.sampling.early_stop import hopeless_at
 from stages.sampling.engine import Engine
@@ -84,7 +84,7 @@ def prompts(count: int, seed: int = 0) -> list[Prompt]:
 
 
 def logprobs_by_transformers(
-    folder: Path, group: GroupSamples, completion: Completion, temperature: float
+    folder: Path, group: GroupSamples, completion: SampledCompletion, temperature: float
 ) -> list[float]:
     """What the checkpoint gives the completion's tokens, in float32."""
     import torch

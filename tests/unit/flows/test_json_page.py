@@ -36,7 +36,7 @@ from stages.evaluate import regrade
 from stages.machine import CudaDevice
 from stages.puzzles.puzzle import Grader
 from stages.puzzles.tables import from_table
-from stages.sampling.client import Completion
+from stages.sampling.client import SampledCompletion
 from stages.sampling.config import EngineHardware
 from stages.totals import totals
 from tests.support.json_page import check_documented, documented
@@ -185,7 +185,7 @@ def test_documents_of_puzzles(
 
 def test_documents_of_a_model(made: tuple[Store, RunLayout], capsys: pytest.CaptureFixture[str]) -> None:
     puzzle = _puzzles(made)[0]
-    answer = Completion([1, 2], [-0.1, -0.1], "A. Nobody", "length")
+    answer = SampledCompletion([1, 2], [-0.1, -0.1], "A. Nobody", "length")
     solved: list[Any] = []
     for question in (Question(puzzle.prompt, puzzle), Question("Who?", None)):
         print_answers(question, "made", [answer], Stored(json=True))

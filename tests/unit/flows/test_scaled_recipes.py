@@ -28,7 +28,7 @@ def test_a_scaled_recipe_is_valid_small_and_the_same_algorithm(name: str) -> Non
     small = load_recipe(name, scaled_settings(full))
     assert small.iterations == 1
     assert small.model.source == "scratch"
-    assert small.puzzles.wanted < 128
+    assert small.puzzles.total < 128
     assert small.sample.stride * small.sample.sampling.samples_per_prompt * small.sample.sampling.max_tokens < 25_000
     assert small.pack.row_tokens >= 8 * small.sample.sampling.max_tokens
     changed = {one.setting for one in differences(full, small)}

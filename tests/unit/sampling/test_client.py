@@ -130,7 +130,7 @@ def test_the_engine_reads_checked_weights_and_runs_no_code_and_no_template_of_a_
 
 @pytest.mark.parametrize("argument", ["--trust-remote-code", "--trust_remote_code", "--trust-rem", "--trust=true"])
 def test_a_profile_cannot_make_the_engine_run_code_of_models(argument: str) -> None:
-    with pytest.raises(ValidationError, match="code out of a model folder is never run"):
+    with pytest.raises(ValidationError, match="code from a model folder is never run"):
         EngineHardware(extra_arguments=("--seed", "7", argument))
 
 

@@ -7,7 +7,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from stages.sampling.early_stop import hopeless_at, next_average
-from stages.sampling.server import Watch
+from stages.sampling.server import EarlyStopWatch
 
 logprob_lists = st.lists(st.floats(-30.0, 0.0), max_size=60)
 
@@ -43,7 +43,7 @@ def test_the_engine_ends_a_request_with_the_token_that_the_client_cuts_at(
     logprobs: list[float], alpha: float, threshold: float, step: int
 ) -> None:
     """Also where several tokens come at once: then in the step that holds the token."""
-    watch = Watch(lambda tokens, stopped: None, alpha, threshold)
+    watch = EarlyStopWatch(lambda tokens, stopped: None, alpha, threshold)
     ended = None
     for start in range(0, len(logprobs), step):
         watch.observe(logprobs[start : start + step])
@@ -55,4 +55,4 @@ def test_the_engine_ends_a_request_with_the_token_that_the_client_cuts_at(
 
 
 def test_a_stop_string_that_the_detokenizer_finds_still_counts() -> None:
-    assert Watch(lambda tokens, stopped: "END", 0.5, -3.0).update([1], False) == "END"
+    assert EarlyStopWatch(lambda tokens, stopped: "END", 0.5, -3.0).update([1], False) == "END"

@@ -104,7 +104,7 @@ def test_an_engine_that_demands_a_key_where_the_profile_names_none(
         served(speaker) as url,
         Engine(hardware(url, None), tmp_path) as engine,
         pytest.raises(
-            BadInputError, match=r"HTTP 401: it demands a key, and the profile names none; set engine\.api_k"
+            BadInputError, match=r"HTTP 401: it requires a key, and the profile names none; set engine\.api_k"
         ),
     ):
         engine.ensure(model, "w")

@@ -17,7 +17,7 @@ from artifacts.store import Store
 from artifacts.verification import verify
 from stages.puzzles.answers import write_answer
 from stages.puzzles.puzzle import Puzzle
-from stages.sampling.client import Completion, GroupSamples, Prompt
+from stages.sampling.client import GroupSamples, Prompt, SampledCompletion
 from stages.sampling.config import SamplingConfig
 from stages.sampling.engine import Engine
 from tests.support.speaker import CONFIG, WRONG, Opener, Place, script, taken_order
@@ -149,10 +149,10 @@ def test_what_two_writers_left_is_adopted_once_and_nothing_is_lost(opened: Opene
     assert verify(place.ctx.store).damaged == []
 
 
-class Interrupted(list[Completion]):
+class Interrupted(list[SampledCompletion]):
     """A group during whose taking a signal arrives."""
 
-    def __iter__(self) -> Iterator[Completion]:
+    def __iter__(self) -> Iterator[SampledCompletion]:
         yield self[0]
         raise KeyboardInterrupt
 
