@@ -1,7 +1,7 @@
-"""The command `deerstalker`: its commands by name, and how one is run.
+"""The program `deerstalker`: the table of its commands, and the function that runs one.
 
-A command stands in the module that does its work, and cyclopts imports that module when the command is used. Modules
-of commands import what is slow (Prefect, polars, torch) inside of functions, so that a help page takes no second.
+Each command is a function in the module that does its work. Cyclopts imports the module when the command is used. These
+modules import slow packages (Prefect, polars) inside of functions, so that a help page takes less than a second.
 """
 
 import os
@@ -33,57 +33,53 @@ app = App(
 )
 
 _COMMANDS = {
-    "train:train": "Train a model by a recipe; the same run name goes on where it stopped.",
-    "iterate:iterate": "Go on with a run that was begun, by its frozen recipe.",
-    "evaluate:evaluate": "Measure a checkpoint on puzzles; each completion is read by the strict and by the published "
-    "grader.",
-    "solve:solve": "Ask a model one puzzle, and grade the answer where the solution is known.",
-    "puzzles:puzzles": "Make puzzles, solve them, and prove what a completion asserts.",
+    "train:train": "Train a model with a recipe; the same run name continues where it stopped.",
+    "iterate:iterate": "Continue a run with its frozen recipe.",
+    "evaluate:evaluate": "Measure a checkpoint on puzzles; the strict and the published grader read each completion.",
+    "solve:solve": "Ask a model one puzzle, and grade the answer if the solution is known.",
+    "puzzles:puzzles": "Make puzzles, solve them, and prove the statements of a completion.",
     "recipes:recipes": "List the recipes, show one in full, or compare two.",
     "runs:runs": "List the runs of a store.",
-    "runs:show": "Show a run: its iterations, before and after, and how to use what it made.",
-    "runs:report": "Write a run's report again: one self-contained page, its pictures, and the same figures as JSON.",
+    "runs:show": "Show a run: its iterations, its results before and after training, and how to use its checkpoint.",
+    "runs:report": "Write a run's report again: one self-contained page, its pictures, and its figures as JSON.",
     "compare:compare": """
-Learn from one iteration's published rollouts under several recipes, and set what differs side by side.
+Train on one iteration's rollouts with several recipes, and show the results side by side.
 
-A recipe for the run's own model and completion length gives its grade, pack and finetune as they stand. Any other was
-written for another scale, so only its algorithm is laid over the run: advantages, loss, reference, and what becomes of
-groups without a signal. Rewards, learning rate, optimizer, number of updates and lengths stay the run's.
+A recipe for the run's model and completion length is used with its own grade, pack and finetune sections. Any other
+recipe was written for another scale, so the run takes only its algorithm: advantages, loss, reference, and the
+treatment of groups without a signal. Rewards, learning rate, optimizer, number of updates and lengths are the run's.
 """,
     "backfill:backfill": """
 Evaluate checkpoints of runs on another suite of puzzles, and draw its learning curve beside the run's own.
 
-What has a report is not evaluated again; the same command goes on where it stopped.
+A checkpoint that has a report is not evaluated again; the same command continues where it stopped.
 """,
-    "lineage:lineage": "Tell who made an artifact: from what, with which config, code and hardware, and what that was "
-    "made from.",
-    "lineage:diff": "Set two runs side by side: settings, code and hardware that differ, where they part, and what "
-    "came of it.",
+    "lineage:lineage": "Show how an artifact was made: its stage, config, code, hardware and inputs, and their inputs.",
+    "lineage:diff": "Compare two runs: differing settings, code and hardware, the first differing stage, and results.",
     "upkeep:prune": """
-List the large files that a rule lets go, and with --yes remove them.
+List the large files that a rule no longer keeps, and remove them with --yes.
 
-What a promoted checkpoint of any run descends from always stays, and so do figures, reports and lineage: a pruned run
-can still be shown, continued and reported on. What lost attempts, a refresh and killed trainings left beside finished
-stages is listed too; what an unfinished stage would go on from never is.
+The ancestors of every promoted checkpoint stay, and so do figures, reports and lineage: a pruned run can still be
+shown, continued and reported on. The list includes files that lost attempts, refreshed stages and killed trainings left beside
+finished stages. It never includes files from which an unfinished stage would continue.
 """,
-    "upkeep:verify": "Read every file of a store again and compare it with its checksum; fails where one is damaged or "
-    "gone.",
+    "upkeep:verify": "Read every file of a store and compare it with its checksum; fails if one is damaged or missing.",
     "doctor:doctor": """
 Check this machine, the store and Prefect, and with --recipe whether that recipe fits; fails on a problem.
 
-Every line is ok, or says what to do. What it writes to try the store is removed; it starts no server.
+Every line is ok, or says what to do. The files that it writes to try the store are removed; it starts no server.
 """,
-    "up:up": "Start a Prefect server with its user interface and a worker, and deploy every flow; may be called again.",
-    "up:down": "End the server and the worker that `up` started, and nothing else.",
+    "up:up": "Start a Prefect server with its user interface and a worker, and deploy every flow; may be repeated.",
+    "up:down": "Stop the server and the worker that `up` started.",
 }
-"""Each command's function in `flows.commands`, or group of commands, and the text that its help page begins with."""
+"""Help texts of the commands, by their functions or groups of commands below `flows.commands`."""
 
 for _target, _help in _COMMANDS.items():
     app.command(f"flows.commands.{_target}", help=_help)
 
 
 class Terminated(BaseException):
-    """SIGTERM, as an exception, so that child processes are ended on the way out."""
+    """SIGTERM as an exception, so that child processes are ended before this one ends."""
 
 
 def main() -> None:
@@ -99,7 +95,7 @@ def run_command(arguments: Sequence[str]) -> int:
         check_arguments(app, arguments)
         app(arguments, exit_on_error=False, print_error=False, result_action="return_value")
         sys.stdout.flush()
-    except BrokenPipeError:  # the reader of our output has left, as `head` does; rich ends the same way
+    except BrokenPipeError:  # the reader of the output has ended, as `head` does; rich ends the same way
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         return FAILED
     except (Exception, KeyboardInterrupt, Terminated) as error:
@@ -116,7 +112,7 @@ def run_command(arguments: Sequence[str]) -> int:
 
 
 def _sweep() -> None:
-    """Removes the folders that killed commands of this user left; after the work, which has imported what it takes."""
+    """Removes scratch folders of killed commands; runs after the command, which has imported the modules already."""
     from stages.scratch import sweep
 
     sweep()
@@ -131,12 +127,12 @@ def _explain(error: BaseException) -> tuple[int, str]:
         case DeerstalkerError():
             return FAILED, str(error)
         case KeyboardInterrupt():
-            return INTERRUPTED, "interrupted; the same command goes on where it stopped"
+            return INTERRUPTED, "interrupted; the same command continues where it stopped"
         case Terminated():
-            return TERMINATED, "terminated; the same command goes on where it stopped"
+            return TERMINATED, "terminated; the same command continues where it stopped"
         case _:
-            found = " ".join(str(error).split())
-            return FAILED, f"internal: {type(error).__name__}: {found}; run again with --debug to see where"
+            message = " ".join(str(error).split())
+            return FAILED, f"internal: {type(error).__name__}: {message}; run again with --debug to see where"
 
 
 def _terminate(number: int, frame: FrameType | None) -> None:

@@ -1,4 +1,4 @@
-"""Options that the commands share."""
+"""Options that several commands share."""
 
 from dataclasses import dataclass
 from pathlib import Path
@@ -17,7 +17,10 @@ Optional = Parameter(show_default=False)
 Refresh = Annotated[
     tuple[str, ...],
     Repeated,
-    Parameter(help="Stage to redo though published, in every iteration or as STAGE@ITERATION in one; may be repeated."),
+    Parameter(
+        help="Stage to run again although it is published, in every iteration, or as STAGE@ITERATION in one; may be "
+        "repeated."
+    ),
 ]
 RecipeChanges = Annotated[
     tuple[str, ...],
@@ -36,10 +39,10 @@ Wide = Annotated[bool, Parameter(negative=(), show_default=False)]
 
 
 def shipped(folder: str) -> str:
-    """Names of the TOML files of a folder of `deployments`, for a help text.
+    """Returns the names of the TOML files in a folder of `deployments`, for a help text.
 
-    `flows.settings.settings_names` says the same; it needs importlib.resources and pydantic, which take longer to
-    import than the whole command line may.
+    `flows.settings.settings_names` returns the same names. It needs importlib.resources and pydantic, which take longer
+    to import than the whole command line may.
     """
     return ", ".join(sorted(path.stem for path in (_DEPLOYMENTS / folder).glob("*.toml")))
 
@@ -47,7 +50,7 @@ def shipped(folder: str) -> str:
 @Parameter(name="*")
 @dataclass(frozen=True)
 class Output:
-    """How a command answers.
+    """Options of every command that prints results.
 
     Parameters
     ----------
@@ -64,12 +67,12 @@ class Output:
 @Parameter(name="*")
 @dataclass(frozen=True)
 class Stored(Output):
-    """The same for a command that reads or writes artifacts.
+    """Options of a command that reads or writes artifacts.
 
     Parameters
     ----------
     store
-        Where artifacts live: a folder, file://, or s3://bucket/prefix.
+        Where artifacts are stored: a folder, file://, or s3://bucket/prefix.
     """
 
     store: str = DEFAULT_STORE
@@ -78,20 +81,20 @@ class Stored(Output):
 @Parameter(name="*")
 @dataclass(frozen=True)
 class Answers:
-    """How a checkpoint is measured on puzzles.
+    """Options of a command that measures checkpoints on puzzles.
 
     Parameters
     ----------
     count
-        How many puzzles, from the first.
+        Number of puzzles, from the first.
     samples
-        Sampled answers a puzzle.
+        Number of sampled answers for each puzzle.
     temperature
         Temperature of the sampled answers.
     max_tokens
-        Longest answer.
+        Maximum length of an answer, in tokens.
     greedy
-        Also take the most likely answer, once a puzzle.
+        Also take the most likely answer of each puzzle.
     """
 
     count: int = 64
@@ -101,7 +104,7 @@ class Answers:
     greedy: Annotated[bool, Optional] = True
 
     def config(self) -> dict[str, Any]:
-        """Fields of `stages.evaluate.EvaluateConfig`."""
+        """Returns the fields of `stages.evaluate.EvaluateConfig`."""
         sampled = {
             "samples_per_prompt": self.samples, "temperature": self.temperature, "max_tokens": self.max_tokens
         }  # fmt: skip

@@ -1,1 +1,1 @@
-"""What the commands of `deerstalker` do; each module is imported when its command runs."""
+"""The commands of `deerstalker`; each module is imported when its command is used."""

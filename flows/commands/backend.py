@@ -1,4 +1,4 @@
-"""What every command that runs a flow needs around it: Prefect's surroundings, its server, and a view."""
+"""Prefect's settings, server and progress view for commands that run a flow."""
 
 from collections.abc import Callable, Generator
 from contextlib import AbstractContextManager, contextmanager
@@ -12,10 +12,10 @@ from flows.surroundings import prepare_surroundings
 
 @contextmanager
 def prefect_beside(store: Store, options: Output) -> Generator[Callable[[], AbstractContextManager[None]]]:
-    """Lets a command run flows; import Prefect inside, not before.
+    """Starts a Prefect server for a command that runs a flow; import Prefect inside of the block, not before.
 
-    The server comes up while the command imports and checks what it was given. Yields what to enter for the flow
-    itself: it waits for the server, and shows the flow's progress.
+    The server starts while the command imports modules and checks its arguments. Yields a function that returns a
+    context manager for the flow itself: entering it waits for the server, and shows the flow's progress.
     """
     home = local_folder(store)
     prepare_surroundings(home, debug=options.debug)

@@ -29,11 +29,11 @@ def backfill(
 
     Args:
         runs: Names of one or more runs.
-        suite: Name of the suite: of its folder under each run, and of its curve.
+        suite: Name of the suite; names its folder in each run and its curve.
         puzzles: RUN:SPLIT or KEY:SPLIT (of a set made by puzzles make), or a JSON file in the published format.
-        checkpoints: All; every k-th and the last; or the best, which is the one that stands promoted.
+        checkpoints: All; every k-th and the last; or the best, which is the promoted one.
         every: The k of --checkpoints every.
-        at_once: How many checkpoints are evaluated side by side, each with an engine of its own.
+        at_once: Number of checkpoints evaluated at the same time, each by its own engine.
     """
     store = Store.open(options.store, writable=False)
     for run in runs:
@@ -78,6 +78,6 @@ def backfill(
                 table.add_row(*row)
         console.print(table)
         console.print(f"report: {page}", soft_wrap=True)
-    console.print(f"{result.evaluated} evaluated, {result.cached} were there")
+    console.print(f"{result.evaluated} evaluated, {result.cached} found")
     if result.skipped:
         console.print(f"skipped, pruned before: {', '.join(result.skipped)}", soft_wrap=True)

@@ -26,9 +26,9 @@ def compare(
     """Runs the compare flow and prints the results, one column for each recipe.
 
     Args:
-        run: The run whose rollouts are used.
-        recipes: Names of recipes or paths of TOML files, with commas between; `own` stands for the run's own settings.
-        iteration: Which iteration of the run.
+        run: Name of the run whose rollouts are used.
+        recipes: Names of recipes or paths of TOML files, separated by commas; `own` means the run's own settings.
+        iteration: Number of the run's iteration.
     """
     names = recipes.split(",")
     store = Store.open(options.store, writable=False)
@@ -42,7 +42,7 @@ def compare(
 
         record = read_run(store, run)
         load_profile(profile)
-        candidates(validate(Recipe, record.recipe, f"recipe of {run}"), names, set_)  # before anything starts
+        candidates(validate(Recipe, record.recipe, f"recipe of {run}"), names, set_)  # fail before the server starts
         settings = {"run": run, "iteration": iteration, "recipes": names, "overrides": list(set_)}
         request = validate(CompareRequest, {**settings, "store": options.store, "profile": profile}, "compare")
         with running():

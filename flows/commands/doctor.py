@@ -43,8 +43,8 @@ def doctor(
     """Prints a line for each check as soon as it is done, or one JSON document at the end.
 
     Raises:
-        DeerstalkerError: Some check is a problem; the page or the document is on stdout then.
-        BadInputError: There is no such recipe or profile, or the store's address is none.
+        DeerstalkerError: A check failed; the page or the document has been printed on stdout.
+        BadInputError: There is no such recipe or profile, or the store's address is invalid.
     """
     done: list[Check] = []
     hardware = load_hardware(profile, set_profile)
@@ -58,18 +58,18 @@ def doctor(
         print_json({"status": worst, "recipe": recipe, "profile": profile, "checks": [asdict(check) for check in done]})
         sys.stdout.flush()
     if problems := [check.name for check in done if check.status == "problem"]:
-        found = f"{len(problems)} of {len(done)} checks failed: {', '.join(problems)}"
-        raise DeerstalkerError("doctor", found, "", "do what their lines say")
+        summary = f"{len(problems)} of {len(done)} checks failed: {', '.join(problems)}"
+        raise DeerstalkerError("doctor", summary, "", "do what their lines say")
 
 
 def page_line(check: Check) -> str:
-    """A check as the page shows it: one line, and another with the remedy where there is one."""
+    """Returns a check as the page shows it: one line, and a second one with the remedy if there is one."""
     remedy = f"\n{'':28}-> {one_line(check.remedy)}" if check.remedy else ""
     return f"{check.status:<9}{check.name:<19}{one_line(check.found)}{remedy}\n"
 
 
 def _checks(recipe: str | None, changes: Sequence[str], hardware: Hardware, url: str) -> Iterator[Check]:
-    """Yields each check when its facts are there; slow facts are gathered side by side."""
+    """Yields each check as soon as its facts are known; slow facts are gathered in parallel."""
     with ThreadPoolExecutor(thread_name_prefix="doctor") as pool:
         coming_speeds = pool.submit(speed_facts)
         coming_store = pool.submit(store_facts, url)
@@ -84,7 +84,9 @@ def _checks(recipe: str | None, changes: Sequence[str], hardware: Hardware, url:
         store = coming_store.result()
         yield checks.store_check(store)
         yield from filter(None, (checks.space_check(store), checks.creates_check(store)))
-        coming_recipe = pool.submit(_sized, recipe, changes) if recipe else None  # imports much: quick lines come first
+        coming_recipe = (
+            pool.submit(_sized, recipe, changes) if recipe else None
+        )  # slow imports: print the quick lines first
         devices = device_of("trainer", hardware, machine, software), device_of("engine", hardware, machine, software)
         speeds = coming_speeds.result()
         resolved, size = coming_recipe.result() if coming_recipe else (None, None)

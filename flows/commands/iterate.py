@@ -22,8 +22,8 @@ def iterate(
 
     Args:
         run: Name of the run.
-        more: So many iterations more than there are.
-        until: Up to this iteration; instead of --more.
+        more: Number of iterations to add to the finished ones.
+        until: Last iteration to run; instead of --more.
     """
     store = Store.open(options.store, writable=False)
     with prefect_beside(store, options) as running:

@@ -24,18 +24,18 @@ _DEEPEST_TREE = 40
 _BRANCH_COLUMNS = 4
 """Columns by which rich indents a branch of a tree."""
 _LABEL_COLUMNS = 40
-"""Least columns of a label; a branch that would leave fewer is not drawn."""
+"""Minimum columns of a label; a branch that would leave fewer is not drawn."""
 
 
 def lineage(artifact: str, /, *, depth: int = 2, wide: Wide = False, options: Stored = STORED) -> None:
     """Prints the facts of an artifact, and a tree of its ancestors.
 
     Args:
-        artifact: Its key, as in runs/quickstart/iterations/0003/rollouts; a run (its promoted checkpoint); or
+        artifact: A key, such as runs/quickstart/iterations/0003/rollouts; a run (its promoted checkpoint); or
             RUN@ITERATION.
-        depth: How many steps back; 0 goes to the beginning.
-        wide: Print whole lines, however wide the terminal; without it lines are as wide as the terminal, or 80 columns
-            where there is none, and the tree is as deep as they allow.
+        depth: Number of steps back; 0 goes to the beginning.
+        wide: Print whole lines. Without it, lines are as wide as the terminal, or 80 columns if there is none, and the
+            tree is as deep as they allow.
     """
     from artifacts.lineage import lineage as ancestry
 
@@ -148,7 +148,7 @@ def _state(node: "Node") -> str:
 
 def _facts(node: "Node") -> dict[str, str]:
     manifest = node.manifest
-    assert manifest is not None  # `_ref` has opened it
+    assert manifest is not None  # `_ref` has read it
     made, identity = manifest.provenance, manifest.identity
     hardware, code = made.get("hardware", {}), made.get("code", {})
     size_bytes = sum(file.size_bytes for file in manifest.files.values())
@@ -170,7 +170,7 @@ def _facts(node: "Node") -> dict[str, str]:
 def _tree(
     node: "Node", known: "dict[Ref[Any], Node]", drawn: set[Ref[Any]], deepest: int, role: str = "", level: int = 0
 ) -> Tree:
-    """What an artifact was made from, `deepest` branches deep; an artifact's own branches are drawn once."""
+    """Returns the tree of an artifact's inputs, `deepest` branches deep; draws the inputs of an artifact once."""
     stage = node.manifest.identity.stage if node.manifest and not node.replaced else _state(node)
     state = "" if _state(node) == "kept" else f" [{_state(node)}]"
     words = f"{f'{role}: ' if role else ''}{node.ref.key}  {node.ref.digest[:12]}  by {stage}{state}"

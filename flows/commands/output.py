@@ -1,4 +1,4 @@
-"""Where results go: one JSON document, or text for people, on stdout."""
+"""Prints the results of commands on stdout: one JSON document, or text."""
 
 import json
 import sys
@@ -17,29 +17,33 @@ if TYPE_CHECKING:
 
 
 def print_json(document: Any) -> None:
-    """Prints one JSON document; what a terminal would obey is escaped, which changes no value."""
+    """Prints one JSON document; escapes control characters, which changes no value."""
     text = json.dumps(document, indent=2, ensure_ascii=False, allow_nan=False)
     sys.stdout.write(visible_json(text) + "\n")
 
 
 def print_line(text: str) -> None:
-    """Prints one line, whatever `text` holds."""
+    """Prints a text as one line, with control characters escaped."""
     sys.stdout.write(one_line(text) + "\n")
 
 
 def terminal(width: int | None = None) -> "Console":
-    """A console for tables and lines on stdout. A string that it is handed is one line, or one cell, of plain text.
+    """Returns a console for tables and lines on stdout, which prints every string as one line or cell of plain text.
 
-    Rich reads `[red]`, `:bomb:` and `[link=...]` in strings, and passes escape sequences and line ends on; ours come
-    from files that anybody may have written. Text of several lines is printed as `rich.text.Text(visible(text))`.
+    Rich itself interprets `[red]`, `:bomb:` and `[link=...]` in strings, and passes on escape sequences and line ends.
+    The strings of this program come from files that anybody may have written. Print text of several lines as
+    `rich.text.Text(visible(text))`.
     """
-    from flows.terminal import Terminal  # rich is not needed for JSON
+    from flows.terminal import Terminal  # JSON does not need rich
 
     return Terminal(width=width)
 
 
 def tell_damage(store: Store, damaged: Sequence[Damage], *, json: bool) -> None:
-    """Ends a command that has shown all but what is damaged, if anything is: lists that, unless a document has it.
+    """Fails a command whose results lack damaged artifacts; does nothing if none is damaged.
+
+    Args:
+        json: The damage is part of the printed document; otherwise it is printed here.
 
     Raises:
         IntegrityError: Something is damaged.
@@ -54,10 +58,10 @@ def tell_damage(store: Store, damaged: Sequence[Damage], *, json: bool) -> None:
 
 
 def local_folder(store: Store) -> Path:
-    """Where this machine keeps what is no artifact: beside them in a directory store, else in the default folder.
+    """Returns the folder for local files that are not artifacts: `.prefect` in a directory store or the default store.
 
     Raises:
-        StoreError: The folder, or something in it, is a symbolic link: what is written there would go elsewhere.
+        StoreError: The folder, or an entry of it, is a symbolic link, so that files would be written elsewhere.
     """
     folder = store.local_path(".prefect") or Path(DEFAULT_STORE) / ".prefect"
     links = [path for path in (folder, *(folder.iterdir() if folder.is_dir() else ())) if path.is_symlink()]

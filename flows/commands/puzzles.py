@@ -30,11 +30,11 @@ puzzles = App(name="puzzles", version=version)
 
 _UNREAD_SHOWN = 3
 _DRAWN = ("puzzles", "models", ".prefect", "written.json", TEMPORARY_PREFIX)
-"""How the names begin of what stands in the hidden folder beside a file that is being made."""
+"""Prefixes of the names in the hidden folder beside a file that is being made."""
 
 
 def split_sizes(count: int, val: int | None, test: int | None) -> dict[str, int]:
-    """Number of puzzles by split; a tenth each is held out of `count`, unless `val` or `test` says how many more."""
+    """Returns the number of puzzles by split; without `val` and `test`, a tenth of `count` is held out for each."""
     if val is not None or test is not None:
         return {"train": count, "val": val or 0, "test": test or 0}
     held_out = max(1, count // 10) if count >= 3 else 0
@@ -55,26 +55,26 @@ def make(
     profile: Annotated[
         str,
         Parameter(
-            help="Name of a profile, or path of a TOML file; `workers` of it says how many cores are used, by default "
-            "all."
+            help="Name of a profile, or path of a TOML file; its `workers` is the number of cores that are used, all by "
+            "default."
         ),
     ] = "cpu",
     options: Output = OUTPUT,
 ) -> None:
-    """Make different puzzles with one solution each and no clue to spare; a killed run goes on where it stopped.
+    """Make different puzzles, with one solution and no needless clue each; a killed command continues where it stopped.
 
     Args:
-        out: A store, for splits that share no puzzle and a report; or a file that ends in .json, in the published
-            format. What is drawn for a file stands in a hidden folder beside it until the file is written.
-        count: How many puzzles. A tenth each, at least one of three or more, is held out for validation and test; with
-            --val or --test this is the number for training alone. A file holds all of them.
-        val: How many more for validation; with --test alone none.
-        test: How many more for the final test; with --val alone none.
+        out: A store, for a report and splits that share no puzzle; or a file that ends in .json, in the published
+            format. Until a file is written, its puzzles are kept in a hidden folder beside it.
+        count: Number of puzzles. A tenth (at least one of three or more) is held out for validation, and a tenth for
+            the test. With --val or --test it is the number of training puzzles. A file holds all of them.
+        val: Number of further puzzles for validation; with --test alone none.
+        test: Number of further puzzles for the final test; with --val alone none.
         size: temporal_clue: reduced, easy, small, large, full; zebra: easy, medium, full.
         environment: The puzzle family: temporal_clue or zebra.
         seed: The same seed gives the same puzzles on every machine.
-        tokenizer: A checkpoint, in any form that evaluate takes, in whose tokens the report measures prompts; by
-            default the installed SmolLM2.
+        tokenizer: A checkpoint, in any form that evaluate takes. The report counts prompt lengths in its tokens; by
+            default in those of the installed SmolLM2.
     """
     from stages.prepare import PrepareConfig
 
@@ -83,7 +83,7 @@ def make(
         unknown = f"unknown to {environment}{did_you_mean(size, tiers)}"
         raise BadInputError(f"--size {size}", unknown, ", ".join(tiers))
     settings = {"puzzle": tiers[size].model_dump(), "seed": seed, **sizes}
-    validate(PrepareConfig, settings, "puzzles make")  # split by split, before a file takes all of them as one
+    validate(PrepareConfig, settings, "puzzles make")  # each split by itself, before a file joins them
     request = {"profile": profile, "tokenizer": tokenizer}
     if not out.endswith(".json"):
         made = _publish(out, settings, request, options)
@@ -119,20 +119,18 @@ def _drawn_puzzles(folder: Path, ref: dict[str, Any]) -> list[Puzzle]:
 
 
 def _check_own(folder: Path) -> None:
-    """Refuses a folder for what is drawn that is somebody else's: it is removed once the file is written."""
+    """Refuses a folder that holds other files: the folder is removed after the file is written."""
     if folder.is_symlink() or (folder.exists() and not folder.is_dir()):
         raise BadInputError(str(folder), "a link or a file", "a folder of its own, or nothing", "move it away")
     others = (
         sorted(path.name for path in folder.iterdir() if not path.name.startswith(_DRAWN)) if folder.is_dir() else []
     )
     if others:
-        raise BadInputError(
-            str(folder), f"holds {others[0]!r}", "what `puzzles make` draws, or nothing", "move it away"
-        )
+        raise BadInputError(str(folder), f"holds {others[0]!r}", "files of `puzzles make`, or nothing", "move it away")
 
 
 def _write_whole(path: Path, draft: Path, text: str) -> None:
-    """Writes a file, whole or not at all; a symbolic link that has come to its place meanwhile is not followed."""
+    """Writes a file completely or not at all; does not follow a symbolic link that appeared in its place."""
     try:
         with draft.open("w", encoding="utf-8") as stream:
             stream.write(text)
@@ -142,7 +140,7 @@ def _write_whole(path: Path, draft: Path, text: str) -> None:
 
 
 def _check_writable(path: Path) -> None:
-    """Opens `path` for writing before hours are spent on its content; what is there stays as it is."""
+    """Opens `path` for writing before hours are spent on its content; an existing file keeps its content."""
     if path.is_symlink():
         target = shown(str(path.readlink()))
         raise BadInputError(f"--out {path}", f"a symbolic link to {target}", "a file", "name the file itself")
@@ -182,7 +180,7 @@ def _check_tokenizer(name: str, url: str) -> None:
     """Refuses a checkpoint that does not exist, before hours are spent on the puzzles.
 
     Raises:
-        BadInputError: The name stands for nothing.
+        BadInputError: There is no such checkpoint.
     """
     from flows.checkpoints import check_checkpoint
 
@@ -194,11 +192,11 @@ def _check_tokenizer(name: str, url: str) -> None:
 
 @puzzles.command
 def solve(file: str, /, *, minimal: Flag = False, options: Output = OUTPUT) -> None:
-    """Solve the puzzles of a file from their text alone, prove each answer unique or not, and compare.
+    """Solve the puzzles of a file from their text alone, prove whether each answer is unique, and compare.
 
     Args:
         file: Puzzles as JSON in the published format.
-        minimal: Also prove of every clue that it is needed.
+        minimal: Also prove that every clue is needed.
     """
     given = read_puzzles(file)
     workers = min(len(given), len(os.sched_getaffinity(0)))
@@ -239,12 +237,12 @@ def prove(
     index: int = 0,
     options: Output = OUTPUT,
 ) -> None:
-    """List what a completion asserts about a puzzle: proved, restating a clue, left open, or contradicted.
+    """List the statements of a completion about a puzzle: proved, restating a clue, left open, or contradicted.
 
     Args:
         file: Puzzles as JSON in the published format.
         completion: A text file; - reads stdin.
-        index: Which puzzle of the file, from 0.
+        index: Number of the puzzle in the file, from 0.
     """
     given = read_puzzles(file)
     if not 0 <= index < len(given):
@@ -269,9 +267,9 @@ def _check(puzzle: Puzzle, minimal: bool) -> Checked:
 
 
 def _not_provable(where: str, checked: Checked) -> BadInputError:
-    """Why nothing can be proved of a puzzle; each clue and question that could not be read is named."""
+    """Returns the error for a puzzle of which nothing can be proved; names the clues that could not be read."""
     if not checked.unread:
-        return BadInputError(where, "the clues contradict one another", "clues that leave a solution")
+        return BadInputError(where, "the clues contradict one another", "clues that have a solution")
     shown = ", ".join(map(repr, checked.unread[:_UNREAD_SHOWN]))
     more = len(checked.unread) - _UNREAD_SHOWN
     return BadInputError(

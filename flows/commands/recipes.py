@@ -30,7 +30,7 @@ def list_recipes(*, options: Output = OUTPUT) -> None:
 
 @recipes.command
 def show(name: str, /, *, set_: RecipeChanges = (), options: Output = OUTPUT) -> None:
-    """Show a recipe with every default filled in, as a run would freeze it.
+    """Show a recipe with every default filled in, as a run stores it.
 
     Args:
         name: Name of a recipe, or path of a TOML file.
@@ -48,11 +48,11 @@ def show(name: str, /, *, set_: RecipeChanges = (), options: Output = OUTPUT) ->
 
 @recipes.command
 def diff(a: str, b: str, /, *, options: Output = OUTPUT) -> None:
-    """List the settings in which two recipes differ, every default filled in.
+    """List the settings in which two recipes differ, with every default filled in.
 
     Args:
         a: Name of a recipe, or path of a TOML file.
-        b: Name of another.
+        b: Name or path of another.
     """
     from flows.recipe_diff import differences
     from flows.recipes import load_recipe

@@ -24,7 +24,7 @@ def runs(*, options: Stored = STORED) -> None:
     table.add_column("run", no_wrap=True)
     for name in ("iterations", "promoted", "held-out"):
         table.add_column(name, justify="right", no_wrap=True)
-    table.add_column("recipe")  # gives way in a narrow terminal
+    table.add_column("recipe")  # is narrowed in a narrow terminal
     for run in listed:
         promoted = run["promoted"]
         table.add_row(
@@ -43,8 +43,8 @@ def show(run: str, /, *, wide: Wide = False, options: Stored = STORED) -> None:
 
     Args:
         run: Name of the run.
-        wide: Print whole lines and every column, however wide the terminal; without it lines are as wide as the
-            terminal, or 80 columns where there is none.
+        wide: Print whole lines and every column. Without it, lines are as wide as the terminal, or 80 columns if there
+            is none.
     """
     from flows.figures import iteration_figures
     from flows.history import read_run

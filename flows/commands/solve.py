@@ -60,13 +60,13 @@ def solve(
 
     Args:
         file: Puzzles as JSON in the published format, RUN:SPLIT with train, val or test, or a prompt as plain text; -
-            reads a prompt from stdin.
+            reads the prompt from stdin.
         checkpoint: A run (its promoted checkpoint), RUN@ITERATION, a checkpoint's key, or any other form that evaluate
             takes.
-        index: Which puzzle of the file or split, from 0.
-        samples: How many answers.
-        temperature: 0 takes the most likely answer.
-        max_tokens: Longest answer.
+        index: Number of the puzzle in the file or split, from 0.
+        samples: Number of answers.
+        temperature: Sampling temperature; 0 takes the most likely answer.
+        max_tokens: Maximum length of an answer, in tokens.
     """
     from stages.sampling.config import SamplingConfig
 
@@ -92,7 +92,7 @@ def _completions(
 
     hardware = load_profile(profile).engine
     if hardware.replicas == "auto" and not hardware.external_urls:
-        hardware = hardware.model_copy(update={"replicas": 1})  # one group keeps no second engine busy
+        hardware = hardware.model_copy(update={"replicas": 1})  # one group cannot use a second engine
     store = Store.open(options.store)
     source = find_checkpoint(checkpoint, store)
     logging.getLogger("deerstalker").setLevel(logging.DEBUG if options.debug else logging.WARNING)
@@ -111,7 +111,7 @@ def read_question(file: str, index: int, store: str) -> Question:
     """Reads a puzzle or a prompt.
 
     Args:
-        file: A .json file, a text file, `-` for stdin, or RUN:SPLIT where no file has that name.
+        file: A .json file, a text file, `-` for stdin, or RUN:SPLIT if no file has that name.
         index: Number of the puzzle, from 0; ignored for a prompt.
         store: Address of the store that holds the split.
 

@@ -1,4 +1,4 @@
-"""Text that a command is handed, in a file or on stdin."""
+"""Reads text that a command takes from a file or from stdin."""
 
 import sys
 from pathlib import Path
@@ -7,13 +7,13 @@ from artifacts.errors import BadInputError
 
 
 def given_text(name: str, forms: str) -> str:
-    """The text of a file, or of stdin where `name` is `-`.
+    """Returns the text of a file, or of stdin if `name` is `-`; line ends become newlines.
 
     Args:
-        forms: What may be given, for the error.
+        forms: Accepted forms of the argument, for the error message.
 
     Raises:
-        BadInputError: It cannot be read, or is not UTF-8.
+        BadInputError: The file cannot be read, or is not UTF-8.
     """
     where = "stdin" if name == "-" else name
     try:
@@ -28,6 +28,6 @@ def given_text(name: str, forms: str) -> str:
 
 
 def _stdin() -> bytes:
-    if sys.stdin is None:  # pyright: ignore[reportUnnecessaryComparison]: so it is where the shell closed it
+    if sys.stdin is None:  # pyright: ignore[reportUnnecessaryComparison]: it is None if the shell closed it
         raise OSError(0, "it is closed")
     return sys.stdin.buffer.read()

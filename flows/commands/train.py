@@ -16,14 +16,12 @@ def train(
     *,
     recipe: Annotated[
         str,
-        Parameter(
-            help=f"Name of a recipe ({shipped('recipes')}; `deerstalker recipes` tells more), or path of a TOML file."
-        ),
+        Parameter(help=f"Name of a recipe ({shipped('recipes')}; see `deerstalker recipes`), or path of a TOML file."),
     ] = "quickstart",
     run: Annotated[str | None, Optional] = None,
     profile: Annotated[
         str,
-        Parameter(help=f"Name of a profile ({shipped('profiles')}: what the machine offers), or path of a TOML file."),
+        Parameter(help=f"Name of a profile ({shipped('profiles')}: the machine's resources), or path of a TOML file."),
     ] = "cpu",
     set_: Annotated[
         RecipeChanges,
@@ -36,10 +34,10 @@ def train(
     """Runs the train flow and prints the run's results.
 
     Args:
-        run: Name of the run; by default the recipe's.
+        run: Name of the run; the recipe's name by default.
     """
     name = Path(recipe).stem if run is None else run
-    if run is not None or recipe.endswith(".toml"):  # any other recipe is ours, or unknown, which is said below
+    if run is not None or recipe.endswith(".toml"):  # any other recipe is a shipped one, or is refused below
         RunLayout(name)
     store = Store.open(options.store)
     with prefect_beside(store, options) as running:
@@ -67,7 +65,7 @@ def train(
 
 
 def show_run(name: str, store: Store, options: Stored) -> None:
-    """Prints a run's before/after table, its promoted checkpoint and how to use it."""
+    """Prints a run's results before and after training, its promoted checkpoint, and how to use it."""
     from flows.history import read_run
     from flows.summary import print_summary, summary
 

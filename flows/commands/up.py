@@ -47,16 +47,16 @@ def up(
     """Starts the server and the worker that do not run yet, deploys the flows, and prints how to go on.
 
     Args:
-        port: Where the local server listens; 0 takes a free one.
-        host: Name or address of this machine at which the local server listens. Another one than 127.0.0.1 needs
-            --auth.
-        auth: Have the local server ask for a password, which is made and kept in a file that only you can read.
+        port: Port of the local server; 0 takes a free one.
+        host: Name or address of this machine where the local server listens. Any other than 127.0.0.1 needs --auth.
+        auth: Protect the local server with a password, which is generated and kept in a file that only you can read.
         server: Use the Prefect API at this address, such as http://HOST:PORT/api, instead of starting a server.
-        pool: Work pool of the deployments; made as a process pool where it is missing. Deployments of another pool
-            than `deerstalker` carry its name.
+        pool: Work pool of the deployments; a missing pool is created as a process pool. Names of deployments in any
+            other pool than `deerstalker` end in the pool's name.
         image: Container image of the flow runs, for pools that start containers.
-        gpu_slots: How many runs may use a GPU side by side; 1 at first, then what it was.
-        zombie_after: Seconds without a heartbeat after which a run counts as crashed; 120 at first, then what it was.
+        gpu_slots: Number of runs that may use a GPU at the same time; by default the current number, 1 at first.
+        zombie_after: Seconds without a heartbeat after which a run is marked crashed; by default the current value, 120
+            at first.
         worker: Start a worker on this machine.
     """
     elsewhere = named_elsewhere(server, host, auth)
@@ -66,9 +66,9 @@ def up(
     with _undone_where_it_fails(home):
         record, alone_since = with_server(Record.read(home) or Record(url=""), home, elsewhere, Local(host, port, auth))
         if worker and record.worker and record.worker.alive and record.worker.pool != pool:
-            found = f"a worker of pool {record.worker.pool} runs for {home}"
+            running = f"a worker of pool {record.worker.pool} runs for {home}"
             raise BadInputError(
-                f"--pool {pool}", found, "one worker a folder", "--no-worker, or `deerstalker down` first"
+                f"--pool {pool}", running, "one worker a folder", "--no-worker, or `deerstalker down` first"
             )
         if record.server:
             wait_until_healthy(record.url, record.server, home / "server.log")
@@ -115,7 +115,7 @@ def up(
 
 @contextmanager
 def _undone_where_it_fails(home: Path) -> Generator[None]:
-    """Ends what the block has started, and no more, where it fails."""
+    """Stops the processes that the block has started if the block fails."""
     before = Record.read(home)
     try:
         yield
@@ -128,7 +128,7 @@ def _undone_where_it_fails(home: Path) -> Generator[None]:
 
 
 def _crash_runs(message: str, workers: Collection[str], alone_since: datetime | None = None) -> None:
-    """Tells the Prefect API which runs are dead: those of workers that are gone, and those that nobody else can run."""
+    """Marks dead runs as crashed: those of workers that are gone and, with `alone_since`, those before that time."""
     from flows.dead_runs import crash_dead_runs
 
     before = alone_since or datetime.now(UTC)
@@ -136,9 +136,9 @@ def _crash_runs(message: str, workers: Collection[str], alone_since: datetime | 
 
 
 def _crashed_runs(record: Record) -> bool:
-    """Tells a server that is about to end which runs end with it; whether it took that in.
+    """Marks the runs of ended workers as crashed on a server that is about to end; returns whether it succeeded.
 
-    One that is stopped, or cannot write, must not be in the way of its own end.
+    A server that is stopped or cannot write must not prevent its own end.
     """
     try:
         let_prefect_find(record)
@@ -153,30 +153,30 @@ def _crashed_runs(record: Record) -> bool:
         _crash_runs("Ended by `deerstalker down`.", record.gone_workers)
     except (httpx.HTTPError, PrefectException) as error:
         problem = str(error).partition("\n")[0] or type(error).__name__
-        left = f"{masked(record.url)}: {problem}; the worker's runs count as running there until the next `up`"
-        sys.stderr.write(one_line(left) + "\n")
+        warning = f"{masked(record.url)}: {problem}; the worker's runs count as running there until the next `up`"
+        sys.stderr.write(one_line(warning) + "\n")
         return False
     return True
 
 
 def down(*, options: Stored = STORED) -> None:
-    """Ends the worker with its flows, then the server; nothing else."""
+    """Stops the worker with its flows, then the server."""
     home = lasting_surroundings(local_folder(Store.open(options.store, writable=False)))
     record = Record.read(home)
     ended: list[str] = []
     if record is not None:
-        told = True
+        runs_marked = True
         if record.worker:
             if end(record.worker):
                 ended.append("worker")
             if record.server.alive if record.server else ended:
-                told = _crashed_runs(record)
+                runs_marked = _crashed_runs(record)
         if record.server and end(record.server):
             ended.append("server")
         for path in record.settings:
             remove_settings(path)
         forget_password(record)
-        if told:
+        if runs_marked:
             (home / "up.json").unlink()
         else:
             Record(url=record.url, gone=record.gone_workers).write(home)

@@ -1,4 +1,4 @@
-"""The server that `deerstalker up` uses: somebody else's, or one that it starts."""
+"""The server that `deerstalker up` uses: one that runs elsewhere, or one that it starts."""
 
 import os
 import shlex
@@ -23,11 +23,11 @@ from flows.local_server import Record, database_lock, end, start_server
 
 @dataclass(frozen=True)
 class Elsewhere:
-    """A server that somebody else runs.
+    """A server that runs elsewhere.
 
     Attributes:
-        url: The API, without a password.
-        auth: Its auth string, where one was given.
+        url: Address of the API, without a password.
+        auth: Auth string of the API, if one was given.
     """
 
     url: str
@@ -36,10 +36,10 @@ class Elsewhere:
 
 @dataclass(frozen=True)
 class Local:
-    """A server that we start, where none runs.
+    """A server that `up` starts if none runs.
 
     Attributes:
-        auth: Have it ask for an auth string.
+        auth: Whether the server asks for an auth string.
     """
 
     host: str
@@ -48,34 +48,37 @@ class Local:
 
 
 def named_elsewhere(server: str | None, host: str, auth: bool) -> Elsewhere | None:
-    """The server that `--server` names.
+    """Returns the server that `--server` names; None without `--server`.
 
     Raises:
-        BadInputError: It names none, or options stand beside it that only a server of ours has.
+        BadInputError: The address is invalid, or options are given that only a local server has.
     """
     if server is None:
         return None
     for option in (["--auth"] if auth else []) + ([f"--host {host}"] if host != HOST else []):
         expected = "an option of the server that `up` starts"
-        raise BadInputError(option, "stands beside --server", expected, f"leave it out; there it is {SERVER_VARIABLE}")
+        raise BadInputError(
+            option, "given together with --server", expected, f"leave it out; there it is {SERVER_VARIABLE}"
+        )
     return Elsewhere(*parse_server(server))
 
 
 def with_server(
     record: Record, home: Path, elsewhere: Elsewhere | None, local: Local
 ) -> tuple[Record, datetime | None]:
-    """Starts a server where one is wanted and none runs.
+    """Starts a local server if it is needed and does not run.
 
     Returns:
-        The record of what runs then, and since when the database of a new server was ours alone.
+        The new record, and the time since which only the new server has used its database; None for the time if the
+        server ran already, or if other processes use the database.
     """
     if record.server and record.server.alive:
         if elsewhere and elsewhere.url != record.url:
-            found = f"{masked(record.url)} runs for {home}"
-            raise BadInputError(f"--server {elsewhere.url}", found, "one server a folder", "`deerstalker down` first")
+            running = f"{masked(record.url)} runs for {home}"
+            raise BadInputError(f"--server {elsewhere.url}", running, "one server a folder", "`deerstalker down` first")
         if local.auth and not record.auth:
-            found = f"{masked(record.url)} runs without an auth string"
-            raise BadInputError("--auth", found, "a server that is started with it", "`deerstalker down` first")
+            running = f"{masked(record.url)} runs without an auth string"
+            raise BadInputError("--auth", running, "a server that is started with it", "`deerstalker down` first")
         return record, None
     if elsewhere:
         return _with_server_elsewhere(record, home, elsewhere), None
@@ -83,14 +86,16 @@ def with_server(
         path = _own_auth(home, record, local)
         auth = read_auth_string(path) if path else None
         url, started = start_server(home, local.port, lock, os.environ, local.host, auth)
-        record.model_copy(update={"server": started, "auth": path}).write(home)  # before anything else can fail
+        record.model_copy(update={"server": started, "auth": path}).write(
+            home
+        )  # record the server before anything can fail
         record = _moved(record, url).model_copy(update={"server": started, "auth": path})
     record.write(home)
     return record, alone_since
 
 
 def _with_server_elsewhere(record: Record, home: Path, elsewhere: Elsewhere) -> Record:
-    """The record of a server that answers and lets us in, its auth string kept in a file of its own."""
+    """Waits for a server that runs elsewhere and returns its record; writes its auth string to a private file."""
     known = record.auth_string if record.url == elsewhere.url and not record.server else None
     auth = elsewhere.auth or known or os.environ.get(CLIENT_VARIABLE) or None
     wait_for_server_elsewhere(elsewhere.url, auth)
@@ -104,9 +109,9 @@ def _with_server_elsewhere(record: Record, home: Path, elsewhere: Elsewhere) -> 
 
 
 def _own_auth(home: Path, record: Record, local: Local) -> Path | None:
-    """The file of the auth string of a server that is about to start; None for one without.
+    """Writes the auth string of a server that is about to start and returns its file; None without an auth string.
 
-    A server that died comes back as it was. The string stays the same from one `up` to the next.
+    A server that died is started again with its auth string. The string stays the same from one `up` to the next.
     """
     path, set_by_user = home.resolve() / "auth-string", os.environ.get(SERVER_VARIABLE)
     if set_by_user:
@@ -119,26 +124,26 @@ def _own_auth(home: Path, record: Record, local: Local) -> Path | None:
 
 
 def let_prefect_find(record: Record) -> None:
-    """Sets where Prefect's clients, in this process and in the worker, find the API; before Prefect is imported."""
+    """Sets the API address for Prefect's clients, here and in the worker; call it before importing Prefect."""
     os.environ["PREFECT_API_URL"] = record.url
     if auth := record.auth_string:
         os.environ[CLIENT_VARIABLE] = auth
 
 
 def exports(record: Record) -> str:
-    """A line for a shell in which Prefect's commands are to find the API."""
+    """Returns the shell command with which Prefect's commands find the API."""
     auth = f' {CLIENT_VARIABLE}="$(cat {shlex.quote(str(record.auth))})"' if record.auth else ""
     return f"export PREFECT_API_URL={shlex.quote(record.url)}{auth}\n"
 
 
 def forget_password(record: Record) -> None:
-    """Removes the password of a server that somebody else runs; ours keeps its own from one `up` to the next."""
+    """Removes the password file of a server that runs elsewhere; that of a local server stays for the next `up`."""
     if record.auth and record.server is None:
         record.auth.unlink(missing_ok=True)
 
 
 def _moved(record: Record, url: str) -> Record:
-    """The record of another server in place of one that is gone, whose worker would ask it for work for ever."""
+    """Returns the record of a server that replaces another; stops the old server's worker if the address changes."""
     if record.url == url:
         return record.model_copy(update={"server": None})
     forget_password(record)

@@ -32,17 +32,17 @@ def prune(
     yes: Flag = False,
     options: Stored = STORED,
 ) -> None:
-    """Prints what the rule lets go, and removes it with `yes`.
+    """Prints the artifacts that the rule does not keep, and removes them with `yes`.
 
     Args:
-        runs: Names of runs; all of the store where none is given.
-        parts: What may go from an iteration, with commas between: training_state, checkpoint, reference, batch,
+        runs: Names of runs; by default all runs of the store.
+        parts: Parts of an iteration to remove, separated by commas: training_state, checkpoint, reference, batch,
             rollouts.
-        keep_last: Keep everything of a run's last iterations.
-        keep_every: Keep everything of every so many iterations; 0: of none.
-        keep_for: For retrain, also keep what the kept iterations started from.
-        comparisons: Also remove what compare made.
-        yes: Remove. Without it nothing is touched.
+        keep_last: Number of a run's last iterations that stay complete.
+        keep_every: Every iteration whose number is a multiple of this stays complete; 0: none.
+        keep_for: With retrain, also keep the checkpoints from which the kept iterations started.
+        comparisons: Also remove the results of compare.
+        yes: Remove the files. Without it nothing is changed.
     """
     from flows.retention import Retention, plan, remove
 
@@ -83,14 +83,14 @@ def prune(
 def verify(
     address: Annotated[str | None, Parameter(show_default=False)] = None, /, *, options: Stored = STORED
 ) -> None:
-    """Prints which files of a store differ from their checksums, or are gone.
+    """Prints which files of a store are missing or differ from their checksums.
 
     Args:
         address: The store; the same as --store.
 
     Raises:
-        BadInputError: The folder or bucket is no store of ours.
-        IntegrityError: Something is damaged; the document or the list is on stdout then.
+        BadInputError: The folder or bucket is not a Deerstalker store.
+        IntegrityError: A file is damaged; the document or the list has been printed on stdout.
     """
     if address is not None and options.store not in (DEFAULT_STORE, address):
         raise BadInputError("verify", f"two stores, {address} and --store {options.store}", "one")

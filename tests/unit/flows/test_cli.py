@@ -17,13 +17,14 @@ from artifacts.refs import Ref
 from artifacts.schemas import PUZZLES
 from artifacts.store import Store
 from flows.checkpoints import find_checkpoint
-from flows.cli import run_command
+from flows.cli import app, run_command
 from flows.commands.puzzles import split_sizes
 from flows.commands.solve import Question, read_question
 from flows.history import read_run
 from flows.recipes import recipe_names
 from flows.settings import settings_names
 from flows.summary import solve_command
+from flows.usage import command_names
 from flows.version import version
 from stages.puzzles import environment
 from stages.puzzles.temporal_clue.text import write_prompt
@@ -39,9 +40,13 @@ GOOD = {
 GIVEN = {"deerstalker-data", "one.txt", "latin.txt", "good.json"}
 
 
-def test_the_command_line_imports_little() -> None:
+@pytest.mark.parametrize("used", ["", *command_names(app)])
+def test_the_command_line_imports_little(used: str) -> None:
+    """Neither on its own nor with the module of a command, which its help page needs."""
     heavy = "{'prefect', 'polars', 'pandera', 'pyarrow', 'matplotlib', 'ortools', 'torch', 'vllm'}"
-    code = f"import sys, flows.cli; print([name for name in sys.modules if name in {heavy}])"
+    code = f"import sys; from flows.cli import app; {f'app[{used!r}]' if used else ''}\n"
+    code += f"assert any(name.startswith('flows.commands.') for name in sys.modules) == {bool(used)}\n"
+    code += f"print([name for name in sys.modules if name in {heavy}])"
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
     assert done.stdout.strip() == "[]"
 
@@ -274,7 +279,7 @@ def test_help_names_every_recipe_profile_and_command(
     assert f"({', '.join(recipe_names())};" in words("train")
     assert f"({', '.join(settings_names('profiles'))}:" in words("train")
     assert f"({', '.join(recipe_names())})" in words("doctor")
-    assert "Make puzzles, solve them, and prove what a completion asserts." in words("puzzles")
+    assert "Make puzzles, solve them, and prove the statements of a completion." in words("puzzles")
 
 
 @pytest.mark.parametrize(

@@ -7,12 +7,16 @@ import asyncio
 import subprocess
 import sys
 from collections import Counter
+from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import httpx
+import prefect
+import pytest
+from packaging.version import Version
 
-from flows.server_process import Finishing
+from flows.prefect_workarounds import FIXED_IN, Finishing
 from tests.support.prefect_server import own_server, without_prefect
 
 WRITTEN_UNDER_THE_LOCK = """
@@ -23,7 +27,7 @@ from prefect.server.events.actions import DoNothing
 from prefect.server.events.models import automations
 from prefect.server.events.schemas.automations import Automation, EventTrigger
 from flows.database_template import fill_new_database
-from flows.server_process import announce_on_the_loop
+from flows.prefect_workarounds import announce_on_the_loop
 
 async def write():
     trigger = EventTrigger(posture="Reactive", threshold=1, within=10)
@@ -37,7 +41,7 @@ async def write():
     print("taken in:", *(one.name for one in triggers.automations_by_id.values()))
 
 fill_new_database()
-announce_on_the_loop(automations)
+announce_on_the_loop()
 asyncio.run(write())
 """
 """What a server does where a request writes an automation while its own look for changes, every 5 s, holds the lock."""
@@ -62,6 +66,12 @@ def test_a_batch_that_is_being_written_is_written_though_its_writer_is_cancelled
 
     asyncio.run(serve())
     assert written == ["last"]
+
+
+@pytest.mark.parametrize("workaround", FIXED_IN, ids=lambda workaround: workaround.__name__)
+def test_a_workaround_goes_with_the_version_that_needs_it_no_more(workaround: Callable[[], None]) -> None:
+    fixed_in = FIXED_IN[workaround]
+    assert fixed_in is None or Version(prefect.__version__) < Version(fixed_in), "delete it from prefect_workarounds"
 
 
 def test_of_many_who_write_at_once_none_is_refused(tmp_path: Path) -> None:
