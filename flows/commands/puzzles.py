@@ -55,8 +55,7 @@ def make(
     profile: Annotated[
         str,
         Parameter(
-            help="Name of a profile, or path of a TOML file; its `workers` is the number of cores that are used, all by "
-            "default."
+            help="Name of a profile, or path of a TOML file; its `workers` is the number of cores used, all by default."
         ),
     ] = "cpu",
     options: Output = OUTPUT,

@@ -161,7 +161,9 @@ def _folder(source: "Ref[Any] | ModelConfig", store: Store, scratch: Path) -> Pa
     return scratch / "model"
 
 
-def print_answers(question: Question, checkpoint: str, completions: "Sequence[SampledCompletion]", options: Stored) -> None:
+def print_answers(
+    question: Question, checkpoint: str, completions: "Sequence[SampledCompletion]", options: Stored
+) -> None:
     """Prints completions, each with its grades where the solution is known."""
     graded = [grade(item.text, question.puzzle) if question.puzzle else None for item in completions]
     if options.json:
