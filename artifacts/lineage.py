@@ -8,7 +8,7 @@ from artifacts.errors import BadInputError
 from artifacts.manifest import Manifest
 from artifacts.reading import Artifact
 from artifacts.refs import Ref
-from artifacts.store import Store
+from artifacts.store.store import Store
 from artifacts.verification import Damage, noted
 
 

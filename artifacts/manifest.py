@@ -6,10 +6,10 @@ from typing import Any, Literal, Self
 
 from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
+from artifacts.documents.self_checksum import BLANK, check_seal, sealed
 from artifacts.errors import IntegrityError
 from artifacts.identity import sha256_json
-from artifacts.seal import BLANK, check_seal, sealed
-from artifacts.store_keys import is_key, shown
+from artifacts.store.keys import is_key, shown
 
 MANIFEST_NAME = "manifest.json"
 _REMAKE = "delete the artifact's folder and run again to make the artifact again"
@@ -70,7 +70,7 @@ class Manifest(BaseModel):
         provenance: Time, host, hardware, code and library versions.
         pruned: Set when the files were removed to save space. The artifact keeps its name, figures and lineage, so that
             a run can continue after it; only reading its files fails.
-        checksum: SHA-256 of the manifest's own bytes with this field blank (see `artifacts.seal`).
+        checksum: SHA-256 of the manifest's own bytes with this field blank (see `artifacts.documents.self_checksum`).
     """
 
     model_config = ConfigDict(extra="forbid", frozen=True)

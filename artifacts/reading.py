@@ -12,8 +12,8 @@ from artifacts.errors import BadInputError, IntegrityError
 from artifacts.manifest import MANIFEST_NAME, Manifest
 from artifacts.refs import Kind, Ref
 from artifacts.schemas import TableSchema, validated
-from artifacts.store import FileDigest, MissingKeyError, StartProgress, Store
-from artifacts.store_keys import shown
+from artifacts.store.keys import shown
+from artifacts.store.store import FileDigest, MissingKeyError, StartProgress, Store
 
 _verified: dict[tuple[str, str, str], tuple[Path, list[tuple[int, int, int]]]] = {}
 """Local folders that this process has verified, by store, key and digest, with the stamps of their files."""

@@ -6,12 +6,12 @@ from contextlib import contextmanager
 from dataclasses import dataclass, field
 from functools import partial
 
+from artifacts.documents.checksums import SUMS_NAME, read_sums
+from artifacts.documents.self_checksum import check_seal, checksum_in_name
 from artifacts.errors import BadInputError, IntegrityError
 from artifacts.manifest import MANIFEST_NAME, Manifest
-from artifacts.seal import check_seal, checksum_in_name
-from artifacts.store import LeadsOutError, MissingKeyError, Store
-from artifacts.store_keys import shown
-from artifacts.sums import SUMS_NAME, read_sums
+from artifacts.store.keys import shown
+from artifacts.store.store import LeadsOutError, MissingKeyError, Store
 
 _PARALLEL_READS = 4
 

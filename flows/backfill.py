@@ -10,22 +10,22 @@ from prefect import flow
 from prefect.artifacts import create_table_artifact
 from pydantic import BaseModel, ConfigDict, Field
 
+from artifacts.address import ArtifactAddress
 from artifacts.config import Config
 from artifacts.errors import BadInputError, DeerstalkerError
 from artifacts.layout import RunLayout
 from artifacts.reading import Artifact
+from artifacts.refresh import Refreshes
 from artifacts.refs import Checkpoint, Puzzles, Ref, Report
-from artifacts.renewal import Renewals
-from artifacts.slot import Slot
-from artifacts.store import Store
+from artifacts.store.store import Store
+from flows.config.recipes import load_profile
 from flows.evaluation import named_puzzles
-from flows.history import RunRecord, read_run
-from flows.keys import slug
+from flows.lookup.history import RunRecord, read_run
 from flows.opening import opened_stages
-from flows.recipes import load_profile
-from flows.report import publish_report
+from flows.orchestration.artifact_keys import slug
+from flows.orchestration.tasks import map_some_at_once
+from flows.report.html.run_report import publish_report
 from flows.session import Stages
-from flows.tasks import map_some_at_once
 from stages.context import Profile, StageContext
 from stages.evaluate import EvaluateConfig, evaluate
 
@@ -197,7 +197,9 @@ def _evaluated(
     def evaluate_one(item: Candidate) -> Ref[Report]:
         layout = RunLayout(item.run)
         # Where a refresh has changed the checkpoint, the report of the old one gives way.
-        out = Slot(store, layout.suite(request.suite, item.iteration), Report, Renewals.read(store, layout).at(None))
+        out = ArtifactAddress(
+            store, layout.suite(request.suite, item.iteration), Report, Refreshes.read(store, layout).at(None)
+        )
         with side.one() as ctx:
             return evaluate(ctx, request.config, item.checkpoint, puzzles, split=split, out=out)
 

@@ -11,23 +11,23 @@ from artifacts.layout import shared_key
 from artifacts.reading import Artifact
 from artifacts.refs import Puzzles, Ref, Report
 from artifacts.schemas import PUZZLES, RESULTS
-from artifacts.store import Store
-from flows.fetching import fetched
+from artifacts.store.store import Store
+from flows.config.recipes import load_profile, validate
+from flows.lookup.fetching import fetched
+from flows.lookup.splits import named_split
 from flows.opening import opened_stages
 from flows.puzzle_set import publish_set
-from flows.recipes import load_profile, validate
 from flows.session import Stages
-from flows.splits import named_split
+from stages.environments.puzzle import Grader
 from stages.evaluate import EvaluateConfig, evaluate, regrade
 from stages.prepare import PrepareConfig
-from stages.puzzles.puzzle import Grader
-from stages.totals import totals
+from stages.statistics.totals import totals
 
 
 class EvaluationRequest(Config):
     """What a person asks for."""
 
-    checkpoint: str = Field(description="A checkpoint as `flows.checkpoints` understands it.")
+    checkpoint: str = Field(description="A checkpoint as `flows.lookup.checkpoints` understands it.")
     puzzles: str = Field(description="A JSON file in the published format, or RUN:SPLIT.")
     store: str = Field(default="./deerstalker-data", description="Where artifacts live.")
     profile: str = Field(default="cpu", description="Name of a profile, or path of a TOML file.")
@@ -38,7 +38,7 @@ class Evaluation(BaseModel):
     """What came of it.
 
     Attributes:
-        gradings: Totals of the same completions (see `stages.totals.totals`) by grader.
+        gradings: Totals of the same completions (see `stages.statistics.totals.totals`) by grader.
     """
 
     model_config = ConfigDict(extra="forbid", frozen=True)

@@ -6,18 +6,18 @@ from typing import Self
 from prefect import flow
 from pydantic import Field, model_validator
 
+from artifacts.address import SUPERSEDED_NAME
 from artifacts.config import Config
 from artifacts.errors import BadInputError
 from artifacts.layout import RunLayout
 from artifacts.manifest import MANIFEST_NAME, Manifest
-from artifacts.slot import SUPERSEDED_NAME
-from artifacts.store import Store
-from flows.history import STAGES, read_run
+from artifacts.store.store import Store
+from flows.config.recipes import Recipe, load_profile, validate
 from flows.iteration import iteration
+from flows.lookup.history import STAGES, read_run
 from flows.opening import REFRESH, StageName, asked_at, opened_run
 from flows.puzzle_set import publish_set
-from flows.recipes import Recipe, load_profile, validate
-from flows.report import write_report
+from flows.report.html.run_report import write_report
 from flows.train import first_position
 
 

@@ -14,19 +14,19 @@ from pydantic import Field
 from artifacts.config import Config
 from artifacts.errors import DeerstalkerError
 from artifacts.layout import RunLayout
-from artifacts.renewal import ask, finish
-from artifacts.store import Store
-from flows.compute_types import compute_types
-from flows.dead_runs import crash_dead_tasks
-from flows.doctor.model_size import hidden_size
-from flows.gpu_turn import gpu_turn
-from flows.history import last_iteration
-from flows.live import current_view
-from flows.recipes import Recipe, check_sound, load_profile, load_recipe
+from artifacts.refresh import ask, finish
+from artifacts.store.store import Store
+from flows.config.compute_types import compute_types
+from flows.config.model_size import hidden_size
+from flows.config.recipes import Recipe, check_sound, load_profile, load_recipe
+from flows.lookup.history import last_iteration
+from flows.orchestration.gpu_permit import gpu_permit
+from flows.orchestration.server.dead_runs import crash_dead_tasks
+from flows.report.terminal.live import current_view
+from flows.report.trackers import open_tracker
 from flows.session import LastStageDone, Session, Stages, check_recipe, freeze_recipe, going_on
-from flows.trackers import open_tracker
 from stages.context import Profile, StageContext
-from stages.scratch import Scratch
+from stages.processes.scratch import Scratch
 
 REDOABLE = ("warm_start", "sample", "grade", "pack", "finetune", "evaluate", "promote")
 REFRESH = (
@@ -153,7 +153,7 @@ def opened_stages(store: Store, profile: Profile) -> Generator[Stages]:
     scratch = Scratch()
     try:
         with (
-            gpu_turn(profile.gpu_slot, profile.gpu_slot_spans, log) as turn,
+            gpu_permit(profile.gpu_slot, profile.gpu_slot_spans, log) as turn,
             StageContext(store, scratch.path, profile, live.progress, log, use_gpu=turn.take) as ctx,
         ):
             turn.users.append(ctx.close)

@@ -6,12 +6,12 @@ from pydantic import BaseModel, ConfigDict, Field
 from artifacts.config import Config
 from artifacts.layout import shared_key
 from artifacts.refs import Puzzles, Ref
-from artifacts.store import Store
-from flows.checkpoints import check_checkpoint
-from flows.fetching import fetched
+from artifacts.store.store import Store
+from flows.config.recipes import load_profile
+from flows.lookup.checkpoints import check_checkpoint
+from flows.lookup.fetching import fetched
 from flows.opening import opened_stages
-from flows.puzzle_report import measure_of, write_report
-from flows.recipes import load_profile
+from flows.report.html.puzzle_report import measure_of, write_report
 from flows.session import Stages
 from stages.draw import draw, slot_of
 from stages.prepare import PrepareConfig, identity_of, prepare

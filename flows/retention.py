@@ -8,23 +8,23 @@ from typing import Any, Literal
 
 from pydantic import Field
 
+from artifacts.address import SUPERSEDED_NAME
 from artifacts.config import Config
 from artifacts.errors import BadInputError, IntegrityError
 from artifacts.layout import RunLayout
 from artifacts.lineage import Node, lineage
 from artifacts.manifest import MANIFEST_NAME, Manifest, Pruned
 from artifacts.reading import Artifact
+from artifacts.refresh import Refreshes
 from artifacts.refs import Ref
-from artifacts.renewal import Renewals
-from artifacts.slot import SUPERSEDED_NAME
-from artifacts.store import Store
+from artifacts.store.store import Store
 from artifacts.verification import Damage, noted
-from flows.history import read_run, run_names
-from stages.records import read_decision
+from flows.lookup.history import read_run, run_names
+from stages.promotion.records import read_decision
 
 Part = Literal["training_state", "checkpoint", "reference", "batch", "rollouts"]
 _IN_ATTEMPT = re.compile(r"(.+?)/((?:attempt|progress)-[0-9a-f]+(?:-[0-9]{8}T[0-9]+)?)/(.+)")
-"""A file of an attempt: its artifact, the attempt's folder (`artifacts.slot` names it), and its name in there."""
+"""A file of an attempt: its artifact, the attempt's folder (`artifacts.address` names it), and its name in there."""
 
 
 class Retention(Config):
@@ -139,9 +139,9 @@ def _of_run(store: Store, run: str, rule: Retention, safe: set[str], damaged: li
     for key in (key.removesuffix(f"/{MANIFEST_NAME}") for key in keys if key.endswith(f"/{MANIFEST_NAME}")):
         with noted(damaged, key):
             published[key] = Artifact.at(store, key).manifest
-    renewals = Renewals()
+    renewals = Refreshes()
     with noted(damaged, layout.renewals):
-        renewals = Renewals.read(store, layout)
+        renewals = Refreshes.read(store, layout)
     if len(damaged or ()) > known:
         return []
     kept = _kept(layout, published, rule)

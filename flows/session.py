@@ -5,21 +5,21 @@ import time
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any, Concatenate, ParamSpec, Protocol, TypeVar, cast
 
+from artifacts.address import ArtifactAddress
+from artifacts.documents.checksums import sums_of
+from artifacts.documents.run_files import read_recipe
 from artifacts.errors import IdentityMismatchError
 from artifacts.identity import continued, differences, with_added
 from artifacts.layout import RunLayout
+from artifacts.refresh import Refreshes
 from artifacts.refs import K
-from artifacts.renewal import Renewals
-from artifacts.slot import Slot
-from artifacts.store import MissingKeyError, Store
-from artifacts.stored_json import read_recipe
-from artifacts.sums import sums_of
-from flows.gpu_turn import GpuTurn
-from flows.live import LiveView
-from flows.recipes import Recipe
-from flows.tasks import MappedStage, map_as_tasks, run_as_task
-from flows.trackers import Tracker
-from flows.ui import ShownRun
+from artifacts.store.store import MissingKeyError, Store
+from flows.config.recipes import Recipe
+from flows.orchestration.gpu_permit import GpuPermit
+from flows.orchestration.tasks import MappedStage, map_as_tasks, run_as_task
+from flows.report.prefect_pages.ui import ShownRun
+from flows.report.terminal.live import LiveView
+from flows.report.trackers import Tracker
 from stages.context import StageContext
 
 
@@ -44,12 +44,12 @@ class Stages:
         turn: The hold on a GPU, where the profile names a limit.
     """
 
-    def __init__(self, ctx: StageContext, live: LiveView, turn: GpuTurn) -> None:
+    def __init__(self, ctx: StageContext, live: LiveView, turn: GpuPermit) -> None:
         self.ctx, self.live, self.turn = ctx, live, turn
 
-    def slot(self, key: str, kind: type[K], label: str = "") -> Slot[K]:
+    def slot(self, key: str, kind: type[K], label: str = "") -> ArtifactAddress[K]:
         """Returns an address of the store; task runs that publish there carry the label in their names."""
-        return Slot(self.ctx.store, key, kind, label=label)
+        return ArtifactAddress(self.ctx.store, key, kind, label=label)
 
     def run(self, stage: Callable[Concatenate[StageContext, P], R], *inputs: P.args, **keywords: P.kwargs) -> R:
         """Runs a stage as a Prefect task: retried after transient failures, `Cached` if its artifact is published.
@@ -75,7 +75,7 @@ class Stages:
         configs: Sequence[ConfigT],
         *,
         label: str,
-        out: Callable[[ConfigT], Slot[K]],
+        out: Callable[[ConfigT], ArtifactAddress[K]],
     ) -> list[R]:
         """Runs a stage with each config as mapped Prefect tasks, side by side; results are in the order of the configs.
 
@@ -95,7 +95,7 @@ class Stages:
 
 
 def _task_run_name(stage: Callable[..., Any], keywords: Mapping[str, object]) -> str:
-    label = cast(Slot[Any], keywords["out"]).label
+    label = cast(ArtifactAddress[Any], keywords["out"]).label
     return f"{stage.__name__}-{label}" if label else stage.__name__
 
 
@@ -123,7 +123,7 @@ class Session(Stages):
         recipe: Recipe,
         layout: RunLayout,
         stages: Stages,
-        refresh: Renewals,
+        refresh: Refreshes,
         tracker: Tracker,
         *,
         stop_after: str | None = None,
@@ -154,16 +154,18 @@ class Session(Stages):
         self.live.iteration_finished(n)
         self.shown.iteration_finished(n, anew=anew)
 
-    def slot(self, key: str, kind: type[K], label: str = "") -> Slot[K]:
+    def slot(self, key: str, kind: type[K], label: str = "") -> ArtifactAddress[K]:
         """Returns an address of the store; artifacts that several runs share are never made again."""
         if not key.startswith(f"{self.layout.root}/"):
             return super().slot(key, kind, label)
-        return Slot(self.ctx.store, key, kind, self.refresh.at(None), self._before_writing, label)
+        return ArtifactAddress(self.ctx.store, key, kind, self.refresh.at(None), self._before_writing, label)
 
-    def at(self, number: int, part: str, kind: type[K]) -> Slot[K]:
+    def at(self, number: int, part: str, kind: type[K]) -> ArtifactAddress[K]:
         """Returns the address of a part of iteration `number`."""
         key = self.layout.iteration(number, part)
-        return Slot(self.ctx.store, key, kind, self.refresh.at(number), self._before_writing, f"{number:04d}")
+        return ArtifactAddress(
+            self.ctx.store, key, kind, self.refresh.at(number), self._before_writing, f"{number:04d}"
+        )
 
 
 def freeze_recipe(store: Store, layout: RunLayout, recipe: Recipe) -> None:

@@ -4,11 +4,11 @@ from prefect import flow
 
 from artifacts.layout import RunLayout
 from artifacts.refs import Checkpoint, Decision, Puzzles, Ref, Report
-from flows.fetching import fetched_source
 from flows.iteration import Position, iteration
+from flows.lookup.fetching import fetched_source
 from flows.opening import RunRequest, opened
 from flows.puzzle_set import publish_set
-from flows.report import write_report
+from flows.report.html.run_report import write_report
 from flows.session import Session
 from stages.evaluate import evaluate
 from stages.promote import promote, standing

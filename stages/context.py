@@ -9,18 +9,19 @@ from typing import Any, Literal, Self
 
 from pydantic import Field
 
+from artifacts.address import Attempt
 from artifacts.config import Config
 from artifacts.reading import Artifact
 from artifacts.refs import Ref
-from artifacts.slot import Attempt
-from artifacts.store import Store
-from stages.processes import Pool
-from stages.sampling import access, placement
+from artifacts.store.progress import ProgressReport, watched
+from artifacts.store.store import Store
+from stages.processes.process_pool import Pool
+from stages.sampling import engine_key
 from stages.sampling.config import EngineHardware
 from stages.sampling.engine import Engine
-from stages.training.gang import Gang
+from stages.sampling.replicas import placement
 from stages.training.job import TrainHardware
-from stages.transfers import ProgressReport, watched
+from stages.training.worker_group.group import WorkerGroup
 
 
 class Profile(Config):
@@ -97,10 +98,10 @@ class StageContext:
         use_gpu: Callable[[], None] = lambda: None,
     ) -> None:
         placement.check(profile.engine)
-        access.check(profile.engine)
+        engine_key.check(profile.engine)
         self._use_gpu = use_gpu
         self._engine: Engine | None = None
-        self._gang: Gang | None = None
+        self._gang: WorkerGroup | None = None
         self.store, self.scratch, self.profile, self.progress, self.log = store, scratch, profile, progress, log
         self.downloads = scratch / "downloads"
         self.downloads.mkdir(parents=True, exist_ok=True)
@@ -118,11 +119,11 @@ class StageContext:
         return self._engine
 
     @property
-    def gang(self) -> Gang:
+    def gang(self) -> WorkerGroup:
         """The trainer processes; they start at the first job."""
         self._use_gpu()
         if self._gang is None:
-            self._gang = Gang(self.profile.trainer, self.profile.trainer.shared_dir or self.scratch / "gang")
+            self._gang = WorkerGroup(self.profile.trainer, self.profile.trainer.shared_dir or self.scratch / "gang")
         return self._gang
 
     def local_folder(self, ref: Ref[Any]) -> Path:
@@ -131,7 +132,7 @@ class StageContext:
         return Artifact.open(self.store, ref).local_folder(self.downloads, watch)
 
     def folder(self, attempt: Attempt[Any]) -> AbstractContextManager[Path]:
-        """Returns a context with an empty folder; its files become the attempt's (`artifacts.slot.Attempt.folder`)."""
+        """Returns a context with an empty folder; its files become the attempt's (`artifacts.address.Attempt.folder`)."""
         return attempt.folder(self.scratch, watched(f"storing {attempt.slot.kind.__name__}", self.progress))
 
     def abandon(self) -> None:

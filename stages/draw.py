@@ -6,17 +6,17 @@ from functools import partial
 
 from pydantic import Field
 
+from artifacts.address import ArtifactAddress
 from artifacts.config import Config
 from artifacts.identity import Identity
 from artifacts.layout import shared_key
 from artifacts.refs import Draw, Ref
 from artifacts.schemas import PUZZLES
-from artifacts.slot import Slot
-from artifacts.store import Store
+from artifacts.store.store import Store
 from stages.context import StageContext
-from stages.puzzles.generate import AnyPuzzleConfig, PuzzleConfig, ZebraConfig, generate
-from stages.puzzles.puzzle import Puzzle
-from stages.puzzles.tables import to_table
+from stages.environments.generate import AnyPuzzleConfig, PuzzleConfig, ZebraConfig, generate
+from stages.environments.puzzle import Puzzle
+from stages.environments.tables import to_table
 
 REVISION = 1
 TABLE = "puzzles.parquet"
@@ -31,7 +31,7 @@ class DrawConfig(Config):
     count: int = Field(ge=1)
 
 
-def draw(ctx: StageContext, config: DrawConfig, *, out: Slot[Draw]) -> Ref[Draw]:
+def draw(ctx: StageContext, config: DrawConfig, *, out: ArtifactAddress[Draw]) -> Ref[Draw]:
     """Publishes the puzzles of one stretch, in order.
 
     Puzzle i of the stream is generated from a seed made of `seed` and i, so the stream may repeat puzzles.
@@ -55,9 +55,9 @@ def identity_of(config: DrawConfig) -> Identity:
     return Identity.of("draw", REVISION, config)
 
 
-def slot_of(config: DrawConfig, store: Store) -> Slot[Draw]:
+def slot_of(config: DrawConfig, store: Store) -> ArtifactAddress[Draw]:
     """Returns the address of a stretch: below the shared puzzles, named by its identity."""
-    return Slot(store, shared_key("puzzles/drawn", f"{config.first:07d}", identity_of(config)), Draw)
+    return ArtifactAddress(store, shared_key("puzzles/drawn", f"{config.first:07d}", identity_of(config)), Draw)
 
 
 def stretches(puzzle: PuzzleConfig | ZebraConfig, seed: int, total: int) -> Iterator[DrawConfig]:

@@ -7,20 +7,20 @@ from typing import Any, Literal
 import polars as pl
 from pydantic import Field
 
+from artifacts.address import ArtifactAddress, Attempt
 from artifacts.config import Config
 from artifacts.errors import BadInputError
 from artifacts.identity import Identity, settings_of
 from artifacts.reading import Artifact
 from artifacts.refs import Checkpoint, Puzzles, Ref, Report
 from artifacts.schemas import PUZZLES, RESULTS, as_table
-from artifacts.slot import Attempt, Slot
 from stages.context import StageContext
-from stages.puzzles.puzzle import Grader, Puzzle
-from stages.puzzles.tables import count_deductions, deduction_columns, graded_text, puzzles_by_id
-from stages.records import ReportFigures
+from stages.environments.puzzle import Grader, Puzzle
+from stages.environments.tables import count_deductions, deduction_columns, graded_text, puzzles_by_id
+from stages.promotion.records import ReportFigures
 from stages.sampling.collect import adopted, collect
 from stages.sampling.config import SamplingConfig
-from stages.totals import totals
+from stages.statistics.totals import totals
 
 REVISION = 2
 
@@ -51,7 +51,7 @@ def evaluate(
     puzzles: Ref[Puzzles],
     *,
     split: str,
-    out: Slot[Report],
+    out: ArtifactAddress[Report],
 ) -> Ref[Report]:
     """Samples answers to held-out puzzles, grades them and reports means with 95% intervals.
 

@@ -2,23 +2,25 @@
 
 import polars as pl
 
+from artifacts.address import ArtifactAddress
 from artifacts.identity import Identity
 from artifacts.reading import Artifact
 from artifacts.refs import Checkpoint, Puzzles, Ref
 from artifacts.schemas import PUZZLES
-from artifacts.slot import Slot
 from stages.context import StageContext
+from stages.environments.tables import taught_texts
 from stages.models.folder import content_of
+from stages.models.from_scratch import ScratchModel
 from stages.models.licence import licence_of
-from stages.models.scratch import ScratchModel
 from stages.models.source import FolderModel, ModelConfig, local_folder, materialise
-from stages.puzzles.tables import taught_texts
 
 REVISION = 1
 _TOKENIZER_PUZZLES = 512  # puzzles whose texts make a scratch model's tokenizer
 
 
-def fetch(ctx: StageContext, config: ModelConfig, puzzles: Ref[Puzzles], *, out: Slot[Checkpoint]) -> Ref[Checkpoint]:
+def fetch(
+    ctx: StageContext, config: ModelConfig, puzzles: Ref[Puzzles], *, out: ArtifactAddress[Checkpoint]
+) -> Ref[Checkpoint]:
     """Publishes the model as a checkpoint in Hugging Face layout, bf16.
 
     Args:

@@ -5,15 +5,15 @@ from typing import Annotated, Literal, Self
 
 from pydantic import Field, model_validator
 
+from artifacts.address import ArtifactAddress
 from artifacts.errors import BadInputError
 from artifacts.identity import Added, Identity, settings_of
 from artifacts.refs import Batch, Checkpoint, Ref, TrainingState
-from artifacts.slot import Slot
 from artifacts.tensors import BATCH_FILE, PackedBatch
 from stages.context import StageContext
 from stages.training.job import EpochOrder, LossConfig, OptimizerConfig
 from stages.training.launch import Schedule, Target, Weights, carry_over, train_and_publish
-from stages.training.rates import RateConfig, learning_rate_at, shared_rate, step_rate
+from stages.training.learning_rates import RateConfig, learning_rate_at, shared_rate, step_rate
 from stages.training.rounding import rounding_warning
 from stages.training.trainable import TrainableConfig
 
@@ -74,9 +74,9 @@ def finetune(
     batch: Ref[Batch],
     *,
     iteration: int,
-    out: Slot[Checkpoint],
-    state_out: Slot[TrainingState],
-    reference_out: Slot[Checkpoint],
+    out: ArtifactAddress[Checkpoint],
+    state_out: ArtifactAddress[TrainingState],
+    reference_out: ArtifactAddress[Checkpoint],
 ) -> Weights:
     """Trains on the batch and publishes the new checkpoint.
 

@@ -10,19 +10,19 @@ import numpy as np
 import polars as pl
 from pydantic import Field
 
+from artifacts.address import ArtifactAddress
 from artifacts.config import Config
 from artifacts.identity import Identity
 from artifacts.reading import Artifact
 from artifacts.refs import Grades, Puzzles, Ref, Rollouts
 from artifacts.schemas import GRADES, PUZZLES, ROLLOUTS, as_table
-from artifacts.slot import Slot
 from stages.context import StageContext
+from stages.environments.grading import answers_end
+from stages.environments.tables import count_deductions, deduction_columns, graded_text, puzzles_by_id
 from stages.grpo.advantages import AdvantageConfig, batch_advantages
 from stages.grpo.rewards import Judged, RewardConfig, reward_terms
 from stages.grpo.surprise import surprise, tokens_until
-from stages.models.chat import ChatTokenizer
-from stages.puzzles.grading import answers_end
-from stages.puzzles.tables import count_deductions, deduction_columns, graded_text, puzzles_by_id
+from stages.models.tokenizers.chat import ChatTokenizer
 
 REVISION = 2
 
@@ -38,7 +38,12 @@ class GradeConfig(Config):
 
 
 def grade(
-    ctx: StageContext, config: GradeConfig, rollouts: Ref[Rollouts], puzzles: Ref[Puzzles], *, out: Slot[Grades]
+    ctx: StageContext,
+    config: GradeConfig,
+    rollouts: Ref[Rollouts],
+    puzzles: Ref[Puzzles],
+    *,
+    out: ArtifactAddress[Grades],
 ) -> Ref[Grades]:
     """Grades every completion and computes its reward and its advantage within its group.
 

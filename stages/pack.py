@@ -4,12 +4,12 @@ from dataclasses import asdict
 
 import polars as pl
 
+from artifacts.address import ArtifactAddress
 from artifacts.errors import IntegrityError
 from artifacts.identity import Identity, settings_of
 from artifacts.reading import Artifact
 from artifacts.refs import Batch, Grades, Ref, Rollouts
 from artifacts.schemas import GRADES, ROLLOUTS
-from artifacts.slot import Slot
 from artifacts.tensors import BATCH_FILE
 from stages.context import StageContext
 from stages.grpo.packing import Branch, Group, PackConfig, pack_groups
@@ -25,7 +25,7 @@ def pack(
     rollouts: Ref[Rollouts],
     grades: Ref[Grades],
     *,
-    out: Slot[Batch],
+    out: ArtifactAddress[Batch],
     mixed_only: bool = False,
 ) -> Ref[Batch]:
     """Packs graded groups into the rows of a batch.

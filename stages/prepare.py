@@ -8,20 +8,20 @@ from typing import Self
 
 from pydantic import Field, model_validator
 
+from artifacts.address import ArtifactAddress
 from artifacts.config import Config
+from artifacts.documents.parsing import is_file
 from artifacts.errors import BadInputError
 from artifacts.identity import Identity
-from artifacts.parsing import is_file
 from artifacts.reading import Artifact
 from artifacts.refs import Puzzles, Ref
 from artifacts.schemas import PUZZLES
-from artifacts.slot import Slot
 from stages.context import StageContext
 from stages.draw import TABLE, DrawConfig, draw, slot_of, stretches
-from stages.puzzles.generate import AnyPuzzleConfig, PuzzleConfig
-from stages.puzzles.published import read_puzzles
-from stages.puzzles.puzzle import Puzzle
-from stages.puzzles.tables import from_table, to_table
+from stages.environments.generate import AnyPuzzleConfig, PuzzleConfig
+from stages.environments.published import read_puzzles
+from stages.environments.puzzle import Puzzle
+from stages.environments.tables import from_table, to_table
 
 REVISION = 1
 SPLITS = ("train", "val", "test")
@@ -64,7 +64,7 @@ class PrepareConfig(Config):
         )
 
 
-def prepare(ctx: StageContext, config: PrepareConfig, *, out: Slot[Puzzles]) -> Ref[Puzzles]:
+def prepare(ctx: StageContext, config: PrepareConfig, *, out: ArtifactAddress[Puzzles]) -> Ref[Puzzles]:
     """Publishes a puzzle set whose splits share no puzzle.
 
     Generated puzzles come from stretches of a stream. Each stretch is an artifact of its own, so the next attempt

@@ -3,17 +3,17 @@
 from dataclasses import replace
 from typing import Any
 
+from artifacts.address import ArtifactAddress
+from artifacts.documents.run_files import promoted_at
+from artifacts.documents.self_checksum import sealed_json
 from artifacts.errors import BadInputError, IntegrityError
 from artifacts.identity import Identity
 from artifacts.reading import Artifact
 from artifacts.refs import Checkpoint, Decision, Ref, Report
-from artifacts.seal import sealed_json
-from artifacts.slot import Slot
-from artifacts.stored_json import promoted_at
 from stages.context import StageContext
-from stages.gate import PromoteConfig, judge
 from stages.models.card import CARD, model_card
-from stages.records import DECISION_FILE, read_decision
+from stages.promotion.gate import PromoteConfig, judge
+from stages.promotion.records import DECISION_FILE, read_decision
 from stages.training.launch import Weights, state_beside
 
 REVISION = 3
@@ -29,7 +29,7 @@ def promote(
     *,
     iteration: int,
     pointer: str,
-    out: Slot[Decision],
+    out: ArtifactAddress[Decision],
 ) -> Ref[Decision]:
     """Compares a candidate with the best checkpoint so far on the same puzzles and records which one stands.
 

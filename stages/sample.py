@@ -6,12 +6,12 @@ from typing import Self
 import polars as pl
 from pydantic import Field, model_validator
 
+from artifacts.address import ArtifactAddress
 from artifacts.config import Config
 from artifacts.identity import Identity, settings_of
 from artifacts.reading import Artifact
 from artifacts.refs import Checkpoint, Puzzles, Ref, Rollouts
 from artifacts.schemas import PUZZLES
-from artifacts.slot import Slot
 from stages.context import StageContext
 from stages.sampling.collect import collect
 from stages.sampling.config import SamplingConfig
@@ -53,7 +53,7 @@ def sample(
     puzzles: Ref[Puzzles],
     *,
     iteration: int,
-    out: Slot[Rollouts],
+    out: ArtifactAddress[Rollouts],
 ) -> Ref[Rollouts]:
     """Samples a group of completions for each of the iteration's puzzles.
 

@@ -6,17 +6,17 @@ from typing import Annotated, Literal
 import polars as pl
 from pydantic import Field
 
+from artifacts.address import ArtifactAddress
 from artifacts.config import Config
 from artifacts.errors import BadInputError
 from artifacts.identity import Added, Identity, settings_of
 from artifacts.reading import Artifact
 from artifacts.refs import Checkpoint, Puzzles, Ref
 from artifacts.schemas import PUZZLES
-from artifacts.slot import Slot
 from stages.context import StageContext
+from stages.environments.tables import taught_texts
 from stages.grpo.packing import Branch, Group, PackConfig, pack_groups
-from stages.models.chat import ChatTokenizer
-from stages.puzzles.tables import taught_texts
+from stages.models.tokenizers.chat import ChatTokenizer
 from stages.training.job import EpochOrder, LossConfig, OptimizerConfig
 from stages.training.launch import Schedule, Target, Weights, train_and_publish
 
@@ -54,7 +54,7 @@ def warm_start(
     weights: Ref[Checkpoint],
     puzzles: Ref[Puzzles],
     *,
-    out: Slot[Checkpoint],
+    out: ArtifactAddress[Checkpoint],
 ) -> Ref[Checkpoint]:
     """Trains on the solver's texts and publishes the checkpoint that GRPO starts from.
 

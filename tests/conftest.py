@@ -12,7 +12,7 @@ from pathlib import Path
 import pytest
 from hypothesis import settings
 
-from flows.wheel_tag import correct_wheel_tag
+from flows.cli.console.wheel_tag import correct_wheel_tag
 
 os.environ.setdefault("OMP_NUM_THREADS", "1")
 # Where a test runs a flow in its own process, Prefect starts a server for it; on a busy machine that takes a while.

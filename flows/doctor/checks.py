@@ -9,8 +9,9 @@ from artifacts.errors import SEE_DOCTOR, BadInputError
 from flows.doctor.facts import MachineFacts, PrefectFacts, SoftwareFacts, SpeedFacts
 from flows.doctor.hardware import Device, Hardware, Part
 from flows.doctor.store_facts import StoreFacts
-from stages.machine import SLOW_FACTOR, Choice, ComputeType
-from stages.sampling import access, placement
+from stages.hardware.compute_type import SLOW_FACTOR, Choice, ComputeType
+from stages.sampling import engine_key
+from stages.sampling.replicas import placement
 
 Status = Literal["ok", "warning", "problem"]
 
@@ -106,7 +107,7 @@ def engine_check(software: SoftwareFacts, machine: MachineFacts, hardware: Hardw
         count = len(hardware.engine.external_urls)
         found, figures = f"engines run elsewhere ({count})", {"external": count}
         try:
-            access.check(hardware.engine)
+            engine_key.check(hardware.engine)
         except BadInputError as error:
             return Check("engine", "problem", f"{found}; {error.where}: {error.found}", error.remedy, figures)
         return Check("engine", "ok", found, figures=figures)
@@ -142,7 +143,7 @@ def type_check(part: Part, device: Device, choice: Choice, speeds: SpeedFacts, e
     if device == "cuda":
         return Check(f"{part} type", "ok", f"{shown}; on the GPU", figures=figures)
     if speeds.error:
-        remedy = "check that torch can be imported: `python -m stages.training.matmul`"
+        remedy = "check that torch can be imported: `python -m stages.hardware.matmul`"
         return Check(f"{part} type", "problem", f"{shown}; not measured: {speeds.error}", remedy, figures)
     rates = ", ".join(f"{rate:.4g} in {other}" for other, rate in speeds.gflops.items())
     found = f"{shown}; {rates} GFLOP/s on a core"

@@ -11,11 +11,11 @@ from pathlib import Path
 
 from artifacts.errors import BadInputError, DeerstalkerError
 from artifacts.provenance import hardware
-from flows.api_access import CLIENT_VARIABLE, auth_headers
-from flows.local_server import Record, auth_string_of, running_server
-from stages.cgroups import cpu_quota
-from stages.machine import ComputeType, CudaDevice, cpu_flags, cuda_devices, engine_build, matmul_gflops
-from stages.memory import limit_bytes, spare_bytes
+from flows.orchestration.server.api_access import CLIENT_VARIABLE, auth_headers
+from flows.orchestration.server.local_server import Record, auth_string_of, running_server
+from stages.hardware.compute_type import ComputeType, CudaDevice, cpu_flags, cuda_devices, engine_build, matmul_gflops
+from stages.processes.cgroups import cpu_quota
+from stages.processes.memory import limit_bytes, spare_bytes
 
 EXTRAS = ("wandb", "tensorboard")
 _DRIVER_VERSION = Path("/proc/driver/nvidia/version")

@@ -6,16 +6,16 @@ All of it is arithmetic on sizes. Constants that were measured say where.
 from collections.abc import Mapping
 from dataclasses import dataclass
 
+from flows.config.model_size import ModelSize, Shape
+from flows.config.recipes import Recipe
 from flows.doctor.checks import Check, gib
 from flows.doctor.facts import MachineFacts
 from flows.doctor.hardware import Device, Hardware
-from flows.doctor.model_size import ModelSize, Shape
 from flows.doctor.store_facts import StoreFacts
-from flows.recipes import Recipe
-from stages.machine import ComputeType
+from stages.hardware.compute_type import ComputeType
 from stages.sampling.config import SamplingConfig
-from stages.sampling.placement import AUTO_MOST_ON_CPU
-from stages.sampling.process import SMALL_MODEL_BYTES
+from stages.sampling.replicas.placement import AUTO_MOST_ON_CPU
+from stages.sampling.replicas.process import SMALL_MODEL_BYTES
 from stages.training.trainable import TrainableConfig
 
 _BYTES: Mapping[ComputeType, int] = {"bf16": 2, "fp32": 4}
@@ -133,7 +133,7 @@ def engine_bytes(hardware: Hardware, size: ModelSize, compute: ComputeType, devi
 
 
 def replica_count(hardware: Hardware, size: ModelSize, machine: MachineFacts, device: Device) -> int:
-    """How many engines start on this machine: `stages.sampling.placement`, for a model that need not be there yet."""
+    """How many engines start on this machine (see `stages.sampling.replicas.placement`); the model may be missing."""
     assert size.parameters is not None
     engine = hardware.engine
     if engine.replicas != "auto":

@@ -6,9 +6,9 @@ from typing import Literal
 from pydantic import ConfigDict, Field
 
 from artifacts.config import Config
+from flows.config.settings import load_settings
 from flows.doctor.facts import MachineFacts, SoftwareFacts
-from flows.settings import load_settings
-from stages.machine import Choice, native_type, training_type
+from stages.hardware.compute_type import Choice, native_type, training_type
 from stages.sampling.config import EngineHardware
 from stages.training.job import TrainHardware
 
@@ -37,7 +37,7 @@ class Hardware(Config):
 
 
 def load_hardware(profile: str, changes: Sequence[str]) -> Hardware:
-    """Loads a profile as `flows.recipes.load_profile` does, and raises as that does."""
+    """Loads a profile as `flows.config.recipes.load_profile` does, and raises as that does."""
     return load_settings(Hardware, "profiles", profile, changes)
 
 

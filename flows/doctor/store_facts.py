@@ -11,9 +11,9 @@ from pathlib import Path
 
 from artifacts.errors import BadInputError, DeerstalkerError
 from artifacts.layout import probe_key
-from artifacts.store import S3Options, Store
-from artifacts.store_address import local_folder
-from artifacts.store_keys import TEMPORARY_PREFIX
+from artifacts.store.keys import TEMPORARY_PREFIX
+from artifacts.store.location import local_folder
+from artifacts.store.store import S3Options, Store
 
 _WRITE_BYTES, _CHUNK_BYTES = 64 << 20, 4 << 20
 _WRITE_LIMIT_S = 1.5

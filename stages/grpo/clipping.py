@@ -11,6 +11,6 @@ def clip_fraction(step: Mapping[str, Any]) -> float:
     never both, so the two shares add up.
 
     Args:
-        step: The step's metrics as JSON (`stages.training.metrics.StepMetrics`).
+        step: The step's metrics as JSON (`stages.training.results.StepMetrics`).
     """
     return step["clip_low_fraction"] + step["clip_high_fraction"]

@@ -6,9 +6,9 @@ from typing import Any
 from artifacts.lineage import Node, lineage
 from artifacts.manifest import Manifest
 from artifacts.reading import Artifact
-from artifacts.store import Store
-from stages.records import MeasuredCheckpoint, Measurement, PromotionDecision, ReportFigures
-from stages.statistics import Interval
+from artifacts.store.store import Store
+from stages.promotion.records import MeasuredCheckpoint, Measurement, PromotionDecision, ReportFigures
+from stages.statistics.estimates import Interval
 
 CARD = "README.md"
 _MEASURES = (("accuracy", "accuracy"), ("exact", "all answers right"))

@@ -6,10 +6,10 @@ from functools import lru_cache
 from pathlib import Path
 
 from artifacts.errors import BadInputError
-from stages.models.chat import ChatTokenizer
 from stages.models.json_file import read_json, refuse_own_code
 from stages.models.shape import ARCHITECTURES, DecoderShape, read_shape
 from stages.models.tensors import check_weights
+from stages.models.tokenizers.chat import ChatTokenizer
 
 _TAKEN = (".json", ".safetensors", ".jinja", ".txt", ".model", ".md")  # weights, tokenizer, the card with the licence
 _HASHED_AT_ONCE = 4

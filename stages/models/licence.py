@@ -3,7 +3,7 @@
 import importlib.metadata
 import re
 
-from artifacts.store import MissingKeyError, Store
+from artifacts.store.store import MissingKeyError, Store
 from stages.models.source import FolderModel, GgufPackageModel, ModelConfig, local_folder
 
 _STATED = re.compile(r"^license:[ \t]*['\"]?([\w.+-]+)", re.MULTILINE)

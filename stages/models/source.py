@@ -13,12 +13,12 @@ from typing import Annotated, Literal
 
 from pydantic import Field
 
-from artifacts import store_address
 from artifacts.config import Config
 from artifacts.errors import BadInputError
-from artifacts.store import Store
+from artifacts.store import location
+from artifacts.store.store import Store
 from stages.models.folder import check_folder
-from stages.models.scratch import ScratchModel, make_scratch
+from stages.models.from_scratch import ScratchModel, make_scratch
 from stages.models.tensors import WEIGHTS, stored_tensors
 
 _COPIED = (
@@ -135,7 +135,7 @@ def local_folder(address: str) -> Path | None:
     Raises:
         BadInputError: The address is not valid.
     """
-    return store_address.local_folder(address)
+    return location.local_folder(address)
 
 
 def _copy_address(address: str, out_dir: Path) -> None:

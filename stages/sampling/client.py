@@ -7,9 +7,9 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from .config import EarlyStopConfig, SamplingConfig
-from .early_stop import hopeless_at
-from .endpoint import Endpoint
+from stages.sampling.config import EarlyStopConfig, SamplingConfig
+from stages.sampling.early_stop import hopeless_at
+from stages.sampling.endpoint import Endpoint
 
 
 @dataclass(frozen=True)

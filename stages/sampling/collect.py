@@ -7,11 +7,11 @@ from typing import Any
 
 import polars as pl
 
+from artifacts.address import Attempt
 from artifacts.refs import Checkpoint, Ref
 from artifacts.schemas import ROLLOUTS, as_table
-from artifacts.slot import Attempt
 from stages.context import StageContext
-from stages.models.chat import ChatTokenizer
+from stages.models.tokenizers.chat import ChatTokenizer
 from stages.sampling.client import GroupSamples, Prompt
 from stages.sampling.config import SamplingConfig
 

@@ -7,7 +7,7 @@ from typing import Annotated, Literal, Self
 from pydantic import Field, field_validator
 
 from artifacts.config import Config
-from stages.machine import engine_build, native_type
+from stages.hardware.compute_type import engine_build, native_type
 
 KEPT_GROUPS = "kept_groups"
 """First part of the name of a JSON file in rollouts of dynamic sampling: numbers of the groups to train on, ascending.
@@ -166,7 +166,7 @@ class EngineHardware(Config):
         return arguments
 
     def on_this_machine(self) -> Self:
-        """Returns the same hardware with `dtype` resolved by `stages.machine.native_type`.
+        """Returns the same hardware with `dtype` resolved by `stages.hardware.compute_type.native_type`.
 
         Raises:
             BadInputError: vLLM is not installed.

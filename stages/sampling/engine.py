@@ -10,18 +10,18 @@ from types import TracebackType
 from typing import Self
 
 from artifacts.errors import BadInputError
-from stages.guarded import STOP_LIMIT_S
-from stages.models.chat import ChatTokenizer
 from stages.models.tensors import check_weights
-
-from . import access, placement, weights
-from .call import Answer, Call, Loss
-from .client import EngineLostError, GroupSamples, Prompt, Source
-from .config import EngineHardware, SamplingConfig
-from .endpoint import Endpoint
-from .external import ExternalEngine
-from .pool import UPDATE_INTERVAL_S, CallMembers, EnginePool
-from .replica import Replica, ended
+from stages.models.tokenizers.chat import ChatTokenizer
+from stages.processes.guarded import STOP_LIMIT_S
+from stages.sampling import engine_key
+from stages.sampling.client import EngineLostError, GroupSamples, Prompt, Source
+from stages.sampling.config import EngineHardware, SamplingConfig
+from stages.sampling.endpoint import Endpoint
+from stages.sampling.replicas import placement, weight_exchange
+from stages.sampling.replicas.call import Answer, Call, Loss
+from stages.sampling.replicas.external import ExternalEngine
+from stages.sampling.replicas.pool import UPDATE_INTERVAL_S, CallMembers, EnginePool
+from stages.sampling.replicas.replica import Replica, ended
 
 
 class Engine:
@@ -41,7 +41,7 @@ class Engine:
     def __init__(self, hardware: EngineHardware, workdir: Path) -> None:
         self.hardware, self.workdir = hardware, workdir
         self.log_path = workdir / "engine.log"
-        key, name = access.external_key(hardware), hardware.api_key_env or ""
+        key, name = engine_key.external_key(hardware), hardware.api_key_env or ""
         self._external = [ExternalEngine(Endpoint(url, key, name), hardware.seed) for url in hardware.external_urls]
         self._replicas: list[Replica] = []
         self._past: list[Replica] = []
@@ -109,7 +109,7 @@ class Engine:
                 the machine has no room for so many engines.
         """
         check_weights(model_dir)
-        if not weights.same_shape(self._shape, model_dir):
+        if not weight_exchange.same_shape(self._shape, model_dir):
             self.stop()
             places = placement.places(self.hardware, model_dir)
             self._replicas = [Replica(place, self._log_of(number)) for number, place in enumerate(places)]

@@ -8,11 +8,11 @@ from typing import Any, Literal
 import polars as pl
 from pydantic import Field
 
+from artifacts.address import Attempt
 from artifacts.config import Config
 from artifacts.refs import Checkpoint, Ref
-from artifacts.slot import Attempt
 from stages.context import StageContext
-from stages.puzzles.tables import graded_text, puzzles_by_id
+from stages.environments.tables import graded_text, puzzles_by_id
 from stages.sampling.collect import adopted, collect
 from stages.sampling.config import KEPT_GROUPS, SamplingConfig
 

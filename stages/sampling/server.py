@@ -1,6 +1,6 @@
 """Entry of the engine's process: vLLM's own API server with an early stop and, on a CPU, three faults fixed.
 
-Key: every request must carry the key in the environment variable VLLM_API_KEY, whatever its path (see access.py).
+Key: every request must carry the key in the environment variable VLLM_API_KEY, whatever its path (see engine_key.py).
 Without the variable the server does not start.
 
 Early stop: a request with `early_stop` in its `extra_args` ends when its running mean log-probability falls below the
@@ -33,8 +33,8 @@ from typing import Any
 from weakref import WeakValueDictionary
 
 from artifacts.errors import BadInputError
-from stages.sampling.access import server_arguments
 from stages.sampling.early_stop import next_average
+from stages.sampling.engine_key import server_arguments
 
 THREADS_VARIABLE = "DEERSTALKER_ENGINE_THREADS"
 
@@ -63,7 +63,7 @@ def import_once(threads: int) -> None:
     from vllm.v1.worker.cpu_model_runner import CPUModelRunner
     from vllm.v1.worker.cpu_worker import CPUWorker
 
-    from stages.processes import end_with_parent
+    from stages.processes.process_pool import end_with_parent
 
     def call(task: Callable[[], Any]) -> Any:
         return task()

@@ -14,7 +14,7 @@ from dataclasses import dataclass, field
 from functools import reduce
 
 from stages.training.job import EpochOrder
-from stages.training.packed import PackedBatch
+from stages.training.trainer_batch import TrainerBatch
 
 
 @dataclass(frozen=True)
@@ -35,7 +35,7 @@ class Unit:
         return Unit(self.rows | other.rows, self.groups | other.groups, self.completions | other.completions)
 
 
-def epoch_steps(batch: PackedBatch, epochs: int, order: EpochOrder, seed: int) -> list[list[list[int]]]:
+def epoch_steps(batch: TrainerBatch, epochs: int, order: EpochOrder, seed: int) -> list[list[list[int]]]:
     """Returns the rows of each mini-batch of each pass, the same on every process.
 
     Args:
@@ -67,7 +67,7 @@ def _drawn(steps: list[list[Unit]], draw: random.Random) -> list[list[int]]:
     return drawn
 
 
-def _single_rows(batch: PackedBatch) -> list[Unit]:
+def _single_rows(batch: TrainerBatch) -> list[Unit]:
     """Returns each row of a batch as a unit, with the groups and completions that it has in the loss."""
     rows, width = batch.shape
     units = [Unit({row}) for row in range(rows)]

@@ -8,7 +8,7 @@ from pydantic import BaseModel, ConfigDict, Field, model_validator
 
 from artifacts.config import Config
 from artifacts.identity import Added
-from stages.machine import cuda_capabilities, training_type
+from stages.hardware.compute_type import cuda_capabilities, training_type
 from stages.training.trainable import TrainableConfig
 
 
@@ -179,7 +179,10 @@ class TrainHardware(Config):
 
     processes: int = Field(default=1, ge=1, le=1024, description="worker processes on each machine (one a GPU)")
     nodes: int = Field(
-        default=1, ge=1, le=1024, description="machines; each further one runs `python -m stages.training.node`"
+        default=1,
+        ge=1,
+        le=1024,
+        description="machines; each further one runs `python -m stages.training.worker_group.node`",
     )
     rendezvous: str | None = Field(
         default=None,

@@ -12,7 +12,7 @@ from torch import Tensor
 from stages.grpo.divergence import divergence
 from stages.grpo.kl_reward import kl_in_advantages
 from stages.training.job import LossConfig
-from stages.training.packed import PackedBatch
+from stages.training.trainer_batch import TrainerBatch
 
 
 class KLReward:
@@ -29,7 +29,7 @@ class KLReward:
         advantages: [R * T], by address: the amount subtracted from the advantages, coefficient included.
     """
 
-    def __init__(self, loss: LossConfig, batch: PackedBatch, old: Tensor, reference: Tensor) -> None:
+    def __init__(self, loss: LossConfig, batch: TrainerBatch, old: Tensor, reference: Tensor) -> None:
         rows, _ = batch.shape
         addresses, sequences = batch.loss_sequences(list(range(rows)))
         if loss.old_logprobs == "sampler":

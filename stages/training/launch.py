@@ -8,16 +8,16 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from artifacts.address import ArtifactAddress, Attempt
 from artifacts.identity import Identity
 from artifacts.reading import Artifact
 from artifacts.refs import Checkpoint, Ref, TrainingState
-from artifacts.slot import Attempt, Slot
-from artifacts.store import Store
+from artifacts.store.store import Store
 from stages.context import StageContext
 from stages.models.shape import read_shape
 from stages.models.tensors import check_weights
+from stages.training.checkpointing.kept_steps import KeptSteps
 from stages.training.job import EpochOrder, LossConfig, OptimizerConfig, TrainJob
-from stages.training.kept_steps import KeptSteps
 from stages.training.trainable import EVERYTHING, TrainableConfig
 
 
@@ -48,10 +48,10 @@ class Target:
     """
 
     identity: Identity
-    checkpoint: Slot[Checkpoint]
-    state: Slot[TrainingState] | None
+    checkpoint: ArtifactAddress[Checkpoint]
+    state: ArtifactAddress[TrainingState] | None
     inputs: Mapping[str, Ref[Any] | None]
-    reference: Slot[Checkpoint] | None = None
+    reference: ArtifactAddress[Checkpoint] | None = None
 
     def published(self) -> Weights | None:
         """Returns the weights if they are already published. The checkpoint is published last, so it decides."""

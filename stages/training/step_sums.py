@@ -10,7 +10,7 @@ from torch import Tensor
 from stages.grpo.loss import TokenLoss
 from stages.grpo.ratios import importance_ratio
 from stages.training.job import LossConfig
-from stages.training.metrics import StepMetrics
+from stages.training.results import StepMetrics
 
 _SUMS = (
     "policy_loss", "kl", "entropy", "ratio", "clipped_low", "clipped_high", "loss_tokens", "tokens",

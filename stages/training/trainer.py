@@ -20,11 +20,11 @@ from stages.grpo.ratios import correction_factors
 from stages.training.epochs import epoch_steps
 from stages.training.job import TrainJob
 from stages.training.kl_reward import KLReward
-from stages.training.metrics import StepMetrics
-from stages.training.model import Policy
-from stages.training.packed import FlatRows, PackedBatch, micro_batches
+from stages.training.model.master_weights import TrainedWeights
+from stages.training.model.policy import Policy
+from stages.training.results import StepMetrics
 from stages.training.step_sums import StepSums
-from stages.training.weights import TrainedWeights
+from stages.training.trainer_batch import FlatRows, TrainerBatch, micro_batches
 
 
 @dataclass(frozen=True)
@@ -61,7 +61,7 @@ class Trainer:
         skipped: Numbers, from 1, of the optimizer steps that were skipped for a gradient that is not finite.
     """
 
-    def __init__(self, weights: TrainedWeights, job: TrainJob, batch: PackedBatch, beat: Callable[[], None]) -> None:
+    def __init__(self, weights: TrainedWeights, job: TrainJob, batch: TrainerBatch, beat: Callable[[], None]) -> None:
         self._weights, self._job, self._batch, self._beat = weights, job, batch, beat
         self._world, self._rank = dist.get_world_size(), dist.get_rank()
         self.skipped: list[int] = []

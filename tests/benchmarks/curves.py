@@ -2,8 +2,8 @@
 
 Every curve is a whole `deerstalker train` of the base recipe (`quickstart`): its model, puzzles, sizes, reward,
 optimizer and learning rate, from one shared warm start and one seed. Laid over it is what a published recipe says of
-the algorithm, by the rule of `flows/algorithm.py`. So the curves say how the algorithms differ here, not what their
-authors' recipes reach.
+the algorithm, by the rule of `flows/compare/algorithm.py`. So the curves say how the algorithms differ here, not what
+their authors' recipes reach.
 """
 
 import argparse
@@ -21,14 +21,14 @@ from rich.table import Table
 
 from artifacts.layout import RunLayout
 from artifacts.reading import Artifact
-from artifacts.store import Store
-from flows import algorithm as rule
-from flows.figures import IterationFigures, iteration_figures
-from flows.history import read_run
-from flows.page import TEMPLATES, page
-from flows.plots import Curves, curves_plot
-from flows.recipe_diff import differences
-from flows.recipes import Recipe, load_recipe
+from artifacts.store.store import Store
+from flows.compare import algorithm as rule
+from flows.config.recipe_diff import differences
+from flows.config.recipes import Recipe, load_recipe
+from flows.lookup.history import read_run
+from flows.report.figures import IterationFigures, iteration_figures
+from flows.report.html.page import TEMPLATES, page
+from flows.report.plots import Curves, curves_plot
 from tests.support.scaled_recipes import as_toml, settings_of
 
 WARM_START = "warm-start"

@@ -12,13 +12,13 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-from stages.puzzles.published import read_puzzles
-from stages.puzzles.temporal_clue.candidates import piece_ref
-from stages.puzzles.temporal_clue.config import PuzzleConfig
-from stages.puzzles.temporal_clue.deductions import Judge
-from stages.puzzles.temporal_clue.formal import At, FormalPuzzle, Statement
-from stages.puzzles.temporal_clue.generate import generate_formal
-from stages.puzzles.temporal_clue.reader import read_formal
+from stages.environments.published import read_puzzles
+from stages.environments.temporal_clue.config import PuzzleConfig
+from stages.environments.temporal_clue.formal import At, FormalPuzzle, Statement
+from stages.environments.temporal_clue.generation.candidates import piece_ref
+from stages.environments.temporal_clue.generation.generate import generate_formal
+from stages.environments.temporal_clue.language.reader import read_formal
+from stages.environments.temporal_clue.proofs.deductions import Judge
 from tests.benchmarks.generator import VAL
 
 

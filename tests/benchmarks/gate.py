@@ -17,8 +17,8 @@ from numpy.typing import NDArray
 from rich.console import Console
 from rich.table import Table
 
-from stages.gate import RollbackConfig
-from stages.statistics import Interval, estimate, estimate_difference
+from stages.promotion.gate import RollbackConfig
+from stages.statistics.estimates import Interval, estimate, estimate_difference
 from tests.support.noisy_curves import draw_curves, first_rollbacks, look, scores_and_noise
 
 CANDIDATES = 98
@@ -50,7 +50,7 @@ def rollbacks_before(shares_RTP: NDArray[np.float64], rule: RollbackConfig) -> t
 
 
 def rollbacks_now(shares_RTP: NDArray[np.float64], rule: RollbackConfig) -> tuple[NDArray[Any], NDArray[Any]]:
-    """The same by the rule of `stages.gate`, which forgets a fallen stretch after it went back."""
+    """The same by the rule of `stages.promotion.gate`, which forgets a fallen stretch after it went back."""
     first_R = first_rollbacks(shares_RTP, rule)
     number_R = np.zeros(len(first_R), int)
     for run in np.flatnonzero(first_R >= 0):

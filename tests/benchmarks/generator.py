@@ -11,12 +11,12 @@ from collections import Counter
 from pathlib import Path
 from typing import Any
 
-from stages.puzzles import environment
-from stages.puzzles.published import read_puzzles
-from stages.puzzles.temporal_clue.config import TIERS, PuzzleConfig
-from stages.puzzles.temporal_clue.formal import FormalPuzzle
-from stages.puzzles.temporal_clue.generate import generate_formal
-from stages.puzzles.temporal_clue.reader import read_formal
+from stages.environments import environment
+from stages.environments.published import read_puzzles
+from stages.environments.temporal_clue.config import TIERS, PuzzleConfig
+from stages.environments.temporal_clue.formal import FormalPuzzle
+from stages.environments.temporal_clue.generation.generate import generate_formal
+from stages.environments.temporal_clue.language.reader import read_formal
 
 FAMILY = environment.get("temporal_clue")
 VAL = Path(__file__).parents[2].parent / "shared" / "data" / "temporal-clue" / "val.json"

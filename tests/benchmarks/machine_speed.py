@@ -1,6 +1,6 @@
 """Speed of this machine on all cores, that shares of it can be told: `python -m tests.benchmarks.machine_speed`.
 
-Matrix products of 1024 x 1024 in each compute type (`stages.training.matmul`, which a run times on one core only), and
+Matrix products of 1024 x 1024 in each compute type (`stages.hardware.matmul`, which a run times on one core only), and
 STREAM's triad, `a = b + s * c` in fp32: two reads and a write a number. Arrays are twice as large as the last cache (at
 least 256 MiB, at most an eighth of the free memory). The best of several counts. Prints JSON.
 """
@@ -48,7 +48,7 @@ def triad_bandwidth() -> float:
 def main() -> None:
     import torch
 
-    from stages.training.matmul import gflops
+    from stages.hardware.matmul import gflops
 
     cores = len(os.sched_getaffinity(0))
     torch.set_num_threads(cores)

@@ -23,8 +23,8 @@ from typing import Any
 from rich.console import Console
 from rich.table import Table
 
-from artifacts.store import Store
-from flows.history import read_run
+from artifacts.store.store import Store
+from flows.lookup.history import read_run
 from tests.support.machines import older_cpu
 
 STAGES = ("warm_start", "sample", "finetune", "evaluate")

@@ -37,8 +37,8 @@ from typing import Any
 from rich.console import Console
 from rich.table import Table
 
-from artifacts.store import Store
-from flows.history import RunRecord, read_run
+from artifacts.store.store import Store
+from flows.lookup.history import RunRecord, read_run
 from tests.support.installed import SLOW, TINY, Installation
 
 OVERHEAD_BAR, CACHED_BAR_S, CANCEL_BAR_S, KILL_BAR_S = 0.05, 1.0, 5.0, 10.0

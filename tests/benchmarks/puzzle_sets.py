@@ -20,11 +20,11 @@ from typing import Any
 from artifacts.reading import Artifact
 from artifacts.refs import Ref
 from artifacts.schemas import PUZZLES
-from artifacts.store import Store
+from artifacts.store.store import Store
+from stages.environments import environment
+from stages.environments.puzzle import Checked, Puzzle
+from stages.environments.tables import from_table
 from stages.prepare import SPLITS
-from stages.puzzles import environment
-from stages.puzzles.puzzle import Checked, Puzzle
-from stages.puzzles.tables import from_table
 
 SIZES = ("easy", "small", "large")
 

@@ -16,10 +16,10 @@ from typing import Any
 from rich.console import Console
 from rich.table import Table
 
-from artifacts.store import Store
-from flows.history import read_run
-from flows.metrics import mean_known
-from flows.recipes import load_recipe, recipe_names
+from artifacts.store.store import Store
+from flows.config.recipes import load_recipe, recipe_names
+from flows.lookup.history import read_run
+from flows.report.metrics import mean_known
 from tests.support.scaled_recipes import scaled_settings
 
 

@@ -51,21 +51,21 @@ from rich.box import SIMPLE_HEAD
 from rich.console import Console
 from rich.table import Table
 
+from artifacts.address import ArtifactAddress
 from artifacts.identity import Identity
 from artifacts.reading import Artifact
 from artifacts.refs import Checkpoint, Puzzles, Ref, Rollouts
 from artifacts.schemas import PUZZLES, ROLLOUTS
-from artifacts.slot import Slot
-from artifacts.store import Store
-from flows.recipes import Recipe, load_profile, load_recipe
+from artifacts.store.store import Store
+from flows.config.recipes import Recipe, load_profile, load_recipe
 from stages.context import Profile, StageContext
 from stages.fetch import fetch
-from stages.models.chat import ChatTokenizer
+from stages.models.tokenizers.chat import ChatTokenizer
 from stages.prepare import prepare
 from stages.sample import SampleConfig, sample, stride
 from stages.sampling.client import Prompt, request_body
 from stages.sampling.config import SamplingConfig
-from stages.sampling.process import THREADS_VARIABLE, cpu_threads, engine_arguments, engine_environment
+from stages.sampling.replicas.process import THREADS_VARIABLE, cpu_threads, engine_arguments, engine_environment
 from tests.benchmarks.machine_speed import measured_machine
 from tests.support.engine_work import Sampled, Work, decode_work, prefill_work, prefix_blocks
 
@@ -160,7 +160,7 @@ class Bench:
         with self.context(self.profile, "made") as ctx:
             recipe = load_recipe(case.recipe)
             drawn = self._drawn(recipe, ctx)
-            self.checkpoint = fetch(ctx, recipe.model, drawn, out=Slot(self.store, "model", Checkpoint))
+            self.checkpoint = fetch(ctx, recipe.model, drawn, out=ArtifactAddress(self.store, "model", Checkpoint))
             self.model = ctx.local_folder(self.checkpoint)
             self.tokenizer = ChatTokenizer(self.model)
             self.puzzles = drawn if case.prompt_tokens is None else self._lengthened(drawn, case.prompt_tokens)
@@ -184,14 +184,14 @@ class Bench:
     def _drawn(self, recipe: Recipe, ctx: StageContext) -> Ref[Puzzles]:
         count = max(TOKENIZER_PUZZLES, self.case.prompts * (WARM_UP + 2 * self.case.repeats))
         config = recipe.puzzles.model_copy(update={"train": count, "val": 0, "test": 0})
-        return prepare(ctx, config, out=Slot(self.store, "drawn", Puzzles))
+        return prepare(ctx, config, out=ArtifactAddress(self.store, "drawn", Puzzles))
 
     def _lengthened(self, drawn: Ref[Puzzles], tokens: int) -> Ref[Puzzles]:
         """The same puzzles, each with the following ones joined to its text, which is cut at a number of tokens."""
         table = Artifact.open(self.store, drawn).read_table("train.parquet", PUZZLES)
         texts = table["prompt"].to_list()
         prompts = [self._cut([*texts[index:], *texts[:index]], tokens) for index in range(len(texts))]
-        slot = Slot(self.store, "lengthened", Puzzles)
+        slot = ArtifactAddress(self.store, "lengthened", Puzzles)
         attempt = slot.attempt(Identity.of("benchmark", 1, {"tokens": tokens}))
         attempt.write_table("train.parquet", table.with_columns(pl.Series("prompt", prompts)), PUZZLES)
         return attempt.publish({})
@@ -234,7 +234,7 @@ class StageSide:
     def run(self, turn: int, max_tokens: int) -> Run:
         """One call of the stage."""
         bench = self.bench
-        slot = Slot(bench.store, f"{self.name}/{turn}", Rollouts)
+        slot = ArtifactAddress(bench.store, f"{self.name}/{turn}", Rollouts)
         config = bench.case.config(max_tokens)
         started = time.perf_counter()
         rollouts = sample(self.ctx, config, bench.checkpoint, bench.puzzles, iteration=turn, out=slot)

@@ -24,11 +24,11 @@ from pydantic import BaseModel
 from rich.console import Console
 from rich.table import Table
 
+from artifacts.address import ArtifactAddress
 from artifacts.identity import Identity
 from artifacts.reading import Artifact
 from artifacts.refs import Checkpoint, Ref
-from artifacts.slot import Slot
-from artifacts.store import Store
+from artifacts.store.store import Store
 from tests.support.servers import S3Server, rclone_server
 
 BUCKET, TARGET = "benchmark", 0.8
@@ -77,8 +77,8 @@ class Bench:
     def _open(self) -> Store:
         return Store.open(f"s3://{BUCKET}", options=self.server.options())
 
-    def _slot(self, store: Store) -> Slot[Checkpoint]:
-        return Slot(store, f"runs/r/iterations/{self._rounds:04d}/checkpoint", Checkpoint)
+    def _slot(self, store: Store) -> ArtifactAddress[Checkpoint]:
+        return ArtifactAddress(store, f"runs/r/iterations/{self._rounds:04d}/checkpoint", Checkpoint)
 
     def _ours_up(self) -> None:
         identity = Identity.of("finetune", 1, Nothing())

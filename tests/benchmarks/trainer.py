@@ -20,7 +20,7 @@ from typing import TYPE_CHECKING, Any
 from rich.console import Console
 from rich.table import Table
 
-from stages.training.agent import worker_environment
+from stages.training.worker_group.agent import worker_environment
 from tests.support.trees import SMOLLM2
 
 if TYPE_CHECKING:
@@ -95,7 +95,7 @@ def group_cost(bench: "Bench", sizes: Sizes, folder: Path) -> dict[str, Any]:
 
 def start(folder: Path, repeats: int) -> dict[str, Any]:
     """From the start of the gang's processes to the end of the first step of a small model, seconds."""
-    from stages.training.gang import Gang
+    from stages.training.worker_group.group import WorkerGroup
     from tests.support.trainer_work import Bench, draw_groups, save_batch, save_random_model
 
     model = save_random_model(folder / "quickstart", **QUICKSTART)
@@ -106,7 +106,7 @@ def start(folder: Path, repeats: int) -> dict[str, Any]:
         scratch = folder / f"start-{number}"
         scratch.mkdir()
         began, steps = time.time(), list[float]()
-        with Gang(bench.hardware, scratch) as gang:
+        with WorkerGroup(bench.hardware, scratch) as gang:
             gang.start()
             gang.wait_until_ready()
             ready.append(time.time() - began)

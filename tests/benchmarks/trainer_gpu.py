@@ -34,9 +34,10 @@ from torch import Tensor
 from torch.nn import functional
 
 from stages.models.shape import DecoderShape, read_shape
-from stages.training import attention, model
 from stages.training.job import OptimizerConfig, TrainHardware
-from stages.training.placement import compute_dtype, place_policy
+from stages.training.model import attention
+from stages.training.model import policy as model
+from stages.training.model.placement import compute_dtype, place_policy
 from stages.training.trainable import EVERYTHING
 from tests.benchmarks.trainer_memory import peak_bytes, start_of_peak
 from tests.support.trainer_work import (

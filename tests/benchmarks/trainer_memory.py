@@ -35,8 +35,8 @@ def measure(folder: Path, settings: dict[str, Any]) -> dict[str, Any]:
 
     from stages.models.shape import read_shape
     from stages.training.job import TrainHardware
-    from stages.training.packed import PackedBatch
-    from stages.training.placement import compute_dtype, fill, place_policy, shards
+    from stages.training.model.placement import compute_dtype, fill, place_policy, shards
+    from stages.training.trainer_batch import TrainerBatch
 
     device = torch.device("cuda" if torch.cuda.is_available() else "cpu")
     dist.init_process_group("cpu:gloo,cuda:nccl" if device.type == "cuda" else "gloo",
@@ -47,7 +47,7 @@ def measure(folder: Path, settings: dict[str, Any]) -> dict[str, Any]:
     dtype = compute_dtype(hardware, shape)
     policy = place_policy(shape, hardware, device, sharded, torch.float32 if sharded else dtype)
     fill(dict(policy.named_parameters()), folder / "model", shape, lambda: None)
-    batch = PackedBatch(folder / "batch.safetensors", shape.vocab_size)
+    batch = TrainerBatch(folder / "batch.safetensors", shape.vocab_size)
     flat = batch.flat(list(range(batch.shape[0])))
     inputs = policy.inputs(flat, dtype, device)
     before = start_of_peak(device)

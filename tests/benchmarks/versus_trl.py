@@ -26,24 +26,24 @@ from typing import Any
 from rich.console import Console
 from rich.table import Table
 
+from artifacts.address import ArtifactAddress
 from artifacts.layout import RunLayout
 from artifacts.reading import Artifact
 from artifacts.refs import Batch, Checkpoint, Grades, Puzzles, Ref, Rollouts, TrainingState
 from artifacts.schemas import PUZZLES, ROLLOUTS
-from artifacts.slot import Slot
-from artifacts.store import Store
-from flows.recipes import load_profile
+from artifacts.store.store import Store
+from flows.config.recipes import load_profile
 from stages.context import StageContext
+from stages.environments.temporal_clue.config import PuzzleConfig
 from stages.fetch import fetch
 from stages.finetune import FinetuneConfig, finetune
 from stages.grade import GradeConfig, grade
 from stages.grpo.packing import PackConfig
-from stages.machine import native_type
-from stages.models.chat import ChatTokenizer
+from stages.hardware.compute_type import native_type
 from stages.models.source import FolderModel, GgufPackageModel, materialise
+from stages.models.tokenizers.chat import ChatTokenizer
 from stages.pack import pack
 from stages.prepare import PrepareConfig, prepare
-from stages.puzzles.temporal_clue.config import PuzzleConfig
 from stages.sample import SampleConfig, sample
 from stages.sampling.config import SamplingConfig
 from stages.training.launch import Weights
@@ -96,8 +96,8 @@ class Ours:
             _, warm = self._iteration(weights, 2)
         self.report = {"start_s": started, "first": cold, "warm": warm}
 
-    def _slot(self, key: str, kind: Any) -> Slot[Any]:
-        return Slot(self.ctx.store, key, kind)
+    def _slot(self, key: str, kind: Any) -> ArtifactAddress[Any]:
+        return ArtifactAddress(self.ctx.store, key, kind)
 
     def _puzzles(self, tokenizer: ChatTokenizer) -> Ref[Puzzles]:
         """The first set by seed in which every prompt is as long as it should be."""
@@ -118,7 +118,7 @@ class Ours:
         """Sample, grade, pack and finetune, each with its wall time, and what was sampled."""
         options, ctx, stage_s = self.options, self.ctx, dict[str, float]()
 
-        def at(part: str, kind: Any) -> Slot[Any]:
+        def at(part: str, kind: Any) -> ArtifactAddress[Any]:
             return self._slot(self.layout.iteration(n, part), kind)
 
         def run(name: str, stage: Callable[[], Any]) -> Any:

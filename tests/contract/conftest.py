@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from artifacts.store import S3Options, Store
+from artifacts.store.store import S3Options, Store
 from tests.support.servers import BUCKET, S3Server, moto_server, rclone_server
 
 KINDS = ("directory", "memory", "rclone", "moto")

@@ -18,13 +18,13 @@ import torch
 from safetensors.torch import load_file, save_file
 
 from artifacts.errors import BadInputError, TransientError
-from stages.models.chat import ChatTokenizer
-from stages.models.scratch import ScratchModel, make_scratch
+from stages.models.from_scratch import ScratchModel, make_scratch
+from stages.models.tokenizers.chat import ChatTokenizer
 from stages.sampling.client import GroupSamples, Prompt, SampledCompletion
 from stages.sampling.config import EarlyStopConfig, EngineHardware, SamplingConfig
 from stages.sampling.early_stop import hopeless_at
 from stages.sampling.engine import Engine
-from stages.sampling.weights import ReloadRefusedError, WeightCheck
+from stages.sampling.replicas.weight_exchange import ReloadRefusedError, WeightCheck
 from tests.support.processes import in_session
 from tests.support.tiers import long_except
 from tests.support.trainer_side import EVERYTHING, LORA, Trained, write_source

@@ -18,14 +18,14 @@ import pytest
 import yaml
 
 from artifacts.errors import BadInputError
-from stages.machine import cpu_flags
-from stages.models.chat import ChatTokenizer
-from stages.models.scratch import ScratchModel, make_scratch
+from stages.hardware.compute_type import cpu_flags
+from stages.models.from_scratch import ScratchModel, make_scratch
+from stages.models.tokenizers.chat import ChatTokenizer
 from stages.sampling.client import GroupSamples, Prompt
 from stages.sampling.config import EngineHardware, SamplingConfig
 from stages.sampling.endpoint import Endpoint, EndpointError
 from stages.sampling.engine import Engine
-from stages.sampling.process import QUIET_ENVIRONMENT
+from stages.sampling.replicas.process import QUIET_ENVIRONMENT
 
 KEY = "9d4f6a0be21c4c7f8f30c5a1d2e7b684"
 TEXTS = ["Who was it? The cook, in the hall, with the rope, at nine.", "A: cook\nB: hall\nC: rope\nD: nine"]

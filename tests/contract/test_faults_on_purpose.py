@@ -4,7 +4,7 @@ from pathlib import Path
 
 import pytest
 
-from artifacts.store import Store
+from artifacts.store.store import Store
 from tests.support.flips import flip_bits
 from tests.support.race import KINDS, Place, on_server, race
 from tests.support.servers import BUCKET, S3Server

@@ -18,12 +18,12 @@ import numpy as np
 import pytest
 from safetensors.torch import load_file, save_file
 
-from stages.models.scratch import ScratchModel, make_scratch
+from stages.models.from_scratch import ScratchModel, make_scratch
 from stages.sampling.client import GroupSamples, Prompt, Source
 from stages.sampling.config import EngineHardware, SamplingConfig
 from stages.sampling.endpoint import Endpoint
 from stages.sampling.engine import Engine
-from stages.sampling.replica import Replica
+from stages.sampling.replicas.replica import Replica
 from tests.support.processes import in_session
 from tests.support.waiting import wait_until
 

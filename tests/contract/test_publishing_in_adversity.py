@@ -6,12 +6,12 @@ from pathlib import Path
 
 import pytest
 
+from artifacts.address import ArtifactAddress
 from artifacts.errors import BadInputError, DeerstalkerError, StoreError, TransientError
 from artifacts.identity import Identity
 from artifacts.reading import Artifact
 from artifacts.refs import Checkpoint, Ref
-from artifacts.slot import Slot
-from artifacts.store import Store
+from artifacts.store.store import Store
 from tests.support.fault_proxy import fault_proxy
 from tests.support.servers import BUCKET, S3Server, free_port, rclone_server, start_rclone
 
@@ -19,7 +19,10 @@ FILES = {"config.json": b"{}", "model.safetensors": bytes(range(256)) * (23 << 1
 
 
 def publish(store: Store, scratch: Path) -> Ref[Checkpoint]:
-    slot, identity = Slot(store, "runs/r/iterations/0001/checkpoint", Checkpoint), Identity.of("finetune", 1, {})
+    slot, identity = (
+        ArtifactAddress(store, "runs/r/iterations/0001/checkpoint", Checkpoint),
+        Identity.of("finetune", 1, {}),
+    )
     if found := slot.find(identity):
         return found
     attempt = slot.attempt(identity)
@@ -65,7 +68,7 @@ def test_a_disk_that_fills_up(small_disk: Path, scratch: Path) -> None:
 
 def test_a_disk_without_room_for_the_manifest(small_disk: Path, tmp_path: Path) -> None:
     store = Store.open(str(small_disk / "store"))
-    slot = Slot(store, "runs/r/iterations/0001/checkpoint", Checkpoint)
+    slot = ArtifactAddress(store, "runs/r/iterations/0001/checkpoint", Checkpoint)
     attempt = slot.attempt(Identity.of("finetune", 1, {}))
     attempt.write_bytes("config.json", b"{}")
     with (small_disk / "filler").open("wb", buffering=0) as filler, pytest.raises(OSError, match="No space left"):
@@ -83,7 +86,10 @@ def test_a_server_whose_disk_fills_up(small_disk: Path, scratch: Path) -> None:
         server.create_bucket(BUCKET)
         store = Store.open(f"s3://{BUCKET}", options=server.options(retry_for_s=0.5, part_bytes=5 << 20))
         refused(store, scratch, TransientError, r"HTTP 500|IncompleteBody|closed")
-        assert Slot(store, "runs/r/iterations/0001/checkpoint", Checkpoint).find(Identity.of("finetune", 1, {})) is None
+        assert (
+            ArtifactAddress(store, "runs/r/iterations/0001/checkpoint", Checkpoint).find(Identity.of("finetune", 1, {}))
+            is None
+        )
         remount(small_disk, "size=64m")
         succeeds(store, scratch)
 
@@ -180,7 +186,9 @@ def test_a_large_upload_and_download_can_be_watched(open_store: Callable[[], Sto
         begun.append(total_bytes)
         return moved.append
 
-    attempt = Slot(store, "runs/r/iterations/0001/checkpoint", Checkpoint).attempt(Identity.of("finetune", 1, {}))
+    attempt = ArtifactAddress(store, "runs/r/iterations/0001/checkpoint", Checkpoint).attempt(
+        Identity.of("finetune", 1, {})
+    )
     with attempt.folder(scratch, watch) as folder:
         for name, data in FILES.items():
             (folder / name).write_bytes(data)

@@ -11,7 +11,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from artifacts.errors import BadInputError, IntegrityError, StoreError
-from artifacts.store import FileDigest, MissingKeyError, Store
+from artifacts.store.store import FileDigest, MissingKeyError, Store
 
 OpenStore = Callable[[], Store]
 HELLO = FileDigest("2cf24dba5fb0a30e26e83b2ac5b9e29e1b161e5c1fa7425e73043362938b9824", 5)  # sha256sum of "hello"

@@ -11,8 +11,8 @@ from pathlib import Path
 import pytest
 
 from artifacts.errors import StoreError
-from artifacts.store import Store
-from artifacts.store_s3_requests import S3Requests
+from artifacts.store.s3_requests import S3Requests
+from artifacts.store.store import Store
 from tests.support.servers import BUCKET, S3Server
 
 PART_BYTES = 5 << 20

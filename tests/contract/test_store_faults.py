@@ -15,9 +15,9 @@ from pathlib import Path
 import pytest
 
 from artifacts.errors import BadInputError, StoreError, TransientError
-from artifacts.store import MissingKeyError, S3Options, Store
-from artifacts.store_s3_faults import error_code
-from artifacts.store_s3_requests import S3Requests, content_md5
+from artifacts.store.s3_faults import error_code
+from artifacts.store.s3_requests import S3Requests, content_md5
+from artifacts.store.store import MissingKeyError, S3Options, Store
 from tests.support.fault_proxy import at_random, fault_proxy
 from tests.support.servers import BUCKET, S3Server, free_port, moto_server, start_moto, start_rclone
 from tests.support.tiers import long_except
@@ -301,7 +301,7 @@ def test_a_fork_can_go_on_using_the_store(rclone: S3Server) -> None:
 
 def test_opening_a_folder_imports_no_s3_client(tmp_path: Path) -> None:
     code = (
-        "import sys; from artifacts.store import Store; Store.open(sys.argv[1]).write_bytes('a', b'x'); "
+        "import sys; from artifacts.store.store import Store; Store.open(sys.argv[1]).write_bytes('a', b'x'); "
         "print([name for name in ('s3fs', 'fsspec', 'botocore', 'aiohttp') if name in sys.modules])"
     )
     answer = subprocess.run([sys.executable, "-c", code, str(tmp_path)], capture_output=True, text=True, check=True)

@@ -1,8 +1,8 @@
 """Bad inputs of every class, and the rule that each answer is held to: `python -m tests.faults.inputs --count 2000`.
 
 Settings, files, words of the command line, addresses, damaged stores and damaged checkpoints are made from a seed and
-met by `flows.cli.run_command` in this process. Commands and settings are found by reflection, so that those that are
-built later are tried too. Each refusal ends with 1 or 2 and is one line that names the place and says what to do; it
+met by `flows.cli.app.run_command` in this process. Commands and settings are found by reflection, so that later ones
+are tried too. Each refusal ends with 1 or 2 and is one line that names the place and says what to do; it
 leaves nothing in the store, nor in the temporary folder, and takes less than 10 seconds. Nothing is started: a command
 that would start work gets another input that it refuses, and no server listens where Prefect's is looked for.
 

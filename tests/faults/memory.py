@@ -25,12 +25,12 @@ from rich.table import Table
 
 from artifacts.errors import DeerstalkerError, TransientError
 from artifacts.manifest import Manifest
-from stages.models.scratch import ScratchModel, make_scratch
+from stages.models.from_scratch import ScratchModel, make_scratch
 from stages.sampling.client import Prompt
 from stages.sampling.config import EngineHardware, SamplingConfig
 from stages.sampling.engine import Engine
-from stages.training.gang import Gang
 from stages.training.job import TrainHardware, TrainJob
+from stages.training.worker_group.group import WorkerGroup
 from tests.support.installed import SLOW, TINY
 from tests.support.memory_limits import cgroups, killed_above, refuse_above
 from tests.support.processes import marked
@@ -157,7 +157,7 @@ def trainer_faults(scratch: Path) -> Iterator[dict[str, Any]]:
             )  # fmt: skip
 
         def action() -> None:
-            with Gang(hardware, out) as gang:
+            with WorkerGroup(hardware, out) as gang:
                 gang.run(job())  # without memory for imports a process ends in its loader, without a word
                 disturb(_ranks(gang)[-1])
                 gang.run(job())
@@ -223,7 +223,7 @@ def _trainers_limited(folder: Path) -> Iterator[None]:
     def watch() -> None:
         while not over.wait(0.01):
             for pid, line in marked(MARK, folder).items():
-                spool = line.partition("stages.training.worker --spool=")[2].strip()
+                spool = line.partition("stages.training.worker_group.worker --spool=")[2].strip()
                 if (
                     pid not in limited
                     and spool
@@ -271,7 +271,7 @@ def _core(engine: Engine) -> int:
     return next(pid for pid, line in _session(engine.process_id) if "EngineCore" in line)
 
 
-def _ranks(gang: Gang) -> list[int]:
+def _ranks(gang: WorkerGroup) -> list[int]:
     """Ids of a gang's workers by rank."""
     assert gang.spool_folder is not None
     files = sorted(gang.spool_folder.glob("pid-*"))

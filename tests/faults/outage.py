@@ -20,7 +20,7 @@ from typing import Any
 from rich.console import Console
 
 from artifacts.manifest import Manifest
-from artifacts.store import Store
+from artifacts.store.store import Store
 from artifacts.verification import verify
 from tests.support.installed import SLOW, TINY
 from tests.support.servers import S3Server, free_port, start_rclone

@@ -14,7 +14,7 @@ from typing import Any
 from rich.console import Console
 from rich.table import Table
 
-from artifacts.store import Store
+from artifacts.store.store import Store
 from tests.support.flips import flip_bits
 from tests.support.servers import moto_server, rclone_server
 from tests.support.store_faults import BUCKET, campaign

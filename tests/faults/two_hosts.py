@@ -28,9 +28,8 @@ from rich.markup import escape
 from rich.table import Table
 
 from artifacts.manifest import MANIFEST_NAME, Manifest
-from artifacts.store import Store
+from artifacts.store.store import Store
 from artifacts.verification import verify
-from tests.support.gang_on_hosts import gang_on
 from tests.support.hosts import GATEWAY, Host, hosts
 from tests.support.installed import SLOW, TINY
 from tests.support.prefect_server import prefect_api, prefect_server, without_prefect
@@ -38,6 +37,7 @@ from tests.support.processes import marked
 from tests.support.servers import moto_server
 from tests.support.sockets import Listener, SocketWatch
 from tests.support.waiting import wait_until
+from tests.support.worker_group_on_hosts import gang_on
 
 ROOT = Path(__file__).parents[2]
 MARK = "DEERSTALKER_HOSTS"
@@ -204,7 +204,9 @@ def _gang(first: Host, second: Host, folder: Path) -> list[dict[str, Any]]:
     with gang_on((first, second), own) as found:
         for host in (first, second):
             for listener in found[host.name]:
-                assert listener.address == host.address and "stages.training.worker" in listener.program, str(listener)
+                assert listener.address == host.address and "stages.training.worker_group.worker" in listener.program, (
+                    str(listener)
+                )
             rows += _named(f"a gang, on {host.name}", found[host.name])
     return rows
 

@@ -8,8 +8,8 @@ from pathlib import Path
 
 from prefect.client.orchestration import SyncPrefectClient
 
-from flows.backend import TAG
-from flows.installation import POOL, make_pool, make_zombie_automations
+from flows.orchestration.installation import POOL, make_pool, make_zombie_automations
+from flows.orchestration.server.backend import TAG
 from tests.support.prefect_server import own_server, prefect_api
 from tests.support.waiting import wait_until
 

@@ -14,9 +14,9 @@ from typing import Any
 import pytest
 
 from artifacts.manifest import Manifest
-from flows.specimen import Completion, ReadAnswer, Specimen
-from flows.ui_text import completions_page
-from stages.puzzles.puzzle import Asserted
+from flows.report.example_group import Completion, ExampleGroup, ReadAnswer
+from flows.report.prefect_pages.ui_text import completions_page
+from stages.environments.puzzle import Asserted
 from tests.support.browser import Browser, find_browser
 from tests.support.deployed_story import attempts, tell
 from tests.support.hostile import HOSTILE
@@ -62,7 +62,7 @@ def test_server_worker_and_run_listen_on_loopback_only(story: dict[str, Any]) ->
     sockets: SocketWatch = story["sockets"]
     assert sockets.exposed == []
     programs = " ".join(listener.program for listener in sockets.seen)
-    for program in ("stages.training.worker", "VLLM::EngineCore", "server_process.py"):
+    for program in ("stages.training.worker_group.worker", "VLLM::EngineCore", "server_process.py"):
         assert program in programs, "looked at too late, or not at all"
 
 
@@ -242,7 +242,7 @@ def test_what_a_model_wrote_is_shown_and_never_obeyed(server: str, browser: Brow
     said = [ReadAnswer("A", text, "Mr. Green", correct=False, note="outside") for text in HOSTILE]
     asserted = [Asserted(text, "contradicted") for text in HOSTILE]
     written = [Completion("worst", text, 0.0, -1.0, "stop", said, asserted) for text in HOSTILE]
-    page = completions_page(Specimen(1, "`x` | <img src=x>", HOSTILE[0], 8, written))
+    page = completions_page(ExampleGroup(1, "`x` | <img src=x>", HOSTILE[0], 8, written))
     assert len(page) < 300_000
     publish(server, "hostile", page)
     shown = open_newest(browser, server, "hostile", "<script>alert(1)</script>", "worst: reward 0.000")

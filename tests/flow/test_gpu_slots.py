@@ -8,7 +8,7 @@ from datetime import UTC, datetime, timedelta
 
 import pytest
 
-from flows.gpu_lease import LEASE_S
+from flows.orchestration.gpu_lease import LEASE_S
 from tests.support.deployed_story import ZOMBIE_AFTER_S, tiny
 from tests.support.installed import SLOW, Installation
 

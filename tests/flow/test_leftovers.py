@@ -8,10 +8,10 @@ from pathlib import Path
 
 import pytest
 
-from artifacts.store import Store
+from artifacts.store.store import Store
 from tests.support.made_run import make_run
 
-_COMMAND = [sys.executable, "-c", "from flows.cli import main; main()"]
+_COMMAND = [sys.executable, "-c", "from flows.cli.app import main; main()"]
 
 
 @pytest.fixture(scope="module")

@@ -10,15 +10,15 @@ from pathlib import Path
 
 import pytest
 
+from artifacts.address import ArtifactAddress
 from artifacts.reading import Artifact
 from artifacts.refs import Puzzles, Ref
 from artifacts.schemas import PUZZLES
-from artifacts.slot import Slot
-from artifacts.store import Store
+from artifacts.store.store import Store
 from stages.context import Profile, StageContext
+from stages.environments.generate import TIERS
+from stages.environments.tables import from_table
 from stages.prepare import PrepareConfig, prepare
-from stages.puzzles.generate import TIERS
-from stages.puzzles.tables import from_table
 from tests.support.json_page import check_documented
 from tests.support.processes import marked
 from tests.support.waiting import changes, output_of, wait_until
@@ -76,7 +76,7 @@ def test_a_killed_command_is_continued_and_ends_the_same(tmp_path: Path) -> None
     with StageContext(
         Store.open("memory://undisturbed-set"), tmp_path / "scratch", Profile(), lambda *_: None, logging.getLogger()
     ) as ctx:
-        undisturbed = prepare(ctx, SET, out=Slot(ctx.store, "set", Puzzles))
+        undisturbed = prepare(ctx, SET, out=ArtifactAddress(ctx.store, "set", Puzzles))
     assert made["artifact"]["digest"] == undisturbed.digest
     train = Artifact.open(Store.open(str(store)), Ref(**made["artifact"])).read_table("train.parquet", PUZZLES)
     assert len(train) == 40
@@ -107,7 +107,9 @@ def test_a_file_that_was_killed_on_the_way_goes_on_too(tmp_path: Path) -> None:
     )
     with undisturbed as ctx:
         ref = prepare(
-            ctx, SET.model_copy(update={"train": 64, "val": 0, "test": 0}), out=Slot(ctx.store, "set", Puzzles)
+            ctx,
+            SET.model_copy(update={"train": 64, "val": 0, "test": 0}),
+            out=ArtifactAddress(ctx.store, "set", Puzzles),
         )
         rows = from_table(Artifact.open(ctx.store, ref).read_table("train.parquet", PUZZLES))
     assert [item["prompt"] for item in json.loads(path.read_text())] == [item.prompt for item in rows]

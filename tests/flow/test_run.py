@@ -17,7 +17,7 @@ import pytest
 from artifacts.manifest import Manifest
 from artifacts.reading import Artifact
 from artifacts.schemas import GRADES, ROLLOUTS
-from artifacts.store import Store
+from artifacts.store.store import Store
 from artifacts.tensors import BATCH_FILE, PackedBatch
 from tests.support.installed import ONE_ENGINE, TINY
 from tests.support.json_page import check_documented
@@ -125,7 +125,7 @@ def test_it_listens_on_loopback_only(story: dict[str, Any]) -> None:
     sockets: SocketWatch = story["sockets"]
     assert sockets.exposed == []
     programs = " ".join(listener.program for listener in sockets.seen)
-    for program in ("stages.training.worker", "VLLM::EngineCore", "server_process.py"):
+    for program in ("stages.training.worker_group.worker", "VLLM::EngineCore", "server_process.py"):
         assert program in programs, "looked at too late, or not at all"
 
 

@@ -20,17 +20,17 @@ from prefect.settings import PREFECT_FLOWS_HEARTBEAT_FREQUENCY, PREFECT_LOCAL_ST
 from prefect.states import AwaitingRetry, Running
 from prefect.testing.utilities import prefect_test_harness
 
+from artifacts.address import ArtifactAddress
 from artifacts.errors import BadInputError, TransientError
 from artifacts.reading import Artifact
 from artifacts.refs import Puzzles, Ref
 from artifacts.schemas import PUZZLES
-from artifacts.slot import Slot
-from artifacts.store import Store
-from flows.dead_runs import crash_dead_runs, crash_dead_tasks
-from flows.gpu_lease import GpuLease
-from flows.gpu_turn import gpu_turn
+from artifacts.store.store import Store
 from flows.opening import this_flow_run
-from flows.tasks import run_as_task
+from flows.orchestration.gpu_lease import GpuLease
+from flows.orchestration.gpu_permit import gpu_permit
+from flows.orchestration.server.dead_runs import crash_dead_runs, crash_dead_tasks
+from flows.orchestration.tasks import run_as_task
 from stages.context import Profile, StageContext
 from stages.prepare import PrepareConfig, prepare
 
@@ -70,7 +70,7 @@ def states_of(run_id: str, count: int) -> dict[str, str]:
 
 @pytest.mark.usefixtures("_prefect")
 def test_a_stage_found_in_the_store_is_shown_as_cached(ctx: StageContext) -> None:
-    slot = Slot(ctx.store, "puzzles/set", Puzzles)
+    slot = ArtifactAddress(ctx.store, "puzzles/set", Puzzles)
 
     @flow
     def twice() -> tuple[str, Ref[Puzzles], Ref[Puzzles]]:
@@ -114,7 +114,7 @@ def test_waiting_for_a_gpu_does_not_count_against_the_time_limit(
 ) -> None:
     """Another run may hold the slot for days; a stage that hangs once it has the slot is still ended."""
     limit_s, waits = 2.0, 0
-    slot = Slot(ctx.store, "puzzles/waiting", Puzzles)
+    slot = ArtifactAddress(ctx.store, "puzzles/waiting", Puzzles)
     prepare(ctx, SMALL, out=slot)
 
     def slow_take(self: GpuLease) -> None:
@@ -134,7 +134,7 @@ def test_waiting_for_a_gpu_does_not_count_against_the_time_limit(
         log = logging.getLogger("test")
         profile = Profile(stage_timeout_s=limit_s, retry_delay_s=0.0)
         with (
-            gpu_turn("gpu", "stage", log) as turn,
+            gpu_permit("gpu", "stage", log) as turn,
             StageContext(ctx.store, tmp_path, profile, lambda *_: None, log, use_gpu=turn.take) as waiting,
         ):
             run_as_task("found", waiting, prepare, SMALL, out=slot)
@@ -150,11 +150,11 @@ def test_waiting_for_a_gpu_does_not_count_against_the_time_limit(
 
 @pytest.mark.usefixtures("_prefect")
 def test_the_same_code_runs_without_prefect(ctx: StageContext) -> None:
-    plain = prepare(ctx, SMALL, out=Slot(ctx.store, "plain", Puzzles))
+    plain = prepare(ctx, SMALL, out=ArtifactAddress(ctx.store, "plain", Puzzles))
 
     @flow
     def decorated() -> Ref[Puzzles]:
-        slot = Slot(ctx.store, "decorated", Puzzles)
+        slot = ArtifactAddress(ctx.store, "decorated", Puzzles)
         return run_as_task("prepare", ctx, prepare, SMALL, out=slot)
 
     assert decorated().digest == plain.digest

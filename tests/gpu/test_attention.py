@@ -6,7 +6,7 @@ import pytest
 import torch
 from safetensors.numpy import save_file
 
-from stages.training.packed import FlatRows, PackedBatch
+from stages.training.trainer_batch import FlatRows, TrainerBatch
 from tests.support.policies import ARCHITECTURES, load_policy
 from tests.support.trees import VOCAB, save_model, tree_batch
 
@@ -38,7 +38,7 @@ def test_log_probabilities_and_gradients_equal_the_cpu(architecture: str, dtype:
     width = HEAD_DIM * changes.get("num_attention_heads", 4)
     save_model(tmp_path / "model", name, **(changes | {"hidden_size": width, "head_dim": HEAD_DIM}))
     save_file(tree_batch(3, [2, 1], prompt=(90, 140), completion=(20, 90)), tmp_path / "batch.safetensors")
-    flat = PackedBatch(tmp_path / "batch.safetensors", VOCAB).flat([0, 1])
+    flat = TrainerBatch(tmp_path / "batch.safetensors", VOCAB).flat([0, 1])
     exact, found = (results(tmp_path / "model", flat, *where) for where in ((CPU, torch.float32), (CUDA, dtype)))
     rounded = results(tmp_path / "model", flat, CPU, dtype)
     assert found.keys() == exact.keys()

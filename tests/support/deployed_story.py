@@ -14,7 +14,7 @@ from typing import Any
 from prefect.client.orchestration import SyncPrefectClient
 
 from artifacts.manifest import Manifest
-from flows.installation import make_zombie_automations
+from flows.orchestration.installation import make_zombie_automations
 from tests.support.installed import LIMIT_S, SLOW, TINY, Installation
 from tests.support.sockets import SocketWatch
 

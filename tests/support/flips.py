@@ -3,13 +3,13 @@
 import random
 from pathlib import Path
 
+from artifacts.address import ArtifactAddress
 from artifacts.errors import DeerstalkerError, IntegrityError
 from artifacts.identity import Identity
 from artifacts.manifest import MANIFEST_NAME
 from artifacts.reading import Artifact
 from artifacts.refs import Checkpoint, Ref
-from artifacts.slot import Slot
-from artifacts.store import Store
+from artifacts.store.store import Store
 
 _FILES = 9
 """Files of an artifact, beside its manifest."""
@@ -39,7 +39,9 @@ def flip_bits(store: Store, count: int, cache: Path, seed: int) -> dict[str, int
 
 
 def _publish(store: Store, number: int, generator: random.Random) -> Ref[Checkpoint]:
-    attempt = Slot(store, f"runs/flips/iterations/{number:04d}/checkpoint", Checkpoint).attempt(_identity(number))
+    attempt = ArtifactAddress(store, f"runs/flips/iterations/{number:04d}/checkpoint", Checkpoint).attempt(
+        _identity(number)
+    )
     for name in range(_FILES):
         attempt.write_bytes(f"file-{name}.bin", generator.randbytes(generator.randint(1, 4096)))
     return attempt.publish({"reward/mean": generator.random(), "of": "a flipped bit in here counts too"})
@@ -64,7 +66,7 @@ def _error_after_flip(
 
 def _read(store: Store, ref: Ref[Checkpoint], cache: Path, number: int) -> None:
     """Everything a later stage would do with the artifact."""
-    found = Slot(store, ref.key, Checkpoint).find(_identity(number))
+    found = ArtifactAddress(store, ref.key, Checkpoint).find(_identity(number))
     assert found == ref
     artifact = Artifact.open(store, found)
     if number % 2:

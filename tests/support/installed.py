@@ -7,7 +7,7 @@ from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
 
-from flows.api_access import read_auth_string
+from flows.orchestration.server.api_access import read_auth_string
 from tests.support.prefect_server import prefect_api, without_prefect
 from tests.support.processes import marked
 from tests.support.waiting import changes, output_of, wait_until

@@ -14,7 +14,10 @@ from tests.support.installed import SLOW, TINY, Installation
 from tests.support.kills_run import LONGEST_WAIT_S, MARK, RUN_LIMIT_S, Run
 
 OVER = ("Failed", "Crashed", "Cancelled")
-NEEDED = {"Prefect server": "flows/server_process.py", "worker": "flows/worker_process.py"}
+NEEDED = {
+    "Prefect server": "flows/orchestration/server/server_process.py",
+    "worker": "flows/orchestration/server/worker_process.py",
+}
 
 
 class DeployedRun(Run):
@@ -52,7 +55,7 @@ class DeployedRun(Run):
 
     def mend(self) -> str:
         """Starts again what is gone, and the run where it was lost; returns the state it was found in."""
-        lines = [line for line in self.processes().values() if "stages/guard.py" not in line]
+        lines = [line for line in self.processes().values() if "stages/processes/guard.py" not in line]
         if not all(any(part in line for line in lines) for part in NEEDED.values()):
             self.installed.up("--port", self.port, "--zombie-after", "60")
             self.port = self.installed.record["url"].rpartition(":")[2].partition("/")[0]
@@ -74,7 +77,7 @@ class DeployedRun(Run):
         living = self.victims(lines)
         # The guard of a worker's session says the same words: it is one of the guards.
         living["worker"] = [
-            pid for pid, line in lines.items() if NEEDED["worker"] in line and "stages/guard.py" not in line
+            pid for pid, line in lines.items() if NEEDED["worker"] in line and "stages/processes/guard.py" not in line
         ]
         living["flow"] = self.installed.flow_processes()
         name = self.generator.choice([name for name, pids in living.items() if pids])

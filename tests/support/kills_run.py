@@ -10,7 +10,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from artifacts.manifest import Manifest
-from artifacts.store import Store
+from artifacts.store.store import Store
 from artifacts.verification import verify
 from tests.support.installed import SLOW, TINY
 from tests.support.processes import marked
@@ -20,10 +20,10 @@ MARK = "DEERSTALKER_KILLS"
 VICTIMS = {
     "engine": "sampling/server.py",
     "engine core": "VLLM::EngineCore",
-    "trainer rank": "-m stages.training.worker --spool",
+    "trainer rank": "-m stages.training.worker_group.worker --spool",
     "torchrun": "torch.distributed.run",
-    "Prefect server": "flows/server_process.py",
-    "guard": "stages/guard.py",
+    "Prefect server": "flows/orchestration/server/server_process.py",
+    "guard": "stages/processes/guard.py",
 }
 LONGEST_WAIT_S = 12.0
 LEFT_LIMIT_S = 10.0

@@ -13,23 +13,23 @@ from functools import cache
 from pathlib import Path
 from typing import Any
 
+from artifacts.address import ArtifactAddress
 from artifacts.identity import Identity
 from artifacts.layout import RunLayout, shared_key
 from artifacts.reading import Artifact
 from artifacts.refs import Batch, Checkpoint, Decision, Grades, Puzzles, Ref, Report, Rollouts
 from artifacts.schemas import PUZZLES, RESULTS, ROLLOUTS, as_table
-from artifacts.slot import Slot
-from artifacts.store import Store
-from flows.recipes import Recipe, validate
+from artifacts.store.store import Store
+from flows.config.recipes import Recipe, validate
 from flows.session import freeze_recipe
 from stages.context import Profile, StageContext
+from stages.environments.puzzle import Puzzle
+from stages.environments.tables import count_deductions, deduction_columns, graded_text, puzzles_by_id
 from stages.grade import grade
 from stages.pack import pack
 from stages.prepare import PrepareConfig, identity_of, prepare
 from stages.promote import promote
-from stages.puzzles.puzzle import Puzzle
-from stages.puzzles.tables import count_deductions, deduction_columns, graded_text, puzzles_by_id
-from stages.totals import totals
+from stages.statistics.totals import totals
 
 REDUCED = {"connectives": False, "fixed_cast": True, "fixed_rooms": True, "questions": "placements"}
 WRONG = "Nobody <b>& co</b>"
@@ -47,8 +47,8 @@ def make_context(store: Store, scratch: Path) -> StageContext:
     return StageContext(store, scratch, Profile(workers=1), lambda *_: None, logging.getLogger("made"))
 
 
-def _set_slot(store: Store, config: PrepareConfig) -> Slot[Puzzles]:
-    return Slot(store, shared_key("puzzles", "set", identity_of(config)), Puzzles)
+def _set_slot(store: Store, config: PrepareConfig) -> ArtifactAddress[Puzzles]:
+    return ArtifactAddress(store, shared_key("puzzles", "set", identity_of(config)), Puzzles)
 
 
 @cache
@@ -102,10 +102,10 @@ class _Maker:
             decision = self._promote(recipe, weights, report, decision, n)
         self._report(self.layout.evaluation("after"), puzzles, weights, "test", 0.4 + 0.08 * iterations)
 
-    def _slot(self, key: str, kind: type[Any]) -> Slot[Any]:
-        return Slot(self.store, key, kind)
+    def _slot(self, key: str, kind: type[Any]) -> ArtifactAddress[Any]:
+        return ArtifactAddress(self.store, key, kind)
 
-    def _at(self, n: int, part: str, kind: type[Any]) -> Slot[Any]:
+    def _at(self, n: int, part: str, kind: type[Any]) -> ArtifactAddress[Any]:
         return self._slot(self.layout.iteration(n, part), kind)
 
     def _promote(

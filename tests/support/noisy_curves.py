@@ -3,9 +3,9 @@
 import numpy as np
 from numpy.typing import NDArray
 
-from stages.fall import Falls, find_falls
-from stages.gate import RollbackConfig
-from stages.statistics import variance_of_mean
+from stages.promotion.fall import Falls, find_falls
+from stages.promotion.gate import RollbackConfig
+from stages.statistics.estimates import variance_of_mean
 
 PUZZLES, SAMPLES = 64, 4
 
@@ -25,7 +25,7 @@ def draw_curves(
 
 
 def scores_and_noise(shares_RTP: NDArray[np.float64]) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
-    """The scores of curves and what `stages.gate` takes for the variance of each, both [runs, candidates]."""
+    """The scores of curves and what `stages.promotion.gate` takes for the variance of each, both [runs, candidates]."""
     noise_RT = np.full(shares_RTP.shape[:2], np.nan)
     noise_RT[:, 1:] = variance_of_mean(np.diff(shares_RTP, axis=1)) / 2.0
     return shares_RTP.mean(axis=2), noise_RT

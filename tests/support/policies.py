@@ -6,8 +6,8 @@ from typing import Any
 import torch
 
 from stages.models.shape import read_shape
-from stages.training.checkpoint import StoredWeights
-from stages.training.model import Policy
+from stages.training.checkpointing.checkpoint import StoredWeights
+from stages.training.model.policy import Policy
 
 ARCHITECTURES: dict[str, tuple[str, dict[str, Any]]] = {
     "qwen2": ("Qwen2", {"tie_word_embeddings": True}),

@@ -13,9 +13,9 @@ from typing import Any
 
 import httpx
 
-from flows.api_access import auth_headers
-from flows.listening import HOST
-from flows.local_server import database_lock, end, start_server, wait_until_healthy
+from flows.orchestration.server.api_access import auth_headers
+from flows.orchestration.server.listening import HOST
+from flows.orchestration.server.local_server import database_lock, end, start_server, wait_until_healthy
 
 _START_TIMEOUT_S = 180.0
 _BUSY_LIMIT_S = 400.0

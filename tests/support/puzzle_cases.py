@@ -2,8 +2,8 @@
 
 from pathlib import Path
 
-from stages.puzzles.puzzle import Puzzle
-from stages.puzzles.temporal_clue.formal import (
+from stages.environments.puzzle import Puzzle
+from stages.environments.temporal_clue.formal import (
     At,
     Beside,
     FormalPuzzle,
@@ -15,7 +15,7 @@ from stages.puzzles.temporal_clue.formal import (
     SameRoom,
     Scenario,
 )
-from stages.puzzles.temporal_clue.text import formal_digest, write_prompt
+from stages.environments.temporal_clue.language.text import formal_digest, write_prompt
 
 VAL = Path(__file__).parents[2].parent / "shared" / "data" / "temporal-clue" / "val.json"
 

@@ -17,11 +17,11 @@ from multiprocessing.synchronize import Barrier
 from pathlib import Path
 from typing import Any
 
+from artifacts.address import ArtifactAddress
 from artifacts.identity import Identity
 from artifacts.reading import Artifact
 from artifacts.refs import Batch, Ref
-from artifacts.slot import Slot
-from artifacts.store import S3Options, Store
+from artifacts.store.store import S3Options, Store
 from tests.support.servers import S3Server, moto_server, rclone_server
 
 BUCKET = "races"
@@ -132,8 +132,8 @@ def _content(who: int, number: int) -> bytes:
     return b"writer %d in round %d" % (who, number)
 
 
-def _slot(store: Store, number: int) -> Slot[Batch]:
-    return Slot(store, f"runs/race/iterations/{number:04d}/batch", Batch)
+def _slot(store: Store, number: int) -> ArtifactAddress[Batch]:
+    return ArtifactAddress(store, f"runs/race/iterations/{number:04d}/batch", Batch)
 
 
 def _identity(number: int) -> Identity:

@@ -2,8 +2,8 @@
 
 import random
 
-from stages.puzzles.temporal_clue.config import PuzzleConfig
-from stages.puzzles.temporal_clue.formal import (
+from stages.environments.temporal_clue.config import PuzzleConfig
+from stages.environments.temporal_clue.formal import (
     DIRECTIONS,
     At,
     Beside,
@@ -23,7 +23,7 @@ from stages.puzzles.temporal_clue.formal import (
     Statement,
     Together,
 )
-from stages.puzzles.temporal_clue.worlds import World
+from stages.environments.temporal_clue.worlds import World
 
 SMALL = PuzzleConfig(suspects=(2, 4), weapons=(1, 3), rooms=(2, 6), times=(1, 4), motives=(0, 4))
 SHARED = SMALL.model_copy(update={"shared_motives": True})

@@ -13,8 +13,8 @@ import tomllib
 from pathlib import Path
 from typing import Any
 
-from flows.algorithm import algorithm
-from flows.recipes import Recipe, load_recipe
+from flows.compare.algorithm import algorithm
+from flows.config.recipes import Recipe, load_recipe
 
 TINY = Path(__file__).with_name("tiny.toml")
 PUZZLES, GROUP, ROUNDS, HELD_OUT, ANSWERS = 16, 8, 2, 8, 2

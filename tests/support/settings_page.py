@@ -1,7 +1,7 @@
 """Writes `docs/settings.md` from the config models: `python -m tests.support.settings_page`.
 
 The page lists every setting of recipes and profiles with its values, its default and its meaning. It is made from the
-JSON schemas of `flows.recipes.Recipe` and `stages.context.Profile`.
+JSON schemas of `flows.config.recipes.Recipe` and `stages.context.Profile`.
 """
 
 import json
@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Any
 
 from artifacts.config import LARGEST_FLOAT, LARGEST_INT, Config
-from flows.recipes import Recipe
+from flows.config.recipes import Recipe
 from stages.context import Profile
 
 PAGE = Path(__file__).parents[2] / "docs" / "settings.md"

@@ -12,20 +12,20 @@ from typing import Any
 
 import polars as pl
 
+from artifacts.address import ArtifactAddress
 from artifacts.identity import Identity
 from artifacts.reading import Artifact
 from artifacts.refs import Batch, Checkpoint, Grades, Puzzles, Ref, Report, Rollouts
 from artifacts.schemas import GRADES, PUZZLES
-from artifacts.slot import Slot
 from stages.context import StageContext
+from stages.environments.answers import write_answer
+from stages.environments.puzzle import Puzzle
+from stages.environments.tables import to_table
 from stages.evaluate import EvaluateConfig, HeldOutSampling, evaluate
 from stages.grade import GradeConfig, grade
 from stages.grpo.packing import PackConfig
-from stages.models.chat import ChatTokenizer
+from stages.models.tokenizers.chat import ChatTokenizer
 from stages.pack import pack
-from stages.puzzles.answers import write_answer
-from stages.puzzles.puzzle import Puzzle
-from stages.puzzles.tables import to_table
 from stages.sample import SampleConfig, sample, stride
 from stages.sampling.config import SamplingConfig
 from stages.sampling.resample import ResampleConfig
@@ -113,29 +113,29 @@ class Place:
 
     def __init__(self, ctx: StageContext, speaker: Speaker, puzzles: list[Puzzle], model: Path) -> None:
         self.ctx, self.speaker = ctx, speaker
-        attempt = Slot(ctx.store, "puzzles/set", Puzzles).attempt(Identity.of("made", 1, {}))
+        attempt = ArtifactAddress(ctx.store, "puzzles/set", Puzzles).attempt(Identity.of("made", 1, {}))
         attempt.write_table("train.parquet", to_table(puzzles), PUZZLES)
         attempt.write_table("val.parquet", to_table(puzzles), PUZZLES)
         self.puzzles = attempt.publish()
-        weights = Slot(ctx.store, "models/scratch", Checkpoint).attempt(Identity.of("made", 1, {}))
+        weights = ArtifactAddress(ctx.store, "models/scratch", Checkpoint).attempt(Identity.of("made", 1, {}))
         for path in model.iterdir():
             weights.write_bytes(path.name, path.read_bytes())
         self.weights = weights.publish()
 
     def sampled(self, config: SampleConfig = CONFIG) -> Ref[Rollouts]:
-        out = Slot(self.ctx.store, "rollouts", Rollouts)
+        out = ArtifactAddress(self.ctx.store, "rollouts", Rollouts)
         return sample(self.ctx, config, self.weights, self.puzzles, iteration=1, out=out)
 
     def evaluated(self) -> Ref[Report]:
         config = EvaluateConfig(puzzles=4, sampled=HeldOutSampling(samples_per_prompt=3, max_tokens=64), greedy=False)
-        out = Slot(self.ctx.store, "report", Report)
+        out = ArtifactAddress(self.ctx.store, "report", Report)
         return evaluate(self.ctx, config, self.weights, self.puzzles, split="val", out=out)
 
     def trained(self, rollouts: Ref[Rollouts]) -> tuple[pl.DataFrame, dict[str, Any]]:
         """Grades, and the facts of the packed batch."""
         ctx = self.ctx
-        grades = grade(ctx, GradeConfig(), rollouts, self.puzzles, out=Slot(ctx.store, "grades", Grades))
-        batch = pack(ctx, PackConfig(), rollouts, grades, out=Slot(ctx.store, "batch", Batch))
+        grades = grade(ctx, GradeConfig(), rollouts, self.puzzles, out=ArtifactAddress(ctx.store, "grades", Grades))
+        batch = pack(ctx, PackConfig(), rollouts, grades, out=ArtifactAddress(ctx.store, "batch", Batch))
         table = Artifact.open(ctx.store, grades).read_tables(GRADES)
         return table, Artifact.open(ctx.store, batch).manifest.facts
 

@@ -17,13 +17,13 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, TypeVar
 
+from artifacts.address import ArtifactAddress
 from artifacts.errors import TransientError
 from artifacts.identity import Identity
 from artifacts.manifest import MANIFEST_NAME
 from artifacts.reading import Artifact
 from artifacts.refs import Checkpoint, Ref
-from artifacts.slot import Slot
-from artifacts.store import Store
+from artifacts.store.store import Store
 from tests.support.fault_proxy import FAULTS, SLOW_FAULTS, FaultProxy, at_random, fault_proxy
 from tests.support.servers import S3Server
 
@@ -102,8 +102,8 @@ class Campaign:
     def _clean(self) -> Store:
         return Store.open(self.url, options=self.server.options())
 
-    def _slot(self, store: Store, number: int) -> Slot[Checkpoint]:
-        return Slot(store, f"runs/r/iterations/{number:04d}/checkpoint", Checkpoint)
+    def _slot(self, store: Store, number: int) -> ArtifactAddress[Checkpoint]:
+        return ArtifactAddress(store, f"runs/r/iterations/{number:04d}/checkpoint", Checkpoint)
 
     def _cycle(self, store: Store, number: int) -> None:
         files = self.content(number)
@@ -112,7 +112,7 @@ class Campaign:
         with self._lock:
             self.published[number] = ref
 
-    def _publish(self, slot: Slot[Checkpoint], number: int, files: dict[str, bytes]) -> Ref[Checkpoint]:
+    def _publish(self, slot: ArtifactAddress[Checkpoint], number: int, files: dict[str, bytes]) -> Ref[Checkpoint]:
         identity = _identity(number)
         if found := slot.find(identity):
             return found

@@ -2,10 +2,10 @@
 
 from pathlib import Path
 
-from stages.training.gang import Gang
+from stages.training.worker_group.group import WorkerGroup
 
 
-def workers(gang: Gang) -> list[int]:
+def workers(gang: WorkerGroup) -> list[int]:
     """Pids of the worker processes of a gang."""
     assert gang.spool_folder is not None
     return [

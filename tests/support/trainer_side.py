@@ -9,13 +9,13 @@ import torch
 import torch.distributed as dist
 
 from stages.grpo.packing import Branch, Group
-from stages.models.scratch import ScratchModel, make_scratch
+from stages.models.from_scratch import ScratchModel, make_scratch
 from stages.models.shape import read_shape
 from stages.sampling.client import GroupSamples
 from stages.training.job import TrainHardware
-from stages.training.packed import PackedBatch
+from stages.training.model.master_weights import TrainedWeights
 from stages.training.trainable import TrainableConfig
-from stages.training.weights import TrainedWeights
+from stages.training.trainer_batch import TrainerBatch
 from tests.support.trainer_work import save_batch
 from tests.support.trees import save_model
 
@@ -78,7 +78,7 @@ class Trained:
             Group(group.prompt_token_ids, [Branch(c.token_ids, c.logprobs, 1.0) for c in group.completions])
             for group in groups
         ]
-        batch = PackedBatch(save_batch(drawn, scratch / "sampled.safetensors"), self._after.shape.vocab_size)
+        batch = TrainerBatch(save_batch(drawn, scratch / "sampled.safetensors"), self._after.shape.vocab_size)
         flat = batch.flat(list(range(batch.shape[0])))
         gaps: list[float] = []
         for weights in (self._after, self._before):

@@ -12,9 +12,9 @@ import torch
 from stages.grpo.packing import Branch, Group, PackConfig, pack_groups
 from stages.models.shape import DecoderShape, read_shape
 from stages.training.job import LossConfig, OptimizerConfig, TrainHardware, TrainJob
-from stages.training.packed import PackedBatch
+from stages.training.model.master_weights import TrainedWeights
 from stages.training.trainer import Trainer
-from stages.training.weights import TrainedWeights
+from stages.training.trainer_batch import TrainerBatch
 
 PEAK_SIZES = (512, 1024, 2048, 4096)
 RATE = 1e-6
@@ -137,7 +137,7 @@ class Bench:
     def trainer(self, batch_file: Path) -> tuple[Trainer, list[int]]:
         """A trainer that begins with the checkpoint's weights, and the rows of its step."""
         self.weights.load_checkpoint(self.model)
-        batch = PackedBatch(batch_file, self.shape.vocab_size)
+        batch = TrainerBatch(batch_file, self.shape.vocab_size)
         trainer = Trainer(self.weights, self.job(batch_file, batch_file.parent), batch, lambda: None)
         return trainer, batch.steps[0]
 

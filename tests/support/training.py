@@ -11,11 +11,11 @@ from safetensors.numpy import save_file
 
 from stages.models.shape import read_shape
 from stages.training.job import LossConfig, OptimizerConfig, TrainHardware, TrainJob
-from stages.training.metrics import StepMetrics
-from stages.training.packed import PackedBatch
-from stages.training.placement import load_reference
+from stages.training.model.master_weights import TrainedWeights
+from stages.training.model.placement import load_reference
+from stages.training.results import StepMetrics
 from stages.training.trainer import Trainer
-from stages.training.weights import TrainedWeights
+from stages.training.trainer_batch import TrainerBatch
 from tests.support.trees import VOCAB
 
 CPU = torch.device("cpu")
@@ -37,7 +37,7 @@ def train(
     )  # fmt: skip
     weights = TrainedWeights(read_shape(checkpoint), layout, CPU, sharded)
     weights.load_checkpoint(checkpoint)
-    trainer = Trainer(weights, job, PackedBatch(path, VOCAB), lambda: None)
+    trainer = Trainer(weights, job, TrainerBatch(path, VOCAB), lambda: None)
     if job.loss.old_logprobs == "trainer":
         trainer.recompute_old_logprobs()
     if reference is not None:
@@ -74,6 +74,6 @@ def repacked(columns: dict[str, NDArray[Any]]) -> dict[str, NDArray[Any]]:
 def logprobs_of(folder: Path, path: Path, temperature: float = 1.0) -> tuple[torch.Tensor, torch.Tensor]:
     """Log-probabilities of all tokens in the loss under a model, and their loss weights."""
     policy = load_reference(folder, VOCAB, TrainHardware(compute_dtype="fp32"), CPU, sharded=False)
-    batch = PackedBatch(path, VOCAB)
+    batch = TrainerBatch(path, VOCAB)
     flat = batch.flat(list(range(batch.shape[0])))
     return policy(policy.inputs(flat, torch.float32, CPU), temperature)[0], flat.weights

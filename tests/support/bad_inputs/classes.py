@@ -8,8 +8,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from artifacts.suggestions import setting_names
-from flows import recipes
+from artifacts.documents.suggestions import setting_names
+from flows.config import recipes
 from stages.context import Profile
 from tests.support.bad_inputs import hostile
 from tests.support.bad_inputs.command_lines import (
@@ -24,7 +24,7 @@ from tests.support.bad_inputs.command_lines import (
 from tests.support.bad_inputs.ground import Ground
 from tests.support.bad_inputs.trial import Case
 
-_DEPLOYMENTS = Path(recipes.__file__).parents[1] / "deployments"
+_DEPLOYMENTS = Path(recipes.__file__).parents[2] / "deployments"
 _ADDRESSES = (
     "", " ", "file://", "file:///x%00", "file://host/x", "file:relative", "s3://", "s3://[b", "s3:///x", "s3://a b/c",
     "gs://bucket", "http://127.0.0.1:9/x", "nothing://x", "://", "~nobody-here/x", "x" * 300, "x/" * 3_000, "a\nb",

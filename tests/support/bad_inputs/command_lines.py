@@ -6,7 +6,7 @@ from inspect import signature
 
 from cyclopts import App, Argument
 
-from flows import cli
+from flows.cli import app as cli
 from tests.support.bad_inputs.ground import NOBODY
 
 _REFUSED: dict[tuple[str, ...], tuple[str, ...]] = {

@@ -13,11 +13,11 @@ from typing import Any
 
 from artifacts.reading import Artifact
 from artifacts.schemas import PUZZLES
-from artifacts.store import Store
-from flows.cli import run_command
-from flows.splits import named_split
-from stages.models.scratch import ScratchModel, make_scratch
-from stages.puzzles.tables import from_table
+from artifacts.store.store import Store
+from flows.cli.app import run_command
+from flows.lookup.splits import named_split
+from stages.environments.tables import from_table
+from stages.models.from_scratch import ScratchModel, make_scratch
 from tests.support.made_run import make_run
 
 NOBODY = "nobody-of-this-name"

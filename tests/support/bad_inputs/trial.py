@@ -13,7 +13,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from types import FrameType
 
-from flows.cli import run_command
+from flows.cli.app import run_command
 from tests.support.bad_inputs.ground import Ground
 
 LIMIT_S = 10.0

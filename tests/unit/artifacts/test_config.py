@@ -8,16 +8,16 @@ import pytest
 from pydantic import BaseModel, Field, ValidationError
 
 from artifacts.config import LARGEST_FLOAT, LARGEST_INT, LONGEST_TEXT, Config
-from artifacts.suggestions import models_of
+from artifacts.documents.suggestions import models_of
 from flows.backfill import BackfillRequest
-from flows.compare import CompareRequest
+from flows.compare.comparison import CompareRequest
+from flows.config.recipes import Recipe
 from flows.doctor.hardware import Hardware
 from flows.evaluation import EvaluationRequest
-from flows.installation import Installation
 from flows.iterate import IterateRequest
 from flows.opening import RunRequest
+from flows.orchestration.installation import Installation
 from flows.puzzle_set import PuzzleSetRequest
-from flows.recipes import Recipe
 from flows.retention import Retention
 from stages.context import Profile
 from stages.draw import DrawConfig

@@ -8,8 +8,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from artifacts.documents.parsing import DEEPEST, check_plain, is_file, parse_json, parse_toml, text_problem
 from artifacts.errors import BadInputError
-from artifacts.parsing import DEEPEST, check_plain, is_file, parse_json, parse_toml, text_problem
 
 NINES = "9" * 5000
 

@@ -6,12 +6,12 @@ from pathlib import Path
 
 import pytest
 
+from artifacts.address import ArtifactAddress
 from artifacts.errors import BadInputError, DeerstalkerError, StoreError
 from artifacts.identity import Identity
 from artifacts.manifest import MANIFEST_NAME
 from artifacts.refs import Checkpoint, Grades
-from artifacts.slot import Slot
-from artifacts.store import LeadsOutError, S3Options, Store
+from artifacts.store.store import LeadsOutError, S3Options, Store
 from artifacts.verification import verify
 from stages.models.source import local_folder
 
@@ -77,7 +77,7 @@ def test_nothing_is_written_or_read_through_a_link(store: Store, outside: Path, 
             store.create_bytes(key, b"new")
         with pytest.raises(LeadsOutError):
             store.upload(source, key)
-    attempt = Slot(store, "runs/other/checkpoint", Checkpoint).attempt(Identity.of("finetune", 1, {}))
+    attempt = ArtifactAddress(store, "runs/other/checkpoint", Checkpoint).attempt(Identity.of("finetune", 1, {}))
     with pytest.raises(LeadsOutError), attempt.folder(tmp_path):
         pass
     assert _content(outside) == before and sorted(path.name for path in outside.iterdir()) == ["deep", "thesis.txt"]
@@ -193,7 +193,7 @@ def test_a_password_in_the_address_of_an_s3_server_is_not_shown(monkeypatch: pyt
 @pytest.mark.parametrize("failure", [BadInputError("model", "refused"), KeyboardInterrupt()])
 def test_an_attempt_that_fails_leaves_no_folder(tmp_path: Path, failure: BaseException) -> None:
     store = Store.open(str(tmp_path / "store"))
-    attempt = Slot(store, "models/folder-0/x", Checkpoint).attempt(Identity.of("fetch", 1, {}))
+    attempt = ArtifactAddress(store, "models/folder-0/x", Checkpoint).attempt(Identity.of("fetch", 1, {}))
     with pytest.raises(type(failure)), attempt.folder(tmp_path) as folder:
         (folder / "half").write_bytes(b"half")
         raise failure
@@ -202,7 +202,7 @@ def test_an_attempt_that_fails_leaves_no_folder(tmp_path: Path, failure: BaseExc
 
 def test_an_attempt_that_fails_leaves_what_others_wrote(tmp_path: Path) -> None:
     store = Store.open(str(tmp_path / "store"))
-    slot, identity = Slot(store, "models/folder-0", Checkpoint), Identity.of("fetch", 1, {})
+    slot, identity = ArtifactAddress(store, "models/folder-0", Checkpoint), Identity.of("fetch", 1, {})
     winner = slot.attempt(identity)
     with winner.folder(tmp_path) as folder:
         (folder / "config.json").write_bytes(b"{}")
@@ -214,7 +214,7 @@ def test_an_attempt_that_fails_leaves_what_others_wrote(tmp_path: Path) -> None:
 
 def test_a_manifest_that_names_files_outside_of_its_folder_is_damage(tmp_path: Path) -> None:
     store = Store.open(str(tmp_path / "store"))
-    slot = Slot(store, "runs/r/iterations/0001/grades", Grades)
+    slot = ArtifactAddress(store, "runs/r/iterations/0001/grades", Grades)
     attempt = slot.attempt(Identity.of("grade", 1, {}))
     attempt.write_bytes("a", b"a")
     attempt.files["../../../../../secret"] = attempt.files.pop("a")

@@ -5,16 +5,16 @@ from pathlib import Path
 
 import pytest
 
+from artifacts.address import ArtifactAddress
+from artifacts.documents.checksums import read_sums, sums_of, write_files
+from artifacts.documents.self_checksum import check_seal, checksum_in_name, sealed, sealed_json, shard_name
 from artifacts.errors import BadInputError, IntegrityError
 from artifacts.identity import Identity
 from artifacts.layout import RunLayout
 from artifacts.manifest import MANIFEST_NAME, Manifest, Pruned
 from artifacts.reading import Artifact
 from artifacts.refs import Grades
-from artifacts.seal import check_seal, checksum_in_name, sealed, sealed_json, shard_name
-from artifacts.slot import Slot
-from artifacts.store import Store
-from artifacts.sums import read_sums, sums_of, write_files
+from artifacts.store.store import Store
 from artifacts.verification import verify
 from tests.support.made_run import make_run
 
@@ -85,7 +85,7 @@ def test_every_single_bit_of_the_files_that_vouch_for_others(folder: Path, name:
 
 def test_a_missing_file_is_damage_and_a_pruned_one_is_not(folder: Path, tmp_path: Path) -> None:
     store = Store.open(str(tmp_path))
-    slot = Slot(store, "runs/r/iterations/0001/grades", Grades)
+    slot = ArtifactAddress(store, "runs/r/iterations/0001/grades", Grades)
     attempt = slot.attempt(Identity.of("grade", 1, {}))
     attempt.write_bytes("a.bin", b"a")
     ref = attempt.publish({"mean": 0.5})

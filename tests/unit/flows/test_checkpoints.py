@@ -8,9 +8,9 @@ from artifacts.errors import BadInputError
 from artifacts.layout import RunLayout
 from artifacts.reading import Artifact
 from artifacts.refs import Ref
-from artifacts.store import Store
-from flows.checkpoints import find_checkpoint
-from flows.history import read_run
+from artifacts.store.store import Store
+from flows.lookup.checkpoints import find_checkpoint
+from flows.lookup.history import read_run
 from stages.models.source import FolderModel, GgufPackageModel, HubModel
 
 

@@ -10,9 +10,9 @@ import pytest
 
 from artifacts.errors import BadInputError, IntegrityError
 from artifacts.layout import RunLayout
-from artifacts.store import Store
-from flows.cli import run_command
-from flows.history import last_iteration, overview, read_run
+from artifacts.store.store import Store
+from flows.cli.app import run_command
+from flows.lookup.history import last_iteration, overview, read_run
 from tests.support.made_run import make_run
 from tests.support.tiers import long_except
 

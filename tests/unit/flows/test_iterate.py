@@ -4,20 +4,20 @@ from datetime import UTC, datetime
 
 import pytest
 
+from artifacts.address import ArtifactAddress
 from artifacts.errors import BadInputError
 from artifacts.identity import Identity
 from artifacts.layout import RunLayout
+from artifacts.refresh import Refreshes, RefreshRequest
 from artifacts.refs import Decision
-from artifacts.renewal import RenewalRequest, Renewals
-from artifacts.slot import Slot
-from artifacts.store import Store
+from artifacts.store.store import Store
 from flows.iterate import iterations_done
 
 LAYOUT = RunLayout("again")
 
 
-def decide(store: Store, n: int, renewals: Renewals = Renewals()) -> None:  # noqa: B008 (immutable)
-    slot = Slot(store, LAYOUT.iteration(n, "decision"), Decision, renewals.at(n))
+def decide(store: Store, n: int, renewals: Refreshes = Refreshes()) -> None:  # noqa: B008 (immutable)
+    slot = ArtifactAddress(store, LAYOUT.iteration(n, "decision"), Decision, renewals.at(n))
     identity = Identity.of("promote", 1, {})
     if slot.find(identity) is None:
         slot.attempt(identity).publish()
@@ -29,7 +29,7 @@ def test_a_retry_ends_where_its_first_attempt_would_have(redone: int) -> None:
     for n in range(6):
         decide(store, n)
     asked_at = datetime.now(UTC)
-    renewals = Renewals((RenewalRequest(("promote",), asked_at),))
+    renewals = Refreshes((RefreshRequest(("promote",), asked_at),))
     for n in range(redone):  # the seventh is new
         decide(store, n, renewals)
     assert iterations_done(store, LAYOUT, asked_at) == 5
@@ -41,8 +41,8 @@ def test_a_decision_that_is_just_being_redone_counts() -> None:
     for n in range(2):
         decide(store, n)
     asked_at = datetime.now(UTC)
-    slot = Slot(
-        store, LAYOUT.iteration(1, "decision"), Decision, Renewals((RenewalRequest(("promote",), asked_at),)).at(1)
+    slot = ArtifactAddress(
+        store, LAYOUT.iteration(1, "decision"), Decision, Refreshes((RefreshRequest(("promote",), asked_at),)).at(1)
     )
     assert slot.find(Identity.of("promote", 1, {})) is None
     assert iterations_done(store, LAYOUT, asked_at) == 1

@@ -8,20 +8,20 @@ import pytest
 
 from artifacts.layout import RunLayout
 from artifacts.reading import Artifact
-from artifacts.store import Store
-from flows import metrics
-from flows.compare import comparison_figures
-from flows.compare_report import text_rows, write_report
-from flows.figures import iteration_figures
-from flows.history import RunRecord, read_run
-from flows.live import table_header, table_row
-from flows.metrics import INTERVAL, MEASURES, METRICS, Measure, Metric, Presence, Source, interval_text
-from flows.plots import health_plot
-from flows.report import PAGE, report_files
-from flows.summary import measure_rows, summary
-from flows.tracked import before_after_metrics, iteration_metrics
-from flows.ui_text import iteration_rows
-from stages.statistics import Estimate
+from artifacts.store.store import Store
+from flows.compare.comparison import comparison_figures
+from flows.compare.comparison_report import text_rows, write_report
+from flows.lookup.history import RunRecord, read_run
+from flows.report import metrics
+from flows.report.figures import iteration_figures
+from flows.report.html.run_report import PAGE, report_files
+from flows.report.metric_names import before_after_metrics, iteration_metrics
+from flows.report.metrics import INTERVAL, MEASURES, METRICS, Measure, Metric, Presence, Source, interval_text
+from flows.report.plots import health_plot
+from flows.report.prefect_pages.ui_text import iteration_rows
+from flows.report.summary import measure_rows, summary
+from flows.report.terminal.live import table_header, table_row
+from stages.statistics.estimates import Estimate
 
 SURPRISE = Metric(
     "surprise",

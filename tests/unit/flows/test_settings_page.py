@@ -7,8 +7,8 @@ import pytest
 from pydantic import BaseModel, create_model
 
 from artifacts.config import Config
-from flows.recipes import Recipe, load_profile, load_recipe, recipe_names
-from flows.settings import settings_names
+from flows.config.recipes import Recipe, load_profile, load_recipe, recipe_names
+from flows.config.settings import settings_names
 from stages.context import Profile
 from tests.support import settings_page
 

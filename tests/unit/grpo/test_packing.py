@@ -12,7 +12,7 @@ from pydantic import ValidationError
 from artifacts.errors import BadInputError, IntegrityError
 from artifacts.tensors import PackedBatch
 from stages.grpo.packing import Branch, Group, PackConfig, pack_groups
-from stages.training.packed import COLUMNS
+from stages.training.trainer_batch import COLUMNS
 
 TOKENS = st.integers(1, 500)
 

@@ -5,11 +5,11 @@ from typing import Any
 import pytest
 from pydantic import ValidationError
 
+from stages.environments.puzzle import DeductionCounts
 from stages.grpo.reward_terms import LengthCosineConfig, length_cosine, repetition, well_formed
 from stages.grpo.rewards import Judged, RewardConfig, reward_terms
 from stages.grpo.script import share_in_script
 from stages.grpo.surprise import surprise, tokens_until
-from stages.puzzles.puzzle import DeductionCounts
 
 
 def reward(config: RewardConfig, **changes: Any) -> float:

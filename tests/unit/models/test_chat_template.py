@@ -9,10 +9,10 @@ from pathlib import Path
 import pytest
 
 from artifacts.errors import BadInputError
-from stages.models import chat_template
-from stages.models.chat import ChatTokenizer
-from stages.models.chat_template import ChatTemplate
-from stages.models.scratch import ScratchModel, make_scratch
+from stages.models.from_scratch import ScratchModel, make_scratch
+from stages.models.tokenizers import chat_template
+from stages.models.tokenizers.chat import ChatTokenizer
+from stages.models.tokenizers.chat_template import ChatTemplate
 from tests.support.waiting import wait_until
 
 QUESTION = [{"role": "user", "content": "Who did it?"}]

@@ -5,9 +5,9 @@ from pathlib import Path
 import pytest
 
 from artifacts.errors import BadInputError
-from stages.models.chat import ChatTokenizer
-from stages.models.gguf_tokenizer import write_tokenizer
 from stages.models.source import GgufPackageModel, find_packaged_file
+from stages.models.tokenizers.chat import ChatTokenizer
+from stages.models.tokenizers.gguf_tokenizer import write_tokenizer
 
 TEXT = "Mr. Boddy  was\n\tin the Café at 11:30 PM, 漢字?"
 IDS = [

@@ -15,14 +15,14 @@ from pydantic import TypeAdapter, ValidationError
 from safetensors.torch import load_file, save_file
 
 from artifacts.errors import BadInputError
-from artifacts.store import Store
-from stages.models.chat import ChatTokenizer
+from artifacts.store.store import Store
+from stages.environments.answers import write_answer
+from stages.environments.generate import TIERS, generate
 from stages.models.folder import check_folder
-from stages.models.scratch import ScratchModel
+from stages.models.from_scratch import ScratchModel
 from stages.models.source import FolderModel, GgufPackageModel, ModelConfig, find_packaged_file, materialise
 from stages.models.tensors import WEIGHTS
-from stages.puzzles.answers import write_answer
-from stages.puzzles.generate import TIERS, generate
+from stages.models.tokenizers.chat import ChatTokenizer
 
 PUZZLES = [generate(TIERS["reduced"], seed) for seed in range(60)]
 TEXTS = [puzzle.prompt for puzzle in PUZZLES] + [write_answer(puzzle) for puzzle in PUZZLES]

@@ -15,9 +15,9 @@ from torch import Tensor
 from artifacts.errors import BadInputError
 from stages.models.shape import read_shape
 from stages.models.tensors import WEIGHTS, WEIGHTS_INDEX, check_weights, tensors_of
-from stages.sampling.weights import tensor_digests
-from stages.training.checkpoint import StoredWeights, published_name
-from stages.training.model import Policy
+from stages.sampling.replicas.weight_exchange import tensor_digests
+from stages.training.checkpointing.checkpoint import StoredWeights, published_name
+from stages.training.model.policy import Policy
 from tests.support.trees import save_model
 
 TIED = "Qwen2", {"tie_word_embeddings": True}

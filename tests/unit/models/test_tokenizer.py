@@ -6,7 +6,14 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from stages.models.tokenizer import ASSISTANT, END_OF_TURN, SPECIAL_TOKENS, USER, build_tokenizer, learn_phrases
+from stages.models.tokenizers.phrase_tokenizer import (
+    ASSISTANT,
+    END_OF_TURN,
+    SPECIAL_TOKENS,
+    USER,
+    build_tokenizer,
+    learn_phrases,
+)
 
 PROMPT = "A dinner ended badly.\nSuspects:\n- {first}\n- {second}\nWho did it?\nA. SUSPECT"
 NAMES = ("Miss Peach", "Mrs. White", "Mr. Green", "Sgt. Gray")

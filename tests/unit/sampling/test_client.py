@@ -24,8 +24,8 @@ from stages.models.tensors import WEIGHTS_INDEX
 from stages.sampling.client import EngineLostError, Prompt, Source, read_choice, request_body
 from stages.sampling.config import EarlyStopConfig, EngineHardware, SamplingConfig
 from stages.sampling.endpoint import Endpoint, EndpointError
-from stages.sampling.process import engine_arguments, engine_environment
-from stages.sampling.weights import same_shape, tensor_digests
+from stages.sampling.replicas.process import engine_arguments, engine_environment
+from stages.sampling.replicas.weight_exchange import same_shape, tensor_digests
 
 
 def choice(token_ids: list[int], logprobs: list[float], version: str = "w") -> dict[str, Any]:

@@ -5,7 +5,7 @@ import threading
 from hypothesis import given
 from hypothesis import strategies as st
 
-from stages.sampling.window import Pulse, Window
+from stages.sampling.replicas.window import Pulse, Window
 
 COUNTERS = st.tuples(st.integers(0, 3), st.integers(0, 5), st.floats(0.0, 1.0))
 

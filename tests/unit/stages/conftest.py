@@ -7,12 +7,12 @@ from pathlib import Path
 
 import pytest
 
-from artifacts.store import Store
+from artifacts.store.store import Store
 from stages.context import Profile, StageContext
-from stages.models.scratch import ScratchModel, make_scratch
-from stages.puzzles.answers import write_answer
-from stages.puzzles.generate import TIERS, generate
-from stages.puzzles.puzzle import Puzzle
+from stages.environments.answers import write_answer
+from stages.environments.generate import TIERS, generate
+from stages.environments.puzzle import Puzzle
+from stages.models.from_scratch import ScratchModel, make_scratch
 from stages.sampling.config import EngineHardware
 from tests.support.speaker import WRONG, Opener, Place, Speaker, served
 

@@ -7,10 +7,10 @@ import pytest
 from pydantic import ValidationError
 
 from artifacts.errors import BadInputError
-from artifacts.store import Store
+from artifacts.store.store import Store
 from stages.context import Profile, StageContext
-from stages.models.chat import ChatTokenizer
-from stages.puzzles.puzzle import Puzzle
+from stages.environments.puzzle import Puzzle
+from stages.models.tokenizers.chat import ChatTokenizer
 from stages.sampling.client import GroupSamples, Prompt
 from stages.sampling.config import EngineHardware, SamplingConfig
 from stages.sampling.engine import Engine

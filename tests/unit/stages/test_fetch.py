@@ -7,22 +7,22 @@ from pathlib import Path
 
 import pytest
 
+from artifacts.address import ArtifactAddress
 from artifacts.errors import BadInputError
 from artifacts.layout import shared_key
 from artifacts.refs import Checkpoint, Puzzles, Ref
-from artifacts.slot import Slot
-from artifacts.store import Store
-from flows.fetching import fetched_from_a_lost_folder, fetched_source
-from flows.gpu_turn import gpu_turn
-from flows.live import current_view
-from flows.recipes import load_recipe
+from artifacts.store.store import Store
+from flows.config.recipes import load_recipe
+from flows.lookup.fetching import fetched_from_a_lost_folder, fetched_source
+from flows.orchestration.gpu_permit import gpu_permit
+from flows.report.terminal.live import current_view
 from flows.session import Stages
 from stages.context import Profile, StageContext
+from stages.environments.answers import write_answer
+from stages.environments.generate import TIERS, generate
 from stages.fetch import fetch, identity_of
-from stages.models.scratch import ScratchModel
+from stages.models.from_scratch import ScratchModel
 from stages.models.source import FolderModel, materialise
-from stages.puzzles.answers import write_answer
-from stages.puzzles.generate import TIERS, generate
 
 PUZZLES: Ref[Puzzles] = Ref("Puzzles", "puzzles/set", "0" * 64)
 SMALL = ScratchModel(hidden=32, layers=1, heads=1, kv_heads=1, head_dim=32, intermediate=32)
@@ -49,8 +49,8 @@ def fetched(folder: Path, ctx: StageContext) -> Ref[Checkpoint]:
     return fetch(ctx, config, PUZZLES, out=slot_of(config, ctx))
 
 
-def slot_of(config: FolderModel, ctx: StageContext) -> Slot[Checkpoint]:
-    return Slot(ctx.store, shared_key("models", "folder", identity_of(config, PUZZLES)), Checkpoint)
+def slot_of(config: FolderModel, ctx: StageContext) -> ArtifactAddress[Checkpoint]:
+    return ArtifactAddress(ctx.store, shared_key("models", "folder", identity_of(config, PUZZLES)), Checkpoint)
 
 
 def overwrite(folder: Path) -> None:
@@ -92,7 +92,7 @@ def test_a_run_goes_on_with_what_was_fetched_last_from_a_folder_that_is_gone(fol
     assert fetched_from_a_lost_folder(config, ctx.store) == second
     assert fetched_from_a_lost_folder(FolderModel(path=str(folder.with_name("other"))), ctx.store) is None
     assert fetched_from_a_lost_folder(FolderModel(path="s3://bucket/model"), ctx.store) is None
-    with gpu_turn(None, "run", ctx.log) as turn:
+    with gpu_permit(None, "run", ctx.log) as turn:
         assert fetched_source(Stages(ctx, current_view(), turn), config, PUZZLES) == second
     with pytest.raises(BadInputError, match="no such folder"):
         identity_of(config, PUZZLES)

@@ -13,14 +13,14 @@ from safetensors.numpy import save
 from safetensors.torch import load_file, save_file
 from torch.distributed.checkpoint.filesystem import FileSystemReader
 
+from artifacts.address import ArtifactAddress
 from artifacts.errors import BadInputError
 from artifacts.identity import Identity, settings_of, sha256_json
 from artifacts.reading import Artifact
 from artifacts.refs import Batch, Checkpoint, Ref, TrainingState
-from artifacts.slot import Slot
-from artifacts.store import Store
+from artifacts.store.store import Store
 from artifacts.tensors import BATCH_FILE
-from flows.recipes import load_recipe
+from flows.config.recipes import load_recipe
 from stages.context import Profile, StageContext
 from stages.finetune import FinetuneConfig, finetune
 from stages.grpo.packing import PackConfig, pack_groups
@@ -28,9 +28,9 @@ from stages.models.tensors import WEIGHTS
 from stages.training.epochs import epoch_steps
 from stages.training.job import LossConfig, TrainHardware
 from stages.training.launch import Weights
-from stages.training.packed import PackedBatch
-from stages.training.rates import learning_rate_at, step_rate
+from stages.training.learning_rates import learning_rate_at, step_rate
 from stages.training.trainable import TrainableConfig
+from stages.training.trainer_batch import TrainerBatch
 from tests.support.trees import VOCAB, save_model, tree_batch
 
 
@@ -107,7 +107,7 @@ class Run:
         self.store = Store.open(str(folder / "store"))
         profile = Profile(trainer=TrainHardware(compute_dtype="fp32", threads=1))
         self.ctx = StageContext(self.store, folder / "scratch", profile, lambda *_: None, logging.getLogger("test"))
-        attempt = Slot(self.store, "model", Checkpoint).attempt(Identity.of("fetch", 1, {}))
+        attempt = ArtifactAddress(self.store, "model", Checkpoint).attempt(Identity.of("fetch", 1, {}))
         with attempt.folder(folder) as model:
             save_model(model, "Qwen2", tie_word_embeddings=True)
         self.model: Ref[Checkpoint] = attempt.publish()
@@ -116,7 +116,7 @@ class Run:
         self.empty = self.batch_of("empty", empty.to_bytes())
 
     def batch_of(self, key: str, data: bytes) -> Ref[Batch]:
-        attempt = Slot(self.store, key, Batch).attempt(Identity.of("pack", 1, {"key": key}))
+        attempt = ArtifactAddress(self.store, key, Batch).attempt(Identity.of("pack", 1, {"key": key}))
         attempt.write_bytes(BATCH_FILE, data)
         return attempt.publish()
 
@@ -130,8 +130,10 @@ class Run:
         **settings: Any,
     ) -> Weights:
         config = FinetuneConfig.model_validate({"learning_rate": 0.01, **settings})
-        state_out = Slot(self.store, f"{run}/{n}/state", TrainingState)
-        out, reference_out = (Slot(self.store, f"{run}/{n}/{part}", Checkpoint) for part in ("checkpoint", "reference"))
+        state_out = ArtifactAddress(self.store, f"{run}/{n}/state", TrainingState)
+        out, reference_out = (
+            ArtifactAddress(self.store, f"{run}/{n}/{part}", Checkpoint) for part in ("checkpoint", "reference")
+        )
         return finetune(
             ctx or self.ctx, config, weights, batch or self.batch,
             iteration=n, out=out, state_out=state_out, reference_out=reference_out,
@@ -141,7 +143,7 @@ class Run:
         """Whether a checkpoint with these settings in its identity is what finetune makes under a config."""
         name = f"made-{sha256_json([settings, config])[:8]}"
         identity = Identity.of("finetune", 1, settings, weights=self.model, batch=self.batch)
-        attempt = Slot(self.store, f"{name}/1/checkpoint", Checkpoint).attempt(identity)
+        attempt = ArtifactAddress(self.store, f"{name}/1/checkpoint", Checkpoint).attempt(identity)
         attempt.write_bytes("config.json", b"{}")
         made = attempt.publish({"steps": []})
         return self.step(name, 1, Weights(self.model), **config).checkpoint == made
@@ -183,7 +185,7 @@ def test_the_base_stays_the_reference_and_is_part_of_the_identity(run: Run) -> N
 
 def test_damaged_weights_reach_no_trainer(run: Run, tmp_path: Path) -> None:
     """Neither as what is trained nor as the reference; the trainer that there is goes on."""
-    attempt = Slot(run.store, "damaged", Checkpoint).attempt(Identity.of("fetch", 1, {"damaged": True}))
+    attempt = ArtifactAddress(run.store, "damaged", Checkpoint).attempt(Identity.of("fetch", 1, {"damaged": True}))
     with attempt.folder(tmp_path) as folder:
         shutil.copytree(run.ctx.local_folder(run.model), folder, dirs_exist_ok=True)
         tensors = load_file(folder / WEIGHTS)
@@ -253,7 +255,7 @@ def test_later_passes_follow_from_the_batch(run: Run) -> None:
     """Six rows of one group in three mini-batches; their tokens tell which was taken when."""
     batch = run.batch_of("even", save(tree_batch(2, [1] * 6, steps=3, branches=(2, 3))))
     first, again = (run.steps_of(run.step(name, 1, Weights(run.model), batch, epochs=3)) for name in ("one", "two"))
-    packed = PackedBatch(run.ctx.local_folder(batch) / BATCH_FILE, VOCAB)
+    packed = TrainerBatch(run.ctx.local_folder(batch) / BATCH_FILE, VOCAB)
     passes = epoch_steps(packed, 3, "shuffled", int(batch.digest[:12], 16))
     expected = [sum(packed.row_tokens[row] for row in rows) for steps in passes for rows in steps]
     assert [step["tokens"] for step in first] == expected == [step["tokens"] for step in again]

@@ -9,20 +9,20 @@ from typing import Any
 import polars as pl
 import pytest
 
+from artifacts.address import ArtifactAddress
 from artifacts.errors import IntegrityError
 from artifacts.identity import Identity
 from artifacts.reading import Artifact
 from artifacts.refs import Batch, Checkpoint, Grades, Puzzles, Ref, Rollouts
 from artifacts.schemas import GRADES, PUZZLES, ROLLOUTS, as_table
-from artifacts.slot import Slot
-from artifacts.store import Store
+from artifacts.store.store import Store
 from artifacts.tensors import BATCH_FILE, PackedBatch
 from stages.context import Profile, StageContext
+from stages.environments.tables import to_table
 from stages.grade import GradeConfig, grade
 from stages.grpo.packing import PackConfig
-from stages.models.tokenizer import CHAT_TEMPLATE, END_OF_TURN, build_tokenizer
+from stages.models.tokenizers.phrase_tokenizer import CHAT_TEMPLATE, END_OF_TURN, build_tokenizer
 from stages.pack import pack
-from stages.puzzles.tables import to_table
 from tests.support.puzzle_cases import FIVE_LETTERS
 
 LINES = [f"{letter}. {answer}" for letter, answer in FIVE_LETTERS.solution.items()]
@@ -34,7 +34,7 @@ class Stages:
     def __init__(self, folder: Path, counts: Sequence[Sequence[int]] = GROUPS, cut: str = "length") -> None:
         self.store = Store.open(str(folder / "store"))
         self.ctx = StageContext(self.store, folder, Profile(workers=1), lambda *_: None, logging.getLogger("test"))
-        attempt = Slot(self.store, "puzzles", Puzzles).attempt(Identity.of("prepare", 1, {}))
+        attempt = ArtifactAddress(self.store, "puzzles", Puzzles).attempt(Identity.of("prepare", 1, {}))
         attempt.write_table("train.parquet", to_table([FIVE_LETTERS]), PUZZLES)
         self.puzzles: Ref[Puzzles] = attempt.publish()
         rows = [
@@ -47,15 +47,17 @@ class Stages:
             for group, in_group in enumerate(counts)
             for sample, right in enumerate(in_group)
         ]  # fmt: skip
-        sampled = Slot(self.store, "rollouts", Rollouts).attempt(Identity.of("sample", 1, {}))
+        sampled = ArtifactAddress(self.store, "rollouts", Rollouts).attempt(Identity.of("sample", 1, {}))
         sampled.write_shard("rollouts", as_table(rows, ROLLOUTS), ROLLOUTS)
         self.rollouts: Ref[Rollouts] = sampled.publish()
 
     def run(self, grading: dict[str, Any], packing: dict[str, Any]) -> tuple[pl.DataFrame, dict[str, Any], Any, Any]:
         """Grades, their facts, the batch, its facts."""
         config = GradeConfig.model_validate(grading)
-        grades = grade(self.ctx, config, self.rollouts, self.puzzles, out=Slot(self.store, "grades", Grades))
-        batch = pack(self.ctx, PackConfig(**packing), self.rollouts, grades, out=Slot(self.store, "batch", Batch))
+        grades = grade(self.ctx, config, self.rollouts, self.puzzles, out=ArtifactAddress(self.store, "grades", Grades))
+        batch = pack(
+            self.ctx, PackConfig(**packing), self.rollouts, grades, out=ArtifactAddress(self.store, "batch", Batch)
+        )
         graded, packed = Artifact.open(self.store, grades), Artifact.open(self.store, batch)
         tensors = PackedBatch.from_bytes(packed.read_bytes(BATCH_FILE), "batch")
         return graded.read_tables(GRADES), graded.manifest.facts, tensors, packed.manifest.facts
@@ -95,12 +97,12 @@ def test_a_masked_completion_is_in_no_baseline_and_in_no_batch(stages: Stages) -
 
 def test_grades_of_other_rollouts_are_refused(stages: Stages, tmp_path: Path) -> None:
     other = Stages(tmp_path / "other", counts=[[5, 0, 0, 0]])
-    out = Slot(stages.store, "grades", Grades)
+    out = ArtifactAddress(stages.store, "grades", Grades)
     grades = grade(stages.ctx, GradeConfig(), stages.rollouts, stages.puzzles, out=out)
-    few = Slot(stages.store, "few", Rollouts).attempt(Identity.of("sample", 1, {"of": "others"}))
+    few = ArtifactAddress(stages.store, "few", Rollouts).attempt(Identity.of("sample", 1, {"of": "others"}))
     few.write_shard("rollouts", Artifact.open(other.store, other.rollouts).read_tables(ROLLOUTS), ROLLOUTS)
     with pytest.raises(IntegrityError, match="grades: 4 of its 6 rows are grades of 4 completions"):
-        pack(stages.ctx, PackConfig(), few.publish(), grades, out=Slot(stages.store, "batch", Batch))
+        pack(stages.ctx, PackConfig(), few.publish(), grades, out=ArtifactAddress(stages.store, "batch", Batch))
 
 
 def test_equally_right_completions_teach_no_length_where_dynamic_sampling_is_asked_for(stages: Stages) -> None:
@@ -112,7 +114,10 @@ def test_equally_right_completions_teach_no_length_where_dynamic_sampling_is_ask
     assert (packed["groups"], int(batch.completion_mask.sum())) == (2, 10 + 1 + 2)
     graded: Ref[Grades] = Artifact.at(stages.store, "grades").ref
     for uniform_groups in ("dropped", "kept"):
-        config, out = PackConfig(uniform_groups=uniform_groups), Slot(stages.store, f"mixed-{uniform_groups}", Batch)
+        config, out = (
+            PackConfig(uniform_groups=uniform_groups),
+            ArtifactAddress(stages.store, f"mixed-{uniform_groups}", Batch),
+        )
         mixed = pack(stages.ctx, config, stages.rollouts, graded, out=out, mixed_only=True)
         manifest = Artifact.open(stages.store, mixed).manifest
         assert (manifest.facts["groups"], manifest.facts["uniform_groups"]) == (1, 1)
@@ -167,7 +172,7 @@ def test_surprise_ends_with_the_last_answer(tmp_path: Path) -> None:
     stages = Stages(tmp_path)
     answers, noise = "\n".join(LINES[:2]), "\nqx zv jk"
     tokenizer = build_tokenizer([answers, noise, noise + "."], 4096)
-    attempt = Slot(stages.store, "model", Checkpoint).attempt(Identity.of("fetch", 1, {}))
+    attempt = ArtifactAddress(stages.store, "model", Checkpoint).attempt(Identity.of("fetch", 1, {}))
     settings = {"chat_template": CHAT_TEMPLATE, "eos_token": END_OF_TURN}
     attempt.write_bytes("tokenizer.json", tokenizer.to_str().encode())
     attempt.write_json("tokenizer_config.json", settings)
@@ -185,7 +190,7 @@ def test_surprise_ends_with_the_last_answer(tmp_path: Path) -> None:
                 "weights_digest": "w", "engine": "e", "group_s": 1.0,
             }
         )  # fmt: skip
-    sampled = Slot(stages.store, "surprising", Rollouts).attempt(Identity.of("sample", 1, {}))
+    sampled = ArtifactAddress(stages.store, "surprising", Rollouts).attempt(Identity.of("sample", 1, {}))
     sampled.write_shard("rollouts", as_table(rows, ROLLOUTS), ROLLOUTS)
     stages.rollouts = sampled.publish(weights=model)
     grades, facts, _, _ = stages.run({"reward": {"surprise_weight": 0.1}, "advantage": PLAIN}, {})

@@ -11,9 +11,9 @@ import pytest
 from safetensors.torch import load_file, save_file
 
 from artifacts.errors import BadInputError, TransientError
-from stages.models.chat import ChatTokenizer
+from stages.environments.puzzle import Puzzle
 from stages.models.tensors import WEIGHTS
-from stages.puzzles.puzzle import Puzzle
+from stages.models.tokenizers.chat import ChatTokenizer
 from stages.sampling.client import GroupSamples, Prompt
 from stages.sampling.config import EngineHardware, SamplingConfig
 from stages.sampling.engine import Engine

@@ -9,18 +9,18 @@ from pathlib import Path
 
 import pytest
 
+from artifacts.address import ArtifactAddress
 from artifacts.errors import BadInputError, TransientError
 from artifacts.reading import Artifact
 from artifacts.refs import Puzzles, Ref
 from artifacts.schemas import PUZZLES
-from artifacts.slot import Slot
-from artifacts.store import Store
+from artifacts.store.store import Store
 from stages.context import Profile, StageContext
 from stages.draw import draw, slot_of
+from stages.environments.generate import TIERS, PuzzleConfig, ZebraConfig
+from stages.environments.puzzle import Puzzle
+from stages.environments.tables import from_table
 from stages.prepare import SPLITS, PrepareConfig, prepare
-from stages.puzzles.generate import TIERS, PuzzleConfig, ZebraConfig
-from stages.puzzles.puzzle import Puzzle
-from stages.puzzles.tables import from_table
 
 EASY = PrepareConfig(puzzle=TIERS["easy"], train=20, val=6, test=6, seed=5)
 
@@ -33,7 +33,7 @@ def ctx(tmp_path: Path) -> Iterator[StageContext]:
 
 
 def made(config: PrepareConfig, ctx: StageContext, key: str = "set") -> Ref[Puzzles]:
-    return prepare(ctx, config, out=Slot(ctx.store, key, Puzzles))
+    return prepare(ctx, config, out=ArtifactAddress(ctx.store, key, Puzzles))
 
 
 def splits_of(ref: Ref[Puzzles], ctx: StageContext) -> dict[str, list[Puzzle]]:

@@ -12,17 +12,17 @@ import polars as pl
 import pytest
 from huggingface_hub import ModelCard
 
+from artifacts.address import ArtifactAddress
+from artifacts.documents.self_checksum import sealed_json
 from artifacts.identity import Identity
 from artifacts.reading import Artifact
 from artifacts.refs import Checkpoint, Decision, Ref, Report
 from artifacts.schemas import RESULTS
-from artifacts.seal import sealed_json
-from artifacts.slot import Slot
-from artifacts.store import Store
-from stages.gate import PromoteConfig, RollbackConfig, judge
+from artifacts.store.store import Store
 from stages.promote import promote, weights_after
-from stages.records import MeasuredCheckpoint, PromotionDecision
-from stages.statistics import estimate_difference
+from stages.promotion.gate import PromoteConfig, RollbackConfig, judge
+from stages.promotion.records import MeasuredCheckpoint, PromotionDecision
+from stages.statistics.estimates import estimate_difference
 from stages.training.launch import Weights
 from tests.support.made_run import make_context, make_run
 
@@ -58,7 +58,7 @@ def test_a_damaged_pointer_is_written_anew_from_the_decision(tmp_path: Path, dam
         Artifact.at(store, layout.iteration(0, "decision")).ref,
         iteration=1,
         pointer=layout.promoted,
-        out=Slot(store, decision.key, Decision),
+        out=ArtifactAddress(store, decision.key, Decision),
     )
     assert store.read_bytes(layout.promoted) == whole
 
@@ -81,7 +81,7 @@ def test_the_newest_as_good_as_the_best_stands(tmp_path: Path) -> None:
             before,
             iteration=number,
             pointer="pointer.json",
-            out=Slot(store, f"tolerant/{number}", Decision),
+            out=ArtifactAddress(store, f"tolerant/{number}", Decision),
         )
         verdict = Artifact.open(store, before).read_json("decision.json")
         best = max(best, verdict["candidate"]["score"])
@@ -125,7 +125,7 @@ def test_deciding_again_changes_nothing_and_does_not_move_the_pointer_back(tmp_p
         incumbent,
         iteration=1,
         pointer=layout.promoted,
-        out=Slot(store, layout.iteration(1, "decision"), Decision),
+        out=ArtifactAddress(store, layout.iteration(1, "decision"), Decision),
     )
     assert decision.reused
     assert store.read_bytes(layout.promoted) == before
@@ -143,7 +143,7 @@ def test_a_candidate_must_beat_the_incumbent_by_more_than_the_bar(tmp_path: Path
         Artifact.at(store, layout.iteration(1, "decision")).ref,
         iteration=2,
         pointer=layout.promoted,
-        out=Slot(store, "elsewhere", Decision),
+        out=ArtifactAddress(store, "elsewhere", Decision),
     )
     verdict = Artifact.open(store, strict).read_json("decision.json")
     assert not verdict["promoted"]
@@ -223,7 +223,7 @@ def test_a_curve_begins_anew_where_the_puzzles_change(tmp_path: Path) -> None:
     rule = RollbackConfig(drop_se=0.0, patience=1)
     store, verdicts, _ = _decided(tmp_path, PromoteConfig(rollback=rule), (4, 3))
     table = Artifact.at(store, verdicts[1]["candidate"]["report"]["key"]).read_table("results.parquet", RESULTS)
-    attempt = Slot(store, "fewer", Report).attempt(Identity("evaluate", 1, {}, {}))
+    attempt = ArtifactAddress(store, "fewer", Report).attempt(Identity("evaluate", 1, {}, {}))
     attempt.write_table("results.parquet", table.filter(pl.col("puzzle_id") != table["puzzle_id"][0]), RESULTS)
     candidate = MeasuredCheckpoint.model_validate(verdicts[1]["candidate"])
     fewer = candidate.model_copy(update={"report": attempt.publish({})})
@@ -315,7 +315,7 @@ def _decided(
                 decisions[-1] if decisions else None,
                 iteration=iteration,
                 pointer="pointer.json",
-                out=Slot(store, f"decided/{iteration}", Decision),
+                out=ArtifactAddress(store, f"decided/{iteration}", Decision),
             )
         )
     return store, [Artifact.open(store, ref).read_json("decision.json") for ref in decisions], decisions

@@ -7,16 +7,16 @@ from typing import Any
 import polars as pl
 import pytest
 
+from artifacts.address import ArtifactAddress
 from artifacts.errors import IntegrityError
 from artifacts.identity import Identity
 from artifacts.reading import Artifact
 from artifacts.refs import Decision, Ref
 from artifacts.schemas import RESULTS
-from artifacts.slot import Slot
-from artifacts.store import Store
+from artifacts.store.store import Store
 from stages.promote import promoted_checkpoint
-from stages.records import PromotionDecision, ReportFigures, read_decision
-from stages.statistics import estimate_difference, estimate_gain
+from stages.promotion.records import PromotionDecision, ReportFigures, read_decision
+from stages.statistics.estimates import estimate_difference, estimate_gain
 from tests.support.made_run import make_context, make_run
 
 CHECKPOINT = {"kind": "Checkpoint", "key": "runs/a/checkpoint", "digest": "c" * 64}
@@ -67,7 +67,7 @@ def test_a_decision_from_before_rollbacks_is_read() -> None:
 )
 def test_a_document_that_is_no_decision_is_refused(tmp_path: Path, content: Any, problem: str) -> None:
     store = Store.open(str(tmp_path))
-    attempt = Slot(store, "decision", Decision).attempt(Identity("promote", 3, {}, {}))
+    attempt = ArtifactAddress(store, "decision", Decision).attempt(Identity("promote", 3, {}, {}))
     attempt.write_json("decision.json", content)
     with pytest.raises(IntegrityError, match=rf"decision/decision\.json: {problem}: "):
         read_decision(attempt.publish({}), store)

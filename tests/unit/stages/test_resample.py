@@ -5,15 +5,15 @@ import io
 import polars as pl
 import pytest
 
+from artifacts.address import ArtifactAddress
 from artifacts.errors import TransientError
 from artifacts.identity import Identity
 from artifacts.reading import Artifact
 from artifacts.refs import Rollouts
 from artifacts.schemas import ROLLOUTS
-from artifacts.slot import Slot
-from stages.puzzles.answers import write_answer
-from stages.puzzles.puzzle import Puzzle
-from stages.puzzles.tables import to_table
+from stages.environments.answers import write_answer
+from stages.environments.puzzle import Puzzle
+from stages.environments.tables import to_table
 from stages.sample import stride
 from stages.sampling.config import KEPT_GROUPS
 from tests.support.speaker import CONFIG, WRONG, Opener, script, taken_order
@@ -110,7 +110,7 @@ def kept_groups(rollouts: Artifact) -> list[int]:
 def test_rollouts_of_an_earlier_version_are_trained_on_as_they_say(opened: Opener, puzzles: list[Puzzle]) -> None:
     place = opened("run", script(puzzles, {0, 1, 2, 3}))
     source = Artifact.open(place.ctx.store, place.sampled())
-    slot = Slot(place.ctx.store, "earlier", Rollouts)
+    slot = ArtifactAddress(place.ctx.store, "earlier", Rollouts)
     attempt = slot.attempt(Identity.of("sample", 1, {"iteration": 1}))
     for name in source.names(".parquet"):
         attempt.write_bytes(name, source.read_bytes(name))

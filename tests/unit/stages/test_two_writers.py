@@ -13,10 +13,10 @@ from artifacts.errors import TransientError
 from artifacts.reading import Artifact
 from artifacts.refs import Ref
 from artifacts.schemas import RESULTS, ROLLOUTS
-from artifacts.store import Store
+from artifacts.store.store import Store
 from artifacts.verification import verify
-from stages.puzzles.answers import write_answer
-from stages.puzzles.puzzle import Puzzle
+from stages.environments.answers import write_answer
+from stages.environments.puzzle import Puzzle
 from stages.sampling.client import GroupSamples, Prompt, SampledCompletion
 from stages.sampling.config import SamplingConfig
 from stages.sampling.engine import Engine

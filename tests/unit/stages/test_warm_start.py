@@ -8,17 +8,17 @@ from typing import Any
 import polars as pl
 import pytest
 
+from artifacts.address import ArtifactAddress
 from artifacts.errors import BadInputError
 from artifacts.identity import Identity, sha256_json
 from artifacts.refs import Checkpoint, Puzzles, Ref
-from artifacts.slot import Slot
-from artifacts.store import Store
+from artifacts.store.store import Store
 from stages.context import Profile, StageContext
-from stages.models.chat import ChatTokenizer
-from stages.models.scratch import ScratchModel
+from stages.environments.generate import TIERS, generate
+from stages.environments.tables import taught_texts, to_table
+from stages.models.from_scratch import ScratchModel
 from stages.models.source import materialise
-from stages.puzzles.generate import TIERS, generate
-from stages.puzzles.tables import taught_texts, to_table
+from stages.models.tokenizers.chat import ChatTokenizer
 from stages.warm_start import WarmStartConfig, schedule_of, taught_groups, warm_start
 
 SMALL = ScratchModel(hidden=32, layers=1, heads=1, kv_heads=1, head_dim=32, intermediate=32)
@@ -81,7 +81,7 @@ def test_what_was_made_before_a_setting_existed_is_found_again(tmp_path: Path) -
             ({**before, "epochs": 3}, {"epochs": 3, **same}),
             ({**before, "epochs": 3, **shuffled}, {"epochs": 3}),
         ):
-            slot = Slot(store, sha256_json([settings, config])[:8], Checkpoint)
+            slot = ArtifactAddress(store, sha256_json([settings, config])[:8], Checkpoint)
             attempt = slot.attempt(Identity.of("warm_start", 1, settings, weights=model, puzzles=puzzles))
             attempt.write_bytes("config.json", b"{}")
             made = attempt.publish()

@@ -10,24 +10,24 @@ from safetensors.numpy import save_file
 
 from stages.grpo.packing import Branch, Group, PackConfig, pack_groups
 from stages.training.epochs import epoch_steps
-from stages.training.packed import PackedBatch
+from stages.training.trainer_batch import TrainerBatch
 from tests.support.trees import VOCAB, tree_batch
 
 Passes = list[list[list[int]]]
 
 
-def read(folder: Path, columns: dict[str, NDArray[Any]]) -> PackedBatch:
+def read(folder: Path, columns: dict[str, NDArray[Any]]) -> TrainerBatch:
     save_file(columns, folder / "batch.safetensors")
-    return PackedBatch(folder / "batch.safetensors", VOCAB)
+    return TrainerBatch(folder / "batch.safetensors", VOCAB)
 
 
-def holds(batch: PackedBatch, rows: list[int]) -> tuple[int, int, int]:
+def holds(batch: TrainerBatch, rows: list[int]) -> tuple[int, int, int]:
     """Numbers of rows, groups and completions of a mini-batch."""
     addresses, completions = batch.loss_sequences(rows)
     return len(rows), batch.groups(addresses).unique().numel(), completions.unique().numel()
 
 
-def assert_fair(batch: PackedBatch, passes: Passes) -> None:
+def assert_fair(batch: TrainerBatch, passes: Passes) -> None:
     """Every pass has every row once, and mini-batches that hold what the packed ones hold."""
     for steps in passes:
         assert sorted(row for rows in steps for row in rows) == list(range(batch.shape[0]))
@@ -35,12 +35,12 @@ def assert_fair(batch: PackedBatch, passes: Passes) -> None:
 
 
 @pytest.fixture
-def mixed(tmp_path: Path) -> PackedBatch:
+def mixed(tmp_path: Path) -> TrainerBatch:
     """12 rows of one or two groups with one or two completions each, in four mini-batches."""
     return read(tmp_path, tree_batch(3, [1, 2, 1, 1, 2, 1] * 2, steps=4, branches=(1, 3), prompt=(5, 9)))
 
 
-def test_later_passes_draw_the_mini_batches_anew(mixed: PackedBatch) -> None:
+def test_later_passes_draw_the_mini_batches_anew(mixed: TrainerBatch) -> None:
     passes = epoch_steps(mixed, 4, "shuffled", 7)
     assert passes[0] == mixed.steps, "the first pass is the one that was packed"
     assert_fair(mixed, passes)
@@ -58,7 +58,7 @@ def test_mini_batches_that_cannot_trade_rows_change_their_order(tmp_path: Path) 
     assert len(orders) > 10
 
 
-def test_the_same_order_repeats_the_first_pass(mixed: PackedBatch) -> None:
+def test_the_same_order_repeats_the_first_pass(mixed: TrainerBatch) -> None:
     assert epoch_steps(mixed, 3, "same", 7) == [mixed.steps] * 3
 
 
@@ -77,7 +77,7 @@ def test_a_group_of_several_rows_stays_in_one_optimizer_step(tmp_path: Path) -> 
     packed, facts = pack_groups(groups, PackConfig(row_tokens=43, minibatch_size=2))
     assert (facts.split_groups, facts.rows, facts.minibatches) == (8, 24, 4)
     (tmp_path / "batch.safetensors").write_bytes(packed.to_bytes())
-    batch = PackedBatch(tmp_path / "batch.safetensors", VOCAB)
+    batch = TrainerBatch(tmp_path / "batch.safetensors", VOCAB)
     passes = epoch_steps(batch, 3, "shuffled", 7)
     assert_fair(batch, passes)
     assert all(holds(batch, rows) == (6, 2, 12) for steps in passes for rows in steps)

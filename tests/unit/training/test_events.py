@@ -2,7 +2,7 @@
 
 from pathlib import Path
 
-from stages.training.events import EventReader, EventWriter
+from stages.training.worker_group.events import EventReader, EventWriter
 
 
 def test_a_reader_gets_each_new_event_once_and_waits_for_the_end_of_a_line(tmp_path: Path) -> None:

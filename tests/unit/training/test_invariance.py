@@ -17,9 +17,9 @@ from safetensors.numpy import save_file
 from safetensors.torch import load_file
 
 from artifacts.errors import BadInputError
-from stages.training.gang import Gang
 from stages.training.job import EpochOrder, LossConfig, OptimizerConfig, TrainHardware, TrainJob
-from stages.training.metrics import StepMetrics
+from stages.training.results import StepMetrics
+from stages.training.worker_group.group import WorkerGroup
 from tests.support.tiers import long_except
 from tests.support.trainer_processes import command_lines
 from tests.support.training import repacked
@@ -41,7 +41,7 @@ LOSS = LossConfig(
 Trained = tuple[list[StepMetrics], dict[str, torch.Tensor]]
 
 
-def train(folder: Path, gang: Gang, batch: str, order: EpochOrder = "same") -> Trained:
+def train(folder: Path, gang: WorkerGroup, batch: str, order: EpochOrder = "same") -> Trained:
     """Metrics of two epochs, and the weights after them in float32: an average that gives the old ones no weight."""
     out = folder / f"{batch}-{gang.hardware.model_dump_json()[:80]}-{id(gang)}"
     job = TrainJob(
@@ -67,7 +67,7 @@ def test_processes_micro_batches_packing_and_memory_switches_do_not_matter(
     drawn: Trained | None = None
     for layout in layouts:
         hardware = TrainHardware(compute_dtype="fp32", threads=1, **layout)
-        with Gang(hardware, tmp_path / "gang") as gang:
+        with WorkerGroup(hardware, tmp_path / "gang") as gang:
             for batch in ("packed", "repacked"):
                 found = train(tmp_path, gang, batch)
                 expected = expected or found
@@ -85,15 +85,15 @@ def test_two_machines_equal_one_with_two_processes(tmp_path: Path) -> None:
     save_model(tmp_path / "model", "Qwen2", tie_word_embeddings=True)
     save_file(tree_batch(1, [2, 1, 3, 1, 2], steps=2), tmp_path / "packed.safetensors")
     one = TrainHardware(compute_dtype="fp32", threads=1, processes=2)
-    with Gang(one, tmp_path / "one") as gang:
+    with WorkerGroup(one, tmp_path / "one") as gang:
         expected = train(tmp_path, gang, "packed")
     shared = tmp_path / "shared"
     two = TrainHardware(compute_dtype="fp32", threads=1, nodes=2, rendezvous="127.0.0.1", shared_dir=shared)
-    command = [sys.executable, "-u", "-m", "stages.training.node", str(shared), "--node-rank", "1"]
+    command = [sys.executable, "-u", "-m", "stages.training.worker_group.node", str(shared), "--node-rank", "1"]
     with subprocess.Popen(command, stdout=subprocess.PIPE, text=True) as node:
         try:
             assert node.stdout is not None
-            with Gang(two, shared) as gang:
+            with WorkerGroup(two, shared) as gang:
                 found = train(tmp_path, gang, "packed")
             assert "joining" in node.stdout.readline()
             assert "left it" in node.stdout.readline()
@@ -117,7 +117,10 @@ def test_offloading_to_the_memory_that_is_used_anyway_is_refused(tmp_path: Path)
     save_model(tmp_path / "model", "Qwen2", tie_word_embeddings=True)
     save_file(tree_batch(1, [2], steps=1), tmp_path / "packed.safetensors")
     hardware = TrainHardware(threads=1, cpu_offload=True, device="cpu")
-    with Gang(hardware, tmp_path / "gang") as gang, pytest.raises(BadInputError, match=r"trainer\.cpu_offload: true"):
+    with (
+        WorkerGroup(hardware, tmp_path / "gang") as gang,
+        pytest.raises(BadInputError, match=r"trainer\.cpu_offload: true"),
+    ):
         train(tmp_path, gang, "packed")
 
 

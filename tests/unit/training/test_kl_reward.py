@@ -11,7 +11,7 @@ from pydantic import ValidationError
 from stages.grpo.kl_reward import kl_in_advantages
 from stages.grpo.packing import Branch, Group, PackConfig, pack_groups
 from stages.training.job import LossConfig
-from stages.training.packed import PackedBatch
+from stages.training.trainer_batch import TrainerBatch
 from tests.support.training import assert_same, logprobs_of, repacked, train
 from tests.support.trees import VOCAB, save_model, tree_batch
 
@@ -61,7 +61,7 @@ def test_a_group_is_known_by_its_prompt_also_where_it_is_cut(tmp_path: Path) -> 
     packed, facts = pack_groups(given, PackConfig(row_tokens=16))
     assert (facts.split_groups, len(set(packed.parent_ids[packed.parent_ids >= 0].tolist()))) == (1, 3)
     (tmp_path / "batch").write_bytes(packed.to_bytes())
-    batch = PackedBatch(tmp_path / "batch", VOCAB)
+    batch = TrainerBatch(tmp_path / "batch", VOCAB)
     addresses, sequences = batch.loss_sequences(list(range(batch.shape[0])))
     members: dict[int, set[int]] = defaultdict(set)
     for group, sequence in zip(batch.groups(addresses).tolist(), sequences.tolist(), strict=True):

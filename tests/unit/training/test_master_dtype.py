@@ -12,10 +12,10 @@ from torch.distributed.tensor import DTensor
 from stages.models.shape import read_shape
 from stages.models.tensors import WEIGHTS
 from stages.training.job import Dtype, OptimizerConfig, TrainHardware, TrainJob
-from stages.training.packed import PackedBatch
+from stages.training.model.master_weights import TrainedWeights
 from stages.training.rounding import SPREAD, moved_share, rounding_warning
 from stages.training.trainer import Trainer
-from stages.training.weights import TrainedWeights
+from stages.training.trainer_batch import TrainerBatch
 from tests.support.trees import VOCAB, save_model, tree_batch
 
 pytestmark = pytest.mark.usefixtures("world_of_one")
@@ -126,7 +126,7 @@ def trained(weights: TrainedWeights, checkpoint: Path, folder: Path, **changes: 
         optimizer=OptimizerConfig(eps=1e-3, master_dtype=weights.master_dtype),
         out_checkpoint_dir=folder / "out", events_file=folder / "events.jsonl", **changes,
     )  # fmt: skip
-    trainer = Trainer(weights, job, PackedBatch(job.batch_file, VOCAB), lambda: None)
+    trainer = Trainer(weights, job, TrainerBatch(job.batch_file, VOCAB), lambda: None)
     return [trainer.step(number, rows, 2) for number, rows in trainer.steps()]
 
 

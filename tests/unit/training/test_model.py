@@ -10,9 +10,9 @@ from hypothesis import strategies as st
 from safetensors.numpy import save_file
 from transformers import AutoModelForCausalLM
 
-from stages.training.checkpoint import write_checkpoint
-from stages.training.model import Policy
-from stages.training.packed import FlatRows, PackedBatch
+from stages.training.checkpointing.checkpoint import write_checkpoint
+from stages.training.model.policy import Policy
+from stages.training.trainer_batch import FlatRows, TrainerBatch
 from tests.support.policies import ARCHITECTURES, load_policy
 from tests.support.trees import VOCAB, save_model, tree_batch
 
@@ -53,7 +53,7 @@ def test_packed_equals_each_sequence_alone(
     policy = load_policy(checkpoint)
     reference = AutoModelForCausalLM.from_pretrained(checkpoint, dtype=torch.float32)
     save_file(tree_batch(seed, groups), tmp_path / "batch.safetensors")
-    flat = PackedBatch(tmp_path / "batch.safetensors", VOCAB).flat(list(range(len(groups))))
+    flat = TrainerBatch(tmp_path / "batch.safetensors", VOCAB).flat(list(range(len(groups))))
     temperature = 0.7 if hot else 1.0
     with torch.no_grad():
         found, expected = run(policy, flat, temperature), alone(reference, flat, temperature)
@@ -67,10 +67,10 @@ def test_gradients_equal_transformers(checkpoint: Path, tmp_path: Path, changes:
     policy = load_policy(checkpoint, **changes)
     reference = AutoModelForCausalLM.from_pretrained(checkpoint, dtype=torch.float32)
     save_file(tree_batch(3, [2, 1], prompt=(5, 30), completion=(1, 20)), tmp_path / "batch.safetensors")
-    flat = PackedBatch(tmp_path / "batch.safetensors", VOCAB).flat([0, 1])
+    flat = TrainerBatch(tmp_path / "batch.safetensors", VOCAB).flat([0, 1])
     for logprobs, entropies in (run(policy, flat, 0.9), alone(reference, flat, 0.9)):
         (logprobs @ flat.advantages + 0.3 * entropies @ flat.weights).backward()
-    from stages.training.checkpoint import published_name
+    from stages.training.checkpointing.checkpoint import published_name
 
     theirs = dict(reference.named_parameters())
     for name, parameter in policy.named_parameters():

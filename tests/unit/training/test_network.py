@@ -13,16 +13,16 @@ import pytest
 from pydantic import ValidationError
 
 from artifacts.errors import BadInputError
-from stages.training.gang import Gang
 from stages.training.job import TrainHardware
-from stages.training.network import interface_towards, network_environment
-from stages.training.node import open_gangs
-from stages.training.spool import Spool
-from tests.support.gang_on_hosts import gang_on
+from stages.training.worker_group.group import WorkerGroup
+from stages.training.worker_group.job_queue import JobQueue
+from stages.training.worker_group.network import interface_towards, network_environment
+from stages.training.worker_group.node import open_gangs
 from tests.support.hosts import Host, hosts
 from tests.support.sockets import break_in, cluster_environment, listeners, outside
 from tests.support.tiers import long_except
 from tests.support.trainer_processes import command_lines
+from tests.support.worker_group_on_hosts import gang_on
 
 
 @pytest.fixture
@@ -41,7 +41,7 @@ def test_nobody_else_reaches_a_gang_on_one_machine(
         monkeypatch.setenv(name, value)
     (tmp_path / "torch.py").write_text("raise SystemExit('the code of somebody else')")
     monkeypatch.chdir(tmp_path)
-    with Gang(TrainHardware(compute_dtype="fp32", threads=1, processes=processes), tmp_path) as gang:
+    with WorkerGroup(TrainHardware(compute_dtype="fp32", threads=1, processes=processes), tmp_path) as gang:
         gang.start()
         gang.wait_until_ready()
         assert gang.spool_folder is not None
@@ -69,12 +69,12 @@ def test_a_gang_on_two_hosts_listens_on_the_network_between_them(tmp_path: Path,
             assert found[host.name], "gloo has a port on each"
             for listener in found[host.name]:
                 assert listener.address == host.address, str(listener)
-                assert "stages.training.worker" in listener.program, str(listener)
+                assert "stages.training.worker_group.worker" in listener.program, str(listener)
 
 
 def test_a_name_that_leads_a_machine_to_itself_is_refused(pair: list[Host]) -> None:
     """As Debian writes a machine's own name into /etc/hosts: the others would look for it at their own loopback."""
-    program = f"from stages.training.network import interface_towards; interface_towards({pair[0].name!r})"
+    program = f"from stages.training.worker_group.network import interface_towards; interface_towards({pair[0].name!r})"
     command = pair[0].command([sys.executable, "-c", program])
     done = subprocess.run(command, capture_output=True, text=True, check=False)
     assert "BadInputError" in done.stderr and "resolves to 127.0.0.1, which no other machine reaches" in done.stderr
@@ -118,7 +118,7 @@ import sys
 from pathlib import Path
 from artifacts.errors import BadInputError
 from stages.training.job import TrainHardware
-from stages.training.network import network_environment
+from stages.training.worker_group.network import network_environment
 told = {"nodes": 2, "rendezvous": "localhost", "shared_dir": Path("shared")}
 print(network_environment(TrainHardware(**told, rendezvous_public=True))["GLOO_SOCKET_IFNAME"])
 try:
@@ -163,10 +163,10 @@ def test_a_port_on_every_interface_is_seen_and_answers(tmp_path: Path, reachable
 
 def test_a_further_machine_says_why_it_does_not_join(tmp_path: Path) -> None:
     """The gang's owner may have a way there."""
-    spool = Spool(tmp_path / "gang-1")
+    spool = JobQueue(tmp_path / "gang-1")
     spool.folder.mkdir(mode=0o700)
     spool.write_hardware(TrainHardware(nodes=2, rendezvous="255.255.255.255", shared_dir=tmp_path))
-    command = [sys.executable, "-u", "-m", "stages.training.node", str(tmp_path), "--node-rank", "1"]
+    command = [sys.executable, "-u", "-m", "stages.training.worker_group.node", str(tmp_path), "--node-rank", "1"]
     with subprocess.Popen(command, stdout=subprocess.PIPE, text=True) as node:
         try:
             assert node.stdout is not None
@@ -182,11 +182,11 @@ def test_a_further_machine_passes_over_gangs_that_others_can_write_to(tmp_path: 
     for name in ("gang-own", "gang-open", "gang-elsewhere"):
         folder = tmp_path / name if name != "gang-elsewhere" else tmp_path / "elsewhere"
         folder.mkdir(mode=0o700)
-        Spool(folder).write_hardware(TrainHardware())
+        JobQueue(folder).write_hardware(TrainHardware())
     (tmp_path / "gang-open").chmod(0o777)
     (tmp_path / "gang-elsewhere").symlink_to(tmp_path / "elsewhere")
     if os.geteuid() == 0:
-        foreign = Spool(tmp_path / "gang-foreign")
+        foreign = JobQueue(tmp_path / "gang-foreign")
         foreign.folder.mkdir(mode=0o700)
         foreign.write_hardware(TrainHardware())
         os.chown(foreign.folder, 12345, 12345)

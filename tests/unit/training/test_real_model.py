@@ -11,9 +11,9 @@ import transformers
 from stages.grpo.packing import Branch, Group
 from stages.models.shape import read_shape
 from stages.models.source import GgufPackageModel, find_packaged_file
-from stages.training.checkpoint import published_name
-from stages.training.model import Policy
-from stages.training.packed import PackedBatch
+from stages.training.checkpointing.checkpoint import published_name
+from stages.training.model.policy import Policy
+from stages.training.trainer_batch import TrainerBatch
 from tests.support.trainer_work import save_batch
 from tests.support.trees import SMOLLM2
 
@@ -52,7 +52,7 @@ def test_packed_logits_equal_transformers(tmp_path: Path, monkeypatch: pytest.Mo
     assert not theirs
     policy.load_state_dict(mine, assign=True)  # one copy in memory
     group = Group(PROMPT, [Branch(tokens, [0.0] * len(tokens), 1.0) for tokens in (RIGHT, WRONG)])
-    flat = PackedBatch(save_batch([group], tmp_path / "batch.safetensors"), policy.shape.vocab_size).flat([0])
+    flat = TrainerBatch(save_batch([group], tmp_path / "batch.safetensors"), policy.shape.vocab_size).flat([0])
     with torch.no_grad():
         found = policy.logits(policy.inputs(flat, torch.float32, torch.device("cpu")))
         alone = [

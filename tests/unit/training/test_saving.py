@@ -9,10 +9,10 @@ from transformers import AutoModelForCausalLM
 
 from stages.models.shape import read_shape
 from stages.models.tensors import WEIGHTS_INDEX
-from stages.training.checkpoint import write_checkpoint
+from stages.training.checkpointing.checkpoint import write_checkpoint
 from stages.training.job import OptimizerConfig, TrainHardware
-from stages.training.spool import Spool
-from stages.training.weights import TrainedWeights
+from stages.training.model.master_weights import TrainedWeights
+from stages.training.worker_group.job_queue import JobQueue
 from tests.support.policies import load_policy
 from tests.support.trees import save_model
 
@@ -21,7 +21,7 @@ pytestmark = pytest.mark.usefixtures("world_of_one")
 
 def test_saving_and_loading_beat_with_each_tensor(tmp_path: Path) -> None:
     save_model(tmp_path / "model", "Qwen2", tie_word_embeddings=True)
-    spool, beats = Spool(tmp_path), []
+    spool, beats = JobQueue(tmp_path), []
 
     def beat() -> None:
         spool.beat(0)

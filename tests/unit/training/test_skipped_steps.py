@@ -13,13 +13,13 @@ from safetensors.numpy import save_file
 from artifacts.errors import BadInputError
 from artifacts.identity import canonical_json
 from stages.models.shape import read_shape
-from stages.training.gang import Gang
+from stages.training.checkpointing.step_checkpoint import StepCheckpoints, take_up
 from stages.training.job import OptimizerConfig, TrainHardware, TrainJob
-from stages.training.metrics import StepMetrics
-from stages.training.packed import PackedBatch
-from stages.training.step_checkpoint import StepCheckpoints, take_up
+from stages.training.model.master_weights import TrainedWeights
+from stages.training.results import StepMetrics
 from stages.training.trainer import Trainer
-from stages.training.weights import TrainedWeights
+from stages.training.trainer_batch import TrainerBatch
+from stages.training.worker_group.group import WorkerGroup
 from tests.support.trees import VOCAB, save_model, tree_batch
 
 CPU = torch.device("cpu")
@@ -58,7 +58,7 @@ def job(folder: Path, checkpoint: Path, batch: dict[str, NDArray[Any]], **change
 def trainer_of(job: TrainJob, *, sharded: bool = False) -> tuple[TrainedWeights, Trainer]:
     weights = TrainedWeights(read_shape(job.checkpoint_dir), job.hardware, CPU, sharded)
     weights.load_checkpoint(job.checkpoint_dir)
-    return weights, Trainer(weights, job, PackedBatch(job.batch_file, VOCAB), lambda: None)
+    return weights, Trainer(weights, job, TrainerBatch(job.batch_file, VOCAB), lambda: None)
 
 
 def masters(weights: TrainedWeights) -> list[torch.Tensor]:
@@ -135,7 +135,7 @@ def test_two_processes_agree(checkpoint: Path, tmp_path: Path) -> None:
     row = int(np.flatnonzero(batch["minibatch"] == 1)[0])
     batch["advantages"][row][batch["completion_mask"][row] > 0] = np.finfo(np.float32).max
     events: list[dict[str, Any]] = []
-    with Gang(TWO, tmp_path / "gang") as gang:
+    with WorkerGroup(TWO, tmp_path / "gang") as gang:
         result = gang.run(job(tmp_path / "job", checkpoint, batch, hardware=TWO), events.append)
     assert [step.skipped for step in result.steps] == [False, True, False, False]
     assert result.steps[1].grad_norm is None

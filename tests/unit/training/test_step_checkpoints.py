@@ -10,12 +10,12 @@ from typing import Any
 import pytest
 from safetensors.numpy import save
 
+from artifacts.address import ArtifactAddress
 from artifacts.errors import TransientError
 from artifacts.identity import Identity
 from artifacts.reading import Artifact
 from artifacts.refs import Batch, Checkpoint, Ref, TrainingState
-from artifacts.slot import Slot
-from artifacts.store import Store
+from artifacts.store.store import Store
 from artifacts.tensors import BATCH_FILE
 from stages.context import Profile, StageContext
 from stages.finetune import FinetuneConfig, finetune
@@ -62,16 +62,16 @@ class Machine:
             os.kill(workers(self.ctx.gang)[1], signal.SIGKILL)
 
     def artifact(self, key: str, kind: type[Any], **files: bytes) -> Ref[Any]:
-        attempt = Slot(self.store, key, kind).attempt(Identity.of("made", 1, {"key": key}))
+        attempt = ArtifactAddress(self.store, key, kind).attempt(Identity.of("made", 1, {"key": key}))
         for name, data in files.items():
             attempt.write_bytes(name, data)
         return attempt.publish()
 
     def finetune(self, run: str, weights: Weights, batch: Ref[Batch]) -> Weights:
-        slots = {part: Slot(self.store, f"{run}/{part}", Checkpoint) for part in ("checkpoint", "reference")}
+        slots = {part: ArtifactAddress(self.store, f"{run}/{part}", Checkpoint) for part in ("checkpoint", "reference")}
         return finetune(
             self.ctx, self.config, weights, batch, iteration=1, out=slots["checkpoint"],
-            state_out=Slot(self.store, f"{run}/state", TrainingState), reference_out=slots["reference"],
+            state_out=ArtifactAddress(self.store, f"{run}/state", TrainingState), reference_out=slots["reference"],
         )  # fmt: skip
 
     def kept(self, run: str) -> list[str]:

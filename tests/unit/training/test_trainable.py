@@ -13,12 +13,12 @@ from transformers import AutoModelForCausalLM
 
 from artifacts.errors import BadInputError
 from stages.models.shape import read_shape
-from stages.training.gang import Gang
 from stages.training.job import OptimizerConfig, TrainHardware, TrainJob
-from stages.training.packed import PackedBatch
+from stages.training.model.master_weights import TrainedWeights
 from stages.training.trainable import TrainableConfig
 from stages.training.trainer import Trainer
-from stages.training.weights import TrainedWeights
+from stages.training.trainer_batch import TrainerBatch
+from stages.training.worker_group.group import WorkerGroup
 from tests.support.trees import VOCAB, save_model, tree_batch
 
 pytestmark = pytest.mark.usefixtures("world_of_one")
@@ -60,7 +60,7 @@ def trained(
 ) -> TrainedWeights:
     weights = built(folder, trainable, hardware, sharded)
     weights.load_checkpoint(folder / "model")
-    batch = PackedBatch(folder / "batch.safetensors", VOCAB)
+    batch = TrainerBatch(folder / "batch.safetensors", VOCAB)
     trainer = Trainer(weights, job(folder, folder, trainable, hardware), batch, lambda: None)
     for number, rows in trainer.steps():
         trainer.step(number, rows, 2)
@@ -105,7 +105,7 @@ def test_frozen_parameters_stay_and_cost_nothing(
 def test_no_gradient_is_made_for_frozen_parameters(folder: Path) -> None:
     weights = built(folder, ATTENTION)
     weights.load_checkpoint(folder / "model")
-    flat = PackedBatch(folder / "batch.safetensors", VOCAB).flat([0])
+    flat = TrainerBatch(folder / "batch.safetensors", VOCAB).flat([0])
     logprobs, _ = weights.policy(weights.policy.inputs(flat, torch.float32, CPU), 1.0)
     logprobs.sum().backward()
     with_gradient = {name for name, p in weights.policy.named_parameters() if p.grad is not None}
@@ -121,7 +121,7 @@ def test_sharded_equals_plain(folder: Path, trainable: TrainableConfig) -> None:
 
 
 def test_adapters_change_nothing_before_the_first_step(folder: Path) -> None:
-    flat = PackedBatch(folder / "batch.safetensors", VOCAB).flat([0])
+    flat = TrainerBatch(folder / "batch.safetensors", VOCAB).flat([0])
     logits: list[torch.Tensor] = []
     for trainable in (LORA, TrainableConfig()):
         weights = built(folder, trainable)
@@ -134,7 +134,7 @@ def test_adapters_change_nothing_before_the_first_step(folder: Path) -> None:
 def test_a_checkpoint_of_lora_is_the_trained_model_in_plain_weights(folder: Path, tmp_path: Path) -> None:
     weights = trained(folder, LORA)
     weights.save_checkpoint(folder / "model", tmp_path / "merged")
-    flat = PackedBatch(folder / "batch.safetensors", VOCAB).flat([0])
+    flat = TrainerBatch(folder / "batch.safetensors", VOCAB).flat([0])
     plain = TrainedWeights(read_shape(tmp_path / "merged"), ONE, CPU, sharded=False)
     plain.load_checkpoint(tmp_path / "merged")  # refuses names that the config does not call for
     inputs = weights.policy.inputs(flat, torch.float32, CPU)
@@ -191,14 +191,14 @@ def test_a_state_goes_on_as_if_nothing_had_happened(folder: Path, tmp_path: Path
 
 @pytest.mark.long
 def test_two_processes_equal_one_and_a_gang_takes_another_choice(folder: Path, tmp_path: Path) -> None:
-    with Gang(ONE, tmp_path / "one") as gang:
+    with WorkerGroup(ONE, tmp_path / "one") as gang:
         one = gang.run(job(folder, tmp_path / "lora", LORA, ONE))
         gang.remember("lora")
         with_all = gang.run(job(folder, tmp_path / "all", TrainableConfig(), ONE))
         assert with_all.steps[0].loss == pytest.approx(one.steps[0].loss, abs=1e-6)
         assert with_all.steps[0].grad_norm and one.steps[0].grad_norm
         assert with_all.steps[0].grad_norm > 2 * one.steps[0].grad_norm
-    with Gang(TWO, tmp_path / "two") as pair:
+    with WorkerGroup(TWO, tmp_path / "two") as pair:
         two = pair.run(job(folder, tmp_path / "pair", LORA, TWO))
     for a, b in zip(one.steps, two.steps, strict=True):
         assert a.loss == pytest.approx(b.loss, abs=1e-5)

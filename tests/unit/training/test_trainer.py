@@ -16,11 +16,11 @@ from stages.grpo.loss import TokenLoss
 from stages.grpo.packing import Branch, Group, PackConfig, pack_groups
 from stages.models.shape import read_shape
 from stages.training.job import LossConfig, OptimizerConfig, TrainHardware
-from stages.training.metrics import StepMetrics
-from stages.training.packed import PackedBatch, micro_batches
-from stages.training.placement import load_reference
+from stages.training.model.master_weights import TrainedWeights
+from stages.training.model.placement import load_reference
+from stages.training.results import StepMetrics
 from stages.training.step_sums import StepSums
-from stages.training.weights import TrainedWeights
+from stages.training.trainer_batch import TrainerBatch, micro_batches
 from tests.support.training import assert_same, logprobs_of, repacked, train
 from tests.support.trees import VOCAB, save_model, tree_batch
 
@@ -143,7 +143,7 @@ def test_sampler_gap_is_that_of_the_starting_weights(checkpoint: Path, tmp_path:
     save_file(columns, path)
     weights = TrainedWeights(read_shape(checkpoint), TrainHardware(compute_dtype="fp32"), CPU, sharded=False)
     weights.load_checkpoint(checkpoint)
-    flat = PackedBatch(path, VOCAB).flat([0, 1])
+    flat = TrainerBatch(path, VOCAB).flat([0, 1])
     inputs = weights.policy.inputs(flat, torch.float32, torch.device("cpu"))
     with torch.no_grad():
         logprobs, _ = weights.policy(inputs, 1.0)

@@ -1,0 +1,310 @@
+"""Publishing artifacts: an attempt writes files into its own folder, and the manifest last."""
+
+import hashlib
+import io
+import json
+import os
+import shutil
+import tempfile
+import time
+import uuid
+from collections.abc import Callable, Generator, Mapping
+from contextlib import contextmanager, suppress
+from pathlib import Path
+from typing import Any, Generic
+
+import polars as pl
+
+from artifacts.documents.self_checksum import shard_name
+from artifacts.errors import IdentityMismatchError
+from artifacts.identity import Identity, differences
+from artifacts.manifest import MANIFEST_NAME, Manifest, StoredFile, StoredIdentity, content_digest
+from artifacts.provenance import provenance
+from artifacts.refresh import Refresh
+from artifacts.refs import K, Ref
+from artifacts.schemas import TableSchema, validated
+from artifacts.store.directory import synchronise_folder
+from artifacts.store.store import MissingKeyError, StartProgress, Store
+
+SUPERSEDED_NAME = "superseded.json"
+"""Name under which the manifest of a superseded artifact is kept, beside the artifact's files."""
+
+
+class ArtifactAddress(Generic[K]):
+    """An address in a store where one artifact of one kind can be published, once.
+
+    Args:
+        store: The store.
+        key: Folder of the artifact in the store.
+        kind: Kind of the artifact.
+        renewal: Request to make artifacts again. `find` supersedes an artifact that it outdates: the manifest moves to
+            the artifact's files, which stay.
+        before_writing: Called before an attempt stores a file; an error that it raises prevents the write.
+        label: Short name that task runs carry after the stage's name, such as `0003` in `sample-0003`.
+    """
+
+    def __init__(
+        self,
+        store: Store,
+        key: str,
+        kind: type[K],
+        renewal: Refresh | None = None,
+        before_writing: Callable[[], None] = lambda: None,
+        label: str = "",
+    ) -> None:
+        self.store, self.key, self.kind, self.renewal = store, key, kind, renewal
+        self.before_writing, self.label = before_writing, label
+        self._looked_up_at = time.perf_counter()
+
+    def find(self, identity: Identity) -> Ref[K] | None:
+        """Returns the artifact that is published here under this identity, or None if there is none.
+
+        Raises:
+            IdentityMismatchError: The artifact that is published here was made with another config or other inputs.
+            IntegrityError: The manifest is damaged.
+            StoreError: The store cannot be read, so it is not known whether there is an artifact.
+        """
+        self._looked_up_at = time.perf_counter()
+        try:
+            data = self.store.read_bytes(f"{self.key}/{MANIFEST_NAME}")
+        except MissingKeyError:
+            return None
+        manifest = Manifest.from_bytes(data, f"{self.store.url}/{self.key}/{MANIFEST_NAME}")
+        if self.renewal and self.renewal.outdates(manifest, identity):
+            self.store.write_bytes(f"{self.key}/{manifest.attempt}/{SUPERSEDED_NAME}", data)
+            self.store.delete(f"{self.key}/{MANIFEST_NAME}")
+            return None
+        if manifest.identity_digest != identity.digest:
+            changes = differences(manifest.identity.model_dump(), identity.as_json())
+            raise IdentityMismatchError(
+                f"{self.store.url}/{self.key}",
+                "an artifact made with other settings or inputs: " + "; ".join(changes[:6]),
+                f"identity {identity.digest[:12]}",
+                "use another run name, or restore the recipe that made it",
+            )
+        return Ref(manifest.kind, self.key, manifest.digest, reused=True)
+
+    def attempt(self, identity: Identity, *, resumable: bool = False) -> "Attempt[K]":
+        """Returns a new attempt at making the artifact.
+
+        Args:
+            identity: Identity of the stage execution.
+            resumable: Whether all attempts under this identity share a folder, so that a retry finds the files of an
+                interrupted one. Use it only for files with their checksum in the name (`write_shard`), because another
+                writer may use the folder at the same time, or may have published its files.
+        """
+        name = self._progress_name(identity) if resumable else f"attempt-{uuid.uuid4().hex[:12]}"
+        return Attempt(self, identity, name, self._looked_up_at)
+
+    def progress_key(self, identity: Identity) -> str:
+        """Returns the key of the folder that all resumable attempts under an identity share."""
+        return f"{self.key}/{self._progress_name(identity)}"
+
+    def _progress_name(self, identity: Identity) -> str:
+        name = f"progress-{identity.digest[:12]}"
+        if self.renewal and (label := self.renewal.label(identity.stage)):
+            name += f"-{label}"  # otherwise the attempt would adopt the files that are to be made again
+        return name
+
+
+class Attempt(Generic[K]):
+    """Files that become an artifact by `publish`; no stage reads them before that."""
+
+    def __init__(self, slot: ArtifactAddress[K], identity: Identity, name: str, started: float) -> None:
+        self.slot, self.identity, self.name, self._started = slot, identity, name, started
+        self.files: dict[str, StoredFile] = {}
+
+    @property
+    def prefix(self) -> str:
+        """Key of the attempt's folder."""
+        return f"{self.slot.key}/{self.name}"
+
+    def write_bytes(self, name: str, data: bytes) -> None:
+        """Stores one file."""
+        self.slot.before_writing()
+        self.slot.store.write_bytes(f"{self.prefix}/{name}", data)
+        self.files[name] = StoredFile.of(data)
+
+    def write_json(self, name: str, value: object) -> None:
+        """Stores a value as readable JSON.
+
+        Raises:
+            ValueError: The value holds a NaN or an infinity.
+        """
+        self.write_bytes(name, _json_bytes(value))
+
+    def write_table(self, name: str, frame: pl.DataFrame, schema: TableSchema) -> None:
+        """Validates a table and stores it as Parquet.
+
+        Raises:
+            IntegrityError: The table breaks its schema.
+        """
+        buffer = io.BytesIO()
+        validated(frame, schema, f"{self.prefix}/{name}").write_parquet(buffer, compression="zstd")
+        self.write_bytes(name, buffer.getvalue())
+
+    def write_shard(self, stem: str, frame: pl.DataFrame, schema: TableSchema) -> None:
+        """Validates a table and stores it as Parquet under a name that carries its checksum.
+
+        A retry checks that name before it adopts the table.
+
+        Raises:
+            IntegrityError: The table breaks its schema.
+        """
+        buffer = io.BytesIO()
+        validated(frame, schema, f"{self.prefix}/{stem}").write_parquet(buffer, compression="zstd")
+        self._write_summed(stem, ".parquet", buffer.getvalue())
+
+    def write_json_shard(self, stem: str, value: object) -> None:
+        """Stores a value as JSON under a name that carries its checksum, so that it overwrites no other writer's file.
+
+        Raises:
+            ValueError: The value holds a NaN or an infinity.
+        """
+        self._write_summed(stem, ".json", _json_bytes(value))
+
+    def _write_summed(self, stem: str, suffix: str, data: bytes) -> None:
+        self.write_bytes(shard_name(stem, suffix, data), data)
+
+    def adopt_shards(self, stem: str, schema: TableSchema, *, by: str, rows: int) -> pl.DataFrame | None:
+        """Adopts each complete group of rows from the shards of interrupted attempts and other writers, once.
+
+        If several shards hold the same group, the first shard in the order of names provides it. The new groups of a
+        shard that also repeats old ones are stored as another shard, so that the attempt's files hold no group twice.
+        Shards whose checksum fails and groups that lack rows are ignored.
+
+        Args:
+            stem: Beginning of the shards' names.
+            schema: Schema of the shards.
+            by: Column that names a row's group.
+            rows: Number of rows of a complete group.
+
+        Returns:
+            The adopted rows; None if there are none.
+        """
+        # The attempt's own shards are among those in the store, and are treated like those of other writers.
+        self.files = {name: file for name, file in self.files.items() if not name.startswith(f"{stem}-")}
+        adopted: set[Any] = set()
+        frames: list[pl.DataFrame] = []
+        for key in self.slot.store.list(self.prefix):
+            name = key.removeprefix(f"{self.prefix}/")
+            if not name.startswith(f"{stem}-"):
+                continue
+            data = self.slot.store.read_bytes(key)
+            if name != shard_name(stem, ".parquet", data):
+                continue
+            shard = validated(pl.read_parquet(io.BytesIO(data)), schema, key)
+            new_groups = shard.filter((pl.len().over(by) == rows) & ~pl.col(by).is_in(list(adopted)))
+            if new_groups.is_empty():
+                continue
+            if len(new_groups) == len(shard):
+                self.files[name] = StoredFile.of(data)
+            else:
+                self.write_shard(stem, new_groups, schema)
+            adopted |= set(new_groups[by])
+            frames.append(new_groups)
+        return pl.concat(frames) if frames else None
+
+    @contextmanager
+    def folder(self, scratch: Path, watch: StartProgress | None = None) -> Generator[Path, None, None]:
+        """Yields an empty local folder, into which child processes write the artifact's files.
+
+        On a directory store it is the attempt's own folder, so that large files are written once. The folder is deleted
+        if the block fails, because no other attempt knows its name.
+
+        Args:
+            scratch: Parent of the folder if the files have to be uploaded.
+            watch: Called with the size of an upload in bytes when it begins; the function that it returns is called
+                with the bytes of each part.
+        """
+        self.slot.before_writing()
+        local = self.slot.store.local_path(self.prefix)
+        if local is not None:
+            _make_folder(local)
+            try:
+                yield local
+                self.files.update(_measure(local))
+            except BaseException:
+                _discard(local, self.prefix)
+                raise
+            return
+        staging = Path(tempfile.mkdtemp(dir=scratch, prefix="upload-"))
+        try:
+            yield staging
+            total_bytes = sum(path.stat().st_size for path in staging.rglob("*") if path.is_file())
+            progress = watch(total_bytes) if watch else None
+            for name, digest in self.slot.store.upload_tree(staging, self.prefix, progress).items():
+                self.files[name] = StoredFile(sha256=digest.sha256, size_bytes=digest.size_bytes)
+        finally:
+            shutil.rmtree(staging, ignore_errors=True)
+
+    def publish(self, facts: Mapping[str, Any] | None = None, **inputs: Ref[Any] | None) -> Ref[K]:
+        """Writes the manifest, unless there is one, and returns the published artifact.
+
+        If another attempt under the same identity was published first, its artifact is returned.
+
+        Args:
+            facts: Measurements and counts of the stage, JSON without NaN.
+            **inputs: Refs of the identity's inputs, by role, for lineage.
+
+        Raises:
+            IdentityMismatchError: Another attempt was published under another identity in the meantime.
+        """
+        manifest = Manifest(
+            kind=self.slot.kind.__name__,
+            identity=StoredIdentity(**self.identity.as_json()),
+            identity_digest=self.identity.digest,
+            attempt=self.name,
+            digest=content_digest(self.files),
+            files=self.files,
+            inputs={role: ref.as_json() for role, ref in inputs.items() if ref is not None},
+            facts=dict(facts or {}),
+            provenance={**provenance(), "seconds": round(time.perf_counter() - self._started, 3)},
+        )
+        for _ in range(2):  # the second time if the first found an artifact that a renewal supersedes
+            if self.slot.store.create_bytes(f"{self.slot.key}/{MANIFEST_NAME}", manifest.to_bytes()):
+                return Ref(manifest.kind, self.slot.key, manifest.digest)
+            if winner := self.slot.find(self.identity):
+                return winner
+        raise IdentityMismatchError(
+            self.slot.key, "a manifest that another process writes and deletes", "one writer", "run again"
+        )
+
+
+def _make_folder(folder: Path) -> None:
+    for last in (False,) * 20 + (True,):  # another writer may remove an empty parent folder at the same time
+        try:
+            folder.mkdir(parents=True)
+        except FileNotFoundError:
+            if last:
+                raise
+        else:
+            return
+
+
+def _discard(folder: Path, key: str) -> None:
+    """Removes a folder of a directory store, and each parent folder below the store's root that becomes empty."""
+    shutil.rmtree(folder, ignore_errors=True)
+    with suppress(OSError):  # a folder that is not empty: others write there
+        for _ in key.split("/")[1:]:
+            folder = folder.parent
+            folder.rmdir()
+
+
+def _json_bytes(value: object) -> bytes:
+    return (json.dumps(value, indent=2, ensure_ascii=False, allow_nan=False) + "\n").encode()
+
+
+def _measure(folder: Path) -> dict[str, StoredFile]:
+    """Returns the digests of the files in a folder, and flushes the files to disk before a manifest names them."""
+    measured: dict[str, StoredFile] = {}
+    for path in sorted(folder.rglob("*")):
+        if path.is_dir():
+            synchronise_folder(path)
+            continue
+        with path.open("rb") as stream:
+            digest = hashlib.file_digest(stream, "sha256").hexdigest()
+            os.fsync(stream.fileno())
+        measured[path.relative_to(folder).as_posix()] = StoredFile(sha256=digest, size_bytes=path.stat().st_size)
+    synchronise_folder(folder)
+    return measured

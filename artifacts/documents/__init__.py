@@ -1,0 +1,1 @@
+"""JSON and TOML: read with the place of each fault, sealed by a checksum, with hints at misspelt names."""

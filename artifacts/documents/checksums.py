@@ -1,0 +1,38 @@
+"""Checksums of files that belong to no artifact: frozen recipes and reports for people.
+
+They are stored beside the files in a list in the format of `sha256sum`, with the checksum of the list itself in a
+comment at its end.
+"""
+
+import hashlib
+from collections.abc import Mapping
+
+from artifacts.documents.self_checksum import check_sealed_list, sealed_list
+from artifacts.store.store import Store
+
+SUMS_NAME = "SHA256SUMS"
+
+
+def write_files(store: Store, folder: str, files: Mapping[str, bytes]) -> None:
+    """Writes files that may be overwritten later, and the list of their checksums last.
+
+    The old list is deleted first, so that a command that is killed in between leaves no list instead of a wrong one.
+    """
+    store.delete(f"{folder}/{SUMS_NAME}")
+    for name, data in files.items():
+        store.write_bytes(f"{folder}/{name}", data)
+    store.write_bytes(f"{folder}/{SUMS_NAME}", sums_of(files))
+
+
+def sums_of(files: Mapping[str, bytes]) -> bytes:
+    """Returns the list of checksums of files, given by name."""
+    return sealed_list("".join(f"{hashlib.sha256(data).hexdigest()}  {name}\n" for name, data in sorted(files.items())))
+
+
+def read_sums(data: bytes, where: str) -> dict[str, str]:
+    """Returns the SHA-256 (hex) of each file in a list, by name.
+
+    Raises:
+        IntegrityError: The list is damaged.
+    """
+    return {line[66:]: line[:64] for line in check_sealed_list(data, where).splitlines()}

@@ -1,0 +1,156 @@
+"""Requests to make published artifacts again: those of the stages that a person named, and those that depend on them.
+
+Requests are stored beside the run's recipe. So an interrupted command continues where it stopped, and a later command
+without such a request finishes the work of an earlier one.
+"""
+
+import json
+import re
+from collections.abc import Collection, Mapping, Sequence
+from dataclasses import dataclass, replace
+from datetime import datetime
+from typing import Self
+
+from artifacts.documents.self_checksum import check_seal, sealed_json
+from artifacts.errors import BadInputError
+from artifacts.identity import Identity
+from artifacts.layout import RunLayout
+from artifacts.manifest import Manifest
+from artifacts.store.store import Store
+
+_NAME = re.compile(r"([a-z_]+)(?:@(\d+))?")
+
+
+@dataclass(frozen=True)
+class Refresh:
+    """The stages whose artifact at an address is to be made again.
+
+    Attributes:
+        stages: Time of the request by name of stage. An older artifact of the stage is outdated; a newer one is not, so
+            that a retry keeps the artifacts that its first attempt made.
+        since: Time of the run's last request. An older artifact with other inputs than those of today is outdated too,
+            because one of its inputs was made again.
+    """
+
+    stages: Mapping[str, datetime]
+    since: datetime
+
+    def label(self, stage: str) -> str:
+        """Returns the name of a stage's request, as used in keys; empty if there is none."""
+        return _label(self.stages[stage]) if stage in self.stages else ""
+
+    def outdates(self, manifest: Manifest, identity: Identity) -> bool:
+        """Returns whether a published artifact is outdated for a stage execution with this identity."""
+        made, stored = manifest.made_at, manifest.identity
+        if identity.stage in self.stages and made < self.stages[identity.stage]:
+            return True
+        same_work = (stored.stage, stored.revision, stored.config) == (
+            identity.stage,
+            identity.revision,
+            identity.config,
+        )
+        return made < self.since and same_work and manifest.identity_digest != identity.digest
+
+
+@dataclass(frozen=True)
+class RefreshRequest:
+    """A person's request to redo stages.
+
+    Attributes:
+        names: `stage` for every iteration, or `stage@3` for one iteration.
+        since: Time of the request.
+        done: Whether all artifacts that depend on these stages have been made again, or found to be unaffected.
+    """
+
+    names: tuple[str, ...]
+    since: datetime
+    done: bool = False
+
+    def named_at(self, iteration: int | None) -> list[str]:
+        """Returns the stages that are named for an iteration; None stands for the artifacts outside the iterations."""
+        parts = (name.partition("@") for name in self.names)
+        return [stage for stage, at, number in parts if not at or number == str(iteration)]
+
+
+@dataclass(frozen=True)
+class Refreshes:
+    """All requests of a run, oldest first."""
+
+    requests: tuple[RefreshRequest, ...] = ()
+
+    @classmethod
+    def read(cls, store: Store, layout: RunLayout) -> Self:
+        """Reads the requests of a run from the store.
+
+        Raises:
+            IntegrityError: A request is damaged.
+        """
+        requests: list[RefreshRequest] = []
+        for key in store.list(layout.renewals):
+            data = store.read_bytes(key)
+            check_seal(data, f"{store.url}/{key}")
+            plain = json.loads(data)
+            since = datetime.fromisoformat(plain["since"])
+            requests.append(RefreshRequest(tuple(plain["names"]), since, plain["done"]))
+        return cls(tuple(sorted(requests, key=lambda request: request.since)))
+
+    @property
+    def unfinished(self) -> bool:
+        """Whether some artifacts may still depend on inputs that have been made again since."""
+        return any(not request.done for request in self.requests)
+
+    def at(self, iteration: int | None) -> Refresh | None:
+        """Returns what the requests mean for the artifacts of an iteration; None if there is no request.
+
+        Args:
+            iteration: Number of the iteration; None for the artifacts outside the iterations.
+        """
+        if not self.requests:
+            return None
+        stages = {stage: request.since for request in self.requests for stage in request.named_at(iteration)}
+        return Refresh(stages, self.requests[-1].since)
+
+
+def ask(store: Store, layout: RunLayout, names: Sequence[str], since: datetime, known: Collection[str]) -> Refreshes:
+    """Records a request and returns all requests of the run.
+
+    Nothing is recorded if the same names are requested already and not done, or if an earlier attempt recorded this
+    request.
+
+    Args:
+        store: The store.
+        layout: Keys of the run.
+        names: Stages, each `stage` or `stage@iteration`.
+        since: Time of the request.
+        known: Names of the stages that can be requested.
+
+    Raises:
+        BadInputError: A name is none of `known`.
+    """
+    for name in names:
+        match = _NAME.fullmatch(name)
+        if match is None or match[1] not in known:
+            raise BadInputError("refresh", repr(name), ", ".join(known), "name a stage, or STAGE@ITERATION")
+    stored = Refreshes.read(store, layout)
+    request = RefreshRequest(tuple(names), since)
+    open_already = any(not old.done and set(old.names) == set(names) for old in stored.requests)
+    if not names or open_already or any(old.since == since for old in stored.requests):
+        return stored
+    _write(store, layout, request)
+    return Refreshes(tuple(sorted((*stored.requests, request), key=lambda item: item.since)))
+
+
+def finish(store: Store, layout: RunLayout, renewals: Refreshes) -> None:
+    """Records that these requests are done."""
+    for request in renewals.requests:
+        if not request.done:
+            _write(store, layout, replace(request, done=True))
+
+
+def _write(store: Store, layout: RunLayout, request: RefreshRequest) -> None:
+    plain = {"names": request.names, "since": request.since.isoformat(), "done": request.done}
+    store.write_bytes(f"{layout.renewals}/{_label(request.since)}.json", sealed_json(plain))
+
+
+def _label(since: datetime) -> str:
+    return since.strftime("%Y%m%dT%H%M%S%f")

@@ -1,0 +1,301 @@
+"""A store in a folder. Writes are atomic by renaming and by hard links."""
+
+import errno
+import os
+import secrets
+import stat
+from collections.abc import Generator, Iterator
+from contextlib import contextmanager, suppress
+from enum import Enum
+from pathlib import Path, PurePosixPath
+from typing import IO
+
+from artifacts.errors import SEE_DOCTOR, BadInputError, StoreError, TransientError
+from artifacts.store.keys import TEMPORARY_PREFIX, FileDigest, LeadsOutError, MissingKeyError, Progress, Stray, shown
+from artifacts.store.transfer import digest_of, write_hashed
+
+CHUNK_BYTES = 4 << 20
+_FOLDER_ATTEMPTS = 20
+_NO_SPACE = (errno.ENOSPC, errno.EDQUOT)
+_NOT_ALLOWED = (errno.EACCES, errno.EPERM, errno.EROFS)
+_ABSENT = (errno.ENOENT, errno.ENOTDIR, errno.EISDIR)
+
+
+class DirectoryBackend:
+    """A store whose keys are paths below one folder.
+
+    Readers never see half a file: content is written under a temporary name in the same folder, flushed to disk and
+    then renamed (to replace a file) or hard-linked (to create one).
+
+    The folder itself may be a symbolic link. Links below it are not followed, because their targets are outside the
+    store: these are neither read nor listed, written or deleted.
+
+    Args:
+        root: The folder.
+        writable: Whether to try a write. An absent folder is made by the first write, so that a refused command leaves
+            no folder. With False the folder must exist.
+
+    Raises:
+        BadInputError: The path is not a folder, or it is missing and `writable` is False.
+        StoreError: The folder cannot be written.
+    """
+
+    parallel_transfers = 4
+
+    def __init__(self, root: Path, *, writable: bool) -> None:
+        self._root = root.absolute()
+        self.url = self._root.as_uri()
+        self._still_to_make = False
+        with self._failures(self.url):
+            self._still_to_make = not self._root.exists()
+            if self._root.exists() and not self._root.is_dir():
+                raise BadInputError(self.url, "a file", "a folder", "name a folder for the store")
+            if not writable:
+                if not self._root.is_dir():
+                    raise BadInputError(self.url, "no such folder", "an existing store", "check the store's address")
+                return
+            nearest = next(folder for folder in (self._root, *self._root.parents) if folder.exists())
+            with self._temporary(nearest / "probe"):
+                pass
+
+    def read(self, key: str) -> bytes:
+        with self._failures(key, reading=True), self._path(key).open("rb", buffering=0) as stream:
+            return stream.readall()
+
+    def write(self, key: str, data: bytes) -> None:
+        with self._failures(key):
+            path = self._path(key)
+            with self._temporary(path) as (temporary, stream):
+                stream.write(data)
+                _synchronise(stream)
+                temporary.replace(path)
+                synchronise_folder(path.parent)
+
+    def create(self, key: str, data: bytes) -> bool:
+        with self._failures(key):
+            path = self._path(key)
+            if path.is_file():
+                return False
+            with self._temporary(path) as (temporary, stream):
+                stream.write(data)
+                _synchronise(stream)
+                try:
+                    os.link(temporary, path)
+                except FileExistsError:
+                    if path.is_dir():
+                        raise
+                    return False
+                synchronise_folder(path.parent)
+        return True
+
+    def exists(self, key: str) -> bool:
+        try:
+            self.size(key)
+        except MissingKeyError:
+            return False
+        return True
+
+    def size(self, key: str) -> int:
+        with self._failures(key, reading=True):
+            status = self._path(key).stat()
+            if stat.S_ISDIR(status.st_mode):
+                raise IsADirectoryError(errno.EISDIR, "a folder", key)
+            return status.st_size
+
+    def keys(self, prefix: str) -> list[str]:
+        with self._failures(prefix or self.url):
+            if not self._usable():
+                raise FileNotFoundError(errno.ENOENT, "the store's folder is gone")
+            if prefix and self._path(prefix).is_file():
+                return [prefix]
+            return sorted(key for key, kind in _below(self._root, prefix) if kind is _Kind.FILE)
+
+    def strays(self, prefix: str) -> list[Stray]:
+        with self._failures(prefix or self.url):
+            if prefix:
+                self._path(prefix)
+            strays = [(key, kind) for key, kind in _below(self._root, prefix) if kind is not _Kind.FILE]
+            return [Stray(shown(key), self._described(key, kind)) for key, kind in strays]
+
+    def remove(self, keys: list[str]) -> None:
+        folders: set[str] = set()
+        for key in keys:
+            folder, _, name = key.rpartition("/")
+            with self._failures(key), suppress(FileNotFoundError, NotADirectoryError), self._opened(folder) as opened:
+                os.unlink(name, dir_fd=opened)
+            folders.update(str(parent) for parent in PurePosixPath(key).parents)
+        for folder in sorted(folders - {"."}, key=lambda folder: -folder.count("/")):
+            above, _, name = folder.rpartition("/")
+            with suppress(OSError), self._opened(above) as opened:  # a folder that is not empty, or already removed
+                os.rmdir(name, dir_fd=opened)
+
+    def send(self, local: Path, key: str, progress: Progress) -> FileDigest:
+        with self._failures(key):
+            path = self._path(key)
+            if path.exists() and path.samefile(local):  # the caller wrote it in place, through local_path
+                return digest_of(self.chunks(key), progress)
+            with self._temporary(path) as (temporary, stream):
+                with local.open("rb", buffering=0) as source:
+                    digest = write_hashed(iter(lambda: source.read(CHUNK_BYTES), b""), stream, progress)
+                _synchronise(stream)
+                temporary.replace(path)
+                synchronise_folder(path.parent)
+            return digest
+
+    def chunks(self, key: str) -> Iterator[bytes]:
+        with self._failures(key, reading=True), self._path(key).open("rb", buffering=0) as stream:
+            while chunk := stream.read(CHUNK_BYTES):
+                yield chunk
+
+    def local_path(self, key: str) -> Path | None:
+        with self._failures(key):
+            return self._path(key)
+
+    def refuses_second_create(self) -> bool:
+        return True
+
+    def abandon(self) -> None:
+        """Does nothing: no transfer takes long."""
+
+    def _usable(self) -> bool:
+        """Returns whether the folder exists, or has never existed yet. A folder that vanished is not made again."""
+        if self._root.is_dir():
+            self._still_to_make = False
+            return True
+        return self._still_to_make
+
+    def _path(self, key: str) -> Path:
+        """Returns the path of a key.
+
+        Raises:
+            LeadsOutError: The path contains a symbolic link.
+            StoreError: The path contains something that is neither a file nor a folder. Opening a pipe would block.
+        """
+        path = str(self._root)
+        for segment in key.split("/"):
+            path = f"{path}/{segment}"
+            try:
+                mode = os.lstat(path).st_mode
+            except (FileNotFoundError, NotADirectoryError):
+                break
+            if stat.S_ISLNK(mode):
+                link = path[len(str(self._root)) + 1 :]
+                raise LeadsOutError(
+                    f"{key} in {self.url}", f"{link} is {self._described(link, _Kind.LINK)}", "no links in a store",
+                    "replace the link by its target, or mount the target there",
+                )  # fmt: skip
+            if not (stat.S_ISDIR(mode) or stat.S_ISREG(mode)):
+                raise StoreError(f"{key} in {self.url}", _Kind.OTHER.value, "a file", "remove it")
+        return self._root / key
+
+    def _described(self, key: str, kind: "_Kind") -> str:
+        if kind is not _Kind.LINK:
+            return kind.value
+        try:
+            return f"{kind.value} to {shown(str((self._root / key).readlink()))}"
+        except OSError:  # removed in the meantime
+            return kind.value
+
+    @contextmanager
+    def _opened(self, folder: str) -> Generator[int]:
+        """Opens a folder below the root without following links, also if another process replaces folders by links."""
+        descriptor = os.open(self._root, os.O_RDONLY | os.O_DIRECTORY)
+        try:
+            for segment in folder.split("/") if folder else ():
+                below = os.open(segment, os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW, dir_fd=descriptor)
+                os.close(descriptor)
+                descriptor = below
+            yield descriptor
+        finally:
+            os.close(descriptor)
+
+    @contextmanager
+    def _temporary(self, path: Path) -> Generator[tuple[Path, IO[bytes]]]:
+        """Opens a new file in the folder of `path`, and removes it afterwards unless it was renamed."""
+        temporary = path.parent / f"{TEMPORARY_PREFIX}{os.getpid()}-{secrets.token_hex(8)}"
+        stream = self._created(temporary)
+        try:
+            with stream:
+                yield temporary, stream
+        finally:
+            with suppress(FileNotFoundError):
+                temporary.unlink()
+
+    def _created(self, path: Path) -> IO[bytes]:
+        for _ in range(_FOLDER_ATTEMPTS):  # the folder vanishes if another process removes the last file in it
+            try:
+                return path.open("xb")
+            except FileNotFoundError:
+                if not self._usable():
+                    raise
+                path.parent.mkdir(parents=True, exist_ok=True)
+                self._still_to_make = False
+        raise FileNotFoundError(errno.ENOENT, "another process keeps removing its folder", str(path))
+
+    @contextmanager
+    def _failures(self, where: str, *, reading: bool = False) -> Generator[None]:
+        """Translates errors of the operating system. A missing file is a MissingKeyError only if the store exists."""
+        try:
+            yield
+        except OSError as error:
+            place = where if where == self.url else f"{where} in {self.url}"
+            if reading and error.errno in _ABSENT and self._usable():
+                raise MissingKeyError(place, "no such key") from error
+            raise _translated(error, place) from error
+
+
+def _translated(error: OSError, place: str) -> Exception:
+    reason = f"{error.strerror or error} [{errno.errorcode.get(error.errno or 0, '?')}]"
+    if error.errno in _NO_SPACE:
+        return StoreError(
+            place, f"no space left: {reason}", "", f"free space or prune old runs, then retry; {SEE_DOCTOR}"
+        )
+    if error.errno in _NOT_ALLOWED:
+        remedy = f"check owner, mode and mount options; {SEE_DOCTOR}"
+        return StoreError(place, f"not writable or not readable: {reason}", "", remedy)
+    if error.errno in (errno.EISDIR, errno.EEXIST, errno.ENOTDIR):
+        return StoreError(place, reason, "a file", "a key cannot be both a file and the beginning of other keys")
+    if error.errno in (errno.ESTALE, errno.ETIMEDOUT, errno.EAGAIN, errno.EMFILE, errno.ENFILE):
+        return TransientError(place, reason)
+    return StoreError(place, reason, "a folder that can be read and written", "check the path and its file system")
+
+
+class _Kind(Enum):
+    FILE = "a file"
+    LINK = "a symbolic link"
+    OTHER = "neither a file nor a folder"
+
+
+def _below(root: Path, prefix: str) -> Iterator[tuple[str, _Kind]]:
+    """Yields the entries below a prefix, except folders and unfinished files, by path from the root.
+
+    Links are not followed.
+    """
+    try:
+        entries = list(os.scandir(root / prefix))
+    except (FileNotFoundError, NotADirectoryError):
+        return
+    for entry in entries:
+        key = f"{prefix}/{entry.name}" if prefix else entry.name
+        if entry.is_symlink():
+            yield key, _Kind.LINK
+        elif entry.is_dir(follow_symlinks=False):
+            yield from _below(root, key)
+        elif not entry.is_file(follow_symlinks=False):
+            yield key, _Kind.OTHER
+        elif not entry.name.startswith(TEMPORARY_PREFIX):
+            yield key, _Kind.FILE
+
+
+def _synchronise(stream: IO[bytes]) -> None:
+    stream.flush()
+    os.fsync(stream.fileno())
+
+
+def synchronise_folder(folder: Path) -> None:
+    """Flushes the list of a folder's entries to disk."""
+    descriptor = os.open(folder, os.O_RDONLY | os.O_DIRECTORY)
+    try:
+        os.fsync(descriptor)
+    finally:
+        os.close(descriptor)

@@ -1,0 +1,221 @@
+"""Failures of S3 endpoints: translates them into errors, and retries those that may pass."""
+
+import logging
+import random
+import time
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from typing import Any, Literal, TypeVar
+
+from artifacts.errors import SEE_DOCTOR, DeerstalkerError, StoreError, TransientError
+from artifacts.store.keys import MissingKeyError
+
+_log = logging.getLogger("deerstalker.store")
+
+ResultT = TypeVar("ResultT")
+
+_PASSING_CODES = frozenset(
+    {
+        "SlowDown",
+        "RequestTimeout",
+        "InternalError",
+        "ServiceUnavailable",
+        "Throttling",
+        "ThrottlingException",
+        "TooManyRequests",
+        "RequestLimitExceeded",
+        "OperationAborted",
+        "ConditionalRequestConflict",
+        "BadDigest",
+        "IncompleteBody",
+        "XAmzContentSHA256Mismatch",
+        "XAmzContentChecksumMismatch",
+    }
+)
+_REFUSED_CODES = frozenset(
+    {
+        "AccessDenied",
+        "AccountProblem",
+        "AllAccessDisabled",
+        "ExpiredToken",
+        "InvalidAccessKeyId",
+        "InvalidToken",
+        "InvalidSecurity",
+        "NotSignedUp",
+        "RequestTimeTooSkewed",
+        "SignatureDoesNotMatch",
+        "TokenRefreshRequired",
+        "400",  # without a body: the answer to a HEAD request with an expired token
+        "401",
+        "403",
+    }
+)
+_FULL_CODES = frozenset({"InsufficientStorage", "XMinioStorageFull", "QuotaExceeded", "507"})
+_FIRST_DELAY_S, _LONGEST_DELAY_S = 0.1, 5.0
+
+
+@dataclass(frozen=True)
+class S3Options:
+    """How to reach an S3 endpoint. Options that are None come from the usual environment and AWS configuration files.
+
+    Options are not pickled with a store, because they may hold credentials.
+
+    Attributes:
+        endpoint_url: For example `http://127.0.0.1:9000`.
+        access_key, secret_key, session_token: Credentials.
+        region: Name of the region.
+        addressing: Place of the bucket in the URL; None for `path` unless the endpoint is AWS's own.
+        connect_timeout_s: Longest time of opening a connection.
+        read_timeout_s: Longest time without data from the endpoint.
+        open_retry_for_s: Time after which no new attempt to open a store starts.
+        retry_for_s: Time after which no new attempt of another operation starts.
+        parallel_transfers: Number of parts and files in flight at a time.
+        part_bytes: Size of a part of a large file, at least 5 MiB; each transfer in flight holds one part in memory.
+        listing_page_keys: Number of keys in one page of a listing, at most 1,000.
+    """
+
+    endpoint_url: str | None = None
+    access_key: str | None = field(default=None, repr=False)
+    secret_key: str | None = field(default=None, repr=False)
+    session_token: str | None = field(default=None, repr=False)
+    region: str | None = None
+    addressing: Literal["auto", "path", "virtual"] | None = None
+    connect_timeout_s: float = 5.0
+    read_timeout_s: float = 30.0
+    open_retry_for_s: float = 2.0
+    retry_for_s: float = 20.0
+    parallel_transfers: int = 8
+    part_bytes: int = 8 << 20
+    listing_page_keys: int = 1000
+
+
+def error_code(error: BaseException) -> str | None:
+    """Returns the S3 error code of an exception of s3fs or botocore; None if the endpoint sent no code."""
+    from botocore.exceptions import ClientError
+
+    cause = error if isinstance(error, ClientError) else error.__cause__
+    if not isinstance(cause, ClientError):
+        return None
+    response: dict[str, Any] = dict(cause.response)
+    return str(response.get("Error", {}).get("Code") or response.get("ResponseMetadata", {}).get("HTTPStatusCode", ""))
+
+
+def translate(error: BaseException, where: str) -> DeerstalkerError:
+    """Returns Deerstalker's error for an exception of s3fs.
+
+    Returns:
+        MissingKeyError only for an explicit NoSuchKey, because a bare 404 proves nothing; TransientError for failures
+        that may pass; StoreError for all others.
+    """
+    from botocore.exceptions import (
+        BotoCoreError,
+        ClientError,
+        CredentialRetrievalError,
+        HTTPClientError,
+        IncompleteReadError,
+        NoCredentialsError,
+        PartialCredentialsError,
+        ResponseStreamingError,
+        SSLError,
+    )
+    from botocore.exceptions import ConnectionError as UnconnectedError
+    from botocore.parsers import ResponseParserError
+
+    cause = error if isinstance(error, ClientError) else error.__cause__
+    if isinstance(cause, ClientError):
+        return _translate_answer(cause, where)
+    if isinstance(error, NoCredentialsError | PartialCredentialsError):
+        remedy = f"set AWS_ACCESS_KEY_ID and AWS_SECRET_ACCESS_KEY, or a profile; {SEE_DOCTOR}"
+        return StoreError(where, "no complete credentials", "an access key and its secret", remedy)
+    if isinstance(error, SSLError):
+        return StoreError(where, _line(error), "a trusted certificate", "check the endpoint or AWS_CA_BUNDLE")
+    passing = (UnconnectedError, CredentialRetrievalError, HTTPClientError, IncompleteReadError, ResponseStreamingError)
+    if isinstance(error, (*passing, ResponseParserError)):
+        return TransientError(where, _line(error))
+    if isinstance(error, BotoCoreError):
+        return StoreError(where, _line(error), "", "check the endpoint, region and credentials")
+    return TransientError(where, _line(error))
+
+
+def _translate_answer(cause: Any, where: str) -> DeerstalkerError:
+    code = error_code(cause) or "?"
+    status = int(cause.response.get("ResponseMetadata", {}).get("HTTPStatusCode", 0))
+    message = str(cause.response.get("Error", {}).get("Message") or "")[:200]
+    found = f"{code} (HTTP {status}){': ' + message if message else ''}"
+    if code in _FULL_CODES or status == 507:
+        return StoreError(
+            where, f"no space left: {found}", "", f"free space or prune old runs, then retry; {SEE_DOCTOR}"
+        )
+    if code in _PASSING_CODES or status in (408, 425, 429) or (status >= 500 and status != 501):
+        return TransientError(where, found)
+    if code == "NoSuchKey":
+        return MissingKeyError(where, "no such key")
+    if code in ("NoSuchBucket", "InvalidBucketName"):
+        return StoreError(
+            where, f"no such bucket: {found}", "an existing bucket", f"check its name or create it; {SEE_DOCTOR}"
+        )
+    if code in _REFUSED_CODES or status in (401, 403):
+        remedy = f"renew them or check their rights; {SEE_DOCTOR}"
+        return StoreError(where, f"refused: {found}", "accepted credentials", remedy)
+    return StoreError(where, found, "", "check the endpoint, bucket and rights")
+
+
+def is_transport_error(error: BaseException) -> bool:
+    """Returns whether an exception may come from the communication with an endpoint; others are programming errors."""
+    from aiohttp import ClientError as AiohttpError
+    from botocore.exceptions import BotoCoreError, ClientError
+    from botocore.parsers import ResponseParserError
+
+    kinds = (OSError, TimeoutError, EOFError, AiohttpError, BotoCoreError, ClientError, ResponseParserError)
+    return isinstance(error, kinds) or isinstance(error.__cause__, ClientError)
+
+
+def with_retries(
+    action: Callable[[], ResultT],
+    where: str,
+    *,
+    retry_for_s: float,
+    at_least: int = 2,
+    pause: Callable[[float], object] = time.sleep,
+) -> ResultT:
+    """Runs an action until it succeeds, fails permanently or has no time left, and returns its result.
+
+    Delays double from 0.1 s up to 5 s; each is shortened by a random share of at most a half.
+
+    Args:
+        action: One attempt.
+        where: Name of the object or store, for error messages.
+        retry_for_s: Time after which no new attempt starts, unless fewer than `at_least` were made.
+        at_least: Number of attempts that are made in any case.
+        pause: Waits for a delay in seconds.
+
+    Raises:
+        TransientError: The last attempt failed too, in a way that may pass.
+        DeerstalkerError: The action failed permanently (see `translate`).
+    """
+    started = time.monotonic()
+    attempt = 0
+    while True:
+        try:
+            return action()
+        except DeerstalkerError as error:
+            failure, cause = error, error
+        except Exception as error:
+            if not is_transport_error(error):
+                raise
+            failure, cause = translate(error, where), error
+        attempt += 1
+        delay_s = min(_LONGEST_DELAY_S, _FIRST_DELAY_S * 2 ** (attempt - 1)) * random.uniform(0.5, 1.0)
+        if not isinstance(failure, TransientError):
+            raise failure from (cause if cause is not failure else cause.__cause__)
+        if attempt >= at_least and time.monotonic() - started + delay_s > retry_for_s:
+            found = f"{failure.found} (attempt {attempt}, after {time.monotonic() - started:.1f} s)"
+            remedy = f"retry when it answers again; {SEE_DOCTOR}"
+            raise TransientError(failure.where, found, failure.expected, remedy) from cause
+        _log.info("%s: %s; attempt %d, again in %.1f s", where, failure.found, attempt, delay_s)
+        pause(delay_s)
+
+
+def _line(error: BaseException) -> str:
+    text = " ".join(str(error).split())[:200]
+    return f"{type(error).__name__}: {text}" if text else type(error).__name__

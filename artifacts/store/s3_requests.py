@@ -1,0 +1,247 @@
+"""Single requests to an S3 bucket through s3fs, with retries, and with proof that a missing object is missing."""
+
+import base64
+import hashlib
+import os
+import re
+import threading
+import weakref
+from collections.abc import Callable
+from typing import Any, TypeVar
+from urllib.parse import urlsplit
+
+from artifacts.errors import BadInputError, StoreError, TransientError
+from artifacts.store.keys import MissingKeyError
+from artifacts.store.s3_faults import S3Options, error_code, translate, with_retries
+
+ResultT = TypeVar("ResultT")
+
+_ENDPOINTS = ("AWS_ENDPOINT_URL_S3", "AWS_ENDPOINT_URL")
+_SERVER = "http:// or https:// and a host"
+_HOST = re.compile(r"[A-Za-z0-9._:-]+")
+
+_SILENCES_PER_CALL = 10
+_BLOCK_BYTES = 1 << 18
+_CONNECTIONS: list[weakref.ref[Any]] = []
+_INHERITED: list[object] = []
+
+
+class S3Requests:
+    """Requests below one prefix of one bucket. Each method makes one attempt, except `retried`.
+
+    Args:
+        bucket: Name of the bucket.
+        prefix: Empty, or the beginning of every key, ending in a slash.
+        options: Endpoint, credentials and limits.
+    """
+
+    def __init__(self, bucket: str, prefix: str, options: S3Options) -> None:
+        self.url = f"s3://{bucket}/{prefix}".rstrip("/")
+        self.bucket, self.prefix, self.options = bucket, prefix, options
+        self.abandoned = threading.Event()
+        self._connection: tuple[int, Any] | None = None
+
+    @property
+    def endpoint(self) -> str:
+        """The URL of the server."""
+        return str(self._filesystem().s3.meta.endpoint_url)
+
+    def retried(self, action: Callable[[], ResultT], key: str) -> ResultT:
+        """Runs an action until it succeeds, fails permanently or has no time left (see `with_retries`).
+
+        Raises:
+            StoreError: Also if the store was abandoned.
+        """
+
+        def attempt() -> ResultT:
+            if self.abandoned.is_set():
+                raise StoreError(self.place(key), "given up", "", "the process that used the store was told to end")
+            return action()
+
+        return with_retries(attempt, self.place(key), retry_for_s=self.options.retry_for_s, pause=self.abandoned.wait)
+
+    def place(self, key: str) -> str:
+        """Returns the name of a key of this store for error messages."""
+        return f"{key} in {self.url}" if key else self.url
+
+    def get(self, key: str, span: tuple[int, int] | None) -> tuple[list[bytes], int]:
+        """Returns those of the bytes [start, end) that exist, in blocks, and the length of the whole object."""
+        arguments: dict[str, Any] = {"Range": f"bytes={span[0]}-{span[1] - 1}"} if span else {}
+        try:
+            answer, blocks = self.call("get_object", read=True, Key=self.prefix + key, **arguments)
+        except Exception as error:
+            if error_code(error) in ("InvalidRange", "416") and span is not None and span[0] == 0:
+                return self.get(key, None)
+            self._raise_if_absent(error, key)
+            raise
+        announced, received = int(answer["ContentLength"]), sum(map(len, blocks))
+        if received != announced:
+            raise TransientError(self.place(key), f"{received} bytes received", f"{announced} bytes")
+        content_range = answer.get("ContentRange")
+        return blocks, int(content_range.rpartition("/")[2]) if content_range else received
+
+    def head(self, key: str) -> dict[str, Any]:
+        """Returns the description of an object."""
+        try:
+            return dict(self.call("head_object", Key=self.prefix + key))
+        except Exception as error:
+            self._raise_if_absent(error, key)
+            raise
+
+    def put(self, key: str, data: bytes, **arguments: Any) -> None:
+        """Puts an object; the server checks the MD5 of what it received."""
+        self.call("put_object", Key=self.prefix + key, Body=data, ContentMD5=content_md5(data), **arguments)
+
+    def put_if_absent(self, key: str, data: bytes) -> bool:
+        """Puts an object on the condition that there is none, and returns whether the server accepted it.
+
+        A server may ignore the condition.
+        """
+        try:
+            self.put(key, data, IfNoneMatch="*")
+        except Exception as error:
+            if error_code(error) in ("PreconditionFailed", "412"):
+                return False
+            raise
+        return True
+
+    def page(self, prefix: str, limit: int, token: str | None = None) -> tuple[list[str], str | None]:
+        """Returns up to `limit` keys that begin with `prefix`, and the token for the next page if there is one."""
+        more: dict[str, Any] = {"ContinuationToken": token} if token else {}
+        page = self.call("list_objects_v2", Prefix=self.prefix + prefix, MaxKeys=limit, **more)
+        if page.get("Name") != self.bucket:
+            raise StoreError(self.url, "an answer that does not list it", "an S3 endpoint", "check its address")
+        next_token = page.get("NextContinuationToken") if page.get("IsTruncated") else None
+        if page.get("IsTruncated") and not next_token and limit > 1:
+            raise StoreError(self.url, "an incomplete listing without a token for the rest", "", "check the endpoint")
+        return [str(entry["Key"])[len(self.prefix) :] for entry in page.get("Contents", [])], next_token
+
+    def delete(self, keys: list[str]) -> None:
+        """Deletes up to 1,000 objects; absent ones count as deleted."""
+        objects = [{"Key": self.prefix + key} for key in keys]
+        answer = self.call("delete_objects", Delete={"Objects": objects, "Quiet": True})
+        for error in answer.get("Errors", []):
+            if error.get("Code") == "NoSuchKey":
+                continue
+            found = f"not deleted: {error.get('Code')}: {error.get('Message')}"
+            kind = StoreError if error.get("Code") == "AccessDenied" else TransientError
+            raise kind(self.place(str(error.get("Key"))), found)
+
+    def call(self, method: str, *, read: bool = False, **arguments: Any) -> Any:
+        """Makes one request and returns the answer.
+
+        Args:
+            method: Name of the operation in botocore.
+            read: Whether to return the answer and its body, in blocks as they were received.
+            **arguments: Arguments of the operation, without the bucket.
+
+        Raises:
+            Exception: Errors of s3fs, which `with_retries` translates.
+            BadInputError: The configured address is not that of a server.
+        """
+        import fsspec.asyn
+
+        filesystem = self._filesystem()
+
+        async def request() -> Any:
+            answer: Any = await filesystem._call_s3(method, Bucket=self.bucket, **arguments)
+            if not read:
+                return answer
+            try:
+                # Joining megabytes would copy every byte once more, a quarter of the work of a download.
+                return answer, [block async for block in answer["Body"].iter_chunks(_BLOCK_BYTES)]
+            finally:
+                answer["Body"].close()
+
+        run: Callable[..., Any] = fsspec.asyn.sync
+        try:
+            return run(filesystem.loop, request, timeout=self.options.read_timeout_s * _SILENCES_PER_CALL)
+        except ValueError as error:
+            if not str(error).startswith("Invalid endpoint"):  # botocore has no error class of its own for it
+                raise
+            address = str(error).partition(": ")[2]
+            shown = "not the address of a server" if "@" in address else ascii(address[:200])
+            remedy = "correct AWS_ENDPOINT_URL, or endpoint_url of the AWS configuration files"
+            raise BadInputError("address of the S3 server", shown, _SERVER, remedy) from error
+
+    def _raise_if_absent(self, error: Exception, key: str) -> None:
+        """Raises MissingKeyError if the server says that the key is missing, or a listing confirms a bare 404."""
+        code = error_code(error)
+        if code == "NoSuchKey":
+            raise translate(error, self.place(key)) from error
+        if code not in ("404", "NotFound"):
+            return
+        if self.page(key, 1)[0] == [key]:
+            raise TransientError(self.place(key), "a 404 for a key that is listed") from error
+        raise MissingKeyError(self.place(key), "no such key") from error
+
+    def _filesystem(self) -> Any:
+        """Returns the connection of this process; a forked process needs its own."""
+        if self._connection is None or self._connection[0] != os.getpid():
+            self._connection = (os.getpid(), _connect(self.options))
+        return self._connection[1]
+
+
+def _keep_inherited() -> None:
+    """Keeps the parent's connections open in a fork: closing one would remove its sockets from the parent's epoll."""
+    _INHERITED.extend(connection for reference in _CONNECTIONS if (connection := reference()) is not None)
+
+
+os.register_at_fork(after_in_child=_keep_inherited)
+
+
+def content_md5(data: bytes) -> str:
+    """Returns the value of a Content-MD5 header."""
+    return base64.b64encode(hashlib.md5(data, usedforsecurity=False).digest()).decode("ascii")
+
+
+def _endpoint(options: S3Options) -> str | None:
+    """Returns the address of the S3 server from the options, or else from the environment; None for AWS itself.
+
+    Raises:
+        BadInputError: The address is not that of a server, or contains credentials.
+    """
+    named = {"endpoint_url": options.endpoint_url} | {name: os.environ.get(name) for name in _ENDPOINTS}
+    name, address = next(((name, address) for name, address in named.items() if address), ("", None))
+    if address is None:
+        return None
+    try:
+        parts = urlsplit(address)
+        sound = parts.scheme in ("http", "https") and _HOST.fullmatch(parts.hostname or "") and parts.port != 0
+    except ValueError:  # a port that is no number, half an IPv6 address
+        parts, sound = None, False
+    if "@" in address:  # the message does not show it
+        raise BadInputError(name, "credentials in the address", _SERVER, "set AWS_ACCESS_KEY_ID and its secret instead")
+    if parts is None or not sound or parts.query or parts.fragment:
+        raise BadInputError(name, ascii(address[:200]), _SERVER, "correct it, or unset it for AWS itself")
+    return address
+
+
+def _connect(options: S3Options) -> Any:
+    import s3fs
+
+    endpoint = _endpoint(options)
+    addressing = options.addressing or ("path" if endpoint and "amazonaws.com" not in endpoint else "auto")
+    filesystem: Any = s3fs.S3FileSystem(
+        endpoint_url=endpoint,
+        key=options.access_key,
+        secret=options.secret_key,
+        token=options.session_token,
+        client_kwargs={"region_name": options.region} if options.region else {},
+        config_kwargs={
+            "connect_timeout": options.connect_timeout_s,
+            "read_timeout": options.read_timeout_s,
+            "retries": {"total_max_attempts": 1},
+            "max_pool_connections": 2 * options.parallel_transfers + 4,
+            "request_checksum_calculation": "when_required",
+            "response_checksum_validation": "when_required",
+            # The signed Content-MD5 covers the payload; signing its SHA-256 too would hash it twice.
+            "s3": {"addressing_style": addressing, "payload_signing_enabled": False},
+        },
+        use_listings_cache=False,
+        skip_instance_cache=True,
+    )
+    filesystem.retries = 1
+    _CONNECTIONS[:] = [reference for reference in _CONNECTIONS if reference() is not None]
+    _CONNECTIONS.append(weakref.ref(filesystem))
+    return filesystem

@@ -1,0 +1,139 @@
+"""The program `deerstalker`: the table of its commands, and the function that runs one.
+
+Each command is a function in the module that does its work. Cyclopts imports the module when the command is used. These
+modules import slow packages (Prefect, polars) inside of functions, so that a help page takes less than a second.
+"""
+
+import os
+import signal
+import sys
+from collections.abc import Sequence
+from types import FrameType
+
+from cyclopts import App, CycloptsError, Parameter
+
+from artifacts.errors import BadInputError, DeerstalkerError, IdentityMismatchError
+from flows.cli.console.arguments import check_arguments, exact_number
+from flows.cli.console.usage import usage_error
+from flows.cli.console.version import version
+from flows.cli.console.wheel_tag import correct_wheel_tag
+from flows.report.text.visible import one_line, visible
+
+FAILED, BAD_USAGE, INTERRUPTED, TERMINATED = 1, 2, 130, 143
+_LONGEST_ERROR = 4000
+"""Characters of an error that are printed."""
+
+app = App(
+    name="deerstalker",
+    help="Train open-weight language models to deduce: GRPO as a pipeline of discrete, cached, retryable stages.",
+    version=version,
+    version_flags=["--version"],
+    suppress_keyboard_interrupt=False,
+    default_parameter=Parameter(converter=exact_number),
+)
+
+_COMMANDS = {
+    "train:train": "Train a model with a recipe; the same run name continues where it stopped.",
+    "iterate:iterate": "Continue a run with its frozen recipe.",
+    "evaluate:evaluate": "Measure a checkpoint on puzzles; the strict and the published grader read each completion.",
+    "solve:solve": "Ask a model one puzzle, and grade the answer if the solution is known.",
+    "puzzles:puzzles": "Make puzzles, solve them, and prove the statements of a completion.",
+    "recipes:recipes": "List the recipes, show one in full, or compare two.",
+    "runs:runs": "List the runs of a store.",
+    "runs:show": "Show a run: its iterations, its results before and after training, and how to use its checkpoint.",
+    "runs:report": "Write a run's report again: one self-contained page, its pictures, and its figures as JSON.",
+    "compare:compare": """
+Train on one iteration's rollouts with several recipes, and show the results side by side.
+
+A recipe for the run's model and completion length is used with its own grade, pack and finetune sections. Any other
+recipe was written for another scale, so the run takes only its algorithm: advantages, loss, reference, and the
+treatment of groups without a signal. Rewards, learning rate, optimizer, number of updates and lengths are the run's.
+""",
+    "backfill:backfill": """
+Evaluate checkpoints of runs on another suite of puzzles, and draw its learning curve beside the run's own.
+
+A checkpoint that has a report is not evaluated again; the same command continues where it stopped.
+""",
+    "lineage:lineage": "Show how an artifact was made: its stage, config, code, hardware and inputs, and their inputs.",
+    "lineage:diff": "Compare two runs: differing settings, code and hardware, the first differing stage, and results.",
+    "upkeep:prune": """
+List the large files that a rule no longer keeps, and remove them with --yes.
+
+The ancestors of every promoted checkpoint stay, and so do figures, reports and lineage: a pruned run can still be
+shown, continued and reported on. The list includes files that lost attempts, refreshed stages and killed trainings
+left beside finished stages. It never includes files from which an unfinished stage would continue.
+""",
+    "upkeep:verify": "Read every file of a store and compare it with its checksum; fails if one is damaged or missing.",
+    "doctor:doctor": """
+Check this machine, the store and Prefect, and with --recipe whether that recipe fits; fails on a problem.
+
+Every line is ok, or says what to do. The files that it writes to try the store are removed; it starts no server.
+""",
+    "up:up": "Start a Prefect server with its user interface and a worker, and deploy every flow; may be repeated.",
+    "up:down": "Stop the server and the worker that `up` started.",
+}
+"""Help texts of the commands, by their functions or groups of commands below `flows.cli`."""
+
+for _target, _help in _COMMANDS.items():
+    app.command(f"flows.cli.{_target}", help=_help)
+
+
+class Terminated(BaseException):
+    """SIGTERM as an exception, so that child processes are ended before this one ends."""
+
+
+def main() -> None:
+    """Entry point of the console script; ends the process with 0, 1 (failed), 2 (bad usage), 130 or 143."""
+    signal.signal(signal.SIGTERM, _terminate)
+    correct_wheel_tag()
+    sys.exit(run_command(sys.argv[1:]))
+
+
+def run_command(arguments: Sequence[str]) -> int:
+    """Runs one command and returns its exit status; an error is one line on stderr."""
+    try:
+        check_arguments(app, arguments)
+        app(arguments, exit_on_error=False, print_error=False, result_action="return_value")
+        sys.stdout.flush()
+    except BrokenPipeError:  # the reader of the output has ended, as `head` does; rich ends the same way
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        return FAILED
+    except (Exception, KeyboardInterrupt, Terminated) as error:
+        status, text = _explain(error)
+        if "--debug" in arguments:
+            import traceback
+
+            print(visible("".join(traceback.format_exception(error))), file=sys.stderr, end="")
+        print(f"error: {one_line(text, _LONGEST_ERROR)}", file=sys.stderr)
+        return status
+    finally:
+        _sweep()
+    return 0
+
+
+def _sweep() -> None:
+    """Removes scratch folders of killed commands; runs after the command, which has imported the modules already."""
+    from stages.processes.scratch import sweep
+
+    sweep()
+
+
+def _explain(error: BaseException) -> tuple[int, str]:
+    match error:
+        case CycloptsError():
+            return BAD_USAGE, usage_error(error)
+        case BadInputError() | IdentityMismatchError():
+            return BAD_USAGE, str(error)
+        case DeerstalkerError():
+            return FAILED, str(error)
+        case KeyboardInterrupt():
+            return INTERRUPTED, "interrupted; the same command continues where it stopped"
+        case Terminated():
+            return TERMINATED, "terminated; the same command continues where it stopped"
+        case _:
+            message = " ".join(str(error).split())
+            return FAILED, f"internal: {type(error).__name__}: {message}; run again with --debug to see where"
+
+
+def _terminate(number: int, frame: FrameType | None) -> None:
+    raise Terminated

@@ -1,0 +1,83 @@
+"""`deerstalker backfill`."""
+
+from typing import Annotated, Literal
+
+from cyclopts import Parameter
+from rich.table import Table
+
+from artifacts.layout import RunLayout
+from artifacts.store.store import Store
+from flows.cli.console.options import ANSWERS, STORED, Answers, ProfileName, Stored
+from flows.cli.console.output import print_json, terminal
+from flows.cli.console.prefect_beside import prefect_beside
+
+
+def backfill(
+    runs: Annotated[tuple[str, ...], Parameter(negative=())],
+    /,
+    *,
+    suite: str,
+    puzzles: str,
+    checkpoints: Literal["all", "every", "best"] = "all",
+    every: int = 10,
+    at_once: int = 1,
+    profile: ProfileName = "cpu",
+    answers: Answers = ANSWERS,
+    options: Stored = STORED,
+) -> None:
+    """Runs the backfill flow and prints each run's learning curves, its own and that of the suite.
+
+    Args:
+        runs: Names of one or more runs.
+        suite: Name of the suite; names its folder in each run and its curve.
+        puzzles: RUN:SPLIT or KEY:SPLIT (of a set made by puzzles make), or a JSON file in the published format.
+        checkpoints: All; every k-th and the last; or the best, which is the promoted one.
+        every: The k of --checkpoints every.
+        at_once: Number of checkpoints evaluated at the same time, each by its own engine.
+    """
+    store = Store.open(options.store, writable=False)
+    for run in runs:
+        RunLayout(run).suite(suite, 0)
+    settings = {
+        "runs": list(runs),
+        "suite": suite,
+        "puzzles": puzzles,
+        "checkpoints": checkpoints,
+        "every": every,
+        "config": answers.config(),
+        "at_once": at_once,
+        "profile": profile,
+        "store": options.store,
+    }
+    with prefect_beside(store, options) as running:
+        from flows.backfill import BackfillRequest
+        from flows.backfill import backfill as backfill_flow
+        from flows.config.recipes import load_profile, validate
+        from flows.lookup.history import read_run
+        from flows.report.suites import curves, suite_rows
+
+        request = validate(BackfillRequest, settings, "backfill")
+        load_profile(request.profile)
+        for run in request.runs:
+            read_run(store, run)
+        with running():
+            result = backfill_flow(request)
+    if options.json:
+        print_json({"store": store.url, **result.model_dump(mode="json")})
+        return
+    console = terminal()
+    for run, page in result.reports.items():
+        record = read_run(store, run)
+        table = Table(title=f"{run}: accuracy with 95% intervals", title_justify="left")
+        table.add_column("iteration", justify="right")
+        for title in curves(record):
+            for mode in ("sampled", "greedy"):
+                table.add_column(f"{title}, {mode}", justify="right")
+        for row in suite_rows(record):
+            if int(row[0]) in result.runs[run]:
+                table.add_row(*row)
+        console.print(table)
+        console.print(f"report: {page}", soft_wrap=True)
+    console.print(f"{result.evaluated} evaluated, {result.cached} found")
+    if result.skipped:
+        console.print(f"skipped, pruned before: {', '.join(result.skipped)}", soft_wrap=True)

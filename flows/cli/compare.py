@@ -1,0 +1,61 @@
+"""`deerstalker compare`."""
+
+from typing import Annotated
+
+from cyclopts import Parameter
+from rich.table import Table
+
+from artifacts.store.store import Store
+from flows.cli.console.options import STORED, ProfileName, RecipeChanges, Stored
+from flows.cli.console.output import print_json, terminal
+from flows.cli.console.prefect_beside import prefect_beside
+
+
+def compare(
+    run: str,
+    /,
+    *,
+    recipes: str,
+    iteration: int = 1,
+    set_: Annotated[
+        RecipeChanges, Parameter(help="Change of every recipe, as section.key=value; may be repeated.")
+    ] = (),
+    profile: ProfileName = "cpu",
+    options: Stored = STORED,
+) -> None:
+    """Runs the compare flow and prints the results, one column for each recipe.
+
+    Args:
+        run: Name of the run whose rollouts are used.
+        recipes: Names of recipes or paths of TOML files, separated by commas; `own` means the run's own settings.
+        iteration: Number of the run's iteration.
+    """
+    names = recipes.split(",")
+    store = Store.open(options.store, writable=False)
+    with prefect_beside(store, options) as running:
+        from flows.compare.candidates import candidates
+        from flows.compare.comparison import CompareRequest
+        from flows.compare.comparison import compare as compare_flow
+        from flows.compare.comparison_report import text_rows
+        from flows.config.recipes import Recipe, load_profile, validate
+        from flows.lookup.history import read_run
+
+        record = read_run(store, run)
+        load_profile(profile)
+        candidates(validate(Recipe, record.recipe, f"recipe of {run}"), names, set_)  # fail before the server starts
+        settings = {"run": run, "iteration": iteration, "recipes": names, "overrides": list(set_)}
+        request = validate(CompareRequest, {**settings, "store": options.store, "profile": profile}, "compare")
+        with running():
+            result = compare_flow(request)
+    if options.json:
+        print_json(result)
+        return
+    table = Table(title=f"{run}, iteration {iteration}: the same rollouts under each recipe", title_justify="left")
+    table.add_column("")
+    for name in result["recipes"]:
+        table.add_column(name, justify="right")
+    for row in text_rows(result["recipes"]):
+        table.add_row(*row)
+    console = terminal()
+    console.print(table)
+    console.print(f"report: {result['report']}", soft_wrap=True)

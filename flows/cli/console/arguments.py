@@ -1,0 +1,69 @@
+"""What is refused of a command line before a command sees it."""
+
+import math
+import re
+from collections.abc import Sequence
+from typing import Any
+
+from cyclopts import App, Token, convert
+
+from artifacts.documents.parsing import text_problem
+from artifacts.errors import BadInputError
+
+_WHOLE = re.compile(r"[+-]?[0-9]{1,18}")
+_MOST_SHOWN = 60
+
+
+def check_arguments(app: App, arguments: Sequence[str]) -> None:
+    """Refuses words that are no text, and a command in other letters than its own, which cyclopts would take.
+
+    Raises:
+        BadInputError: A word is not UTF-8 or holds a 0, or stands for no command as it is written.
+    """
+    for number, word in enumerate(arguments, 1):
+        if problem := text_problem(word):
+            raise BadInputError(f"argument {number}", problem, "UTF-8 text")
+    group = app
+    for word in arguments:
+        if word in group and not word.startswith("-"):
+            group = group[word]
+            continue
+        commands = [name for name in group if not name.startswith("-")]
+        if near := next((name for name in commands if _plain(name) == _plain(word)), None):
+            raise BadInputError(
+                f"command {_shown(word)!r}", "unknown", repr(near), "commands are written in small letters"
+            )
+        return
+
+
+def exact_number(kind: type, tokens: Sequence[Token]) -> Any:
+    """Converts the words of an option as cyclopts does, but takes no 1.5 for a whole number and no `nan` for any.
+
+    Raises:
+        BadInputError: It is no such number.
+    """
+    for token in tokens:
+        if kind is int and not _WHOLE.fullmatch(token.value):
+            raise _no_number(token, "a whole number of at most 18 digits")
+        if kind is float and not _finite(token.value):
+            raise _no_number(token, "a finite number")
+    return convert(kind, tokens)
+
+
+def _no_number(token: Token, expected: str) -> BadInputError:
+    return BadInputError(f"{token.keyword or 'argument'} {_shown(token.value)}", "not such a number", expected)
+
+
+def _finite(text: str) -> bool:
+    try:
+        return math.isfinite(float(text))
+    except ValueError:
+        return False
+
+
+def _plain(name: str) -> str:
+    return name.replace("-", "").replace("_", "").lower()
+
+
+def _shown(text: str) -> str:
+    return text if len(text) < _MOST_SHOWN else f"{text[:_MOST_SHOWN]}..."

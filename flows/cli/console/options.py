@@ -1,0 +1,114 @@
+"""Options that several commands share."""
+
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Annotated, Any
+
+from cyclopts import Parameter
+
+from flows.orchestration.run_environment import DEFAULT_STORE
+
+_DEPLOYMENTS = Path(__file__).parents[3] / "deployments"
+
+Repeated = Parameter(negative=(), show_default=False)
+"""Of an option that may be given several times."""
+Optional = Parameter(show_default=False)
+"""Of an option whose default is None."""
+Refresh = Annotated[
+    tuple[str, ...],
+    Repeated,
+    Parameter(
+        help="Stage to run again although it is published, in every iteration, or as STAGE@ITERATION in one; may be "
+        "repeated."
+    ),
+]
+RecipeChanges = Annotated[
+    tuple[str, ...],
+    Repeated,
+    Parameter(name="--set", help="Change of the recipe, as section.key=value; may be repeated."),
+]
+ProfileChanges = Annotated[
+    tuple[str, ...],
+    Repeated,
+    Parameter(name="--set-profile", help="Change of the profile, as section.key=value; may be repeated."),
+]
+ProfileName = Annotated[str, Parameter(help="Name of a profile, or path of a TOML file.")]
+Flag = Annotated[bool, Parameter(negative=())]
+"""A switch that is off unless it is given."""
+Wide = Annotated[bool, Parameter(negative=(), show_default=False)]
+
+
+def shipped(folder: str) -> str:
+    """Returns the names of the TOML files in a folder of `deployments`, for a help text.
+
+    `flows.config.settings.settings_names` returns the same names. It needs importlib.resources and pydantic, which take longer
+    to import than the whole command line may.
+    """
+    return ", ".join(sorted(path.stem for path in (_DEPLOYMENTS / folder).glob("*.toml")))
+
+
+@Parameter(name="*")
+@dataclass(frozen=True)
+class Output:
+    """Options of every command that prints results.
+
+    Parameters
+    ----------
+    json
+        Print one JSON document on stdout; everything else goes to stderr.
+    debug
+        Show logs and tracebacks.
+    """
+
+    json: Flag = False
+    debug: Flag = False
+
+
+@Parameter(name="*")
+@dataclass(frozen=True)
+class Stored(Output):
+    """Options of a command that reads or writes artifacts.
+
+    Parameters
+    ----------
+    store
+        Where artifacts are stored: a folder, file://, or s3://bucket/prefix.
+    """
+
+    store: str = DEFAULT_STORE
+
+
+@Parameter(name="*")
+@dataclass(frozen=True)
+class Answers:
+    """Options of a command that measures checkpoints on puzzles.
+
+    Parameters
+    ----------
+    count
+        Number of puzzles, from the first.
+    samples
+        Number of sampled answers for each puzzle.
+    temperature
+        Temperature of the sampled answers.
+    max_tokens
+        Maximum length of an answer, in tokens.
+    greedy
+        Also take the most likely answer of each puzzle.
+    """
+
+    count: int = 64
+    samples: int = 4
+    temperature: float = 1.0
+    max_tokens: int = 256
+    greedy: Annotated[bool, Optional] = True
+
+    def config(self) -> dict[str, Any]:
+        """Returns the fields of `stages.evaluate.EvaluateConfig`."""
+        sampled = {
+            "samples_per_prompt": self.samples, "temperature": self.temperature, "max_tokens": self.max_tokens
+        }  # fmt: skip
+        return {"puzzles": self.count, "sampled": sampled, "greedy": self.greedy}
+
+
+STORED, OUTPUT, ANSWERS = Stored(), Output(), Answers()

@@ -1,0 +1,73 @@
+"""Prints the results of commands on stdout: one JSON document, or text."""
+
+import json
+import sys
+from collections.abc import Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from artifacts.errors import StoreError
+from artifacts.store.store import Store
+from artifacts.verification import Damage, damage_error
+from flows.orchestration.run_environment import DEFAULT_STORE
+from flows.report.text.visible import one_line, visible_json
+
+if TYPE_CHECKING:
+    from rich.console import Console
+
+
+def print_json(document: Any) -> None:
+    """Prints one JSON document; escapes control characters, which changes no value."""
+    text = json.dumps(document, indent=2, ensure_ascii=False, allow_nan=False)
+    sys.stdout.write(visible_json(text) + "\n")
+
+
+def print_line(text: str) -> None:
+    """Prints a text as one line, with control characters escaped."""
+    sys.stdout.write(one_line(text) + "\n")
+
+
+def terminal(width: int | None = None) -> "Console":
+    """Returns a console for tables and lines on stdout, which prints every string as one line or cell of plain text.
+
+    Rich itself interprets `[red]`, `:bomb:` and `[link=...]` in strings, and passes on escape sequences and line ends.
+    The strings of this program come from files that anybody may have written. Print text of several lines as
+    `rich.text.Text(visible(text))`.
+    """
+    from flows.cli.console.terminal import Terminal  # JSON does not need rich
+
+    return Terminal(width=width)
+
+
+def tell_damage(store: Store, damaged: Sequence[Damage], *, json: bool) -> None:
+    """Fails a command whose results lack damaged artifacts; does nothing if none is damaged.
+
+    Args:
+        json: The damage is part of the printed document; otherwise it is printed here.
+
+    Raises:
+        IntegrityError: Something is damaged.
+    """
+    if not damaged:
+        return
+    if not json:
+        for damage in damaged:
+            print_line(f"damaged: {damage.file}: {damage.found}; expected {damage.expected}")
+    sys.stdout.flush()
+    raise damage_error(store, damaged)
+
+
+def local_folder(store: Store) -> Path:
+    """Returns the folder for local files that are not artifacts: `.prefect` in a directory store or the default store.
+
+    Raises:
+        StoreError: The folder, or an entry of it, is a symbolic link, so that files would be written elsewhere.
+    """
+    folder = store.local_path(".prefect") or Path(DEFAULT_STORE) / ".prefect"
+    links = [path for path in (folder, *(folder.iterdir() if folder.is_dir() else ())) if path.is_symlink()]
+    if links:
+        raise StoreError(
+            str(links[0]), "a symbolic link", "a file or a folder of its own",
+            "remove it; PREFECT_HOME names another place for Prefect's database",
+        )  # fmt: skip
+    return folder

@@ -1,0 +1,112 @@
+"""`deerstalker doctor`."""
+
+import sys
+from collections.abc import Iterator, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import asdict
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
+
+from cyclopts import Parameter
+
+from artifacts.errors import DeerstalkerError
+from flows.cli.console.options import STORED, ProfileChanges, ProfileName, RecipeChanges, Stored, shipped
+from flows.cli.console.output import print_json
+from flows.doctor import checks
+from flows.doctor.checks import Check
+from flows.doctor.facts import machine_facts, prefect_facts, software_facts, speed_facts
+from flows.doctor.hardware import Hardware, choice_of, device_of, load_hardware
+from flows.doctor.store_facts import store_facts, store_folder
+from flows.orchestration.run_environment import DEFAULT_STORE
+from flows.report.text.visible import one_line
+
+if TYPE_CHECKING:
+    from flows.config.model_size import ModelSize
+    from flows.config.recipes import Recipe
+
+
+def doctor(
+    *,
+    recipe: Annotated[
+        str | None,
+        Parameter(
+            show_default=False,
+            help=f"Name of a recipe ({shipped('recipes')}), or path of a TOML file: checks its memory, its room in the "
+            "store, and the time of an iteration.",
+        ),
+    ] = None,
+    profile: ProfileName = "cpu",
+    set_: RecipeChanges = (),
+    set_profile: ProfileChanges = (),
+    options: Stored = STORED,
+) -> None:
+    """Prints a line for each check as soon as it is done, or one JSON document at the end.
+
+    Raises:
+        DeerstalkerError: A check failed; the page or the document has been printed on stdout.
+        BadInputError: There is no such recipe or profile, or the store's address is invalid.
+    """
+    done: list[Check] = []
+    hardware = load_hardware(profile, set_profile)
+    for check in _checks(recipe, set_, hardware, options.store):
+        done.append(check)
+        if not options.json:
+            sys.stdout.write(page_line(check))
+            sys.stdout.flush()
+    if options.json:
+        worst = checks.worst(done)
+        print_json({"status": worst, "recipe": recipe, "profile": profile, "checks": [asdict(check) for check in done]})
+        sys.stdout.flush()
+    if problems := [check.name for check in done if check.status == "problem"]:
+        summary = f"{len(problems)} of {len(done)} checks failed: {', '.join(problems)}"
+        raise DeerstalkerError("doctor", summary, "", "do what their lines say")
+
+
+def page_line(check: Check) -> str:
+    """Returns a check as the page shows it: one line, and a second one with the remedy if there is one."""
+    remedy = f"\n{'':28}-> {one_line(check.remedy)}" if check.remedy else ""
+    return f"{check.status:<9}{check.name:<19}{one_line(check.found)}{remedy}\n"
+
+
+def _checks(recipe: str | None, changes: Sequence[str], hardware: Hardware, url: str) -> Iterator[Check]:
+    """Yields each check as soon as its facts are known; slow facts are gathered in parallel."""
+    with ThreadPoolExecutor(thread_name_prefix="doctor") as pool:
+        coming_speeds = pool.submit(speed_facts)
+        coming_store = pool.submit(store_facts, url)
+        coming_prefect = pool.submit(prefect_facts, (store_folder(url) or Path(DEFAULT_STORE)) / ".prefect")
+        machine, software = machine_facts(), software_facts()
+        yield checks.cpu_check(machine)
+        yield checks.memory_check(machine)
+        yield checks.gpu_check(machine, hardware)
+        yield checks.engine_check(software, machine, hardware)
+        yield checks.extras_check(software, hardware)
+        yield checks.prefect_check(coming_prefect.result())
+        store = coming_store.result()
+        yield checks.store_check(store)
+        yield from filter(None, (checks.space_check(store), checks.creates_check(store)))
+        coming_recipe = (
+            pool.submit(_sized, recipe, changes) if recipe else None
+        )  # slow imports: print the quick lines first
+        devices = device_of("trainer", hardware, machine, software), device_of("engine", hardware, machine, software)
+        speeds = coming_speeds.result()
+        resolved, size = coming_recipe.result() if coming_recipe else (None, None)
+        hidden = size.shape.hidden if size and size.shape else None
+        choices = choice_of("trainer", hardware, devices[0], hidden), choice_of("engine", hardware, devices[1])
+        yield checks.type_check("trainer", devices[0], choices[0], speeds, hardware.explicit_type("trainer"))
+        if hardware.starts_engines:
+            yield checks.type_check("engine", devices[1], choices[1], speeds, hardware.explicit_type("engine"))
+    if resolved is None or size is None:
+        return
+    from flows.doctor.fit import fit_checks
+
+    gflops = speeds.gflops.get(choices[0].type) if devices == ("cpu", "cpu") else None
+    types = choices[0].type, choices[1].type
+    yield from fit_checks(resolved, hardware, size, machine, store, types, devices, gflops)
+
+
+def _sized(name: str, changes: Sequence[str]) -> "tuple[Recipe, ModelSize]":
+    from flows.config.model_size import model_size
+    from flows.config.recipes import load_recipe
+
+    recipe = load_recipe(name, changes)
+    return recipe, model_size(recipe.model)

@@ -1,0 +1,56 @@
+"""`deerstalker evaluate`."""
+
+from rich.table import Table
+
+from artifacts.store.store import Store
+from flows.cli.console.options import ANSWERS, STORED, Answers, ProfileName, Stored
+from flows.cli.console.output import print_json, terminal
+from flows.cli.console.prefect_beside import prefect_beside
+
+
+def evaluate(
+    *,
+    checkpoint: str,
+    puzzles: str,
+    profile: ProfileName = "cpu",
+    answers: Answers = ANSWERS,
+    options: Stored = STORED,
+) -> None:
+    """Runs the evaluate flow and prints the measurements, one column for each grader.
+
+    Args:
+        checkpoint: A run, RUN@ITERATION, a checkpoint's key, a Hugging Face folder, hub:ID, gguf:PACKAGE/FILE or
+            recipe:NAME.
+        puzzles: A JSON file in the published format, or RUN:SPLIT with train, val or test.
+    """
+    store = Store.open(options.store)
+    with prefect_beside(store, options) as running:
+        from flows.config.recipes import load_profile, validate
+        from flows.lookup.checkpoints import find_checkpoint
+        from stages.evaluate import EvaluateConfig
+
+        config = validate(EvaluateConfig, answers.config(), "evaluate")
+        load_profile(profile)
+        find_checkpoint(checkpoint, store)
+
+        from flows.evaluation import EvaluationRequest, evaluate_checkpoint
+
+        request = EvaluationRequest(
+            checkpoint=checkpoint, puzzles=puzzles, store=options.store, profile=profile, config=config
+        )
+        with running():
+            result = evaluate_checkpoint(request)
+    if options.json:
+        print_json(result.model_dump(mode="json"))
+        return
+    from flows.report.summary import measure_rows
+
+    table = Table(title=f"{checkpoint} on {result.puzzles} puzzles, means with 95% intervals", title_justify="left")
+    table.add_column("")
+    for grader in result.gradings:
+        table.add_column(f"{grader} grading", justify="right")
+    for row in measure_rows(list(result.gradings.values())):
+        table.add_row(*row)
+    console = terminal()
+    console.print(table)
+    console.print(f"report: {result.report}", soft_wrap=True)

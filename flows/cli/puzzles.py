@@ -1,0 +1,298 @@
+"""`deerstalker puzzles make`, `puzzles solve` and `puzzles prove`."""
+
+import json
+import os
+import shutil
+from concurrent.futures import ProcessPoolExecutor
+from dataclasses import asdict
+from functools import partial
+from pathlib import Path
+from typing import Annotated, Any
+
+from cyclopts import App, Parameter
+
+from artifacts.documents.suggestions import did_you_mean
+from artifacts.errors import BadInputError, StoreError
+from artifacts.refs import Ref
+from artifacts.store.keys import TEMPORARY_PREFIX, shown
+from artifacts.store.store import Store
+from flows.cli.console.options import OUTPUT, Flag, Output
+from flows.cli.console.output import print_json, print_line
+from flows.cli.console.prefect_beside import prefect_beside
+from flows.cli.console.texts import given_text
+from flows.cli.console.version import version
+from flows.config.settings import validate
+from stages.environments import environment as environments
+from stages.environments.published import read_puzzles
+from stages.environments.puzzle import Checked, DeductionCounts, Puzzle
+
+puzzles = App(name="puzzles", version=version)
+
+_UNREAD_SHOWN = 3
+_DRAWN = ("puzzles", "models", ".prefect", "written.json", TEMPORARY_PREFIX)
+"""Prefixes of the names in the hidden folder beside a file that is being made."""
+
+
+def split_sizes(count: int, val: int | None, test: int | None) -> dict[str, int]:
+    """Returns the number of puzzles by split; without `val` and `test`, a tenth of `count` is held out for each."""
+    if val is not None or test is not None:
+        return {"train": count, "val": val or 0, "test": test or 0}
+    held_out = max(1, count // 10) if count >= 3 else 0
+    return {"train": count - 2 * held_out, "val": held_out, "test": held_out}
+
+
+@puzzles.command
+def make(
+    *,
+    out: str,
+    count: int = 64,
+    val: int | None = None,
+    test: int | None = None,
+    size: Annotated[str, Parameter(name=["--size", "--tier"])] = "easy",
+    environment: str = "temporal_clue",
+    seed: int = 0,
+    tokenizer: Annotated[str | None, Parameter(show_default=False)] = None,
+    profile: Annotated[
+        str,
+        Parameter(
+            help="Name of a profile, or path of a TOML file; its `workers` is the number of cores used, all by default."
+        ),
+    ] = "cpu",
+    options: Output = OUTPUT,
+) -> None:
+    """Make different puzzles, with one solution and no needless clue each; a killed command continues where it stopped.
+
+    Args:
+        out: A store, for a report and splits that share no puzzle; or a file that ends in .json, in the published
+            format. Until a file is written, its puzzles are kept in a hidden folder beside it.
+        count: Number of puzzles. A tenth (at least one of three or more) is held out for validation, and a tenth for
+            the test. With --val or --test it is the number of training puzzles. A file holds all of them.
+        val: Number of further puzzles for validation; with --test alone none.
+        test: Number of further puzzles for the final test; with --val alone none.
+        size: temporal_clue: reduced, easy, small, large, full; zebra: easy, medium, full.
+        environment: The puzzle family: temporal_clue or zebra.
+        seed: The same seed gives the same puzzles on every machine.
+        tokenizer: A checkpoint, in any form that evaluate takes. The report counts prompt lengths in its tokens; by
+            default in those of the installed SmolLM2.
+    """
+    from stages.prepare import PrepareConfig
+
+    sizes, tiers = split_sizes(count, val, test), environments.get(environment).tiers
+    if size not in tiers:
+        unknown = f"unknown to {environment}{did_you_mean(size, tiers)}"
+        raise BadInputError(f"--size {size}", unknown, ", ".join(tiers))
+    settings = {"puzzle": tiers[size].model_dump(), "seed": seed, **sizes}
+    validate(PrepareConfig, settings, "puzzles make")  # each split by itself, before a file joins them
+    request = {"profile": profile, "tokenizer": tokenizer}
+    if not out.endswith(".json"):
+        made = _publish(out, settings, request, options)
+        if options.json:
+            print_json({"store": Store.open(out).url, "tier": size, "seed": seed, **sizes, **made})
+        else:
+            shown = ", ".join(f"{split} {count}" for split, count in sizes.items() if count)
+            print_line(f"{made['artifact']['key']} ({shown})")
+            print_line(f"report: {made['report']}")
+        return
+    path = Path(out)
+    _check_writable(path)
+    folder = path.with_name(f".{path.name}.drawn")
+    _check_own(folder)
+    made = _publish(str(folder), {**settings, "train": 0, "val": 0, "test": sum(sizes.values())}, request, options)
+    drawn = _drawn_puzzles(folder, made["artifact"])
+    published = [{"num_clues": item.num_clues, "prompt": item.prompt, "solution": item.solution} for item in drawn]
+    _write_whole(path, folder / "written.json", json.dumps(published, indent=4) + "\n")
+    shutil.rmtree(folder, ignore_errors=True)
+    if options.json:
+        print_json({"file": str(path), "puzzles": len(drawn), "tier": size, "seed": seed})
+    else:
+        print_line(f"{len(drawn)} puzzles of tier {size} in {path}")
+
+
+def _drawn_puzzles(folder: Path, ref: dict[str, Any]) -> list[Puzzle]:
+    """Reads the puzzles of a set that has only a test split."""
+    from artifacts.reading import Artifact
+    from artifacts.schemas import PUZZLES
+    from stages.environments.tables import from_table
+
+    return from_table(Artifact.open(Store.open(str(folder)), Ref(**ref)).read_table("test.parquet", PUZZLES))
+
+
+def _check_own(folder: Path) -> None:
+    """Refuses a folder that holds other files: the folder is removed after the file is written."""
+    if folder.is_symlink() or (folder.exists() and not folder.is_dir()):
+        raise BadInputError(str(folder), "a link or a file", "a folder of its own, or nothing", "move it away")
+    others = (
+        sorted(path.name for path in folder.iterdir() if not path.name.startswith(_DRAWN)) if folder.is_dir() else []
+    )
+    if others:
+        raise BadInputError(str(folder), f"holds {others[0]!r}", "files of `puzzles make`, or nothing", "move it away")
+
+
+def _write_whole(path: Path, draft: Path, text: str) -> None:
+    """Writes a file completely or not at all; does not follow a symbolic link that appeared in its place."""
+    try:
+        with draft.open("w", encoding="utf-8") as stream:
+            stream.write(text)
+        draft.replace(path)
+    except OSError as error:
+        raise _unwritable(path, error) from error
+
+
+def _check_writable(path: Path) -> None:
+    """Opens `path` for writing before hours are spent on its content; an existing file keeps its content."""
+    if path.is_symlink():
+        target = shown(str(path.readlink()))
+        raise BadInputError(f"--out {path}", f"a symbolic link to {target}", "a file", "name the file itself")
+    if not path.parent.is_dir():
+        raise BadInputError(f"--out {path}", "no such folder", "a file in an existing folder", "make the folder first")
+    there = path.exists() or path.is_symlink()
+    try:
+        with path.open("ab"):
+            pass
+        if not there:
+            path.unlink()
+    except OSError as error:
+        raise _unwritable(path, error) from error
+
+
+def _unwritable(path: Path, error: OSError) -> StoreError:
+    return StoreError(f"--out {path}", f"cannot be written ({error.strerror})", "a file to write")
+
+
+def _publish(url: str, settings: dict[str, Any], request: dict[str, Any], options: Output) -> dict[str, Any]:
+    from flows.config.recipes import load_profile
+    from stages.prepare import PrepareConfig
+
+    config = validate(PrepareConfig, settings, "puzzles make")
+    load_profile(request["profile"])
+    if request["tokenizer"] is not None:
+        _check_tokenizer(request["tokenizer"], url)
+    with prefect_beside(Store.open(url), options) as running:
+        from flows.puzzle_set import PuzzleSetRequest, make_puzzles
+
+        puzzle_set = PuzzleSetRequest(store=url, puzzles=config, **request)
+        with running():
+            return make_puzzles(puzzle_set).model_dump(mode="json")
+
+
+def _check_tokenizer(name: str, url: str) -> None:
+    """Refuses a checkpoint that does not exist, before hours are spent on the puzzles.
+
+    Raises:
+        BadInputError: There is no such checkpoint.
+    """
+    from flows.lookup.checkpoints import check_checkpoint
+
+    try:
+        check_checkpoint(name, Store.open(url))
+    except BadInputError as error:
+        raise BadInputError(f"--tokenizer {name}", error.found, error.expected, error.remedy) from error
+
+
+@puzzles.command
+def solve(file: str, /, *, minimal: Flag = False, options: Output = OUTPUT) -> None:
+    """Solve the puzzles of a file from their text alone, prove whether each answer is unique, and compare.
+
+    Args:
+        file: Puzzles as JSON in the published format.
+        minimal: Also prove that every clue is needed.
+    """
+    given = read_puzzles(file)
+    workers = min(len(given), len(os.sched_getaffinity(0)))
+    with ProcessPoolExecutor(workers) as pool:
+        checked = list(pool.map(partial(_check, minimal=minimal), given))
+    report: dict[str, Any] = {
+        "file": file,
+        "count": len(checked),
+        "read": sum(not item.unread for item in checked),
+        "unique": sum(item.all_unique for item in checked),
+        "equal": sum(item.equal for item in checked),
+        "same_text": sum(item.same_text for item in checked),
+        "minimal": sum(item.needless == () for item in checked) if minimal else None,
+        "seconds": sum(item.seconds for item in checked),
+        "puzzles": [
+            {**asdict(item), "all_unique": item.all_unique, "equal": item.equal, "given": puzzle.solution}
+            for item, puzzle in zip(checked, given, strict=True)
+        ],
+    }
+    if options.json:
+        print_json(report)
+        return
+    for item, puzzle in zip(checked, given, strict=True):
+        print_line(f"{item.puzzle_id}: {_verdict(item, puzzle)}; {item.seconds:.2f} s")
+    proved = f", {report['minimal']} minimal" if minimal else ""
+    print_line(
+        f"{report['count']} puzzles: {report['read']} read, {report['unique']} unique, {report['equal']} equal to the "
+        f"given solution{proved}; {report['seconds']:.1f} s of solving"
+    )
+
+
+@puzzles.command
+def prove(
+    file: str,
+    completion: Annotated[str, Parameter(allow_leading_hyphen=True)],
+    /,
+    *,
+    index: int = 0,
+    options: Output = OUTPUT,
+) -> None:
+    """List the statements of a completion about a puzzle: proved, restating a clue, left open, or contradicted.
+
+    Args:
+        file: Puzzles as JSON in the published format.
+        completion: A text file; - reads stdin.
+        index: Number of the puzzle in the file, from 0.
+    """
+    given = read_puzzles(file)
+    if not 0 <= index < len(given):
+        raise BadInputError(f"--index {index}", f"{len(given)} puzzles in {file}", f"0 to {len(given) - 1}")
+    puzzle = given[index]
+    text = given_text(completion, "a text file, or - for stdin")
+    asserted = environments.get(puzzle.environment).deductions(text, puzzle)
+    if asserted is None:
+        raise _not_provable(f"{file}[{index}]", _check(puzzle, minimal=False))
+    counts = asdict(DeductionCounts.of(asserted))
+    if options.json:
+        statements = [asdict(item) for item in asserted]
+        print_json({"puzzle_id": puzzle.puzzle_id, "counts": counts, "statements": statements})
+        return
+    for item in asserted:
+        print_line(f"{item.verdict:<13} {item.text}")
+    print_line(", ".join(f"{count} {name}" for name, count in counts.items()))
+
+
+def _check(puzzle: Puzzle, minimal: bool) -> Checked:
+    return environments.get(puzzle.environment).check(puzzle, minimal=minimal)
+
+
+def _not_provable(where: str, checked: Checked) -> BadInputError:
+    """Returns the error for a puzzle of which nothing can be proved; names the clues that could not be read."""
+    if not checked.unread:
+        return BadInputError(where, "the clues contradict one another", "clues that have a solution")
+    shown = ", ".join(map(repr, checked.unread[:_UNREAD_SHOWN]))
+    more = len(checked.unread) - _UNREAD_SHOWN
+    return BadInputError(
+        where,
+        f"cannot be read: {shown}" + (f" and {more} more" if more > 0 else ""),
+        "sentences as `deerstalker puzzles make` writes them",
+        "correct the sentence; `deerstalker puzzles solve` lists all of them",
+    )
+
+
+def _verdict(item: Checked, puzzle: Puzzle) -> str:
+    if item.unread:
+        return "not solved, unread: " + "; ".join(item.unread)
+    if not item.answers:
+        return "the clues contradict one another"
+    words = " ".join(f"{letter} {answer}" for letter, answer in item.answers.items())
+    open_letters = ", ".join(letter for letter, unique in item.unique.items() if not unique)
+    parts = [words, f"not unique: {open_letters}" if open_letters else "unique"]
+    if item.different:
+        given = ", ".join(f"{letter} {puzzle.solution[letter]}" for letter in item.different)
+        parts.append(f"differs from the given {given}")
+    else:
+        parts.append("equal")
+    if item.needless is not None:
+        numbers = ", ".join(map(str, item.needless))
+        parts.append(f"clues that may go: {numbers}" if numbers else "minimal")
+    return "; ".join(parts)

@@ -1,0 +1,84 @@
+"""`deerstalker runs`, `show` and `report`."""
+
+from dataclasses import asdict
+
+from rich.table import Table
+
+from artifacts.store.store import Store
+from artifacts.verification import Damage
+from flows.cli.console.options import STORED, Stored, Wide
+from flows.cli.console.output import print_json, tell_damage, terminal
+
+
+def runs(*, options: Stored = STORED) -> None:
+    """Lists the runs of a store."""
+    from flows.lookup.history import overview
+
+    store, damaged = Store.open(options.store, writable=False), list[Damage]()
+    listed = overview(store, damaged)
+    if options.json:
+        print_json({"store": store.url, "runs": listed, "damaged": [asdict(damage) for damage in damaged]})
+        tell_damage(store, damaged, json=True)
+        return
+    table = Table(title=f"runs in {store.url}", title_justify="left")
+    table.add_column("run", no_wrap=True)
+    for name in ("iterations", "promoted", "held-out"):
+        table.add_column(name, justify="right", no_wrap=True)
+    table.add_column("recipe")  # is narrowed in a narrow terminal
+    for run in listed:
+        promoted = run["promoted"]
+        table.add_row(
+            run["run"],
+            f"{run['iterations_done']} of {run['iterations']}",
+            f"iteration {promoted['iteration']}" if promoted else "",
+            f"{promoted['score']:.1%}" if promoted else "",
+            run["title"],
+        )
+    terminal().print(table)
+    tell_damage(store, damaged, json=False)
+
+
+def show(run: str, /, *, wide: Wide = False, options: Stored = STORED) -> None:
+    """Prints a run: its iterations, its results before and after, and how to use its checkpoint.
+
+    Args:
+        run: Name of the run.
+        wide: Print whole lines and every column. Without it, lines are as wide as the terminal, or 80 columns if there
+            is none.
+    """
+    from flows.lookup.history import read_run
+    from flows.report.figures import iteration_figures
+    from flows.report.summary import print_summary, summary
+    from flows.report.terminal.live import print_iterations
+    from flows.report.text.wrapping import UNLIMITED, print_labelled
+
+    store, damaged = Store.open(options.store, writable=False), list[Damage]()
+    record = read_run(store, run, damaged)
+    if options.json:
+        print_json({**summary(record, store), "damaged": [asdict(damage) for damage in damaged]})
+        tell_damage(store, damaged, json=True)
+        return
+    console = terminal(UNLIMITED if wide else None)
+    print_labelled(console, f"{record.layout.run}: ", record.recipe["title"])
+    console.print()
+    print_iterations(console, [iteration_figures(iteration) for iteration in record.iterations])
+    console.print()
+    print_summary(record, store, console)
+    tell_damage(store, damaged, json=False)
+
+
+def report(run: str, /, *, options: Stored = STORED) -> None:
+    """Writes a run's report again and prints its address.
+
+    Args:
+        run: Name of the run.
+    """
+    from flows.report.html.run_report import publish_report
+
+    store, damaged = Store.open(options.store, writable=False), list[Damage]()
+    page = f"{store.url}/{publish_report(store, run, in_prefect=False, damaged=damaged)}"
+    if options.json:
+        print_json({"run": run, "report": page, "damaged": [asdict(damage) for damage in damaged]})
+    else:
+        terminal().print(page, soft_wrap=True)
+    tell_damage(store, damaged, json=options.json)

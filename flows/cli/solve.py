@@ -1,0 +1,203 @@
+"""`deerstalker solve`: one prompt, one engine, no flow."""
+
+import sys
+from collections.abc import Sequence
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any
+
+from cyclopts import Parameter
+from rich.table import Table
+from rich.text import Text
+
+from artifacts.documents.parsing import is_file
+from artifacts.errors import BadInputError
+from artifacts.refs import Ref
+from artifacts.store.store import Store
+from flows.cli.console.options import STORED, ProfileName, Stored
+from flows.cli.console.output import print_json, terminal
+from flows.cli.console.texts import given_text
+from flows.config.settings import validate
+from flows.report.text.visible import visible
+from stages.environments.grading import grade
+from stages.environments.published import read_puzzles
+from stages.environments.puzzle import Graded, Puzzle
+from stages.processes.scratch import scratch_folder
+
+if TYPE_CHECKING:
+    from stages.models.source import ModelConfig
+    from stages.sampling.client import GroupSamples, SampledCompletion
+    from stages.sampling.config import SamplingConfig
+
+_FORMS = "a puzzle as .json, a text file, or RUN:SPLIT with train, val or test"
+
+
+@dataclass(frozen=True)
+class Question:
+    """A prompt for the model.
+
+    Attributes:
+        puzzle: The puzzle, where its solution is known; None for a prompt from a text file.
+    """
+
+    prompt: str
+    puzzle: Puzzle | None
+
+
+def solve(
+    file: Annotated[str, Parameter(allow_leading_hyphen=True)],
+    /,
+    *,
+    checkpoint: str,
+    index: int = 0,
+    samples: int = 1,
+    temperature: float = 0.0,
+    max_tokens: int = 256,
+    profile: ProfileName = "cpu",
+    options: Stored = STORED,
+) -> None:
+    """Prints a model's answers to one puzzle, graded where the solution is known.
+
+    Args:
+        file: Puzzles as JSON in the published format, RUN:SPLIT with train, val or test, or a prompt as plain text; -
+            reads the prompt from stdin.
+        checkpoint: A run (its promoted checkpoint), RUN@ITERATION, a checkpoint's key, or any other form that evaluate
+            takes.
+        index: Number of the puzzle in the file or split, from 0.
+        samples: Number of answers.
+        temperature: Sampling temperature; 0 takes the most likely answer.
+        max_tokens: Maximum length of an answer, in tokens.
+    """
+    from stages.sampling.config import SamplingConfig
+
+    question = read_question(file, index, options.store)
+    settings = {"samples_per_prompt": samples, "temperature": temperature, "max_tokens": max_tokens}
+    completions = _completions(
+        question.prompt, checkpoint, profile, validate(SamplingConfig, settings, "solve"), options
+    )
+    print_answers(question, checkpoint, completions, options)
+
+
+def _completions(
+    prompt: str, checkpoint: str, profile: str, sampling: "SamplingConfig", options: Stored
+) -> "Sequence[SampledCompletion]":
+    """Starts an engine with the checkpoint and returns its completions of the prompt."""
+    import logging
+
+    from flows.config.recipes import load_profile
+    from flows.lookup.checkpoints import find_checkpoint
+    from stages.models.tokenizers.chat import ChatTokenizer
+    from stages.sampling.client import Prompt
+    from stages.sampling.engine import Engine
+
+    hardware = load_profile(profile).engine
+    if hardware.replicas == "auto" and not hardware.external_urls:
+        hardware = hardware.model_copy(update={"replicas": 1})  # one group cannot use a second engine
+    store = Store.open(options.store)
+    source = find_checkpoint(checkpoint, store)
+    logging.getLogger("deerstalker").setLevel(logging.DEBUG if options.debug else logging.WARNING)
+    groups: list[GroupSamples] = []
+    with scratch_folder() as scratch:
+        folder = _folder(source, store, scratch)
+        tokens = ChatTokenizer(folder).prompt_ids(prompt)
+        print("starting the engine", file=sys.stderr)
+        with Engine(hardware, scratch / "engine") as engine:
+            engine.ensure(folder, source.digest if isinstance(source, Ref) else checkpoint)
+            engine.sample_groups([Prompt("question", tokens)], sampling, groups.append)
+    return groups[0].completions
+
+
+def read_question(file: str, index: int, store: str) -> Question:
+    """Reads a puzzle or a prompt.
+
+    Args:
+        file: A .json file, a text file, `-` for stdin, or RUN:SPLIT if no file has that name.
+        index: Number of the puzzle, from 0; ignored for a prompt.
+        store: Address of the store that holds the split.
+
+    Raises:
+        BadInputError: The file is missing, not UTF-8, empty, not in the published format, or has no number `index`;
+            there is no such split.
+    """
+    puzzles = _puzzles(file, store)
+    if puzzles is not None:
+        if not 0 <= index < len(puzzles):
+            raise BadInputError(f"--index {index}", f"{len(puzzles)} puzzles in {file}", f"0 to {len(puzzles) - 1}")
+        return Question(puzzles[index].prompt, puzzles[index])
+    text = given_text(file, _FORMS)
+    if not text.strip():
+        raise BadInputError(file, "no text", "a prompt")
+    return Question(text, None)
+
+
+def _puzzles(file: str, store: str) -> list[Puzzle] | None:
+    """Returns the puzzles of a file or split; None where the file is a prompt."""
+    from artifacts.reading import Artifact
+    from artifacts.schemas import PUZZLES
+    from flows.lookup.splits import named_split
+    from stages.environments.tables import from_table
+
+    if file.endswith(".json"):
+        return read_puzzles(Path(file))
+    if ":" not in file or is_file(Path(file)):
+        return None
+    opened = Store.open(store)
+    puzzles, split = named_split(file, opened, file)
+    return from_table(Artifact.open(opened, puzzles).read_table(f"{split}.parquet", PUZZLES))
+
+
+def _folder(source: "Ref[Any] | ModelConfig", store: Store, scratch: Path) -> Path:
+    """Returns a local folder with the model, downloaded or written below `scratch` where necessary."""
+    from artifacts.reading import Artifact
+    from stages.models.folder import check_folder
+    from stages.models.source import FolderModel, materialise
+
+    if isinstance(source, Ref):
+        return Artifact.open(store, source).local_folder(scratch / "downloads")
+    if isinstance(source, FolderModel):
+        check_folder(Path(source.path))
+        return Path(source.path)
+    materialise(source, scratch / "model")
+    return scratch / "model"
+
+
+def print_answers(
+    question: Question, checkpoint: str, completions: "Sequence[SampledCompletion]", options: Stored
+) -> None:
+    """Prints completions, each with its grades where the solution is known."""
+    graded = [grade(item.text, question.puzzle) if question.puzzle else None for item in completions]
+    if options.json:
+        print_json(
+            {
+                "checkpoint": checkpoint,
+                "puzzle": question.puzzle.puzzle_id if question.puzzle else None,
+                "completions": [
+                    {
+                        "text": item.text,
+                        "tokens": len(item.token_ids),
+                        "finish_reason": item.finish_reason,
+                        "grade": asdict(grades) if grades else None,
+                    }
+                    for item, grades in zip(completions, graded, strict=True)
+                ],
+            }
+        )
+        return
+    console = terminal()
+    for item, grades in zip(completions, graded, strict=True):
+        console.print(Text(visible(item.text)), soft_wrap=True)
+        if item.finish_reason != "stop":
+            console.print(f"(ended by {item.finish_reason} after {len(item.token_ids)} tokens)")
+        if question.puzzle and grades:
+            console.print(_grade_table(question.puzzle, grades))
+
+
+def _grade_table(puzzle: Puzzle, graded: Graded) -> Table:
+    right = sum(answer.correct for answer in graded.answers.values())
+    table = Table(title=f"{right} of {len(graded.answers)} right: {graded.accuracy:.1%}", title_justify="left")
+    for name in ("", "read", "right answer", ""):
+        table.add_column(name)
+    for letter, answer in graded.answers.items():
+        said = answer.value or answer.text or answer.note
+        table.add_row(letter, said or "", puzzle.solution[letter], "right" if answer.correct else "wrong")
+    return table

@@ -1,0 +1,76 @@
+"""`deerstalker train`."""
+
+from pathlib import Path
+from typing import Annotated
+
+from cyclopts import Parameter
+
+from artifacts.layout import RunLayout
+from artifacts.store.store import Store
+from flows.cli.console.options import STORED, Optional, ProfileChanges, RecipeChanges, Refresh, Stored, shipped
+from flows.cli.console.output import print_json, terminal
+from flows.cli.console.prefect_beside import prefect_beside
+
+
+def train(
+    *,
+    recipe: Annotated[
+        str,
+        Parameter(help=f"Name of a recipe ({shipped('recipes')}; see `deerstalker recipes`), or path of a TOML file."),
+    ] = "quickstart",
+    run: Annotated[str | None, Optional] = None,
+    profile: Annotated[
+        str,
+        Parameter(help=f"Name of a profile ({shipped('profiles')}: the machine's resources), or path of a TOML file."),
+    ] = "cpu",
+    set_: Annotated[
+        RecipeChanges,
+        Parameter(help="Change of the recipe, as section.key=value; may be repeated. Recorded with the run."),
+    ] = (),
+    set_profile: ProfileChanges = (),
+    refresh: Refresh = (),
+    options: Stored = STORED,
+) -> None:
+    """Runs the train flow and prints the run's results.
+
+    Args:
+        run: Name of the run; the recipe's name by default.
+    """
+    name = Path(recipe).stem if run is None else run
+    if run is not None or recipe.endswith(".toml"):  # any other recipe is a shipped one, or is refused below
+        RunLayout(name)
+    store = Store.open(options.store)
+    with prefect_beside(store, options) as running:
+        from flows.config.recipes import load_profile, load_recipe, validate
+
+        load_recipe(recipe, set_)
+        load_profile(profile, set_profile)
+
+        from flows.opening import RunRequest
+        from flows.train import train as train_flow
+
+        settings = {
+            "run": name,
+            "recipe": recipe,
+            "profile": profile,
+            "store": options.store,
+            "overrides": list(set_),
+            "profile_overrides": list(set_profile),
+            "refresh": list(refresh),
+        }
+        request = validate(RunRequest, settings, "train")
+        with running():
+            train_flow(request)
+    show_run(name, store, options)
+
+
+def show_run(name: str, store: Store, options: Stored) -> None:
+    """Prints a run's results before and after training, its promoted checkpoint, and how to use it."""
+    from flows.lookup.history import read_run
+    from flows.report.summary import print_summary, summary
+
+    record = read_run(store, name)
+    if options.json:
+        print_json(summary(record, store))
+    else:
+        print_summary(record, store, terminal())

@@ -1,0 +1,193 @@
+"""`deerstalker up` and `deerstalker down`."""
+
+import os
+import sys
+from collections.abc import Collection, Generator
+from contextlib import contextmanager
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import Annotated
+
+from cyclopts import Parameter
+from cyclopts.validators import Number
+
+from artifacts.errors import BadInputError
+from artifacts.store.store import Store
+from flows.cli.console.options import STORED, Flag, Optional, Stored
+from flows.cli.console.output import local_folder, print_json
+from flows.config.settings import validate
+from flows.orchestration.run_environment import DEFAULT_STORE, lasting_surroundings
+from flows.orchestration.server.api_access import masked, private_folder
+from flows.orchestration.server.local_server import (
+    Record,
+    database_lock,
+    end,
+    remove_settings,
+    start_worker,
+    wait_until_healthy,
+    write_settings,
+)
+from flows.orchestration.server.up_server import (
+    Local,
+    exports,
+    forget_password,
+    let_prefect_find,
+    named_elsewhere,
+    with_server,
+)
+from flows.report.text.visible import one_line
+
+
+def up(
+    *,
+    port: Annotated[int, Parameter(validator=Number(gte=0, lte=65535))] = 4200,
+    host: str = "127.0.0.1",
+    auth: Flag = False,
+    server: Annotated[str | None, Optional] = None,
+    pool: str = "deerstalker",
+    image: Annotated[str | None, Optional] = None,
+    gpu_slots: Annotated[int | None, Parameter(show_default=False, validator=Number(gte=1, lte=10_000))] = None,
+    zombie_after: Annotated[float | None, Parameter(show_default=False, validator=Number(gte=60, lte=1e7))] = None,
+    worker: bool = True,
+    options: Stored = STORED,
+) -> None:
+    """Starts the server and the worker that do not run yet, deploys the flows, and prints how to go on.
+
+    Args:
+        port: Port of the local server; 0 takes a free one.
+        host: Name or address of this machine where the local server listens. Any other than 127.0.0.1 needs --auth.
+        auth: Protect the local server with a password, which is generated and kept in a file that only you can read.
+        server: Use the Prefect API at this address, such as http://HOST:PORT/api, instead of starting a server.
+        pool: Work pool of the deployments; a missing pool is created as a process pool. Names of deployments in any
+            other pool than `deerstalker` end in the pool's name.
+        image: Container image of the flow runs, for pools that start containers.
+        gpu_slots: Number of runs that may use a GPU at the same time; by default the current number, 1 at first.
+        zombie_after: Seconds without a heartbeat after which a run is marked crashed; by default the current value, 120
+            at first.
+        worker: Start a worker on this machine.
+    """
+    elsewhere = named_elsewhere(server, host, auth)
+    store = Store.open(options.store)
+    home = lasting_surroundings(local_folder(store))
+    private_folder(home)
+    with _undone_where_it_fails(home):
+        record, alone_since = with_server(Record.read(home) or Record(url=""), home, elsewhere, Local(host, port, auth))
+        if worker and record.worker and record.worker.alive and record.worker.pool != pool:
+            running = f"a worker of pool {record.worker.pool} runs for {home}"
+            raise BadInputError(
+                f"--pool {pool}", running, "one worker a folder", "--no-worker, or `deerstalker down` first"
+            )
+        if record.server:
+            wait_until_healthy(record.url, record.server, home / "server.log")
+        let_prefect_find(record)
+        from flows.orchestration.installation import Installation, install
+        from flows.orchestration.server.backend import named_where_silent
+
+        settings = {
+            "store": options.store if "://" in options.store else str(Path(options.store).expanduser().resolve()),
+            "folder": "." if server else str(Path.cwd()),  # runs may be on machines that lack it
+            "pool": pool,
+            "image": image,
+            "gpu_slots": gpu_slots,
+            "zombie_after_s": zombie_after,
+        }
+        installation = validate(Installation, settings, "up")
+        with named_where_silent(f"see {home / 'server.log'}" if record.server else "restart it"):
+            if record.gone_workers or alone_since:
+                _crash_runs("Found without a process by `deerstalker up`.", record.gone_workers, alone_since)
+            deployments = install(installation, home, os.environ)
+        if worker and not (record.worker and record.worker.alive):
+            with database_lock(home) as (lock, _):
+                started = start_worker(home, pool, os.environ, lock)
+                record = record.model_copy(update={"worker": started, "gone": record.gone_workers})
+                record.write(home)
+        prefect_toml = write_settings(Path.cwd(), record.url, record.auth_string)
+        if prefect_toml and prefect_toml not in record.settings:
+            record = record.model_copy(update={"settings": (*record.settings, prefect_toml)})
+        record.write(home)
+    if options.json:
+        print_json({**record.model_dump(mode="json"), "pool": pool, "deployments": deployments})
+        return
+    folder = "" if options.store == DEFAULT_STORE else f" --store {one_line(options.store)}"
+    sys.stdout.write(
+        f"{'Prefect server' if record.server else 'Prefect'}: {one_line(record.url.removesuffix('/api'))}\n"
+        f"work pool {one_line(pool)}: {'a worker runs here' if record.worker else 'no worker started here'}\n"
+        f"deployments: {one_line(', '.join(deployments))}\n"
+        + (f"password of its pages, auth string of its API: in {one_line(str(record.auth))}\n" if record.auth else "")
+        + ("\n" if prefect_toml else f"\n{exports(record)}")
+        + f"prefect deployment run {one_line(deployments[0])} --watch\n"
+        f"deerstalker down{folder}\n"
+    )
+
+
+@contextmanager
+def _undone_where_it_fails(home: Path) -> Generator[None]:
+    """Stops the processes that the block has started if the block fails."""
+    before = Record.read(home)
+    try:
+        yield
+    except BaseException:
+        after = Record.read(home)
+        for started in (after.worker, after.server) if after else ():
+            if started and (before is None or started not in (before.worker, before.server)):
+                end(started)
+        raise
+
+
+def _crash_runs(message: str, workers: Collection[str], alone_since: datetime | None = None) -> None:
+    """Marks dead runs as crashed: those of workers that are gone and, with `alone_since`, those before that time."""
+    from flows.orchestration.server.dead_runs import crash_dead_runs
+
+    before = alone_since or datetime.now(UTC)
+    crash_dead_runs(message, before=before, workers=workers, unclaimed=alone_since is not None)
+
+
+def _crashed_runs(record: Record) -> bool:
+    """Marks the runs of ended workers as crashed on a server that is about to end; returns whether it succeeded.
+
+    A server that is stopped or cannot write must not prevent its own end.
+    """
+    try:
+        let_prefect_find(record)
+    except BadInputError as error:
+        sys.stderr.write(f"{error}\n")
+        return False
+    os.environ |= {"PREFECT_API_REQUEST_TIMEOUT": "5", "PREFECT_CLIENT_MAX_RETRIES": "0"}
+    import httpx
+    from prefect.exceptions import PrefectException
+
+    try:
+        _crash_runs("Ended by `deerstalker down`.", record.gone_workers)
+    except (httpx.HTTPError, PrefectException) as error:
+        problem = str(error).partition("\n")[0] or type(error).__name__
+        warning = f"{masked(record.url)}: {problem}; the worker's runs count as running there until the next `up`"
+        sys.stderr.write(one_line(warning) + "\n")
+        return False
+    return True
+
+
+def down(*, options: Stored = STORED) -> None:
+    """Stops the worker with its flows, then the server."""
+    home = lasting_surroundings(local_folder(Store.open(options.store, writable=False)))
+    record = Record.read(home)
+    ended: list[str] = []
+    if record is not None:
+        runs_marked = True
+        if record.worker:
+            if end(record.worker):
+                ended.append("worker")
+            if record.server.alive if record.server else ended:
+                runs_marked = _crashed_runs(record)
+        if record.server and end(record.server):
+            ended.append("server")
+        for path in record.settings:
+            remove_settings(path)
+        forget_password(record)
+        if runs_marked:
+            (home / "up.json").unlink()
+        else:
+            Record(url=record.url, gone=record.gone_workers).write(home)
+    if options.json:
+        print_json({"ended": ended})
+    else:
+        sys.stdout.write(f"ended: {', '.join(ended)}\n" if ended else "nothing was running\n")

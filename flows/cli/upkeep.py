@@ -1,0 +1,134 @@
+"""`deerstalker prune` and `verify`."""
+
+import sys
+from dataclasses import asdict
+from typing import Annotated, Literal
+
+from cyclopts import Parameter
+from rich.table import Table
+
+from artifacts.errors import BadInputError, IntegrityError
+from artifacts.layout import is_ours
+from artifacts.store.store import Store
+from artifacts.verification import Damage
+from artifacts.verification import verify as verify_store
+from flows.cli.console.options import STORED, Flag, Stored
+from flows.cli.console.output import print_json, print_line, tell_damage, terminal
+from flows.config.settings import validate
+from flows.orchestration.run_environment import DEFAULT_STORE
+
+_SHOWN = 20
+
+
+def prune(
+    runs: Annotated[tuple[str, ...], Parameter(negative=())] = (),
+    /,
+    *,
+    parts: str = "training_state",
+    keep_last: int = 2,
+    keep_every: int = 10,
+    keep_for: Literal["regrade", "retrain"] = "retrain",
+    comparisons: Flag = False,
+    yes: Flag = False,
+    options: Stored = STORED,
+) -> None:
+    """Prints the artifacts that the rule does not keep, and removes them with `yes`.
+
+    Args:
+        runs: Names of runs; by default all runs of the store.
+        parts: Parts of an iteration to remove, separated by commas: training_state, checkpoint, reference, batch,
+            rollouts.
+        keep_last: Number of a run's last iterations that stay complete.
+        keep_every: Every iteration whose number is a multiple of this stays complete; 0: none.
+        keep_for: With retrain, also keep the checkpoints from which the kept iterations started.
+        comparisons: Also remove the results of compare.
+        yes: Remove the files. Without it nothing is changed.
+    """
+    from flows.retention import Retention, plan, remove
+
+    settings = {
+        "parts": parts.split(","),
+        "keep_last": keep_last,
+        "keep_every": keep_every,
+        "keep_for": keep_for,
+        "comparisons": comparisons,
+    }
+    retention = validate(Retention, settings, "prune")
+    store, damaged = Store.open(options.store, writable=False), list[Damage]()
+    removals = plan(store, retention, runs, damaged)
+    total = sum(item.size_bytes for item in removals)
+    if yes:
+        remove(store, removals, retention)
+    if options.json:
+        listed = [{"key": item.key, "what": item.what, "size_bytes": item.size_bytes} for item in removals]
+        rule = retention.model_dump(mode="json")
+        document = {"store": store.url, "rule": rule, "removed": yes, "size_bytes": total, "removals": listed}
+        print_json({**document, "damaged": [asdict(damage) for damage in damaged]})
+        tell_damage(store, damaged, json=True)
+        return
+    console = terminal()
+    if removals:
+        table = Table(title=f"prune {store.url}: {retention}", title_justify="left")
+        table.add_column("artifact", overflow="fold")
+        table.add_column("what")
+        table.add_column("size", justify="right")
+        for item in removals:
+            table.add_row(item.key, item.what, _size(item.size_bytes))
+        console.print(table)
+    done = "removed" if yes else "would be removed; --yes removes them"
+    console.print(f"{len(removals)} artifacts, {_size(total)}, {done}", soft_wrap=True)
+    tell_damage(store, damaged, json=False)
+
+
+def verify(
+    address: Annotated[str | None, Parameter(show_default=False)] = None, /, *, options: Stored = STORED
+) -> None:
+    """Prints which files of a store are missing or differ from their checksums.
+
+    Args:
+        address: The store; the same as --store.
+
+    Raises:
+        BadInputError: The folder or bucket is not a Deerstalker store.
+        IntegrityError: A file is damaged; the document or the list has been printed on stdout.
+    """
+    if address is not None and options.store not in (DEFAULT_STORE, address):
+        raise BadInputError("verify", f"two stores, {address} and --store {options.store}", "one")
+    store = Store.open(options.store if address is None else address, writable=False)
+    if not any(map(is_ours, store.list())):
+        raise BadInputError(
+            store.url, "no run, no puzzle set and no model", "a store that `train` or `puzzles make` has filled",
+            "check the address",
+        )  # fmt: skip
+    result = verify_store(store, None if options.json else _progress)
+    if options.json:
+        print_json({"store": store.url, **asdict(result)})
+    else:
+        for damage in result.damaged:
+            print_line(f"damaged: {damage.file}: {damage.found}; expected {damage.expected}")
+        for key in result.unchecked[:_SHOWN]:
+            print_line(f"no checksum: {key}")
+        if len(result.unchecked) > _SHOWN:
+            print_line(f"no checksum: {len(result.unchecked) - _SHOWN} more")
+        print_line(
+            f"{store.url}: {result.artifacts} artifacts ({result.pruned} pruned), {result.files} files, "
+            f"{_size(result.size_bytes)}; {len(result.damaged)} damaged, {len(result.unchecked)} without a checksum"
+        )
+    if result.damaged:
+        sys.stdout.flush()
+        raise IntegrityError(
+            store.url, f"{len(result.damaged)} damaged files, first {result.damaged[0].file}", "",
+            "restore them, or delete the folders of their artifacts and run again",
+        )  # fmt: skip
+
+
+def _progress(done: int, total: int) -> None:
+    if sys.stderr.isatty() and (done % 50 == 0 or done == total):
+        sys.stderr.write(f"\r{done} of {total} files" + ("\n" if done == total else ""))
+
+
+def _size(size_bytes: int) -> str:
+    size, units = float(size_bytes), ["B", "KiB", "MiB", "GiB"]
+    while size >= 1024 and len(units) > 1:
+        size, units = size / 1024, units[1:]
+    return f"{size:.0f} {units[0]}" if units[0] == "B" else f"{size:.1f} {units[0]}"

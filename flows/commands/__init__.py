@@ -1,1 +1,0 @@
-"""The commands of `deerstalker`; each module is imported when its command is used."""

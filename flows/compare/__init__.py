@@ -1,0 +1,1 @@
+"""Recipes compared on the same rollouts, and runs compared with each other."""

@@ -1,0 +1,48 @@
+"""A published algorithm at another run's scale: what of a recipe can be laid over a recipe for another task.
+
+Taken from the published recipe is what it says of the algorithm, and nothing else:
+
+* how rewards become advantages (`grade.advantage`);
+* loss, clip range, aggregation, old log-probabilities, KL and entropy terms, corrections (`finetune.loss`). The length
+  that a `constant` aggregation divides by becomes the base recipe's longest completion; the temperature becomes that
+  at which the base recipe samples, unless the published loss has one of its own (`temperature_of`);
+* the reference of the KL term (`finetune.reference`, `reference_iterations`, `reference_decay`);
+* what becomes of groups without a signal (`pack.uniform_groups`, `sample.resample`; at most 2 further rounds).
+
+From the base recipe is what belongs to its model and its task: rewards and grader, learning rate, optimizer and passes,
+row size, number of updates, which parameters learn, and all sizes.
+"""
+
+from typing import Any
+
+from flows.config.recipes import Recipe
+
+TAKEN = (
+    "grade.advantage", "finetune.loss", "finetune.reference", "finetune.reference_iterations",
+    "finetune.reference_decay", "pack.uniform_groups", "sample.resample",
+)  # fmt: skip
+"""Settings that come from the published recipe."""
+_MOST_ROUNDS = 2
+
+
+def algorithm(base: Recipe, published: Recipe) -> dict[str, Any]:
+    """The settings of a published recipe's algorithm, cut to the base recipe's lengths.
+
+    Returns:
+        Plain values by the setting's name, in the order of `TAKEN`.
+    """
+    told, settings = published.model_dump(mode="json"), dict[str, Any]()
+    for name in TAKEN:
+        value: Any = told
+        for part in name.split("."):
+            value = value[part]
+        settings[name] = value
+    loss = settings["finetune.loss"]
+    if loss["temperature_of"] == "sampler":
+        loss["temperature"] = base.sample.sampling.temperature
+    if loss["constant_tokens"] is not None:
+        loss["constant_tokens"] = base.sample.sampling.max_tokens
+    if settings["sample.resample"] is not None:
+        rounds = min(_MOST_ROUNDS, settings["sample.resample"]["max_rounds"])
+        settings["sample.resample"] = {"max_rounds": rounds, "grader": base.grade.grader}
+    return settings

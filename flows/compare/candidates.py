@@ -1,0 +1,144 @@
+"""The candidates of a comparison: recipes, each adapted to the run whose rollouts it learns from."""
+
+import re
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any, Literal
+
+from artifacts.errors import BadInputError
+from artifacts.identity import settings_of, sha256_json
+from artifacts.refs import Checkpoint, Ref
+from artifacts.store.store import Store
+from flows.compare.algorithm import algorithm
+from flows.config.recipe_diff import differences
+from flows.config.recipes import Recipe, load_recipe, overridden, validate
+from stages.training.launch import Weights, state_beside
+
+OWN = "own"
+"""The name of the candidate with the run's own settings."""
+LEARNING = ("grade", "pack", "finetune")
+"""The sections of a recipe that a comparison uses."""
+_DIGITS = 12
+_SLUG_CHARACTERS = 200
+"""A folder name has at most 255 characters, and the digits of the digest follow."""
+
+
+@dataclass(frozen=True)
+class Candidate:
+    """A recipe that is tried on a run's rollouts.
+
+    Attributes:
+        name: The name that was given on the command line.
+        recipe: The run's recipe with the candidate's changes.
+        taken: `sections` if grade, pack and finetune are the candidate's; `algorithm` if only its algorithm is (see
+            `flows.compare.algorithm`).
+        mixed_only: Whether groups whose completions are equally accurate are left out. The candidate's dynamic sampling
+            would have replaced them; the run kept them because it does not use it.
+    """
+
+    name: str
+    recipe: Recipe
+    taken: Literal["sections", "algorithm"]
+    mixed_only: bool
+
+    def folder(self, rollouts: Ref[Any]) -> str:
+        """Returns the name of the folder for its artifacts; it depends on the settings and the rollouts."""
+        settings = {part: settings_of(getattr(self.recipe, part)) for part in LEARNING}
+        digest = sha256_json({**settings, "mixed_only": self.mixed_only, "rollouts": rollouts.digest})
+        return f"{_slug(self.name)}-{digest[:_DIGITS]}"
+
+    def laid_over(self, own: Recipe) -> dict[str, Any]:
+        """Returns the settings in which it differs from the run, with its values."""
+        changes = {item.setting: item.values.get("b") for item in differences(own, self.recipe)}
+        learning = {name: value for name, value in changes.items() if name.partition(".")[0] in LEARNING}
+        return learning | ({"groups of equal accuracy": "left out"} if self.mixed_only else {})
+
+
+def candidates(own: Recipe, names: Sequence[str], overrides: Sequence[str]) -> list[Candidate]:
+    """Returns the candidates of a comparison.
+
+    A recipe with the run's model and completion length is a variation of the run's recipe, so its sections `grade`,
+    `pack` and `finetune` are taken whole. Any other recipe was written for another scale, and its learning rate, number
+    of updates and lengths do not apply to this run, so only its algorithm is taken.
+
+    Args:
+        own: The run's recipe.
+        names: Names of recipes, paths of TOML files, or `OWN`.
+        overrides: Changes (`section.key=value`) that are applied to each candidate last.
+
+    Raises:
+        BadInputError: A recipe does not exist, or its settings (a temperature, for instance) contradict the run's.
+    """
+    return [_candidate(name, own, overrides) for name in dict.fromkeys(names)]
+
+
+def starting_weights(
+    recipe: Recipe, own: Recipe, policy: Ref[Checkpoint], base: Ref[Checkpoint], store: Store
+) -> Weights:
+    """Returns the weights that were sampled, with the training state beside them if the candidate can use it.
+
+    A candidate that carries no state starts with a new one, as it would in a run of its own. So does a candidate that
+    trains other parameters than the run: the run's state lacks their moments and, with LoRA, the parameters themselves.
+
+    Args:
+        recipe: The candidate's recipe.
+        own: The run's recipe.
+        policy: The weights that were sampled.
+        base: The reference of a KL term.
+        store: The run's store.
+    """
+    usable = recipe.finetune.carry_state and recipe.finetune.trainable == own.finetune.trainable
+    return Weights(policy, state_beside(policy, store) if usable else None, reference=base)
+
+
+def page_folder(tried: Sequence[Candidate], rollouts: Ref[Any]) -> str:
+    """Returns the name of the folder for a comparison's page."""
+    names = "-".join(_slug(candidate.name) for candidate in tried)[:80]
+    return f"{names}-{sha256_json([candidate.folder(rollouts) for candidate in tried])[:_DIGITS]}"
+
+
+def _candidate(name: str, own: Recipe, overrides: Sequence[str]) -> Candidate:
+    named = own if name == OWN else load_recipe(name)
+    settings = own.model_dump(mode="json")
+    whole = _scale(named) == _scale(own)
+    if whole:
+        settings |= {part: getattr(named, part).model_dump(mode="json") for part in LEARNING}
+    else:
+        for setting, value in algorithm(own, named).items():
+            if setting != "sample.resample":  # nothing is sampled here; `mixed_only` takes its place
+                section, key = setting.split(".")
+                settings[section][key] = value
+    recipe = validate(Recipe, overridden(settings, overrides), name)
+    _check_buffer(name, recipe, own)
+    resamples = named.sample.resample is not None or recipe.sample.resample is not None
+    return Candidate(
+        name, recipe, "sections" if whole else "algorithm", mixed_only=resamples and own.sample.resample is None
+    )
+
+
+def _scale(recipe: Recipe) -> tuple[dict[str, Any], int]:
+    """Returns the scale of a recipe: its model without the seed, and the length of its longest completion."""
+    return recipe.model.model_dump(mode="json", exclude={"seed"}), recipe.sample.sampling.max_tokens
+
+
+def _check_buffer(name: str, recipe: Recipe, own: Recipe) -> None:
+    """Checks the candidate's overlong buffer.
+
+    If the buffer is at least as long as a completion, each token costs reward, and the reward depends on the length.
+
+    Raises:
+        BadInputError: The candidate has such a buffer, and the run does not.
+    """
+    buffer, longest = recipe.grade.reward.overlong_buffer_tokens, own.sample.sampling.max_tokens
+    if buffer is not None and buffer >= longest and recipe.grade.reward != own.grade.reward:
+        raise BadInputError(
+            name,
+            f"grade.reward.overlong_buffer_tokens is {buffer}, but the run's completions have at most {longest} tokens",
+            "a buffer shorter than the longest completion",
+            f"for instance --set grade.reward.overlong_buffer_tokens={max(1, longest // 5)}",
+        )
+
+
+def _slug(name: str) -> str:
+    plain = re.sub(r"[^A-Za-z0-9._-]+", "-", name.rpartition("/")[2].removesuffix(".toml"))
+    return plain[:_SLUG_CHARACTERS] or "recipe"

@@ -1,0 +1,121 @@
+"""Compares recipes on the same published rollouts; each gets its own grades, batch, checkpoint and report."""
+
+from typing import Any
+
+from prefect import flow
+from pydantic import Field
+
+from artifacts.config import Config
+from artifacts.layout import RunLayout
+from artifacts.manifest import Manifest
+from artifacts.reading import Artifact
+from artifacts.refs import Batch, Checkpoint, Grades, Ref, Report, TrainingState
+from artifacts.store.store import Store
+from flows.compare.candidates import OWN, Candidate, candidates, page_folder, starting_weights
+from flows.compare.comparison_report import write_report
+from flows.config.recipes import Recipe, load_profile, validate
+from flows.lookup.history import IterationRecord, read_run
+from flows.opening import opened_stages
+from flows.report.figures import compared
+from flows.report.metrics import INTERVAL, Presence, number
+from flows.session import Stages
+from stages.evaluate import evaluate
+from stages.finetune import finetune
+from stages.grade import grade
+from stages.pack import pack
+from stages.statistics.estimates import Interval
+
+
+class CompareRequest(Config):
+    """The parameters of a comparison."""
+
+    run: str = Field(description="The run whose rollouts are used.")
+    iteration: int = Field(default=1, ge=1, le=1_000_000, description="Which of its iterations.")
+    recipes: list[str] = Field(
+        min_length=1, description=f"Names of recipes, paths of TOML files, or `{OWN}` for the run's own settings."
+    )
+    overrides: list[str] = Field(default=[], description="Changes of every recipe, `section.key=value` each.")
+    store: str = Field(default="./deerstalker-data", description="Where artifacts live.")
+    profile: str = Field(default="cpu", description="Name of a profile, or path of a TOML file.")
+
+
+@flow(name="compare", flow_run_name="compare {request.run}@{request.iteration}", persist_result=False)
+def compare(request: CompareRequest) -> dict[str, Any]:
+    """Trains on one iteration's rollouts under each recipe, and reports the differences.
+
+    Rollouts, starting weights, optimizer state and evaluation are the run's; `flows.compare.candidates` says which settings are
+    the recipe's. The reference of a KL term is the model that the run's first iteration started from.
+
+    Args:
+        request: Run, iteration, recipes, store and profile.
+
+    Returns:
+        The figures of each recipe, and the address of the report.
+    """
+    store = Store.open(request.store)
+    record = read_run(store, request.run)
+    own = validate(Recipe, record.recipe, f"recipe of {request.run}")
+    tried = candidates(own, request.recipes, request.overrides)
+    rollouts = Artifact.at(store, record.layout.iteration(request.iteration, "rollouts"))
+    with opened_stages(store, load_profile(request.profile)) as stages:
+        names = ", ".join(candidate.name for candidate in tried)
+        stages.live.opened(f"comparing {names} on iteration {request.iteration} of {request.run}")
+        rows = {
+            candidate.name: _learn(stages, record.layout, request.iteration, candidate, own, rollouts)
+            for candidate in tried
+        }
+        key = record.layout.comparison(request.iteration, page_folder(tried, rollouts.ref), "page")
+        report = write_report(store, key, f"{request.run}, iteration {request.iteration}", rows)
+        return {"run": request.run, "iteration": request.iteration, "recipes": rows, "report": report}
+
+
+def _learn(
+    stages: Stages, layout: RunLayout, number: int, candidate: Candidate, own: Recipe, rollouts: Artifact
+) -> dict[str, Any]:
+    def at(part: str, kind: Any) -> Any:
+        return stages.slot(layout.comparison(number, folder, part), kind, label=candidate.name)
+
+    store, inputs, folder = stages.ctx.store, rollouts.manifest.inputs, candidate.folder(rollouts.ref)
+    recipe = candidate.recipe
+    policy, puzzles = Ref[Any](**inputs["weights"]), Ref[Any](**inputs["puzzles"])
+    first = Artifact.at(store, layout.iteration(1, "rollouts")).manifest.inputs["weights"]
+    start = starting_weights(recipe, own, policy, Ref(**first), store)
+    grades = stages.run(grade, recipe.grade, rollouts.ref, puzzles, out=at("grades", Grades))
+    batch = stages.run(
+        pack,
+        recipe.pack,
+        rollouts.ref,
+        grades,
+        mixed_only=candidate.mixed_only,
+        out=at("batch", Batch),
+    )
+    weights = stages.run(
+        finetune,
+        recipe.finetune,
+        start,
+        batch,
+        iteration=number,
+        out=at("checkpoint", Checkpoint),
+        state_out=at("training_state", TrainingState),
+        reference_out=at("reference", Checkpoint),
+    )
+    report = stages.run(evaluate, own.evaluate, weights.checkpoint, puzzles, split="val", out=at("report", Report))
+    made = (Artifact.open(store, ref).manifest for ref in (grades, batch, weights.checkpoint, report))
+    return {"taken": candidate.taken, "laid_over": candidate.laid_over(own), **comparison_figures(*made)}
+
+
+def comparison_figures(grades: Manifest, batch: Manifest, checkpoint: Manifest, report: Manifest) -> dict[str, Any]:
+    """Returns the figures of a recipe from the manifests of its artifacts; None where one was not measured.
+
+    An estimate also has its bounds, under `_low` and `_high`.
+    """
+    record = IterationRecord(1, {"grade": grades, "finetune": checkpoint, "evaluate": report})
+    figures: dict[str, Any] = {}
+    for item in compared():
+        value, name = item.source.read(record), item.compared_as
+        hidden = item.presence is Presence.WHERE_NONZERO and not number(value)
+        figures[name] = None if hidden else number(value)
+        if item.compare == INTERVAL:
+            bounds = value if isinstance(value, Interval) else None
+            figures |= {f"{name}_low": bounds.low if bounds else None, f"{name}_high": bounds.high if bounds else None}
+    return {**figures, "batch": batch.facts, "checkpoint": checkpoint.digest}

@@ -1,0 +1,61 @@
+"""The differences of two runs: their settings, their first different artifact, their circumstances, their results."""
+
+from typing import Any
+
+from artifacts.manifest import Manifest
+from artifacts.reading import Artifact
+from artifacts.store.store import Store
+from flows.config.recipe_diff import Difference, differences
+from flows.config.recipes import Recipe, validate
+from flows.lookup.history import STAGES, RunRecord
+from flows.report.paired import paired_gains
+from stages.statistics.estimates import Interval
+
+
+def settings(a: RunRecord, b: RunRecord) -> list[Difference]:
+    """Returns the settings in which the frozen recipes differ."""
+    ours, theirs = (validate(Recipe, item.recipe, f"recipe of {item.layout.run}") for item in (a, b))
+    return differences(ours, theirs)
+
+
+def first_parting(a: RunRecord, b: RunRecord) -> dict[str, Any] | None:
+    """Returns the first stage whose artifacts differ in content, with both digests; None if there is none.
+
+    Decisions are not compared, because each names its run.
+    """
+    others = {item.number: item for item in b.iterations}
+    for item in a.iterations:
+        other = others.get(item.number)
+        for stage in STAGES:
+            ours, theirs = item.manifests.get(stage), other.manifests.get(stage) if other else None
+            if stage != "promote" and ours and theirs and ours.digest != theirs.digest:
+                return {"iteration": item.number, "stage": stage, "a": ours.digest, "b": theirs.digest}
+    return None
+
+
+def circumstances(a: RunRecord, b: RunRecord) -> dict[str, dict[str, Any]]:
+    """Returns code, versions and hardware where they differ; the newest artifact of each run records them."""
+    ours, theirs = (manifest.provenance if (manifest := _newest(item)) else {} for item in (a, b))
+    names = ("host", "machine", "hardware", "code", "versions")
+    return {name: {"a": ours.get(name), "b": theirs.get(name)} for name in names if ours.get(name) != theirs.get(name)}
+
+
+def paired(a: RunRecord, b: RunRecord, store: Store) -> dict[str, Interval]:
+    """Returns the test accuracy of b minus that of a, after training, by mode (see `flows.report.paired.paired_gains`).
+
+    Empty if a run has no measurement after training, or if the runs have different puzzles.
+    """
+    reports = [item.evaluations.get("after") for item in (a, b)]
+    if (
+        not reports[0]
+        or not reports[1]
+        or reports[0].inputs["puzzles"]["digest"] != reports[1].inputs["puzzles"]["digest"]
+    ):
+        return {}
+    ours, theirs = (Artifact(store, item.layout.evaluation("after"), item.evaluations["after"]) for item in (a, b))
+    return paired_gains(ours, theirs)
+
+
+def _newest(record: RunRecord) -> Manifest | None:
+    manifests = [manifest for item in record.iterations for manifest in item.manifests.values()]
+    return manifests[-1] if manifests else None

@@ -1,0 +1,1 @@
+"""Recipes and profiles: TOML in, typed config out."""

@@ -1,0 +1,190 @@
+"""How large a recipe's model is, told without fetching or loading it."""
+
+import json
+import os
+import re
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from artifacts.errors import BadInputError
+from stages.models.from_scratch import ScratchModel
+from stages.models.source import (
+    FolderModel,
+    GgufPackageModel,
+    HubModel,
+    ModelConfig,
+    find_packaged_file,
+    local_folder,
+)
+
+_IN_NAME = re.compile(r"(?<![\w.])(\d+(?:\.\d+)?)([bBmM])(?![A-Za-z0-9])")
+_UNITS = {"b": 1e9, "m": 1e6}
+UNKNOWN = "unknown until fetched"
+
+
+@dataclass(frozen=True)
+class Shape:
+    """Sizes of a decoder.
+
+    Attributes:
+        queries: Width of all query heads together.
+        keys: Width of all key heads together, which is that of the value heads.
+    """
+
+    vocabulary: int
+    hidden: int
+    layers: int
+    queries: int
+    keys: int
+    intermediate: int
+    tied: bool
+
+    @property
+    def attention(self) -> int:
+        """Weights of the attention projections of a layer."""
+        return 2 * self.hidden * (self.queries + self.keys)
+
+    @property
+    def layer(self) -> int:
+        """Weights of the matrices of a layer."""
+        return self.attention + 3 * self.hidden * self.intermediate
+
+    @property
+    def head(self) -> int:
+        """Weights of the output head."""
+        return self.vocabulary * self.hidden
+
+    @property
+    def parameters(self) -> int:
+        """Weights of the whole model; biases and the norms of single heads, below a thousandth, are left out."""
+        norms = (2 * self.layers + 1) * self.hidden
+        return self.layers * self.layer + self.head * (1 if self.tied else 2) + norms
+
+
+@dataclass(frozen=True)
+class ModelSize:
+    """Size of a model.
+
+    Attributes:
+        parameters: How many; None where nothing tells.
+        told_by: What tells it, for people.
+        shape: Sizes of the layers, where more than the number is known.
+    """
+
+    parameters: float | None
+    told_by: str
+    shape: Shape | None = None
+
+    def __str__(self) -> str:
+        if self.parameters is None:
+            return f"size {self.told_by}"
+        billions = self.parameters / 1e9
+        number = f"{billions:.3g} billion" if billions >= 1 else f"{self.parameters / 1e6:.3g} million"
+        return f"{number} parameters ({self.told_by})"
+
+
+def model_size(config: ModelConfig) -> ModelSize:
+    """The size of a recipe's model: from the recipe, from files on this machine, or else from its name."""
+    match config:
+        case ScratchModel():
+            return _of_shape(_scratch_shape(config), f"with {config.vocabulary} tokens, its most")
+        case GgufPackageModel():
+            return _packaged(config)
+        case FolderModel():
+            folder = local_folder(config.path)
+            return ModelSize(None, UNKNOWN) if folder is None else _in_folder(folder) or ModelSize(None, UNKNOWN)
+        case HubModel():
+            return _in_hub_cache(config) or size_by_name(config.id)
+
+
+def hidden_size(config: ModelConfig) -> int | None:
+    """The hidden size of a recipe's model where that is quickly told; None where a file is to be fetched or parsed."""
+    shape = None if isinstance(config, GgufPackageModel) else model_size(config).shape
+    return shape.hidden if shape else None
+
+
+def size_by_name(name: str) -> ModelSize:
+    """The size that a model's name states, as in `Qwen2.5-14B-Instruct`."""
+    if not (said := _IN_NAME.search(name.rpartition("/")[2])):
+        return ModelSize(None, UNKNOWN)
+    return ModelSize(float(said[1]) * _UNITS[said[2].lower()], f"by its name, {said[0]}")
+
+
+def shape_of_config(config: Mapping[str, Any]) -> Shape:
+    """The sizes that a Hugging Face config.json states.
+
+    Raises:
+        KeyError: One is missing.
+    """
+    heads, hidden = int(config["num_attention_heads"]), int(config["hidden_size"])
+    head_dim = int(config.get("head_dim") or hidden // heads)
+    return Shape(
+        vocabulary=int(config["vocab_size"]),
+        hidden=hidden,
+        layers=int(config["num_hidden_layers"]),
+        queries=heads * head_dim,
+        keys=int(config.get("num_key_value_heads") or heads) * head_dim,
+        intermediate=int(config["intermediate_size"]),
+        tied=bool(config.get("tie_word_embeddings", False)),
+    )
+
+
+def _of_shape(shape: Shape, told_by: str) -> ModelSize:
+    return ModelSize(shape.parameters, told_by, shape)
+
+
+def _scratch_shape(model: ScratchModel) -> Shape:
+    return Shape(
+        vocabulary=model.vocabulary,
+        hidden=model.hidden,
+        layers=model.layers,
+        queries=model.heads * model.head_dim,
+        keys=model.kv_heads * model.head_dim,
+        intermediate=model.intermediate,
+        tied=model.tied_embeddings,
+    )
+
+
+def _packaged(config: GgufPackageModel) -> ModelSize:
+    from gguf import GGUFReader
+
+    try:
+        reader = GGUFReader(find_packaged_file(config.package, config.file))
+    except (BadInputError, ValueError, OSError):
+        return ModelSize(None, f"unknown: {config.package} does not carry a readable {config.file}")
+    fields = {name: field.contents() for name, field in reader.fields.items() if not name.startswith("tokenizer.")}
+    kind = fields.get("general.architecture")
+    sizes = {name.removeprefix(f"{kind}."): value for name, value in fields.items()}
+    tensors = {tensor.name: [int(size) for size in tensor.shape] for tensor in reader.tensors}
+    try:
+        heads, hidden = int(sizes["attention.head_count"]), int(sizes["embedding_length"])
+        shape = Shape(
+            vocabulary=max(tensors["token_embd.weight"]),
+            hidden=hidden,
+            layers=int(sizes["block_count"]),
+            queries=hidden,
+            keys=int(sizes.get("attention.head_count_kv", heads)) * hidden // heads,
+            intermediate=int(sizes["feed_forward_length"]),
+            tied="output.weight" not in tensors,
+        )
+    except KeyError:
+        return ModelSize(float(sum(int(tensor.n_elements) for tensor in reader.tensors)), f"by {config.file}")
+    return _of_shape(shape, f"by {config.file}")
+
+
+def _in_folder(folder: Path) -> ModelSize | None:
+    try:
+        shape = shape_of_config(json.loads((folder / "config.json").read_text()))
+    except (OSError, ValueError, KeyError, TypeError, OverflowError, RecursionError, AttributeError):
+        return None
+    return _of_shape(shape, "by its config.json")
+
+
+def _in_hub_cache(config: HubModel) -> ModelSize | None:
+    home = Path(os.environ.get("HF_HOME") or Path.home() / ".cache" / "huggingface")
+    cache = Path(os.environ.get("HF_HUB_CACHE") or home / "hub")
+    snapshots = cache / f"models--{config.id.replace('/', '--')}" / "snapshots"
+    sizes = (_in_folder(folder) for folder in sorted(snapshots.glob("*")))
+    return next((size for size in sizes if size), None)

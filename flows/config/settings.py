@@ -1,0 +1,144 @@
+"""TOML files of settings in, config models out; importing this costs little."""
+
+import json
+import re
+import tomllib
+from collections.abc import Mapping, Sequence
+from importlib.resources import files
+from importlib.resources.abc import Traversable
+from pathlib import Path
+from typing import Any, TypeVar
+
+from pydantic import BaseModel, ValidationError
+from pydantic_core import ErrorDetails
+
+from artifacts.documents.parsing import check_plain, is_file, parse_toml
+from artifacts.documents.suggestions import did_you_mean, meant_key
+from artifacts.errors import BadInputError
+
+M = TypeVar("M", bound=BaseModel)
+
+_MOST_PROBLEMS = 5
+_MOST_SHOWN = 60
+"""Characters of a value that an error shows; longer ones are left out."""
+_QUOTED = re.compile(r"'([^']+)'")
+
+
+def settings_names(folder: str) -> list[str]:
+    """Names of the TOML files of a folder of `deployments`."""
+    return sorted(
+        entry.name.removesuffix(".toml")
+        for entry in files("deployments").joinpath(folder).iterdir()
+        if entry.name.endswith(".toml")
+    )
+
+
+def load_settings(model: type[M], folder: str, name: str, overrides: Sequence[str]) -> M:
+    """Loads a TOML file by its name in a folder of `deployments`, or by its path, as a config model.
+
+    Args:
+        folder: `recipes` or `profiles`.
+        overrides: `section.key=value` each; the value is TOML, or a bare string.
+
+    Raises:
+        BadInputError: No such file, broken TOML, an unknown key, a value out of range, or a contradiction.
+    """
+    source = _source(folder, name)
+    try:
+        text = source.read_bytes().decode()
+    except OSError as error:
+        raise BadInputError(str(source), f"cannot be read ({error.strerror})", "a TOML file") from error
+    except UnicodeDecodeError as error:
+        raise BadInputError(str(source), f"not TOML (byte {error.start + 1} is not UTF-8)", "a TOML file") from error
+    return validate(model, overridden(parse_toml(text, str(source), "a TOML file"), overrides), name)
+
+
+def _source(folder: str, name: str) -> Path | Traversable:
+    names = settings_names(folder)
+    if name.endswith(".toml"):
+        path = Path(name)
+        if not is_file(path):
+            raise BadInputError(name, "no such file", "a TOML file", f"or one of: {', '.join(names)}")
+        return path
+    if name not in names:
+        where = f"{folder.removesuffix('s')} {name!r}"
+        raise BadInputError(where, f"unknown{did_you_mean(name, names)}", ", ".join(names), "or name a .toml file")
+    return files("deployments").joinpath(folder).joinpath(f"{name}.toml")
+
+
+def overridden(data: dict[str, Any], overrides: Sequence[str]) -> dict[str, Any]:
+    """Settings with changes, `section.key=value` each; the string "null" becomes None, for which TOML has no word.
+
+    Raises:
+        BadInputError: A change is no `key=value`, treats a value as a section, or is nested too deeply.
+    """
+    for override in overrides:
+        _apply(data, override)
+        check_plain(data, _named(override), "section.key=value")
+    return {key: _with_nulls(value) for key, value in data.items()}
+
+
+def validate(model: type[M], data: Mapping[str, Any], where: str) -> M:
+    """Builds a config model; the error names each key at fault and what it takes, and what was probably meant."""
+    check_plain(data, where, "settings")
+    try:
+        return model.model_validate(data)
+    except ValidationError as error:
+        problems = [_problem(model, problem) for problem in error.errors()[:_MOST_PROBLEMS]]
+        raise BadInputError(where, "; ".join(problems), remedy="correct the key or value") from error
+
+
+def _problem(model: type[BaseModel], problem: ErrorDetails) -> str:
+    at = ".".join(str(part)[:_MOST_SHOWN] for part in problem["loc"]) or "settings"
+    given = json.dumps(problem["input"], default=str)
+    found = f" (found {given})" if len(given) < _MOST_SHOWN else ""
+    return f"{at}: {problem['msg']}{found}{_hint(model, problem)}"
+
+
+def _hint(model: type[BaseModel], problem: ErrorDetails) -> str:
+    """The key or value that was probably meant; empty where none is alike."""
+    if problem["type"] == "extra_forbidden":
+        meant = meant_key(model, problem["loc"])
+        return f", did you mean {meant!r}?" if meant else ""
+    given, context = problem["input"], problem.get("ctx", {})
+    if problem["type"] == "union_tag_invalid":
+        given = context["tag"]
+    names = _QUOTED.findall(str(context.get("expected") or context.get("expected_tags") or ""))
+    return did_you_mean(given, names) if isinstance(given, str) else ""
+
+
+def _apply(data: dict[str, Any], override: str) -> None:
+    path, equals, text = override.partition("=")
+    if not equals or not path.strip():
+        form = "section.key=value, for instance finetune.learning_rate=1e-5"
+        raise BadInputError(_named(override), "no key=value", form)
+    *parents, leaf = path.strip().split(".")
+    table = data
+    for parent in parents:
+        child = table.setdefault(parent, {})
+        if not isinstance(child, dict):
+            raise BadInputError(_named(override), f"{parent} is a value", "a section")
+        table = child
+    table[leaf] = _value(text, _named(override))
+
+
+def _named(override: str) -> str:
+    """A change as an error names it."""
+    return f"--set {override if len(override) < _MOST_SHOWN else override[:_MOST_SHOWN] + '...'}"
+
+
+def _value(text: str, where: str) -> Any:
+    """The value of a change; what is not TOML is the text itself, unless TOML gave up on it."""
+    try:
+        return tomllib.loads(f"value = {text}")["value"]
+    except tomllib.TOMLDecodeError:
+        return text
+    except (ValueError, RecursionError):
+        parse_toml(f"value = {text}", where, "a value")
+        raise
+
+
+def _with_nulls(value: Any) -> Any:
+    if isinstance(value, dict):
+        return {key: _with_nulls(item) for key, item in value.items()}
+    return None if value == "null" else value

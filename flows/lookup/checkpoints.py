@@ -1,0 +1,119 @@
+"""What a person may call a checkpoint, and what it stands for."""
+
+import re
+from pathlib import Path
+
+from artifacts.documents.run_files import read_promoted
+from artifacts.errors import BadInputError
+from artifacts.layout import RunLayout
+from artifacts.reading import Artifact
+from artifacts.refs import Checkpoint, Ref, Report
+from artifacts.store.store import Store
+from flows.config.recipes import load_recipe, validate
+from stages.models.folder import check_folder
+from stages.models.source import FolderModel, GgufPackageModel, HubModel, ModelConfig, find_packaged_file
+
+_ITERATION = re.compile(r"[0-9]{1,7}")
+FORMS = "a run, RUN@ITERATION, a checkpoint's key, a Hugging Face folder, hub:ID, gguf:PACKAGE/FILE or recipe:NAME"
+
+
+def find_checkpoint(name: str, store: Store) -> Ref[Checkpoint] | ModelConfig:
+    """The published checkpoint or the model source that `name` stands for.
+
+    What begins with `.`, `/` or `~` is a model folder, and so is what is published under no such name but is a folder.
+
+    Raises:
+        BadInputError: It stands for nothing.
+    """
+    prefix, _, rest = name.partition(":")
+    match prefix:
+        case "hub" if rest:
+            return validate(HubModel, {"id": rest}, name)
+        case "gguf" if "/" in rest:
+            package, _, file = rest.partition("/")
+            return validate(GgufPackageModel, {"package": package, "file": file}, name)
+        case "recipe" if rest:
+            return _source(rest)
+        case _:
+            pass
+    folder = Path(name)
+    if name.startswith((".", "/", "~")) or _holds_config(folder):
+        return _model_folder(name)
+    try:
+        return _published(name, store)
+    except BadInputError:
+        if _is_dir(folder):
+            return _model_folder(name)
+        raise
+
+
+def check_checkpoint(name: str, store: Store) -> None:
+    """Looks whether `name` stands for a checkpoint that is there; one of the hub is not asked for.
+
+    Raises:
+        BadInputError: It stands for nothing, for a package that is not installed, or for a folder that is no model.
+    """
+    match find_checkpoint(name, store):
+        case GgufPackageModel() as packaged:
+            find_packaged_file(packaged.package, packaged.file)
+        case FolderModel() as folder:
+            check_folder(Path(folder.path))
+        case _:
+            pass
+
+
+def _holds_config(folder: Path) -> bool:
+    try:
+        return (folder / "config.json").is_file()
+    except (OSError, ValueError):  # a folder that may not be entered, or a name that no file can have
+        return False
+
+
+def _is_dir(folder: Path) -> bool:
+    try:
+        return folder.is_dir()
+    except (OSError, ValueError):
+        return False
+
+
+def _model_folder(name: str) -> FolderModel:
+    try:
+        folder = Path(name).expanduser()
+        entries = {entry.name for entry in folder.iterdir()}
+    except (OSError, RuntimeError) as error:  # RuntimeError: `~nobody`
+        reason = error.strerror if isinstance(error, OSError) else error
+        raise BadInputError(
+            f"--checkpoint {name}", f"cannot be read as a folder ({reason})", FORMS, "check the path"
+        ) from error
+    if "config.json" not in entries:
+        raise BadInputError(
+            f"--checkpoint {name}", f"no config.json in {folder.resolve()}", "a Hugging Face model folder"
+        )
+    return FolderModel(path=str(folder.resolve()))
+
+
+def _source(recipe: str) -> ModelConfig:
+    source = load_recipe(recipe).model
+    if source.source == "scratch":
+        raise BadInputError(f"recipe:{recipe}", "a model made from scratch", "a source that has weights", "name a run")
+    return source
+
+
+def _published(name: str, store: Store) -> Ref[Checkpoint]:
+    if "/" in name:
+        artifact = Artifact.at(store, name.strip("/"))
+        if artifact.manifest.kind != Checkpoint.__name__:
+            raise BadInputError(name, f"an artifact of kind {artifact.manifest.kind}", "a Checkpoint")
+        return artifact.ref
+    run, at, number = name.partition("@")
+    layout = RunLayout(run)
+    if at:
+        if not _ITERATION.fullmatch(number):
+            raise BadInputError(f"--checkpoint {name}", f"iteration {number!r}", "a number", "name it as RUN@ITERATION")
+        return Ref(**Artifact.at(store, layout.iteration(int(number), "report"), Report).manifest.inputs["weights"])
+    promoted = read_promoted(store, layout)
+    if promoted is None:
+        raise BadInputError(
+            f"--checkpoint {name}", f"no run with a promoted checkpoint in {store.url}", FORMS, "see `deerstalker runs`"
+        )
+    return Ref(**promoted["checkpoint"])

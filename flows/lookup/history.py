@@ -1,0 +1,235 @@
+"""Reads runs from a store. All views of a run are made from these records, so they agree with the artifacts."""
+
+from collections.abc import Iterable, Mapping
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass, field
+from typing import Any, TypeVar
+
+from artifacts.documents.run_files import read_promoted, read_recipe
+from artifacts.errors import BadInputError
+from artifacts.identity import with_added
+from artifacts.layout import RUNS, RunLayout, is_run_name
+from artifacts.manifest import MANIFEST_NAME, Manifest
+from artifacts.reading import Artifact
+from artifacts.refs import Batch, Checkpoint, Decision, Grades, Kind, Report, Rollouts
+from artifacts.store.store import MissingKeyError, Store
+from artifacts.verification import Damage, noted, noted_strays
+from flows.config.recipes import Recipe
+
+STAGES = {
+    "sample": "rollouts",
+    "grade": "grades",
+    "pack": "batch",
+    "finetune": "checkpoint",
+    "evaluate": "report",
+    "promote": "decision",
+}
+"""The stages of an iteration in order, each with the part of the layout that it publishes."""
+
+_KINDS: dict[str, type[Kind]] = {
+    "sample": Rollouts,
+    "grade": Grades,
+    "pack": Batch,
+    "finetune": Checkpoint,
+    "evaluate": Report,
+    "promote": Decision,
+}
+_PARALLEL_READS = 8
+
+K = TypeVar("K")
+
+
+@dataclass(frozen=True)
+class IterationRecord:
+    """The manifests that one iteration has published so far, by stage."""
+
+    number: int
+    manifests: dict[str, Manifest]
+
+    def facts(self, stage: str) -> dict[str, Any]:
+        """Returns the facts that a stage stored; empty if it has not published."""
+        return self.manifests[stage].facts if stage in self.manifests else {}
+
+    def kept(self, *stages: str) -> bool:
+        """Returns whether these stages have published, and none of their artifacts was pruned."""
+        manifests = [self.manifests.get(stage) for stage in stages]
+        return all(manifest is not None and manifest.pruned is None for manifest in manifests)
+
+    def seconds(self) -> dict[str, float]:
+        """Returns the wall time of each stage when it was executed."""
+        return {stage: manifest.provenance["seconds"] for stage, manifest in self.manifests.items()}
+
+    @property
+    def steps(self) -> list[dict[str, Any]]:
+        """The metrics of each optimizer step (see `stages.training.results.StepMetrics`)."""
+        return self.facts("finetune").get("steps", [])
+
+
+@dataclass(frozen=True)
+class RunRecord:
+    """One run.
+
+    Attributes:
+        layout: Its addresses.
+        recipe: Its frozen recipe, as JSON.
+        iterations: Its iterations, in order.
+        evaluations: Reports on the test split: `before` and `after` training.
+        promoted: The promoted checkpoint (see `artifacts.documents.run_files.read_promoted`); None if there is none.
+        suites: Reports of backfills (see `flows.backfill`), by suite and iteration.
+    """
+
+    layout: RunLayout
+    recipe: dict[str, Any]
+    iterations: list[IterationRecord]
+    evaluations: dict[str, Manifest]
+    promoted: dict[str, Any] | None
+    suites: dict[str, dict[int, Manifest]] = field(default_factory=dict[str, dict[int, Manifest]])
+
+
+def run_names(store: Store) -> list[str]:
+    """Returns the names of a store's runs, sorted."""
+    return _names(store.list(RUNS))
+
+
+def overview(store: Store, damaged: list[Damage] | None = None) -> list[dict[str, Any]]:
+    """Returns a summary of each run, from one listing of the store and two small files for each run.
+
+    Args:
+        damaged: A list to which unreadable runs, and objects that belong to no run, are added.
+
+    Raises:
+        IntegrityError: A run is unreadable, and `damaged` is None.
+    """
+    keys = store.list(RUNS)
+    if damaged is not None:
+        noted_strays(store, RUNS, damaged)
+        damaged += _no_runs(keys)
+    runs: list[dict[str, Any]] = []
+    ends = f"/{STAGES['promote']}/{MANIFEST_NAME}"
+    for layout in map(RunLayout, _names(keys)):
+        with noted(damaged, layout.recipe):
+            recipe = read_recipe(store, layout)
+            numbers = [layout.iteration_of(key) for key in keys if key.endswith(ends)]
+            runs.append(
+                {
+                    "run": layout.run,
+                    "title": recipe["title"],
+                    "iterations": recipe["iterations"],
+                    "iterations_done": sum(number is not None and number > 0 for number in numbers),
+                    "promoted": None,
+                }
+            )
+            with noted(damaged, layout.promoted):
+                runs[-1]["promoted"] = read_promoted(store, layout)
+    return runs
+
+
+def read_run(store: Store, run: str, damaged: list[Damage] | None = None) -> RunRecord:
+    """Returns the record of a run.
+
+    Args:
+        damaged: A list to which unreadable artifacts, and objects that belong to no artifact, are added. The record
+            leaves them out.
+
+    Raises:
+        BadInputError: The store has no such run.
+        IntegrityError: The recipe is unreadable; or another artifact is, and `damaged` is None.
+    """
+    layout = RunLayout(run)
+    try:
+        recipe = with_added(Recipe, read_recipe(store, layout))
+    except MissingKeyError as error:
+        raise BadInputError(
+            f"run {run!r}", f"not in {store.url}", ", ".join(run_names(store)) or "a run", "see `deerstalker runs`"
+        ) from error
+    keys, ends = store.list(layout.root), f"/{MANIFEST_NAME}"
+    if damaged is not None:
+        noted_strays(store, layout.root, damaged)
+        damaged += _no_iterations(layout, keys)
+    published = {key.removesuffix(ends) for key in keys if key.endswith(ends)}
+    numbers = sorted({number for key in published if (number := layout.iteration_of(key)) is not None})
+    keys_of_stages = {
+        (number, stage): key
+        for number in numbers
+        for stage, part in STAGES.items()
+        if (key := layout.iteration(number, part)) in published
+    }
+    manifests = _manifests(store, keys_of_stages, damaged, {at: _KINDS[at[1]] for at in keys_of_stages})
+    iterations = [
+        IterationRecord(number, {stage: manifests[number, stage] for stage in STAGES if (number, stage) in manifests})
+        for number in numbers
+    ]
+    tests = {part: key for part in ("before", "after") if (key := layout.evaluation(part)) in published}
+    evaluations = _manifests(store, tests, damaged, dict.fromkeys(tests, Report))
+    promoted = None
+    with noted(damaged, layout.promoted):
+        promoted = read_promoted(store, layout)
+    suites = _suites(store, layout, published, {item.number: item for item in iterations}, damaged)
+    return RunRecord(layout, recipe, iterations, evaluations, promoted, suites)
+
+
+def _suites(
+    store: Store,
+    layout: RunLayout,
+    published: Iterable[str],
+    iterations: Mapping[int, IterationRecord],
+    damaged: list[Damage] | None,
+) -> dict[str, dict[int, Manifest]]:
+    """Returns reports by suite and iteration, without those whose checkpoint was made again since."""
+    keys = {place: key for key in sorted(published) if (place := layout.suite_of(key))}
+    suites: dict[str, dict[int, Manifest]] = {}
+    for (suite, number), manifest in _manifests(store, keys, damaged, dict.fromkeys(keys, Report)).items():
+        trained = iterations[number].manifests.get("finetune") if number in iterations else None
+        weights = manifest.inputs.get("weights")
+        if trained is None or weights is None or weights["digest"] == trained.digest:
+            suites.setdefault(suite, {})[number] = manifest
+    return suites
+
+
+def last_iteration(store: Store, layout: RunLayout) -> int:
+    """Returns the highest iteration that has published an artifact; -1 if there is none."""
+    keys = [key for key in store.list(f"{layout.root}/iterations") if key.split("/")[5:] == [MANIFEST_NAME]]
+    return max((number for key in keys if (number := layout.iteration_of(key)) is not None), default=-1)
+
+
+def read_iteration(store: Store, layout: RunLayout, number: int) -> IterationRecord:
+    """Returns the record of a finished iteration; iteration 0 evaluates the weights that the first one starts from.
+
+    Raises:
+        BadInputError: A stage of it has not published.
+    """
+    stages = STAGES if number else {stage: STAGES[stage] for stage in ("evaluate", "promote")}
+    keys = {stage: layout.iteration(number, part) for stage, part in stages.items()}
+    return IterationRecord(number, _manifests(store, keys, None, _KINDS))
+
+
+def _manifests(
+    store: Store, keys: Mapping[K, str], damaged: list[Damage] | None, kinds: Mapping[K, type[Kind]]
+) -> dict[K, Manifest]:
+    def read(name: K) -> Manifest | None:
+        with noted(damaged, keys[name]):
+            return Artifact.at(store, keys[name], kinds[name]).manifest
+        return None
+
+    with ThreadPoolExecutor(_PARALLEL_READS) as pool:
+        return {name: manifest for name, manifest in zip(keys, pool.map(read, keys), strict=True) if manifest}
+
+
+def _names(keys: Iterable[str]) -> list[str]:
+    names = {part[1] for part in (key.split("/") for key in keys) if part[2:] == ["recipe.json"]}
+    return sorted(filter(is_run_name, names))
+
+
+def _no_runs(keys: Iterable[str]) -> list[Damage]:
+    """Returns the folders beside the runs that are not runs; hidden ones are ignored."""
+    folders = {key.split("/")[1] for key in keys if key.count("/") > 1}
+    no_runs = sorted(name for name in folders.difference(_names(keys)) if not name.startswith("."))
+    return [Damage(f"{RUNS}/{name}", "a folder without a recipe, or of no run's name", "a run") for name in no_runs]
+
+
+def _no_iterations(layout: RunLayout, keys: Iterable[str]) -> list[Damage]:
+    """Returns the folders beside the iterations that are not iterations."""
+    top = f"{layout.root}/iterations/"
+    others = {key for key in keys if key.startswith(top) and layout.iteration_of(key) is None}
+    folders = sorted({top + key.removeprefix(top).partition("/")[0] for key in others})
+    return [Damage(folder, "a folder of another name", "the number of an iteration, as 0001") for folder in folders]

@@ -1,0 +1,1 @@
+"""Everything that exists because of Prefect: tasks, GPU permits, artifacts in its interface, installation."""

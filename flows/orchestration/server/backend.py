@@ -1,0 +1,209 @@
+"""The Prefect server behind a command: the one the user named, or one of the command's own that ends with it.
+
+Prefect can start a server by itself, but waits for it idly, shares Ctrl-C with it and leaves it behind when killed.
+Here the server starts while the command is still importing, in a session of its own, under the guard that engines have.
+"""
+
+import fcntl
+import os
+import shutil
+import socket
+import sys
+import threading
+import time
+from collections.abc import Generator
+from contextlib import ExitStack, contextmanager, suppress
+from datetime import datetime
+from pathlib import Path
+from types import TracebackType
+from typing import Self
+
+from artifacts.errors import SEE_DOCTOR, DeerstalkerError
+from flows.orchestration.server.api_access import private, private_folder
+from flows.orchestration.server.local_server import Record, database_lock, running_server
+from stages.processes.guarded import GuardedProcess
+from stages.processes.scratch import PREFIX, Scratch
+
+TAG = "deerstalker"
+"""Marks flow runs on a server that others may use too; the automation for dead runs watches those only."""
+
+_START_TIMEOUT_S = 120.0
+_DRAIN_TIMEOUT_S = 30.0
+_LOOK_INTERVAL_S = 0.5
+_VAIN_STARTS = 5
+_TAIL_CHARACTERS = 1500
+
+
+class Backend:
+    """A Prefect API that flows report to.
+
+    Entering starts a local server, without waiting for it, unless PREFECT_API_URL names one; leaving ends it. One that
+    dies meanwhile is started again at the same address: Prefect asks several times, and its database is a file.
+    Prefect is to be imported inside, not before.
+
+    Args:
+        log: File for the local server's output.
+    """
+
+    def __init__(self, log: Path) -> None:
+        self.log = log
+        self._home = Path(os.environ.get("PREFECT_HOME") or log.parent)
+        self._process: GuardedProcess | None = None
+        self._held = ExitStack()
+        self._lock = -1
+        self._absent = [folder for folder in (self._home, *self._home.parents) if not folder.exists()]
+        self._alone_since: datetime | None = None
+        self._address = ("127.0.0.1", 0)
+        self._answered = self._entered = False
+        self._leaving = threading.Event()
+        self._watch = threading.Thread(target=self._keep_alive, name="server-watch", daemon=True)
+
+    def __enter__(self) -> Self:
+        named = os.environ.get("PREFECT_API_URL")
+        if not named or named == running_server(self._home):
+            self._lock, self._alone_since = self._held.enter_context(database_lock(self._home))
+        if not named:
+            self._process = self._start()
+            self._watch.start()
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        if self._process is not None:
+            self._leaving.set()
+            self._watch.join()
+            del os.environ["PREFECT_API_URL"]
+            self._process.stop()
+            self._process = None
+        if error is not None and not self._entered:
+            self._remove_what_we_made()
+        self._held.close()
+
+    @property
+    def pid(self) -> int | None:
+        """Process id of the local server's guard, which is also its session; None where the user named a server."""
+        return self._process.pid if self._process else None
+
+    @contextmanager
+    def ready(self) -> Generator[None]:
+        """Waits until flows can run, and at the end until everything they reported has arrived.
+
+        Raises:
+            DeerstalkerError: The local server does not start, or the API does not answer for as long as Prefect asks.
+        """
+        self._entered = True
+        if self._process is None:
+            from prefect import tags
+
+            with tags(TAG), named_where_silent("start it, or name another"):
+                yield
+            return
+        self._wait()
+        if self._alone_since is not None:
+            from flows.orchestration.server.dead_runs import crash_dead_runs
+
+            record = Record.read(self._home)
+            workers = record.gone_workers if record else ()
+            found = "Found without a process by a later command."
+            crash_dead_runs(found, before=self._alone_since, workers=workers, unclaimed=True)
+        from prefect.settings import PREFECT_FLOWS_HEARTBEAT_FREQUENCY, temporary_settings
+
+        # A heartbeat costs a second at the end of each run, and nobody watches for it on a server of our own.
+        with temporary_settings(updates={PREFECT_FLOWS_HEARTBEAT_FREQUENCY: None}):
+            try:
+                with named_where_silent(f"see {self.log}"):
+                    yield
+            finally:
+                _drain()
+
+    def _remove_what_we_made(self) -> None:
+        """A command that was refused before it ran a flow leaves no folder behind, unless somebody else uses it now."""
+        if self._lock < 0 or self._home not in self._absent:
+            return
+        with suppress(OSError):
+            fcntl.flock(self._lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            shutil.rmtree(self._home)
+            for folder in self._absent[1:]:
+                folder.rmdir()
+
+    def _keep_alive(self) -> None:
+        """Starts the server again when it has died, unless it never answered or several starts are in vain."""
+        vain = 0
+        while not self._leaving.wait(_LOOK_INTERVAL_S) and vain < _VAIN_STARTS:
+            if self._process is None or self._process.exit_code() is None or not self._answered:
+                continue
+            self._process.stop()
+            with suppress(OSError):  # the port is still held: the next look tries again
+                self._process = self._start()
+                vain += 1
+                with suppress(DeerstalkerError):
+                    self._wait()
+                    vain = 0
+
+    def _start(self) -> GuardedProcess:
+        private_folder(self.log.parent)
+        mode = "wb" if self._process is None else "ab"
+        with socket.create_server(self._address) as listener, open(self.log, mode, opener=private) as log:
+            self._address = listener.getsockname()
+            scratch = Scratch(f"{PREFIX}server-")
+            script = str(Path(__file__).with_name("server_process.py"))
+            environment = {**os.environ, "PREFECT_SERVER_UI_ENABLED": "false"}
+            environment.pop("PYTHONDONTWRITEBYTECODE", None)  # without cached bytecode a start takes 8 s more
+            command = [sys.executable, "-P", script, str(listener.fileno())]
+            keep = [listener.fileno(), scratch.lock]
+            process = GuardedProcess(command, scratch.path, log, environment, keep=keep)
+            scratch.leave()
+        os.environ["PREFECT_API_URL"] = f"http://{self._address[0]}:{self._address[1]}/api"
+        return process
+
+    def _wait(self) -> None:
+        import httpx
+
+        process = self._process
+        assert process is not None
+        url = os.environ["PREFECT_API_URL"] + "/health"
+        deadline = time.monotonic() + _START_TIMEOUT_S
+        while time.monotonic() < deadline and process.exit_code() is None and not self._leaving.is_set():
+            try:
+                if httpx.get(url, timeout=0.5, trust_env=False).is_success:
+                    self._answered = True
+                    return
+            except httpx.TransportError:
+                time.sleep(0.05)
+        tail = self.log.read_text(errors="replace")[-_TAIL_CHARACTERS:].strip()
+        raise DeerstalkerError(
+            "local Prefect server",
+            f"not ready after {_START_TIMEOUT_S:.0f} s"
+            if process.exit_code() is None
+            else f"ended with {process.exit_code()}",
+            "a server that starts",
+            f"see {self.log}, or name a running one in PREFECT_API_URL. Its last words:\n{tail}",
+        )
+
+
+@contextmanager
+def named_where_silent(remedy: str) -> Generator[None]:
+    """Says which API it was, where the block fails because Prefect's client got no answer."""
+    import httpx
+
+    try:
+        yield
+    except (httpx.TransportError, RuntimeError) as error:
+        reason = error if isinstance(error, httpx.TransportError) else error.__cause__  # the client's first request
+        if not isinstance(reason, httpx.TransportError):
+            raise
+        raise DeerstalkerError(
+            f"Prefect API {httpx.URL(os.environ['PREFECT_API_URL']).copy_with(userinfo=b'')}",  # without a password
+            f"{type(reason).__name__}: {reason}",
+            "a server that answers",
+            f"{remedy}; then the same command goes on where it stopped; {SEE_DOCTOR}",
+        ) from error
+
+
+def _drain() -> None:
+    from prefect.events.worker import EventsWorker
+    from prefect.logging.handlers import APILogWorker
+
+    APILogWorker.drain_all(timeout=_DRAIN_TIMEOUT_S)
+    EventsWorker.drain_all(timeout=_DRAIN_TIMEOUT_S)

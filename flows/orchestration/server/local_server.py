@@ -1,0 +1,307 @@
+"""The Prefect server and the worker of a data folder, which `deerstalker up` starts and `deerstalker down` ends.
+
+Each runs under the guard that engines have, so that ending the guard leaves nothing behind. What was started stands in
+a record beside Prefect's database; a process counts as ours only where its start time agrees, for ids are used again.
+"""
+
+import fcntl
+import json
+import os
+import secrets
+import signal
+import socket
+import subprocess
+import sys
+import time
+from collections.abc import Generator, Mapping, Sequence
+from contextlib import contextmanager, suppress
+from datetime import UTC, datetime
+from pathlib import Path
+
+from pydantic import BaseModel, ConfigDict, ValidationError
+
+from artifacts.errors import BadInputError, DeerstalkerError
+from flows.orchestration.server.api_access import (
+    SERVER_VARIABLE,
+    private,
+    private_folder,
+    read_auth_string,
+    write_private,
+)
+from flows.orchestration.server.listening import HOST, Place
+from stages.processes import guard
+from stages.processes.process_pool import start_ticks
+
+START_TIMEOUT_S = 300.0
+STOP_TIMEOUT_S = 15.0
+_TAIL_CHARACTERS = 1500
+_PAGES_ASK = "PREFECT_SERVER_UI_API_URL"
+_SIGNATURE = "# Written by `deerstalker up`, removed by `deerstalker down`.\n"
+
+
+class Started(BaseModel):
+    """A process that was started.
+
+    Attributes:
+        pid: Id of its guard, which is also its session.
+        ticks: When the guard started, in clock ticks since the machine did.
+    """
+
+    model_config = ConfigDict(extra="forbid", frozen=True)
+
+    pid: int
+    ticks: int
+
+    @property
+    def alive(self) -> bool:
+        """Whether this very process still runs."""
+        return start_ticks(self.pid) == self.ticks
+
+
+class StartedWorker(Started):
+    """A worker that was started.
+
+    Attributes:
+        name: Prefect's label of the runs that it takes on.
+        pool: The work pool that it asks.
+    """
+
+    name: str
+    pool: str
+
+
+class Record(BaseModel):
+    """What runs for a data folder.
+
+    Attributes:
+        url: The Prefect API.
+        server: The server, where it is ours.
+        worker: The worker, where one was started.
+        gone: Names of the workers before it; a run that outlives its worker is missed by a later `up` than the next.
+        settings: The files that we wrote, which tell Prefect's commands in their folder where the API is.
+        auth: The file of the API's auth string, where it asks for one.
+    """
+
+    model_config = ConfigDict(extra="forbid", frozen=True)
+
+    url: str
+    server: Started | None = None
+    worker: StartedWorker | None = None
+    gone: tuple[str, ...] = ()
+    settings: tuple[Path, ...] = ()
+    auth: Path | None = None
+
+    @property
+    def auth_string(self) -> str | None:
+        """The API's auth string; None where it asks for none.
+
+        Raises:
+            BadInputError: Its file cannot be read.
+        """
+        return read_auth_string(self.auth) if self.auth else None
+
+    @property
+    def gone_workers(self) -> tuple[str, ...]:
+        """Names of all workers that ran for the folder and do no more."""
+        return (*self.gone, self.worker.name) if self.worker and not self.worker.alive else self.gone
+
+    @classmethod
+    def read(cls, home: Path) -> "Record | None":
+        """The record of a data folder; None where nothing was started.
+
+        Raises:
+            BadInputError: It cannot be read.
+        """
+        path = _record(home)
+        try:
+            return cls.model_validate_json(path.read_bytes())
+        except FileNotFoundError:
+            return None
+        except ValidationError as error:
+            raise BadInputError(str(path), "a damaged record", "what `deerstalker up` wrote", "remove it") from error
+        except OSError as error:
+            remedy = "where it is another account's, set PREFECT_HOME to a folder of yours"
+            raise BadInputError(str(path), f"cannot be read ({error.strerror})", "a record", remedy) from error
+
+    def write(self, home: Path) -> None:
+        """Stores the record, whole or not at all."""
+        write_private(_record(home), self.model_dump_json(indent=2) + "\n")
+
+
+def _record(home: Path) -> Path:
+    return home / "up.json"
+
+
+def write_settings(folder: Path, url: str, auth: str | None) -> Path | None:
+    """Lets `prefect` find an API from a folder, without variables; only we can read the file where it holds a secret.
+
+    Args:
+        auth: The API's auth string, if any.
+
+    Returns:
+        The file; None where the folder has settings of its own, or cannot be written.
+    """
+    path = folder / "prefect.toml"
+    try:
+        if path.is_symlink() or (path.exists() and not path.read_text().startswith(_SIGNATURE)):
+            return None
+        lines = [f"url = {json.dumps(url)}"] + (
+            [f"auth_string = {json.dumps(auth, ensure_ascii=False)}"] if auth else []
+        )
+        text = f"{_SIGNATURE}[api]\n" + "\n".join(lines) + "\n"
+        if auth:
+            write_private(path, text)
+        else:
+            path.write_text(text)
+    except OSError:
+        return None
+    return path
+
+
+def remove_settings(path: Path) -> None:
+    """Removes such a file, unless it has become somebody else's."""
+    if path.exists() and path.read_text().startswith(_SIGNATURE):
+        path.unlink()
+
+
+def running_server(home: Path) -> str | None:
+    """Address of the Prefect API that `up` runs for a data folder; None where it does not."""
+    record = Record.read(home)
+    return record.url if record and record.server and record.server.alive else None
+
+
+def auth_string_of(url: str | None, home: Path) -> str | None:
+    """The auth string of an API; None where it is not the one that the record of a data folder names, or asks for none.
+
+    Raises:
+        BadInputError: The record or the string cannot be read.
+    """
+    record = Record.read(home) if url else None
+    return record.auth_string if record and record.url == url else None
+
+
+@contextmanager
+def database_lock(home: Path) -> Generator[tuple[int, datetime | None]]:
+    """A hold on Prefect's database, and since when it is ours alone, None where it is not.
+
+    Runs from before that time which the database calls running are dead. The hold is an open file: a child that
+    inherits it holds on for as long as it lives, however its parent ends.
+    """
+    private_folder(home)
+    descriptor = os.open(home / "in-use.lock", os.O_RDWR | os.O_CREAT, 0o600)
+    try:
+        try:
+            fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            alone_since = datetime.now(UTC)
+        except BlockingIOError:
+            alone_since = None
+        fcntl.flock(descriptor, fcntl.LOCK_SH)
+        yield descriptor, alone_since
+    finally:
+        os.close(descriptor)
+
+
+def start_server(
+    home: Path, port: int, lock: int, environment: Mapping[str, str], host: str = HOST, auth: str | None = None
+) -> tuple[str, Started]:
+    """Starts a server, without waiting for it.
+
+    Args:
+        lock: The hold on the database, passed on.
+        host: Where it listens.
+        auth: Its auth string; None lets everybody in who reaches it.
+
+    Raises:
+        BadInputError: Something listens on the port; or the host is none of this machine; or others reach it there, and
+            it has no auth string.
+    """
+    place = Place.of(host)
+    if not place.loopback and auth is None:
+        found = "other machines reach it, and the server would run what anybody sends"
+        raise BadInputError(f"--host {host}", found, f"{HOST}, or a password", "add --auth")
+    try:
+        listener = socket.create_server((place.address, port), family=place.family)
+    except OSError as error:
+        raise BadInputError(
+            f"--port {port}" if host == HOST else f"--host {host} --port {port}",
+            f"cannot be used ({error.strerror})",
+            "a free port" if host == HOST else "an address of this machine and a free port",
+            "choose another, or end what uses it",
+        ) from error
+    with listener:
+        script = str(Path(__file__).with_name("server_process.py"))
+        command = [sys.executable, "-P", script, str(listener.fileno()), host]
+        url = f"http://{place.called}:{listener.getsockname()[1]}/api"
+        environment = {_PAGES_ASK: "/api", **environment}  # else they ask port 4200, whatever ours is
+        if auth:
+            environment[SERVER_VARIABLE] = auth
+        started = guarded(command, home / "server.log", environment, keep=(listener.fileno(), lock))
+        return url, started
+
+
+def start_worker(home: Path, pool: str, environment: Mapping[str, str], lock: int) -> StartedWorker:
+    """Starts a process worker of a pool, without waiting for it.
+
+    Args:
+        lock: A hold on the database, passed on: its runs are alive although the server may have to be started again.
+    """
+    name = f"{socket.gethostname()}-{secrets.token_hex(3)}"
+    script = str(Path(__file__).with_name("worker_process.py"))
+    command = [sys.executable, "-P", script, "worker", "start", "--pool", pool, "--type", "process", "--name", name]
+    started = guarded(command, home / "worker.log", environment, keep=(lock,))
+    return StartedWorker(**started.model_dump(), name=name, pool=pool)
+
+
+def guarded(command: Sequence[str], log: Path, environment: Mapping[str, str], keep: Sequence[int] = ()) -> Started:
+    """Starts a command that outlives this process, in a session of its own, under a guard."""
+    scratch = log.parent / f"scratch-{secrets.token_hex(4)}"
+    with open(log, "ab", opener=private) as output:
+        process = subprocess.Popen(
+            [sys.executable, "-I", guard.__file__, "-1", str(scratch), *command],
+            stdin=subprocess.DEVNULL,
+            stdout=output,
+            stderr=subprocess.STDOUT,
+            env=dict(environment),
+            pass_fds=tuple(keep),
+            start_new_session=True,
+        )
+    return Started(pid=process.pid, ticks=start_ticks(process.pid) or 0)
+
+
+def wait_until_healthy(url: str, process: Started, log: Path) -> None:
+    """Waits until our server answers.
+
+    Raises:
+        DeerstalkerError: It ended, or does not answer in time.
+    """
+    import httpx
+
+    deadline = time.monotonic() + START_TIMEOUT_S
+    while time.monotonic() < deadline and process.alive:
+        with suppress(httpx.TransportError):
+            if httpx.get(f"{url}/health", timeout=2.0, trust_env=False).is_success:
+                return
+        time.sleep(0.1)
+    raise DeerstalkerError(
+        "Prefect server",
+        f"not ready after {START_TIMEOUT_S:.0f} s" if process.alive else "ended by itself",
+        "a server that starts",
+        f"see {log}. Its last words:\n{log.read_text(errors='replace')[-_TAIL_CHARACTERS:].strip()}",
+    )
+
+
+def end(process: Started) -> bool:
+    """Ends a process and all that it started; returns whether it was still running.
+
+    Raises:
+        DeerstalkerError: It does not end.
+    """
+    if not process.alive:
+        return False
+    os.kill(process.pid, signal.SIGTERM)
+    deadline = time.monotonic() + STOP_TIMEOUT_S
+    while process.alive:
+        if time.monotonic() > deadline:
+            raise DeerstalkerError(f"process {process.pid}", f"still there after {STOP_TIMEOUT_S:.0f} s", "its end")
+        time.sleep(0.05)
+    return True

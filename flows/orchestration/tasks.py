@@ -1,0 +1,143 @@
+"""The one place where stages become Prefect tasks."""
+
+from collections.abc import Callable, Iterator, Sequence
+from typing import Any, Concatenate, ParamSpec, Protocol, TypeVar
+
+from prefect import Task
+from prefect.cache_policies import NO_CACHE
+from prefect.client.schemas.objects import State, TaskRun
+from prefect.futures import PrefectFuture
+from prefect.states import Completed
+from prefect.task_runners import ThreadPoolTaskRunner
+from prefect.tasks import exponential_backoff
+
+from artifacts.address import ArtifactAddress
+from artifacts.errors import TransientError
+from artifacts.refs import K
+from flows.orchestration.progress import shown_progress
+from stages.context import StageContext
+
+P = ParamSpec("P")
+R = TypeVar("R")
+ConfigT = TypeVar("ConfigT")
+ConfigT_contra = TypeVar("ConfigT_contra", contravariant=True)
+R_co = TypeVar("R_co", covariant=True)
+
+
+class MappedStage(Protocol[ConfigT_contra, K, R_co]):
+    """A stage that needs nothing but its config."""
+
+    __name__: str
+
+    def __call__(self, ctx: StageContext, config: ConfigT_contra, /, *, out: ArtifactAddress[K]) -> R_co: ...
+
+
+def _is_transient(task: Task[..., Any], task_run: TaskRun, state: State[Any]) -> bool:
+    return isinstance(state.result(raise_on_failure=False), TransientError)
+
+
+def map_as_tasks(
+    stage: MappedStage[ConfigT, K, R],
+    configs: Sequence[ConfigT],
+    *,
+    run_name: str,
+    ctx: StageContext,
+    out: Callable[[ConfigT], ArtifactAddress[K]],
+) -> Iterator[R]:
+    """Runs a stage with each config, as mapped Prefect tasks side by side, and yields the results in order.
+
+    Args:
+        run_name: Name of each task run; `{config}` stands for the config.
+        ctx: The stage's context.
+        out: Returns the address for the artifact of a config.
+
+    Raises:
+        Exception: Whatever the stage raised first, after the retries that the profile grants to transient errors.
+    """
+
+    def body(config: ConfigT) -> Any:
+        return _labelled(stage(ctx, config, out=out(config)))
+
+    for future in _task(stage, body, run_name, ctx, timeout_s=None).map(configs):
+        yield future.result()
+
+
+def map_some_at_once(
+    stage: Callable[[Any], R],
+    inputs: Sequence[Any],
+    *,
+    run_name: str,
+    ctx: StageContext,
+    at_once: int,
+    abandon: Callable[[], None],
+) -> Iterator[R | Exception]:
+    """Runs a stage on each input, as mapped Prefect tasks, and yields in order what each returned or failed with.
+
+    Args:
+        stage: Takes an input.
+        run_name: Name of each task run; `{item}` stands for the input.
+        ctx: Whose profile says how often a task is tried again after a transient failure.
+        at_once: How many run side by side.
+        abandon: Makes those fail that are running; called when this is interrupted, which else would wait for them.
+    """
+
+    def body(item: Any) -> Any:
+        return _labelled(stage(item))
+
+    task = _task(stage, body, run_name, ctx, timeout_s=None)
+    with ThreadPoolTaskRunner[Any](max_workers=at_once) as runner:
+        futures: list[PrefectFuture[Any]] = list(runner.map(task, {"item": inputs}))
+        try:
+            for future in futures:
+                yield future.result(raise_on_failure=False)
+        except BaseException:
+            abandon()
+            raise
+
+
+def run_as_task(
+    run_name: str,
+    ctx: StageContext,
+    stage: Callable[Concatenate[StageContext, P], R],
+    *inputs: P.args,
+    **keywords: P.kwargs,
+) -> R:
+    """Runs `stage(ctx, *inputs, **keywords)` in this thread, as a Prefect task with the stage's name.
+
+    The store alone decides whether a stage is done; Prefect caches nothing. The task run of a stage whose artifact was
+    published before ends in a `Completed` state named `Cached`. Prefect shows `inputs` as the task run's parameters.
+
+    Raises:
+        Exception: The stage's own error, after the retries that the profile allows for transient errors.
+    """
+
+    def body(*inputs: Any) -> Any:
+        with shown_progress(ctx):
+            return _labelled(stage(ctx, *inputs, **keywords))
+
+    task = _task(stage, body, run_name, ctx, timeout_s=ctx.profile.stage_timeout_s)
+    state: State[Any] = task(*inputs, return_state=True)
+    return state.result()
+
+
+def _labelled(result: Any) -> Any:
+    return Completed(name="Cached", data=result) if getattr(result, "reused", False) else result
+
+
+def _task(
+    stage: Callable[..., Any], body: Callable[..., Any], run_name: str, ctx: StageContext, *, timeout_s: float | None
+) -> Task[..., Any]:
+    """The task; one that runs in another thread takes no timeout, because Prefect cannot interrupt it there."""
+    profile = ctx.profile
+    return Task(
+        body,
+        name=stage.__name__,
+        task_run_name=run_name,
+        description=(stage.__doc__ or "").splitlines()[0],
+        retries=profile.retries,
+        retry_delay_seconds=exponential_backoff(profile.retry_delay_s),
+        retry_condition_fn=_is_transient,
+        timeout_seconds=timeout_s,
+        cache_policy=NO_CACHE,
+        persist_result=False,
+    )

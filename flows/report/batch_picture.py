@@ -1,0 +1,167 @@
+"""Draws a packed batch: one bar for each row, in which each prompt is followed by its completions."""
+
+import io
+import itertools
+from collections import defaultdict
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+import numpy as np
+
+from artifacts.layout import RunLayout
+from artifacts.reading import Artifact
+from artifacts.store.store import Store
+from artifacts.tensors import BATCH_FILE, PackedBatch
+from flows.lookup.history import STAGES, IterationRecord
+
+if TYPE_CHECKING:
+    from matplotlib.axes import Axes
+
+ROWS_SHOWN = 32
+_PROMPT, _BETTER, _WORSE, _EVEN, _PADDING = "#334155", "#0f766e", "#c2410c", "#9ca3af", "#f1f5f9"
+_INK, _MUTED = "#1f2937", "#6b7280"
+_KINDS = {
+    "prompt": _PROMPT,
+    "advantage > 0": _BETTER,
+    "advantage < 0": _WORSE,
+    "advantage 0": _EVEN,
+    "padding": _PADDING,
+}
+
+
+@dataclass(frozen=True)
+class Segment:
+    """A part of a row, in tokens: a prompt, a completion (its kind says the sign of its advantage), or the padding."""
+
+    row: int
+    start: int
+    length: int
+    kind: str
+
+
+@dataclass(frozen=True)
+class BatchView:
+    """The layout of a batch of R rows.
+
+    Attributes:
+        segments: The segments of all rows, in order.
+        steps: The optimizer step of each row, from 1; [R].
+        row_tokens: Tokens of a row.
+        used_tokens: Tokens of all rows without padding.
+        unshared_tokens: The same if each completion had a prompt of its own.
+    """
+
+    segments: list[Segment]
+    steps: list[int]
+    row_tokens: int
+    used_tokens: int
+    unshared_tokens: int
+
+
+def read_batch(record: IterationRecord, layout: RunLayout, store: Store) -> BatchView | None:
+    """Returns the layout of an iteration's batch; None if `pack` has not published.
+
+    Raises:
+        IntegrityError: The stored file is damaged.
+    """
+    if "pack" not in record.manifests:
+        return None
+    key = layout.iteration(record.number, STAGES["pack"])
+    return view(PackedBatch.from_bytes(Artifact(store, key, record.manifests["pack"]).read_bytes(BATCH_FILE), key))
+
+
+def view(batch: PackedBatch) -> BatchView:
+    """Returns the layout of a batch: each row is cut where its segment changes."""
+    segments: list[Segment] = []
+    prompt_tokens: dict[int, int] = {}
+    unshared = 0
+    rows, width = batch.tokens.shape
+    for row in range(rows):
+        ids = batch.segment_ids[row]
+        cuts = [0, *(np.flatnonzero(ids[1:] != ids[:-1]) + 1).tolist(), width]
+        for start, end in itertools.pairwise(cuts):
+            segment, parent = int(ids[start]), int(batch.parent_ids[row, start])
+            if segment < 0:
+                kind = "padding"
+            elif segment == parent:
+                kind = "prompt"
+                prompt_tokens[segment] = end - start
+            else:
+                advantage = float(batch.advantages[row, start])
+                kind = "advantage > 0" if advantage > 0 else "advantage < 0" if advantage < 0 else "advantage 0"
+                unshared += prompt_tokens[parent] + end - start
+            segments.append(Segment(row, start, end - start, kind))
+    used = int((batch.segment_ids >= 0).sum())
+    return BatchView(segments, [int(step) + 1 for step in batch.minibatch], width, used, unshared)
+
+
+def words(shown: BatchView) -> str:
+    """Returns a description of the batch."""
+    rows = len(shown.steps)
+    if not rows:
+        return "No rows: no group had anything to learn from."
+    filled = shown.used_tokens / (rows * shown.row_tokens)
+    completions = sum(item.kind.startswith("advantage") for item in shown.segments)
+    prompts = sum(item.kind == "prompt" for item in shown.segments)
+    return (
+        f"Rows: {rows} of {shown.row_tokens} tokens, {filled:.1%} filled. Optimizer steps: {max(shown.steps)}. "
+        f"Prompts: {prompts}, completions: {completions}. Tokens: {shown.used_tokens}; "
+        f"were each completion to carry its own prompt, {shown.unshared_tokens}."
+    )
+
+
+def draw(shown: BatchView, dpi: int = 150) -> bytes:
+    """Draws the first `ROWS_SHOWN` rows as PNG; a gap separates optimizer steps.
+
+    Raises:
+        ValueError: The batch has no rows.
+    """
+    if not shown.steps:
+        raise ValueError("a batch without rows has no picture")
+    from matplotlib.backends.backend_agg import FigureCanvasAgg
+    from matplotlib.figure import Figure
+    from matplotlib.patches import Patch
+
+    rows = min(len(shown.steps), ROWS_SHOWN)
+    places = _places(shown.steps[:rows])
+    figure = Figure(figsize=(8.4, 1.3 + 0.2 * (places[-1] + 1)), dpi=dpi, layout="constrained")
+    axes = figure.subplots()
+    bars: defaultdict[tuple[int, str], list[tuple[float, float]]] = defaultdict(list)
+    for item in shown.segments:
+        if item.row < rows:
+            bars[item.row, item.kind].append((item.start, item.length))
+    for (row, kind), spans in bars.items():
+        axes.broken_barh(spans, (places[row] - 0.4, 0.8), facecolors=_KINDS[kind], edgecolors="white", linewidth=0.4)
+    _finish(axes, shown, places)
+    drawn = {kind for _, kind in bars}
+    patches = [Patch(facecolor=colour, label=kind) for kind, colour in _KINDS.items() if kind in drawn]
+    figure.legend(
+        handles=patches, loc="outside upper right", ncols=len(patches), fontsize=8, frameon=False, labelcolor=_INK
+    )
+    buffer = io.BytesIO()
+    FigureCanvasAgg(figure).print_png(buffer)
+    return buffer.getvalue()
+
+
+def _places(steps: list[int]) -> list[float]:
+    """Returns the vertical middle of each row, from the top, in rows; between optimizer steps there is a gap of 0.6."""
+    places = [0.0]
+    for before, step in itertools.pairwise(steps):
+        places.append(places[-1] + (1.0 if step == before else 1.6))
+    return places
+
+
+def _finish(axes: "Axes", shown: BatchView, places: list[float]) -> None:
+    from matplotlib.ticker import MaxNLocator
+
+    rows = len(places)
+    firsts = [row for row in range(rows) if row == 0 or shown.steps[row] != shown.steps[row - 1]]
+    axes.set_yticks([places[row] for row in firsts], [f"step {shown.steps[row]}" for row in firsts])
+    axes.set_ylim(places[-1] + 0.7, -0.7)
+    axes.set_xlim(0, shown.row_tokens)
+    axes.xaxis.set_major_locator(MaxNLocator(integer=True))
+    hidden = f" (the first {rows} of {len(shown.steps)} rows)" if rows < len(shown.steps) else ""
+    axes.set_xlabel(f"token of the row{hidden}", fontsize=9, color=_MUTED)
+    axes.tick_params(labelsize=8, colors=_MUTED, length=0)
+    for side in ("top", "right", "left", "bottom"):
+        axes.spines[side].set_visible(False)

@@ -1,0 +1,118 @@
+"""An example group of an iteration's rollouts: its best, median and worst completion, with the graded answers."""
+
+import io
+import json
+from dataclasses import dataclass
+from typing import Any
+
+import polars as pl
+
+from artifacts.layout import RunLayout
+from artifacts.reading import Artifact
+from artifacts.refs import Ref
+from artifacts.schemas import GRADES, PUZZLES, ROLLOUTS, validated
+from artifacts.store.store import Store
+from flows.lookup.history import STAGES, IterationRecord
+from stages.environments import environment
+from stages.environments.puzzle import Asserted, Puzzle
+from stages.environments.tables import puzzles_by_id
+
+_COLUMNS = ("puzzle_id", "group", "sample", "text", "finish_reason")
+
+
+@dataclass(frozen=True)
+class ReadAnswer:
+    """The grader's reading of one lettered answer.
+
+    Attributes:
+        letter: The letter of the question.
+        said: The answer in the completion; empty if it is missing.
+        right: The right answer.
+        correct: Whether they agree.
+        note: Why the answer was refused (`missing`, `outside`, `ambiguous`); empty if it was accepted.
+    """
+
+    letter: str
+    said: str
+    right: str
+    correct: bool
+    note: str
+
+
+@dataclass(frozen=True)
+class Completion:
+    """One completion of the group.
+
+    Attributes:
+        title: `best`, `median` or `worst`.
+        advantage: None if the completion is not trained on.
+        statements: Its statements about the puzzle with their verdicts; None if the environment proves none.
+    """
+
+    title: str
+    text: str
+    reward: float
+    advantage: float | None
+    finish_reason: str
+    answers: list[ReadAnswer]
+    statements: list[Asserted] | None
+
+
+@dataclass(frozen=True)
+class ExampleGroup:
+    """A group of the rollouts of one iteration.
+
+    Attributes:
+        size: Number of completions in the group.
+        completions: The best, the median and the worst.
+    """
+
+    iteration: int
+    puzzle_id: str
+    prompt: str
+    size: int
+    completions: list[Completion]
+
+
+def find_example_group(record: IterationRecord, layout: RunLayout, store: Store) -> ExampleGroup | None:
+    """Returns the group of the first stored shard whose rewards differ most; None if nothing was graded.
+
+    Raises:
+        IntegrityError: A stored file is damaged.
+    """
+    if "grade" not in record.manifests or "sample" not in record.manifests:
+        return None
+    inputs = record.manifests["grade"].inputs
+    rollouts = Artifact.open(store, Ref(**inputs["rollouts"]))
+    grades = Artifact.at(store, layout.iteration(record.number, STAGES["grade"])).read_table("grades.parquet", GRADES)
+    shard = rollouts.names(".parquet")[0]
+    sampled = validated(pl.read_parquet(io.BytesIO(rollouts.read_bytes(shard))), ROLLOUTS, shard).select(_COLUMNS)
+    rows = sampled.join(grades, on=["puzzle_id", "group", "sample"], validate="1:1")
+    spread = rows.group_by("group").agg((pl.col("reward").max() - pl.col("reward").min()).alias("spread"))
+    group = spread.sort("spread", "group", descending=[True, False])["group"][0]
+    chosen = rows.filter(pl.col("group") == group).sort("reward", "sample", descending=[True, False])
+    known = Artifact.open(store, Ref(**inputs["puzzles"])).read_table("train.parquet", PUZZLES)
+    puzzle = puzzles_by_id(known.filter(pl.col("puzzle_id") == chosen["puzzle_id"][0]))[chosen["puzzle_id"][0]]
+    picked = {"best": 0, "median": len(chosen) // 2, "worst": len(chosen) - 1}
+    return ExampleGroup(
+        record.number,
+        puzzle.puzzle_id,
+        puzzle.prompt,
+        len(chosen),
+        [_completion(title, chosen.row(index, named=True), puzzle) for title, index in picked.items()],
+    )
+
+
+def _completion(title: str, row: dict[str, Any], puzzle: Puzzle) -> Completion:
+    answers = [
+        ReadAnswer(
+            letter,
+            answer["value"] or answer["text"] or "",
+            puzzle.solution.get(letter, ""),
+            answer["correct"],
+            answer["note"],
+        )
+        for letter, answer in json.loads(row["answers"]).items()
+    ]
+    statements = environment.get(puzzle.environment).deductions(row["text"], puzzle)
+    return Completion(title, row["text"], row["reward"], row["advantage"], row["finish_reason"], answers, statements)

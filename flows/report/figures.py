@@ -1,0 +1,108 @@
+"""The figures of one iteration and one evaluation, read from a run's manifests."""
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+from flows.lookup.history import STAGES, IterationRecord
+from flows.report import metrics
+from flows.report.metrics import Metric, Presence, Value, number, values_of
+from stages.promotion.records import Measurement
+
+
+@dataclass(frozen=True)
+class IterationFigures:
+    """One iteration.
+
+    Attributes:
+        number: The iteration.
+        values: Its metrics by key (see `flows.report.metrics.METRICS`); None where nothing was measured.
+        sampled: Held-out measurement at the recipe's temperature.
+        greedy: Held-out measurement with the most likely answers.
+        promoted: Whether its checkpoint was promoted.
+        reason: Why it was or was not.
+        seconds: Wall time of each stage when it was executed.
+    """
+
+    number: int
+    values: dict[str, Value]
+    sampled: Measurement | None
+    greedy: Measurement | None
+    promoted: bool
+    reason: str
+    seconds: dict[str, float] = field(default_factory=dict[str, float])
+
+    def value(self, key: str) -> float | None:
+        """Returns a metric as one number: the mean, where it has an interval.
+
+        Raises:
+            KeyError: The registry has no such metric.
+        """
+        return number(self.values[key])
+
+    @property
+    def total_s(self) -> float:
+        """Wall time of the iteration's stages."""
+        return sum(self.seconds.values())
+
+
+def measurement(facts: dict[str, Any], mode: str) -> Measurement | None:
+    """Returns one mode, `sampled` or `greedy`, of an evaluation's facts; None where it was not measured."""
+    return Measurement.of(facts[mode], f"report, {mode}") if facts.get(mode) is not None else None
+
+
+def iteration_figures(record: IterationRecord) -> IterationFigures:
+    """Returns the figures of one iteration."""
+    report, decision = record.facts("evaluate"), record.facts("promote")
+    return IterationFigures(
+        number=record.number,
+        values=values_of(record),
+        sampled=measurement(report, "sampled"),
+        greedy=measurement(report, "greedy"),
+        promoted=bool(decision.get("promoted", False)),
+        reason=decision.get("reason", ""),
+        seconds=record.seconds(),
+    )
+
+
+def terminal_columns() -> list[Metric]:
+    """Returns the metrics of the terminal's table of iterations, in the order of its columns."""
+    return [item for item in metrics.METRICS if item.terminal]
+
+
+def page_columns(iterations: Sequence[IterationFigures]) -> list[Metric]:
+    """Returns the metrics of the HTML report's table of iterations, in the order of its columns."""
+    return _columns(iterations, lambda item: item.page != "")
+
+
+def prefect_columns(iterations: Sequence[IterationFigures]) -> list[Metric]:
+    """Returns the metrics of Prefect's table of iterations, in the order of its columns."""
+    return _columns(iterations, lambda item: item.prefect is not None)
+
+
+def plotted(iterations: Sequence[IterationFigures]) -> list[Metric]:
+    """Returns the metrics that have a panel in the plot of a run's health."""
+    return _columns(iterations, lambda item: item.plotted)
+
+
+def summary_metrics() -> list[Metric]:
+    """Returns the metrics of an iteration in `summary.json`, in their order."""
+    return sorted((item for item in metrics.METRICS if item.summary), key=lambda item: item.presence)
+
+
+def compared() -> list[Metric]:
+    """Returns the metrics of a comparison of recipes, in the order of its rows: that of the stages."""
+    stages = list(STAGES)
+    return sorted((item for item in metrics.METRICS if item.compare), key=lambda item: stages.index(item.source.stage))
+
+
+def _columns(iterations: Sequence[IterationFigures], is_shown: Callable[[Metric], bool]) -> list[Metric]:
+    columns = [item for item in metrics.METRICS if is_shown(item) and _has_column(item, iterations)]
+    return sorted(columns, key=lambda item: item.presence)
+
+
+def _has_column(metric: Metric, iterations: Sequence[IterationFigures]) -> bool:
+    values = [item.value(metric.key) for item in iterations]
+    if metric.presence is Presence.WHERE_KNOWN:
+        return any(value is not None for value in values)
+    return any(values) if metric.presence is Presence.WHERE_NONZERO else True

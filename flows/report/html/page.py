@@ -1,0 +1,48 @@
+"""HTML pages: one self-contained file each, without scripts or anything fetched, from the templates in `templates/`."""
+
+import base64
+from importlib.resources import files
+from typing import Any
+
+from jinja2 import Environment, PackageLoader, StrictUndefined, Template
+from markupsafe import Markup
+
+from flows.report.text.visible import visible
+
+STYLE = files("flows.report.html").joinpath("page.css").read_text()
+
+
+def page(template: str | Template, **values: Any) -> str:
+    """Renders a page.
+
+    Every value is shown as text: markup in it is escaped, and each of its characters is visible.
+
+    Args:
+        template: Name of a file of `templates/`, or a template made by `TEMPLATES.from_string`.
+        **values: The variables of the template.
+
+    Raises:
+        jinja2.UndefinedError: The template uses a variable that is not given.
+    """
+    return TEMPLATES.get_template(template).render(values)  # a template passes as it is
+
+
+def _shown(value: Any) -> Any:
+    """Makes the characters of a text visible; markup that the templates made passes."""
+    return visible(value) if isinstance(value, str) and not isinstance(value, Markup) else value
+
+
+def _data_url(png: bytes) -> str:
+    return f"data:image/png;base64,{base64.b64encode(png).decode()}"
+
+
+TEMPLATES = Environment(
+    loader=PackageLoader("flows"),
+    autoescape=True,
+    finalize=_shown,
+    undefined=StrictUndefined,
+    trim_blocks=True,
+    lstrip_blocks=True,
+)
+TEMPLATES.filters["data_url"] = _data_url
+TEMPLATES.globals["style"] = Markup(STYLE)  # pyright: ignore[reportArgumentType] (jinja2 types only its defaults)

@@ -1,0 +1,254 @@
+"""The HTML report of a run and its files. It is a view: each call writes it again from the artifacts."""
+
+import json
+import time
+from collections.abc import Sequence
+from typing import TYPE_CHECKING, Any
+
+from artifacts.documents.checksums import write_files
+from artifacts.reading import Artifact
+from artifacts.store.store import Store
+from artifacts.verification import Damage
+from flows.lookup.history import RunRecord, read_run
+from flows.report.batch_picture import draw, read_batch, words
+from flows.report.example_group import Completion, ExampleGroup, find_example_group
+from flows.report.figures import IterationFigures, iteration_figures, measurement, page_columns
+from flows.report.html.page import page
+from flows.report.paired import paired_gains
+from flows.report.plots import accuracy_plot, health_plot, reward_plot, seconds_plot, suites_plot
+from flows.report.prefect_pages.ui_text import (
+    completion_title,
+    seconds_rows,
+    statement_counts,
+    statement_lines,
+    store_keys,
+)
+from flows.report.suites import curves, suites_section
+from flows.report.summary import before_after_rows, solve_command, summary
+from flows.report.text.markdown import shortened
+from stages.statistics.estimates import Interval
+
+if TYPE_CHECKING:
+    from flows.session import Session
+
+PAGE = "report.html"
+_COMPLETION_CHARACTERS, _ANSWER_CHARACTERS = 20_000, 200
+"""Longer texts lose their middle in the page."""
+
+_HEADLINES = (
+    ("test accuracy, sampled", "sampled", "accuracy"),
+    ("test accuracy, greedy", "greedy", "accuracy"),
+    ("all answers right, sampled", "sampled", "exact"),
+)
+"""Title, mode and metric of the gains that the page shows in large type."""
+
+
+def write_report(run: "Session") -> str:
+    """Writes the report of a run in progress, shows the run in Prefect, and returns the key of the page."""
+    started = time.perf_counter()
+    run.live.stage_started("report")
+    record = read_run(run.ctx.store, run.layout.run)
+    key = store_report(record, run.ctx.store)
+    run.shown.finished(record)
+    run.live.stage_finished("report", time.perf_counter() - started, reused=False)
+    return key
+
+
+def publish_report(store: Store, run: str, *, in_prefect: bool = True, damaged: list[Damage] | None = None) -> str:
+    """Writes a run's report into the store, and returns the key of the page.
+
+    Args:
+        in_prefect: Also show the run in Prefect; this needs a flow run.
+        damaged: A list to which unreadable artifacts are added; the report leaves them out.
+
+    Raises:
+        IntegrityError: A file that the report shows is damaged; or a manifest is, and `damaged` is None.
+    """
+    record = read_run(store, run, damaged)
+    key = store_report(record, store)
+    if in_prefect:
+        from flows.report.prefect_pages.ui import show_in_prefect
+
+        show_in_prefect(record, store)
+    return key
+
+
+def store_report(record: RunRecord, store: Store) -> str:
+    """Writes the report into the store and returns the key of the page; needs no Prefect.
+
+    Raises:
+        IntegrityError: A file that the report shows is damaged.
+    """
+    write_files(store, record.layout.summary, report_files(record, store))
+    return f"{record.layout.summary}/{PAGE}"
+
+
+def report_files(record: RunRecord, store: Store) -> dict[str, bytes]:
+    """Returns the report's files by name: the pictures, `summary.json` and the page.
+
+    Raises:
+        IntegrityError: A file that the report shows is damaged.
+    """
+    iterations = [iteration_figures(iteration) for iteration in record.iterations]
+    pictures = {
+        "accuracy.png": accuracy_plot(iterations),
+        "reward.png": reward_plot(iterations),
+        "health.png": health_plot(iterations),
+        "seconds.png": seconds_plot(iterations),
+    }
+    if record.suites:
+        pictures["suites.png"] = suites_plot(curves(record))
+    graded = [item for item in record.iterations if item.kept("sample", "grade")]
+    specimen = find_example_group(graded[-1], record.layout, store) if graded else None
+    packed = [item for item in record.iterations if item.kept("pack")]
+    batch = read_batch(packed[-1], record.layout, store) if packed else None
+    if batch and batch.steps:
+        pictures["batch.png"] = draw(batch)
+    values = {
+        **_values(record, store, iterations),
+        "pictures": pictures,
+        "specimen": _specimen(specimen) if specimen else None,
+        "batch": words(batch) if batch else None,
+    }
+    return {**pictures, "summary.json": _json(summary(record, store)), PAGE: page("report.html", **values).encode()}
+
+
+def paired_gain(record: RunRecord, store: Store, mode: str, metric: str = "accuracy") -> Interval | None:
+    """Returns the gain of training on the test split (see `flows.report.paired.paired_gains`); None where it is not known."""
+    if set(record.evaluations) != {"before", "after"}:
+        return None
+    reports = {
+        when: Artifact(store, record.layout.evaluation(when), manifest) for when, manifest in record.evaluations.items()
+    }
+    return paired_gains(reports["before"], reports["after"], metric).get(mode)
+
+
+def _values(record: RunRecord, store: Store, iterations: Sequence[IterationFigures]) -> dict[str, Any]:
+    """Returns the values of the page's template that come from the manifests."""
+    done, total_s = sum(1 for item in iterations if item.number), sum(item.total_s for item in iterations)
+    return {
+        "title": f"{record.layout.run}: Deerstalker report",
+        "run": record.layout.run,
+        "recipe_title": record.recipe["title"],
+        "progress": f"{done} of {record.recipe['iterations']} iterations of GRPO in {_duration(total_s)}, "
+        f"{total_s / max(1, done):.1f} s each",
+        "cards": _cards(record, store, iterations),
+        "test": _before_after(record),
+        "suites": suites_section(record),
+        "iterations": _iteration_table(iterations),
+        "seconds": _seconds_table(iterations),
+        "solve_command": solve_command(record, store),
+        "addresses": _addresses(record, store),
+        "recipe": json.dumps(record.recipe, indent=2, ensure_ascii=False),
+    }
+
+
+def _before_after(record: RunRecord) -> dict[str, Any] | None:
+    if not record.evaluations:
+        return None
+    facts = next(iter(record.evaluations.values())).facts
+    return {
+        "head": ["", *("before GRPO" if when == "before" else "promoted" for when in record.evaluations)],
+        "rows": before_after_rows(record),
+        "puzzles": facts["puzzles"],
+        "grader": facts["grader"],
+    }
+
+
+def _cards(record: RunRecord, store: Store, iterations: Sequence[IterationFigures]) -> list[dict[str, str]]:
+    """Returns the figures that the page shows in large type."""
+    cards: list[dict[str, str]] = []
+    for title, mode, metric in _HEADLINES:
+        measured = {when: measurement(manifest.facts, mode) for when, manifest in record.evaluations.items()}
+        before, after = measured.get("before"), measured.get("after")
+        gain = paired_gain(record, store, mode, metric)
+        if before and after and gain:
+            low, high = (item.accuracy.mean if metric == "accuracy" else item.exact.mean for item in (before, after))
+            value = f"{low:.1%} \N{RIGHTWARDS ARROW} {high:.1%}"
+            note = f"{gain.mean * 100:+.1f} points ({gain.low * 100:.1f} to {gain.high * 100:.1f})"
+            direction = "up" if gain.mean >= 0 else "down"
+            cards.append({"label": title, "value": value, "note": note, "direction": direction})
+    if record.promoted:
+        value, note = f"iteration {record.promoted['iteration']}", _standing(record, len(iterations))
+        cards.append({"label": "promoted", "value": value, "note": note, "direction": ""})
+    return cards
+
+
+def _standing(record: RunRecord, candidates: int) -> str:
+    """Returns how the promoted checkpoint compares, by the rule of promotion (see `stages.promotion.gate.PromoteConfig`)."""
+    assert record.promoted is not None
+    rule, score = record.recipe["promote"], f"{record.promoted['score']:.1%} on the validation split"
+    if rule["tolerance_se"]:
+        return f"{score}, within {rule['tolerance_se']:g} standard error of the best of {candidates}"
+    if rule["min_gain"]:
+        return f"{score}; none since has beaten the best before it by more than {rule['min_gain'] * 100:g} points"
+    return f"{score}, the best of {candidates}"
+
+
+def _iteration_table(iterations: Sequence[IterationFigures]) -> dict[str, Any]:
+    columns = page_columns(iterations)
+    return {
+        "head": ["", *(metric.column for metric in columns), "s"],
+        "rows": [
+            [str(item.number), *(metric.page_text(item.values) for metric in columns), f"{item.total_s:.1f}"]
+            for item in iterations
+        ],
+        "promoted": [item.promoted for item in iterations],
+    }
+
+
+def _seconds_table(iterations: Sequence[IterationFigures]) -> dict[str, Any]:
+    rows = seconds_rows(iterations)
+    return {
+        "head": list(rows[0]),
+        "rows": [["" if cell is None else str(cell) for cell in row.values()] for row in rows],
+    }
+
+
+def _specimen(specimen: ExampleGroup) -> dict[str, Any]:
+    return {
+        "iteration": specimen.iteration,
+        "puzzle_id": specimen.puzzle_id,
+        "size": specimen.size,
+        "completions": [_completion(item) for item in specimen.completions],
+        "prompt": specimen.prompt,
+    }
+
+
+def _completion(item: Completion) -> dict[str, Any]:
+    statements = {"counts": statement_counts(item), "lines": shortened(statement_lines(item))}
+    return {
+        "title": completion_title(item),
+        "text": shortened(item.text, _COMPLETION_CHARACTERS),
+        "answers": [
+            {
+                "letter": answer.letter,
+                "read": shortened(answer.said or answer.note, _ANSWER_CHARACTERS),
+                "right": answer.right,
+                "correct": answer.correct,
+            }
+            for answer in item.answers
+        ],
+        "statements": None if item.statements is None else statements,
+    }
+
+
+def _addresses(record: RunRecord, store: Store) -> list[tuple[str, str]]:
+    """Returns where the run and its parts are stored, by name."""
+    addresses = [("store", store.url), ("run", f"{store.url}/{record.layout.root}")]
+    addresses += [(name, f"{store.url}/{key}") for name, key in store_keys(record).items()]
+    if record.promoted:
+        addresses.append(("its content", record.promoted["checkpoint"]["digest"]))
+    return addresses
+
+
+def _duration(seconds: float) -> str:
+    if seconds < 60:
+        return f"{seconds:.1f} s"
+    minutes, rest = divmod(round(seconds), 60)
+    hours, minutes = divmod(minutes, 60)
+    return f"{hours} h {minutes:02d} min" if hours else f"{minutes} min {rest:02d} s"
+
+
+def _json(value: dict[str, Any]) -> bytes:
+    return (json.dumps(value, indent=2, ensure_ascii=False) + "\n").encode()

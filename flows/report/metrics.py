@@ -1,0 +1,343 @@
+"""The registry of metrics: for each figure its source, its words, its formats and the views that show it.
+
+The terminal, the HTML report, Prefect's tables, trackers, `summary.json` and comparisons of recipes read it. To add a
+metric, let a stage store the number in its facts and add a line here: to `METRICS` for a figure of an iteration, to
+`MEASURES` for a figure of an evaluation. Figures of `summary.json` also need a row in `docs/json.md`.
+
+Tracker names follow what users know from other trainers: TRL's names for training figures, verl's for stage times and
+throughput; held-out accuracy is under `eval/`, the measurement on the test split under `test/`.
+"""
+
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import dataclass
+from enum import IntEnum
+from statistics import fmean
+from typing import Any
+
+from flows.lookup.history import IterationRecord
+from stages.statistics.estimates import Interval
+
+Value = float | Interval | None
+"""A number, a mean with its 95% interval, or None where nothing was measured."""
+Values = Mapping[str, Value]
+"""The figures of one iteration by metric key."""
+
+MODES = ("sampled", "greedy")
+"""How an evaluation answers: at the recipe's temperature, or with the most likely tokens."""
+INTERVAL = "interval"
+"""The format of a mean with its 95% interval: `62.1% (58.0 to 66.2)`."""
+
+
+class Presence(IntEnum):
+    """When a table of iterations has a metric's column; columns are in this order, then in the registry's."""
+
+    ALWAYS = 0
+    WHERE_KNOWN = 1
+    """If any iteration has a value."""
+    WHERE_NONZERO = 2
+    """If any iteration has a value other than 0."""
+    LAST = 3
+    """Always, after all other columns."""
+
+
+@dataclass(frozen=True)
+class Source:
+    """Where a metric comes from.
+
+    Attributes:
+        stage: The stage that stores it.
+        read: Returns the value of an iteration; None where the stage has not published or not measured it.
+    """
+
+    stage: str
+    read: Callable[[IterationRecord], Value]
+
+
+@dataclass(frozen=True)
+class Metric:
+    """One figure of an iteration. A view shows the metrics that have a format for it.
+
+    Attributes:
+        key: Its unique name, also in JSON documents.
+        title: What it is, in words; the title of its plot.
+        source: Where it comes from.
+        unit: Its unit; empty for shares and counts.
+        column: Its heading in tables of iterations.
+        terminal: Format specification in the terminal's table of iterations.
+        page: Format specification in the HTML report's table, or a function of the iteration's values that returns the
+            cell's text. `INTERVAL` shows the bounds too; every other format takes the mean of an estimate.
+        prefect: Decimals in Prefect's table of iterations.
+        summary: Whether `summary.json` has it.
+        tracker: Its name in trackers.
+        compare: Format specification in comparisons of recipes.
+        compare_key: Its name in a comparison's JSON document, where that is not `key`.
+        plotted: Whether it has a panel in the plot of a run's health.
+        presence: When tables of iterations have its column.
+        default: The value of an iteration that has none.
+    """
+
+    key: str
+    title: str
+    source: Source
+    unit: str = ""
+    column: str = ""
+    terminal: str = ""
+    page: str | Callable[[Values], str] = ""
+    prefect: int | None = None
+    summary: bool = False
+    tracker: str = ""
+    compare: str = ""
+    compare_key: str = ""
+    plotted: bool = False
+    presence: Presence = Presence.ALWAYS
+    default: float | None = None
+
+    def page_text(self, values: Values) -> str:
+        """Returns the cell of an iteration in the HTML report."""
+        return self.page(values) if callable(self.page) else text(values[self.key], self.page)
+
+    @property
+    def compared_as(self) -> str:
+        """Name in a comparison's JSON document."""
+        return self.compare_key or self.key
+
+    @property
+    def is_percent(self) -> bool:
+        """Whether people read it in percent."""
+        return isinstance(self.page, str) and self.page.endswith("%")
+
+
+@dataclass(frozen=True)
+class Measure:
+    """One figure of an evaluation in one mode (sampled or greedy).
+
+    Attributes:
+        key: Its name in the mode's part of an evaluation's facts.
+        title: Its title in tables of measurements; empty where it has no row of its own.
+        cell: Returns the text of a cell from the mode's facts.
+        tracker: Its name in trackers, under the split and the mode; a value with several parts has a name for each.
+        tracker_bounds: Whether trackers also take the bounds of its 95% interval.
+        is_shown: Whether the facts of a mode have something to show.
+    """
+
+    key: str
+    title: str = ""
+    cell: Callable[[Mapping[str, Any]], str] = lambda _: ""
+    tracker: str = ""
+    tracker_bounds: bool = False
+    is_shown: Callable[[Mapping[str, Any]], bool] = lambda _: True
+
+    def tracked(self, mode_facts: Mapping[str, Any]) -> dict[str, float | None]:
+        """Returns its numbers by tracker name."""
+        value = mode_facts.get(self.key)
+        if not isinstance(value, dict):
+            return {self.tracker: value}
+        if "mean" not in value:
+            return {f"{self.tracker}/{part}": number for part, number in value.items()}
+        bounds = {f"{self.tracker}_{end}": value[end] for end in ("low", "high")} if self.tracker_bounds else {}
+        return {self.tracker: value["mean"], **bounds}
+
+
+def mean_known(values: Iterable[float | None]) -> float | None:
+    """Returns the mean of the values that are not None; None if there are none."""
+    known = [value for value in values if value is not None]
+    return fmean(known) if known else None
+
+
+def number(value: Value) -> float | None:
+    """Returns a value as one number: the mean of an estimate."""
+    return value.mean if isinstance(value, Interval) else value
+
+
+def text(value: Value, form: str) -> str:
+    """Returns a value as text; empty where it is None.
+
+    Args:
+        form: A format specification, or `INTERVAL` for an estimate.
+    """
+    if isinstance(value, Interval):
+        return interval_text(value) if form == INTERVAL else format(value.mean, form)
+    return "" if value is None else format(value, form)
+
+
+def interval_text(interval: Interval) -> str:
+    """Returns `62.1% (58.0 to 66.2)`; bounds outside 0 to 100, which older reports have, are cut."""
+    low, high = max(0.0, interval.low), min(1.0, interval.high)
+    return f"{interval.mean:.1%} ({low * 100:.1f} to {high * 100:.1f})"
+
+
+def unfinished_text(truncated_fraction: Value, early_stopped_fraction: Value) -> str:
+    """Returns `3.1%` for completions cut at the token limit; `3.1% + 12.0% stopped early` if `early_stop` cut any."""
+    early = f" + {text(early_stopped_fraction, '.1%')} stopped early" if early_stopped_fraction else ""
+    return "" if truncated_fraction is None else text(truncated_fraction, ".1%") + early
+
+
+def _fact(stage: str, key: str) -> Source:
+    return Source(stage, lambda record: record.facts(stage).get(key))
+
+
+def _step_mean(key: str) -> Source:
+    return Source("finetune", lambda record: mean_known(step.get(key) for step in record.steps))
+
+
+def _step_max(key: str) -> Source:
+    def read(record: IterationRecord) -> float | None:
+        return max((step[key] for step in record.steps if step.get(key) is not None), default=None)
+
+    return Source("finetune", read)
+
+
+def _accuracy(mode: str) -> Source:
+    def read(record: IterationRecord) -> Interval | None:
+        measured = record.facts("evaluate").get(mode)
+        return Interval(**measured["accuracy"]) if measured else None
+
+    return Source("evaluate", read)
+
+
+def _clip_fraction(record: IterationRecord) -> float | None:
+    return mean_known(step["clip_low_fraction"] + step["clip_high_fraction"] for step in record.steps)
+
+
+def _skipped_steps(record: IterationRecord) -> float | None:
+    return sum(step.get("skipped", False) for step in record.steps) if record.steps else None
+
+
+def _first_learning_rate(record: IterationRecord) -> float | None:
+    return record.steps[0]["learning_rate"] if record.steps else None
+
+
+def _train_total(key: str, divisor: float = 1.0) -> Source:
+    def read(record: IterationRecord) -> float | None:
+        totals = record.facts("finetune").get("totals", {})
+        return totals[key] / divisor if key in totals else None
+
+    return Source("finetune", read)
+
+
+def _promoted(record: IterationRecord) -> float | None:
+    decision = record.facts("promote")
+    return float(decision["promoted"]) if "promoted" in decision else None
+
+
+def _unfinished_cell(values: Values) -> str:
+    return unfinished_text(values["truncated_fraction"], values["early_stopped_fraction"])
+
+
+def _skipped_cell(values: Values) -> str:
+    return f"{values['skipped_steps']} of {values['updates']}"
+
+
+METRICS: tuple[Metric, ...] = (
+    Metric("reward", "mean reward", _fact("grade", "reward/mean"),
+           column="reward", terminal=".3f", page=".3f", prefect=4, summary=True, tracker="reward", compare=".3f"),
+    Metric("reward_spread", "spread within a group", _fact("grade", "reward/std_within_group"), tracker="reward_std"),
+    Metric("train_accuracy", "accuracy of the rollouts", _fact("grade", "accuracy/mean"),
+           column="train", terminal=".3f", page=".1%", prefect=4, summary=True, tracker="accuracy"),
+    Metric("train_exact", "rollouts with all answers right", _fact("grade", "exact/mean"), tracker="exact"),
+    Metric("sampled_accuracy", "held-out accuracy, sampled", _accuracy("sampled"),
+           column="sampled", terminal=".3f", page=INTERVAL, prefect=4, summary=True,
+           compare=INTERVAL, compare_key="held_out_sampled"),
+    Metric("greedy_accuracy", "held-out accuracy, greedy", _accuracy("greedy"),
+           column="greedy", terminal=".3f", page=".1%", prefect=4, summary=True,
+           compare=INTERVAL, compare_key="held_out_greedy"),
+    Metric("completion_tokens", "completion length", _fact("grade", "completion_tokens/mean"), "tokens",
+           column="tokens", terminal=".1f", page=".1f", prefect=1, summary=True, plotted=True,
+           tracker="completions/mean_length"),
+    Metric("longest_completion_tokens", "longest completion", _fact("grade", "completion_tokens/max"), "tokens",
+           tracker="completions/max_length"),
+    Metric("truncated_fraction", "completions cut at the token limit", _fact("grade", "truncated/fraction"),
+           column="unfinished", page=_unfinished_cell, tracker="completions/clipped_ratio"),
+    Metric("early_stopped_fraction", "completions stopped early", _fact("grade", "early_stopped/fraction"),
+           tracker="completions/early_stopped_ratio"),
+    Metric("uniform_fraction", "groups whose rewards are equal", _fact("grade", "groups/uniform_fraction"),
+           tracker="frac_reward_zero_std", compare=".1%"),
+    Metric("updates", "optimizer steps", Source("finetune", lambda record: len(record.steps)), compare="d"),
+    Metric("skipped_steps", "skipped optimizer steps", Source("finetune", _skipped_steps),
+           column="skipped", page=_skipped_cell, prefect=0, summary=True, tracker="skipped_steps",
+           compare="d", compare_key="skipped", presence=Presence.WHERE_NONZERO, default=0),
+    Metric("learning_rate", "mean learning rate", _step_mean("learning_rate"), tracker="learning_rate", compare=".1e"),
+    Metric("first_learning_rate", "learning rate of the first step", Source("finetune", _first_learning_rate),
+           column="lr", page=".1e", presence=Presence.LAST),
+    Metric("loss", "loss", _step_mean("loss"), tracker="loss", compare=".4f"),
+    Metric("policy_loss", "policy loss", _step_mean("policy_loss"), tracker="policy_loss", compare=".4f"),
+    Metric("kl", "KL to the reference", _step_mean("kl"), "nats",
+           column="KL", page=".4f", prefect=5, summary=True, plotted=True, tracker="kl", compare=".4f",
+           presence=Presence.WHERE_KNOWN),
+    Metric("kl_penalty", "reward lost to the KL penalty", _step_mean("kl_penalty"),
+           column="KL penalty", page=".4f", prefect=5, summary=True, compare=".4f", presence=Presence.WHERE_KNOWN),
+    Metric("entropy", "entropy", _step_mean("entropy"), "nats a token",
+           column="entropy", terminal=".3f", page=".3f", prefect=4, summary=True, plotted=True, tracker="entropy",
+           compare=".3f"),
+    Metric("grad_norm", "gradient norm", _step_mean("grad_norm"), tracker="grad_norm", compare=".3f"),
+    Metric("ratio_mean", "mean importance ratio", _step_mean("ratio_mean"), compare=".4f"),
+    Metric("ratio_max", "highest importance ratio", _step_max("ratio_max"), compare=".2f"),
+    Metric("clip_low_fraction", "tokens clipped from below", _step_mean("clip_low_fraction"),
+           tracker="clip_ratio/low_mean", compare=".2%"),
+    Metric("clip_high_fraction", "tokens clipped from above", _step_mean("clip_high_fraction"),
+           tracker="clip_ratio/high_mean", compare=".2%"),
+    Metric("clip_fraction", "clipped tokens", Source("finetune", _clip_fraction),
+           column="clipped", terminal=".4f", page=".2%", prefect=5, summary=True, plotted=True),
+    Metric("sampler_gap", "gap to the sampler", _step_mean("sampler_gap_mean"), "nats",
+           column="gap", terminal=".4f", page=".4f", prefect=5, summary=True, plotted=True,
+           tracker="sampling/sampling_logp_difference/mean", compare=".4f", compare_key="sampler_gap_mean"),
+    Metric("sampler_gap_max", "largest gap to the sampler", _step_max("sampler_gap_max"), "nats",
+           tracker="sampling/sampling_logp_difference/max"),
+    Metric("sampler_ratio_mean", "mean importance trainer / sampler", _step_mean("sampler_ratio_mean"),
+           tracker="sampling/importance_sampling_ratio/mean"),
+    Metric("sampler_ratio_max", "highest importance trainer / sampler", _step_max("sampler_ratio_max"),
+           tracker="sampling/importance_sampling_ratio/max"),
+    Metric("sampler_ess", "effective share of the tokens as samples of the trainer", _step_mean("sampler_ess"),
+           tracker="sampling/effective_sample_size", compare=".3f"),
+    Metric("sampled_tokens_per_s", "sampling speed", _fact("sample", "tokens_per_s"), "tokens/s",
+           tracker="perf/sampled_tokens_per_s"),
+    Metric("trained_tokens_per_s", "training speed", _train_total("tokens_per_s"), "tokens/s",
+           tracker="perf/throughput"),
+    Metric("peak_memory_gb", "highest memory of training", _train_total("peak_memory_bytes", 1e9), "GB",
+           tracker="perf/max_memory_gb"),
+    Metric("promoted", "1 where the checkpoint was promoted", Source("promote", _promoted), tracker="promoted"),
+)  # fmt: skip
+"""The figures of an iteration."""
+
+
+def _interval_cell(key: str) -> Callable[[Mapping[str, Any]], str]:
+    return lambda mode_facts: interval_text(Interval(**mode_facts[key]))
+
+
+def _statements_cell(mode_facts: Mapping[str, Any]) -> str:
+    """Means a completion: all statements, and of these how many the clues prove, state, leave open and contradict."""
+    if mode_facts["deductions"]["statements"] is None:
+        return "not provable"
+    return (
+        "{statements:.1f}: {proved:.1f} proved, {restated:.1f} restated, {open:.1f} open, {contradicted:.1f} wrong"
+    ).format(**mode_facts["deductions"])
+
+
+MEASURES: tuple[Measure, ...] = (
+    Measure("accuracy", "accuracy", _interval_cell("accuracy"), "accuracy", tracker_bounds=True),
+    Measure("exact", "all answers right", _interval_cell("exact"), "exact"),
+    Measure("completion_tokens_mean", "completion tokens", lambda facts: f"{facts['completion_tokens_mean']:.1f}",
+            "mean_length"),
+    Measure("truncated_fraction", "unfinished",
+            lambda facts: unfinished_text(facts["truncated_fraction"], facts.get("early_stopped_fraction")),
+            "clipped_ratio"),
+    Measure("early_stopped_fraction", tracker="early_stopped_ratio"),
+    Measure("deductions", "statements", _statements_cell, "statements",
+            is_shown=lambda facts: facts["deductions"]["statements"] != 0),
+)  # fmt: skip
+"""The figures of an evaluation, of each mode."""
+
+
+def metric(key: str) -> Metric:
+    """Returns the metric of a key.
+
+    Raises:
+        KeyError: There is none.
+    """
+    return {item.key: item for item in METRICS}[key]
+
+
+def values_of(record: IterationRecord) -> dict[str, Value]:
+    """Returns every metric of an iteration by key."""
+    values = {item.key: item.source.read(record) for item in METRICS}
+    return {item.key: item.default if values[item.key] is None else values[item.key] for item in METRICS}

@@ -1,0 +1,1 @@
+"""Pages in Prefect's own interface."""

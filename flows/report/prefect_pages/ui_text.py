@@ -1,0 +1,190 @@
+"""The texts and tables of a run's pages in Prefect's interface, which `flows.report.prefect_pages.ui` publishes."""
+
+import shlex
+from collections.abc import Mapping, Sequence
+from typing import Any
+from urllib.parse import quote
+
+from artifacts.store.store import Store
+from flows.lookup.history import STAGES, RunRecord
+from flows.report import batch_picture
+from flows.report.batch_picture import BatchView
+from flows.report.example_group import Completion, ExampleGroup
+from flows.report.figures import IterationFigures, prefect_columns
+from flows.report.summary import before_after_rows, solve_command
+from flows.report.text.markdown import code, fenced, picture, table
+
+_BATCH_DPI = 80
+_ANSWER_CHARACTERS = 60
+_STATEMENTS_SHOWN = 40
+
+
+def headline(iterations: Sequence[IterationFigures]) -> str:
+    """Returns the newest iteration in a line; the timeline of a key then reads as a learning curve."""
+    newest = iterations[-1]
+    parts = [f"iteration {newest.number}"]
+    if newest.sampled:
+        parts.append(f"held-out sampled {newest.sampled.accuracy.mean:.1%}")
+    if newest.greedy:
+        parts.append(f"greedy {newest.greedy.accuracy.mean:.1%}")
+    if (reward := newest.value("reward")) is not None:
+        parts.append(f"reward {reward:.3f}")
+    return ", ".join(parts)
+
+
+def summary_page(record: RunRecord, store: Store) -> str:
+    """Returns the page of results: before and after, addresses, and the command that runs the promoted model."""
+    done = sum(1 for item in record.iterations if item.number)
+    lines = [f"## {record.layout.run}", "", f"{done} of {record.recipe['iterations']} iterations.", ""]
+    if record.evaluations:
+        names = ["before GRPO" if when == "before" else "promoted" for when in record.evaluations]
+        lines += [*table(["", *names], before_after_rows(record)), ""]
+    if record.promoted:
+        score = record.promoted["score"]
+        lines += [f"Promoted: iteration {record.promoted['iteration']}, validation {score:.1%}.", ""]
+    lines += [f"Artifacts: {code(f'{store.url}/{record.layout.root}')}", ""]
+    lines += [f"Report: {code(f'{store.url}/{record.layout.summary}/report.html')}", ""]
+    return "\n".join([*lines, fenced(solve_command(record, store)), ""])
+
+
+def iteration_rows(iterations: Sequence[IterationFigures]) -> list[dict[str, Any]]:
+    """Returns a row for each iteration, all with the same columns; unknown figures are None, as JSON has no NaN."""
+    columns = prefect_columns(iterations)
+    return [
+        {
+            "iteration": item.number,
+            **{metric.column: _rounded(item.value(metric.key), metric.prefect or 0) for metric in columns},
+            "promoted": "yes" if item.promoted else "",
+            "seconds": round(item.total_s, 1),
+        }
+        for item in iterations
+    ]
+
+
+def seconds_rows(iterations: Sequence[IterationFigures]) -> list[dict[str, Any]]:
+    """Returns a row for each iteration: the seconds of each executed stage; None if a stage has not published."""
+    return [
+        {
+            "iteration": item.number,
+            **{stage: _rounded(item.seconds.get(stage), 2) for stage in STAGES},
+            "all": round(item.total_s, 2),
+            "tokens/s sampled": _rounded(item.value("sampled_tokens_per_s"), 1),
+        }
+        for item in iterations
+    ]
+
+
+def completions_page(specimen: ExampleGroup) -> str:
+    """Returns the page of an example group: completions, the grader's reading of each, and their statements."""
+    lines = [
+        f"## One puzzle of iteration {specimen.iteration}",
+        "",
+        f"Puzzle {code(specimen.puzzle_id)}: three of its {specimen.size} completions, as the model wrote them.",
+        "",
+    ]
+    for item in specimen.completions:
+        lines += [f"### {completion_title(item)}", "", fenced(item.text), ""]
+        if item.answers:
+            lines += ["What the grader read:", "", fenced(_answers(item)), ""]
+        if item.statements is not None:
+            lines += [statement_counts(item), ""]
+            if item.statements:
+                lines += [fenced(statement_lines(item)), ""]
+    return "\n".join([*lines, "### The puzzle", "", fenced(specimen.prompt, 12_000), ""])
+
+
+def completion_title(item: Completion) -> str:
+    """Returns, for instance, `best: reward 0.750, advantage +1.20, ended by length`."""
+    advantage = "not trained on" if item.advantage is None else f"advantage {item.advantage:+.2f}"
+    end = "" if item.finish_reason == "stop" else f", ended by {item.finish_reason}"
+    return f"{item.title}: reward {item.reward:.3f}, {advantage}{end}"
+
+
+def statement_counts(item: Completion) -> str:
+    """Returns how many statements the clues prove, contradict, restate and leave open, in words."""
+    statements = item.statements or []
+    counts = {verdict: sum(item.verdict == verdict for item in statements) for verdict in _VERDICTS}
+    return "Statements about the puzzle: " + ", ".join(f"{count} {verdict}" for verdict, count in counts.items()) + "."
+
+
+def statement_lines(item: Completion) -> str:
+    """Returns a line for each statement with its verdict; proved and contradicted statements come first."""
+    statements = sorted(item.statements or [], key=lambda statement: _VERDICTS.index(statement.verdict))
+    shown = statements[:_STATEMENTS_SHOWN]
+    lines = [f"{statement.verdict:<13} {' '.join(statement.text.split())}" for statement in shown]
+    hidden = len(statements) - len(lines)
+    return "\n".join([*lines, f"... and {hidden} more"] if hidden > 0 else lines)
+
+
+def store_page(record: RunRecord, store: Store, link: str | None = None) -> str:
+    """Returns the page of a run's addresses, to be copied; each is a link if the profile has a `store_link`."""
+    layout = record.layout
+    lines = [f"## Where {layout.run} lies", ""]
+    lines += table(["", "address"], [[name, _address(store, key, link)] for name, key in store_keys(record).items()])
+    folder = f"{store.url}/{layout.root}/"
+    if store.url.startswith("s3://"):
+        lines += ["", fenced(f"aws s3 ls --recursive {shlex.quote(folder)}")]
+    elif store.url.startswith("file://"):
+        lines += ["", fenced(f"ls -R {shlex.quote(folder.removeprefix('file://'))}")]
+    return "\n".join([*lines, ""])
+
+
+def store_keys(record: RunRecord) -> dict[str, str]:
+    """Returns the store keys of the run's own objects and of its newest iteration's artifacts, by name."""
+    layout = record.layout
+    keys = {"recipe": layout.recipe, "report": f"{layout.summary}/report.html"}
+    if record.promoted:
+        keys["promoted"] = layout.promoted
+        keys["promoted checkpoint"] = record.promoted["checkpoint"]["key"]
+    if record.iterations:
+        newest = record.iterations[-1]
+        for stage in newest.manifests:
+            part = STAGES[stage]
+            keys[f"iteration {newest.number}: {part}"] = layout.iteration(newest.number, part)
+    return keys | {f"test {when}": layout.evaluation(when) for when in record.evaluations}
+
+
+def elsewhere(record: RunRecord, store: Store, link: str | None = None) -> str:
+    """Returns where a page's pictures are too, because Prefect's second interface removes pictures from text."""
+    layout = record.layout
+    report = _address(store, f"{layout.summary}/report.html", link)
+    return f"No pictures here? They are in the report: {report}, which `deerstalker report {layout.run}` writes again."
+
+
+def plots_page(drawn: Mapping[str, bytes], note: str) -> str:
+    """Returns the page of plots, one below the other, and a note."""
+    return "\n\n".join([*(picture(png, words) for words, png in drawn.items()), note]) + "\n"
+
+
+def batch_page(iteration: int, batch: BatchView, note: str) -> str:
+    """Returns the page of a packed batch: a description, a picture and a note."""
+    lines = [f"## The packed batch of iteration {iteration}", "", batch_picture.words(batch), ""]
+    if batch.steps:
+        lines += [
+            picture(batch_picture.draw(batch, _BATCH_DPI), "a bar a row: prompt, completions, padding"),
+            "",
+            note,
+            "",
+        ]
+    return "\n".join(lines)
+
+
+_VERDICTS = ("proved", "contradicted", "restated", "open")
+
+
+def _answers(item: Completion) -> str:
+    lines = []
+    for answer in item.answers:
+        said = " ".join(answer.said.split())[:_ANSWER_CHARACTERS] or f"({answer.note})"
+        verdict = "right" if answer.correct else f"wrong, {answer.right}" + (f" ({answer.note})" if answer.note else "")
+        lines.append(f"{answer.letter}. {said:<30} {verdict}")
+    return "\n".join(lines)
+
+
+def _address(store: Store, key: str, link: str | None) -> str:
+    shown = code(f"{store.url}/{key}")
+    return f"[{shown}]({link.replace('{key}', quote(key))})" if link else shown
+
+
+def _rounded(value: float | None, digits: int) -> float | None:
+    return None if value is None else round(value, digits)

@@ -1,0 +1,59 @@
+"""Learning curves of a run on the validation split and on the suites that a backfill evaluated afterwards."""
+
+from collections.abc import Mapping
+from typing import Any
+
+from flows.lookup.history import RunRecord
+from flows.report.figures import measurement
+from flows.report.metrics import MODES, interval_text
+from stages.promotion.records import Measurement
+
+OWN = "validation, in the run"
+
+Curve = dict[str, list[tuple[int, Measurement]]]
+"""Pairs of iteration and measurement, by mode."""
+
+
+def curves(record: RunRecord) -> dict[str, Curve]:
+    """Returns the learning curves of a run by title: its own, then that of each suite."""
+    own = {item.number: item.facts("evaluate") for item in record.iterations}
+    return {OWN: _curve(own)} | {
+        suite: _curve({number: manifest.facts for number, manifest in reports.items()})
+        for suite, reports in record.suites.items()
+    }
+
+
+def suites_section(record: RunRecord) -> dict[str, Any] | None:
+    """Returns the values of the page's section on suites; None where the run has none."""
+    if not record.suites:
+        return None
+    facts = {suite: next(iter(reports.values())).facts for suite, reports in record.suites.items()}
+    return {
+        "head": ["iteration", *(f"{title}, {mode}" for title in curves(record) for mode in MODES)],
+        "rows": suite_rows(record),
+        "names": [
+            {"name": suite, "puzzles": item["puzzles"], "split": item["split"], "grader": item["grader"]}
+            for suite, item in facts.items()
+        ],
+    }
+
+
+def suite_rows(record: RunRecord) -> list[list[str]]:
+    """Returns a row for each iteration: accuracy with its 95% interval by suite and mode, empty where not measured."""
+    cells: dict[int, dict[tuple[str, str], str]] = {}
+    titles = curves(record)
+    for title, curve in titles.items():
+        for mode, points in curve.items():
+            for number, measured in points:
+                cells.setdefault(number, {})[title, mode] = interval_text(measured.accuracy)
+    return [
+        [str(number), *(row.get((title, mode), "") for title in titles for mode in MODES)]
+        for number, row in sorted(cells.items())
+    ]
+
+
+def _curve(facts: Mapping[int, dict[str, Any]]) -> Curve:
+    return {
+        mode: [(number, measured) for number, own in sorted(facts.items()) if (measured := measurement(own, mode))]
+        for mode in MODES
+    }

@@ -1,0 +1,96 @@
+"""Summaries of a run: as JSON, and in a few lines for the terminal."""
+
+import shlex
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+from rich.console import Console
+from rich.table import Table
+
+from artifacts.store.store import Store
+from flows.lookup.history import RunRecord
+from flows.orchestration.run_environment import DEFAULT_STORE
+from flows.report import metrics
+from flows.report.figures import iteration_figures, summary_metrics
+from flows.report.metrics import MODES
+from flows.report.text.wrapping import print_command, print_labelled
+
+
+def solve_command(record: RunRecord, store: Store) -> str:
+    """Returns the shell command that asks the promoted model the first puzzle of the run's test split."""
+    where = "" if store.url == Path(DEFAULT_STORE).resolve().as_uri() else f" --store {shlex.quote(store.url)}"
+    run = record.layout.run
+    return f"deerstalker solve --checkpoint {run}{where} {run}:test --index 0"
+
+
+def summary(record: RunRecord, store: Store) -> dict[str, Any]:
+    """Returns the run as one JSON document (see `docs/json.md`)."""
+    return {
+        "run": record.layout.run,
+        "title": record.recipe["title"],
+        "store": store.url,
+        "iterations": [_iteration(record, index) for index in range(len(record.iterations))],
+        "test": {when: manifest.facts for when, manifest in record.evaluations.items()},
+        "suites": {
+            suite: {number: manifest.facts for number, manifest in sorted(reports.items())}
+            for suite, reports in record.suites.items()
+        },
+        "promoted": record.promoted,
+        "report": f"{store.url}/{record.layout.summary}/report.html",
+        "solve": solve_command(record, store),
+    }
+
+
+def print_summary(record: RunRecord, store: Store, console: Console) -> None:
+    """Prints the table of before and after, the report's address, and the command that runs the promoted model."""
+    if record.evaluations:
+        console.print(before_after_table(record))
+    if record.promoted:
+        promoted = f"iteration {record.promoted['iteration']}, validation {record.promoted['score']:.1%}"
+        print_labelled(console, "promoted: ", promoted)
+    if record.promoted and (card := record.promoted.get("model_card")):
+        print_labelled(console, "card:     ", f"{store.url}/{card}")
+    print_labelled(console, "report:   ", f"{store.url}/{record.layout.summary}/report.html")
+    print_command(console, "try it:   ", solve_command(record, store))
+
+
+def before_after_table(record: RunRecord) -> Table:
+    """Returns `before_after_rows` as a table for the terminal."""
+    puzzles = next(iter(record.evaluations.values())).facts["puzzles"]
+    table = Table(title=f"{record.layout.run}: {puzzles} test puzzles, means with 95% intervals", title_justify="left")
+    table.add_column("")
+    for when in record.evaluations:
+        table.add_column("before GRPO" if when == "before" else "promoted", justify="right")
+    for row in before_after_rows(record):
+        table.add_row(*row)
+    return table
+
+
+def before_after_rows(record: RunRecord) -> list[list[str]]:
+    """Returns rows of figures on the test split, with 95% intervals: before training and of the promoted model."""
+    return measure_rows([manifest.facts for manifest in record.evaluations.values()])
+
+
+def measure_rows(columns: Sequence[dict[str, Any]]) -> list[list[str]]:
+    """Returns a row for each figure and mode, with a cell for each evaluation's facts.
+
+    Rows without a measurement are left out, and the row of statements if no completion makes any.
+    """
+    rows: list[list[str]] = []
+    for measure in metrics.MEASURES:
+        for mode in MODES:
+            measured = [facts.get(mode) for facts in columns]
+            if measure.title and any(item and measure.is_shown(item) for item in measured):
+                rows.append([f"{measure.title}, {mode}", *(measure.cell(item) if item else "" for item in measured)])
+    return rows
+
+
+def _iteration(record: RunRecord, index: int) -> dict[str, Any]:
+    figures = iteration_figures(record.iterations[index])
+    return {
+        "iteration": figures.number,
+        **{item.key: figures.value(item.key) for item in summary_metrics()},
+        "promoted": figures.promoted,
+        "seconds": figures.seconds,
+    }

@@ -1,0 +1,1 @@
+"""What a person watches while a run goes on."""

@@ -1,0 +1,193 @@
+"""Shows the progress of a run on stderr; stdout is for results."""
+
+import sys
+import threading
+import time
+from collections.abc import Generator, Mapping, Sequence
+from contextlib import contextmanager
+
+from rich.console import Console
+
+from artifacts.layout import RunLayout
+from artifacts.store.store import Store
+from flows.config.recipes import Recipe
+from flows.lookup.history import read_iteration
+from flows.report.figures import IterationFigures, iteration_figures, terminal_columns
+from flows.report.metrics import text
+from flows.report.text.visible import one_line
+from flows.report.text.wrapping import print_labelled
+
+_REMINDER_INTERVAL_S = 30.0
+"""A progress report is printed if nothing else was for this long."""
+_STAGES_SHOWN = ("sample", "finetune", "evaluate")
+"""The stages whose seconds a row of the table shows."""
+_UNKNOWN = "-"
+
+
+class LiveView:
+    """The plain view: a line for each stage, a table row for each iteration, and an occasional progress report.
+
+    `progress` may be called from any thread, and often.
+    """
+
+    def __init__(self) -> None:
+        self._lock = threading.Lock()
+        self._started = self._last_line = time.monotonic()
+        self._stage = ""
+        self._executed = False
+        self._header_shown = False
+        self._run: tuple[Store, RunLayout, Recipe] | None = None
+
+    def run_opened(self, store: Store, layout: RunLayout, recipe: Recipe) -> None:
+        """Shows that a run begins or continues."""
+        self._run = (store, layout, recipe)
+        self.opened(f"run {layout.run}: {recipe.title}")
+        self.line(f"{recipe.iterations} iterations; artifacts in {store.url}/{layout.root}")
+
+    def opened(self, title: str) -> None:
+        """Shows the title of the work that begins."""
+        self._started = time.monotonic()
+        self.line(title)
+
+    @property
+    def executed(self) -> bool:
+        """Whether a stage was executed, and not found in the store, since the last iteration finished."""
+        return self._executed
+
+    def stage_started(self, name: str) -> None:
+        """Shows that a stage begins: it is looked up in the store and, if it is not there, executed."""
+        self._stage = name
+
+    def progress(self, label: str, done: int, total: int, figures: Mapping[str, float]) -> None:
+        """Shows that a long stage has done `done` of `total` units."""
+        with self._lock:
+            due = time.monotonic() - self._last_line >= _REMINDER_INTERVAL_S
+            if due:
+                self._last_line = time.monotonic()
+        if due:
+            self.line(progress_text(label, done, total, figures))
+
+    def stage_finished(self, name: str, seconds: float, reused: bool) -> None:
+        """Shows that a stage has published, or was found in the store (`reused`)."""
+        self._stage = ""
+        self._executed |= not reused
+        self.line(f"{name:<22} " + ("cached" if reused else f"{seconds:8.1f} s"))
+
+    def iteration_finished(self, n: int) -> None:
+        """Shows the figures of iteration `n`, which has published all its artifacts."""
+        assert self._run is not None
+        store, layout, _ = self._run
+        figures = iteration_figures(read_iteration(store, layout, n))
+        self.show_row(figures, "" if self._executed else "  cached")
+        self._header_shown = True
+        self._executed = False
+
+    def show_row(self, figures: IterationFigures, suffix: str) -> None:
+        """Writes one row of the table of iterations; the first time, the header before it."""
+        if not self._header_shown:
+            self.line(table_header())
+        self.line(table_row(figures) + suffix)
+
+    def line(self, text: str) -> None:
+        """Writes one line."""
+        with self._lock:
+            self._last_line = time.monotonic()
+            print(one_line(text), file=sys.stderr, flush=True)
+
+    def close(self) -> None:
+        """Releases the terminal; may be called twice."""
+
+
+def progress_text(label: str, done: int, total: int, figures: Mapping[str, float]) -> str:
+    """Returns a progress report in words; a figure called `starting` means that the engine is starting."""
+    if "starting" in figures:
+        return f"{label}: starting the engine"
+    shown = ", ".join(f"{name.replace('_per_s', '/s')} {value:.4g}" for name, value in figures.items())
+    return f"{label}: {done} of {total}" + (f", {shown}" if shown else "")
+
+
+def table_header() -> str:
+    """Returns the header of the table of iterations."""
+    return f"{_figures_header()}  of which {', '.join(_STAGES_SHOWN)}; * promoted"
+
+
+def table_row(figures: IterationFigures) -> str:
+    """Returns an iteration as a row of the table; a star marks a promoted checkpoint, skipped steps come last."""
+    parts = (f"{figures.seconds.get(stage, 0.0):.1f}" for stage in _STAGES_SHOWN)
+    skipped = f"  {_skipped(figures)}" if figures.value("skipped_steps") else ""
+    return f"{_figures_row(figures)}  {', '.join(parts)}{skipped}"
+
+
+def print_iterations(console: Console, iterations: Sequence[IterationFigures]) -> None:
+    """Prints the table of iterations; without the seconds of single stages if the console is too narrow for them."""
+    header, rows = table_header(), [table_row(figures) for figures in iterations]
+    if max(map(len, [header, *rows])) <= console.width:
+        _print_rows(console, header, rows)
+        return
+    _print_rows(console, _figures_header(), [_figures_row(figures) for figures in iterations])
+    stages = ", ".join(_STAGES_SHOWN)
+    print_labelled(console, "* ", f"promoted; --wide also shows the seconds of {stages}")
+    for figures in iterations:
+        if figures.value("skipped_steps"):
+            print_labelled(console, f"iteration {figures.number}: ", _skipped(figures))
+
+
+def _print_rows(console: Console, header: str, rows: Sequence[str]) -> None:
+    console.print(header, highlight=False, soft_wrap=True, style="bold")
+    for row in rows:
+        console.print(row, highlight=False, soft_wrap=True)
+
+
+def _columns() -> list[tuple[str, int]]:
+    """Returns the headings of the table with the width of each column: the heading or a number, and a space."""
+    widths = [(item.column, max(len(item.column), len(format(0.0, item.terminal))) + 1) for item in terminal_columns()]
+    return [("iteration", 9), *widths, ("seconds", 8)]
+
+
+def _figures_header() -> str:
+    return "".join(f"{name:>{width}}" for name, width in _columns())
+
+
+def _figures_row(figures: IterationFigures) -> str:
+    cells = (
+        f"{figures.number}{'*' if figures.promoted else ' '}",
+        *(text(figures.value(item.key), item.terminal) or _UNKNOWN for item in terminal_columns()),
+        f"{figures.total_s:.1f}",
+    )
+    return "".join(f"{cell:>{width}}" for cell, (_, width) in zip(cells, _columns(), strict=True))
+
+
+def _skipped(figures: IterationFigures) -> str:
+    return f"{figures.values['skipped_steps']} of {figures.values['updates']} steps skipped"
+
+
+_views = [LiveView()]
+
+
+def current_view() -> LiveView:
+    """Returns the view of this process: the plain one, unless `use_view` set another."""
+    return _views[-1]
+
+
+@contextmanager
+def use_view(view: LiveView) -> Generator[LiveView]:
+    """Makes a view the current one inside the block, and closes it at the end, also after an error."""
+    _views.append(view)
+    try:
+        yield view
+    finally:
+        _views.remove(view)
+        view.close()
+
+
+def choose_view(*, plain: bool) -> LiveView:
+    """Returns the moving view if stderr is a terminal, else the plain one.
+
+    Args:
+        plain: Return the plain one in any case.
+    """
+    if plain or not sys.stderr.isatty():
+        return LiveView()
+    from flows.report.terminal.live_terminal import TerminalView
+
+    return TerminalView()

@@ -1,0 +1,157 @@
+"""Trackers: W&B or TensorBoard, chosen by the profile's `tracker`. They are optional views and decide nothing."""
+
+import importlib
+import importlib.util
+import json
+import os
+import time
+from collections.abc import Generator, Mapping
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any, Literal, Protocol
+
+from artifacts.errors import SEE_DOCTOR, BadInputError
+from artifacts.store.store import Store
+from flows.orchestration.artifact_keys import slug
+from flows.orchestration.run_environment import DEFAULT_STORE
+from stages.context import Profile
+
+PROJECT = "deerstalker"
+"""The W&B project, unless WANDB_PROJECT is set."""
+
+
+class Tracker(Protocol):
+    """Receives the figures of a run, iteration by iteration; a continued run sends all iterations again."""
+
+    def log(self, iteration: int, figures: Mapping[str, float]) -> None:
+        """Receives the figures of one iteration."""
+        ...
+
+    def conclude(self, figures: Mapping[str, float]) -> None:
+        """Receives the figures of the whole run."""
+        ...
+
+    def close(self) -> None:
+        """Writes figures that are still buffered, and closes the tracker."""
+        ...
+
+
+class _Nothing:
+    def log(self, iteration: int, figures: Mapping[str, float]) -> None:
+        pass
+
+    def conclude(self, figures: Mapping[str, float]) -> None:
+        pass
+
+    def close(self) -> None:
+        pass
+
+
+NO_TRACKER: Tracker = _Nothing()
+
+
+@contextmanager
+def open_tracker(profile: Profile, store: Store, run: str, recipe: Mapping[str, Any]) -> Generator[Tracker]:
+    """Opens the profile's tracker and closes it at the end. Call it first, so that its errors come before the work.
+
+    Args:
+        profile: Has the name of the tracker, and optionally its folder.
+        store: If it is a directory, its folder `trackers` is the default for the tracker's files.
+        run: Name of the run.
+        recipe: The settings to record.
+
+    Raises:
+        BadInputError: Its package is not installed, or W&B has neither a key nor offline mode.
+    """
+    tracker = NO_TRACKER if profile.tracker == "none" else _open(profile.tracker, _folder(profile, store), run, recipe)
+    try:
+        yield tracker
+    finally:
+        tracker.close()
+
+
+def _folder(profile: Profile, store: Store) -> Path:
+    beside = profile.tracker_folder or store.local_path("trackers") or Path(DEFAULT_STORE) / "trackers"
+    return Path(beside).expanduser().resolve()
+
+
+def _open(name: Literal["wandb", "tensorboard"], folder: Path, run: str, recipe: Mapping[str, Any]) -> Tracker:
+    if importlib.util.find_spec(name) is None:
+        raise BadInputError(
+            f"tracker {name!r}", "its package is not installed", f"deerstalker[{name}]",
+            f"run `uv sync --extra {name}`, or set the profile's tracker to none; {SEE_DOCTOR}",
+        )  # fmt: skip
+    return _TensorBoard(folder, run, recipe) if name == "tensorboard" else _WeightsAndBiases(folder, run, recipe)
+
+
+class _TensorBoard:
+    """Event files in `FOLDER/RUN`, written without TensorFlow or torch."""
+
+    def __init__(self, folder: Path, run: str, recipe: Mapping[str, Any]) -> None:
+        from tensorboard.plugins.text.summary_v2 import text_pb
+        from tensorboard.summary.writer.event_file_writer import EventFileWriter
+
+        self._event: Any = importlib.import_module("tensorboard.compat.proto.event_pb2")
+        self._summary: Any = importlib.import_module("tensorboard.compat.proto.summary_pb2")
+        (folder / run).mkdir(parents=True, exist_ok=True)
+        self._writer = EventFileWriter(str(folder / run))
+        # A continued run sends its iterations again; this event makes readers drop those of earlier files.
+        self._add(0, session_log=self._event.SessionLog(status=self._event.SessionLog.START))
+        settings = "\n".join(f"    {line}" for line in json.dumps(recipe, indent=2, ensure_ascii=False).splitlines())
+        self._add(0, summary=text_pb("recipe", settings))
+
+    def log(self, iteration: int, figures: Mapping[str, float]) -> None:
+        values = [self._summary.Summary.Value(tag=name, simple_value=value) for name, value in figures.items()]
+        self._add(iteration, summary=self._summary.Summary(value=values))
+        self._writer.flush()
+
+    def conclude(self, figures: Mapping[str, float]) -> None:
+        self.log(0, figures)
+
+    def close(self) -> None:
+        self._writer.close()
+
+    def _add(self, step: int, **content: Any) -> None:
+        self._writer.add_event(self._event.Event(wall_time=time.time(), step=step, **content))
+
+
+class _WeightsAndBiases:
+    """A W&B run whose id is made from the run's name, so that a continued run continues it; WANDB_* variables apply."""
+
+    def __init__(self, folder: Path, run: str, recipe: Mapping[str, Any]) -> None:
+        import wandb
+
+        settings = wandb.Settings(silent=True, console="off")
+        mode = os.environ.get("WANDB_MODE") or wandb.setup(settings).settings.mode
+        away = mode in {"offline", "disabled"}
+        if not away and not wandb.login(prompt=False):
+            raise BadInputError(
+                "tracker 'wandb'", "no API key", "a key, or offline mode",
+                "set WANDB_API_KEY, or WANDB_MODE=offline and later `wandb sync`",
+            )  # fmt: skip
+        folder.mkdir(parents=True, exist_ok=True)
+        try:
+            self._run = wandb.init(
+                project=os.environ.get("WANDB_PROJECT") or PROJECT,
+                id=slug(run),
+                name=run,
+                dir=folder,
+                config=dict(recipe),
+                mode="disabled" if mode == "disabled" else "offline" if away else "online",
+                resume=None if away else "allow",
+                settings=settings,
+            )
+        except wandb.Error as error:
+            message = " ".join(str(error).split())
+            raise BadInputError(
+                "tracker 'wandb'", message, "a W&B run", "correct this, or set the profile's tracker to none"
+            ) from error
+
+    def log(self, iteration: int, figures: Mapping[str, float]) -> None:
+        self._run.log(dict(figures), step=iteration)
+
+    def conclude(self, figures: Mapping[str, float]) -> None:
+        self._run.summary.update(dict(figures))
+
+    def close(self) -> None:
+        self._run.finish()

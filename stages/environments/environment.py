@@ -1,0 +1,122 @@
+"""The interface of environments, and the list of environments.
+
+An environment is a folder beside this file with an object of this interface, which `_ENVIRONMENTS` names.
+"""
+
+from importlib import import_module
+from typing import Any, Protocol, cast
+
+from artifacts.documents.suggestions import did_you_mean
+from artifacts.errors import BadInputError
+from stages.environments.puzzle import Asserted, Checked, Graded, Grader, Kinds, Puzzle
+
+
+class Environment(Protocol):
+    """A kind of puzzle: generates, reads and solves puzzles, grades completions, and proves statements about a puzzle.
+
+    All environments ask lettered questions and share `stages.environments.grading` and `stages.environments.answers`.
+    """
+
+    @property
+    def name(self) -> str:
+        """Name of the environment, which `Puzzle.environment` contains."""
+        ...
+
+    @property
+    def mark(self) -> str:
+        """Words that occur in every prompt of this environment and in no prompt of another."""
+        ...
+
+    @property
+    def tiers(self) -> dict[str, Any]:
+        """Configs for `generate` by name of difficulty, easiest first."""
+        ...
+
+    def generate(self, config: Any, seed: int) -> Puzzle:
+        """Returns a puzzle with exactly one solution, which is the same for (config, seed) on every machine."""
+        ...
+
+    def answer_values(self, puzzle: Puzzle) -> dict[str, tuple[str, ...]]:
+        """Returns for each letter the values that the puzzle's text allows as its answer."""
+        ...
+
+    def read(self, puzzle_id: str, num_clues: int, prompt: str, solution: dict[str, str]) -> Puzzle:
+        """Returns a puzzle from its text and solution.
+
+        Raises:
+            BadInputError: The text is not of this environment, or the solution does not fit it.
+        """
+        ...
+
+    def grade(self, text: str, puzzle: Puzzle, grader: Grader = "strict") -> Graded:
+        """Returns the grade of a completion, which may be any text."""
+        ...
+
+    def write_answer(self, puzzle: Puzzle) -> str:
+        """Returns the right answers in the format that the prompt asks for."""
+        ...
+
+    def kinds(self, puzzle: Puzzle) -> Kinds:
+        """Returns the numbers of the puzzle's clues and questions by kind, without those that cannot be read."""
+        ...
+
+    def check(self, puzzle: Puzzle, *, minimal: bool = False) -> Checked:
+        """Solves the puzzle from its prompt only and compares the result with its solution.
+
+        The result has no answers if the clues contradict one another.
+
+        Args:
+            puzzle: The puzzle.
+            minimal: Whether to also prove for each clue that there is another solution without it.
+        """
+        ...
+
+    def write_derivation(self, puzzle: Puzzle) -> str:
+        """Returns a short derivation, of which every step is proved, followed by the right answers.
+
+        Raises:
+            BadInputError: The puzzle's text has a clue that cannot be read.
+        """
+        ...
+
+    def deductions(self, text: str, puzzle: Puzzle) -> list[Asserted] | None:
+        """Returns the different statements about the puzzle in a completion, which may be any text, with verdicts.
+
+        Returns:
+            The statements; None if nothing can be proved, because a clue cannot be read or the clues contradict one
+            another.
+        """
+        ...
+
+
+_ENVIRONMENTS = {
+    "temporal_clue": "stages.environments.temporal_clue.environment:TEMPORAL_CLUE",
+    "zebra": "stages.environments.zebra.environment:ZEBRA",
+}
+
+
+def names() -> tuple[str, ...]:
+    """Returns the names of all environments."""
+    return tuple(_ENVIRONMENTS)
+
+
+def get(name: str) -> Environment:
+    """Returns the environment of a name.
+
+    Raises:
+        BadInputError: There is no such environment.
+    """
+    if name not in _ENVIRONMENTS:
+        found = f"{name[:80]!r}{did_you_mean(name, _ENVIRONMENTS)}"
+        raise BadInputError("environment", found, f"one of {', '.join(_ENVIRONMENTS)}")
+    module, _, attribute = _ENVIRONMENTS[name].partition(":")
+    return cast(Environment, getattr(import_module(module), attribute))
+
+
+def of_text(prompt: str) -> Environment:
+    """Returns the environment of a prompt, by its mark.
+
+    For a prompt without a mark it is the first environment, whose reader names the error.
+    """
+    environments = [get(name) for name in _ENVIRONMENTS]
+    return next((item for item in environments if item.mark in prompt), environments[0])

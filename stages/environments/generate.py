@@ -1,0 +1,37 @@
+"""Generates puzzles of any environment, which the config names."""
+
+from typing import Annotated, Any
+
+from pydantic import Discriminator, Tag
+
+from stages.environments import environment
+from stages.environments.puzzle import Puzzle
+from stages.environments.temporal_clue.config import TIERS, PuzzleConfig
+from stages.environments.zebra.config import ZebraConfig
+
+__all__ = ["TIERS", "AnyPuzzleConfig", "PuzzleConfig", "ZebraConfig", "generate"]
+
+
+def _environment_of(config: Any) -> str:
+    if isinstance(config, dict):
+        return config.get("environment", "temporal_clue")
+    return getattr(config, "environment", "temporal_clue")  # other types are refused by the validation of this config
+
+
+AnyPuzzleConfig = Annotated[
+    Annotated[PuzzleConfig, Tag("temporal_clue")] | Annotated[ZebraConfig, Tag("zebra")], Discriminator(_environment_of)
+]
+"""The config of any environment, which its `environment` names; without it, the config of Temporal Clue."""
+
+
+def generate(config: PuzzleConfig | ZebraConfig, seed: int) -> Puzzle:
+    """Returns a puzzle with exactly one solution and a minimal set of clues, the same for (config, seed) everywhere.
+
+    Arguments and result can be pickled, so that many puzzles can be generated in several processes.
+
+    Args:
+        config: Environment and difficulty; `TIERS` has named difficulties (`reduced`, `easy`, `small`, `large`,
+            `full`).
+        seed: Any integer. With a small config, different seeds may give the same puzzle: compare `Puzzle.digest`.
+    """
+    return environment.get(config.environment).generate(config, seed)

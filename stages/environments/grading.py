@@ -1,0 +1,187 @@
+"""Reads and grades the lettered answers of a completion.
+
+It raises no error for any text, and takes time that is linear in the length of the text.
+"""
+
+import re
+from collections.abc import Collection, Iterator
+from functools import lru_cache
+
+from stages.environments import environment
+from stages.environments.puzzle import Graded, Grader, Note, Parsed, Puzzle
+
+_MARKER = re.compile(r"(?<![A-Za-z0-9])([A-Z])[*_]{0,3}[.):][*_]{0,3}(?![^\s*_`\"'(\[])")
+_CLOCK = re.compile(r"(?<![0-9])([0-9]{1,2}):([0-9]{2})[ \t]{0,3}([ap])\.?[ \t]?m\b\.?")
+_MARKUP = str.maketrans(dict.fromkeys("*_`\"'“”‘’()[]{}<>\\$", " "))
+_ALTERNATIVE = re.compile(
+    r"[/&|]|^\W*(?:and|to|until|through|then|vs|versus)\b(?! not\b)|\b(?:or|either|maybe|perhaps|possibly|otherwise|"
+    r"alternatively|else|also|plus|as well as|(?:could|might|may)(?! not\b))\b"
+)
+"""Between two values: words that make the second value an alternative to the first."""
+_LISTED = re.compile(r"(?:[^a-z0-9]|\b(?:the|in|at|a)\b)*")
+"""Between two values: words without meaning, as in a list of values."""
+_CLAUSE = re.compile(r"\W*(?:was|were|is(?! the\b)|has|had|did|moved|left|never|cannot|could not)\b")
+"""After a value: words that begin a statement about it, so that the value is part of an explanation, not an answer."""
+_LEAD_IN = re.compile(
+    r"[^,;!?]{0,80}?(?:[:=–—-]|\b(?:is|was|were|be|used|happened))(?: (?:in|at|by|with|the|done|committed|murdered))* ?"
+)
+_ECHO = re.compile(r"[\W_]*[A-Z]{4,}\b")
+_DOUBT = re.compile(
+    r"\b(?:not|no|never|neither|nor|nobody|cannot|if|unless|whether|suppose|assume|except|but|innocent)\b|n t\b|"
+    + _ALTERNATIVE.pattern
+)
+"""Before a value: words after which the value is not an answer."""
+_NOTHING = None, 0
+_READ_CHARACTERS = 300
+"""Number of characters after a letter in which its answer is searched."""
+
+
+def grade(text: str, puzzle: Puzzle, grader: Grader = "strict") -> Graded:
+    """Returns the grade of a completion.
+
+    `strict` reads answers as a person does. The last answer to a letter counts. Emphasis, a final dot, introductions
+    (`SUSPECT:`, `the murderer is`) and explanations are ignored. A line may have several answers, and times can be
+    answers. Alternatives ("Miss Peach or Mr. Green") are not answers.
+
+    `published` is the rule of the published accuracies. It cannot read times, so that its accuracy stays below 1 on
+    puzzles that ask for one.
+
+    Args:
+        text: The completion, any text.
+        puzzle: Its puzzle.
+        grader: Name of the rule.
+    """
+    values = environment.get(puzzle.environment).answer_values(puzzle)
+    if grader == "published":
+        answers = {letter: _published(text, letter, right, values[letter]) for letter, right in puzzle.solution.items()}
+    else:
+        segments = _last_segments(text)
+        answers = {
+            letter: _strict(segments.get(letter, _NOTHING)[0], right, values[letter])
+            for letter, right in puzzle.solution.items()
+        }
+    right_count = sum(parsed.correct for parsed in answers.values())
+    return Graded(right_count / max(1, len(answers)), right_count == len(answers), answers)
+
+
+def answers_end(text: str, letters: Collection[str], grader: Grader) -> int:
+    """Returns the number of characters up to the end of the last lettered answer that `grade` reads; 0 if none."""
+    if grader == "strict":
+        return max((end for letter, (_, end) in _last_segments(text).items() if letter in letters), default=0)
+    return max((match.end() for letter in letters for match in _published_matches(text, letter)), default=0)
+
+
+def _published_matches(text: str, letter: str) -> Iterator[re.Match[str]]:
+    return re.finditer(rf"{letter}\. ([A-Za-z \.:-]+)", text)
+
+
+def _published(text: str, letter: str, right: str, values: tuple[str, ...]) -> Parsed:
+    last = None
+    for match in _published_matches(text, letter):
+        last = match
+    if last is None:
+        return Parsed(None, None, False, "missing")
+    words = last.group(1).strip()
+    value = next((v for v in values if v.lower() == words.lower()), None)
+    return Parsed(words, value, words.lower() == right.lower(), "" if value is not None else "outside")
+
+
+def _last_segments(text: str) -> dict[str, tuple[str, int]]:
+    """Returns the words after the last mark of each letter, and the position of their end.
+
+    The words end at the next mark or at the end of the line.
+    """
+    marks = list(_MARKER.finditer(text))
+    segments: dict[str, tuple[str, int]] = {}
+    for i in range(len(marks) - 1, -1, -1):
+        letter = marks[i].group(1)
+        if letter in segments:
+            continue
+        start = marks[i].end()
+        end = min(start + _READ_CHARACTERS, marks[i + 1].start() if i + 1 < len(marks) else len(text))
+        lines = text[start:end].splitlines()
+        segment = lines[0].strip() if lines else ""
+        if segment.strip("*_`. "):
+            segments[letter] = segment, start + len(lines[0].rstrip())
+    return segments
+
+
+def plain(text: str) -> str:
+    """Returns a text in lower case, without markup, with single spaces, and with clock times as `hh:mm am`."""
+    words = " ".join(text.translate(_MARKUP).split()).lower()
+    return _CLOCK.sub(lambda m: f"{m.group(1):0>2}:{m.group(2)} {m.group(3)}m", words)
+
+
+@lru_cache(maxsize=1 << 16)  # most completions of a group have the same answers
+def _strict(segment: str | None, right: str, values: tuple[str, ...]) -> Parsed:
+    if segment is None:
+        return Parsed(None, None, False, "missing")
+    words = _without_opening(plain(segment))
+    value, note = _first_value(words, values)
+    if note == "outside" and (start := _after_lead_in(segment, words, values)) is not None:
+        value, note = _first_value(words[start:], values)
+    return Parsed(segment, value, value == right, note)
+
+
+def _without_opening(words: str) -> str:
+    for opening in ("in ", "at ", "the "):
+        words = words.removeprefix(opening)
+    return words
+
+
+def _first_value(words: str, values: tuple[str, ...]) -> tuple[str | None, Note]:
+    """Returns the value that `words` begin with, and a note.
+
+    The value is None if another value follows that is an alternative and not part of an explanation.
+    """
+    places = {value: _find(words, plain(value)) for value in values}
+    mentioned = [value for value in values if places[value] >= 0]
+    leading = [value for value in mentioned if words.startswith(plain(value))]
+    if not leading:
+        return None, "outside"
+    value = max(leading, key=len)
+    others = [other for other in mentioned if _find(plain(value), plain(other)) < 0]
+    if others:
+        second = min(others, key=lambda other: places[other])
+        between = words[len(plain(value)) : places[second]]
+        if _hedged(between, words[places[second] + len(plain(second)) :]):
+            return None, "ambiguous"
+    return value, ""
+
+
+def _hedged(between: str, after: str) -> bool:
+    """Returns whether a second value revokes the first one as an answer.
+
+    Args:
+        between: Words between the two values.
+        after: Words after the second value.
+    """
+    if _ALTERNATIVE.search(between) or _CLAUSE.match(between):
+        return True
+    return _LISTED.fullmatch(between) is not None and not _CLAUSE.match(after)
+
+
+def _after_lead_in(segment: str, words: str, values: tuple[str, ...]) -> int | None:
+    """Returns the position of the first value if it follows an introduction, such as `SUSPECT:` or `the murderer is`.
+
+    Args:
+        segment: The words as the completion has them.
+        words: The words in the form of `plain`.
+        values: The possible answers.
+    """
+    start = min((place for value in values if (place := _find(words, plain(value))) >= 0), default=-1)
+    if start < 0 or _DOUBT.search(words, 0, start):
+        return None
+    echoed = _ECHO.match(segment) and len(words[:start].split()) == 1
+    return start if echoed or _LEAD_IN.fullmatch(words, 0, start) else None
+
+
+def _find(words: str, value: str) -> int:
+    """Returns the position of `value` in `words` as whole words; -1 if it does not occur."""
+    start = words.find(value)
+    while start >= 0:
+        end = start + len(value)
+        if not (words[start - 1 : start].isalnum() or words[end : end + 1].isalnum()):
+            return start
+        start = words.find(value, start + 1)
+    return -1

@@ -1,0 +1,77 @@
+"""Reads puzzles in the published format: a JSON list of `{num_clues, prompt, solution}`."""
+
+from pathlib import Path
+from typing import Any, cast
+
+from artifacts.documents.parsing import parse_json
+from artifacts.errors import BadInputError
+from stages.environments import environment
+from stages.environments.puzzle import Puzzle
+
+_FIELDS = {"num_clues", "prompt", "solution"}
+
+
+def read_puzzles(path: Path | str) -> list[Puzzle]:
+    """Returns the puzzles of a file, of any environment, in order.
+
+    The `puzzle_id` consists of the file's name and the position in the file.
+
+    Raises:
+        BadInputError: The file cannot be read, is not JSON, or does not hold such puzzles; the message names the file,
+            the index and the field.
+    """
+    path = Path(path)
+    try:
+        data = path.read_bytes()
+    except (OSError, ValueError) as error:  # ValueError: a path with the character 0
+        reason = error.strerror if isinstance(error, OSError) else str(error)
+        raise BadInputError(str(path), f"cannot be read ({reason})", "a readable JSON file") from error
+    content = parse_json(data, str(path), "a JSON list of puzzles")
+    if not isinstance(content, list):
+        raise BadInputError(str(path), f"a JSON {_kind(content)}", "a JSON list of puzzles")
+    entries = cast(list[Any], content)
+    if not entries:
+        raise BadInputError(str(path), "an empty list", "at least one puzzle")
+    return [_read_one(f"{path}[{i}]", f"{path.stem}-{i:05d}", entry) for i, entry in enumerate(entries)]
+
+
+def _kind(value: object) -> str:
+    names: dict[type, str] = {
+        dict: "object",
+        list: "list",
+        str: "string",
+        bool: "boolean",
+        int: "number",
+        float: "number",
+    }
+    return names.get(type(value), "null")
+
+
+def _read_one(where: str, puzzle_id: str, entry: Any) -> Puzzle:
+    if not isinstance(entry, dict):
+        raise BadInputError(where, f"a {_kind(entry)}", "an object with num_clues, prompt and solution")
+    fields = cast(dict[str, Any], entry)
+    for name in sorted(_FIELDS - set(fields)):
+        raise BadInputError(f"{where}.{name}", "the field is missing", "num_clues, prompt and solution")
+    for name in sorted(set(fields) - _FIELDS):
+        raise BadInputError(f"{where}.{name}", "an unknown field", "num_clues, prompt and solution only")
+    num_clues, prompt, solution = fields["num_clues"], fields["prompt"], fields["solution"]
+    if type(num_clues) is not int or num_clues < 0:
+        raise BadInputError(f"{where}.num_clues", repr(num_clues)[:80], "a whole number, 0 or more")
+    if not isinstance(prompt, str) or not prompt.strip():
+        found = "an empty string" if isinstance(prompt, str) else f"a {_kind(prompt)}"
+        raise BadInputError(f"{where}.prompt", found, "the text of the puzzle")
+    if not isinstance(solution, dict) or not solution:
+        found = "an empty object" if isinstance(solution, dict) else f"a {_kind(solution)}"
+        raise BadInputError(f"{where}.solution", found, "an object from letter to answer")
+    answers = cast(dict[str, Any], solution)
+    for letter, answer in answers.items():
+        if not (len(letter) == 1 and "A" <= letter <= "Z"):
+            raise BadInputError(f"{where}.solution", f"key {letter[:40]!r}", "single letters A to Z")
+        if not isinstance(answer, str) or not answer.strip():
+            found = "an empty string" if isinstance(answer, str) else f"a {_kind(answer)}"
+            raise BadInputError(f"{where}.solution.{letter}", found, "a string")
+    try:
+        return environment.of_text(prompt).read(puzzle_id, num_clues, prompt, cast(dict[str, str], answers))
+    except BadInputError as error:
+        raise BadInputError(f"{where}.{error.where}", error.found, error.expected, error.remedy) from error

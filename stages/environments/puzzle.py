@@ -1,0 +1,154 @@
+"""Data classes of puzzles and of their grades, for all stages."""
+
+from collections import Counter
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Literal
+
+Grader = Literal["strict", "published"]
+Verdict = Literal["restated", "proved", "open", "contradicted"]
+Note = Literal["", "missing", "outside", "ambiguous"]
+
+
+@dataclass(frozen=True)
+class Puzzle:
+    """One puzzle of any environment.
+
+    Attributes:
+        puzzle_id: Unique within a set.
+        environment: Name of its environment (see `stages.environments.environment`).
+        prompt: The whole text that the model receives.
+        solution: Answer to each question, by letter.
+        num_clues: Number of clues in the prompt.
+        seed: Seed that the puzzle was generated from; None for a puzzle from a file.
+        digest: SHA-256 (hex) of the formal puzzle (cast, layout and clues in any order), not of the text.
+        difficulty: Sizes of the puzzle by name (`suspects`, `weapons`, `rooms`, `times`, `motives`, ...).
+    """
+
+    puzzle_id: str
+    environment: str
+    prompt: str
+    solution: dict[str, str]
+    num_clues: int
+    seed: int | None
+    digest: str
+    difficulty: dict[str, int]
+
+
+@dataclass(frozen=True)
+class Parsed:
+    """The answer to one letter, as it was read from a completion.
+
+    Attributes:
+        text: The words after the letter; None if the completion does not have the letter.
+        value: The value of the puzzle that the words name, or None.
+        correct: Whether this value is the right answer.
+        note: `missing` (no such letter), `outside` (no value of the puzzle), `ambiguous` (several values), or empty.
+    """
+
+    text: str | None
+    value: str | None
+    correct: bool
+    note: Note = ""
+
+
+@dataclass(frozen=True)
+class Graded:
+    """A graded completion.
+
+    Attributes:
+        accuracy: Fraction of the lettered questions answered right, 0 to 1.
+        exact: Whether all questions are answered right.
+        answers: The answers as they were read, by letter.
+    """
+
+    accuracy: float
+    exact: bool
+    answers: dict[str, Parsed]
+
+
+@dataclass(frozen=True)
+class Asserted:
+    """A statement that a completion asserts.
+
+    Attributes:
+        text: The words.
+        verdict: `restated` (it is one of the clues), `proved` (the clues entail it), `contradicted` (the clues entail
+            the opposite), or `open` (none of these).
+    """
+
+    text: str
+    verdict: Verdict
+
+
+@dataclass(frozen=True)
+class DeductionCounts:
+    """Numbers of different statements about a puzzle that a text asserts; a repeated statement counts once.
+
+    Attributes:
+        statements: Number of all statements.
+        proved: Number of statements that the clues entail and no clue states.
+        restated: Number of statements that a clue states.
+        open: Number of statements that the clues neither entail nor contradict.
+        contradicted: Number of statements whose opposite the clues entail.
+    """
+
+    statements: int
+    proved: int
+    restated: int
+    open: int
+    contradicted: int
+
+    @classmethod
+    def of(cls, asserted: Sequence[Asserted]) -> "DeductionCounts":
+        """Returns the numbers of statements by verdict."""
+        counts = Counter(item.verdict for item in asserted)
+        return cls(len(asserted), counts["proved"], counts["restated"], counts["open"], counts["contradicted"])
+
+    @property
+    def sound(self) -> float:
+        """Fraction of proved statements among those that do not restate a clue; 0 if there are none."""
+        return self.proved / max(1, self.statements - self.restated)
+
+
+@dataclass(frozen=True)
+class Kinds:
+    """Numbers of a puzzle's clues and questions by kind."""
+
+    clues: dict[str, int]
+    questions: dict[str, int]
+
+
+@dataclass(frozen=True)
+class Checked:
+    """The result of solving a puzzle from its text alone, compared with its given solution.
+
+    Attributes:
+        puzzle_id: Id of the puzzle.
+        unread: Sentences that the reader could not read, each with its place; such a puzzle is not solved.
+        answers: The solver's answers by letter; empty if there is no solution.
+        unique: Whether the clues allow no other answer (proved), by letter.
+        different: Letters whose answer differs from the given one.
+        same_text: Whether writing the formal puzzle as text gives the prompt.
+        needless: Numbers (from 1) of clues that can be dropped without a second solution; None if not checked.
+        seconds: Wall time of reading and solving.
+    """
+
+    puzzle_id: str
+    unread: tuple[str, ...]
+    answers: dict[str, str]
+    unique: dict[str, bool]
+    different: tuple[str, ...]
+    same_text: bool
+    needless: tuple[int, ...] | None
+    seconds: float
+
+    @property
+    def all_unique(self) -> bool:
+        """Whether there is a solution in which every answer is the only possible one."""
+        return bool(self.unique) and all(self.unique.values())
+
+    @property
+    def equal(self) -> bool:
+        """Whether there is a solution that equals the given one."""
+        return bool(self.answers) and not self.different

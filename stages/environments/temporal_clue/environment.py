@@ -1,0 +1,121 @@
+"""Temporal Clue behind the interface that all environments share."""
+
+import time
+from collections import Counter
+
+from artifacts.errors import BadInputError
+from stages.environments.answers import write_answer
+from stages.environments.grading import grade
+from stages.environments.puzzle import Asserted, Checked, Graded, Grader, Kinds, Puzzle
+from stages.environments.temporal_clue.config import TIERS, PuzzleConfig
+from stages.environments.temporal_clue.formal import FormalPuzzle
+from stages.environments.temporal_clue.generation.generate import difficulty, generate
+from stages.environments.temporal_clue.language.reader import read_formal
+from stages.environments.temporal_clue.language.sections import cut
+from stages.environments.temporal_clue.language.text import formal_digest, write_prompt
+from stages.environments.temporal_clue.proofs.deductions import judge_of
+from stages.environments.temporal_clue.proofs.derivation import derive, write_derivation
+from stages.environments.temporal_clue.proofs.solver import needless_clues, solve
+
+
+class TemporalClue:
+    """The environment of this folder; see `stages.environments.environment.Environment`."""
+
+    name = "temporal_clue"
+    mark = "Mr. Boddy"
+    tiers: dict[str, PuzzleConfig] = TIERS
+
+    def generate(self, config: PuzzleConfig, seed: int) -> Puzzle:
+        """See `stages.environments.temporal_clue.generation.generate.generate`."""
+        return generate(config, seed)
+
+    def answer_values(self, puzzle: Puzzle) -> dict[str, tuple[str, ...]]:
+        """Returns for each letter the puzzle's suspects, weapons, rooms, times or motives."""
+        sections = cut(puzzle.prompt)
+        named: dict[str, tuple[str, ...]] = {**sections.scenario.values()}
+        form = dict(sections.form)
+        return {letter: named.get(form.get(letter, ""), ()) for letter in puzzle.solution}
+
+    def read(self, puzzle_id: str, num_clues: int, prompt: str, solution: dict[str, str]) -> Puzzle:
+        """Returns a puzzle from its text and solution.
+
+        Raises:
+            BadInputError: The text is not of this environment, or the solution does not answer its questions.
+        """
+        sections, reading = cut(prompt), read_formal(prompt)
+        form = dict(sections.form)
+        if sorted(form) != sorted(solution):
+            raise BadInputError("solution", f"letters {', '.join(sorted(solution))}", f"letters {', '.join(form)}")
+        if num_clues != len(sections.clues):
+            raise BadInputError("num_clues", str(num_clues), f"{len(sections.clues)}, the clues in the text")
+        named: dict[str, tuple[str, ...]] = {**sections.scenario.values()}
+        for letter, answer in solution.items():
+            if answer not in named.get(form[letter], ()):
+                raise BadInputError(f"solution.{letter}", repr(answer), f"a {form[letter]} of the puzzle")
+        return Puzzle(
+            puzzle_id=puzzle_id,
+            environment=self.name,
+            prompt=prompt,
+            solution=solution,
+            num_clues=num_clues,
+            seed=None,
+            digest=formal_digest(reading.puzzle, tuple(item.text for item in reading.unread if item.part == "clue")),
+            difficulty=difficulty(sections.scenario),
+        )
+
+    def grade(self, text: str, puzzle: Puzzle, grader: Grader = "strict") -> Graded:
+        """See `stages.environments.grading.grade`."""
+        return grade(text, puzzle, grader)
+
+    def write_answer(self, puzzle: Puzzle) -> str:
+        """See `stages.environments.answers.write_answer`."""
+        return write_answer(puzzle)
+
+    def kinds(self, puzzle: Puzzle) -> Kinds:
+        """Returns the numbers of clues by their class in `formal`, and of questions by `Question.kind`."""
+        formal = read_formal(puzzle.prompt).puzzle
+        questions = Counter[str](question.kind for question in formal.questions + formal.bonus)
+        return Kinds(dict(Counter(type(clue).__name__ for clue in formal.clues)), dict(questions))
+
+    def check(self, puzzle: Puzzle, *, minimal: bool = False) -> Checked:
+        """Solves the puzzle from its prompt, proves which answers are unique, and compares with the given solution."""
+        started = time.perf_counter()
+        reading = read_formal(puzzle.prompt)
+        if reading.unread:
+            unread = tuple(f"{item.part} {item.position}: {item.text}" for item in reading.unread)
+            seconds = time.perf_counter() - started
+            return Checked(puzzle.puzzle_id, unread, {}, {}, tuple(puzzle.solution), False, None, seconds)
+        solved = solve(reading.puzzle)
+        needless = needless_clues(reading.puzzle, solved.world) if minimal and solved.world is not None else None
+        return Checked(
+            puzzle.puzzle_id,
+            unread=(),
+            answers=solved.answers,
+            unique=solved.unique,
+            different=tuple(letter for letter, given in puzzle.solution.items() if solved.answers.get(letter) != given),
+            same_text=write_prompt(reading.puzzle, puzzle.prompt.split("\n\n")[0]) == puzzle.prompt,
+            needless=needless,
+            seconds=time.perf_counter() - started,
+        )
+
+    def write_derivation(self, puzzle: Puzzle) -> str:
+        """Returns the steps of `derivation.derive`, an empty line and the answers."""
+        formal = _fully_read(puzzle)
+        return f"{write_derivation(formal.scenario, derive(formal))}\n\n{write_answer(puzzle)}"
+
+    def deductions(self, text: str, puzzle: Puzzle) -> list[Asserted] | None:
+        """Returns the statements of a text with verdicts (see `deductions.Judge`)."""
+        reading = read_formal(puzzle.prompt)
+        judge = None if reading.unread else judge_of(reading.puzzle)
+        return None if judge is None else judge.different(text)
+
+
+def _fully_read(puzzle: Puzzle) -> FormalPuzzle:
+    reading = read_formal(puzzle.prompt)
+    if reading.unread:
+        first = reading.unread[0]
+        raise BadInputError(f"{puzzle.puzzle_id}, {first.part} {first.position}", repr(first.text), "the known grammar")
+    return reading.puzzle
+
+
+TEMPORAL_CLUE = TemporalClue()

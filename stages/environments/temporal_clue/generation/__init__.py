@@ -1,0 +1,1 @@
+"""Generates Temporal Clue puzzles: a night, true clues, and no more than needed."""

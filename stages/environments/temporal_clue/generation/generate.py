@@ -1,0 +1,124 @@
+"""Generates puzzles: draws a random world, proposes true clues, and keeps a minimal set that determines the world."""
+
+import random
+from functools import lru_cache
+
+import numpy as np
+
+from stages.environments.puzzle import Puzzle
+from stages.environments.temporal_clue.config import PuzzleConfig
+from stages.environments.temporal_clue.formal import FormalPuzzle, Question, Scenario, Shape, Statement
+from stages.environments.temporal_clue.generation.candidates import propose
+from stages.environments.temporal_clue.generation.minimise import minimise
+from stages.environments.temporal_clue.generation.questions import choose_questions
+from stages.environments.temporal_clue.generation.scenario import draw_scenario, draw_world
+from stages.environments.temporal_clue.language.text import formal_digest, letters, write_prompt
+from stages.environments.temporal_clue.proofs.solver import rules
+from stages.environments.temporal_clue.worlds import World, answer, enumerable, enumerate_worlds
+
+ENUMERATION_LIMIT = 3_000
+"""Largest number of worlds for which clues are chosen by enumeration instead of CP-SAT; both choose the same clues."""
+
+
+@lru_cache(maxsize=20_000)
+def _mask(shape: Shape, statement: Statement) -> int:
+    """Returns the worlds of a shape in which a statement is true, bit i for world i."""
+    bits = np.packbits(enumerate_worlds(shape).holds(statement), bitorder="little")
+    return int.from_bytes(bits.tobytes(), "little")
+
+
+def _minimise_by_enumeration(shape: Shape, world: World, clues: list[Statement]) -> list[Statement] | None:
+    """Returns the clues that remain if each, in order, is dropped unless the others allow another world.
+
+    Returns:
+        The clues; None if all clues together allow another world.
+    """
+    masks = [_mask(shape, clue) for clue in clues]
+    worlds = enumerate_worlds(shape)
+    alone = 1 << int(np.flatnonzero(worlds.same_as(world))[0])
+    every = (1 << len(worlds)) - 1
+    rest = [every]
+    for mask in reversed(masks):
+        rest.append(rest[-1] & mask)
+    rest.reverse()
+    if rest[0] != alone:
+        return None
+    kept, kept_mask = [], every
+    for i, clue in enumerate(clues):
+        if kept_mask & rest[i + 1] != alone:
+            kept.append(clue)
+            kept_mask &= masks[i]
+    return kept
+
+
+def prove_unique(shape: Shape, world: World, clues: list[Statement]) -> bool:
+    """Returns whether CP-SAT proves that the rules and `clues` allow no other world than `world`."""
+    encoding = rules(shape).copy()
+    for clue in clues:
+        encoding.require([encoding.literal(clue)])
+    encoding.require([~literal for literal in encoding.truths(world)])
+    return encoding.solve() is None
+
+
+def generate_formal(config: PuzzleConfig, seed: int) -> tuple[FormalPuzzle, World]:
+    """Returns a formal puzzle and its only solution, which are the same for (config, seed) on every machine.
+
+    Raises:
+        RuntimeError: CP-SAT finds a second world where enumeration finds one only, so that the rules of one are wrong.
+    """
+    rng = random.Random(f"temporal_clue:{seed}")
+    while True:
+        scenario = draw_scenario(config, rng)
+        shape = scenario.shape
+        world = draw_world(shape, rng)
+        candidates = propose(config, shape, world, rng)
+        if enumerable(shape, ENUMERATION_LIMIT):
+            clues = _minimise_by_enumeration(shape, world, candidates)
+            if clues is not None and not prove_unique(shape, world, clues):
+                raise RuntimeError(f"the clues of seed {seed} do not determine its solution")
+        else:
+            clues = minimise(rules(shape).copy(), world, candidates)
+        if clues is not None:
+            break
+    rng.shuffle(clues)
+    questions, bonus = choose_questions(config, shape, world, clues, rng)
+    return FormalPuzzle(scenario, tuple(clues), questions, bonus), world
+
+
+def answers(scenario: Scenario, world: World, questions: tuple[Question, ...]) -> dict[str, str]:
+    """Returns the name of each question's answer in `world`, by letter."""
+    named = scenario.values()
+    names = [named[question.answer_type][answer(scenario.shape, world, question)] for question in questions]
+    return dict(zip(letters(len(questions)), names, strict=True))
+
+
+def difficulty(scenario: Scenario) -> dict[str, int]:
+    """Returns the sizes of a scenario by name; `times` is 1 without a time dimension, `motives` 0 without motives."""
+    return {
+        "suspects": len(scenario.suspects),
+        "weapons": len(scenario.weapons),
+        "rooms": len(scenario.rooms),
+        "times": max(1, len(scenario.times)),
+        "motives": len(scenario.motives),
+    }
+
+
+def generate(config: PuzzleConfig, seed: int) -> Puzzle:
+    """Returns a puzzle with exactly one solution and a minimal set of clues, the same for (config, seed) everywhere.
+
+    Args:
+        config: The difficulty.
+        seed: Any integer. With a small config, different seeds may give the same formal puzzle (the same digest).
+    """
+    formal, world = generate_formal(config, seed)
+    digest = formal_digest(formal)
+    return Puzzle(
+        puzzle_id=f"temporal-clue-{seed}-{digest[:8]}",
+        environment="temporal_clue",
+        prompt=write_prompt(formal),
+        solution=answers(formal.scenario, world, formal.questions + formal.bonus),
+        num_clues=len(formal.clues),
+        seed=seed,
+        digest=digest,
+        difficulty=difficulty(formal.scenario),
+    )

@@ -1,0 +1,86 @@
+"""Lawful worlds that differ from a given world in one small change.
+
+They are cheap to compute, and often show that some clues allow more than one world.
+"""
+
+import itertools
+
+import numpy as np
+
+from stages.environments.temporal_clue.formal import Shape
+from stages.environments.temporal_clue.worlds import Ints, World, Worlds, reach_table
+
+
+def nearby(shape: Shape, world: World) -> Worlds:
+    """Returns the lawful worlds that differ from a world in one of three ways.
+
+    In the first, one piece, or two pieces that are together, are in another room for some consecutive times. In the
+    second, two suspects have exchanged their motives. In the third, murderer, weapon or time of the murder differ and
+    all pieces are where they were.
+    """
+    rooms = np.array(world.rooms, dtype=np.int8)
+    parts = [_moved(shape, rooms, world), _swapped(shape, world, rooms), _other_murders(shape, world, rooms)]
+    changed = Worlds(
+        shape,
+        np.concatenate([part.rooms for part in parts]),
+        np.concatenate([part.motives for part in parts]),
+        np.concatenate([part.murderer for part in parts]),
+        np.concatenate([part.weapon for part in parts]),
+        np.concatenate([part.time for part in parts]),
+    )
+    return changed.where(changed.lawful())
+
+
+def _repeated(shape: Shape, world: World, rooms: Ints) -> Worlds:
+    """Returns N copies of a world with the rooms [N,P,T]."""
+    count = len(rooms)
+    return Worlds(
+        shape,
+        rooms,
+        np.tile(np.array(world.motives, dtype=np.int8), (count, 1)),
+        np.full(count, world.murderer, dtype=np.int8),
+        np.full(count, world.weapon, dtype=np.int8),
+        np.full(count, world.time, dtype=np.int8),
+    )
+
+
+def _moved(shape: Shape, rooms: Ints, world: World) -> Worlds:
+    reach = reach_table(shape)
+    made: list[Ints] = []
+    stretches = [(a, b) for a in range(shape.times) for b in range(a + 1, shape.times + 1)]
+    for first, last in stretches:
+        part = rooms[:, first:last]
+        pairs = [(p, p) for p in range(shape.pieces)]
+        pairs += [(p, q) for p, q in itertools.combinations(range(shape.pieces), 2) if (part[p] == part[q]).all()]
+        for p, q in pairs:
+            fits = np.ones(shape.rooms, dtype=np.bool_)
+            for piece in {p, q}:
+                if first > 0:
+                    fits &= reach[rooms[piece, first - 1]]
+                if last < shape.times:
+                    fits &= reach[rooms[piece, last]]
+            if first + 1 == last or len(set(part[p].tolist())) == 1:
+                fits[part[p][0]] = False
+            targets = np.flatnonzero(fits)
+            changed = np.repeat(rooms[None], len(targets), axis=0)
+            changed[:, [p, q], first:last] = targets[:, None, None]
+            made.append(changed)
+    return _repeated(shape, world, np.concatenate(made))
+
+
+def _swapped(shape: Shape, world: World, rooms: Ints) -> Worlds:
+    motives = world.motives
+    pairs = [(a, b) for a, b in itertools.combinations(range(len(motives)), 2) if motives[a] != motives[b]]
+    swapped = np.tile(np.array(motives, dtype=np.int8), (len(pairs), 1))
+    for row, (a, b) in enumerate(pairs):
+        swapped[row, a], swapped[row, b] = motives[b], motives[a]
+    base = _repeated(shape, world, np.repeat(rooms[None], len(pairs), axis=0))
+    return Worlds(shape, base.rooms, swapped, base.murderer, base.weapon, base.time)
+
+
+def _other_murders(shape: Shape, world: World, rooms: Ints) -> Worlds:
+    here = (world.murderer, world.weapon, world.time)
+    every = itertools.product(range(shape.suspects), range(shape.weapons), range(shape.times))
+    chosen = np.array([murder for murder in every if murder != here], dtype=np.int8).reshape(-1, 3)
+    base = _repeated(shape, world, np.repeat(rooms[None], len(chosen), axis=0))
+    return Worlds(shape, base.rooms, base.motives, chosen[:, 0], chosen[:, 1], chosen[:, 2])

@@ -1,0 +1,1 @@
+"""Temporal Clue as text: writes prompts and statements, and reads them back."""

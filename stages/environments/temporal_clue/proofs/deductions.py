@@ -1,0 +1,124 @@
+"""Finds the statements about a puzzle in a completion, and proves whether the clues entail or contradict each."""
+
+import re
+from dataclasses import dataclass
+from functools import lru_cache
+
+from stages.environments.puzzle import Asserted, Verdict
+from stages.environments.temporal_clue.formal import FormalPuzzle, Statement
+from stages.environments.temporal_clue.language.grammar import grammar_of
+from stages.environments.temporal_clue.language.text import canonical
+from stages.environments.temporal_clue.proofs.solver import encode
+from stages.environments.temporal_clue.worlds import Worlds
+
+_BOUNDARY = re.compile(r"\n|[!?;:]|(?<!\bMr)(?<!\bMrs)(?<!\bSgt)\.(?=\s|$)")
+_HYPOTHESIS = re.compile(
+    r"\b(?:if|suppose|supposing|assume|assuming|whether|maybe|perhaps|possibly|could|might|may|unless|either|or|"
+    r"not true|false that|cannot be|impossible)\b",
+    re.IGNORECASE,
+)
+_CONDITION = re.compile(r"[*_`\"']{0,3},? (?:if|unless|or|or not|would|could|might)\b|[*_`\"']{0,3} ?\?")
+_SENTENCE_CHARACTERS = 300
+"""Number of characters before a statement in which the beginning of its sentence is searched."""
+
+
+@dataclass(frozen=True)
+class Deduction:
+    """A statement that a text asserts.
+
+    Attributes:
+        statement: The formal statement.
+        text: The words.
+        start: Offset of the words in the text.
+        verdict: See `stages.environments.puzzle.Asserted`.
+    """
+
+    statement: Statement
+    text: str
+    start: int
+    verdict: Verdict
+
+
+class Judge:
+    """Verdicts on statements about one puzzle, whose model is built once.
+
+    A world that the clues allow is found first. If CP-SAT proves it to be the only one, the truth of a statement in it
+    is the verdict. Otherwise each statement takes one solve, which searches for a world with the opposite truth.
+
+    Attributes:
+        decided: Whether the clues allow one world only.
+    """
+
+    def __init__(self, puzzle: FormalPuzzle) -> None:
+        """Builds the model of a puzzle.
+
+        Raises:
+            ValueError: The clues contradict one another, so that they entail every statement.
+        """
+        self._scenario = puzzle.scenario
+        self._clues = {canonical(puzzle.scenario, clue) for clue in puzzle.clues}
+        self._encoding = encode(puzzle)
+        values = self._encoding.solve()
+        if values is None:
+            raise ValueError("the clues contradict one another")
+        world = self._encoding.world(values)
+        self._world = Worlds.of(puzzle.scenario.shape, [world])
+        others = self._encoding.copy()
+        others.require([~literal for literal in others.truths(world)])
+        self.decided = others.solve() is None
+
+    def verdict(self, statement: Statement) -> Verdict:
+        """Returns the verdict on a statement, which is proved."""
+        if canonical(self._scenario, statement) in self._clues:
+            return "restated"
+        truth = bool(self._world.holds(statement)[0])
+        if not self.decided and not self.proves(statement, truth):
+            return "open"
+        return "proved" if truth else "contradicted"
+
+    def proves(self, statement: Statement, truth: bool = True) -> bool:
+        """Returns whether CP-SAT proves, in one solve, that all worlds that the clues allow give a statement one truth.
+
+        Args:
+            statement: The statement.
+            truth: Whether to prove it true or false.
+        """
+        literal = self._encoding.literal(statement)
+        return self._encoding.solve([~literal if truth else literal]) is None
+
+    def read(self, text: str) -> list[Deduction]:
+        """Returns the statements that a text asserts, in order, except in hypotheses, questions and alternatives."""
+        deductions: list[Deduction] = []
+        verdicts: dict[Statement, Verdict] = {}
+        for item in grammar_of(self._scenario).find(text):
+            if not _asserted(text, item.start, item.end):
+                continue
+            if item.statement not in verdicts:
+                verdicts[item.statement] = self.verdict(item.statement)
+            words = text[item.start : item.end]
+            deductions.append(Deduction(item.statement, words, item.start, verdicts[item.statement]))
+        return deductions
+
+    def different(self, text: str) -> list[Asserted]:
+        """Returns the different statements that a text asserts, in order; a statement in other words counts once."""
+        statements: dict[Statement, Asserted] = {}
+        for item in self.read(text):
+            statements.setdefault(canonical(self._scenario, item.statement), Asserted(item.text, item.verdict))
+        return list(statements.values())
+
+
+def _asserted(text: str, start: int, end: int) -> bool:
+    """Returns whether the words from `start` to `end` are asserted: no hypothesis or question, by their sentence."""
+    before = text[max(0, start - _SENTENCE_CHARACTERS) : start]
+    boundaries = [match.end() for match in _BOUNDARY.finditer(before)]
+    opening = before[boundaries[-1] :] if boundaries else before
+    return not _HYPOTHESIS.search(opening) and not _CONDITION.match(text, end)
+
+
+@lru_cache(maxsize=256)
+def judge_of(puzzle: FormalPuzzle) -> Judge | None:
+    """Returns the judge of a puzzle, which is built once; None if the clues contradict one another."""
+    try:
+        return Judge(puzzle)
+    except ValueError:
+        return None

@@ -1,0 +1,91 @@
+"""Writes derivations: proved statements, each from a few clues and earlier statements, that end in the answers."""
+
+import itertools
+
+import numpy as np
+
+from stages.environments.temporal_clue.formal import FormalPuzzle, Scenario, Statement
+from stages.environments.temporal_clue.language.text import write_statement
+from stages.environments.temporal_clue.proofs.chain import chained_steps
+from stages.environments.temporal_clue.proofs.steps import Step, answer_statements, facts_of
+from stages.environments.temporal_clue.worlds import enumerable, enumerate_worlds
+
+_ENUMERATION_LIMIT = 20_000
+_MOST_PREMISES = 3
+"""Largest number of premises for which steps are searched exhaustively."""
+
+
+def derive(puzzle: FormalPuzzle) -> list[Step]:
+    """Returns the steps to all answers of a puzzle; the rules and the premises that a step names entail it.
+
+    If the worlds of a puzzle can be listed, each step has as few premises as possible. In larger puzzles, and in all
+    puzzles with times, each step needs all of its premises (see `chain`). Steps that no answer needs are left out. With
+    more than 30 clues the answers are the only steps.
+
+    Raises:
+        ValueError: The clues do not determine the answers.
+    """
+    shape = puzzle.scenario.shape
+    if enumerable(shape, _ENUMERATION_LIMIT):
+        return _short_steps(puzzle)
+    return chained_steps(puzzle)
+
+
+def _short_steps(puzzle: FormalPuzzle) -> list[Step]:
+    shape = puzzle.scenario.shape
+    worlds = enumerate_worlds(shape)
+    premises = [worlds.holds(clue) for clue in puzzle.clues]
+    allowed = np.flatnonzero(np.logical_and.reduce(premises, axis=0, initial=True, where=True))
+    if len(allowed) != 1:
+        raise ValueError(f"the clues allow {len(allowed)} worlds, not one")
+    world = worlds.world(int(allowed[0]))
+    targets = answer_statements(shape, world, puzzle.questions + puzzle.bonus)
+    pending = {fact: worlds.holds(fact) for fact in [*targets, *facts_of(shape, world)]}
+    clue_count, steps = len(puzzle.clues), list[Step]()
+    missing = set(targets)
+    while missing:
+        fact, chosen = _easiest(premises, pending)
+        del pending[fact]
+        missing.discard(fact)
+        earlier = tuple(i - clue_count for i in chosen if i >= clue_count)
+        steps.append(Step(fact, tuple(i for i in chosen if i < clue_count), earlier))
+        premises.append(worlds.holds(fact))
+    return _needed(steps, set(targets))
+
+
+def _easiest(premises: list[np.ndarray], pending: dict[Statement, np.ndarray]) -> tuple[Statement, tuple[int, ...]]:
+    """Returns the pending fact that follows from the fewest premises, and the positions of these premises."""
+    for size in range(_MOST_PREMISES + 1):
+        for chosen in itertools.combinations(range(len(premises)), size):
+            both = np.logical_and.reduce([premises[i] for i in chosen], axis=0) if chosen else None
+            for fact, holds in pending.items():
+                if holds.all() if both is None else holds[both].all():
+                    return fact, chosen
+    fact, holds = next(iter(pending.items()))
+    kept = list(range(len(premises)))
+    for i in list(kept):
+        fewer = [j for j in kept if j != i]
+        if holds[np.logical_and.reduce([premises[j] for j in fewer], axis=0)].all():
+            kept = fewer
+    return fact, tuple(kept)
+
+
+def _needed(steps: list[Step], targets: set[Statement]) -> list[Step]:
+    """Returns the steps without those that no target depends on."""
+    keep = {i for i, step in enumerate(steps) if step.statement in targets}
+    for i in range(len(steps) - 1, -1, -1):
+        if i in keep:
+            keep.update(steps[i].steps)
+    position = {old: new for new, old in enumerate(sorted(keep))}
+    return [Step(s.statement, s.clues, tuple(position[j] for j in s.steps)) for i, s in enumerate(steps) if i in keep]
+
+
+def write_derivation(scenario: Scenario, steps: list[Step]) -> str:
+    """Returns the steps as numbered lines in the grammar of clues, each with the clues and steps it follows from."""
+    lines: list[str] = []
+    for step in steps:
+        sources = [f"clue {i + 1}" for i in step.clues] + [f"step {i + 1}" for i in step.steps]
+        lines.append(
+            f"{len(lines) + 1}. {write_statement(scenario, step.statement)} ({', '.join(sources) or 'rules'})."
+        )
+    return "\n".join(lines)

@@ -1,0 +1,129 @@
+"""Proofs from the clues of a zebra grid: verdicts on the statements of a completion, and derivations."""
+
+import re
+from dataclasses import replace
+from functools import lru_cache
+
+import numpy as np
+
+from stages.environments.puzzle import Asserted, Verdict
+from stages.environments.zebra.formal import Clue, Grid, Houses, InHouse, Related, ZebraPuzzle, ZebraQuestion, holds
+from stages.environments.zebra.solver import Model
+from stages.environments.zebra.text import people_of, read_clue, write_clue
+
+_SENTENCE_END = re.compile(r"[\n.;!?()]")
+_OPENING = re.compile(r"(?:[-*>#\s\d]|so,? |thus,? |hence,? |then,? |and |therefore,? )*", re.IGNORECASE)
+_SENTENCE_CHARACTERS = 300
+
+
+class Reasoner:
+    """Proofs about one puzzle. The model is built once, and every proof takes one solve.
+
+    Attributes:
+        world: A world that the clues allow, int8 [1, attributes, values].
+    """
+
+    def __init__(self, puzzle: ZebraPuzzle) -> None:
+        """Builds the model of a puzzle.
+
+        Raises:
+            ValueError: The clues contradict one another, so that they entail every statement.
+        """
+        self._puzzle, self._model = puzzle, Model(puzzle.grid, puzzle.clues)
+        self._every = list(range(len(puzzle.clues)))
+        self._stated = {_canonical(clue) for clue in puzzle.clues}
+        world = self._model.solve(self._every)
+        if world is None:
+            raise ValueError("the clues contradict one another")
+        self.world: Houses = world
+
+    def entails(self, statement: Clue, clues: int | None = None) -> bool:
+        """Returns whether the clues entail a statement.
+
+        Args:
+            statement: The statement.
+            clues: Number of first clues that are used; None for all clues.
+        """
+        opposite = self._model.add(replace(statement, no=not statement.no))
+        return self._model.solve([*self._every[:clues], opposite]) is None
+
+    def verdict(self, statement: Clue) -> Verdict:
+        """Returns the verdict on a statement, which is proved."""
+        if _canonical(statement) in self._stated:
+            return "restated"
+        truth = bool(holds(statement, self.world)[0])
+        if not self.entails(statement if truth else replace(statement, no=not statement.no)):
+            return "open"
+        return "proved" if truth else "contradicted"
+
+    def different(self, text: str) -> list[Asserted]:
+        """Returns the different statements of a text, in order, with verdicts.
+
+        A statement is a whole sentence, or the rest of a sentence after a word such as "so".
+        """
+        people = people_of(self._puzzle.grid)
+        statements: dict[Clue, str] = {}
+        for sentence in _SENTENCE_END.split(text):
+            if len(sentence) <= _SENTENCE_CHARACTERS:
+                opening = _OPENING.match(sentence)
+                words = sentence[opening.end() if opening else 0 :].rstrip()
+                statement = read_clue(people, words)
+                if statement is not None and _within(statement, self._puzzle.grid):
+                    statements.setdefault(_canonical(statement), words)
+        return [Asserted(words, self.verdict(statement)) for statement, words in statements.items()]
+
+    def needless(self) -> tuple[int, ...]:
+        """Returns numbers (from 1) of the clues that can each be dropped while `world` stays the only world."""
+        others = Model(self._puzzle.grid, self._puzzle.clues)
+        others.exclude(self.world)
+        return tuple(i + 1 for i in self._every if others.solve([j for j in self._every if j != i]) is None)
+
+
+@lru_cache(maxsize=256)
+def reasoner_of(puzzle: ZebraPuzzle) -> Reasoner | None:
+    """Returns the reasoner of a puzzle, which is built once; None if the clues contradict one another."""
+    try:
+        return Reasoner(puzzle)
+    except ValueError:
+        return None
+
+
+def statement_of(grid: Grid, world: Houses, question: ZebraQuestion) -> Clue:
+    """Returns the answer to a question in a world, as a statement."""
+    house = int(world[0, question.thing[0], question.thing[1]])
+    if question.attribute is None:
+        return InHouse(question.thing, house)
+    value = int(np.flatnonzero(world[0, question.attribute] == house)[0])
+    return Related((question.attribute, value), "same", question.thing)
+
+
+def write_derivation(puzzle: ZebraPuzzle) -> str:
+    """Returns the houses of the values that the answers need, as numbered statements.
+
+    Each statement names the smallest number of first clues from which it follows.
+    """
+    reasoner = Reasoner(puzzle)
+    world = reasoner.world[0]
+    needed = {question.thing for question in puzzle.questions}
+    for question in puzzle.questions:
+        if question.attribute is not None:
+            house = world[question.thing[0], question.thing[1]]
+            needed.add((question.attribute, int(np.flatnonzero(world[question.attribute] == house)[0])))
+    pending = [InHouse(thing, int(world[thing[0], thing[1]])) for thing in sorted(needed)]
+    lines: list[str] = []
+    for count in range(len(puzzle.clues) + 1):
+        entailed = [fact for fact in pending if reasoner.entails(fact, count)]
+        pending = [fact for fact in pending if fact not in entailed]
+        sources = "rules" if not count else "clue 1" if count == 1 else f"clues 1 to {count}"
+        lines += [f"{write_clue(puzzle.grid, fact)} ({sources})." for fact in entailed]
+    return "\n".join(f"{number}. {line}" for number, line in enumerate(lines, start=1))
+
+
+def _within(statement: Clue, grid: Grid) -> bool:
+    return not isinstance(statement, InHouse) or statement.house < grid.houses
+
+
+def _canonical(statement: Clue) -> Clue:
+    if isinstance(statement, Related) and statement.relation in ("same", "next") and statement.first > statement.second:
+        return replace(statement, first=statement.second, second=statement.first)
+    return statement

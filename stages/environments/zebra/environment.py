@@ -1,0 +1,209 @@
+"""Zebra grids behind the interface that all environments share."""
+
+import itertools
+import random
+import time
+from collections import Counter
+
+import numpy as np
+
+from artifacts.errors import BadInputError
+from stages.environments.answers import write_answer
+from stages.environments.grading import grade
+from stages.environments.minimal import WorldPool, keep_needed
+from stages.environments.puzzle import Asserted, Checked, Graded, Grader, Kinds, Puzzle
+from stages.environments.zebra.config import TIERS, WORDS, ZebraConfig
+from stages.environments.zebra.deductions import Reasoner, reasoner_of, statement_of, write_derivation
+from stages.environments.zebra.formal import (
+    Clue,
+    Grid,
+    Houses,
+    InHouse,
+    Related,
+    Relation,
+    Thing,
+    ZebraPuzzle,
+    ZebraQuestion,
+    holds,
+)
+from stages.environments.zebra.solver import Model
+from stages.environments.zebra.text import ORDINALS, answer_type, formal_digest, read_prompt, values_of, write_prompt
+
+_OTHERS = 12
+"""Number of candidate clues for each value, besides its placement."""
+_RELATIONS: tuple[Relation, ...] = ("same", "left", "before", "next")
+
+
+def _candidates(grid: Grid, world: Houses, rng: random.Random) -> list[Clue]:
+    """Returns true clues that determine `world`, in random order.
+
+    Denials and placements tend to come first, and so to be dropped first, relations last.
+    """
+    things: list[Thing] = [(a, v) for a in range(len(grid.values)) for v in range(grid.houses)]
+    clues: list[Clue] = [InHouse(t, house, no) for t in things for house in range(grid.houses) for no in (False, True)]
+    for first, second in itertools.permutations(things, 2):
+        for relation in _RELATIONS:
+            symmetric = relation in ("same", "next")
+            if (relation == "same" and first[0] == second[0]) or (symmetric and first > second):
+                continue
+            clues += (Related(first, relation, second, no) for no in (False, True))
+    true = [clue for clue in clues if holds(clue, world)[0]]
+    # The placements alone determine the world; of the many others a random part is enough.
+    placed = [clue for clue in true if isinstance(clue, InHouse) and not clue.no]
+    others = [clue for clue in true if clue not in set(placed)]
+    true = placed + rng.sample(others, min(len(others), _OTHERS * len(things)))
+    # Few placements and denials are kept: a placement says most, a denial least.
+    weight = [0.2 * isinstance(clue, Related) - 0.4 * clue.no for clue in true]
+    order = sorted(range(len(true)), key=lambda i: (rng.random() + weight[i], i))
+    return [true[i] for i in order]
+
+
+def _swaps(world: Houses) -> Houses:
+    """Returns the worlds in which two values of one attribute have exchanged their houses."""
+    _, attributes, houses = world.shape
+    swaps: list[Houses] = []
+    for a in range(attributes):
+        for v, w in itertools.combinations(range(houses), 2):
+            other = world.copy()
+            other[0, a, [v, w]] = world[0, a, [w, v]]
+            swaps.append(other)
+    return np.concatenate(swaps)
+
+
+def generate_formal(config: ZebraConfig, seed: int) -> tuple[ZebraPuzzle, Houses]:
+    """Returns a formal puzzle and its only solution (proved), the same for (config, seed) on every machine."""
+    rng = random.Random(f"zebra:{seed}")
+    houses, count = rng.randint(*config.houses), rng.randint(*config.attributes)
+    attributes = ("name", *rng.sample([name for name in WORDS if name != "name"], count - 1))
+    grid = Grid(attributes, tuple(tuple(rng.sample(WORDS[name], houses)) for name in attributes))
+    world = np.array([[rng.sample(range(houses), houses) for _ in attributes]], dtype=np.int8)
+    candidates = _candidates(grid, world, rng)
+    model, pool = Model(grid, candidates), WorldPool(len(candidates))
+    model.exclude(world)
+
+    def find_other(kept: list[int]) -> bool:
+        other = model.solve(kept)
+        if other is None:
+            return False
+        near = np.concatenate([other, _swaps(other)])
+        near = near[(near != world).any(axis=(1, 2))]
+        pool.add([holds(clue, near) for clue in candidates])
+        return True
+
+    swaps = _swaps(world)
+    pool.add([holds(clue, swaps) for clue in candidates])
+    kept = keep_needed(pool, find_other)
+    if kept is None:
+        raise RuntimeError(f"the clues of seed {seed} do not determine its solution")
+    clues = [candidates[i] for i in kept]
+    rng.shuffle(clues)
+    possible = [ZebraQuestion((0, v), a or None) for v in range(houses) for a in range(count)]
+    drawn = rng.sample(possible, min(config.questions, len(possible)))
+    questions = sorted(drawn, key=lambda question: (question.thing, question.attribute or 0))
+    return ZebraPuzzle(grid, tuple(clues), tuple(questions)), world
+
+
+def _answer(grid: Grid, world: Houses, question: ZebraQuestion) -> str:
+    statement = statement_of(grid, world, question)
+    if isinstance(statement, InHouse):
+        return ORDINALS[statement.house]
+    attribute, value = statement.first
+    return grid.values[attribute][value]
+
+
+class Zebra:
+    """The environment of this folder; see `stages.environments.environment.Environment`."""
+
+    name = "zebra"
+    mark = "houses in a row, the first on the left"
+    tiers: dict[str, ZebraConfig] = TIERS
+
+    def generate(self, config: ZebraConfig, seed: int) -> Puzzle:
+        """Returns a puzzle with one solution and a minimal set of clues, the same for (config, seed) everywhere."""
+        formal, world = generate_formal(config, seed)
+        answers = [_answer(formal.grid, world, question) for question in formal.questions]
+        solution = {chr(ord("A") + i): answer for i, answer in enumerate(answers)}
+        return self._puzzle(f"zebra-{seed}-{formal_digest(formal)[:8]}", formal, solution, seed)
+
+    def _puzzle(self, puzzle_id: str, formal: ZebraPuzzle, solution: dict[str, str], seed: int | None) -> Puzzle:
+        return Puzzle(
+            puzzle_id=puzzle_id,
+            environment=self.name,
+            prompt=write_prompt(formal),
+            solution=solution,
+            num_clues=len(formal.clues),
+            seed=seed,
+            digest=formal_digest(formal),
+            difficulty={"houses": formal.grid.houses, "attributes": len(formal.grid.attributes)},
+        )
+
+    def answer_values(self, puzzle: Puzzle) -> dict[str, tuple[str, ...]]:
+        """Returns for each letter the houses, or the puzzle's values of the attribute in question."""
+        formal = read_prompt(puzzle.prompt)
+        kinds = [answer_type(formal.grid, question) for question in formal.questions]
+        return {letter: values_of(formal.grid, kind) for letter, kind in zip(puzzle.solution, kinds, strict=True)}
+
+    def read(self, puzzle_id: str, num_clues: int, prompt: str, solution: dict[str, str]) -> Puzzle:
+        """Returns a puzzle from its text and solution.
+
+        Raises:
+            BadInputError: The text is not a zebra grid of this grammar, or the solution does not answer its questions.
+        """
+        formal = read_prompt(prompt)
+        if sorted(solution) != [chr(ord("A") + i) for i in range(len(formal.questions))]:
+            found = ", ".join(sorted(solution))
+            raise BadInputError("solution", f"letters {found}", f"one for each of {len(formal.questions)} questions")
+        if num_clues != len(formal.clues):
+            raise BadInputError("num_clues", str(num_clues), f"{len(formal.clues)}, the clues in the text")
+        return self._puzzle(puzzle_id, formal, {letter: solution[letter] for letter in sorted(solution)}, None)
+
+    def grade(self, text: str, puzzle: Puzzle, grader: Grader = "strict") -> Graded:
+        """See `stages.environments.grading.grade`."""
+        return grade(text, puzzle, grader)
+
+    def write_answer(self, puzzle: Puzzle) -> str:
+        """See `stages.environments.answers.write_answer`."""
+        return write_answer(puzzle)
+
+    def kinds(self, puzzle: Puzzle) -> Kinds:
+        """Returns the numbers of clues by relation (`house` for a placement), and of questions by answer type."""
+        formal = read_prompt(puzzle.prompt)
+        clues = Counter[str]("house" if isinstance(clue, InHouse) else clue.relation for clue in formal.clues)
+        return Kinds(dict(clues), dict(Counter(answer_type(formal.grid, question) for question in formal.questions)))
+
+    def check(self, puzzle: Puzzle, *, minimal: bool = False) -> Checked:
+        """Solves the puzzle from its prompt, proves which answers are unique, and compares with the given solution."""
+        started = time.perf_counter()
+        formal = read_prompt(puzzle.prompt)
+        same_text = write_prompt(formal) == puzzle.prompt
+        try:
+            reasoner = Reasoner(formal)
+        except ValueError:  # the clues contradict one another
+            seconds = time.perf_counter() - started
+            return Checked(puzzle.puzzle_id, (), {}, {}, tuple(puzzle.solution), same_text, None, seconds)
+        given = [_answer(formal.grid, reasoner.world, question) for question in formal.questions]
+        answers = dict(zip(puzzle.solution, given, strict=True))
+        statements = [statement_of(formal.grid, reasoner.world, question) for question in formal.questions]
+        unique = [reasoner.entails(statement) for statement in statements]
+        return Checked(
+            puzzle.puzzle_id,
+            unread=(),
+            answers=answers,
+            unique=dict(zip(answers, unique, strict=True)),
+            different=tuple(letter for letter, given in puzzle.solution.items() if answers[letter] != given),
+            same_text=same_text,
+            needless=reasoner.needless() if minimal else None,
+            seconds=time.perf_counter() - started,
+        )
+
+    def write_derivation(self, puzzle: Puzzle) -> str:
+        """Returns the text of `deductions.write_derivation`, an empty line and the answers."""
+        return f"{write_derivation(read_prompt(puzzle.prompt))}\n\n{write_answer(puzzle)}"
+
+    def deductions(self, text: str, puzzle: Puzzle) -> list[Asserted] | None:
+        """Returns the statements of a text with verdicts (see `deductions.Reasoner`)."""
+        reasoner = reasoner_of(read_prompt(puzzle.prompt))
+        return None if reasoner is None else reasoner.different(text)
+
+
+ZEBRA = Zebra()

@@ -1,0 +1,1 @@
+"""The compute type that this machine is fast at."""

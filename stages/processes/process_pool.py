@@ -1,0 +1,174 @@
+"""The identity of a process, and a pool of processes that do not outlive their owner."""
+
+import multiprocessing
+import os
+import threading
+import traceback
+from collections.abc import Callable, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from multiprocessing.connection import Connection
+from multiprocessing.util import get_temp_dir
+from pathlib import Path
+from typing import Any, TypeVar
+
+from artifacts.errors import DeerstalkerError, TransientError
+from stages.processes.scratch import own
+
+_owning = threading.Lock()
+_owned: dict[Path, int] = {}
+"""Locks of temporary folders by path; this process holds them until it ends."""
+
+T = TypeVar("T")
+R = TypeVar("R")
+
+
+def start_ticks(pid: int) -> int | None:
+    """Returns the start time of a process in clock ticks since boot, or None if there is no such process or a dead one.
+
+    Process id and start time together identify a process on a machine. `psutil.Process.create_time` does not do for
+    that: it adds the boot time, which moves with the system clock, so two readers may get different values.
+    """
+    try:
+        state, *rest = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()
+    except OSError:
+        return None
+    return None if state in "ZX" else int(rest[18])
+
+
+def end_with_parent() -> None:
+    """Starts a thread that ends this process as soon as its `multiprocessing` parent is gone.
+
+    Without the thread, a process that computes would only notice when its work is done.
+    """
+    parent = multiprocessing.parent_process()
+
+    def follow() -> None:
+        if parent is not None:
+            parent.join()
+            os._exit(1)
+
+    threading.Thread(target=follow, name="parent-watch", daemon=True).start()
+
+
+class Pool:
+    """A pool of processes for work in pure Python, shared by threads.
+
+    A process is started when it is needed, and again after it died. Each has a pipe of its own. The processes of
+    `concurrent.futures.ProcessPoolExecutor` share one pipe, and the executor waits forever for the second half of a
+    message whose sender was killed.
+
+    Args:
+        workers: Number of processes; None for one per core that this process may use.
+    """
+
+    def __init__(self, workers: int | None) -> None:
+        self.workers = workers or len(os.sched_getaffinity(0))
+        self._threads = ThreadPoolExecutor(self.workers, "pool")
+        self._lock = threading.Lock()
+        self._started: list[_Worker] = []
+        self._idle: list[_Worker] = []
+        self._ended = False
+
+    def map(self, work: Callable[[T], R], items: Sequence[T], *, chunksize: int) -> list[R]:
+        """Returns the results of `work` for each item, in order.
+
+        Raises:
+            TransientError: A process died.
+            DeerstalkerError: The pool was killed.
+        """
+        chunks = [items[start : start + chunksize] for start in range(0, len(items), chunksize)]
+        futures = [self._threads.submit(self._run, work, chunk) for chunk in chunks]
+        try:
+            return [result for future in futures for result in future.result()]
+        finally:
+            for future in futures:
+                future.cancel()
+
+    def close(self) -> None:
+        """Ends the processes; the next use starts new ones."""
+        with self._lock:
+            started, self._started, self._idle = self._started, [], []
+        for worker in started:
+            worker.process.kill()
+
+    def kill(self) -> None:
+        """Ends the processes and the pool: later calls of `map` fail."""
+        with self._lock:
+            self._ended = True
+        self.close()
+
+    def _run(self, work: Callable[[T], R], items: Sequence[T]) -> list[R]:
+        worker = None
+        try:
+            worker = self._take()
+            succeeded, answer = worker.ask(work, items)
+        except (EOFError, OSError) as error:
+            self._give_back(worker, alive=False)
+            failure = DeerstalkerError if self._ended else TransientError
+            raise failure("process pool", "a process died", "", "is memory short?") from error
+        self._give_back(worker, alive=True)
+        if not succeeded:
+            raise answer
+        return answer
+
+    def _take(self) -> "_Worker":
+        with self._lock:
+            if self._ended:
+                raise DeerstalkerError("process pool", "used after its end", "a run that has not ended")
+            while self._idle:
+                worker = self._idle.pop()
+                if worker.process.is_alive():
+                    return worker
+                self._started.remove(worker)
+            worker = _Worker()
+            self._started.append(worker)
+            return worker
+
+    def _give_back(self, worker: "_Worker | None", *, alive: bool) -> None:
+        with self._lock:
+            if worker in self._started:  # `close` may have removed it
+                (self._idle.append if alive else self._started.remove)(worker)
+
+
+class _Worker:
+    """A process that works on one chunk of items at a time."""
+
+    def __init__(self) -> None:
+        # This process has threads, so it must not fork; the fork server ends when this process does.
+        _own_sockets()
+        context = multiprocessing.get_context("forkserver")
+        self._pipe, theirs = context.Pipe()
+        self.process = context.Process(target=_serve, args=(theirs,), daemon=True)
+        self.process.start()
+        theirs.close()  # so that the pipe ends when the child dies
+
+    def ask(self, work: Callable[[T], R], items: Sequence[T]) -> tuple[bool, Any]:
+        """Returns whether the work succeeded, and its results for the items or its exception.
+
+        Raises:
+            EOFError, OSError: The process died.
+        """
+        self._pipe.send((work, items))
+        return self._pipe.recv()
+
+
+def _own_sockets() -> None:
+    """Marks the folder of the fork server's sockets as owned by this process, which leaves it there if it is killed."""
+    with _owning:
+        folder = Path(get_temp_dir())
+        if folder not in _owned:
+            _owned[folder] = own(folder)
+
+
+def _serve(pipe: Connection) -> None:
+    end_with_parent()
+    while True:
+        try:
+            work, items = pipe.recv()
+        except (EOFError, OSError):
+            return
+        try:
+            pipe.send((True, [work(item) for item in items]))
+        except Exception as error:
+            error.add_note(traceback.format_exc())
+            pipe.send((False, error))

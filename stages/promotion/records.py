@@ -1,0 +1,179 @@
+"""The JSON documents of decisions and reports: one definition of each, used to write and to read it."""
+
+from collections.abc import Mapping
+from typing import Annotated, Any, Self
+
+from pydantic import BaseModel, ConfigDict, PlainSerializer, ValidationError, model_validator
+
+from artifacts.errors import IntegrityError
+from artifacts.reading import Artifact
+from artifacts.refs import Checkpoint, Decision, Ref, Report
+from artifacts.store.store import Store
+from stages.statistics.estimates import Interval
+
+DECISION_FILE = "decision.json"
+_AS_JSON = PlainSerializer(Ref.as_json, return_type=dict[str, Any])
+CheckpointRef = Annotated[Ref[Checkpoint], _AS_JSON]
+ReportRef = Annotated[Ref[Report], _AS_JSON]
+
+
+class Record(BaseModel):
+    """A JSON document. A field that has its default value is left out of the JSON; unknown keys are ignored."""
+
+    model_config = ConfigDict(frozen=True, extra="ignore")
+
+    @classmethod
+    def of(cls, content: object, where: str) -> Self:
+        """Returns the record that a JSON value holds.
+
+        Args:
+            content: The decoded JSON.
+            where: Names the document in the error.
+
+        Raises:
+            IntegrityError: A field is missing or has another type.
+        """
+        try:
+            return cls.model_validate(content)
+        except ValidationError as error:
+            first = error.errors()[0]
+            problem = f"{'.'.join(map(str, first['loc'])) or 'content'}: {first['msg']}"
+            raise IntegrityError(where, problem, f"the fields of {cls.__name__}") from error
+
+    def as_json(self) -> dict[str, Any]:
+        """Returns the record as a JSON object."""
+        return self.model_dump(mode="json", exclude_defaults=True)
+
+
+class MeasuredCheckpoint(Record):
+    """A checkpoint with its score on the validation split.
+
+    Attributes:
+        checkpoint: The checkpoint.
+        report: Its evaluation.
+        iteration: Number of the iteration that made it; 0 is the model before GRPO.
+        score: Mean over puzzles of the metric that promotion compares.
+        decided_in: Key of the decision that promoted it; None where no decision did.
+    """
+
+    checkpoint: CheckpointRef
+    report: ReportRef
+    iteration: int
+    score: float
+    decided_in: str | None = None
+
+
+class CurvePoint(Record):
+    """A candidate on the learning curve that the rule of rollback examines.
+
+    Attributes:
+        iteration: Number of the candidate's iteration.
+        score: Its score.
+        noise: Variance of the score around its level; None where it is not known.
+    """
+
+    iteration: int
+    score: float
+    noise: float | None
+
+
+class PromotionDecision(Record):
+    """The content of a decision.
+
+    Attributes:
+        promoted: Whether the candidate stands from now on.
+        rolled_back: Whether the learning curve has fallen, so that the best checkpoint stands again.
+        reason: Both in words.
+        gain: Paired difference of the candidate from the best so far; None for the first candidate.
+        gain_over_standing: Paired difference from the checkpoint that stood before; None for the first candidate.
+        degraded: Number of candidates in the fallen stretch; 0 where the curve has not fallen.
+        standing: The checkpoint that stands after this decision.
+        best: The checkpoint with the highest score so far.
+        first: The run's first candidate; None in decisions that do not record it.
+        candidate: The checkpoint decided on.
+        candidates: Number of candidates so far; None in decisions that do not record it.
+        curve: Candidates since the last rollback; None where no rule of rollback was given.
+    """
+
+    promoted: bool
+    rolled_back: bool
+    reason: str
+    gain: Interval | None = None
+    gain_over_standing: Interval | None = None
+    degraded: int
+    standing: MeasuredCheckpoint
+    best: MeasuredCheckpoint
+    first: MeasuredCheckpoint | None = None
+    candidate: MeasuredCheckpoint
+    candidates: int | None = None
+    curve: list[CurvePoint] | None = None
+
+    @model_validator(mode="before")
+    @classmethod
+    def _without_rollback(cls, content: Any) -> Any:
+        """Completes a decision that was made before there was a rollback."""
+        return {"rolled_back": False, "degraded": 0, **content} if isinstance(content, Mapping) else content
+
+
+def read_decision(decision: Ref[Decision], store: Store) -> PromotionDecision:
+    """Returns the content of a decision.
+
+    Raises:
+        BadInputError: There is no such decision.
+        IntegrityError: Its content is damaged, or is no decision.
+    """
+    content = Artifact.open(store, decision).read_json(DECISION_FILE)
+    return PromotionDecision.of(content, f"{store.url}/{decision.key}/{DECISION_FILE}")
+
+
+class Measurement(Record):
+    """Figures of one mode of answering, sampled or greedy.
+
+    Attributes:
+        accuracy: Mean share of right answers, with its interval over puzzles.
+        exact: Mean share of completions whose answers are all right, with its interval over puzzles.
+        deductions: Mean number of statements a completion, by kind (see `stages.environments.tables.DEDUCTION_COLUMNS`);
+            None where the puzzles have no formal clues to check statements against.
+        completions: Number of completions.
+        completion_tokens_mean: Mean length, tokens.
+        truncated_fraction: Share of completions that reached the token limit.
+        early_stopped_fraction: Share of completions that `early_stop` ended.
+    """
+
+    accuracy: Interval
+    exact: Interval
+    deductions: dict[str, float | None]
+    completions: int
+    completion_tokens_mean: float
+    truncated_fraction: float
+    early_stopped_fraction: float = 0.0
+
+
+class Measurements(Record):
+    """Figures by mode of answering.
+
+    Attributes:
+        sampled: Figures of the sampled answers; None where there are none.
+        greedy: Figures of the most likely answers; None where there are none.
+    """
+
+    sampled: Measurement | None = None
+    greedy: Measurement | None = None
+
+
+class ReportFigures(Record):
+    """The figures of an evaluation.
+
+    Attributes:
+        puzzles: Number of puzzles.
+        split: Their split of the puzzle set.
+        grader: How answers were read: `strict` or `published`.
+        sampled: Figures of the sampled answers; None where there are none.
+        greedy: Figures of the most likely answers; None where there are none.
+    """
+
+    puzzles: int
+    split: str
+    grader: str
+    sampled: Measurement | None = None
+    greedy: Measurement | None = None

@@ -1,0 +1,255 @@
+"""One call for groups of completions, distributed over engines that may join and leave while it runs."""
+
+from __future__ import annotations
+
+import http.client
+import math
+import queue
+import socket
+import threading
+import time
+from collections import deque
+from collections.abc import Callable, Sequence
+from contextlib import suppress
+from dataclasses import dataclass, field
+from types import TracebackType
+from typing import Any, Self
+
+import orjson
+
+from artifacts.errors import BadInputError
+from stages.sampling import engine_key
+from stages.sampling.client import (
+    EngineLostError,
+    GroupSamples,
+    Prompt,
+    SampledCompletion,
+    Source,
+    read_choice,
+    request_body,
+)
+from stages.sampling.config import SamplingConfig
+from stages.sampling.endpoint import EndpointError
+from stages.sampling.replicas.window import Pulse, Window
+
+PROGRESS = ("vllm:iteration_tokens_total_sum", "vllm:generation_tokens_total", "vllm:request_success_total")
+PRESSURE = ("vllm:num_preemptions_total", "vllm:num_requests_waiting", "vllm:kv_cache_usage_perc")
+POLL_S = 1.0
+POLL_TIMEOUT_S = 2.0
+
+
+@dataclass(eq=False)
+class Member:
+    """An engine that takes part in a call.
+
+    Attributes:
+        source: The engine, with the weights that it serves.
+        window: Limit of its requests in flight.
+        taken: Prompts that it is sampling, by id.
+        connections: Open connections to it.
+        left: Set when it has left the call.
+    """
+
+    source: Source
+    window: Window
+    taken: dict[str, Prompt] = field(default_factory=dict)
+    connections: set[http.client.HTTPConnection] = field(default_factory=set)
+    left: threading.Event = field(default_factory=threading.Event)
+
+
+@dataclass(frozen=True)
+class Answer:
+    """A group's completions as the engine sent them. Times are those of `GroupSamples`."""
+
+    member: Member
+    prompt: Prompt
+    choices: list[dict[str, Any]]
+    started_s: float
+    seconds: float
+
+    def group(self, config: SamplingConfig, decode: Callable[[list[int]], str]) -> GroupSamples:
+        """Returns the checked group.
+
+        Args:
+            config: The settings that the group was sampled with.
+            decode: Converts token ids to text.
+
+        Raises:
+            EngineLostError: The answer is inconsistent, or comes from other weights than those loaded.
+        """
+        source = self.member.source
+        parts = [read_choice(choice, source, config.early_stop) for choice in self.choices]
+        if len(parts) != config.samples_per_prompt:
+            raise EngineLostError(f"{len(parts)} completions instead of {config.samples_per_prompt}")
+        return GroupSamples(
+            self.prompt.prompt_id,
+            list(self.prompt.token_ids),
+            [SampledCompletion(ids, logprobs, why, decode(ids)) for ids, logprobs, why in parts],
+            source.weights_digest,
+            source.version,
+            source.seed,
+            self.started_s,
+            self.seconds,
+        )
+
+
+@dataclass(frozen=True)
+class Loss:
+    """An engine that can no longer be used, with the reason."""
+
+    member: Member
+    reason: str
+
+
+class Call:
+    """A queue of prompts, and the engines that take prompts from it.
+
+    Use it as a context manager. At its end every connection is closed, so that the engines abort their requests.
+
+    Args:
+        prompts: Prompts with unique ids. The caller counts `unfinished` down as it takes groups.
+        config: Sampling settings.
+        eos_token_ids: Tokens that end a completion.
+        engines: Expected number of engines; each gets at most an equal share of the prompts at a time.
+        max_num_seqs: Number of sequences that an engine decodes together. Requests in flight stay a little above it.
+        stall_timeout_s: Time without progress after which an engine counts as hung, seconds.
+    """
+
+    def __init__(
+        self,
+        prompts: Sequence[Prompt],
+        config: SamplingConfig,
+        eos_token_ids: Sequence[int],
+        *,
+        engines: int,
+        max_num_seqs: int,
+        stall_timeout_s: float,
+    ) -> None:
+        self._config, self._eos_token_ids, self._stall_timeout_s = config, eos_token_ids, stall_timeout_s
+        in_flight = math.ceil(1.25 * max_num_seqs / config.samples_per_prompt) + 1
+        self._share = min(math.ceil(len(prompts) / engines), in_flight)
+        self.unfinished = len(prompts)
+        self._began_s = time.monotonic()
+        self._todo = deque(prompts)
+        self._events: queue.SimpleQueue[Answer | Loss | BadInputError] = queue.SimpleQueue()
+        self._changed = threading.Condition()
+        self._members: list[Member] = []
+        self._threads: list[threading.Thread] = []
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        for member in self._members:
+            self.leave(member)
+        for thread in self._threads:
+            thread.join(POLL_TIMEOUT_S + POLL_S)
+
+    def join(self, source: Source) -> Member:
+        """Lets an engine take prompts from now on; returns its membership."""
+        member = Member(source, Window(self._share))
+        self._members.append(member)
+        targets = [self._work] * self._share + [self._watch]
+        threads = [threading.Thread(target=target, args=(member,), daemon=True) for target in targets]
+        self._threads += threads
+        for thread in threads:
+            thread.start()
+        return member
+
+    def leave(self, member: Member) -> None:
+        """Removes an engine. The prompts that it was sampling go back to the front of the queue."""
+        with self._changed:
+            if not member.left.is_set():
+                member.left.set()
+                self._todo.extendleft(member.taken.values())
+                member.taken.clear()
+            for connection in member.connections:
+                if connection.sock is not None:
+                    with suppress(OSError):
+                        connection.sock.shutdown(socket.SHUT_RDWR)
+            self._changed.notify_all()
+        member.window.close()
+
+    def put_back(self, prompt: Prompt) -> None:
+        """Puts a prompt with an unusable answer back to the front of the queue."""
+        with self._changed:
+            self._todo.appendleft(prompt)
+            self._changed.notify()
+
+    def next(self, timeout_s: float) -> Answer | Loss | None:
+        """Returns the next answer, or the loss of an engine that has not left; None after `timeout_s` without either.
+
+        Raises:
+            BadInputError: An engine refused a request.
+        """
+        try:
+            event = self._events.get(timeout=timeout_s)
+        except queue.Empty:
+            return None
+        if isinstance(event, BadInputError):
+            raise event
+        return None if isinstance(event, Loss) and event.member.left.is_set() else event
+
+    def _work(self, member: Member) -> None:
+        connection = member.source.endpoint.connect(None)
+        with self._changed:
+            member.connections.add(connection)
+        try:
+            while member.window.enter():
+                try:
+                    if (prompt := self._take(member)) is None:
+                        return
+                    self._draw(member, connection, prompt)
+                finally:
+                    member.window.leave()
+        except EndpointError as error:
+            if error.status >= 500:
+                self._events.put(Loss(member, str(error)))
+            elif error.status in engine_key.REFUSED:
+                self._events.put(engine_key.refused_key(member.source.endpoint, error.status))
+            else:
+                remedy = "check prompt length plus max_tokens against max_model_len, and the sampling settings"
+                self._events.put(BadInputError("sampling request", f"refused: {error}", "a valid request", remedy))
+        except (OSError, http.client.HTTPException, orjson.JSONDecodeError) as error:
+            self._events.put(Loss(member, f"connection lost: {error!r}"))
+        finally:
+            with self._changed:
+                member.connections.discard(connection)
+            connection.close()
+
+    def _take(self, member: Member) -> Prompt | None:
+        with self._changed:
+            while not self._todo and not member.left.is_set():
+                self._changed.wait()
+            if member.left.is_set():
+                return None
+            prompt = self._todo.popleft()
+            member.taken[prompt.prompt_id] = prompt
+            return prompt
+
+    def _draw(self, member: Member, connection: http.client.HTTPConnection, prompt: Prompt) -> None:
+        started = time.monotonic()
+        body = request_body(prompt, self._config, self._eos_token_ids)
+        data = member.source.endpoint.exchange(connection, "POST", "/inference/v1/generate", body)
+        finished = time.monotonic()
+        choices = orjson.loads(data).get("choices") or []
+        with self._changed:
+            if member.taken.pop(prompt.prompt_id, None) is None:
+                return  # the engine has left, and the prompt is back in the queue
+        self._events.put(Answer(member, prompt, choices, started - self._began_s, finished - started))
+
+    def _watch(self, member: Member) -> None:
+        """Polls the engine's counters. Reports it as lost after the stall time without progress or answer."""
+        pulse = Pulse()
+        while not member.left.wait(POLL_S):
+            with suppress(OSError, EndpointError, http.client.HTTPException):
+                metrics = member.source.endpoint.metrics(timeout_s=POLL_TIMEOUT_S)
+                pulse.beat(tuple(metrics.get(name, 0.0) for name in PROGRESS))
+                member.window.observe(*(metrics.get(name, 0.0) for name in PRESSURE))
+            if not member.taken:
+                pulse.rest()
+            elif pulse.still_s > self._stall_timeout_s:
+                self._events.put(Loss(member, f"no new token for {pulse.still_s:.0f} s"))
+                return

@@ -1,0 +1,73 @@
+"""An engine that runs elsewhere; this program neither starts nor ends it."""
+
+from __future__ import annotations
+
+import http.client
+from pathlib import Path
+
+from artifacts.errors import BadInputError, DeerstalkerError, TransientError
+from stages.sampling import engine_key
+from stages.sampling.client import Source
+from stages.sampling.endpoint import Endpoint, EndpointError
+from stages.sampling.replicas import weight_exchange
+from stages.sampling.replicas.replica import LOAD_TIMEOUT_S, SHORT_TIMEOUT_S
+
+
+class ExternalEngine:
+    """A vLLM server at a URL.
+
+    Args:
+        endpoint: Address of its HTTP interface.
+        seed: Number that is recorded as the seed of its random generator.
+    """
+
+    def __init__(self, endpoint: Endpoint, seed: int) -> None:
+        self.endpoint, self._seed = endpoint, seed
+        self._source: Source | None = None
+
+    def serve(self, model_dir: Path, digest: str) -> Source:
+        """Loads the weights in place, or does nothing if the engine has them.
+
+        Args:
+            model_dir: Checkpoint folder, at a path that the engine can read.
+            digest: Digest of its weights.
+
+        Raises:
+            BadInputError: The engine refuses the weights or the key.
+            TransientError: The engine could not be reached.
+        """
+        if self._source is None or self._source.weights_digest != digest:
+            self._source = None
+            self._source = self._loaded(model_dir, digest)
+        return self._source
+
+    def failure(self) -> str | None:
+        """Returns None: nothing but its answers is known of the engine's process."""
+        return None
+
+    def lost(self, reason: str) -> DeerstalkerError:
+        """Forgets the weights of the engine and returns the error that describes its loss."""
+        self._source = None
+        return TransientError(f"engine {self.endpoint.address}", reason, "an engine that stays up", "see its own log")
+
+    def _loaded(self, model_dir: Path, digest: str) -> Source:
+        where, endpoint = f"engine {self.endpoint.address}", self.endpoint
+        try:
+            endpoint.call("GET", "/v1/models", timeout_s=SHORT_TIMEOUT_S)  # fails if the engine requires a key
+            if weight_exchange.keeps_stale_head(endpoint, model_dir, timeout_s=LOAD_TIMEOUT_S):
+                combination = "a CPU engine of vLLM and a model whose output head shares the embedding"
+                remedy = "leave external_urls empty: vLLM 0.32 would go on sampling with the old head after a reload"
+                raise BadInputError(
+                    where, combination, "an engine on a GPU, or one that the flow starts itself", remedy
+                )
+            weight_exchange.load(endpoint, model_dir, timeout_s=LOAD_TIMEOUT_S)
+            weight_exchange.name_version(endpoint, digest, timeout_s=SHORT_TIMEOUT_S)
+            version = endpoint.call("GET", "/version", timeout_s=SHORT_TIMEOUT_S)["version"]
+        except weight_exchange.ReloadRefusedError as error:
+            expected = "vLLM 0.32 with VLLM_SERVER_DEV_MODE=1, --enable-scale-out and a view of the checkpoint folder"
+            raise BadInputError(where, f"it refused the weights of {model_dir}: {error}", expected) from error
+        except (OSError, EndpointError, http.client.HTTPException) as error:
+            if isinstance(error, EndpointError) and error.status in engine_key.REFUSED:
+                raise engine_key.refused_key(endpoint, error.status) from error
+            raise TransientError(where, f"unreachable: {error!r}", "an engine that answers", "start it") from error
+        return Source(endpoint, digest, str(version), self._seed)

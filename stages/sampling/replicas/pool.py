@@ -1,0 +1,162 @@
+"""A pool of engines that load the same weights in parallel and rejoin a call after they were lost."""
+
+from __future__ import annotations
+
+import threading
+import time
+from collections.abc import Callable, Sequence
+from concurrent.futures import FIRST_COMPLETED, Future, wait
+from pathlib import Path
+
+from artifacts.errors import TransientError
+from stages.sampling.client import Source
+from stages.sampling.replicas.call import Call, Member
+from stages.sampling.replicas.external import ExternalEngine
+from stages.sampling.replicas.replica import Replica, ended
+
+Server = Replica | ExternalEngine
+UPDATE_INTERVAL_S = 0.1
+RETURN_INTERVAL_S = 2.0
+"""Interval at which a lost external engine is contacted again while others sample."""
+
+
+class EnginePool:
+    """Servers, each with a thread that makes it serve the newest target weights.
+
+    Args:
+        servers: At least one.
+    """
+
+    def __init__(self, servers: Sequence[Server]) -> None:
+        self.servers = servers
+        self._futures: dict[Server, Future[Source]] = {}
+        self._target: tuple[Path, str] | None = None
+
+    def load_all(self, model_dir: Path, digest: str) -> None:
+        """Makes every server load these weights, in a thread of its own, after any load that is still in progress."""
+        self._target = (model_dir, digest)
+        for server in self.servers:
+            self.load(server)
+
+    def load(self, server: Server, delay_s: float = 0.0) -> None:
+        """Makes one server load the target weights after a delay, in a thread of its own."""
+        assert self._target is not None
+        target, before, future = self._target, self._futures.get(server), Future[Source]()
+
+        def serve() -> None:
+            if before is not None:
+                wait([before])
+            time.sleep(delay_s)
+            try:
+                future.set_result(server.serve(*target))
+            except BaseException as error:
+                future.set_exception(error)
+
+        self._futures[server] = future
+        threading.Thread(target=serve, name="engine", daemon=True).start()
+
+    def ready(self) -> dict[Server, Source]:
+        """Returns the servers that have the weights, each with its source."""
+        done = {server: future for server, future in self._futures.items() if future.done()}
+        return {server: future.result() for server, future in done.items() if future.exception() is None}
+
+    def failed(self) -> dict[Server, BaseException]:
+        """Returns the servers that failed to load the weights, each with its error."""
+        done = {server: future.exception() for server, future in self._futures.items() if future.done()}
+        return {server: error for server, error in done.items() if error is not None}
+
+    @property
+    def loading(self) -> bool:
+        """Whether a server is still loading the weights."""
+        return any(not future.done() for future in self._futures.values())
+
+    def wait_for_first(self) -> None:
+        """Waits until a server has the weights.
+
+        Raises:
+            DeerstalkerError: Every server failed, or one failed in a way that another try would repeat.
+        """
+        while not self.ready():
+            for error in self.failed().values():
+                if not isinstance(error, TransientError) or not (self.loading or self.ready()):
+                    raise error
+            wait([future for future in self._futures.values() if not future.done()], return_when=FIRST_COMPLETED)
+
+    def settle(self, timeout_s: float) -> None:
+        """Waits for the loading threads of child processes that were ended."""
+        wait([future for server, future in self._futures.items() if isinstance(server, Replica)], timeout_s)
+
+
+class CallMembers:
+    """The servers of a pool that take part in a call. Ready servers join; lost servers leave and are started again.
+
+    Args:
+        pool: The servers.
+        call: The call that they take part in.
+        restarts: Number of lost servers and failed restarts of child processes after which the call fails.
+        retired: Returns whether the call must fail at once.
+    """
+
+    def __init__(self, pool: EnginePool, call: Call, restarts: int, retired: Callable[[], bool]) -> None:
+        self._pool, self._call, self._restarts, self._retired = pool, call, restarts, retired
+        self._members: dict[Server, Member] = {}
+        self._losses = 0
+        self._down: set[Server] = set()
+        """Servers whose restart has failed since they were last ready."""
+        self._updated_at = float("-inf")
+
+    def update(self) -> None:
+        """Adds the servers that are ready, and removes those whose process has ended or is stopped.
+
+        Raises:
+            DeerstalkerError: No server is left, or one failed in a way that another start would repeat.
+        """
+        for server, source in self._pool.ready().items():
+            self._down.discard(server)
+            if server not in self._members:
+                self._members[server] = self._call.join(source)
+        for server, error in self._pool.failed().items():
+            self._restart(server, error)
+        if time.monotonic() - self._updated_at < UPDATE_INTERVAL_S:
+            return
+        self._updated_at = time.monotonic()
+        self._raise_if_retired()
+        for member, reason in [(member, server.failure()) for server, member in self._members.items()]:
+            if reason is not None:
+                self.lose(member, reason)
+
+    def lose(self, member: Member, reason: str) -> None:
+        """Removes a server and starts it again. The other servers, or itself later, sample its groups.
+
+        Raises:
+            DeerstalkerError: Servers were lost too often, or this one in a way that another start would repeat.
+        """
+        if member.left.is_set():
+            return  # lost already; this is a late answer of it that was unusable too
+        self._call.leave(member)
+        self._raise_if_retired()
+        server = next(server for server, other in self._members.items() if other is member)
+        del self._members[server]
+        error = server.lost(f"lost while {self._call.unfinished} groups were in flight: {reason}")
+        self._losses += 1
+        if self._losses > self._restarts or not isinstance(error, TransientError):
+            raise error
+        self._pool.load(server)
+
+    def _restart(self, server: Server, error: BaseException) -> None:
+        self._raise_if_retired()
+        self._down.add(server)
+        alone = not self._members and not self._pool.ready() and self._down >= set(self._pool.servers)
+        if not isinstance(error, TransientError) or alone:
+            raise error
+        if isinstance(server, ExternalEngine):
+            self._pool.load(server, RETURN_INTERVAL_S)
+            return
+        self._losses += 1
+        if self._losses > self._restarts:
+            raise error
+        self._pool.load(server)
+
+    def _raise_if_retired(self) -> None:
+        if self._retired():
+            raise ended()

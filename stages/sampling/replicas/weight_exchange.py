@@ -1,0 +1,181 @@
+"""Reloads an engine's weights in place, and proves that they are those of the checkpoint folder."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from stages.models.tensor_file import data_start, read_header, to_bfloat16_bits
+from stages.models.tensors import weight_files
+from stages.sampling.endpoint import Endpoint, EndpointError
+
+_STORED_AS = {"bfloat16": "BF16", "float16": "F16", "float32": "F32"}
+_OF_VOCABULARY = ("embed_tokens.weight", "lm_head.weight")
+_VOCABULARY_MULTIPLE = 64
+IGNORED_CONFIG = ("_name_or_path", "transformers_version", "use_cache", "torch_dtype", "dtype")
+
+
+class ReloadRefusedError(Exception):
+    """The engine refused the weights; it must be restarted with the new folder."""
+
+
+def same_shape(served: Path | None, requested: Path) -> bool:
+    """Returns whether two checkpoints have the same config, apart from keys without effect on the shapes of weights."""
+    if served is None:
+        return False
+    configs: list[dict[str, Any]] = []
+    for folder in (served, requested):
+        path = folder / "config.json"
+        if not path.is_file():
+            return False
+        config = json.loads(path.read_bytes())
+        configs.append({key: value for key, value in config.items() if key not in IGNORED_CONFIG})
+    return configs[0] == configs[1]
+
+
+def load(endpoint: Endpoint, model_dir: Path, *, timeout_s: float) -> None:
+    """Loads the folder's weights into a running engine and resets its prefix cache.
+
+    Raises:
+        ReloadRefusedError: The engine answered with an error, or did not reset its prefix cache.
+        OSError, http.client.HTTPException: It could not be reached.
+    """
+    try:
+        reload = {"method": "reload_weights", "kwargs": {"weights_path": str(model_dir)}, "timeout": timeout_s}
+        endpoint.call("POST", "/collective_rpc", reload, timeout_s=timeout_s)
+        reset = endpoint.call("POST", "/reset_prefix_cache", timeout_s=timeout_s)
+    except EndpointError as error:
+        raise ReloadRefusedError(str(error)) from error
+    if not reset["success"]:
+        raise ReloadRefusedError("the prefix cache is still in use")
+
+
+def keeps_stale_head(endpoint: Endpoint, model_dir: Path, *, timeout_s: float) -> bool:
+    """Returns whether a plain vLLM server would keep its old output head after a reload (see server.py).
+
+    Raises:
+        OSError, http.client.HTTPException, EndpointError: The engine could not be reached, or refused the request.
+    """
+    if not json.loads((model_dir / "config.json").read_bytes()).get("tie_word_embeddings", False):
+        return False
+    return "device_config=cpu" in endpoint.call("GET", "/server_info", timeout_s=timeout_s)["vllm_config"]
+
+
+def name_version(endpoint: Endpoint, digest: str, *, timeout_s: float) -> None:
+    """Sets the version of the loaded weights to their digest. The engine adds it to every completion.
+
+    Raises:
+        ReloadRefusedError: The engine answered with an error.
+        OSError, http.client.HTTPException: It could not be reached.
+    """
+    try:
+        endpoint.call("POST", "/update_weight_version", {"new_version": digest}, timeout_s=timeout_s)
+    except EndpointError as error:
+        raise ReloadRefusedError(str(error)) from error
+
+
+def tensor_digests(folder: Path, dtype: str) -> dict[str, str]:
+    """Returns the SHA-256 of each tensor in a folder's safetensors files, as it is in an engine of a compute type.
+
+    Args:
+        folder: A checkpoint folder.
+        dtype: The engine's compute type: bfloat16, float16 or float32. Tensors of other types are left out.
+    """
+    digests: dict[str, str] = {}
+    for path in weight_files(folder):
+        start = data_start(path)
+        with path.open("rb") as file:
+            for name, entry in read_header(path).items():
+                begin, end = entry["data_offsets"]
+                file.seek(start + begin)
+                content = cast_bytes(file.read(end - begin), entry["dtype"], dtype)
+                if content is not None:
+                    padding = _vocabulary_padding(name, entry["shape"], len(content))
+                    digests[name] = hashlib.sha256(content + padding).hexdigest()
+    return digests
+
+
+def _vocabulary_padding(name: str, shape: Sequence[int], size_bytes: int) -> bytes:
+    """Returns the zeros that vLLM appends to embedding and output head to fill them up to a multiple of 64 tokens."""
+    if not name.endswith(_OF_VOCABULARY) or not shape[0]:
+        return b""
+    return bytes(size_bytes // shape[0] * (-shape[0] % _VOCABULARY_MULTIPLE))
+
+
+def cast_bytes(content: bytes, stored: str, dtype: str) -> bytes | None:
+    """Returns a tensor's bytes after the engine's cast at loading (to the nearest value, ties to even).
+
+    Args:
+        content: Its bytes in the file, little endian.
+        stored: Its type in the file, by the name that safetensors uses.
+        dtype: The engine's compute type.
+
+    Returns:
+        The bytes; None if the stored type is not BF16, F16 or F32.
+    """
+    if stored == _STORED_AS[dtype]:
+        return content
+    match stored:
+        case "BF16":
+            values = (np.frombuffer(content, "<u2").astype(np.uint32) << np.uint32(16)).view(np.float32)
+        case "F16" | "F32":
+            values = np.frombuffer(content, "<f2" if stored == "F16" else "<f4").astype(np.float32)
+        case _:
+            return None
+    if dtype == "bfloat16":
+        return to_bfloat16_bits(values).tobytes()
+    with np.errstate(over="ignore"):  # values too large for float16 become infinite, as in the engine
+        return (values.astype(np.float16) if dtype == "float16" else values).tobytes()
+
+
+class WeightCheck:
+    """Proves that an engine has a folder's weights, by the SHA-256 of single tensors on both sides.
+
+    The engine fuses some tensors (query, key and value) and packs others for its kernels. The comparison after its
+    start shows which tensors it keeps as they are in the file. These must equal the new file after every reload.
+
+    Args:
+        endpoint: The engine, just started with `model_dir`.
+        model_dir: The folder that it was started with.
+        limit_bytes: Checkpoints above this size are not hashed, and the engine's answer is trusted.
+        dtype: The engine's compute type.
+        timeout_s: Longest wait for the engine's checksums, seconds.
+    """
+
+    def __init__(self, endpoint: Endpoint, model_dir: Path, limit_bytes: int, dtype: str, *, timeout_s: float) -> None:
+        self.endpoint, self.limit_bytes, self.dtype, self.timeout_s = endpoint, limit_bytes, dtype, timeout_s
+        self.loaded, self.expected, self.verbatim = dict[str, str](), dict[str, str](), set[str]()
+        if weight_bytes(model_dir) > limit_bytes:
+            return
+        self.loaded, self.expected = self._loaded(), tensor_digests(model_dir, self.dtype)
+        self.verbatim = {name for name in self.expected if self.loaded.get(name) == self.expected[name]}
+        if not self.verbatim:
+            raise ReloadRefusedError("no tensor of the engine equals one of the folder it was started with")
+
+    def after_reload(self, model_dir: Path) -> int:
+        """Compares the engine with the folder just loaded and returns the number of tensors compared.
+
+        Raises:
+            ReloadRefusedError: A tensor differs from the folder's.
+        """
+        if not self.loaded or weight_bytes(model_dir) > self.limit_bytes:
+            return 0
+        self.loaded, self.expected = self._loaded(), tensor_digests(model_dir, self.dtype)
+        wrong = sorted(name for name in self.verbatim if self.loaded.get(name) != self.expected.get(name))
+        if wrong:
+            raise ReloadRefusedError(f"{len(wrong)} of {len(self.verbatim)} tensors are not the folder's, {wrong[:3]}")
+        return len(self.verbatim)
+
+    def _loaded(self) -> dict[str, str]:
+        answer = self.endpoint.call("POST", "/weight_checker", {"action": "checksum"}, timeout_s=self.timeout_s)
+        return {name.rpartition(":")[2]: digest for name, digest in answer["checksums"].items()}
+
+
+def weight_bytes(folder: Path) -> int:
+    """Returns the total size of a folder's safetensors files, bytes."""
+    return sum(path.stat().st_size for path in folder.glob("*.safetensors"))

@@ -1,0 +1,1 @@
+"""Means, intervals and totals of graded completions."""

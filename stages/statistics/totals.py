@@ -1,0 +1,44 @@
+"""The figures of a report, computed from its table of results."""
+
+import numpy as np
+import polars as pl
+
+from stages.environments.tables import DEDUCTION_COLUMNS
+from stages.promotion.records import Measurement, Measurements
+from stages.statistics.estimates import estimate
+
+
+def totals(results: pl.DataFrame) -> Measurements:
+    """Returns the figures of a table of results by mode.
+
+    Args:
+        results: Rows of the `results` schema.
+    """
+    return Measurements(sampled=_measurement(results, "sampled"), greedy=_measurement(results, "greedy"))
+
+
+def _measurement(results: pl.DataFrame, mode: str) -> Measurement | None:
+    rows = results.filter(pl.col("mode") == mode)
+    if rows.is_empty():
+        return None
+    by_puzzle = rows.group_by("puzzle_id", maintain_order=True).agg(
+        pl.col("accuracy").mean(), pl.col("exact").cast(pl.Float64).mean()
+    )
+    return Measurement(
+        accuracy=estimate(by_puzzle["accuracy"].to_list()),
+        exact=estimate(by_puzzle["exact"].to_list()),
+        deductions={name: _mean(rows[name]) for name in DEDUCTION_COLUMNS},
+        completions=len(rows),
+        completion_tokens_mean=float(np.mean(rows["completion_tokens"].to_numpy())),
+        truncated_fraction=_share(rows, "length"),
+        early_stopped_fraction=_share(rows, "early_stop"),
+    )
+
+
+def _share(rows: pl.DataFrame, finish_reason: str) -> float:
+    return float(np.mean((rows["finish_reason"] == finish_reason).to_numpy()))
+
+
+def _mean(counts: pl.Series) -> float | None:
+    known = counts.drop_nulls()
+    return float(np.mean(known.to_numpy())) if len(known) else None

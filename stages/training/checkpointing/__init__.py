@@ -1,0 +1,1 @@
+"""Weights and training states on disk and in the store."""

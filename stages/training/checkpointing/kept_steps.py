@@ -1,0 +1,103 @@
+"""Keeps step checkpoints of an unfinished training job in the store, so that another machine can continue the job."""
+
+import re
+import shutil
+import tempfile
+from concurrent.futures import Future, ThreadPoolExecutor
+from contextlib import suppress
+from pathlib import Path
+from types import TracebackType
+from typing import Any, Self
+
+from artifacts.address import ArtifactAddress
+from artifacts.errors import BadInputError, DeerstalkerError, IntegrityError
+from artifacts.identity import Identity
+from artifacts.manifest import MANIFEST_NAME
+from artifacts.refs import StepCheckpoint
+from artifacts.store.store import MissingKeyError
+from stages.context import StageContext
+
+_MANIFEST = re.compile(rf"step-(\d{{6}})/{re.escape(MANIFEST_NAME)}")
+
+
+class KeptSteps:
+    """The step checkpoints of a job in the store. Each is an artifact, so it is complete or not there.
+
+    Args:
+        slot: Address at which the job publishes its result.
+        identity: Identity of that result; step checkpoints of another identity are ignored.
+        ctx: The context of the stage.
+
+    Attributes:
+        inbox: Local folder in which the workers leave each step checkpoint as a folder, for `keep`.
+    """
+
+    def __init__(self, slot: ArtifactAddress[Any], identity: Identity, ctx: StageContext) -> None:
+        self._identity, self._ctx = identity, ctx
+        self._key = slot.progress_key(identity)
+        self._seen: set[int] = set()
+        self.inbox = Path(tempfile.mkdtemp(prefix="steps-", dir=ctx.scratch))
+        self._storing = ThreadPoolExecutor(1, thread_name_prefix="kept-steps")
+        self._stored: Future[None] | None = None
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        """Waits until pending step checkpoints are stored, for the next attempt, and removes the inbox.
+
+        After a signal it does not wait; the next attempt then uses the step checkpoint before.
+        """
+        if kind is not None and not issubclass(kind, Exception):
+            self._ctx.store.abandon()
+        self._storing.shutdown(wait=True)
+        shutil.rmtree(self.inbox, ignore_errors=True)
+
+    def latest(self) -> Path | None:
+        """Returns a local folder with the newest intact step checkpoint, or None if there is none."""
+        manifests = (_MANIFEST.fullmatch(key.removeprefix(f"{self._key}/")) for key in self._ctx.store.list(self._key))
+        self._seen = {int(match[1]) for match in manifests if match}
+        for step in sorted(self._seen, reverse=True):
+            with suppress(MissingKeyError):  # another machine is ahead and removed it
+                try:
+                    if ref := self._slot(step).find(self._identity):
+                        return self._ctx.local_folder(ref)
+                except (IntegrityError, BadInputError) as error:
+                    self._ctx.log.warning("a step checkpoint is ignored: %s", error)
+        return None
+
+    def keep(self, step: int, folder: Path) -> None:
+        """Moves a finished step checkpoint from the inbox to the store in another thread, and deletes older ones.
+
+        If the store fails, a warning is logged and the training continues.
+        """
+        self._stored = self._storing.submit(self._keep, step, folder)
+
+    def _keep(self, step: int, folder: Path) -> None:
+        try:
+            attempt = self._slot(step).attempt(self._identity)
+            with attempt.folder(self._ctx.scratch) as stored:
+                for path in folder.iterdir():
+                    shutil.move(path, stored / path.name)
+            attempt.publish({"step": step})
+            for older in {seen for seen in self._seen if seen < step}:
+                self._ctx.store.delete(
+                    f"{self._slot(older).key}/{MANIFEST_NAME}"
+                )  # first, so that no reader meets a partial one
+                self._ctx.store.delete(self._slot(older).key)
+                self._seen.discard(older)
+            self._seen.add(step)
+        except (DeerstalkerError, OSError) as error:
+            self._ctx.log.warning("the checkpoint of step %d was not kept: %s", step, error)
+        finally:
+            shutil.rmtree(folder, ignore_errors=True)  # an empty inbox tells the workers to write the next one
+
+    def discard(self) -> None:
+        """Removes all step checkpoints; call it once the result of the job is published."""
+        self._storing.shutdown(wait=True)
+        self._ctx.store.delete(self._key)
+
+    def _slot(self, step: int) -> ArtifactAddress[StepCheckpoint]:
+        return ArtifactAddress(self._ctx.store, f"{self._key}/step-{step:06d}", StepCheckpoint)

@@ -1,0 +1,81 @@
+"""Writes the state of a job between two optimizer steps, and continues a job from it in another worker group."""
+
+import json
+import time
+from pathlib import Path
+
+import torch
+import torch.distributed as dist
+from safetensors.torch import load_file, save_file
+
+from artifacts.errors import BadInputError
+from stages.training.job import TrainJob
+from stages.training.model.master_weights import TrainedWeights
+from stages.training.results import StepMetrics
+from stages.training.trainer import Trainer
+
+STATE_FOLDER = "state"
+LOGPROBS_FILE = "logprobs.safetensors"
+STEPS_FILE = "steps.json"
+
+
+class StepCheckpoints:
+    """Decides when a step checkpoint is due, and writes it.
+
+    Args:
+        job: The job, which names the inbox and, in its hardware, the interval.
+        weights: The weights that are trained.
+        trainer: Has the log-probabilities under the starting weights and under the reference.
+    """
+
+    def __init__(self, job: TrainJob, weights: TrainedWeights, trainer: Trainer) -> None:
+        self._inbox, self._every_s = job.step_checkpoints_dir, job.hardware.checkpoint_every_s
+        self._weights, self._trainer = weights, trainer
+        self._written_at = time.monotonic()
+
+    def due(self) -> bool:
+        """Returns whether the interval is over and the owner has moved the last one out of the inbox (collective)."""
+        if self._inbox is None or self._every_s is None:
+            return False
+        mine = time.monotonic() - self._written_at >= self._every_s and not any(self._inbox.iterdir())
+        decision = torch.tensor(int(mine))
+        dist.broadcast(decision, 0)
+        return bool(decision)
+
+    def write(self, steps: list[StepMetrics]) -> Path:
+        """Writes a step checkpoint into the inbox (collective).
+
+        Args:
+            steps: Metrics of all steps so far.
+
+        Returns:
+            The folder of the step checkpoint.
+        """
+        assert self._inbox is not None
+        folder = self._inbox / f"step-{len(steps):06d}"
+        self._weights.save_state(folder / STATE_FOLDER)
+        logprobs = self._trainer.kept_logprobs()
+        if dist.get_rank() == 0:
+            save_file(logprobs, folder / LOGPROBS_FILE)
+            (folder / STEPS_FILE).write_text(json.dumps([step.model_dump() for step in steps]))
+        self._written_at = time.monotonic()
+        return folder
+
+
+def take_up(folder: Path, weights: TrainedWeights, trainer: Trainer) -> list[StepMetrics]:
+    """Restores weights, optimizer, log-probabilities and skipped steps from a step checkpoint (collective).
+
+    Returns:
+        Metrics of the steps that are done.
+
+    Raises:
+        BadInputError: The folder is not a step checkpoint of this job.
+    """
+    weights.load_state(folder / STATE_FOLDER)
+    trainer.take_logprobs(load_file(folder / LOGPROBS_FILE), str(folder / LOGPROBS_FILE))
+    try:
+        steps = [StepMetrics.model_validate(step) for step in json.loads((folder / STEPS_FILE).read_text())]
+    except ValueError as error:
+        raise BadInputError(str(folder / STEPS_FILE), f"unreadable ({error})", "metrics of the steps done") from error
+    trainer.skipped = [step.step for step in steps if step.skipped]
+    return steps

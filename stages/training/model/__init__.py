@@ -1,0 +1,1 @@
+"""The policy on its device: modules, attention, adapters, master weights."""

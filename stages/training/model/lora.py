@@ -1,0 +1,57 @@
+"""LoRA on the policy: replaces linear maps by torchtune's adapted ones, and merges adapters for publishing."""
+
+import hashlib
+import math
+
+import torch
+from torch import Tensor, nn
+
+from stages.training.model.components import LoRALinear, TransformerDecoder, get_merged_lora_ckpt
+from stages.training.trainable import PROJECTIONS, TrainableConfig
+
+
+def add_adapters(decoder: TransformerDecoder, config: TrainableConfig) -> None:
+    """Replaces the chosen projections of every layer by adapted ones; names of weights and biases stay the same."""
+    for layer in decoder.layers:
+        for projection in config.projections:
+            owner, leaf = PROJECTIONS[projection].split(".")
+            part = layer.get_submodule(owner)
+            plain = part.get_submodule(leaf)
+            assert isinstance(plain, nn.Linear)
+            adapted = LoRALinear(
+                plain.in_features,
+                plain.out_features,
+                config.rank,
+                config.alpha,
+                use_bias=plain.bias is not None,  # pyright: ignore[reportUnnecessaryComparison]
+            )
+            setattr(part, leaf, adapted)
+
+
+def first_adapter(name: str, shape: torch.Size) -> Tensor:
+    """Returns the starting value of an adapter: float32 on the CPU, the same on every process and in every run.
+
+    B is 0. A is uniform within 1 / sqrt(in), as in the code of the LoRA authors, with a seed derived from the name of
+    the parameter.
+    """
+    if ".lora_b." in name:
+        return torch.zeros(shape)
+    seed = int.from_bytes(hashlib.sha256(name.encode()).digest()[:6], "big")
+    return nn.init.kaiming_uniform_(torch.empty(shape), a=math.sqrt(5), generator=torch.Generator().manual_seed(seed))
+
+
+def merged(weights: dict[str, Tensor], config: TrainableConfig) -> dict[str, Tensor]:
+    """Returns full weights with the adapters added in: W + (alpha / rank) B A, computed in float32.
+
+    Args:
+        weights: Tensors by policy name, adapters included, those in float32. Not changed.
+        config: Rank and alpha of the adapters.
+
+    Returns:
+        Tensors by policy name without adapters, in the dtype of W. The model computes the same with them, up to
+        rounding.
+    """
+    # torchtune adds in place, and a weight may be the one that the model computes with.
+    adapted = {name.replace(".lora_a.", ".") for name in weights if ".lora_a." in name}
+    copied = {name: tensor.clone() if name in adapted else tensor for name, tensor in weights.items()}
+    return get_merged_lora_ckpt(copied, config.rank, config.alpha)

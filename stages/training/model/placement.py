@@ -1,0 +1,154 @@
+"""Builds a policy on its device, whole or sharded, and loads the weights of a folder into it."""
+
+from collections.abc import Callable, Mapping
+from pathlib import Path
+
+import torch
+import torch.distributed as dist
+from torch import Tensor
+from torch.distributed.device_mesh import init_device_mesh
+from torch.distributed.fsdp import CPUOffloadPolicy, MixedPrecisionPolicy, OffloadPolicy, fully_shard
+from torch.distributed.tensor import DTensor
+
+from artifacts.errors import BadInputError
+from stages.models.shape import DecoderShape, read_shape
+from stages.training.checkpointing.checkpoint import StoredWeights
+from stages.training.job import Dtype, TrainHardware
+from stages.training.model.lora import add_adapters
+from stages.training.model.policy import Policy
+from stages.training.trainable import EVERYTHING, TrainableConfig
+
+
+def torch_dtype(name: Dtype) -> torch.dtype:
+    """Returns the torch dtype of a precision that a config names."""
+    return torch.bfloat16 if name == "bf16" else torch.float32
+
+
+def compute_dtype(hardware: TrainHardware, shape: DecoderShape) -> torch.dtype:
+    """Returns the precision of forward and backward."""
+    decided = hardware.on_this_machine(shape.embed_dim).compute_dtype
+    assert decided != "auto"
+    return torch_dtype(decided)
+
+
+def place_policy(
+    shape: DecoderShape,
+    hardware: TrainHardware,
+    device: torch.device,
+    sharded: bool,
+    stored: torch.dtype,
+    trainable: TrainableConfig = EVERYTHING,
+) -> Policy:
+    """Builds a policy with uninitialised parameters.
+
+    Args:
+        shape: Sizes and switches of the decoder.
+        hardware: Precision and memory savers.
+        device: Device of the policy.
+        sharded: Whether the weights are sharded over all processes, which then compute in the hardware's precision.
+        stored: Type of the parameters.
+        trainable: Which parameters learn, and which adapters are added.
+    """
+    with torch.device("meta"):
+        policy = Policy(
+            shape,
+            activation_checkpointing=hardware.activation_checkpointing,
+            chunk_tokens=hardware.logprob_chunk_tokens,
+        )
+        if trainable.parameters == "lora":
+            add_adapters(policy.decoder, trainable)
+    policy.place_frequencies()
+    for name, p in policy.named_parameters():
+        p.requires_grad_(trainable.trains(name, shape.layers))
+    policy.to(stored)
+    if sharded:
+        precision = MixedPrecisionPolicy(param_dtype=compute_dtype(hardware, shape), reduce_dtype=torch.float32)
+        mesh = init_device_mesh(device.type, (dist.get_world_size(),))
+        offload = CPUOffloadPolicy(pin_memory=device.type == "cuda") if hardware.cpu_offload else OffloadPolicy()
+        for layer in policy.decoder.layers:
+            fully_shard(
+                layer,
+                mesh=mesh,
+                mp_policy=precision,
+                offload_policy=offload,
+                reshard_after_forward=hardware.reshard_after_forward,
+            )
+        fully_shard(policy, mesh=mesh, mp_policy=precision, offload_policy=offload)
+    policy.to_empty(device="cpu" if hardware.cpu_offload else device)
+    return policy
+
+
+def shards(hardware: TrainHardware, device: torch.device, processes: int) -> bool:
+    """Returns whether weights are sharded with FSDP2: over several processes, or to keep them in the host's memory.
+
+    Raises:
+        BadInputError: CPU offload is set for one process on the CPU, whose weights are in the host's memory anyway.
+    """
+    if hardware.cpu_offload and device.type == "cpu" and processes == 1:
+        raise BadInputError(
+            "trainer.cpu_offload", "true, for one process on the CPU", "a CUDA device or several processes",
+            "set it to false: nothing could be moved to the host's memory",
+        )  # fmt: skip
+    return processes > 1 or hardware.cpu_offload
+
+
+def place(parameter: Tensor, tensor: Tensor) -> None:
+    """Copies a full tensor into a parameter that is whole or sharded by rows."""
+    parameter = parameter.detach()
+    if isinstance(parameter, DTensor):
+        local = parameter.to_local()
+        first = dist.get_rank() * -(-tensor.shape[0] // dist.get_world_size())
+        local.copy_(tensor[first : first + local.shape[0]])
+    else:
+        parameter.copy_(tensor)
+
+
+def fill(parameters: Mapping[str, Tensor], folder: Path, shape: DecoderShape, beat: Callable[[], None]) -> None:
+    """Copies the weights of a Hugging Face folder into parameters.
+
+    Args:
+        parameters: Parameters by policy name.
+        folder: Hugging Face folder.
+        shape: Shape of the decoder.
+        beat: Called after each tensor to report progress.
+
+    Raises:
+        BadInputError: The folder does not hold this decoder.
+    """
+    stored = StoredWeights(folder)
+    stored.check(shape)
+    for name, tensor in stored.read(parameters, lambda name: parameters[name].shape):
+        place(parameters[name], tensor)
+        beat()
+
+
+def load_reference(
+    folder: Path,
+    vocab_size: int,
+    hardware: TrainHardware,
+    device: torch.device,
+    sharded: bool,
+    beat: Callable[[], None] = lambda: None,
+) -> Policy:
+    """Loads the reference model of a KL term, frozen and in the compute precision.
+
+    Args:
+        folder: Hugging Face folder; the model may have another size than the trained one.
+        vocab_size: Vocabulary size of the trained model.
+        hardware: Precision and memory savers.
+        device: Device of the model.
+        sharded: Whether the weights are sharded over all processes.
+        beat: Called after each tensor to report progress.
+
+    Raises:
+        BadInputError: The model has another vocabulary, or the folder does not hold the tensors of its config.json.
+    """
+    shape = read_shape(folder)
+    if shape.vocab_size != vocab_size:
+        raise BadInputError(
+            f"reference {folder}", f"{shape.vocab_size} token ids", f"{vocab_size}, as the trained model"
+        )
+    policy = place_policy(shape, hardware, device, sharded, compute_dtype(hardware, shape))
+    policy.requires_grad_(False)
+    fill(dict(policy.named_parameters()), folder, shape, beat)
+    return policy

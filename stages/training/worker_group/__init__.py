@@ -1,0 +1,1 @@
+"""The trainer's processes: start, jobs, network, and the watch for hangs."""

@@ -1,0 +1,232 @@
+"""The owner's side of the trainer: starts the worker processes, gives them jobs and watches them."""
+
+import tempfile
+import time
+from collections.abc import Callable
+from pathlib import Path
+from types import TracebackType
+from typing import Any, NoReturn, Self
+
+from artifacts.errors import SEE_DOCTOR, BadInputError, DeerstalkerError, TransientError
+from stages.processes.guarded import GuardedProcess
+from stages.processes.memory import kernel_kills, refused_allocation
+from stages.training.job import TrainHardware, TrainJob
+from stages.training.results import StepMetrics, TrainResult, TrainTotals
+from stages.training.worker_group.agent import start_agent
+from stages.training.worker_group.events import EventReader
+from stages.training.worker_group.hang_watch import Watch
+from stages.training.worker_group.job_queue import JobQueue
+from stages.training.worker_group.network import network_environment
+
+POLL_S = 0.02
+START_LIMIT_S = 180.0
+LOG_TAIL_LINES = 15
+
+
+class WorkerGroup:
+    """A group of worker processes that stay alive from job to job.
+
+    The group is a cache: it may be stopped at any time, and nothing but time is lost.
+
+    Args:
+        hardware: Layout of the group; jobs must have the same.
+        workdir: Folder for logs and job files; made if missing.
+    """
+
+    def __init__(self, hardware: TrainHardware, workdir: Path) -> None:
+        self.hardware, self._workdir = hardware, workdir
+        self._agent: GuardedProcess | None = None
+        self._spool: JobQueue | None = None
+        self._jobs = self._kernel_kills = 0
+        self._holding: str | None = None
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self.stop()
+
+    @property
+    def holding(self) -> str | None:
+        """The label of the state in the workers' memory; None if there is no state that may be reused."""
+        if self._agent is None or self._agent.exit_code() is not None:
+            self._holding = None
+        return self._holding
+
+    @property
+    def running(self) -> bool:
+        """Whether the worker processes run."""
+        return self._agent is not None and self._agent.exit_code() is None
+
+    @property
+    def spool_folder(self) -> Path | None:
+        """The folder of the group's job files and log; None before the first start."""
+        return None if self._spool is None else self._spool.folder
+
+    def remember(self, label: str) -> None:
+        """Labels the state that the last job left in the workers' memory; call it once that state is published."""
+        if self.running and self._jobs:
+            self._holding = label
+
+    def start(self) -> None:
+        """Starts the processes without waiting for them. `run` calls it when needed.
+
+        Raises:
+            BadInputError: The profile's rendezvous is unusable or public.
+            TransientError: The name of the rendezvous cannot be resolved at the moment.
+        """
+        if self.running:
+            return
+        self.stop()
+        network = network_environment(self.hardware)
+        self._workdir.mkdir(parents=True, exist_ok=True)
+        spool = JobQueue(Path(tempfile.mkdtemp(prefix="gang-", dir=self._workdir)))
+        spool.write_hardware(self.hardware)
+        self._kernel_kills = kernel_kills()
+        self._agent = start_agent(spool, self.hardware, 0, network)
+        self._spool, self._jobs = spool, 0
+
+    def run(self, job: TrainJob, on_event: Callable[[dict[str, Any]], None] = lambda event: None) -> TrainResult:
+        """Runs one job and waits for it.
+
+        Args:
+            job: The job; `warm` needs a state that the workers hold.
+            on_event: Called with each event of the workers as it comes.
+
+        Returns:
+            Metrics of every step, and totals.
+
+        Raises:
+            BadInputError: The job, its batch, its checkpoint or the profile's rendezvous is at fault.
+            TransientError: The workers died or hung.
+            DeerstalkerError: They ran out of memory.
+        """
+        if not job.hardware.same_layout(self.hardware):
+            raise BadInputError("job.hardware", "another layout than the workers'", "the same", "start a new group")
+        if job.warm and self.holding is None:
+            raise BadInputError(
+                "job.warm", "the worker group holds nothing", "a finished job", "give state_dir instead"
+            )
+        self._holding = None
+        try:
+            self.start()
+            self.wait_until_ready()
+            assert self._spool is not None
+            with EventReader(job.events_file) as events:
+                self._spool.submit(self._jobs, job)
+                self._jobs += 1
+                return self._result(events, on_event)
+        except BaseException:
+            self.stop()
+            raise
+
+    def _result(self, events: EventReader, on_event: Callable[[dict[str, Any]], None]) -> TrainResult:
+        """Follows the events of the job at work until it is done, and watches the workers meanwhile."""
+        assert self._spool is not None and self._agent is not None
+        steps: list[StepMetrics] = []
+        alive_at, watch = time.time(), Watch(self._spool)
+        while True:
+            ended = self._agent.exit_code() is not None or watch.lost()  # before the events, so that none is missed
+            new_events = events.new()
+            for event in new_events:
+                on_event(event)
+                fields = {key: value for key, value in event.items() if key not in ("event", "time_s")}
+                if event["event"] == "step":
+                    steps.append(StepMetrics.model_validate(fields))
+                elif event["event"] == "resumed":
+                    steps += [StepMetrics.model_validate(step) for step in event["steps"]]
+                elif event["event"] == "done":
+                    return TrainResult(steps=steps, totals=TrainTotals.model_validate(fields))
+                elif event["event"] == "error":
+                    self._fail(fields)
+            if ended:
+                raise self._death("the workers died")
+            if new_events:
+                alive_at = time.time()
+            alive_at = max(alive_at, self._spool.last_beat_s())
+            if problem := watch.wrong(time.time() - alive_at, self.hardware.no_progress_limit_s):
+                raise TransientError("trainer", problem, "", self._log_tail())
+            if not new_events:
+                time.sleep(POLL_S)
+
+    def wait_until_ready(self) -> None:
+        """Waits until all started processes accept jobs.
+
+        Raises:
+            TransientError: They died or were not ready in time.
+        """
+        agent, spool = self._agent, self._spool
+        if agent is None or spool is None:
+            raise TransientError("trainer", "not started")
+        deadline = time.monotonic() + START_LIMIT_S
+        watch = Watch(spool)
+        while not spool.ready(self.hardware.world):
+            if agent.exit_code() is not None or watch.lost():
+                raise self._death("the workers died while starting")
+            if watch.stopped():
+                raise TransientError("trainer", "a worker was stopped while starting", "", self._log_tail())
+            if time.monotonic() > deadline:
+                raise TransientError("trainer", f"not ready after {START_LIMIT_S:.0f} s", "", self._log_tail())
+            time.sleep(POLL_S)
+
+    def _fail(self, event: dict[str, Any]) -> NoReturn:
+        if event["kind"] == "bad_input":
+            raise BadInputError(*event["parts"])
+        if event["kind"] == "out_of_memory":
+            raise self._refused(event["message"].splitlines()[0])
+        if event["transient"]:
+            raise self._death(event["message"])
+        raise DeerstalkerError("trainer", event["message"], "", self._log_tail())
+
+    def _death(self, problem: str) -> DeerstalkerError:
+        """Returns the error for workers that are gone: transient, unless an allocation was refused."""
+        assert self._spool is not None
+        if message := refused_allocation(self._spool.log_file(0).read_text(errors="replace")):
+            return self._refused(message)
+        if kernel_kills() > self._kernel_kills:
+            killed = f"{problem}, and the kernel has killed a process for lack of memory since they started"
+            return TransientError("trainer", killed, self._room(), memory_remedy(self.hardware))
+        return TransientError("trainer", problem, "", self._log_tail())
+
+    def _refused(self, message: str) -> DeerstalkerError:
+        return DeerstalkerError(
+            "trainer", f"out of memory ({message[:200]})", self._room(), memory_remedy(self.hardware)
+        )
+
+    def _room(self) -> str:
+        return f"room for {self.hardware.processes} x micro_batch_tokens = {self.hardware.micro_batch_tokens}"
+
+    def _log_tail(self) -> str:
+        assert self._spool is not None
+        path = self._spool.log_file(0)
+        text = path.read_text(errors="replace")
+        before_summary, _, _ = text.partition("=" * 40 + "\nstages.training.worker FAILED")  # torchrun's own summary
+        tail = before_summary.splitlines()[-LOG_TAIL_LINES:]
+        return f"last lines of {path}:\n" + "\n".join(tail)
+
+    def stop(self) -> None:
+        """Ends the processes and forgets the state in their memory."""
+        self._holding = None
+        agent, spool = self._agent, self._spool
+        self._agent = None
+        if agent is None or spool is None:
+            return
+        spool.end()
+        agent.kill()
+
+
+def memory_remedy(hardware: TrainHardware) -> str:
+    """Returns advice for a trainer that lacks memory: settings of profile and recipe, without those already set."""
+    switches = {
+        "trainer.activation_checkpointing": not hardware.activation_checkpointing,
+        "trainer.cpu_offload": not hardware.cpu_offload and (hardware.processes > 1 or hardware.device == "cuda"),
+    }
+    unset = " or ".join(name for name, helps in switches.items() if helps)
+    lower = "lower trainer.micro_batch_tokens or trainer.logprob_chunk_tokens"
+    return (
+        f"in the profile {lower}{f', or set {unset}' if unset else ''}; a row is never split, so shorter rows need a "
+        "lower pack.row_tokens in the recipe; then the same command continues with the samples and the batch it has; "
+        + SEE_DOCTOR
+    )

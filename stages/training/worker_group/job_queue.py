@@ -1,0 +1,106 @@
+"""The job queue of a worker group: a folder with job files, heartbeats and process ids."""
+
+import os
+from functools import cache
+from pathlib import Path
+
+from stages.processes.process_pool import start_ticks
+from stages.training.job import TrainHardware, TrainJob
+
+
+@cache
+def _machine() -> str:
+    """Returns an id of this machine since its last boot."""
+    return Path("/proc/sys/kernel/random/boot_id").read_text().strip()
+
+
+class JobQueue:
+    """Job files by number, and a heartbeat and a process id for each process.
+
+    Args:
+        folder: Folder that the owner made, on a disk that all processes see.
+    """
+
+    def __init__(self, folder: Path) -> None:
+        self.folder = folder
+
+    def job_file(self, number: int) -> Path:
+        """Returns the path at which job `number` (from 0) appears."""
+        return self.folder / f"job-{number:06d}.json"
+
+    def submit(self, number: int, job: TrainJob) -> None:
+        """Writes a job file atomically."""
+        draft = self.folder / "draft"
+        draft.write_text(job.model_dump_json())
+        draft.replace(self.job_file(number))
+
+    def write_hardware(self, hardware: TrainHardware) -> None:
+        """Writes the layout of the worker group for its processes."""
+        (self.folder / "hardware.json").write_text(hardware.model_dump_json())
+
+    def hardware(self) -> TrainHardware:
+        """Returns the layout of the worker group."""
+        return TrainHardware.model_validate_json((self.folder / "hardware.json").read_bytes())
+
+    def log_file(self, node_rank: int) -> Path:
+        """Returns the path of the output of a machine's workers."""
+        return self.folder / (f"log-{node_rank}.txt" if node_rank else "log.txt")
+
+    def meeting_file(self) -> Path:
+        """Returns the path of the file through which the workers of all machines meet; the first worker makes it."""
+        return self.folder / "meeting"
+
+    def agent_file(self, node_rank: int) -> Path:
+        """Returns the path of the rendezvous of a machine's agent, which meets no other agent."""
+        return self.folder / f"meeting-{node_rank}"
+
+    def announce(self, rank: int) -> None:
+        """Writes machine, process id and start time of this process."""
+        draft = self.folder / f"draft-{rank}"
+        draft.write_text(f"{_machine()} {os.getpid()} {start_ticks(os.getpid())}")
+        draft.replace(self.folder / f"pid-{rank}")
+
+    def end(self) -> None:
+        """Tells other machines that the worker group has ended."""
+        (self.folder / "over").touch()
+
+    def over(self) -> bool:
+        """Returns whether the owner has ended the worker group."""
+        return (self.folder / "over").exists()
+
+    def owner_beat(self) -> None:
+        """Writes the owner's heartbeat for other machines."""
+        (self.folder / "owner").touch()
+
+    def last_owner_beat(self) -> int:
+        """Returns a number that changes with each heartbeat of the owner, 0 before the first.
+
+        It is not a time, because the clocks of machines differ.
+        """
+        path = self.folder / "owner"
+        return path.stat().st_mtime_ns if path.exists() else 0
+
+    def announced(self) -> list[int]:
+        """Returns the ids of the group's processes that run on this machine."""
+        return [pid for pid, runs in self.processes().items() if runs]
+
+    def processes(self) -> dict[int, bool]:
+        """Returns the ids of the group's processes that started on this machine, and whether each still runs."""
+        running: dict[int, bool] = {}
+        for path in self.folder.glob("pid-*"):
+            machine, pid, started = path.read_text().split(" ")
+            if machine == _machine():
+                running[int(pid)] = start_ticks(int(pid)) == int(started)
+        return running
+
+    def beat(self, rank: int) -> None:
+        """Writes the heartbeat of a process; the first one means that it is ready for jobs."""
+        (self.folder / f"beat-{rank}").touch()
+
+    def ready(self, processes: int) -> bool:
+        """Returns whether every process has become ready for jobs."""
+        return all((self.folder / f"beat-{rank}").exists() for rank in range(processes))
+
+    def last_beat_s(self) -> float:
+        """Returns the time of the newest heartbeat in seconds since the epoch, 0 before the first."""
+        return max((path.stat().st_mtime for path in self.folder.glob("beat-*")), default=0.0)

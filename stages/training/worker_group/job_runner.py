@@ -1,0 +1,202 @@
+"""Runs training jobs on one worker process: loads, trains step by step, saves."""
+
+import os
+import resource
+import shutil
+import time
+
+import torch
+import torch.distributed as dist
+
+from artifacts.errors import BadInputError
+from stages.models.shape import DecoderShape, read_shape
+from stages.training.checkpointing.step_checkpoint import StepCheckpoints, take_up
+from stages.training.job import TrainHardware, TrainJob
+from stages.training.model.master_weights import TrainedWeights
+from stages.training.model.placement import compute_dtype, load_reference, shards
+from stages.training.results import StepMetrics, TrainTotals
+from stages.training.trainer import Trainer
+from stages.training.trainer_batch import TrainerBatch
+from stages.training.worker_group.events import EventWriter
+from stages.training.worker_group.job_queue import JobQueue
+
+BYTES_A_PARAMETER = {"fp32": 14, "bf16": 8}
+"""Bytes that saving takes per parameter, by master precision: bf16 weights, master weights and AdamW's two moments."""
+
+
+class JobRunner:
+    """Runs jobs and keeps the weights in memory from one job to the next.
+
+    Joins the process group of all workers when it is made (collective).
+
+    Args:
+        spool: Job queue of the worker group.
+        rank: Number of this process among all of them.
+    """
+
+    def __init__(self, spool: JobQueue, rank: int) -> None:
+        self._spool, self._rank = spool, rank
+        self._hardware = spool.hardware()
+        self._device = _device(self._hardware)
+        backend = "cpu:gloo,cuda:nccl" if self._device.type == "cuda" else "gloo"
+        # A FileStore, because torch's other stores open a port.
+        store = dist.FileStore(str(spool.meeting_file()), self._hardware.world)  # pyright: ignore[reportPrivateImportUsage]
+        dist.init_process_group(backend, store=store, rank=rank, world_size=self._hardware.world)
+        self._weights: TrainedWeights | None = None
+
+    def run(self, job: TrainJob, events: EventWriter) -> None:
+        """Runs one job from loading to saving and reports its progress as events (collective).
+
+        Raises:
+            BadInputError: The job, its batch, its checkpoint or its reference is at fault, or the disk is full.
+        """
+        first = self._rank == 0
+        started = time.perf_counter()
+        shape = read_shape(job.checkpoint_dir)
+        weights = self._kept_weights(job, shape)
+        sharded = shards(self._hardware, self._device, self._hardware.world)
+        batch = TrainerBatch(job.batch_file, shape.vocab_size)
+        _check_learning_rates(job, batch)
+        if weights is None:
+            self._weights = None  # frees the weights of an earlier job before the new ones are built
+            weights = TrainedWeights(
+                shape, job.hardware, self._device, sharded, job.trainable, self._beat, job.optimizer.master_dtype
+            )
+        trainer = Trainer(weights, job, batch, self._beat)
+        done = _load(job, weights, trainer)
+        self._beat()
+        loaded = time.perf_counter()
+        plan = trainer.steps()
+        if first:
+            tokens = sum(batch.row_tokens)
+            events.send("started", steps=len(plan), rows=batch.shape[0], tokens=tokens, load_s=loaded - started)
+            if done:
+                events.send("resumed", steps=[step.model_dump() for step in done])
+        if self._device.type == "cuda":
+            torch.cuda.reset_peak_memory_stats(self._device)
+        if not done:
+            if job.loss.old_logprobs == "trainer" and job.loss.kind != "cross_entropy":
+                trainer.recompute_old_logprobs()
+            if job.reference_dir is not None:
+                reference = (job.reference_dir, shape.vocab_size, job.hardware, self._device, sharded, self._beat)
+                trainer.compute_reference_logprobs(load_reference(*reference))
+        recomputed = time.perf_counter()
+        steps, checkpoints = list(done), StepCheckpoints(job, weights, trainer)
+        for number, rows in plan[len(done) :]:
+            steps.append(trainer.step(number, rows, len(plan)))
+            if first:
+                events.send("step", **steps[-1].model_dump())
+            if number + 1 < len(plan) and checkpoints.due():
+                folder = checkpoints.write(steps)
+                if first:
+                    events.send("step_checkpoint", step=number + 1, folder=str(folder))
+        trained = time.perf_counter()
+        _save_where_there_is_room(weights, job)
+        self._weights = weights
+        totals = TrainTotals(
+            tokens=sum(step.tokens for step in steps),
+            loss_tokens=sum(step.loss_tokens for step in steps),
+            tokens_per_s=sum(step.tokens for step in steps[len(done) :]) / max(trained - recomputed, 1e-9),
+            peak_memory_bytes=_peak_memory_bytes(self._device),
+            load_s=loaded - started,
+            old_logprobs_s=recomputed - loaded,
+            train_s=trained - recomputed,
+            save_s=time.perf_counter() - trained,
+        )
+        if first:
+            events.send("done", **totals.model_dump())
+
+    def _beat(self) -> None:
+        self._spool.beat(self._rank)
+
+    def _kept_weights(self, job: TrainJob, shape: DecoderShape) -> TrainedWeights | None:
+        """Returns the weights in memory if their shape and precision are the job's, else None.
+
+        Raises:
+            BadInputError: The job is warm and there are none.
+        """
+        weights = self._weights
+        expected = (shape, job.trainable, job.optimizer.master_dtype, compute_dtype(job.hardware, shape))
+        if weights is not None and (weights.shape, weights.trainable, weights.master_dtype, weights.dtype) != expected:
+            weights = None
+        if job.warm and weights is None:
+            raise BadInputError(
+                "warm", "no such model in the workers' memory", "a model that an earlier job left", "set warm to false"
+            )
+        return weights
+
+
+def _device(hardware: TrainHardware) -> torch.device:
+    """Returns this process's device; sets the CPU threads or the current CUDA device."""
+    if hardware.device == "cuda" or (hardware.device == "auto" and torch.cuda.is_available()):
+        device = torch.device("cuda", int(os.environ["LOCAL_RANK"]))
+        torch.cuda.set_device(device)
+        return device
+    cores = len(os.sched_getaffinity(0))
+    torch.set_num_threads(hardware.threads or max(1, cores // int(os.environ["LOCAL_WORLD_SIZE"])))
+    return torch.device("cpu")
+
+
+def _check_learning_rates(job: TrainJob, batch: TrainerBatch) -> None:
+    step_count = len(batch.steps) * job.epochs
+    if len(job.learning_rates) != step_count:
+        raise BadInputError(
+            "learning_rates",
+            f"{len(job.learning_rates)} values",
+            f"{step_count} ({job.epochs} epochs x {len(batch.steps)} steps)",
+        )
+
+
+def _load(job: TrainJob, weights: TrainedWeights, trainer: Trainer) -> list[StepMetrics]:
+    """Loads the job's starting state and returns the metrics of the steps that it already contains."""
+    if job.resume_dir is not None:
+        return take_up(job.resume_dir, weights, trainer)
+    if job.state_dir is not None:
+        weights.load_state(job.state_dir)
+    elif not job.warm:
+        weights.load_checkpoint(job.checkpoint_dir)
+    return []
+
+
+def _save_where_there_is_room(weights: TrainedWeights, job: TrainJob) -> None:
+    """Saves, and turns a failure on a full disk into a readable error.
+
+    torch's writers raise errors that do not mention a full disk, so the free space is looked up after a failure.
+
+    Raises:
+        BadInputError: The disk is full.
+    """
+    folder = job.out_checkpoint_dir.parent
+    try:
+        _save(weights, job)
+    except (OSError, RuntimeError) as error:
+        needed = sum(p.numel() for p in weights.masters.values()) * BYTES_A_PARAMETER[weights.master_dtype]
+        free = shutil.disk_usage(folder).free
+        if free > needed:
+            raise
+        raise BadInputError(
+            str(folder),
+            f"no space left, {free / 2**20:.1f} MiB are free",
+            f"room for {needed / 2**20:.1f} MiB of weights and training state",
+            "free some space (`deerstalker prune` lists artifacts that may be removed)",
+        ) from error
+
+
+def _save(weights: TrainedWeights, job: TrainJob) -> None:
+    weights.save_checkpoint(job.checkpoint_dir, job.out_checkpoint_dir)
+    if job.out_state_dir is not None:
+        weights.save_state(job.out_state_dir)
+    if job.out_reference_dir is not None:
+        assert job.reference_dir is not None  # checked by the job
+        weights.save_average(job.reference_dir, job.reference_decay, job.out_reference_dir)
+
+
+def _peak_memory_bytes(device: torch.device) -> int:
+    """Returns the peak memory of the process or device that used most (collective)."""
+    if device.type == "cuda":
+        peak = torch.cuda.max_memory_allocated(device)
+    else:
+        peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024
+    top = torch.tensor(peak, dtype=torch.int64, device=device)
+    dist.all_reduce(top, op=dist.ReduceOp.MAX)
+    return int(top)

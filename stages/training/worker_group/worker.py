@@ -1,0 +1,114 @@
+"""The entry point of a worker process: runs one job file after another until its owner ends it.
+
+Started by `stages.training.worker_group.group` through
+`python -m torch.distributed.run ... -m stages.training.worker_group.worker`. This module
+imports no torch, so that a process can announce itself before it spends seconds on that import.
+"""
+
+import argparse
+import gc
+import os
+import signal
+import sys
+import threading
+import time
+from collections.abc import Generator
+from contextlib import contextmanager
+from itertools import count
+from pathlib import Path
+
+from artifacts.errors import BadInputError
+from stages.processes.guard import PR_SET_PDEATHSIG, set_process_option
+from stages.processes.memory import hand_back_freed, refused_allocation
+from stages.training.job import TrainJob
+from stages.training.worker_group.events import EventWriter
+from stages.training.worker_group.job_queue import JobQueue
+
+POLL_S = 0.01
+OWNER_BEAT_S = 0.5
+BAD_INPUT_STATUS = 3
+OUT_OF_MEMORY_STATUS = 4
+
+
+def serve(spool: JobQueue, rank: int) -> None:
+    """Runs the jobs of the queue in order, forever.
+
+    An error ends the process and with it the worker group, so that a half-changed state is never used again.
+    """
+    gc.disable()  # garbage collection takes a tenth of the time that the imports take
+    from stages.training.worker_group.job_runner import JobRunner
+
+    runner = JobRunner(spool, rank)
+    gc.freeze()
+    gc.enable()
+    spool.beat(rank)
+    for number in count():
+        job_file = spool.job_file(number)
+        while not job_file.exists():
+            time.sleep(POLL_S)
+        job = TrainJob.model_validate_json(job_file.read_bytes())
+        events = EventWriter(job.events_file)
+        with _errors_reported(events, rank):
+            runner.run(job, events)
+        # The engine needs the memory next; see `agent.worker_environment`.
+        hand_back_freed(int(os.environ["LOCAL_WORLD_SIZE"]))
+
+
+@contextmanager
+def _errors_reported(events: EventWriter, rank: int) -> Generator[None]:
+    """Sends an `error` event for an exception in the block and ends the process."""
+    try:
+        yield
+    except BadInputError as error:
+        parts = (error.where, error.found, error.expected, error.remedy)
+        events.send("error", kind="bad_input", message=str(error), parts=parts, rank=rank)
+        raise SystemExit(BAD_INPUT_STATUS) from error
+    except Exception as error:
+        message = f"{type(error).__name__}: {error}"
+        if refused_allocation(message):
+            events.send("error", kind="out_of_memory", message=message, rank=rank)
+            raise SystemExit(OUT_OF_MEMORY_STATUS) from error
+        # gloo and NCCL raise a plain RuntimeError for a lost peer, so every RuntimeError counts as transient.
+        events.send("error", kind="internal", message=message, rank=rank, transient=isinstance(error, RuntimeError))
+        raise
+
+
+def end_with_agent() -> None:
+    """Asks the kernel to kill this process when torchrun's agent ends, in case the guard of both was killed."""
+    agent = os.getppid()
+    set_process_option(PR_SET_PDEATHSIG, signal.SIGKILL)
+    if os.getppid() != agent:
+        sys.exit("torchrun's agent is gone")
+
+
+def show_owner(spool: JobQueue) -> None:
+    """Starts a thread that writes the owner's heartbeat for other machines.
+
+    The owner's guard ends this process when the owner ends, and the heartbeat with it.
+    """
+
+    def beat() -> None:
+        while True:
+            spool.owner_beat()
+            time.sleep(OWNER_BEAT_S)
+
+    threading.Thread(target=beat, name="owner-beat", daemon=True).start()
+
+
+def main() -> None:
+    """Entry point of the process."""
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--spool", type=Path, required=True, help="folder of job files")
+    parser.add_argument("--node-rank", type=int, required=True, help="number of this machine, from 0")
+    arguments = parser.parse_args()
+    spool = JobQueue(arguments.spool)
+    end_with_agent()
+    rank = arguments.node_rank * int(os.environ["LOCAL_WORLD_SIZE"]) + int(os.environ["LOCAL_RANK"])
+    if rank == 0:
+        show_owner(spool)
+    spool.announce(rank)
+    serve(spool, rank)
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,205 @@
+"""Publishing and reading: what has no manifest does not exist, and what is damaged is named."""
+
+import os
+import threading
+from pathlib import Path
+
+import polars as pl
+import pytest
+from pydantic import BaseModel
+
+from artifacts.address import ArtifactAddress
+from artifacts.errors import BadInputError, IdentityMismatchError, IntegrityError
+from artifacts.identity import Identity
+from artifacts.reading import Artifact
+from artifacts.refs import Batch, Grades, Puzzles, Ref
+from artifacts.schemas import GRADES, as_table
+from artifacts.store.store import Store
+
+
+class Settings(BaseModel):
+    size: int = 3
+
+
+def identity(size: int = 3, **inputs: Ref[Puzzles]) -> Identity:
+    return Identity.of("grade", 1, Settings(size=size), **inputs)
+
+
+@pytest.fixture
+def store(tmp_path: Path) -> Store:
+    return Store.open(str(tmp_path / "store"))
+
+
+@pytest.fixture
+def slot(store: Store) -> ArtifactAddress[Grades]:
+    return ArtifactAddress(store, "runs/r/iterations/0001/grades", Grades)
+
+
+def grades_table(reward: float = 0.5, accuracy: float = 0.5) -> pl.DataFrame:
+    row = {
+        "puzzle_id": "p",
+        "group": 0,
+        "sample": 0,
+        "accuracy": accuracy,
+        "exact": False,
+        "truncated": False,
+        "reward": reward,
+        "advantage": 0.0,
+        "answers": "{}",
+        "grader": "strict",
+    }
+    return as_table([row], GRADES)
+
+
+def publish(slot: ArtifactAddress[Grades], reward: float = 0.5, size: int = 3) -> Ref[Grades]:
+    attempt = slot.attempt(identity(size))
+    attempt.write_table("grades.parquet", grades_table(reward), GRADES)
+    return attempt.publish({"reward/mean": reward})
+
+
+def test_a_published_artifact_is_found_and_read_back(store: Store, slot: ArtifactAddress[Grades]) -> None:
+    assert slot.find(identity()) is None
+    made = publish(slot)
+    found = slot.find(identity())
+    assert found == made
+    assert found is not None and found.reused and not made.reused
+    assert Artifact.open(store, found).read_tables(GRADES)["reward"].to_list() == [0.5]
+    assert Artifact.open(store, found).manifest.facts == {"reward/mean": 0.5}
+
+
+def test_files_without_a_manifest_do_not_exist(store: Store, slot: ArtifactAddress[Grades]) -> None:
+    slot.attempt(identity()).write_table("grades.parquet", grades_table(), GRADES)
+    assert slot.find(identity()) is None
+    with pytest.raises(BadInputError, match="no manifest"):
+        Artifact.at(store, slot.key)
+
+
+def test_another_config_at_the_same_address_is_refused_with_the_difference(slot: ArtifactAddress[Grades]) -> None:
+    publish(slot)
+    with pytest.raises(IdentityMismatchError, match=r"config.size: 3 -> 4.*another run name"):
+        slot.find(identity(size=4))
+
+
+def test_the_digest_covers_content_only(store: Store, slot: ArtifactAddress[Grades]) -> None:
+    elsewhere = ArtifactAddress(store, "runs/other/grades", Grades)
+    assert publish(slot).digest == publish(elsewhere, size=9).digest
+    assert (
+        publish(ArtifactAddress(store, "runs/third/grades", Grades), reward=0.25).digest
+        != publish(elsewhere, size=9).digest
+    )
+
+
+def test_identity_follows_config_and_inputs_and_nothing_else() -> None:
+    first, second = Ref[Puzzles]("Puzzles", "a", "0" * 64), Ref[Puzzles]("Puzzles", "b", "0" * 64)
+    other = Ref[Puzzles]("Puzzles", "a", "1" * 64)
+    assert identity(puzzles=first).digest == identity(puzzles=second).digest  # an address is not content
+    assert (
+        len({identity().digest, identity(4).digest, identity(puzzles=first).digest, identity(puzzles=other).digest})
+        == 4
+    )
+    # SHA-256 of {"config":{"size":3},"inputs":{},"revision":1,"stage":"grade"}, from the command line's sha256sum
+    assert identity().digest == "cfa3ba20324d7e698a0b77a4c2fe594e47b99bd1d13b5080f674b92061ac3028"
+
+
+def test_the_loser_of_a_race_returns_the_winners_artifact(slot: ArtifactAddress[Grades]) -> None:
+    attempts = [slot.attempt(identity()) for _ in range(8)]
+    refs: list[Ref[Grades]] = []
+    for number, attempt in enumerate(attempts):
+        attempt.write_table("grades.parquet", grades_table(number / 8), GRADES)
+    threads = [threading.Thread(target=lambda a=attempt: refs.append(a.publish())) for attempt in attempts]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert len({ref.digest for ref in refs}) == 1
+    assert sum(not ref.reused for ref in refs) == 1
+
+
+@pytest.mark.parametrize("damage", ["flip", "truncate", "remove"])
+def test_a_damaged_file_is_named(store: Store, slot: ArtifactAddress[Grades], damage: str) -> None:
+    ref = publish(slot)
+    (key,) = [key for key in store.list(slot.key) if key.endswith(".parquet")]
+    path = store.local_path(key)
+    assert path is not None
+    data = path.read_bytes()
+    if damage == "remove":
+        path.unlink()
+    else:
+        path.write_bytes(data[:-10] if damage == "truncate" else data[:50] + bytes([data[50] ^ 1]) + data[51:])
+    with pytest.raises(IntegrityError, match=r"grades\.parquet"):
+        Artifact.open(store, ref).read_tables(GRADES)
+    with pytest.raises(IntegrityError, match=r"grades\.parquet"):
+        Artifact.open(store, ref).local_folder(path.parent)
+
+
+def test_a_table_that_breaks_its_schema_is_not_written(slot: ArtifactAddress[Grades]) -> None:
+    with pytest.raises(IntegrityError, match="accuracy"):
+        slot.attempt(identity()).write_table("grades.parquet", grades_table(accuracy=1.5), GRADES)
+    with pytest.raises(IntegrityError, match="reward"):
+        slot.attempt(identity()).write_table("grades.parquet", grades_table().drop("reward"), GRADES)
+
+
+def test_an_altered_manifest_is_refused(store: Store, slot: ArtifactAddress[Grades]) -> None:
+    publish(slot)
+    key = f"{slot.key}/manifest.json"
+    store.write_bytes(key, store.read_bytes(key).replace(b'"size": 3', b'"size": 4'))
+    with pytest.raises(IntegrityError, match="identity_digest"):
+        slot.find(identity(size=4))
+
+
+def test_a_resumed_attempt_keeps_intact_shards_only(store: Store, slot: ArtifactAddress[Grades]) -> None:
+    first = slot.attempt(identity(), resumable=True)
+    first.write_shard("part", grades_table(0.25), GRADES)
+    first.write_shard("part", grades_table(0.75), GRADES)
+    key = next(key for key in store.list(slot.key) if store.read_bytes(key).count(b"PAR1"))
+    path = store.local_path(key)
+    assert path is not None
+    path.write_bytes(path.read_bytes()[:-1] + b"X")
+    second = slot.attempt(identity(), resumable=True)
+    kept = second.adopt_shards("part", GRADES, by="puzzle_id", rows=1)
+    assert kept is not None and len(kept) == 1
+    assert len(second.files) == 1
+
+
+def test_what_is_written_in_place_is_on_the_disk_before_a_manifest_names_it(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    synchronised: list[Path] = []
+    fsync = os.fsync
+
+    def noting(descriptor: int) -> None:
+        fsync(descriptor)
+        synchronised.append(Path(f"/proc/self/fd/{descriptor}").readlink())
+
+    monkeypatch.setattr(os, "fsync", noting)
+    slot = ArtifactAddress(Store.open(str(tmp_path)), "a/b", Batch)
+    attempt = slot.attempt(Identity.of("pack", 1, {}))
+    with attempt.folder(tmp_path / "scratch") as folder:
+        (folder / "inner").mkdir()
+        (folder / "inner" / "large").write_bytes(b"content")
+    attempt.publish()
+    *before, _, slot_folder = synchronised  # the last: the manifest under its first name, and where it was linked to
+    assert {folder, folder / "inner", folder / "inner" / "large"} <= set(before)
+    assert slot_folder == tmp_path / "a/b"
+
+
+def test_shards_that_overlap_are_adopted_so_that_each_group_counts_once(
+    store: Store, slot: ArtifactAddress[Grades]
+) -> None:
+    """Groups p, q and r of two rows in shards p q, q r, r p, and half of s: whichever comes first."""
+    rows = pl.concat(
+        grades_table().with_columns(puzzle_id=pl.lit(name), sample=pl.lit(sample, pl.Int32))
+        for name in "pqrs"
+        for sample in range(2)
+    )
+    first = slot.attempt(identity(), resumable=True)
+    for held in ("pq", "qr", "rps"):
+        whole = rows.filter(pl.col("puzzle_id").is_in(list(held)))
+        first.write_shard("part", whole.filter((pl.col("puzzle_id") != "s") | (pl.col("sample") == 0)), GRADES)
+    for attempt in (first, slot.attempt(identity(), resumable=True)):  # what the first stored anew is there, too
+        kept = attempt.adopt_shards("part", GRADES, by="puzzle_id", rows=2)
+        assert kept is not None
+        assert kept.sort("puzzle_id", "sample").equals(rows.filter(pl.col("puzzle_id") != "s"))
+    published = Artifact.open(store, attempt.publish()).read_tables(GRADES)
+    assert published.sort("puzzle_id", "sample").equals(rows.filter(pl.col("puzzle_id") != "s"))
+    assert attempt.adopt_shards("other", GRADES, by="puzzle_id", rows=2) is None

@@ -1,0 +1,109 @@
+"""Redoing what is published: what was named gives way, what follows gives way where it differs, the rest stays."""
+
+from datetime import UTC, datetime, timedelta
+
+import pytest
+
+from artifacts.address import ArtifactAddress
+from artifacts.errors import BadInputError, IdentityMismatchError, IntegrityError
+from artifacts.identity import Identity
+from artifacts.layout import RunLayout
+from artifacts.refresh import Refresh, Refreshes, RefreshRequest, ask, finish
+from artifacts.refs import Grades, Ref, Rollouts
+from artifacts.store.store import Store
+from artifacts.verification import verify
+
+KNOWN = ("sample", "grade")
+LAYOUT = RunLayout("run")
+LATER = datetime.now(UTC) + timedelta(hours=1)
+"""Everything that a test publishes is older than a request of then."""
+
+
+def publish(
+    slot: ArtifactAddress[Rollouts], stage: str, content: bytes, *, resumable: bool = False, **inputs: Ref[Rollouts]
+) -> Ref[Rollouts]:
+    identity = Identity.of(stage, 1, {}, **inputs)
+    if found := slot.find(identity):
+        return found
+    attempt = slot.attempt(identity, resumable=resumable)
+    attempt.write_bytes("x", content)
+    return attempt.publish()
+
+
+def renewals(*names: str, since: datetime = LATER, store: Store | None = None) -> Refreshes:
+    return ask(store or Store.open("memory://renewal-names"), LAYOUT, names, since, KNOWN)
+
+
+def renewal(*names: str, since: datetime = LATER) -> Refresh | None:
+    return Refreshes((RefreshRequest(names, since),)).at(1)
+
+
+def test_only_named_iterations_are_outdated() -> None:
+    request = Refreshes((RefreshRequest(("sample", "grade@2"), LATER),))
+    stages = {n: set(renewal.stages) for n in (None, 1, 2) if (renewal := request.at(n))}
+    assert stages == {None: {"sample"}, 1: {"sample"}, 2: {"sample", "grade"}}
+    assert renewals().at(1) is None
+
+
+@pytest.mark.parametrize("name", ["smaple", "sample@", "sample@x", "", "promote"])
+def test_other_names_are_refused(name: str) -> None:
+    store = Store.open("memory://renewal-refused")
+    with pytest.raises(BadInputError, match="refresh"):
+        renewals(name, store=store)
+    assert store.list() == []
+
+
+def test_the_same_request_goes_on_until_it_is_done() -> None:
+    store, hour = Store.open("memory://renewal-again"), timedelta(hours=1)
+    first = renewals("sample", "grade@2", store=store)
+    assert renewals("grade@2", "sample", since=LATER + hour, store=store) == first  # a second command, after a kill
+    assert renewals(store=store) == first and first.unfinished  # one that has no wish of its own
+    finish(store, LAYOUT, first)
+    done = Refreshes.read(store, LAYOUT)
+    assert not done.unfinished and done.at(2) == first.at(2)
+    assert renewals("sample", "grade@2", store=store) == done  # a retry of the flow run that asked
+    again = renewals("sample", since=LATER + 2 * hour, store=store)
+    assert again.unfinished and again.at(2) == Refresh({"sample": LATER + 2 * hour, "grade": LATER}, LATER + 2 * hour)
+    assert verify(store).damaged == [] == verify(store).unchecked
+
+
+def test_a_damaged_request_is_named() -> None:
+    store = Store.open("memory://renewal-damage")
+    renewals("sample", store=store)
+    (key,) = store.list()
+    store.write_bytes(key, store.read_bytes(key).replace(b"sample", b"simple"))
+    assert [damage.file for damage in verify(store).damaged] == [key]
+    with pytest.raises(IntegrityError, match="renewals"):
+        renewals(store=store)
+
+
+def test_a_named_stage_is_made_anew_once_and_its_old_files_stay() -> None:
+    store = Store.open("memory://renewal-once")
+    old = publish(ArtifactAddress(store, "a", Rollouts), "sample", b"old", resumable=True)
+    asked = renewal("sample", since=datetime.now(UTC))
+    new = publish(ArtifactAddress(store, "a", Rollouts, asked), "sample", b"new", resumable=True)
+    assert not new.reused and new.digest != old.digest
+    again = publish(ArtifactAddress(store, "a", Rollouts, asked), "sample", b"newer")
+    assert again.reused and again == new  # a retry of the same request
+    (superseded,) = [key for key in store.list("a") if key.endswith("superseded.json")]
+    assert store.read_bytes(superseded.replace("superseded.json", "x")) == b"old"
+
+
+def test_what_follows_is_made_anew_only_where_its_inputs_differ() -> None:
+    store = Store.open("memory://renewal-follow")
+    first, second = (Ref[Rollouts]("Rollouts", "r", digest) for digest in ("1" * 64, "2" * 64))
+    made = publish(ArtifactAddress(store, "g", Rollouts), "grade", b"first", source=first)
+    asked = renewal("sample")
+    assert publish(ArtifactAddress(store, "g", Rollouts, asked), "grade", b"same", source=first) == made
+    with pytest.raises(IdentityMismatchError):
+        publish(ArtifactAddress(store, "g", Rollouts), "grade", b"other", source=second)
+    other = publish(ArtifactAddress(store, "g", Rollouts, asked), "grade", b"other", source=second)
+    assert not other.reused and other.digest != made.digest
+
+
+def test_another_config_is_still_refused() -> None:
+    store = Store.open("memory://renewal-config")
+    slot = ArtifactAddress(store, "g", Grades, renewal("sample"))
+    slot.attempt(Identity.of("grade", 1, {"grader": "strict"})).publish()
+    with pytest.raises(IdentityMismatchError, match="grader"):
+        slot.find(Identity.of("grade", 1, {"grader": "published"}))

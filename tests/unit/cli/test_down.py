@@ -1,0 +1,47 @@
+"""`deerstalker down` where the server that it is to end does not answer any more."""
+
+import json
+import os
+import socket
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+from flows.orchestration.run_environment import lasting_surroundings
+from flows.orchestration.server.local_server import Record, Started, StartedWorker, guarded
+from tests.support.json_page import check_documented
+
+SLEEP = [sys.executable, "-c", "import time; time.sleep(600)"]
+
+
+def _sleeper(folder: Path, name: str) -> Started:
+    folder.mkdir(parents=True, exist_ok=True)
+    return guarded(SLEEP, folder / f"{name}.log", os.environ)
+
+
+def _down(store: Path) -> subprocess.CompletedProcess[str]:
+    command = [str(Path(sys.executable).with_name("deerstalker")), "down", "--store", str(store), "--json"]
+    return subprocess.run(command, capture_output=True, text=True, timeout=120, check=False, cwd=store)
+
+
+def test_a_server_that_does_not_answer_is_ended_and_its_worker_remembered(tmp_path: Path) -> None:
+    home = lasting_surroundings(tmp_path)
+    server, worker = _sleeper(home, "server"), _sleeper(home, "worker")
+    with socket.create_server(("127.0.0.1", 0)) as listener:  # takes connections, as a stopped server does
+        url = f"http://127.0.0.1:{listener.getsockname()[1]}/api"
+        Record(
+            url=url, server=server, worker=StartedWorker(**worker.model_dump(), name="mine", pool="here"), settings=()
+        ).write(home)
+        began = time.monotonic()
+        done = _down(tmp_path)
+    assert done.returncode == 0, done.stderr
+    assert json.loads(done.stdout)["ended"] == ["worker", "server"]
+    check_documented("down", json.loads(done.stdout))
+    assert f"{url}: " in done.stderr and "until the next `up`" in done.stderr
+    assert time.monotonic() - began < 60
+    assert not server.alive and not worker.alive
+    left = Record.read(home)
+    assert left is not None and (left.server, left.worker, left.gone) == (None, None, ("mine",))
+    assert json.loads(_down(tmp_path).stdout)["ended"] == []
+    assert Record.read(home) is None

@@ -1,0 +1,290 @@
+"""Lineage, diff, prune, verify and report, on a made store and through the command line."""
+
+import json
+import shutil
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from artifacts.address import ArtifactAddress
+from artifacts.documents.self_checksum import sealed_json
+from artifacts.errors import BadInputError
+from artifacts.identity import Identity
+from artifacts.layout import RunLayout
+from artifacts.lineage import lineage
+from artifacts.manifest import MANIFEST_NAME
+from artifacts.reading import Artifact
+from artifacts.refresh import Refresh, Refreshes, ask, finish
+from artifacts.refs import Checkpoint, Decision, Ref, Rollouts, StepCheckpoint, TrainingState
+from artifacts.store.store import Store
+from artifacts.verification import verify
+from flows.cli.app import run_command
+from flows.lookup.history import read_run
+from flows.report.html.run_report import report_files
+from flows.retention import Retention, plan, protected, remove
+from tests.support.made_run import make_run
+
+ALL = ("training_state", "checkpoint", "reference", "batch", "rollouts")
+
+
+@pytest.fixture
+def linked(linked_folder: Path, tmp_path: Path) -> tuple[Store, RunLayout]:
+    """A store with the runs `made` and `linked`, to be changed at will."""
+    shutil.copytree(linked_folder, tmp_path / "store")
+    return Store.open(str(tmp_path / "store")), RunLayout("linked")
+
+
+@pytest.fixture(scope="module")
+def linked_folder(made: tuple[Store, RunLayout], tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A run whose checkpoints descend from one another as real ones do; iteration 3 of 6 stands promoted."""
+    tmp_path = tmp_path_factory.mktemp("linked")
+    shutil.copytree(Path(made[0].url.removeprefix("file://")), tmp_path / "store")
+    store, layout = Store.open(str(tmp_path / "store")), RunLayout("linked")
+    make_run(store, tmp_path / "scratch", run="linked", iterations=6, seed=1)
+    before: dict[str, Ref[Any]] = {}
+    for n in range(1, 7):
+        batch = Artifact.at(store, layout.iteration(n, "batch")).ref
+        store.delete(layout.iteration(n, "checkpoint"))
+        inputs = {"weights": before.get("checkpoint"), "training_state": before.get("state"), "batch": batch}
+        identity = Identity.of("finetune", 1, {"n": n}, **inputs)
+        state = _publish(
+            ArtifactAddress(store, layout.iteration(n, "training_state"), TrainingState), identity, 1000, inputs
+        )
+        slot = ArtifactAddress(store, layout.iteration(n, "checkpoint"), Checkpoint)
+        before = {"checkpoint": _publish(slot, identity, 100, {**inputs, "state": state}), "state": state}
+    pointer = json.loads(store.read_bytes(layout.promoted))
+    third = Artifact.at(store, layout.iteration(3, "checkpoint")).ref
+    decision = Artifact.open(store, Ref(**pointer["decision"]))
+    content = decision.read_json("decision.json")
+    for place in ("standing", "best"):
+        content[place] = {**content[place], "checkpoint": third.as_json(), "iteration": 3}
+    store.delete(decision.key)
+    attempt = ArtifactAddress(store, decision.key, Decision).attempt(Identity.of("promote", 3, {}))
+    attempt.write_json("decision.json", content)
+    ref = attempt.publish(decision.manifest.facts)
+    pointer |= {"checkpoint": third.as_json(), "iteration": 3, "decision": ref.as_json()}
+    del pointer["checksum"]
+    store.write_bytes(layout.promoted, sealed_json(pointer))
+    return tmp_path / "store"
+
+
+def _publish(slot: ArtifactAddress[Any], identity: Identity, size: int, inputs: dict[str, Ref[Any] | None]) -> Ref[Any]:
+    attempt = slot.attempt(identity)
+    attempt.write_bytes("data.bin", identity.digest.encode() * (size // 64 + 1))
+    return attempt.publish({"steps": []}, **inputs)
+
+
+def test_prune_spares_the_ancestors_of_what_stands_and_the_last(linked: tuple[Store, RunLayout]) -> None:
+    store, layout = linked
+    rule = Retention(parts=ALL, keep_last=1, keep_every=0, keep_for="regrade")
+    gone = {removal.key for removal in plan(store, rule, ["linked"])}
+    descended = lineage(store, [Artifact.at(store, layout.iteration(3, "checkpoint")).ref])
+    ancestors = {node.ref.key for node in descended}
+    assert layout.iteration(1, "training_state") in ancestors <= protected(store)
+    assert not gone & ancestors
+    parts = ("checkpoint", "training_state", "rollouts", "batch")
+    expected = {layout.iteration(n, part) for n in (4, 5) for part in parts}
+    assert gone == expected, "the state saved beside what stands is its own: a rollback goes on from it"
+
+
+def test_what_is_kept_to_train_again_has_what_it_started_from(linked: tuple[Store, RunLayout]) -> None:
+    store, layout = linked
+    rule = Retention(parts=ALL, keep_last=1, keep_every=0, keep_for="retrain")
+    gone = {removal.key for removal in plan(store, rule, ["linked"])}
+    assert {layout.iteration(5, part) for part in ("checkpoint", "training_state")} & gone == set()
+    assert {layout.iteration(4, part) for part in ("checkpoint", "training_state")} <= gone
+    every = Retention(parts=ALL, keep_last=1, keep_every=4, keep_for="regrade")
+    assert not any("/0004/" in removal.key for removal in plan(store, every, ["linked"]))
+
+
+def test_a_pruned_run_is_found_shown_reported_and_verified(linked: tuple[Store, RunLayout]) -> None:
+    store, layout = linked
+    rule = Retention(parts=ALL, keep_last=1, keep_every=0, keep_for="regrade")
+    removals = plan(store, rule)
+    identity = Artifact.at(store, layout.iteration(4, "training_state")).manifest.identity
+    before = Artifact.at(store, layout.iteration(4, "training_state")).ref
+    remove(store, removals, rule)
+    assert plan(store, rule) == [], "a second time there is nothing left to remove"
+    for removal in removals:
+        assert not [key for key in store.list(removal.key) if not key.endswith(MANIFEST_NAME)]
+    # A later `train` finds the stage as published and goes on; only one that needs the files is told why they are gone.
+    found = ArtifactAddress(store, before.key, TrainingState).find(Identity(**identity.model_dump()))
+    assert found == before
+    with pytest.raises(BadInputError, match=r"pruned on .*use what was kept .*or train again under another --run"):
+        Artifact.open(store, before).local_folder(Path("unused"))
+    assert verify(store).damaged == []
+    assert [item.number for item in read_run(store, "linked").iterations] == list(range(7))
+    assert "report.html" in report_files(read_run(store, "linked"), store)
+
+
+def test_a_removal_cut_short_is_finished_by_the_next(linked: tuple[Store, RunLayout]) -> None:
+    store, layout = linked
+    rule = Retention(keep_last=1, keep_every=0)
+    (first, *_) = [item for item in plan(store, rule, ["linked"]) if item.manifest]
+    data = {key: store.read_bytes(key) for key in store.list(first.folder)}
+    remove(store, [first], rule)
+    for key, content in data.items():
+        store.write_bytes(key, content)
+    (left,) = [item for item in plan(store, rule, ["linked"]) if item.key == first.key]
+    assert (left.what, left.folder, left.size_bytes) == ("lost attempt", first.folder, first.size_bytes)
+    store.write_bytes(f"{layout.iteration(6, 'checkpoint')}/attempt-00ff/half.bin", b"half")
+    assert f"{layout.iteration(6, 'checkpoint')}/attempt-00ff" in {item.folder for item in plan(store, rule)}
+
+
+def test_shards_that_a_report_was_made_of_may_go(linked: tuple[Store, RunLayout]) -> None:
+    store, layout = linked
+    report = layout.iteration(6, "report")
+    folder = f"{report}/progress-00ff"
+    store.write_bytes(f"{folder}/rollouts-sampled-0123456789abcdef.parquet", b"shard")
+    (item,) = [item for item in plan(store, Retention(keep_last=100)) if item.key == report]
+    assert (item.what, item.folder, item.size_bytes, item.manifest) == ("sampled shards", folder, 5, None)
+
+
+def test_what_finished_stages_left_behind_goes_and_what_an_unfinished_one_needs_stays(
+    linked: tuple[Store, RunLayout], capsys: pytest.CaptureFixture[str]
+) -> None:
+    store, layout = linked
+    now = datetime.now(UTC)
+    asked = Refresh({"finetune": now}, now)
+    done, unfinished, rollouts = (
+        layout.iteration(5, "checkpoint"), layout.iteration(7, "checkpoint"), layout.iteration(6, "rollouts"),
+    )  # fmt: skip
+    for key, renewal in ((done, None), (done, asked), (unfinished, None), (unfinished, asked)):
+        progress = ArtifactAddress(store, key, Checkpoint, renewal).progress_key(Identity.of("finetune", 1, {"n": key}))
+        _publish(
+            ArtifactAddress(store, f"{progress}/step-000003", StepCheckpoint), Identity.of("finetune", 1, {}), 500, {}
+        )
+    attempt = ArtifactAddress(store, layout.iteration(7, "rollouts"), Rollouts).attempt(Identity.of("sample", 1, {}))
+    attempt.write_bytes("rollouts-0.parquet", b"old")
+    attempt.publish({})
+    renewals = ask(store, layout, ["sample"], datetime.now(UTC), ["sample"])
+    for number in (6, 7):  # redone once; in iteration 7 the new one is not finished yet
+        slot = ArtifactAddress(store, layout.iteration(number, "rollouts"), Rollouts)
+        identity = Identity(**Artifact.at(store, slot.key).manifest.identity.model_dump())
+        renewed = ArtifactAddress(store, slot.key, Rollouts, renewals.at(number))
+        assert renewed.find(identity) is None
+        attempt = renewed.attempt(identity, resumable=True)
+        attempt.write_bytes("rollouts-0.parquet", b"half of the new ones")
+        if number == 6:
+            attempt.publish({})
+    command = ["prune", "linked", "--keep-last", "100", "--store", store.url]
+    assert {item.what for item in plan(store, Retention(keep_last=100))} == {"step checkpoints"}  # not all is redone
+    finish(store, layout, Refreshes.read(store, layout))
+
+    before = store.list()
+    assert run_command([*command, "--json"]) == 0
+    listed = json.loads(capsys.readouterr().out)["removals"]
+    assert store.list() == before
+    assert sorted((item["key"], item["what"]) for item in listed) == [
+        (done, "step checkpoints"), (done, "step checkpoints"), (rollouts, "set aside")
+    ]  # fmt: skip
+    assert run_command([*command, "--yes"]) == 0
+    gone = set(before) - set(store.list())
+    assert len([key for key in gone if "/step-000003/" in key and key.startswith(done)]) == 4
+    assert not any("/0007/" in key for key in gone)
+    assert {key.split("/")[-1] for key in gone if key.startswith(rollouts)} >= {"superseded.json"}
+    assert verify(store).damaged == []
+    assert Artifact.at(store, rollouts).read_bytes("rollouts-0.parquet") == b"half of the new ones"
+    assert plan(store, Retention(keep_last=100)) == []
+
+
+def test_prune_is_a_dry_run_unless_told_otherwise(
+    linked: tuple[Store, RunLayout], capsys: pytest.CaptureFixture[str]
+) -> None:
+    store, _ = linked
+    before = store.list()
+    command = [
+        "prune",
+        "linked",
+        "--parts",
+        ",".join(ALL),
+        "--keep-last",
+        "1",
+        "--keep-every",
+        "0",
+        "--store",
+        store.url,
+    ]
+    assert run_command(command) == 0
+    assert "would be removed" in capsys.readouterr().out
+    assert store.list() == before
+    assert run_command([*command, "--yes", "--json"]) == 0
+    document = json.loads(capsys.readouterr().out)
+    assert document["removed"] and document["removals"] and len(store.list()) < len(before)
+    assert run_command(["prune", "--parts", "everything", "--store", store.url]) == 2
+    assert run_command(["prune", "nobody", "--store", store.url]) == 2
+
+
+def test_verify_names_what_is_damaged(linked: tuple[Store, RunLayout], capsys: pytest.CaptureFixture[str]) -> None:
+    store, layout = linked
+    assert run_command(["verify", store.url, "--json"]) == 0
+    assert json.loads(capsys.readouterr().out)["damaged"] == []
+    key = next(key for key in store.list(layout.iteration(2, "rollouts")) if key.endswith(".parquet"))
+    data = bytearray(store.read_bytes(key))
+    data[len(data) // 2] ^= 1
+    store.write_bytes(key, bytes(data))
+    assert run_command(["verify", store.url]) == 1
+    captured = capsys.readouterr()
+    assert f"damaged: {key}: SHA-256" in captured.out
+    assert captured.err.count("\n") == 1 and key in captured.err
+    assert run_command(["verify", str(Path(store.url.removeprefix("file://")) / "absent")]) in (1, 2)
+
+
+def test_lineage_tells_who_made_it_from_what(
+    linked: tuple[Store, RunLayout], capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("COLUMNS", "60")
+    store, layout = linked
+    assert run_command(["lineage", "linked@3", "--json", "--store", store.url]) == 0
+    replaced = json.loads(capsys.readouterr().out)
+    assert (replaced["artifact"]["state"], replaced["ancestors"]) == ("replaced", []), "its report saw other weights"
+    key = layout.iteration(3, "checkpoint")
+    assert run_command(["lineage", key, "--depth", "0", "--json", "--store", store.url]) == 0
+    document = json.loads(capsys.readouterr().out)
+    made = document["artifact"]["provenance"]
+    assert {"created_at", "host", "hardware", "code", "versions", "seconds"} <= made.keys()
+    assert len(made["code"]["sources"]) == 16 and made["hardware"]["cores"] >= 1
+    assert document["artifact"]["config"] == {"n": 3}
+    ancestors = {item["key"]: item for item in document["ancestors"] if item["state"] == "kept"}
+    assert {layout.iteration(n, "checkpoint") for n in (1, 2)} <= ancestors.keys()
+    assert layout.iteration(1, "rollouts") in ancestors
+    assert ancestors[layout.iteration(1, "checkpoint")]["depth"] == 2
+
+    store.delete(layout.iteration(2, "batch"))
+    assert run_command(["lineage", key, "--wide", "--store", store.url]) == 0
+    text = capsys.readouterr().out
+    assert "made by   stage finetune, revision 1" in text
+    parent = Artifact.at(store, layout.iteration(2, "checkpoint")).ref
+    assert f"weights: {parent.key}  {parent.digest[:12]}  by finetune\n" in text, "whole, however narrow the terminal"
+    assert f"batch: {layout.iteration(2, 'batch')}" in text and "[gone]" in text
+    assert run_command(["lineage", "runs/linked/nothing", "--store", store.url]) == 2
+
+
+def test_diff_says_what_differs_and_where_runs_part(
+    linked: tuple[Store, RunLayout], capsys: pytest.CaptureFixture[str]
+) -> None:
+    store, _ = linked
+    assert run_command(["diff", "made", "linked", "--json", "--store", store.url]) == 0
+    document = json.loads(capsys.readouterr().out)
+    assert {item["setting"]: (item["a"], item["b"]) for item in document["settings"]} == {"iterations": (4, 6)}
+    assert document["first_parting"]["iteration"] == 0
+    assert set(document["gain_of_b"]) == {"sampled", "greedy"}
+    gain = document["gain_of_b"]["sampled"]
+    means = [document["after"][name]["sampled"]["accuracy"]["mean"] for name in ("made", "linked")]
+    assert gain["mean"] == pytest.approx(means[1] - means[0])
+    assert run_command(["diff", "made", "made", "--store", store.url]) == 0
+    assert "no difference" in capsys.readouterr().out
+    assert run_command(["diff", "made", "nobody", "--store", store.url]) == 2
+
+
+def test_report_is_written_again_with_its_checksums(
+    linked: tuple[Store, RunLayout], capsys: pytest.CaptureFixture[str]
+) -> None:
+    store, _ = linked
+    assert run_command(["report", "made", "--json", "--store", store.url]) == 0
+    page = json.loads(capsys.readouterr().out)["report"]
+    assert Path(page.removeprefix("file://")).read_text().startswith("<!doctype html>")
+    found = verify(store)
+    assert (found.damaged, found.unchecked) == ([], [])

@@ -1,0 +1,224 @@
+"""Comparisons: what a candidate brings, where it goes, what it starts from, and what is shown of it."""
+
+import json
+import shutil
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from artifacts.address import ArtifactAddress
+from artifacts.errors import BadInputError
+from artifacts.identity import Identity
+from artifacts.layout import RunLayout
+from artifacts.manifest import MANIFEST_NAME
+from artifacts.reading import Artifact
+from artifacts.refs import Batch, Checkpoint, Grades, Ref, TrainingState
+from artifacts.store.store import Store
+from flows.compare.candidates import OWN, Candidate, candidates, page_folder, starting_weights
+from flows.compare.comparison import comparison_figures
+from flows.compare.comparison_report import setting_rows, text_rows, write_report
+from flows.config.recipes import Recipe, load_recipe, validate
+from flows.lookup.history import read_run
+from flows.report.figures import compared
+from flows.report.html.run_report import report_files
+from flows.retention import Retention, plan, remove
+from stages.grade import grade
+from stages.pack import pack
+from tests.support.made_run import make_context
+
+QUICKSTART, SMOLLM2 = load_recipe("quickstart"), load_recipe("smollm2")
+LAST_TWO = Retention(parts=("training_state",), keep_last=2, comparisons=True)
+
+
+def candidate(own: Recipe, name: str, *overrides: str) -> Candidate:
+    (found,) = candidates(own, [name], overrides)
+    return found
+
+
+@pytest.mark.parametrize("own", [QUICKSTART, SMOLLM2], ids=["quickstart", "smollm2"])
+@pytest.mark.parametrize("name", ["grpo", "dapo", "dr_grpo", "openpipe_14b", "open_rs1", "deepscaler", "trl_default"])
+def test_a_recipe_for_another_scale_brings_its_algorithm_only(own: Recipe, name: str) -> None:
+    found = candidate(own, name)
+    published = load_recipe(name)
+    assert found.taken == "algorithm"
+    assert found.recipe.grade.advantage == published.grade.advantage
+    assert found.recipe.finetune.loss.kind == published.finetune.loss.kind
+    assert found.recipe.grade.reward == own.grade.reward
+    assert found.recipe.finetune.optimizer == own.finetune.optimizer
+    kept = ("learning_rate", "schedule", "epochs", "carry_state", "trainable")
+    assert [getattr(found.recipe.finetune, key) for key in kept] == [getattr(own.finetune, key) for key in kept]
+    assert found.recipe.pack.model_copy(update={"uniform_groups": "dropped"}) == own.pack
+    assert found.recipe.sample == own.sample
+    longest = own.sample.sampling.max_tokens
+    assert found.recipe.finetune.loss.constant_tokens == (longest if name == "dr_grpo" else None)
+
+
+def test_groups_of_equal_accuracy_are_left_out_where_the_candidate_alone_resamples() -> None:
+    assert candidate(QUICKSTART, "dapo").mixed_only
+    assert not candidate(QUICKSTART, "grpo").mixed_only
+    assert not candidate(QUICKSTART, OWN).mixed_only
+    resampling = load_recipe("quickstart", ["sample.resample.max_rounds=2"])
+    assert not candidate(resampling, "dapo").mixed_only, "the rollouts say which groups were kept"
+
+
+def test_a_variation_of_the_runs_recipe_is_taken_as_it_stands(tmp_path: Path) -> None:
+    mine = tmp_path / "mine.toml"
+    text = Path("deployments/recipes/quickstart.toml").read_text()
+    mine.write_text(f"seed = 7\n{text}".replace("learning_rate = 1e-3 ", "learning_rate = 3e-3 "))
+    found = candidate(QUICKSTART, str(mine))
+    assert (found.taken, found.recipe.finetune.learning_rate) == ("sections", 3e-3)
+    assert found.laid_over(QUICKSTART) == {"pack.seed": 7, "finetune.learning_rate": 3e-3}
+    longer = tmp_path / "longer.toml"
+    longer.write_text(mine.read_text().replace("max_tokens = 12\n\n[grade", "max_tokens = 24\n\n[grade"))
+    assert candidate(QUICKSTART, str(longer)).taken == "algorithm"
+
+
+def test_overrides_come_last() -> None:
+    found = candidate(QUICKSTART, "dr_grpo", "finetune.learning_rate=2e-4", "finetune.loss.constant_tokens=9")
+    assert (found.recipe.finetune.learning_rate, found.recipe.finetune.loss.constant_tokens) == (2e-4, 9)
+    assert found.laid_over(QUICKSTART)["finetune.learning_rate"] == 2e-4
+
+
+def test_an_overlong_buffer_as_long_as_a_completion_is_refused_unless_the_run_has_it() -> None:
+    buffer = ["grade.reward.truncated=soft_overlong", "grade.reward.overlong_buffer_tokens=12"]
+    with pytest.raises(BadInputError, match="overlong_buffer_tokens is 12, but the run's completions have at most 12"):
+        candidate(QUICKSTART, "dapo", *buffer)
+    assert candidate(QUICKSTART, "dapo", buffer[0], "grade.reward.overlong_buffer_tokens=11")
+    assert candidate(load_recipe("quickstart", buffer), "dapo").recipe.grade.reward.overlong_buffer_tokens == 12
+
+
+@pytest.fixture
+def copied(made: tuple[Store, RunLayout], tmp_path: Path) -> tuple[Store, RunLayout, Recipe, Artifact]:
+    """The made run, to be added to, with its recipe and the rollouts of its second iteration."""
+    shutil.copytree(Path(made[0].url.removeprefix("file://")), tmp_path / "store")
+    store, layout = Store.open(str(tmp_path / "store")), made[1]
+    own = validate(Recipe, read_run(store, layout.run).recipe, layout.run)
+    return store, layout, own, Artifact.at(store, layout.iteration(2, "rollouts"))
+
+
+def test_every_set_of_settings_has_an_address(
+    copied: tuple[Store, RunLayout, Recipe, Artifact], tmp_path: Path
+) -> None:
+    """Grading again with other rewards, and files of one name, go beside what stands; the same again is found."""
+    store, layout, own, rollouts = copied
+    files = [tmp_path / folder / "x.toml" for folder in ("a", "b")]
+    for epochs, file in enumerate(files, start=1):
+        file.parent.mkdir()
+        text = f'title = "x"\niterations = 1\n[model]\nsource = "scratch"\n[finetune]\nepochs = {epochs}\n'
+        file.write_text(text)
+    tried = [
+        candidate(own, OWN),
+        candidate(own, OWN, "grade.reward.exact_weight=1"),
+        candidate(own, OWN, "grade.reward.exact_weight=2"),
+        *candidates(own, [str(file) for file in files], []),
+        candidate(own, "dapo"),
+    ]
+    folders = [item.folder(rollouts.ref) for item in tried]
+    assert len(set(folders)) == len(tried)
+    assert [name.rpartition("-")[0] for name in folders] == [OWN, OWN, OWN, "x", "x", "dapo"]
+    assert page_folder(tried[:1], rollouts.ref) != page_folder(tried[1:2], rollouts.ref)
+    puzzles = Ref[Any](**rollouts.manifest.inputs["puzzles"])
+    with make_context(store, tmp_path) as ctx:
+        for again in (False, True):
+            for item in tried:
+                at = {part: layout.comparison(2, item.folder(rollouts.ref), part) for part in ("grades", "batch")}
+                grades = grade(
+                    ctx, item.recipe.grade, rollouts.ref, puzzles, out=ArtifactAddress(store, at["grades"], Grades)
+                )
+                out = ArtifactAddress(store, at["batch"], Batch)
+                pack(ctx, item.recipe.pack, rollouts.ref, grades, out=out, mixed_only=item.mixed_only)
+                assert grades.reused == again
+    listed = {removal.key for removal in plan(store, LAST_TWO)}
+    made = {layout.comparison(2, name, part) for name in folders for part in ("grades", "batch")}
+    assert made <= listed, "prune finds them under whatever name"
+    remove(store, plan(store, LAST_TWO), LAST_TWO)
+    assert not [key for key in store.list(f"{layout.root}/comparisons") if not key.endswith(MANIFEST_NAME)]
+    assert "report.html" in report_files(read_run(store, layout.run), store)
+
+
+def test_other_rollouts_have_another_address() -> None:
+    found = candidate(QUICKSTART, "dapo")
+    first, other = (Ref[Any]("Rollouts", "rollouts", digest) for digest in ("a", "b"))
+    assert found.folder(first) != found.folder(other)
+
+
+def test_a_slug_is_part_of_a_key(tmp_path: Path) -> None:
+    file = tmp_path / "my recipe?.toml"
+    file.write_text(Path("deployments/recipes/quickstart.toml").read_text())
+    found = candidate(QUICKSTART, str(file))
+    assert found.folder(Ref[Any]("Rollouts", "rollouts", "a")).startswith("my-recipe--")
+
+
+LORA = ["finetune.trainable.parameters=lora"]
+
+
+@pytest.mark.parametrize(
+    ("own", "changes", "carried"),
+    [
+        ([], [], True),
+        ([], ["finetune.learning_rate=1e-4"], True),
+        ([], ["finetune.carry_state=false"], False),
+        ([], LORA, False),
+        (LORA, [], True),
+        (LORA, ["finetune.trainable.rank=8"], False),
+        (LORA, ["finetune.trainable.parameters=all"], False),
+    ],
+)
+def test_the_state_is_carried_on_where_it_can_be(own: list[str], changes: list[str], carried: bool) -> None:
+    store = Store.open("memory://")
+    identity = Identity.of("finetune", 1, {"own": own, "changes": changes})
+    state_attempt = ArtifactAddress(store, f"{identity.digest}/state", TrainingState).attempt(identity)
+    state_attempt.write_bytes("state", b"moments")
+    state = state_attempt.publish()
+    attempt = ArtifactAddress(store, f"{identity.digest}/policy", Checkpoint).attempt(identity)
+    attempt.write_bytes("weights", b"weights")
+    policy = attempt.publish(state=state)
+    recipe = load_recipe("quickstart", own)
+    start = starting_weights(candidate(recipe, OWN, *changes).recipe, recipe, policy, policy, store)
+    assert (start.checkpoint, start.reference) == (policy, policy)
+    assert start.state == (state if carried else None)
+
+
+def test_a_page_shows_loss_kl_and_intervals_where_there_are_any(
+    copied: tuple[Store, RunLayout, Recipe, Artifact],
+) -> None:
+    store, layout, own, _ = copied
+    parts = ("grades", "batch", "checkpoint", "report")
+    grades, batch, checkpoint, report = (Artifact.at(store, layout.iteration(2, part)).manifest for part in parts)
+    (step,) = checkpoint.facts["steps"]
+    measured = [{**step, "kl": kl, "kl_penalty": None, "sampler_ess": 0.75, "loss": 0.25} for kl in (0.01, 0.03)]
+    measured.append({**step, "skipped": True, "kl": None, "loss": None, "grad_norm": None, "ratio_max": None})
+    with_kl = checkpoint.model_copy(update={"facts": {"steps": measured}})
+    sampled_only = report.model_copy(update={"facts": {**report.facts, "greedy": None}})
+    rows = {
+        OWN: {"taken": "sections", "laid_over": {}, **comparison_figures(grades, batch, checkpoint, sampled_only)},
+        "grpo": {
+            "taken": "algorithm",
+            "laid_over": candidate(own, "grpo").laid_over(own),
+            **comparison_figures(grades, batch, with_kl, report),
+        },
+    }
+    cells = {name: values for name, *values in text_rows(rows)}
+    assert cells["taken"] == ["sections", "algorithm"]
+    assert cells["kl"] == ["", "0.0200"]
+    assert (cells["updates"], cells["skipped"]) == (["1", "3"], ["", "1"])
+    assert cells["ratio_max"] == ["1.10", "1.10"]
+    assert cells["sampler_ess"] == ["", "0.750"]
+    assert cells["loss"] == ["0.1000", "0.2500"]
+    assert "kl_penalty" not in cells, "nobody's KL is in the reward"
+    accuracy = report.facts["sampled"]["accuracy"]
+    interval = f"{accuracy['mean']:.1%} ({accuracy['low'] * 100:.1f} to {accuracy['high'] * 100:.1f})"
+    assert cells["held_out_sampled"] == [interval, interval]
+    assert cells["held_out_greedy"][0] == "" != cells["held_out_greedy"][1]
+    assert ["finetune.loss.kl_coef", "", "0.04"] in setting_rows(rows)
+    address = write_report(store, layout.comparison(2, "page-of-a-test", "page"), "made, iteration 2", rows)
+    folder = Path(address.removeprefix("file://")).parent
+    page = (folder / "report.html").read_text()
+    assert page.count("data:image/png") == 4
+    assert "<td>kl</td><td></td><td>0.0200</td>" in page and interval in page
+    assert "<td>finetune.loss.kl_coef</td><td></td><td>0.04</td>" in page
+    assert json.loads((folder / "report.json").read_text())["grpo"]["held_out_sampled_low"] == accuracy["low"]
+    unmeasured = {OWN: {**rows[OWN], "taken": None, **{item.compared_as: None for item in compared()}}}
+    address = write_report(store, layout.comparison(2, "nothing", "page"), "made, iteration 2", unmeasured)
+    assert "data:image/png" not in Path(address.removeprefix("file://")).read_text()

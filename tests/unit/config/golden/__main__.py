@@ -1,0 +1,3 @@
+from tests.unit.config.golden import rewrite
+
+rewrite()

@@ -1,0 +1,252 @@
+"""Recipes and profiles: all of ours load; what is wrong in one is named with its key."""
+
+import hashlib
+import json
+import logging
+import subprocess
+import sys
+from collections.abc import Callable
+from datetime import UTC, datetime
+from importlib.resources import files
+from pathlib import Path
+from typing import Any
+from uuid import uuid4
+
+import pytest
+from prefect.client.schemas.objects import FlowRun
+
+from artifacts.documents.checksums import read_sums
+from artifacts.errors import BadInputError, IdentityMismatchError
+from artifacts.identity import Identity, settings_of
+from artifacts.layout import RunLayout
+from artifacts.refs import Checkpoint, Puzzles, Report
+from artifacts.store.store import Store
+from flows.config.recipes import Recipe, load_profile, load_recipe, recipe_names
+from flows.opening import RunRequest, able_to_run, opened
+from flows.session import check_recipe, freeze_recipe, going_on
+from stages.models.from_scratch import ScratchModel
+
+
+@pytest.mark.parametrize("name", recipe_names())
+def test_our_recipes_load_and_survive_freezing(name: str) -> None:
+    recipe = load_recipe(name)
+    assert Recipe.model_validate(recipe.model_dump(mode="json")) == recipe
+
+
+def test_our_profiles_load() -> None:
+    for entry in files("deployments").joinpath("profiles").iterdir():
+        load_profile(entry.name.removesuffix(".toml"))
+
+
+@pytest.mark.parametrize(
+    ("override", "message"),
+    [
+        ("finetune.lr=1e-3", r"finetune\.lr: Extra inputs are not permitted"),
+        ("finetune.learning_rate=0", r"finetune\.learning_rate: Input should be greater than 0 \(found 0\)"),
+        ("grade.grader=lenient", r"grade\.grader: Input should be 'strict' or 'published'"),
+        ("sample.puzzles_per_iteration=100000", r"sample\.puzzles_per_iteration is 100000, more than puzzles\.train"),
+        ("sample.sampling.temperature=0.7", r"finetune\.loss\.temperature is 1\.0, but .* is 0\.7"),
+        ("finetune.loss.temperature=0.7", r'is 0\.7, but .* is 1\.0: .*temperature_of = "loss" and .*"trainer"'),
+        ("finetune.loss.temperature_of=loss", r"temperature_of 'loss' needs old_logprobs = 'trainer'"),
+        ("sample.resample.grader=published", r"resample\.grader is 'published', but grade\.grader is 'strict'"),
+        ("sample.resample.max_rounds=50", r"the stride of sample\.resample is 6528, more than puzzles\.train"),
+        ("sample={resample={}, sampling={samples_per_prompt=1}}", r"resample needs groups that can differ"),
+        ("finetune.trainable={parameters='attention', rank=4}", r"rank is set, but parameters is 'attention'"),
+        ("model.source=cloud", "model"),
+        ("iterations.first=1", "iterations is a value"),
+        (
+            "warm_start.steps=1000",
+            r"warm_start\.steps x .*puzzles_per_step is 16000, more than puzzles\.train \(6000\)",
+        ),
+        ("puzzles.file=val.json", r"puzzles\.file fills the test split only.*evaluate --puzzles FILE"),
+        ("puzzles.puzzle=5", r"puzzles.puzzle.temporal_clue: .*\(found 5\)"),
+        ("sample=5", r"sample: Input should be a valid dictionary.*\(found 5\)"),
+        ("pack=null", r"pack: Input should be a valid dictionary.*\(found null\)"),
+        ("puzzles=x", r"puzzles: Input should be a valid dictionary.*\(found \"x\"\)"),
+        ("warm_start=5", r"warm_start: Input should be a valid dictionary.*\(found 5\)"),
+        ("model=5", r"model: Input should be a valid dictionary"),
+        ("nonsense", r"no key=value; expected .* finetune\.learning_rate=1e-5"),
+    ],
+)
+def test_a_wrong_setting_is_named(override: str, message: str) -> None:
+    with pytest.raises(BadInputError, match=message):
+        load_recipe("quickstart", [override])
+
+
+def test_a_loss_may_have_a_temperature_of_its_own_where_the_recipe_says_so() -> None:
+    own = ["finetune.loss.temperature_of=loss", "finetune.loss.old_logprobs=trainer"]
+    recipe = load_recipe("quickstart", [*own, "sample.sampling.temperature=0.7"])
+    assert (recipe.sample.sampling.temperature, recipe.finetune.loss.temperature) == (0.7, 1.0)
+    open_rs = load_recipe("open_rs1")
+    assert (open_rs.sample.sampling.temperature, open_rs.finetune.loss.temperature) == (0.7, 1.0)
+    with pytest.raises(BadInputError, match=r"is 1\.0, but sample\.sampling\.temperature is 0\.7"):
+        load_recipe("open_rs1", ["finetune.loss.temperature_of=sampler"])
+    with pytest.raises(BadInputError, match="importance_correction compares with the sampler's log-probabilities"):
+        load_recipe("open_rs1", ["finetune.loss.importance_correction=token_mask"])
+    with pytest.raises(BadInputError, match="needs old_logprobs = 'trainer'"):
+        load_recipe("open_rs1", ["finetune.loss.old_logprobs=sampler"])
+
+
+def test_a_loss_that_works_as_before_has_the_identity_of_before() -> None:
+    assert {"temperature_of", "kl_clamp"}.isdisjoint(settings_of(load_recipe("quickstart").finetune)["loss"])
+    told = settings_of(load_recipe("deepscaler").finetune)["loss"]
+    assert told["kl_clamp"] == 10.0
+    assert "temperature_of" not in told
+
+
+def test_on_gpus_an_engine_may_assemble_long_groups_without_counting_as_hung() -> None:
+    """While vLLM assembles a group of 50 x 8,192 tokens, nothing else of it moves for about 7.5 s."""
+    assert load_profile("cuda").engine.stall_timeout_s >= 60.0
+
+
+def test_null_switches_off_what_toml_cannot(tmp_path: Path) -> None:
+    assert load_recipe("quickstart").finetune.optimizer.max_grad_norm == 1.0
+    assert load_recipe("quickstart", ["finetune.optimizer.max_grad_norm=null"]).finetune.optimizer.max_grad_norm is None
+    path = tmp_path / "own.toml"
+    path.write_text('[engine]\nkv_cache_gib = "null"\n')
+    assert load_profile(str(path)).engine.kv_cache_gib is None
+
+
+def test_an_unknown_recipe_lists_the_known_ones() -> None:
+    with pytest.raises(BadInputError, match="quickstart, smollm2"):
+        load_recipe("quikstart")
+
+
+@pytest.mark.parametrize(("content", "message"), [(b"iterations = ", "not TOML"), (b"\xff\xfe", "not TOML")])
+def test_a_broken_file_is_named(tmp_path: Path, content: bytes, message: str) -> None:
+    path = tmp_path / "broken.toml"
+    path.write_bytes(content)
+    with pytest.raises(BadInputError, match=message):
+        load_recipe(str(path))
+
+
+def test_the_seed_reaches_every_section_that_names_none() -> None:
+    recipe = load_recipe("quickstart", ["seed=7", "pack.seed=1"])
+    assert isinstance(recipe.model, ScratchModel)
+    assert recipe.warm_start is not None
+    seeds = (recipe.model.seed, recipe.puzzles.seed, recipe.warm_start.seed, recipe.sample.seed, recipe.pack.seed)
+    assert seeds == (7, 7, 7, 7, 1)
+
+
+def test_a_run_name_belongs_to_one_recipe(tmp_path: Path) -> None:
+    store, layout = Store.open(str(tmp_path)), RunLayout("mine")
+    freeze_recipe(store, layout, load_recipe("quickstart"))
+    freeze_recipe(store, layout, load_recipe("quickstart"))
+    frozen = store.read_bytes(layout.recipe)
+    for refusing in (check_recipe, freeze_recipe):
+        with pytest.raises(IdentityMismatchError, match=r"seed: 0 -> 5.*choose another --run name"):
+            refusing(store, layout, load_recipe("quickstart", ["seed=5"]))
+    assert store.read_bytes(layout.recipe) == frozen
+    assert Recipe.model_validate(json.loads(frozen)) == load_recipe("quickstart")
+    assert read_sums(store.read_bytes(layout.sums), "sums") == {"recipe.json": hashlib.sha256(frozen).hexdigest()}
+
+
+ADDED_SINCE = {"epoch_order", "master_dtype", "max_skipped_steps", "temperature_of", "kl_clamp"}
+
+
+def without(stored: Any, names: set[str]) -> Any:
+    """JSON without some keys, at any depth."""
+    if not isinstance(stored, dict):
+        return stored
+    return {name: without(value, names) for name, value in stored.items() if name not in names}
+
+
+@pytest.mark.parametrize("name", ["quickstart", "smollm2", "grpo", "dapo"])
+def test_a_run_begun_before_some_settings_existed_goes_on_as_it_began(tmp_path: Path, name: str) -> None:
+    store, layout = Store.open(str(tmp_path)), RunLayout("mine")
+    stored = without(load_recipe(name).model_dump(mode="json"), ADDED_SINCE)
+    store.create_bytes(layout.recipe, json.dumps(stored).encode())
+    recipe = going_on(store, layout, load_recipe(name))
+    check_recipe(store, layout, recipe)
+    assert settings_of(recipe) == stored
+    chosen = going_on(store, layout, load_recipe(name, ["finetune.epoch_order=shuffled"]))
+    with pytest.raises(IdentityMismatchError, match=r"finetune\.epoch_order: 'same' -> 'shuffled'"):
+        check_recipe(store, layout, chosen)
+
+
+@pytest.fixture
+def request_of_mine(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Callable[..., RunRequest]:
+    """Asks for the run `mine` as a flow run would, with changed settings."""
+    monkeypatch.setattr("flows.opening.this_flow_run", lambda: FlowRun(flow_id=uuid4(), created=datetime.now(UTC)))
+    monkeypatch.setattr("flows.opening.get_run_logger", logging.getLogger)
+    return lambda *overrides: RunRequest(run="mine", store=str(tmp_path / "store"), overrides=list(overrides))
+
+
+def test_a_run_that_stored_nothing_keeps_no_name(request_of_mine: Callable[..., RunRequest]) -> None:
+    """The first attempt failed; the same name with what made it fail corrected is the same run, not another."""
+    with opened(request_of_mine("seed=5")) as failed:
+        store, layout = failed.ctx.store, failed.layout
+        failed.slot("puzzles/shared", Puzzles).attempt(Identity.of("prepare", 1, {})).write_bytes("x", b"")
+        assert failed.at(0, "report", Report).find(Identity.of("evaluate", 1, {})) is None
+    with opened(request_of_mine()) as run:
+        assert store.list(layout.root) == []
+        run.at(0, "report", Report).attempt(Identity.of("evaluate", 1, {})).write_bytes("x", b"")
+    assert Recipe.model_validate(json.loads(store.read_bytes(layout.recipe))) == load_recipe("quickstart")
+    with pytest.raises(IdentityMismatchError, match="seed: 0 -> 5"), opened(request_of_mine("seed=5")):
+        pass
+
+
+@pytest.mark.parametrize(
+    ("overrides", "message"),
+    [
+        (["sample.sampling.top_p=0.9"], r"sampling\.top_p: 0\.9, .* expected 1\.0; or set .*old_logprobs to trainer"),
+        (["sample.sampling.repetition_penalty=1.3"], r"sampling\.repetition_penalty: 1\.3, so the sampler's"),
+        (["grade.advantage.scale=batch_std", "sample.resample.max_rounds=1"], r"batch_std, that of all groups"),
+    ],
+)
+def test_what_no_run_should_begin_with_is_refused_and_what_has_begun_goes_on(
+    request_of_mine: Callable[..., RunRequest], overrides: list[str], message: str
+) -> None:
+    request, layout = request_of_mine(*overrides), RunLayout("mine")
+    with pytest.raises(BadInputError, match=message), opened(request):
+        pass
+    store = Store.open(request.store)
+    assert store.list(layout.root) == []
+    freeze_recipe(store, layout, load_recipe("quickstart", overrides))  # as an earlier version began it
+    with opened(request) as run:
+        assert run.layout == layout
+
+
+def test_a_start_that_asks_to_redo_stages_takes_the_name_at_once(request_of_mine: Callable[..., RunRequest]) -> None:
+    """Its request is stored, and must not stand beside another recipe than its own."""
+    with opened(request_of_mine()) as first:
+        redo = request_of_mine("seed=5").model_copy(update={"refresh": ["warm_start"]})
+        with opened(redo) as second:
+            second.at(0, "report", Report).attempt(Identity.of("evaluate", 1, {})).write_bytes("x", b"")
+        attempt = first.at(0, "report", Report).attempt(Identity.of("evaluate", 2, {}))
+        with pytest.raises(IdentityMismatchError, match="seed"):
+            attempt.write_bytes("x", b"")
+
+
+def test_of_two_recipes_under_one_name_the_one_that_stores_first_keeps_it(
+    request_of_mine: Callable[..., RunRequest], tmp_path: Path
+) -> None:
+    """Both begin with what runs share, so the name is free; no artifact comes under another recipe than its own."""
+    identity = Identity.of("evaluate", 1, {})
+    with opened(request_of_mine()) as first, opened(request_of_mine("seed=5")) as second:
+        store, layout = first.ctx.store, first.layout
+        with first.slot(layout.warm_start("checkpoint"), Checkpoint).attempt(identity).folder(tmp_path):
+            late = second.at(0, "report", Report).attempt(identity)
+            with pytest.raises(IdentityMismatchError, match="seed: 0 -> 5"):
+                late.write_bytes("x", b"")
+            late = second.slot(layout.evaluation("before"), Report).attempt(identity)
+            with pytest.raises(IdentityMismatchError, match="seed: 0 -> 5"), late.folder(tmp_path):
+                pass
+        assert store.list(layout.root) == [layout.sums, layout.recipe]
+    assert Recipe.model_validate(json.loads(store.read_bytes(layout.recipe))) == load_recipe("quickstart")
+
+
+@pytest.mark.parametrize("section", ["sample.sampling", "evaluate.sampled", "final.sampled"])
+def test_a_recipe_that_gives_up_on_completions_gets_an_engine_that_can(section: str) -> None:
+    profile = load_profile("cpu")
+    assert able_to_run(load_recipe("quickstart"), profile) == profile
+    able = able_to_run(load_recipe("quickstart", [f"{section}.early_stop.threshold=-2.5"]), profile)
+    assert able.engine.early_stop
+    assert able.trainer == profile.trainer
+
+
+def test_starting_a_flow_loads_neither_torch_nor_an_engine() -> None:
+    heavy = "{'torch', 'torchtune', 'transformers', 'vllm'}"
+    code = f"import sys, flows.train; sys.exit(', '.join({heavy} & sys.modules.keys()) or None)"
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stderr

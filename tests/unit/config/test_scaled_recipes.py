@@ -1,0 +1,50 @@
+"""The scale-down rule: every recipe survives it, and what makes the algorithm is left as it was."""
+
+import pytest
+
+from flows.config.recipe_diff import differences
+from flows.config.recipes import load_recipe, recipe_names
+from tests.support.scaled_recipes import scaled_settings
+
+SCALED = {
+    "iterations",
+    "sample.puzzles_per_iteration",
+    "sample.sampling.samples_per_prompt",
+    "sample.sampling.max_tokens",
+    "sample.resample.max_rounds",
+    "grade.reward.overlong_buffer_tokens",
+    "grade.reward.length_cosine.limit",
+    "pack.row_tokens",
+    "pack.updates",
+    "finetune.loss.constant_tokens",
+    *(f"{name}.puzzles" for name in ("evaluate", "final")),
+    *(f"{name}.sampled.{key}" for name in ("evaluate", "final") for key in ("samples_per_prompt", "max_tokens")),
+}
+
+
+@pytest.mark.parametrize("name", recipe_names())
+def test_a_scaled_recipe_is_valid_small_and_the_same_algorithm(name: str) -> None:
+    full = load_recipe(name)
+    small = load_recipe(name, scaled_settings(full))
+    assert small.iterations == 1
+    assert small.model.source == "scratch"
+    assert small.puzzles.total < 128
+    assert small.sample.stride * small.sample.sampling.samples_per_prompt * small.sample.sampling.max_tokens < 25_000
+    assert small.pack.row_tokens >= 8 * small.sample.sampling.max_tokens
+    changed = {one.setting for one in differences(full, small)}
+    assert {setting for setting in changed if not setting.startswith(("model.", "puzzles.", "warm_start"))} <= SCALED
+
+
+def test_lengths_keep_their_proportions() -> None:
+    dapo = load_recipe("dapo", scaled_settings(load_recipe("dapo")))
+    assert (dapo.sample.sampling.max_tokens, dapo.grade.reward.overlong_buffer_tokens) == (64, 13)  # 20480 to 4096
+    dr_grpo = load_recipe("dr_grpo", scaled_settings(load_recipe("dr_grpo")))
+    assert (dr_grpo.sample.sampling.max_tokens, dr_grpo.finetune.loss.constant_tokens) == (64, 64)
+    assert dr_grpo.pack.updates == 8
+    assert load_recipe("quickstart", scaled_settings(load_recipe("quickstart"))).sample.sampling.max_tokens == 12
+
+
+def test_there_are_no_more_steps_than_puzzles() -> None:
+    full = load_recipe("dapo", ["pack.updates=24"])
+    small = load_recipe("dapo", ["pack.updates=24", *scaled_settings(full)])
+    assert (small.sample.puzzles_per_iteration, small.pack.updates) == (16, 16)  # 512 and 24

@@ -1,0 +1,222 @@
+"""Verdicts on statements are those of looking at every world; derivations rest on what they name."""
+
+import random
+import time
+from dataclasses import replace
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from stages.environments import environment
+from stages.environments.generate import TIERS, PuzzleConfig, generate
+from stages.environments.puzzle import DeductionCounts
+from stages.environments.tables import count_deductions
+from stages.environments.temporal_clue.formal import FormalPuzzle, Not, Statement
+from stages.environments.temporal_clue.generation.generate import generate_formal
+from stages.environments.temporal_clue.language.grammar import grammar_of
+from stages.environments.temporal_clue.language.text import canonical, write_statement
+from stages.environments.temporal_clue.proofs import chain
+from stages.environments.temporal_clue.proofs.deductions import Judge
+from stages.environments.temporal_clue.proofs.derivation import derive
+from stages.environments.temporal_clue.proofs.encoding import Encoding
+from stages.environments.temporal_clue.proofs.steps import answer_statements
+from stages.environments.temporal_clue.worlds import enumerate_worlds
+from tests.support.puzzle_cases import TWO_ROOMS
+from tests.support.random_puzzles import random_statement
+
+EASY = PuzzleConfig(suspects=(2, 3), weapons=(2, 2), rooms=(2, 4), motives=(0, 3))
+
+
+def verdict_by_enumeration(puzzle: FormalPuzzle, statement: Statement) -> str:
+    worlds = enumerate_worlds(puzzle.scenario.shape)
+    allowed = np.logical_and.reduce([worlds.holds(clue) for clue in puzzle.clues], axis=0)
+    truths = worlds.holds(statement)[allowed]
+    same = {canonical(puzzle.scenario, clue) for clue in puzzle.clues}
+    if canonical(puzzle.scenario, statement) in same:
+        return "restated"
+    return "proved" if truths.all() else "open" if truths.any() else "contradicted"
+
+
+@settings(max_examples=60)
+@given(st.integers(0, 10**9), st.booleans())
+def test_verdicts_equal_enumeration(seed: int, whole: bool) -> None:
+    """On whole puzzles and on ones that lack a clue, so that much is left open."""
+    rng = random.Random(seed)
+    puzzle, _ = generate_formal(EASY, seed)
+    if not whole:
+        puzzle = replace(puzzle, clues=puzzle.clues[1:])
+    judge = Judge(puzzle)
+    assert judge.decided == whole
+    for statement in [*(random_statement(puzzle.scenario.shape, rng) for _ in range(10)), *puzzle.clues]:
+        assert judge.verdict(statement) == verdict_by_enumeration(puzzle, statement)
+
+
+THREE_TEXTS = {
+    "sound": (
+        "The Rope shares a room with the victim. Mr. Boddy was murdered in the Lounge. The Rope was in the Lounge, "
+        "and the Lead Pipe was in the Lounge. Miss Peach was in the Billiard Room, so Mr. Boddy was murdered by "
+        "Mrs. White.",
+        DeductionCounts(statements=5, proved=5, restated=0, open=0, contradicted=0),
+    ),
+    "unsound": (
+        "The Rope was in the Billiard Room. Mr. Boddy was murdered by Miss Peach! Mrs. White was not in the Lounge\n"
+        "If Mrs. White was in the Billiard Room, then the Rope was in the Billiard Room. The Rope was in the Lounge?",
+        DeductionCounts(statements=3, proved=0, restated=0, open=0, contradicted=3),
+    ),
+    "restating": (
+        "- Mr. Boddy was killed with the Lead Pipe\n- Mr. Boddy was in the same room as the Rope\n"
+        "- Mr. Boddy was in the room just east of Miss Peach\n- Mr. Boddy was killed with the Lead Pipe",
+        DeductionCounts(statements=3, proved=0, restated=3, open=0, contradicted=0),
+    ),
+}
+
+
+@pytest.mark.parametrize("name", THREE_TEXTS)
+def test_three_completions(name: str) -> None:
+    text, counts = THREE_TEXTS[name]
+    judge = Judge(TWO_ROOMS)
+    found = judge.read(text)
+    assert DeductionCounts.of(judge.different(text)) == counts
+    for deduction in found:
+        assert text[deduction.start :].startswith(deduction.text)
+        assert deduction.verdict == verdict_by_enumeration(TWO_ROOMS, deduction.statement)
+
+
+def test_what_is_left_open_without_a_clue() -> None:
+    judge = Judge(replace(TWO_ROOMS, clues=TWO_ROOMS.clues[:2]))
+    text = "The Rope was in the Lounge. Mr. Boddy was not murdered by Miss Peach. The murder weapon was in the Lounge."
+    assert [d.verdict for d in judge.read(text)] == ["open", "open", "open"]
+
+
+def test_alternatives_and_doubts_are_not_asserted() -> None:
+    judge = Judge(TWO_ROOMS)
+    for text in (
+        "The Rope was in the Lounge or in a bag",
+        "The Rope was in the Lounge or the Billiard Room",
+        "Suppose that the Rope was in the Lounge",
+        "Maybe the Rope was in the Lounge",
+        "Was it so that the Rope was in the Lounge?",
+        "The Ropes was in the Lounge",
+    ):
+        assert judge.read(text) == [], text
+    (joined,) = judge.read("So the Rope was in the Lounge if and only if the Lead Pipe was in the Lounge.")
+    assert joined.verdict == "proved"
+
+
+@given(st.text(max_size=200))
+def test_any_text_has_counts(text: str) -> None:
+    judge = Judge(TWO_ROOMS)
+    counts = DeductionCounts.of(judge.different(text))
+    assert counts.statements == counts.proved + counts.restated + counts.open + counts.contradicted
+
+
+@given(st.text(alphabet=st.characters(codec="utf-8") | st.sampled_from("\ue000\ue100\ue001"), max_size=60))
+def test_found_words_are_where_they_are_said_to_be(noise: str) -> None:
+    text = f"{noise} the Rope was in the Lounge. {noise}"
+    found = list(grammar_of(TWO_ROOMS.scenario).find(text))
+    assert [text[f.start : f.end] for f in found] == ["the Rope was in the Lounge"]
+
+
+@settings(max_examples=40)
+@given(st.integers(0, 10**9), st.sampled_from(["reduced", "easy"]))
+def test_derivations_are_sound_and_end_in_the_answers(seed: int, tier: str) -> None:
+    puzzle, _ = generate_formal(TIERS[tier], seed)
+    worlds = enumerate_worlds(puzzle.scenario.shape)
+    steps = derive(puzzle)
+    for i, step in enumerate(steps):
+        assert all(j < i for j in step.steps)
+        premises = [puzzle.clues[j] for j in step.clues] + [steps[j].statement for j in step.steps]
+        allowed = np.logical_and.reduce([worlds.holds(p) for p in premises], axis=0, initial=True)
+        assert (worlds.holds(step.statement) | ~allowed).all()
+    answered = len(puzzle.questions + puzzle.bonus)
+    assert answered <= len(steps) <= answered + 6
+
+
+def proved_anew(puzzle: FormalPuzzle, premises: list[Statement], statement: Statement) -> bool:
+    """Whether the rules and `premises` entail `statement`, by a solver that knows nothing else."""
+    encoding = Encoding(puzzle.scenario.shape)
+    return encoding.solve([*map(encoding.literal, premises), ~encoding.literal(statement)]) is None
+
+
+@settings(max_examples=8)
+@given(st.integers(0, 10**9))
+def test_derivations_with_times_are_proved_step_by_step_from_nothing_to_spare(seed: int) -> None:
+    config = PuzzleConfig(suspects=(3, 3), weapons=(2, 2), rooms=(4, 4), times=(2, 3), motives=(0, 3))
+    puzzle, world = generate_formal(config, seed)
+    steps = derive(puzzle)
+    targets = answer_statements(puzzle.scenario.shape, world, puzzle.questions + puzzle.bonus)
+    assert set(targets) <= {step.statement for step in steps}
+    assert steps[-1].statement in targets
+    assert len({step.statement for step in steps}) == len(steps)
+    used = {j for step in steps for j in step.steps}
+    for i, step in enumerate(steps):
+        assert all(j < i for j in step.steps)
+        assert i in used or step.statement in targets
+        premises = [puzzle.clues[j] for j in step.clues] + [steps[j].statement for j in step.steps]
+        assert proved_anew(puzzle, premises, step.statement)
+        for j in range(len(premises)):
+            assert not proved_anew(puzzle, premises[:j] + premises[j + 1 :], step.statement)
+    assert derive(puzzle) == steps
+
+
+def test_a_derivation_with_times_goes_over_deductions_between_clues_and_answers() -> None:
+    """Most answers follow from a step or more, and seldom from as many clues as the puzzle has."""
+    steps = derive(generate_formal(TIERS["small"], 3)[0])
+    assert sum(bool(step.steps) for step in steps) > len(steps) // 2
+    assert sorted(len(step.clues) + len(step.steps) for step in steps)[len(steps) // 2] <= 4
+
+
+@pytest.mark.parametrize(("limit", "value"), [("_MOST_PROOFS", 10), ("_MOST_CLUES", 5)])
+def test_a_derivation_that_would_take_too_long_states_the_answers_only(
+    limit: str, value: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    puzzle, world = generate_formal(TIERS["small"], 3)
+    monkeypatch.setattr(chain, limit, value)
+    steps = derive(puzzle)
+    targets = answer_statements(puzzle.scenario.shape, world, puzzle.questions + puzzle.bonus)
+    assert {step.statement for step in steps} == set(targets)
+    for i, step in enumerate(steps):
+        assert all(j < i for j in step.steps)
+        premises = [puzzle.clues[j] for j in step.clues] + [steps[j].statement for j in step.steps]
+        assert proved_anew(puzzle, premises, step.statement)
+
+
+@pytest.mark.parametrize("seed", [0, 3])
+def test_no_derivation_from_clues_that_leave_an_answer_open_or_contradict_one_another(seed: int) -> None:
+    puzzle, _ = generate_formal(TIERS["small"], seed)
+    with pytest.raises(ValueError, match="leave open whether"):
+        derive(replace(puzzle, clues=puzzle.clues[:2]))
+    with pytest.raises(ValueError, match="contradict one another"):
+        derive(replace(puzzle, clues=(*puzzle.clues, Not(puzzle.clues[0]))))
+
+
+@pytest.mark.parametrize("tier", ["reduced", "easy", "small"])
+def test_a_written_derivation_is_proved_and_graded_right(tier: str) -> None:
+    family = environment.get("temporal_clue")
+    for seed in range(4):
+        puzzle = generate(TIERS[tier], seed)
+        text = family.write_derivation(puzzle)
+        counts = count_deductions(text, puzzle)
+        assert counts.statements == counts.proved + counts.restated > 0
+        assert family.grade(text, puzzle).exact
+
+
+def test_clues_as_text_are_all_restated() -> None:
+    puzzle, _ = generate_formal(TIERS["small"], 3)
+    judge = Judge(puzzle)
+    text = "\n".join(f"- {write_statement(puzzle.scenario, clue)}" for clue in puzzle.clues)
+    assert {d.verdict for d in judge.read(text)} == {"restated"}
+    assert len(judge.read(text)) == len(puzzle.clues)
+
+
+@pytest.mark.parametrize(
+    "piece",
+    ["the Rope was in ", "Miss Peach and ", "if ", "The Rope was in the Lounge. ", "A suspect motivated by ", "or "],
+)
+def test_linear_time(piece: str) -> None:
+    judge = Judge(TWO_ROOMS)
+    started = time.perf_counter()
+    judge.different(piece * (500_000 // len(piece)))
+    assert time.perf_counter() - started < 20

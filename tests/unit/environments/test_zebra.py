@@ -1,0 +1,144 @@
+"""Zebra grids, by looking at every way to fill the houses."""
+
+import itertools
+import json
+from dataclasses import replace
+from pathlib import Path
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from artifacts.errors import BadInputError
+from flows.cli.app import run_command
+from stages.environments import environment
+from stages.environments.generate import ZebraConfig, generate
+from stages.environments.puzzle import DeductionCounts
+from stages.environments.tables import count_deductions
+from stages.environments.zebra.config import TIERS
+from stages.environments.zebra.deductions import Reasoner
+from stages.environments.zebra.environment import generate_formal
+from stages.environments.zebra.formal import Grid, Houses, InHouse, Related, ZebraPuzzle, ZebraQuestion, holds
+from stages.environments.zebra.solver import Model
+from stages.environments.zebra.text import read_prompt, write_prompt
+
+FAMILY = environment.get("zebra")
+DIGESTS = ["b11cf7f50fbedc49", "a6b394f2613298e7", "f9ffc0864289ecec"]
+
+
+def every_world(grid: Grid) -> Houses:
+    orders = list(itertools.permutations(range(grid.houses)))
+    return np.array(list(itertools.product(orders, repeat=len(grid.attributes))), dtype=np.int8)
+
+
+def test_by_hand() -> None:
+    """Ada is left of the cat's keeper, so she is first, and Bruno keeps the cat in the second house."""
+    grid = Grid(("name", "pet"), (("Ada", "Bruno"), ("cat", "ferret")))
+    clue = Related((0, 0), "left", (1, 0))
+    solution = Model(grid, [clue]).solve([0])
+    assert solution is not None
+    assert solution.tolist() == [[[0, 1], [1, 0]]]
+    prompt = write_prompt(ZebraPuzzle(grid, (clue,), (ZebraQuestion((0, 0), None), ZebraQuestion((0, 1), 1))))
+    assert "- Ada lives directly to the left of the keeper of the cat\n" in prompt
+    puzzle = FAMILY.read("x", 1, prompt, {"A": "first", "B": "cat"})
+    assert FAMILY.grade("A. the first house\nB. **Cat**.", puzzle).exact
+    assert FAMILY.grade("A. second\nB. ferret", puzzle).accuracy == 0.0
+
+
+@settings(max_examples=30)
+@given(st.integers(0, 10**9))
+def test_unique_minimal_and_readable(seed: int) -> None:
+    config = ZebraConfig(houses=(2, 4), attributes=(2, 3))
+    formal, world = generate_formal(config, seed)
+    worlds = every_world(formal.grid)
+    truths = np.array([holds(clue, worlds) for clue in formal.clues])
+    allowed = np.flatnonzero(truths.all(axis=0))
+    assert worlds[allowed].tolist() == world.tolist()
+    for i in range(len(formal.clues)):
+        assert np.delete(truths, i, axis=0).all(axis=0).sum() > 1
+    puzzle = generate(config, seed)
+    assert read_prompt(puzzle.prompt) == formal
+    assert FAMILY.grade(FAMILY.write_answer(puzzle), puzzle, "strict").exact
+    assert FAMILY.grade(FAMILY.write_answer(puzzle), puzzle, "published").exact
+    again = FAMILY.read("x", puzzle.num_clues, puzzle.prompt, puzzle.solution)
+    assert (again.digest, again.prompt, again.solution) == (puzzle.digest, puzzle.prompt, puzzle.solution)
+
+
+@settings(max_examples=20)
+@given(st.integers(0, 10**9), st.booleans())
+def test_verdicts_equal_enumeration(seed: int, whole: bool) -> None:
+    """On whole puzzles and on ones that lack a clue, so that much is left open."""
+    formal, _ = generate_formal(ZebraConfig(houses=(2, 3), attributes=(2, 3)), seed)
+    if not whole:
+        formal = replace(formal, clues=formal.clues[1:])
+    worlds = every_world(formal.grid)
+    allowed = np.logical_and.reduce([holds(clue, worlds) for clue in formal.clues], axis=0, initial=True)
+    reasoner = Reasoner(formal)
+    things = [(a, v) for a in range(len(formal.grid.values)) for v in range(formal.grid.houses)]
+    statements = [InHouse(thing, house, no) for thing in things for house in range(2) for no in (False, True)]
+    statements += [Related(first, "next", second) for first, second in itertools.permutations(things[:4], 2)]
+    for statement in statements:
+        truths = holds(statement, worlds)[allowed]
+        expected = "proved" if truths.all() else "open" if truths.any() else "contradicted"
+        assert reasoner.verdict(statement) in (expected, "restated")
+        assert (reasoner.verdict(statement) == "restated") <= bool(truths.all())
+    assert reasoner.needless() == () or not whole
+
+
+def test_statements_of_a_text_are_counted() -> None:
+    grid = Grid(("name", "pet"), (("Ada", "Bruno"), ("cat", "ferret")))
+    formal = ZebraPuzzle(
+        grid, (Related((0, 0), "left", (1, 0)),), (ZebraQuestion((0, 0), None), ZebraQuestion((0, 1), 1))
+    )
+    puzzle = FAMILY.read("x", 1, write_prompt(formal), {"A": "first", "B": "cat"})
+    text = (
+        "Ada lives directly to the left of the keeper of the cat. So Ada lives in the first house; therefore, Bruno is "
+        "the keeper of the cat! Bruno lives in the first house. If Ada lives in the second house, nothing fits. "
+        "Ada lives in the sixth house. Bruno is the keeper of the cat."
+    )
+    assert count_deductions(text, puzzle) == DeductionCounts(4, proved=2, restated=1, open=0, contradicted=1)
+    checked = FAMILY.check(puzzle, minimal=True)
+    assert (checked.answers, checked.all_unique, checked.equal) == (puzzle.solution, True, True)
+    assert (checked.same_text, checked.needless) == (True, ())
+    assert FAMILY.write_derivation(puzzle) == (
+        "1. Ada lives in the first house (clue 1).\n2. Bruno lives in the second house (clue 1).\n"
+        "3. The keeper of the cat lives in the second house (clue 1).\n\nA. first\nB. cat"
+    )
+
+
+def test_golden_digests() -> None:
+    assert [generate(TIERS["medium"], seed).digest[:16] for seed in range(3)] == DIGESTS
+
+
+def test_names_what_it_cannot_read() -> None:
+    puzzle = generate(TIERS["easy"], 1)
+    with pytest.raises(BadInputError, match="clue 1"):
+        FAMILY.read("x", 1, puzzle.prompt.replace("Clues:\n\n- ", "Clues:\n\n- Perhaps "), puzzle.solution)
+    with pytest.raises(BadInputError, match="Clues:"):
+        FAMILY.read("x", 1, "Hello", puzzle.solution)
+    with pytest.raises(BadInputError, match="environment"):
+        environment.get("chess")
+    assert holds(InHouse((0, 0), 0, no=True), np.zeros((1, 1, 1), dtype=np.int8)).tolist() == [False]
+
+
+def test_contradicting_clues_are_reported_and_other_puzzles_of_the_file_solved(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    grid = Grid(("name", "pet"), (("Ada", "Bruno"), ("cat", "ferret")))
+    clue, asked = Related((0, 0), "left", (1, 0)), (ZebraQuestion((0, 0), None), ZebraQuestion((0, 1), 1))
+    both = (clue, Related((0, 0), "same", (1, 0)))
+    prompts = [write_prompt(ZebraPuzzle(grid, clues, asked)) for clues in (both, (clue,))]
+    solution = {"A": "first", "B": "cat"}
+    entries = [{"num_clues": 2 - i, "prompt": prompt, "solution": solution} for i, prompt in enumerate(prompts)]
+    path = tmp_path / "zebra.json"
+    path.write_text(json.dumps(entries))
+    assert run_command(["puzzles", "solve", str(path), "--minimal"]) == 0
+    first, second, last = capsys.readouterr().out.splitlines()
+    assert first.startswith("zebra-00000: the clues contradict one another; ")
+    assert second.startswith("zebra-00001: A first B cat; unique; equal; minimal; ")
+    assert last.startswith("2 puzzles: 2 read, 1 unique, 1 equal to the given solution, 1 minimal; ")
+    assert run_command(["puzzles", "solve", str(path), "--json"]) == 0
+    (bad, good) = json.loads(capsys.readouterr().out)["puzzles"]
+    assert (bad["answers"], bad["equal"], bad["different"], bad["same_text"]) == ({}, False, ["A", "B"], True)
+    assert good["equal"]

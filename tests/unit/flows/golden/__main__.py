@@ -1,3 +1,0 @@
-from tests.unit.flows.golden import rewrite
-
-rewrite()

@@ -1,0 +1,131 @@
+"""The guard: nothing that it runs outlives its owner, whatever the order in which processes die."""
+
+from __future__ import annotations
+
+import os
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import pytest
+
+from stages.processes import guard
+from stages.processes.guarded import GuardedProcess
+
+# A parent with many threads, a child that ignores SIGTERM, a grandchild in a session of its own.
+TREE = """
+import os, signal, subprocess, sys, threading, time
+signal.signal(signal.SIGTERM, signal.SIG_IGN)
+for _ in range(20):
+    threading.Thread(target=time.sleep, args=(300,), daemon=True).start()
+child = subprocess.Popen([sys.executable, "-c", "import time; time.sleep(300)"], start_new_session=True)
+nested = "import subprocess, time; p = subprocess.Popen(['sleep', '300']); print(p.pid, flush=True); time.sleep(300)"
+other = subprocess.Popen([sys.executable, "-c", nested], stdout=subprocess.PIPE, text=True)
+print(os.getpid(), child.pid, other.pid, other.stdout.readline().strip(), flush=True)
+time.sleep(300)
+"""
+
+
+def start(scratch: Path, *command: str) -> tuple[subprocess.Popen[str], int]:
+    """Run a command under a guard; the guard and the writing end of its lifeline."""
+    read, write = os.pipe()
+    arguments = [sys.executable, "-I", guard.__file__, str(read), str(scratch), *command]
+    process = subprocess.Popen(arguments, stdout=subprocess.PIPE, text=True, pass_fds=(read,), start_new_session=True)
+    os.close(read)
+    return process, write
+
+
+def alive(pid: int) -> bool:
+    """Whether a process runs (a zombie does not)."""
+    try:
+        return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0] != "Z"
+    except OSError:
+        return False
+
+
+def wait_gone(pids: list[int], seconds: float) -> list[int]:
+    """The processes that still run after some time."""
+    deadline = time.monotonic() + seconds
+    while (left := [pid for pid in pids if alive(pid)]) and time.monotonic() < deadline:
+        time.sleep(0.02)
+    return left
+
+
+@pytest.mark.parametrize("attempt", range(3))
+def test_every_descendant_dies_when_the_lifeline_closes(tmp_path: Path, attempt: int) -> None:
+    scratch = tmp_path / f"scratch{attempt}"
+    scratch.mkdir()
+    process, lifeline = start(scratch, sys.executable, "-c", TREE)
+    assert process.stdout is not None
+    pids = [int(pid) for pid in process.stdout.readline().split()]
+    assert len(pids) == 4
+    assert all(alive(pid) for pid in pids)
+    os.close(lifeline)
+    assert process.wait(10.0) == 128 + signal.SIGKILL
+    assert wait_gone(pids, 0.0) == []
+    assert not scratch.exists()
+    process.stdout.close()
+
+
+def test_what_a_crashed_command_left_behind_is_killed(tmp_path: Path) -> None:
+    process, lifeline = start(tmp_path / "none", sys.executable, "-c", TREE)
+    assert process.stdout is not None
+    pids = [int(pid) for pid in process.stdout.readline().split()]
+    os.kill(pids[0], signal.SIGKILL)
+    assert process.wait(10.0) == 128 + signal.SIGKILL
+    assert wait_gone(pids, 0.0) == []
+    os.close(lifeline)
+    process.stdout.close()
+
+
+def test_a_command_that_ignores_sigterm_is_killed_after_the_grace(tmp_path: Path) -> None:
+    process, lifeline = start(tmp_path / "none", sys.executable, "-c", TREE)
+    assert process.stdout is not None
+    pids = [int(pid) for pid in process.stdout.readline().split()]
+    began = time.monotonic()
+    process.terminate()
+    process.wait(guard.GRACE_S + 5.0)
+    assert guard.GRACE_S <= time.monotonic() - began < guard.GRACE_S + 3.0
+    assert wait_gone(pids, 0.0) == []
+    os.close(lifeline)
+    process.stdout.close()
+
+
+@pytest.mark.parametrize("status", [0, 3])
+def test_the_exit_status_is_handed_on(tmp_path: Path, status: int) -> None:
+    process, lifeline = start(tmp_path / "none", sys.executable, "-c", f"raise SystemExit({status})")
+    assert process.wait(10.0) == status
+    os.close(lifeline)
+
+
+def test_the_command_dies_with_its_guard(tmp_path: Path) -> None:
+    process, lifeline = start(
+        tmp_path / "none", sys.executable, "-c", "import os, time; print(os.getpid(), flush=True); time.sleep(300)"
+    )
+    assert process.stdout is not None
+    pid = int(process.stdout.readline())
+    process.kill()
+    assert wait_gone([pid], 5.0) == []
+    os.close(lifeline)
+    process.stdout.close()
+
+
+@pytest.mark.parametrize("victim", ["command", "guard"])
+def test_an_exit_code_tells_that_a_signal_ended_it(tmp_path: Path, victim: str) -> None:
+    """Whoever asks takes it for an accident, to be tried again, not for a fault of what was given."""
+    words = [sys.executable, "-c", "import os, time; print(os.getpid(), flush=True); time.sleep(300)"]
+    with (tmp_path / "log").open("wb") as log:
+        process = GuardedProcess(words, tmp_path / "scratch", log, os.environ)
+    try:
+        while not (said := (tmp_path / "log").read_text().strip()):
+            assert process.exit_code() is None
+            time.sleep(0.02)
+        os.kill(int(said) if victim == "command" else process.pid, signal.SIGKILL)
+        deadline = time.monotonic() + 10
+        while (code := process.exit_code()) is None and time.monotonic() < deadline:
+            time.sleep(0.02)
+        assert code == 128 + signal.SIGKILL
+    finally:
+        process.kill()

@@ -1,0 +1,143 @@
+"""The pool of processes: what threads that share it see when processes die, and when it is ended."""
+
+import multiprocessing
+import os
+import pickle
+import threading
+import time
+from collections.abc import Iterator
+
+import pytest
+
+from artifacts.errors import DeerstalkerError, TransientError
+from stages.processes.process_pool import Pool
+
+ITEMS = list(range(-40, 0))
+
+
+@pytest.fixture
+def pool() -> Iterator[Pool]:
+    pool = Pool(2)
+    yield pool
+    pool.close()
+
+
+def slow_abs(number: int) -> int:
+    time.sleep(0.01)
+    return abs(number)
+
+
+def test_threads_that_try_again_after_a_death_all_end(pool: Pool) -> None:
+    found: list[object] = []
+
+    def work() -> None:
+        while True:
+            try:
+                return found.append(pool.map(slow_abs, ITEMS, chunksize=4))
+            except TransientError:
+                continue
+            except BaseException as error:
+                return found.append(error)
+
+    threads = [threading.Thread(target=work) for _ in range(6)]
+    for thread in threads:
+        thread.start()
+    for _ in range(3):
+        time.sleep(0.5)
+        for child in multiprocessing.active_children():
+            child.kill()
+    for thread in threads:
+        thread.join(60)
+    assert found == [[abs(number) for number in ITEMS]] * len(threads)
+
+
+def test_threads_of_an_ended_pool_fail_soon_and_start_nothing(pool: Pool) -> None:
+    failures: list[BaseException] = []
+
+    def work() -> None:
+        try:
+            pool.map(slow_abs, range(100_000), chunksize=1000)
+        except BaseException as error:
+            failures.append(error)
+
+    thread = threading.Thread(target=work)
+    thread.start()
+    while not multiprocessing.active_children():
+        time.sleep(0.01)
+    pool.kill()
+    thread.join(10)
+    assert not thread.is_alive()
+    assert not isinstance(failures[0], TransientError)
+    with pytest.raises(DeerstalkerError, match="after its end"):
+        pool.map(slow_abs, ITEMS, chunksize=1)
+    for child in multiprocessing.active_children():
+        child.join(10)
+    assert multiprocessing.active_children() == []
+
+
+def long_text(number: int) -> str:
+    return str(number) * 400_000
+
+
+def test_a_process_killed_while_it_sends_a_result_is_a_death_like_any_other(pool: Pool) -> None:
+    """Half of its result has come; the other half never will."""
+    ended: list[str] = []
+
+    def work() -> None:
+        try:
+            while True:
+                pool.map(long_text, range(16), chunksize=1)
+        except TransientError:
+            ended.append("died")
+
+    for _ in range(5):
+        thread = threading.Thread(target=work)
+        thread.start()
+        deadline = time.monotonic() + 20
+        while thread.is_alive() and time.monotonic() < deadline:
+            time.sleep(0.3)
+            for child in multiprocessing.active_children():
+                child.kill()
+        assert not thread.is_alive()
+    assert ended == ["died"] * 5
+
+
+def test_a_process_that_died_at_rest_is_replaced(pool: Pool) -> None:
+    assert pool.map(abs, [-1], chunksize=1) == [1]
+    for child in multiprocessing.active_children():
+        child.kill()
+        child.join()
+    assert pool.map(abs, [-2], chunksize=1) == [2]
+
+
+def failing(number: int) -> int:
+    raise ValueError(number)
+
+
+def unsendable(number: int) -> object:
+    return lambda: number
+
+
+def test_what_work_raises_is_raised_and_names_its_line(pool: Pool) -> None:
+    with pytest.raises(ValueError, match="1") as raised:
+        pool.map(failing, [1], chunksize=1)
+    assert any("in failing" in note for note in raised.value.__notes__)
+    with pytest.raises((AttributeError, pickle.PicklingError), match="lambda"):
+        pool.map(unsendable, [1], chunksize=1)
+    assert pool.map(abs, [-1], chunksize=1) == [1]
+
+
+def test_a_closed_pool_starts_again(pool: Pool) -> None:
+    assert pool.map(abs, [-1], chunksize=1) == [1]
+    pool.close()
+    assert pool.map(abs, [-2], chunksize=1) == [2]
+
+
+def test_without_a_number_a_pool_has_a_process_for_each_core_it_may_use() -> None:
+    allowed = os.sched_getaffinity(0)
+    try:
+        os.sched_setaffinity(0, {min(allowed)})
+        assert (Pool(None).workers, Pool(3).workers) == (1, 3)
+    finally:
+        os.sched_setaffinity(0, allowed)
+    assert Pool(None).workers == len(allowed)

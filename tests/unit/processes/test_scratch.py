@@ -1,0 +1,156 @@
+"""Folders of killed processes go with the next command; those of living ones and of others stay."""
+
+import os
+import signal
+import subprocess
+import sys
+import tempfile
+import time
+from pathlib import Path
+
+import pytest
+
+from flows.cli.app import run_command
+from stages.processes import scratch
+from stages.processes.scratch import Scratch, own, scratch_folder, sweep
+
+_OWNER = "import time; from stages.processes.scratch import Scratch; print(Scratch().path, flush=True); time.sleep(600)"
+_WITH_CHILD = """
+import subprocess, sys, time
+from stages.processes.scratch import Scratch
+scratch = Scratch()
+child = subprocess.Popen([sys.executable, "-c", "import time; time.sleep(600)"], pass_fds=[scratch.lock])
+print(scratch.path, child.pid, flush=True)
+time.sleep(600)
+"""
+_POOL = """
+import time
+from stages.processes.process_pool import Pool
+pool = Pool(1)
+print(pool.map(abs, [-1], chunksize=1), flush=True)
+time.sleep(600)
+"""
+
+
+@pytest.fixture(autouse=True)
+def temporary(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """The machine's folder for temporary files, for this process and those that it starts."""
+    monkeypatch.setenv("TMPDIR", str(tmp_path))
+    monkeypatch.setattr(tempfile, "tempdir", str(tmp_path))
+    return tmp_path
+
+
+def _started(code: str) -> tuple[subprocess.Popen[str], str]:
+    process = subprocess.Popen([sys.executable, "-c", code], stdout=subprocess.PIPE, text=True)
+    assert process.stdout is not None
+    return process, process.stdout.readline().strip()
+
+
+def _killed(process: subprocess.Popen[str]) -> None:
+    process.kill()
+    process.communicate()
+
+
+def test_the_folder_of_a_killed_process_goes_with_the_next_command(capsys: pytest.CaptureFixture[str]) -> None:
+    process, told = _started(_OWNER)
+    folder = Path(told)
+    (folder / "downloads").mkdir()
+    (folder / "downloads" / "model").write_bytes(b"x")
+    sweep()
+    assert (folder / "downloads" / "model").exists(), "its owner lives"
+    os.kill(process.pid, signal.SIGSTOP)
+    sweep()
+    assert folder.exists(), "and so does one that is held"
+    _killed(process)
+    assert folder.exists()
+    assert run_command(["recipes", "--json"]) == 0
+    assert not folder.exists()
+
+
+def test_a_child_that_outlives_its_parent_keeps_the_folder() -> None:
+    process, told = _started(_WITH_CHILD)
+    folder, child = Path(told.split()[0]), int(told.split()[1])
+    process.kill()
+    process.wait()
+    try:
+        sweep()
+        assert folder.exists()
+    finally:
+        os.kill(child, signal.SIGKILL)
+    process.communicate()  # its end of the pipe is closed: it is gone
+    for _ in range(100):
+        sweep()
+        if not folder.exists():
+            return
+        time.sleep(0.05)
+    raise AssertionError("the folder is still there")
+
+
+def test_sockets_of_a_killed_process_pool_go_too(temporary: Path) -> None:
+    process, told = _started(_POOL)
+    assert told == "[1]"
+    (folder,) = temporary.glob("pymp-*")
+    sweep()
+    assert folder.exists()
+    _killed(process)
+    sweep()
+    assert not folder.exists()
+
+
+def test_what_is_not_ours_stays(temporary: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    outside = temporary / "outside"
+    outside.mkdir()
+    os.close(own(outside))
+    (temporary / "deerstalker-link").symlink_to(outside)
+    earlier = temporary / "deerstalker-of-an-earlier-version"
+    earlier.mkdir()
+    elsewhere = temporary / "deerstalker-of-another-machine"
+    elsewhere.mkdir()
+    os.close(own(elsewhere))
+    (elsewhere / ".owner").write_bytes(b"another boot")
+    theirs = temporary / "deerstalker-of-another-user"
+    theirs.mkdir()
+    os.close(own(theirs))
+    with monkeypatch.context() as patched:
+        patched.setattr(os, "geteuid", lambda: os.getuid() + 1)
+        sweep()
+    assert theirs.exists()
+    sweep()
+    assert sorted(path.name for path in temporary.iterdir()) == [
+        "deerstalker-link", "deerstalker-of-an-earlier-version", "deerstalker-of-another-machine", "outside",
+    ]  # fmt: skip
+
+
+def test_a_sweep_follows_no_link_out_of_a_folder(temporary: Path) -> None:
+    (temporary / "thesis").mkdir()
+    (temporary / "thesis" / "text").write_text("years of work")
+    left = temporary / "deerstalker-left"
+    left.mkdir()
+    os.close(own(left))
+    (left / "link").symlink_to(temporary / "thesis")
+    sweep()
+    assert [path.name for path in temporary.rglob("*")] == ["thesis", "text"]
+
+
+def test_logs_that_an_error_names_stay_for_a_week(temporary: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    kept = Scratch()
+    (kept.path / "engine").mkdir()
+    (kept.path / "engine" / "engine.log").write_text("why it died")
+    (kept.path / "engine" / "empty.log").touch()
+    (kept.path / "model.safetensors").write_bytes(b"large")
+    kept.remove_all_but_logs()
+    sweep()
+    names = {path.name for path in kept.path.rglob("*") if path.is_file()}
+    assert names == {"engine.log", ".owner"}
+    monkeypatch.setattr(scratch.time, "time", lambda: time.time_ns() / 1e9 + 8 * 24 * 3600)
+    sweep()
+    assert list(temporary.iterdir()) == []
+
+
+def test_without_a_log_nothing_stays(temporary: Path) -> None:
+    refused = Scratch()
+    (refused.path / "downloads").mkdir()
+    refused.remove_all_but_logs()
+    with scratch_folder() as folder:
+        (folder / "x").touch()
+    assert list(temporary.iterdir()) == []

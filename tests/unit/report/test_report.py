@@ -1,0 +1,253 @@
+"""The report: what it shows, and what it must never show raw."""
+
+import json
+import re
+from dataclasses import replace
+from pathlib import Path
+
+import polars as pl
+import pytest
+
+from artifacts.address import ArtifactAddress
+from artifacts.identity import Identity
+from artifacts.layout import RunLayout
+from artifacts.reading import Artifact
+from artifacts.refs import Report
+from artifacts.schemas import RESULTS
+from artifacts.store.store import Store
+from flows.lookup.history import RunRecord, overview, read_run
+from flows.report.example_group import find_example_group
+from flows.report.figures import iteration_figures
+from flows.report.html.run_report import PAGE, paired_gain, report_files
+from flows.report.metric_names import iteration_metrics
+from flows.report.metrics import metric
+from flows.report.plots import health_plot
+from flows.report.prefect_pages.ui_text import iteration_rows
+from flows.report.suites import OWN, curves
+from flows.report.summary import measure_rows, summary
+from flows.report.terminal.live import table_row
+from stages.statistics.totals import totals
+from tests.support.made_run import WRONG, make_run
+
+
+@pytest.fixture(scope="module")
+def files(made: tuple[Store, RunLayout]) -> dict[str, bytes]:
+    store, layout = made
+    return report_files(read_run(store, layout.run), store)
+
+
+def test_all_files_are_there(files: dict[str, bytes]) -> None:
+    pictures = [name for name in files if name.endswith(".png")]
+    assert sorted(pictures) == ["accuracy.png", "batch.png", "health.png", "reward.png", "seconds.png"]
+    for name in pictures:
+        assert files[name].startswith(b"\x89PNG"), name
+        assert len(files[name]) < 150_000, name
+    assert json.loads(files["summary.json"])["run"] == "made"
+
+
+def test_the_page_fetches_nothing_and_runs_nothing(files: dict[str, bytes]) -> None:
+    page = files[PAGE].decode()
+    assert "<script" not in page
+    assert not re.search(r"""(src|href)=["'](?!data:)""", page)
+    assert "url(" not in page
+    assert "default-src 'none'" in page
+
+
+def test_model_output_is_escaped(files: dict[str, bytes]) -> None:
+    page = files[PAGE].decode()
+    assert WRONG not in page
+    assert "Nobody &lt;b&gt;&amp; co&lt;/b&gt;" in page
+
+
+def test_the_page_says_how_to_use_the_model(files: dict[str, bytes], made: tuple[Store, RunLayout]) -> None:
+    page, (store, _) = files[PAGE].decode(), made
+    assert f"deerstalker solve --checkpoint made --store {store.url} made:test --index 0" in page
+    assert "12 test puzzles" in page
+
+
+@pytest.mark.parametrize(
+    ("rule", "said"),
+    [
+        ({}, "the best of 5"),
+        ({"tolerance_se": 1.0}, "within 1 standard error of the best of 5"),
+        ({"min_gain": 0.02}, "none since has beaten the best before it by more than 2 points"),
+    ],
+)
+def test_the_page_says_what_the_rule_of_promotion_promises(
+    made: tuple[Store, RunLayout], rule: dict[str, float], said: str
+) -> None:
+    store, layout = made
+    record = read_run(store, layout.run)
+    ruled = replace(record, recipe={**record.recipe, "promote": {**record.recipe["promote"], **rule}})
+    assert record.promoted is not None
+    score = f"{record.promoted['score']:.1%} on the validation split"
+    page = report_files(ruled, store)[PAGE].decode()
+    assert re.search(rf"{re.escape(score)}[,;] {said}<", page)
+
+
+def test_gain_is_the_mean_of_differences_puzzle_by_puzzle(made: tuple[Store, RunLayout]) -> None:
+    store, layout = made
+    record = read_run(store, layout.run)
+    scores: list[dict[str, float]] = []
+    for when in ("before", "after"):
+        table = Artifact.at(store, layout.evaluation(when)).read_table("results.parquet", RESULTS)
+        sampled = table.filter(pl.col("mode") == "sampled")
+        scores.append(dict(sampled.group_by("puzzle_id").agg(pl.col("accuracy").mean()).iter_rows()))
+    differences = [scores[1][puzzle] - scores[0][puzzle] for puzzle in scores[0]]
+    gain = paired_gain(record, store, "sampled")
+    assert gain is not None
+    assert gain.mean == pytest.approx(sum(differences) / 12)
+    assert gain.low < gain.mean < gain.high
+
+
+def test_a_run_that_has_only_begun_has_a_report(made: tuple[Store, RunLayout]) -> None:
+    store, layout = made
+    record = read_run(store, layout.run)
+    begun = RunRecord(layout, record.recipe, record.iterations[:1], {}, None)
+    page = report_files(begun, store)[PAGE].decode()
+    assert "0 of 4 iterations" in page
+    assert "Before and after" not in page
+
+
+def test_the_specimen_is_the_group_that_differs_most(made: tuple[Store, RunLayout]) -> None:
+    store, layout = made
+    specimen = find_example_group(read_run(store, layout.run).iterations[-1], layout, store)
+    assert specimen is not None
+    assert [item.title for item in specimen.completions] == ["best", "median", "worst"]
+    rewards = [item.reward for item in specimen.completions]
+    assert rewards == sorted(rewards, reverse=True)
+    assert specimen.size == 4
+    wrong = [answer for item in specimen.completions for answer in item.answers if not answer.correct]
+    assert wrong
+    assert {answer.note for answer in wrong} == {"outside"}
+
+
+def test_summary_is_plain_json(made: tuple[Store, RunLayout]) -> None:
+    store, layout = made
+    found = summary(read_run(store, layout.run), store)
+    json.dumps(found, allow_nan=False)
+    assert [item["iteration"] for item in found["iterations"]] == [0, 1, 2, 3, 4]
+    assert set(found["test"]) == {"before", "after"}
+
+
+def test_skipped_steps_are_shown_everywhere_where_there_are_any(made: tuple[Store, RunLayout]) -> None:
+    """Two of three steps of the second iteration: neither loss nor norm of theirs is known."""
+    store, layout = made
+    record = read_run(store, layout.run)
+    assert not any("skipped" in row for row in iteration_rows([iteration_figures(item) for item in record.iterations]))
+    assert "<th>skipped</th>" not in report_files(record, store)[PAGE].decode()
+    assert "skipped" not in table_row(iteration_figures(record.iterations[2]))
+    assert iteration_metrics(record.iterations[2])["skipped_steps"] == 0.0
+
+    finetuned = record.iterations[2].manifests["finetune"]
+    (step,) = finetuned.facts["steps"]
+    unknown = {"skipped": True, "loss": None, "policy_loss": None, "grad_norm": None, "ratio_max": None}
+    facts = {**finetuned.facts, "steps": [step, {**step, **unknown}, {**step, **unknown}]}
+    manifests = {**record.iterations[2].manifests, "finetune": finetuned.model_copy(update={"facts": facts})}
+    iterations = [*record.iterations]
+    iterations[2] = replace(iterations[2], manifests=manifests)
+    record = replace(record, iterations=iterations)
+    figures = [iteration_figures(item) for item in iterations]
+    assert [row["skipped"] for row in iteration_rows(figures)] == [0, 0, 2, 0, 0]
+    page = report_files(record, store)[PAGE].decode()
+    assert "<th>skipped</th>" in page and "2 of 3" in page
+    assert table_row(figures[2]).endswith("  2 of 3 steps skipped")
+    assert [item["skipped_steps"] for item in summary(record, store)["iterations"]] == [0, 0, 2, 0, 0]
+    metrics = iteration_metrics(iterations[2])
+    assert (metrics["skipped_steps"], metrics["grad_norm"]) == (2.0, step["grad_norm"])
+
+
+def test_statements_are_shown_where_completions_make_any(made: tuple[Store, RunLayout]) -> None:
+    record = read_run(made[0], "made")
+    silent = [manifest.facts for manifest in record.evaluations.values()]
+    assert not [row for row in measure_rows(silent) if row[0].startswith("statements")]
+    assert [row[0] for row in measure_rows(silent)][:2] == ["accuracy, sampled", "accuracy, greedy"]
+    talking = json.loads(json.dumps(silent))
+    talking[1]["sampled"]["deductions"]["statements"] = 2.0
+    (row,) = [row for row in measure_rows(talking) if row[0].startswith("statements")]
+    assert row[0] == "statements, sampled" and row[1].startswith("0.0: ") and row[2].startswith("2.0: ")
+
+
+def test_what_early_stop_ended_is_shown_beside_what_is_unfinished(made: tuple[Store, RunLayout]) -> None:
+    """One of four completions of a puzzle ran into the limit, two were stopped early; none of the greedy answers."""
+    record = read_run(made[0], "made")
+    table = Artifact.at(made[0], record.layout.evaluation("before")).read_table("results.parquet", RESULTS)
+    ends = pl.when(pl.col("mode") == "greedy").then(pl.lit("stop"))
+    ends = ends.when(pl.col("sample") == 0).then(pl.lit("length"))
+    ends = ends.when(pl.col("sample") <= 2).then(pl.lit("early_stop")).otherwise(pl.lit("stop"))
+    facts = totals(table.with_columns(finish_reason=ends)).as_json()
+    assert (facts["sampled"]["truncated_fraction"], facts["sampled"]["early_stopped_fraction"]) == (0.25, 0.5)
+    assert "early_stopped_fraction" not in facts["greedy"], "a report without any is what it was"
+    rows = {row[0]: row[1] for row in measure_rows([facts])}
+    assert rows["unfinished, sampled"] == "25.0% + 50.0% stopped early"
+    assert rows["unfinished, greedy"] == "0.0%"
+    figures = iteration_figures(record.iterations[1])
+    assert figures.value("early_stopped_fraction") == 0.0
+    cell = metric("truncated_fraction").page_text
+    assert cell(figures.values) == "4.2%"
+    assert cell({**figures.values, "early_stopped_fraction": 0.25}) == "4.2% + 25.0% stopped early"
+    assert cell({**figures.values, "early_stopped_fraction": None}) == "4.2%", "graded before it was counted"
+
+
+def test_suites_are_drawn_beside_the_runs_own_curve(tmp_path: Path) -> None:
+    store = Store.open(str(tmp_path / "store"))
+    layout = make_run(store, tmp_path, iterations=2)
+    for number in range(3):
+        source = Artifact.at(store, layout.iteration(number, "report"))
+        attempt = ArtifactAddress(store, layout.suite("harder", number), Report).attempt(
+            Identity.of("evaluate", 1, {"n": number})
+        )
+        attempt.write_bytes("results.parquet", source.read_bytes("results.parquet"))
+        attempt.publish({**source.manifest.facts, "split": "test"})
+    record = read_run(store, layout.run)
+    assert {title: [number for number, _ in curve["sampled"]] for title, curve in curves(record).items()} == {
+        OWN: [0, 1, 2],
+        "harder": [0, 1, 2],
+    }
+    own, harder = (curves(record)[title]["sampled"] for title in (OWN, "harder"))
+    assert own == harder
+    files = report_files(record, store)
+    assert files["suites.png"].startswith(b"\x89PNG")
+    page = files[PAGE].decode()
+    assert "<h2>Suites</h2>" in page and "harder: 8 puzzles of split test" in page
+    assert set(summary(record, store)["suites"]["harder"]) == {0, 1, 2}
+
+
+def test_kl_is_shown_where_the_run_has_a_reference(made: tuple[Store, RunLayout]) -> None:
+    store, layout = made
+    record = read_run(store, layout.run)
+    assert "<th>KL" not in report_files(record, store)[PAGE].decode(), "nothing was measured"
+    for item in record.iterations[1:]:
+        item.steps[0].update(kl=0.01 * item.number - 0.02, kl_penalty=None)
+    page = report_files(record, store)[PAGE].decode()
+    assert "<th>gap</th><th>KL</th><th>lr</th>" in page
+    assert "<td>-0.0100</td>" in page and "<td>0.0200</td>" in page
+    figures = [iteration_figures(item) for item in record.iterations]
+    assert [row["KL"] for row in iteration_rows(figures)] == [None, -0.01, 0.0, 0.01, 0.02]
+    told = [item["kl"] for item in summary(record, store)["iterations"]]
+    assert told[0] is None and told[1:] == pytest.approx([-0.01, 0.0, 0.01, 0.02])
+    for item in record.iterations[1:]:
+        item.steps[0]["kl_penalty"] = 0.125
+    page = report_files(record, store)[PAGE].decode()
+    assert "<th>KL</th><th>KL penalty</th><th>lr</th>" in page and "<td>0.1250</td>" in page
+
+
+def test_kl_has_a_panel_of_its_own(made: tuple[Store, RunLayout]) -> None:
+    record = read_run(made[0], made[1].run)
+
+    def size() -> tuple[int, int]:
+        png = health_plot([iteration_figures(item) for item in record.iterations])
+        return int.from_bytes(png[16:20]), int.from_bytes(png[20:24])
+
+    width, height = size()
+    for item in record.iterations[1:]:
+        item.steps[0]["kl"] = 0.01
+    assert size() == (width, height * 3 // 2)
+
+
+def test_overview_counts_finished_iterations(made: tuple[Store, RunLayout], tmp_path: Path) -> None:
+    store, _ = made
+    (run,) = overview(store)
+    assert (run["run"], run["iterations"], run["iterations_done"]) == ("made", 4, 4)
+    assert run["promoted"]["iteration"] in range(5)
+    assert overview(Store.open(str(tmp_path))) == []

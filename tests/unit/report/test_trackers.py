@@ -1,0 +1,152 @@
+"""Trackers, each the real one: what they wrote is read back; nothing leaves this machine."""
+
+import os
+import struct
+import subprocess
+import sys
+import textwrap
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from artifacts.layout import RunLayout
+from artifacts.store.store import Store
+from flows.lookup.history import read_run
+from flows.report.metric_names import before_after_metrics, iteration_metrics
+from flows.report.trackers import open_tracker
+from stages.context import Profile
+
+TRACK = """
+    import sys
+    from pathlib import Path
+    from artifacts.store.store import Store
+    from flows.cli.app import _explain
+    from flows.lookup.history import read_run
+    from flows.report.metric_names import iteration_metrics, before_after_metrics
+    from flows.report.trackers import open_tracker
+    from stages.context import Profile
+
+    store = Store.open(sys.argv[1])
+    record = read_run(store, "made")
+    profile = Profile(tracker="wandb", tracker_folder=sys.argv[2])
+    try:
+        with open_tracker(profile, store, "made", record.recipe) as tracker:
+            for item in record.iterations:
+                tracker.log(item.number, iteration_metrics(item))
+            tracker.conclude(before_after_metrics(record.evaluations))
+    except Exception as error:
+        sys.exit(_explain(error)[1])
+    assert not {"torch", "tensorflow"} & sys.modules.keys()
+"""
+
+
+def _track(made: tuple[Store, RunLayout], folder: Path, **variables: str) -> subprocess.CompletedProcess[str]:
+    kept = {name: value for name, value in os.environ.items() if not name.startswith("WANDB_")}
+    return subprocess.run(
+        [sys.executable, "-c", textwrap.dedent(TRACK), made[0].url, str(folder)],
+        capture_output=True, text=True, timeout=200, env={**kept, "HOME": str(folder), **variables}, check=False,
+    )  # fmt: skip
+
+
+def _wandb_records(path: Path) -> Iterator[Any]:
+    """The records of a W&B file: blocks of 32 KiB, records in pieces, each behind checksum, length and kind."""
+    from wandb.proto import wandb_internal_pb2
+
+    data, at, pending = path.read_bytes(), 7, b""
+    assert data.startswith(b":W&B")
+    while at < len(data):
+        left = 32768 - at % 32768
+        if left < 7:
+            at += left
+            continue
+        _, length, kind = struct.unpack_from("<IHB", data, at)
+        pending += data[at + 7 : at + 7 + length]
+        at += 7 + length
+        if kind in (1, 4):  # whole, or the last piece
+            record = wandb_internal_pb2.Record()
+            record.ParseFromString(pending)
+            yield record
+            pending = b""
+
+
+def test_metrics_have_the_names_that_other_trainers_use(made: tuple[Store, RunLayout]) -> None:
+    record = read_run(made[0], "made")
+    before, first = (iteration_metrics(item) for item in record.iterations[:2])
+    assert {"eval/sampled/accuracy", "eval/greedy/accuracy"} <= before.keys()
+    assert "reward" not in before, "nothing was sampled before the first update"
+    assert {
+        "reward", "reward_std", "frac_reward_zero_std", "completions/mean_length", "completions/clipped_ratio",
+        "completions/early_stopped_ratio", "entropy", "grad_norm", "learning_rate", "clip_ratio/low_mean",
+        "clip_ratio/high_mean",
+        "sampling/sampling_logp_difference/mean", "sampling/sampling_logp_difference/max",
+        "timing_s/sample", "timing_s/finetune", "timing_s/evaluate", "perf/sampled_tokens_per_s",
+    } <= first.keys()  # fmt: skip
+    assert first["clip_ratio/low_mean"] == 0.01
+    assert {"test/before/sampled/accuracy", "test/after/greedy/exact"} <= before_after_metrics(
+        record.evaluations
+    ).keys()
+
+
+def test_tensorboard_reads_each_iteration_once_though_it_was_told_twice(
+    made: tuple[Store, RunLayout], tmp_path: Path
+) -> None:
+    from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
+
+    record = read_run(made[0], "made")
+    profile = Profile(tracker="tensorboard", tracker_folder=str(tmp_path))
+    for told in (record.iterations[:3], record.iterations):
+        with open_tracker(profile, made[0], "made", record.recipe) as tracker:
+            for item in told:
+                tracker.log(item.number, iteration_metrics(item))
+            tracker.conclude(before_after_metrics(record.evaluations))
+    events = EventAccumulator(str(tmp_path / "made"))
+    events.Reload()
+    read = [(event.step, event.value) for event in events.Scalars("reward")]
+    wanted = [(item.number, iteration_metrics(item)["reward"]) for item in record.iterations[1:]]
+    assert [step for step, _ in read] == [1, 2, 3, 4]
+    assert [value for _, value in read] == pytest.approx([value for _, value in wanted], rel=1e-6)
+    assert [event.step for event in events.Scalars("test/after/sampled/accuracy")] == [0]
+    assert "A run for tests" in str(events.Tensors("recipe")[0].tensor_proto.string_val)
+
+
+def test_wandb_offline_holds_every_iteration(made: tuple[Store, RunLayout], tmp_path: Path) -> None:
+    done = _track(made, tmp_path, WANDB_MODE="offline")
+    assert done.returncode == 0, done.stderr
+    (file,) = tmp_path.glob("wandb/offline-run-*/*.wandb")
+    records = list(_wandb_records(file))
+    (run,) = (record.run for record in records if record.WhichOneof("record_type") == "run")
+    assert (run.run_id, run.display_name, run.project) == ("made", "made", "deerstalker")
+    rewards = {
+        record.history.step.num: float(item.value_json)
+        for record in records
+        if record.WhichOneof("record_type") == "history"
+        for item in record.history.item
+        if "reward" in (item.key, *item.nested_key)
+    }
+    wanted = read_run(made[0], "made").iterations[1:]
+    assert rewards == {item.number: pytest.approx(iteration_metrics(item)["reward"]) for item in wanted}
+
+
+def test_wandb_without_a_key_says_what_to_do_before_anything_runs(
+    made: tuple[Store, RunLayout], tmp_path: Path
+) -> None:
+    done = _track(made, tmp_path)
+    assert done.returncode == 1
+    assert "tracker 'wandb': no API key" in done.stderr
+    assert "WANDB_MODE=offline" in done.stderr
+
+
+def test_a_missing_package_is_named_with_its_extra(made: tuple[Store, RunLayout], tmp_path: Path) -> None:
+    script = (
+        "import importlib.util as u, sys; found = u.find_spec;"
+        "u.find_spec = lambda name, *rest: None if name == 'wandb' else found(name, *rest);\n"
+    )
+    done = subprocess.run(
+        [sys.executable, "-c", script + textwrap.dedent(TRACK), made[0].url, str(tmp_path)],
+        capture_output=True, text=True, timeout=200, check=False,
+    )  # fmt: skip
+    assert done.returncode == 1
+    assert "tracker 'wandb': its package is not installed; expected deerstalker[wandb]" in done.stderr
+    assert "uv sync --extra wandb" in done.stderr

@@ -1,0 +1,164 @@
+"""Real worker processes: warm and cold, one and two, killed, hung, orphaned."""
+
+import filecmp
+import os
+import shutil
+import subprocess
+import sys
+import time
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from safetensors.numpy import save_file
+from safetensors.torch import load_file
+
+from artifacts.errors import BadInputError, DeerstalkerError, TransientError
+from stages.training.job import LossConfig, TrainHardware, TrainJob
+from stages.training.worker_group.group import WorkerGroup
+from tests.support.memory_limits import refuse_above
+from tests.support.tiers import long_except
+from tests.support.trainer_processes import command_lines, workers
+from tests.support.trees import save_model, tree_batch
+from tests.support.waiting import wait_until
+
+ONE = TrainHardware(compute_dtype="fp32", threads=1)
+TWO = TrainHardware(compute_dtype="fp32", threads=1, processes=2, micro_batch_tokens=30)
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    folder = tmp_path_factory.mktemp("gang")
+    save_model(folder / "model", "Qwen2", tie_word_embeddings=True)
+    save_model(folder / "other", "Llama", tie_word_embeddings=True)
+    (folder / "model" / "tokenizer.json").write_text("{}")
+    save_file(tree_batch(1, [2, 1, 3, 1, 2], steps=2), folder / "batch.safetensors")
+    return folder
+
+
+@pytest.fixture(scope="module")
+def gang(folder: Path) -> Iterator[WorkerGroup]:
+    with WorkerGroup(ONE, folder / "one") as gang:
+        yield gang
+
+
+def job(folder: Path, out: str, hardware: TrainHardware = ONE, **changes: Any) -> TrainJob:
+    values: dict[str, Any] = {
+        "checkpoint_dir": folder / "model", "batch_file": folder / "batch.safetensors", "learning_rates": [0.01] * 4,
+        "epochs": 2, "hardware": hardware, "loss": LossConfig(kl_coef=0.01), "reference_dir": folder / "model",
+        "out_checkpoint_dir": folder / out / "checkpoint", "out_reference_dir": folder / out / "reference",
+        "out_state_dir": folder / out / "state", "events_file": folder / out / "events.jsonl", **changes,
+    }  # fmt: skip
+    return TrainJob(**values)
+
+
+def test_warm_equals_cold_and_two_processes_equal_one(folder: Path, gang: WorkerGroup) -> None:
+    events: list[dict[str, Any]] = []
+    first = gang.run(job(folder, "first"), events.append)
+    assert [event["event"] for event in events] == ["started", "step", "step", "step", "step", "done"]
+    assert [step.step for step in first.steps] == [1, 2, 3, 4]
+    assert first.totals.loss_tokens == sum(step.loss_tokens for step in first.steps) > 0
+    assert gang.holding is None
+    gang.remember("digest")
+    assert gang.holding == "digest"
+    warm = gang.run(job(folder, "warm", warm=True))
+    cold = gang.run(job(folder, "cold", state_dir=folder / "first" / "state"))
+    assert [step.loss for step in warm.steps] == [step.loss for step in cold.steps]
+    weights = "checkpoint/model.safetensors"
+    assert filecmp.cmp(folder / "warm" / weights, folder / "cold" / weights, shallow=False)
+    assert not filecmp.cmp(folder / "first" / weights, folder / "warm" / weights, shallow=False)
+    assert (folder / "first" / "checkpoint" / "tokenizer.json").read_text() == "{}"
+
+    loss = LossConfig(kl_coef=0.1, kl_place="sequence_reward", old_logprobs="trainer")
+    in_reward = {"loss": loss, "reference_dir": folder / "other", "out_reference_dir": None}
+    with WorkerGroup(TWO, folder / "two") as pair:
+        double = pair.run(job(folder, "double", TWO))
+        again = pair.run(job(folder, "again", TWO, state_dir=folder / "first" / "state"))
+        shared = pair.run(job(folder, "shared", TWO, **in_reward))
+    alone = gang.run(job(folder, "alone", **in_reward))
+    for a, b in zip(alone.steps, shared.steps, strict=True):
+        assert a.kl_penalty == pytest.approx(b.kl_penalty, rel=1e-4)
+    for one, two in ((first, double), (warm, again), (alone, shared)):
+        for a, b in zip(one.steps, two.steps, strict=True):
+            assert a.loss == pytest.approx(b.loss, abs=1e-5)
+            assert a.grad_norm == pytest.approx(b.grad_norm, rel=1e-4)
+            assert a.kl == pytest.approx(b.kl, rel=1e-4)
+            assert a.sampler_ess == pytest.approx(b.sampler_ess)
+            assert (a.tokens, a.loss_tokens) == (b.tokens, b.loss_tokens)
+    for written in (weights, "reference/model.safetensors"):
+        expected = load_file(folder / "first" / written)
+        for name, tensor in load_file(folder / "double" / written).items():
+            torch.testing.assert_close(tensor, expected[name], atol=4e-3, rtol=2**-7)
+
+
+def test_bad_input_is_told_and_the_gang_forgets(folder: Path, gang: WorkerGroup) -> None:
+    gang.run(job(folder, "before"))
+    gang.remember("digest")
+    with pytest.raises(BadInputError, match=r"learning_rates: 3 values; expected 4"):
+        gang.run(job(folder, "short", learning_rates=[0.01] * 3))
+    assert gang.holding is None
+    with pytest.raises(BadInputError, match="holds nothing"):
+        gang.run(job(folder, "short", warm=True))
+    with pytest.raises(BadInputError, match="another layout"):
+        gang.run(job(folder, "short", TWO))
+
+
+def test_a_full_disk_is_named(folder: Path, gang: WorkerGroup, small_disk: Path) -> None:
+    (small_disk / "other").write_bytes(bytes(shutil.disk_usage(small_disk).free - 8192))
+    out = {"out_checkpoint_dir": small_disk / "checkpoint", "out_state_dir": small_disk / "state"}
+    with pytest.raises(BadInputError, match=r"small: no space left, 0\.0 MiB are free; expected room for .* prune"):
+        gang.run(job(folder, "full", reference_dir=None, out_reference_dir=None, loss=LossConfig(), **out))
+
+
+def test_refused_memory_is_not_tried_again_and_says_what_to_change(folder: Path) -> None:
+    with WorkerGroup(ONE, folder / "refused") as gang:
+        gang.run(job(folder, "refused"))
+        refuse_above(0, workers(gang)[0])
+        with pytest.raises(DeerstalkerError, match=r"out of memory \(.*lower trainer\.micro_batch_tokens") as failure:
+            gang.run(job(folder, "refused"))
+    assert not isinstance(failure.value, TransientError)
+
+
+OWNER = """
+import sys, time
+from pathlib import Path
+from stages.training.worker_group.group import WorkerGroup
+from stages.training.job import TrainHardware, TrainJob
+gang = WorkerGroup(TrainHardware(threads=1), Path(sys.argv[1]))
+gang.start()
+gang.wait_until_ready()
+print("ready", flush=True)
+if sys.argv[2]:
+    gang.run(TrainJob.model_validate_json(sys.argv[2]))
+time.sleep(600)
+"""
+
+
+@pytest.mark.parametrize("working", long_except([False, True], True))
+def test_nothing_outlives_a_killed_owner(folder: Path, tmp_path: Path, working: bool) -> None:
+    """A worker that works reads a pipe that nobody writes to, inside native code that lets no other thread run."""
+
+    def mine() -> list[str]:
+        return [line for _, line in command_lines() if str(tmp_path / "gang-") in line]
+
+    pipe = tmp_path / "pipe"
+    os.mkfifo(pipe)
+    at_work = job(folder, "killed", batch_file=pipe).model_dump_json() if working else ""
+    owner = subprocess.Popen([sys.executable, "-c", OWNER, str(tmp_path), at_work], stdout=subprocess.PIPE, text=True)
+    assert owner.stdout is not None
+    assert owner.stdout.readline() == "ready\n"
+    assert len(mine()) == 3, mine()
+    if working:
+        time.sleep(2.0)
+    owner.kill()
+    owner.wait()
+    wait_until(lambda: not mine(), 10, mine, 0.05)
+
+
+def test_parent_side_imports_no_torch() -> None:
+    check = (
+        "import sys, stages.training.worker_group.group; sys.exit('torch' in sys.modules or 'torchtune' in sys.modules)"
+    )
+    assert subprocess.run([sys.executable, "-c", check], check=False).returncode == 0
