@@ -15,7 +15,7 @@ from flows.doctor.store_facts import StoreFacts
 from stages.hardware.compute_type import ComputeType
 from stages.sampling.config import SamplingConfig
 from stages.sampling.replicas.placement import AUTO_MOST_ON_CPU
-from stages.sampling.replicas.process import SMALL_MODEL_BYTES
+from stages.sampling.replicas.threads import SMALL_MODEL_BYTES
 from stages.training.trainable import TrainableConfig
 
 _BYTES: Mapping[ComputeType, int] = {"bf16": 2, "fp32": 4}

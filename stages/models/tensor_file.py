@@ -143,3 +143,8 @@ def _end_of_data(path: Path, header: Mapping[str, dict[str, Any]]) -> int:
             )
         end = tensor_end
     return end
+
+
+def weight_bytes(folder: Path) -> int:
+    """Returns the size of a folder's safetensors files."""
+    return sum(path.stat().st_size for path in folder.glob("*.safetensors"))

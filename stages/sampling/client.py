@@ -7,6 +7,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
+from artifacts.errors import DeerstalkerError
 from stages.sampling.config import EarlyStopConfig, SamplingConfig
 from stages.sampling.early_stop import hopeless_at
 from stages.sampling.endpoint import Endpoint
@@ -81,6 +82,11 @@ class Source:
 
 class EngineLostError(Exception):
     """An engine died, hung, or answered with a server error or an inconsistent answer."""
+
+
+def ended() -> DeerstalkerError:
+    """Returns the error for the use of an engine that was ended."""
+    return DeerstalkerError("engine", "ended while it was in use", "", "the same command goes on where it stopped")
 
 
 def request_body(prompt: Prompt, config: SamplingConfig, eos_token_ids: Sequence[int]) -> dict[str, Any]:

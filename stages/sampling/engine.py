@@ -14,14 +14,14 @@ from stages.models.tensors import check_weights
 from stages.models.tokenizers.chat import ChatTokenizer
 from stages.processes.guarded import STOP_LIMIT_S
 from stages.sampling import engine_key
-from stages.sampling.client import EngineLostError, GroupSamples, Prompt, Source
+from stages.sampling.client import EngineLostError, GroupSamples, Prompt, Source, ended
 from stages.sampling.config import EngineHardware, SamplingConfig
 from stages.sampling.endpoint import Endpoint
 from stages.sampling.replicas import placement, weight_exchange
 from stages.sampling.replicas.call import Answer, Call, Loss
 from stages.sampling.replicas.external import ExternalEngine
 from stages.sampling.replicas.pool import UPDATE_INTERVAL_S, CallMembers, EnginePool
-from stages.sampling.replicas.replica import Replica, ended
+from stages.sampling.replicas.replica import Replica
 
 
 class Engine:

@@ -10,7 +10,7 @@ from stages.sampling import engine_key
 from stages.sampling.client import Source
 from stages.sampling.endpoint import Endpoint, EndpointError
 from stages.sampling.replicas import weight_exchange
-from stages.sampling.replicas.replica import LOAD_TIMEOUT_S, SHORT_TIMEOUT_S
+from stages.sampling.replicas.weight_exchange import LOAD_TIMEOUT_S, SHORT_TIMEOUT_S
 
 
 class ExternalEngine:
@@ -20,6 +20,8 @@ class ExternalEngine:
         endpoint: Address of its HTTP interface.
         seed: Number that is recorded as the seed of its random generator.
     """
+
+    is_child = False
 
     def __init__(self, endpoint: Endpoint, seed: int) -> None:
         self.endpoint, self._seed = endpoint, seed

@@ -7,9 +7,9 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from artifacts.errors import BadInputError
-from stages.hardware.compute_type import cuda_capabilities
+from stages.hardware.compute_type import cuda_capabilities, engine_build
 from stages.sampling.config import EngineHardware
-from stages.sampling.replicas.process import cpu_threads, engine_build, is_small
+from stages.sampling.replicas.threads import cpu_threads, is_small
 
 AUTO_MOST_ON_CPU = 8
 """Each replica loads the libraries and takes 10 s of CPU time to start; 128 groups do not keep more of them busy."""

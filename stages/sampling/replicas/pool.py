@@ -7,17 +7,37 @@ import time
 from collections.abc import Callable, Sequence
 from concurrent.futures import FIRST_COMPLETED, Future, wait
 from pathlib import Path
+from typing import Protocol
 
-from artifacts.errors import TransientError
-from stages.sampling.client import Source
+from artifacts.errors import DeerstalkerError, TransientError
+from stages.sampling.client import Source, ended
 from stages.sampling.replicas.call import Call, Member
-from stages.sampling.replicas.external import ExternalEngine
-from stages.sampling.replicas.replica import Replica, ended
 
-Server = Replica | ExternalEngine
 UPDATE_INTERVAL_S = 0.1
 RETURN_INTERVAL_S = 2.0
 """Interval at which a lost external engine is contacted again while others sample."""
+
+
+class Server(Protocol):
+    """An engine as a pool uses it (see `Replica` and `ExternalEngine`).
+
+    Attributes:
+        is_child: Whether it is a child process, which ends with this process and takes time to start.
+    """
+
+    is_child: bool
+
+    def serve(self, model_dir: Path, digest: str) -> Source:
+        """Loads a checkpoint and returns the connection to sample from."""
+        ...
+
+    def failure(self) -> str | None:
+        """Returns why the server cannot serve; None while it runs."""
+        ...
+
+    def lost(self, reason: str) -> DeerstalkerError:
+        """Gives the server up and returns the error to raise if it is not started again."""
+        ...
 
 
 class EnginePool:
@@ -84,7 +104,7 @@ class EnginePool:
 
     def settle(self, timeout_s: float) -> None:
         """Waits for the loading threads of child processes that were ended."""
-        wait([future for server, future in self._futures.items() if isinstance(server, Replica)], timeout_s)
+        wait([future for server, future in self._futures.items() if server.is_child], timeout_s)
 
 
 class CallMembers:
@@ -149,7 +169,7 @@ class CallMembers:
         alone = not self._members and not self._pool.ready() and self._down >= set(self._pool.servers)
         if not isinstance(error, TransientError) or alone:
             raise error
-        if isinstance(server, ExternalEngine):
+        if not server.is_child:
             self._pool.load(server, RETURN_INTERVAL_S)
             return
         self._losses += 1

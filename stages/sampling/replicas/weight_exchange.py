@@ -10,10 +10,12 @@ from typing import Any
 
 import numpy as np
 
-from stages.models.tensor_file import data_start, read_header, to_bfloat16_bits
+from stages.models.tensor_file import data_start, read_header, to_bfloat16_bits, weight_bytes
 from stages.models.tensors import weight_files
 from stages.sampling.endpoint import Endpoint, EndpointError
 
+LOAD_TIMEOUT_S = 600.0
+SHORT_TIMEOUT_S = 10.0
 _STORED_AS = {"bfloat16": "BF16", "float16": "F16", "float32": "F32"}
 _OF_VOCABULARY = ("embed_tokens.weight", "lm_head.weight")
 _VOCABULARY_MULTIPLE = 64
@@ -174,8 +176,3 @@ class WeightCheck:
     def _loaded(self) -> dict[str, str]:
         answer = self.endpoint.call("POST", "/weight_checker", {"action": "checksum"}, timeout_s=self.timeout_s)
         return {name.rpartition(":")[2]: digest for name, digest in answer["checksums"].items()}
-
-
-def weight_bytes(folder: Path) -> int:
-    """Returns the total size of a folder's safetensors files, bytes."""
-    return sum(path.stat().st_size for path in folder.glob("*.safetensors"))

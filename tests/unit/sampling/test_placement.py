@@ -9,7 +9,7 @@ import pytest
 from artifacts.errors import BadInputError
 from stages.sampling.config import EngineHardware
 from stages.sampling.replicas.placement import check, places
-from stages.sampling.replicas.process import SMALL_MODEL_BYTES, cpu_threads
+from stages.sampling.replicas.threads import SMALL_MODEL_BYTES, cpu_threads
 
 
 @pytest.fixture
