@@ -19,12 +19,12 @@ from artifacts.refresh import Refreshes
 from artifacts.refs import Checkpoint, Puzzles, Ref, Report
 from artifacts.store.store import Store
 from flows.config.recipes import load_profile
-from flows.evaluation import named_puzzles
+from flows.inputs.puzzle_sets import named_puzzles
 from flows.lookup.history import RunRecord, read_run
 from flows.opening import opened_stages
 from flows.orchestration.artifact_keys import slug
 from flows.orchestration.tasks import map_some_at_once
-from flows.report.html.run_report import publish_report
+from flows.report.shown_run import publish_report
 from flows.session import Stages
 from stages.context import Profile, StageContext
 from stages.evaluate import EvaluateConfig, evaluate

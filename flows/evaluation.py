@@ -9,18 +9,15 @@ from artifacts.config import Config
 from artifacts.identity import Identity, settings_of
 from artifacts.layout import shared_key
 from artifacts.reading import Artifact
-from artifacts.refs import Puzzles, Ref, Report
+from artifacts.refs import Report
 from artifacts.schemas import PUZZLES, RESULTS
 from artifacts.store.store import Store
-from flows.config.recipes import load_profile, validate
-from flows.lookup.fetching import fetched
-from flows.lookup.splits import named_split
+from flows.config.recipes import load_profile
+from flows.inputs.models import fetched
+from flows.inputs.puzzle_sets import named_puzzles
 from flows.opening import opened_stages
-from flows.puzzle_set import publish_set
-from flows.session import Stages
 from stages.environments.puzzle import Grader
 from stages.evaluate import EvaluateConfig, evaluate, regrade
-from stages.prepare import PrepareConfig
 from stages.statistics.totals import totals
 
 
@@ -73,15 +70,3 @@ def evaluate_checkpoint(request: EvaluationRequest) -> Evaluation:
             report=f"{store.url}/{report.key}",
             gradings={grader: totals(regrade(results, known, grader)).as_json() for grader in get_args(Grader)},
         )
-
-
-def named_puzzles(name: str, stages: Stages) -> tuple[Ref[Puzzles], str]:
-    """The puzzle set and split that a person means: RUN:SPLIT, KEY:SPLIT of a set in the store, or a JSON file.
-
-    Raises:
-        BadInputError: It stands for nothing.
-    """
-    if ":" not in name or name.endswith(".json"):
-        config = validate(PrepareConfig, {"file": name}, f"--puzzles {name}")
-        return publish_set(stages, config, "file"), "test"
-    return named_split(name, stages.ctx.store, f"--puzzles {name}")

@@ -12,13 +12,12 @@ from artifacts.errors import BadInputError
 from artifacts.layout import RunLayout
 from artifacts.manifest import MANIFEST_NAME, Manifest
 from artifacts.store.store import Store
-from flows.config.recipes import Recipe, load_profile, validate
-from flows.iteration import iteration
+from flows.config.recipe import Recipe
+from flows.config.recipes import load_profile, validate
+from flows.inputs.puzzle_sets import publish_set
+from flows.iteration import first_position, iteration
 from flows.lookup.history import STAGES, read_run
 from flows.opening import REFRESH, StageName, asked_at, opened_run
-from flows.puzzle_set import publish_set
-from flows.report.html.run_report import write_report
-from flows.train import first_position
 
 
 class IterateRequest(Config):
@@ -61,7 +60,7 @@ def iterate(request: IterateRequest) -> str:
         for n in range(1, last + 1):
             position = iteration(run, puzzles, position, n)
             run.iteration_finished(n)
-        return write_report(run)
+        return run.write_report()
 
 
 def iterations_done(store: Store, layout: RunLayout, before: datetime) -> int:

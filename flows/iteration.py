@@ -3,6 +3,7 @@
 from dataclasses import dataclass
 
 from artifacts.refs import Batch, Checkpoint, Decision, Grades, Puzzles, Ref, Report, Rollouts, TrainingState
+from flows.inputs.models import fetched_source
 from flows.session import Session
 from stages.evaluate import evaluate
 from stages.finetune import finetune
@@ -11,6 +12,7 @@ from stages.pack import pack
 from stages.promote import promote, weights_after
 from stages.sample import sample
 from stages.training.launch import Weights
+from stages.warm_start import warm_start
 
 
 @dataclass(frozen=True)
@@ -52,3 +54,24 @@ def iteration(run: Session, puzzles: Ref[Puzzles], start: Position, n: int) -> P
         out=run.at(n, "decision", Decision),
     )
     return Position(weights_after(decision, weights, run.ctx), decision)
+
+
+def first_position(run: Session, puzzles: Ref[Puzzles]) -> Position:
+    """Returns the position before iteration 1: the model, warm-started if the recipe says so, measured and promoted."""
+    recipe = run.recipe
+    weights = fetched_source(run, recipe.model, puzzles)
+    if recipe.warm_start is not None:
+        out = run.slot(run.layout.warm_start("checkpoint"), Checkpoint)
+        weights = run.run(warm_start, recipe.warm_start, weights, puzzles, out=out)
+    report = run.run(evaluate, recipe.evaluate, weights, puzzles, split="val", out=run.at(0, "report", Report))
+    decision = run.run(
+        promote,
+        recipe.promote,
+        weights,
+        report,
+        None,
+        iteration=0,
+        pointer=run.layout.promoted,
+        out=run.at(0, "decision", Decision),
+    )
+    return Position(Weights(weights, reference=weights), decision)

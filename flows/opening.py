@@ -6,9 +6,6 @@ from datetime import datetime
 from functools import cache, partial
 from typing import Annotated
 
-from prefect.client.schemas.objects import FlowRun
-from prefect.context import FlowRunContext
-from prefect.logging import get_run_logger
 from pydantic import Field
 
 from artifacts.config import Config
@@ -18,10 +15,13 @@ from artifacts.refresh import ask, finish
 from artifacts.store.store import Store
 from flows.config.compute_types import compute_types
 from flows.config.model_size import hidden_size
-from flows.config.recipes import Recipe, check_sound, load_profile, load_recipe
+from flows.config.recipe import Recipe, check_sound
+from flows.config.recipes import load_profile, load_recipe
 from flows.lookup.history import last_iteration
+from flows.orchestration.flow_runs import run_logger, this_flow_run
 from flows.orchestration.gpu_permit import gpu_permit
 from flows.orchestration.server.dead_runs import crash_dead_tasks
+from flows.report.shown_run import ShownRun
 from flows.report.terminal.live import current_view
 from flows.report.trackers import open_tracker
 from flows.session import LastStageDone, Session, Stages, check_recipe, freeze_recipe, going_on
@@ -112,9 +112,8 @@ def opened_run(
         stages.live.run_opened(store, layout, recipe)
         for line in precision:
             stages.live.line(line)
-        session = Session(
-            recipe, layout, stages, renewals, tracker, stop_after=stop_after, before_writing=before_writing
-        )
+        shown = ShownRun(layout, store, tracker, stages.ctx.log, profile.store_link)
+        session = Session(recipe, layout, stages, renewals, shown, stop_after=stop_after, before_writing=before_writing)
         yield session
         if renewals.unfinished and session.reached >= last_iteration(store, layout):
             finish(store, layout, renewals)
@@ -125,13 +124,6 @@ def asked_at() -> datetime:
     created = this_flow_run().created
     assert created is not None
     return created
-
-
-def this_flow_run() -> FlowRun:
-    """The flow run that we are in."""
-    context = FlowRunContext.get()
-    assert context is not None and context.flow_run is not None
-    return context.flow_run
 
 
 def able_to_run(recipe: Recipe, profile: Profile) -> Profile:
@@ -149,7 +141,7 @@ def opened_stages(store: Store, profile: Profile) -> Generator[Stages]:
     Stages that a killed attempt of the flow run left open are ended first.
     """
     crash_dead_tasks(this_flow_run())
-    live, log = current_view(), get_run_logger()
+    live, log = current_view(), run_logger()
     scratch = Scratch()
     try:
         with (

@@ -4,17 +4,14 @@ from prefect import flow
 from pydantic import BaseModel, ConfigDict, Field
 
 from artifacts.config import Config
-from artifacts.layout import shared_key
-from artifacts.refs import Puzzles, Ref
 from artifacts.store.store import Store
 from flows.config.recipes import load_profile
+from flows.inputs.models import fetched
+from flows.inputs.puzzle_sets import publish_set
 from flows.lookup.checkpoints import check_checkpoint
-from flows.lookup.fetching import fetched
 from flows.opening import opened_stages
 from flows.report.html.puzzle_report import measure_of, write_report
-from flows.session import Stages
-from stages.draw import draw, slot_of
-from stages.prepare import PrepareConfig, identity_of, prepare
+from stages.prepare import PrepareConfig
 
 
 class PuzzleSetRequest(Config):
@@ -59,12 +56,3 @@ def make_puzzles(request: PuzzleSetRequest) -> PuzzleSet:
         tokenizer = None if request.tokenizer is None else fetched(stages, request.tokenizer, made)
         page = write_report(stages, made, measure_of(stages, tokenizer, request.tokenizer))
         return PuzzleSet(artifact=made.as_json(), report=f"{store.url}/{page}")
-
-
-def publish_set(stages: Stages, config: PrepareConfig, name: str = "set") -> Ref[Puzzles]:
-    """The puzzle set of a config; whoever asks for the same shares it."""
-    identity = identity_of(config)
-    out = stages.slot(shared_key("puzzles", name, identity), Puzzles)
-    if out.find(identity) is None and (missing := config.first_stretches()):
-        stages.map(draw, missing, label="{config.first}", out=lambda stretch: slot_of(stretch, stages.ctx.store))
-    return stages.run(prepare, config, out=out)

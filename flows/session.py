@@ -14,12 +14,10 @@ from artifacts.layout import RunLayout
 from artifacts.refresh import Refreshes
 from artifacts.refs import K
 from artifacts.store.store import MissingKeyError, Store
-from flows.config.recipes import Recipe
+from flows.config.recipe import Recipe
 from flows.orchestration.gpu_permit import GpuPermit
 from flows.orchestration.tasks import MappedStage, map_as_tasks, run_as_task
-from flows.report.prefect_pages.ui import ShownRun
-from flows.report.terminal.live import LiveView
-from flows.report.trackers import Tracker
+from flows.views import ProgressView, RunPages
 from stages.context import StageContext
 
 
@@ -44,7 +42,7 @@ class Stages:
         turn: The hold on a GPU, where the profile names a limit.
     """
 
-    def __init__(self, ctx: StageContext, live: LiveView, turn: GpuPermit) -> None:
+    def __init__(self, ctx: StageContext, live: ProgressView, turn: GpuPermit) -> None:
         self.ctx, self.live, self.turn = ctx, live, turn
 
     def slot(self, key: str, kind: type[K], label: str = "") -> ArtifactAddress[K]:
@@ -124,7 +122,7 @@ class Session(Stages):
         layout: RunLayout,
         stages: Stages,
         refresh: Refreshes,
-        tracker: Tracker,
+        shown: RunPages,
         *,
         stop_after: str | None = None,
         before_writing: Callable[[], None] = lambda: None,
@@ -133,7 +131,7 @@ class Session(Stages):
         self.recipe, self.layout, self.refresh = recipe, layout, refresh
         self._stop_after, self._before_writing = stop_after, before_writing
         self.reached = -1
-        self.shown = ShownRun(layout, self.ctx.store, tracker, self.ctx.log, self.ctx.profile.store_link)
+        self.shown = shown
 
     def run(self, stage: Callable[Concatenate[StageContext, P], R], *inputs: P.args, **keywords: P.kwargs) -> R:
         """Runs a stage as `Stages.run` does, and ends the run after the stage that `stop_after` names.
@@ -153,6 +151,14 @@ class Session(Stages):
         anew = self.live.executed
         self.live.iteration_finished(n)
         self.shown.iteration_finished(n, anew=anew)
+
+    def write_report(self) -> str:
+        """Writes the report, shows the finished run in Prefect and the tracker, and returns the key of the page."""
+        started = time.perf_counter()
+        self.live.stage_started("report")
+        page = self.shown.finished()
+        self.live.stage_finished("report", time.perf_counter() - started, reused=False)
+        return page
 
     def slot(self, key: str, kind: type[K], label: str = "") -> ArtifactAddress[K]:
         """Returns an address of the store; artifacts that several runs share are never made again."""

@@ -3,17 +3,13 @@
 from prefect import flow
 
 from artifacts.layout import RunLayout
-from artifacts.refs import Checkpoint, Decision, Puzzles, Ref, Report
-from flows.iteration import Position, iteration
-from flows.lookup.fetching import fetched_source
+from artifacts.refs import Checkpoint, Puzzles, Ref, Report
+from flows.inputs.puzzle_sets import publish_set
+from flows.iteration import Position, first_position, iteration
 from flows.opening import RunRequest, opened
-from flows.puzzle_set import publish_set
-from flows.report.html.run_report import write_report
 from flows.session import Session
 from stages.evaluate import evaluate
-from stages.promote import promote, standing
-from stages.training.launch import Weights
-from stages.warm_start import warm_start
+from stages.promote import standing
 
 
 @flow(name="train", flow_run_name="{request.run}", persist_result=False, validate_parameters=True)
@@ -32,29 +28,8 @@ def train(request: RunRequest) -> str:
             position = iteration(run, puzzles, position, n)
             run.iteration_finished(n)
         _measure(run, position, puzzles, "after")
-        return write_report(run)
+        return run.write_report()
     return RunLayout(request.run).root
-
-
-def first_position(run: Session, puzzles: Ref[Puzzles]) -> Position:
-    """The run's model, warm-started where the recipe says so, measured, and promoted as the first candidate."""
-    recipe = run.recipe
-    weights = fetched_source(run, recipe.model, puzzles)
-    if recipe.warm_start is not None:
-        out = run.slot(run.layout.warm_start("checkpoint"), Checkpoint)
-        weights = run.run(warm_start, recipe.warm_start, weights, puzzles, out=out)
-    report = run.run(evaluate, recipe.evaluate, weights, puzzles, split="val", out=run.at(0, "report", Report))
-    decision = run.run(
-        promote,
-        recipe.promote,
-        weights,
-        report,
-        None,
-        iteration=0,
-        pointer=run.layout.promoted,
-        out=run.at(0, "decision", Decision),
-    )
-    return Position(Weights(weights, reference=weights), decision)
 
 
 def _measure(run: Session, position: Position, puzzles: Ref[Puzzles], when: str) -> None:

@@ -5,6 +5,8 @@ from urllib.parse import SplitResult, unquote, urlsplit
 
 from artifacts.errors import BadInputError
 
+DEFAULT_STORE = "./deerstalker-data"
+"""Where artifacts live unless a person names another place."""
 _FORMS = "a folder, file:///absolute/path, or s3://bucket/prefix"
 _SCHEMES = ("file:", "s3:", "memory:")
 

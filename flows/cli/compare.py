@@ -37,7 +37,8 @@ def compare(
         from flows.compare.comparison import CompareRequest
         from flows.compare.comparison import compare as compare_flow
         from flows.compare.comparison_report import text_rows
-        from flows.config.recipes import Recipe, load_profile, validate
+        from flows.config.recipe import Recipe
+        from flows.config.recipes import load_profile, validate
         from flows.lookup.history import read_run
 
         record = read_run(store, run)

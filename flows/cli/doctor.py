@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Annotated
 from cyclopts import Parameter
 
 from artifacts.errors import DeerstalkerError
+from artifacts.store.location import DEFAULT_STORE
 from flows.cli.console.options import STORED, ProfileChanges, ProfileName, RecipeChanges, Stored, shipped
 from flows.cli.console.output import print_json
 from flows.doctor import checks
@@ -17,12 +18,11 @@ from flows.doctor.checks import Check
 from flows.doctor.facts import machine_facts, prefect_facts, software_facts, speed_facts
 from flows.doctor.hardware import Hardware, choice_of, device_of, load_hardware
 from flows.doctor.store_facts import store_facts, store_folder
-from flows.orchestration.run_environment import DEFAULT_STORE
 from flows.report.text.visible import one_line
 
 if TYPE_CHECKING:
     from flows.config.model_size import ModelSize
-    from flows.config.recipes import Recipe
+    from flows.config.recipe import Recipe
 
 
 def doctor(

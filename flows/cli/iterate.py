@@ -4,8 +4,8 @@ from typing import Annotated
 
 from artifacts.store.store import Store
 from flows.cli.console.options import STORED, Optional, ProfileName, Refresh, Stored
+from flows.cli.console.output import show_run
 from flows.cli.console.prefect_beside import prefect_beside
-from flows.cli.train import show_run
 
 
 def iterate(

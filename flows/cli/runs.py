@@ -73,10 +73,11 @@ def report(run: str, /, *, options: Stored = STORED) -> None:
     Args:
         run: Name of the run.
     """
-    from flows.report.html.run_report import publish_report
+    from flows.lookup.history import read_run
+    from flows.report.html.run_report import store_report
 
     store, damaged = Store.open(options.store, writable=False), list[Damage]()
-    page = f"{store.url}/{publish_report(store, run, in_prefect=False, damaged=damaged)}"
+    page = f"{store.url}/{store_report(read_run(store, run, damaged), store)}"
     if options.json:
         print_json({"run": run, "report": page, "damaged": [asdict(damage) for damage in damaged]})
     else:

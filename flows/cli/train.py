@@ -8,7 +8,7 @@ from cyclopts import Parameter
 from artifacts.layout import RunLayout
 from artifacts.store.store import Store
 from flows.cli.console.options import STORED, Optional, ProfileChanges, RecipeChanges, Refresh, Stored, shipped
-from flows.cli.console.output import print_json, terminal
+from flows.cli.console.output import show_run
 from flows.cli.console.prefect_beside import prefect_beside
 
 
@@ -62,15 +62,3 @@ def train(
         with running():
             train_flow(request)
     show_run(name, store, options)
-
-
-def show_run(name: str, store: Store, options: Stored) -> None:
-    """Prints a run's results before and after training, its promoted checkpoint, and how to use it."""
-    from flows.lookup.history import read_run
-    from flows.report.summary import print_summary, summary
-
-    record = read_run(store, name)
-    if options.json:
-        print_json(summary(record, store))
-    else:
-        print_summary(record, store, terminal())

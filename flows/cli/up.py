@@ -12,11 +12,12 @@ from cyclopts import Parameter
 from cyclopts.validators import Number
 
 from artifacts.errors import BadInputError
+from artifacts.store.location import DEFAULT_STORE
 from artifacts.store.store import Store
 from flows.cli.console.options import STORED, Flag, Optional, Stored
 from flows.cli.console.output import local_folder, print_json
 from flows.config.settings import validate
-from flows.orchestration.run_environment import DEFAULT_STORE, lasting_surroundings
+from flows.orchestration.run_environment import lasting_surroundings
 from flows.orchestration.server.api_access import masked, private_folder
 from flows.orchestration.server.local_server import (
     Record,
@@ -153,12 +154,11 @@ def _crashed_runs(record: Record) -> bool:
         sys.stderr.write(f"{error}\n")
         return False
     os.environ |= {"PREFECT_API_REQUEST_TIMEOUT": "5", "PREFECT_CLIENT_MAX_RETRIES": "0"}
-    import httpx
-    from prefect.exceptions import PrefectException
+    from flows.orchestration.api_errors import API_ERRORS
 
     try:
         _crash_runs("Ended by `deerstalker down`.", record.gone_workers)
-    except (httpx.HTTPError, PrefectException) as error:
+    except API_ERRORS as error:
         problem = str(error).partition("\n")[0] or type(error).__name__
         warning = f"{masked(record.url)}: {problem}; the worker's runs count as running there until the next `up`"
         sys.stderr.write(one_line(warning) + "\n")

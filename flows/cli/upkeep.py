@@ -9,13 +9,13 @@ from rich.table import Table
 
 from artifacts.errors import BadInputError, IntegrityError
 from artifacts.layout import is_ours
+from artifacts.store.location import DEFAULT_STORE
 from artifacts.store.store import Store
 from artifacts.verification import Damage
 from artifacts.verification import verify as verify_store
 from flows.cli.console.options import STORED, Flag, Stored
 from flows.cli.console.output import print_json, print_line, tell_damage, terminal
 from flows.config.settings import validate
-from flows.orchestration.run_environment import DEFAULT_STORE
 
 _SHOWN = 20
 

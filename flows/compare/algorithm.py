@@ -15,7 +15,7 @@ row size, number of updates, which parameters learn, and all sizes.
 
 from typing import Any
 
-from flows.config.recipes import Recipe
+from flows.config.recipe import Recipe
 
 TAKEN = (
     "grade.advantage", "finetune.loss", "finetune.reference", "finetune.reference_iterations",

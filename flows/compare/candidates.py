@@ -10,8 +10,9 @@ from artifacts.identity import settings_of, sha256_json
 from artifacts.refs import Checkpoint, Ref
 from artifacts.store.store import Store
 from flows.compare.algorithm import algorithm
+from flows.config.recipe import Recipe
 from flows.config.recipe_diff import differences
-from flows.config.recipes import Recipe, load_recipe, overridden, validate
+from flows.config.recipes import load_recipe, overridden, validate
 from stages.training.launch import Weights, state_beside
 
 OWN = "own"

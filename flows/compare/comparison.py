@@ -13,7 +13,8 @@ from artifacts.refs import Batch, Checkpoint, Grades, Ref, Report, TrainingState
 from artifacts.store.store import Store
 from flows.compare.candidates import OWN, Candidate, candidates, page_folder, starting_weights
 from flows.compare.comparison_report import write_report
-from flows.config.recipes import Recipe, load_profile, validate
+from flows.config.recipe import Recipe
+from flows.config.recipes import load_profile, validate
 from flows.lookup.history import IterationRecord, read_run
 from flows.opening import opened_stages
 from flows.report.figures import compared
@@ -43,8 +44,8 @@ class CompareRequest(Config):
 def compare(request: CompareRequest) -> dict[str, Any]:
     """Trains on one iteration's rollouts under each recipe, and reports the differences.
 
-    Rollouts, starting weights, optimizer state and evaluation are the run's; `flows.compare.candidates` says which settings are
-    the recipe's. The reference of a KL term is the model that the run's first iteration started from.
+    Rollouts, starting weights, optimizer state and evaluation are the run's; `flows.compare.candidates` says which
+    settings are the recipe's. The reference of a KL term is the model that the run's first iteration started from.
 
     Args:
         request: Run, iteration, recipes, store and profile.

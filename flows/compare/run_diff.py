@@ -5,8 +5,9 @@ from typing import Any
 from artifacts.manifest import Manifest
 from artifacts.reading import Artifact
 from artifacts.store.store import Store
+from flows.config.recipe import Recipe
 from flows.config.recipe_diff import Difference, differences
-from flows.config.recipes import Recipe, validate
+from flows.config.recipes import validate
 from flows.lookup.history import STAGES, RunRecord
 from flows.report.paired import paired_gains
 from stages.statistics.estimates import Interval

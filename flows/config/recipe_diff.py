@@ -1,7 +1,7 @@
 """The settings in which two recipes differ."""
 
 from artifacts.identity import Difference, different_settings
-from flows.config.recipes import Recipe
+from flows.config.recipe import Recipe
 
 
 def differences(a: Recipe, b: Recipe) -> list[Difference]:

@@ -7,7 +7,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 
 from flows.config.model_size import ModelSize, Shape
-from flows.config.recipes import Recipe
+from flows.config.recipe import Recipe
 from flows.doctor.checks import Check, gib
 from flows.doctor.facts import MachineFacts
 from flows.doctor.hardware import Device, Hardware

@@ -1,1 +1,1 @@
-"""Finds in a store what a person names: runs, checkpoints, splits, models."""
+"""Finds in a store what a person names: runs, checkpoints and splits."""

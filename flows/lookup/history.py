@@ -14,7 +14,7 @@ from artifacts.reading import Artifact
 from artifacts.refs import Batch, Checkpoint, Decision, Grades, Kind, Report, Rollouts
 from artifacts.store.store import MissingKeyError, Store
 from artifacts.verification import Damage, noted, noted_strays
-from flows.config.recipes import Recipe
+from flows.config.recipe import Recipe
 
 STAGES = {
     "sample": "rollouts",

@@ -8,10 +8,9 @@ import uuid
 from collections.abc import Generator, Mapping
 from contextlib import contextmanager
 
-import httpx
 from prefect.context import FlowRunContext
-from prefect.exceptions import PrefectException
 
+from flows.orchestration.api_errors import API_ERRORS
 from flows.orchestration.artifact_keys import slug
 from flows.orchestration.shown_artifacts import ShownArtifacts
 from stages.context import StageContext
@@ -84,7 +83,7 @@ class _Board:
                         self._show(shown, label, done, total)
                     if not last:
                         self._closing.wait(UPDATE_INTERVAL_S)
-        except (httpx.HTTPError, PrefectException) as error:
+        except API_ERRORS as error:
             self._log.warning("progress is no longer shown in Prefect: %s", error)
 
     def _show(self, shown: ShownArtifacts, label: str, done: int, total: int) -> None:

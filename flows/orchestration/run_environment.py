@@ -3,8 +3,6 @@
 import os
 from pathlib import Path
 
-DEFAULT_STORE = "./deerstalker-data"
-
 _SILENT = {
     "PREFECT_SERVER_ANALYTICS_ENABLED": "false",
     "DO_NOT_TRACK": "1",

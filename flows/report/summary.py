@@ -8,9 +8,9 @@ from typing import Any
 from rich.console import Console
 from rich.table import Table
 
+from artifacts.store.location import DEFAULT_STORE
 from artifacts.store.store import Store
 from flows.lookup.history import RunRecord
-from flows.orchestration.run_environment import DEFAULT_STORE
 from flows.report import metrics
 from flows.report.figures import iteration_figures, summary_metrics
 from flows.report.metrics import MODES

@@ -11,9 +11,9 @@ from pathlib import Path
 from typing import Any, Literal, Protocol
 
 from artifacts.errors import SEE_DOCTOR, BadInputError
+from artifacts.store.location import DEFAULT_STORE
 from artifacts.store.store import Store
 from flows.orchestration.artifact_keys import slug
-from flows.orchestration.run_environment import DEFAULT_STORE
 from stages.context import Profile
 
 PROJECT = "deerstalker"

@@ -25,7 +25,7 @@ from stages.statistics.estimates import (
 
 
 class RollbackConfig(Config):
-    """Rule by which a run returns to its best checkpoint: the learning curve has fallen (see `stages.promotion.fall`)."""
+    """Rule by which a run returns to its best checkpoint: its learning curve has fallen (`stages.promotion.fall`)."""
 
     drop_se: float = Field(
         default=2.0,

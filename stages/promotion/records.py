@@ -132,7 +132,7 @@ class Measurement(Record):
     Attributes:
         accuracy: Mean share of right answers, with its interval over puzzles.
         exact: Mean share of completions whose answers are all right, with its interval over puzzles.
-        deductions: Mean number of statements a completion, by kind (see `stages.environments.tables.DEDUCTION_COLUMNS`);
+        deductions: Mean number of statements a completion, by kind (`stages.environments.tables.DEDUCTION_COLUMNS`);
             None where the puzzles have no formal clues to check statements against.
         completions: Number of completions.
         completion_tokens_mean: Mean length, tokens.

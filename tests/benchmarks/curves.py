@@ -23,8 +23,9 @@ from artifacts.layout import RunLayout
 from artifacts.reading import Artifact
 from artifacts.store.store import Store
 from flows.compare import algorithm as rule
+from flows.config.recipe import Recipe
 from flows.config.recipe_diff import differences
-from flows.config.recipes import Recipe, load_recipe
+from flows.config.recipes import load_recipe
 from flows.lookup.history import read_run
 from flows.report.figures import IterationFigures, iteration_figures
 from flows.report.html.page import TEMPLATES, page

@@ -57,7 +57,8 @@ from artifacts.reading import Artifact
 from artifacts.refs import Checkpoint, Puzzles, Ref, Rollouts
 from artifacts.schemas import PUZZLES, ROLLOUTS
 from artifacts.store.store import Store
-from flows.config.recipes import Recipe, load_profile, load_recipe
+from flows.config.recipe import Recipe
+from flows.config.recipes import load_profile, load_recipe
 from stages.context import Profile, StageContext
 from stages.fetch import fetch
 from stages.models.tokenizers.chat import ChatTokenizer

@@ -26,7 +26,7 @@ from artifacts.reading import Artifact
 from artifacts.refs import Puzzles, Ref
 from artifacts.schemas import PUZZLES
 from artifacts.store.store import Store
-from flows.opening import this_flow_run
+from flows.orchestration.flow_runs import this_flow_run
 from flows.orchestration.gpu_lease import GpuLease
 from flows.orchestration.gpu_permit import gpu_permit
 from flows.orchestration.server.dead_runs import crash_dead_runs, crash_dead_tasks

@@ -20,7 +20,8 @@ from artifacts.reading import Artifact
 from artifacts.refs import Batch, Checkpoint, Decision, Grades, Puzzles, Ref, Report, Rollouts
 from artifacts.schemas import PUZZLES, RESULTS, ROLLOUTS, as_table
 from artifacts.store.store import Store
-from flows.config.recipes import Recipe, validate
+from flows.config.recipe import Recipe
+from flows.config.recipes import validate
 from flows.session import freeze_recipe
 from stages.context import Profile, StageContext
 from stages.environments.puzzle import Puzzle

@@ -14,7 +14,8 @@ from pathlib import Path
 from typing import Any
 
 from flows.compare.algorithm import algorithm
-from flows.config.recipes import Recipe, load_recipe
+from flows.config.recipe import Recipe
+from flows.config.recipes import load_recipe
 
 TINY = Path(__file__).with_name("tiny.toml")
 PUZZLES, GROUP, ROUNDS, HELD_OUT, ANSWERS = 16, 8, 2, 8, 2

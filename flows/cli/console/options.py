@@ -6,7 +6,7 @@ from typing import Annotated, Any
 
 from cyclopts import Parameter
 
-from flows.orchestration.run_environment import DEFAULT_STORE
+from artifacts.store.location import DEFAULT_STORE
 
 _DEPLOYMENTS = Path(__file__).parents[3] / "deployments"
 
@@ -41,8 +41,8 @@ Wide = Annotated[bool, Parameter(negative=(), show_default=False)]
 def shipped(folder: str) -> str:
     """Returns the names of the TOML files in a folder of `deployments`, for a help text.
 
-    `flows.config.settings.settings_names` returns the same names. It needs importlib.resources and pydantic, which take longer
-    to import than the whole command line may.
+    `flows.config.settings.settings_names` returns the same names. It needs importlib.resources and pydantic,
+    which take longer to import than the whole command line may.
     """
     return ", ".join(sorted(path.stem for path in (_DEPLOYMENTS / folder).glob("*.toml")))
 

@@ -7,9 +7,10 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from artifacts.errors import StoreError
+from artifacts.store.location import DEFAULT_STORE
 from artifacts.store.store import Store
 from artifacts.verification import Damage, damage_error
-from flows.orchestration.run_environment import DEFAULT_STORE
+from flows.cli.console.options import Output
 from flows.report.text.visible import one_line, visible_json
 
 if TYPE_CHECKING:
@@ -71,3 +72,15 @@ def local_folder(store: Store) -> Path:
             "remove it; PREFECT_HOME names another place for Prefect's database",
         )  # fmt: skip
     return folder
+
+
+def show_run(name: str, store: Store, options: Output) -> None:
+    """Prints a run's results before and after training, its promoted checkpoint, and how to use it."""
+    from flows.lookup.history import read_run
+    from flows.report.summary import print_summary, summary
+
+    record = read_run(store, name)
+    if options.json:
+        print_json(summary(record, store))
+    else:
+        print_summary(record, store, terminal())

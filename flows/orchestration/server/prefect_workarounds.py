@@ -1,7 +1,7 @@
 """Changes to Prefect's server that work around faults of Prefect 3.7.7; `FIXED_IN` says when each of them goes.
 
-All of them live in the server's process (`flows/orchestration/server/server_process.py`), which calls `apply_workarounds()` before it makes
-the server. Prefect 3.8 and later need a fastapi that vLLM 0.32 refuses. The faults that 3.9.1 still has would stay in a
+All of them live in the server's process (`server_process.py`), which calls `apply_workarounds()` before it makes the
+server. Prefect 3.8 and later need a fastapi that vLLM 0.32 refuses. The faults that 3.9.1 still has would stay in a
 newer server in an environment of its own, too.
 """
 

@@ -1,8 +1,8 @@
 """The process of a local Prefect server; run as a script with a listening socket: `python server_process.py FD [NAME]`.
 
 NAME is the server's host name if it listens on more than the loopback address. The server is Prefect's own, with the
-changes of `flows/orchestration/server/prefect_workarounds.py`, a guard that refuses pages of other origins (`flows/orchestration/server/own_pages.py`), and a new
-database that is copied from a template (`flows/orchestration/server/database_template.py`).
+changes of `prefect_workarounds.py`, a guard that refuses pages of other origins (`own_pages.py`), and a new database
+that is copied from a template (`database_template.py`).
 """
 
 import gc

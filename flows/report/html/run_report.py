@@ -1,15 +1,13 @@
 """The HTML report of a run and its files. It is a view: each call writes it again from the artifacts."""
 
 import json
-import time
 from collections.abc import Sequence
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from artifacts.documents.checksums import write_files
 from artifacts.reading import Artifact
 from artifacts.store.store import Store
-from artifacts.verification import Damage
-from flows.lookup.history import RunRecord, read_run
+from flows.lookup.history import RunRecord
 from flows.report.batch_picture import draw, read_batch, words
 from flows.report.example_group import Completion, ExampleGroup, find_example_group
 from flows.report.figures import IterationFigures, iteration_figures, measurement, page_columns
@@ -28,9 +26,6 @@ from flows.report.summary import before_after_rows, solve_command, summary
 from flows.report.text.markdown import shortened
 from stages.statistics.estimates import Interval
 
-if TYPE_CHECKING:
-    from flows.session import Session
-
 PAGE = "report.html"
 _COMPLETION_CHARACTERS, _ANSWER_CHARACTERS = 20_000, 200
 """Longer texts lose their middle in the page."""
@@ -41,36 +36,6 @@ _HEADLINES = (
     ("all answers right, sampled", "sampled", "exact"),
 )
 """Title, mode and metric of the gains that the page shows in large type."""
-
-
-def write_report(run: "Session") -> str:
-    """Writes the report of a run in progress, shows the run in Prefect, and returns the key of the page."""
-    started = time.perf_counter()
-    run.live.stage_started("report")
-    record = read_run(run.ctx.store, run.layout.run)
-    key = store_report(record, run.ctx.store)
-    run.shown.finished(record)
-    run.live.stage_finished("report", time.perf_counter() - started, reused=False)
-    return key
-
-
-def publish_report(store: Store, run: str, *, in_prefect: bool = True, damaged: list[Damage] | None = None) -> str:
-    """Writes a run's report into the store, and returns the key of the page.
-
-    Args:
-        in_prefect: Also show the run in Prefect; this needs a flow run.
-        damaged: A list to which unreadable artifacts are added; the report leaves them out.
-
-    Raises:
-        IntegrityError: A file that the report shows is damaged; or a manifest is, and `damaged` is None.
-    """
-    record = read_run(store, run, damaged)
-    key = store_report(record, store)
-    if in_prefect:
-        from flows.report.prefect_pages.ui import show_in_prefect
-
-        show_in_prefect(record, store)
-    return key
 
 
 def store_report(record: RunRecord, store: Store) -> str:
@@ -114,7 +79,7 @@ def report_files(record: RunRecord, store: Store) -> dict[str, bytes]:
 
 
 def paired_gain(record: RunRecord, store: Store, mode: str, metric: str = "accuracy") -> Interval | None:
-    """Returns the gain of training on the test split (see `flows.report.paired.paired_gains`); None where it is not known."""
+    """Returns the gain on the test split (see `flows.report.paired.paired_gains`); None where it is not known."""
     if set(record.evaluations) != {"before", "after"}:
         return None
     reports = {
@@ -175,7 +140,7 @@ def _cards(record: RunRecord, store: Store, iterations: Sequence[IterationFigure
 
 
 def _standing(record: RunRecord, candidates: int) -> str:
-    """Returns how the promoted checkpoint compares, by the rule of promotion (see `stages.promotion.gate.PromoteConfig`)."""
+    """Returns how the promoted checkpoint compares by the rule of promotion (`stages.promotion.gate.PromoteConfig`)."""
     assert record.promoted is not None
     rule, score = record.recipe["promote"], f"{record.promoted['score']:.1%} on the validation split"
     if rule["tolerance_se"]:

@@ -10,7 +10,7 @@ from rich.console import Console
 
 from artifacts.layout import RunLayout
 from artifacts.store.store import Store
-from flows.config.recipes import Recipe
+from flows.config.recipe import Recipe
 from flows.lookup.history import read_iteration
 from flows.report.figures import IterationFigures, iteration_figures, terminal_columns
 from flows.report.metrics import text
@@ -178,16 +178,3 @@ def use_view(view: LiveView) -> Generator[LiveView]:
     finally:
         _views.remove(view)
         view.close()
-
-
-def choose_view(*, plain: bool) -> LiveView:
-    """Returns the moving view if stderr is a terminal, else the plain one.
-
-    Args:
-        plain: Return the plain one in any case.
-    """
-    if plain or not sys.stderr.isatty():
-        return LiveView()
-    from flows.report.terminal.live_terminal import TerminalView
-
-    return TerminalView()

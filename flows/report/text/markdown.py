@@ -17,7 +17,7 @@ _LINE_CHARACTERS = 96
 
 
 def shortened(text: str, limit: int = TEXT_LIMIT) -> str:
-    """Returns the text made visible (see `flows.report.text.visible`); a text longer than `limit` loses its middle and says so."""
+    """Returns the visible text (`flows.report.text.visible`); one longer than `limit` loses its middle and says so."""
     if len(text) > limit:
         tail = limit // 3
         left_out = f"\n[... {len(text) - limit} characters left out ...]\n"

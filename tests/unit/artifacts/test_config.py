@@ -11,7 +11,7 @@ from artifacts.config import LARGEST_FLOAT, LARGEST_INT, LONGEST_TEXT, Config
 from artifacts.documents.suggestions import models_of
 from flows.backfill import BackfillRequest
 from flows.compare.comparison import CompareRequest
-from flows.config.recipes import Recipe
+from flows.config.recipe import Recipe
 from flows.doctor.hardware import Hardware
 from flows.evaluation import EvaluationRequest
 from flows.iterate import IterateRequest

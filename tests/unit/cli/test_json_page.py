@@ -25,7 +25,8 @@ from flows.cli.console.options import Stored
 from flows.cli.console.usage import command_names
 from flows.cli.solve import Question, print_answers
 from flows.config.model_size import size_by_name
-from flows.config.recipes import Recipe, load_recipe
+from flows.config.recipe import Recipe
+from flows.config.recipes import load_recipe
 from flows.doctor.checks import engine_check, gpu_check
 from flows.doctor.facts import MachineFacts, SoftwareFacts
 from flows.doctor.fit import fit_checks

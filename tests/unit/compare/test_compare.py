@@ -18,7 +18,8 @@ from artifacts.store.store import Store
 from flows.compare.candidates import OWN, Candidate, candidates, page_folder, starting_weights
 from flows.compare.comparison import comparison_figures
 from flows.compare.comparison_report import setting_rows, text_rows, write_report
-from flows.config.recipes import Recipe, load_recipe, validate
+from flows.config.recipe import Recipe
+from flows.config.recipes import load_recipe, validate
 from flows.lookup.history import read_run
 from flows.report.figures import compared
 from flows.report.html.run_report import report_files

@@ -13,8 +13,9 @@ import pytest
 from artifacts.errors import BadInputError
 from artifacts.identity import Difference
 from flows.cli.app import run_command
+from flows.config.recipe import Recipe
 from flows.config.recipe_diff import differences
-from flows.config.recipes import Recipe, load_recipe, overridden, recipe_names, validate
+from flows.config.recipes import load_recipe, overridden, recipe_names, validate
 from tests.unit.config.golden import FOLDER, golden_file, resolved_text
 
 PUBLISHED = sorted({*recipe_names()} - {"quickstart", "smollm2"})

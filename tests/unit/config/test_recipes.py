@@ -21,7 +21,8 @@ from artifacts.identity import Identity, settings_of
 from artifacts.layout import RunLayout
 from artifacts.refs import Checkpoint, Puzzles, Report
 from artifacts.store.store import Store
-from flows.config.recipes import Recipe, load_profile, load_recipe, recipe_names
+from flows.config.recipe import Recipe
+from flows.config.recipes import load_profile, load_recipe, recipe_names
 from flows.opening import RunRequest, able_to_run, opened
 from flows.session import check_recipe, freeze_recipe, going_on
 from stages.models.from_scratch import ScratchModel
@@ -168,7 +169,7 @@ def test_a_run_begun_before_some_settings_existed_goes_on_as_it_began(tmp_path: 
 def request_of_mine(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Callable[..., RunRequest]:
     """Asks for the run `mine` as a flow run would, with changed settings."""
     monkeypatch.setattr("flows.opening.this_flow_run", lambda: FlowRun(flow_id=uuid4(), created=datetime.now(UTC)))
-    monkeypatch.setattr("flows.opening.get_run_logger", logging.getLogger)
+    monkeypatch.setattr("flows.opening.run_logger", logging.getLogger)
     return lambda *overrides: RunRequest(run="mine", store=str(tmp_path / "store"), overrides=list(overrides))
 
 

@@ -9,7 +9,8 @@ from pydantic import BaseModel
 
 from artifacts.documents.suggestions import closest, did_you_mean, setting_names
 from artifacts.errors import BadInputError
-from flows.config.recipes import Recipe, load_profile, load_recipe
+from flows.config.recipe import Recipe
+from flows.config.recipes import load_profile, load_recipe
 from stages.context import Profile
 
 Load = Callable[..., BaseModel]

@@ -4,7 +4,7 @@ import pytest
 
 from artifacts.layout import RunLayout
 from artifacts.store.store import Store
-from flows.config.recipes import Recipe
+from flows.config.recipe import Recipe
 from flows.lookup.history import read_iteration, read_run
 from flows.report.figures import iteration_figures
 from flows.report.terminal.live import LiveView, current_view, progress_text, table_header, table_row, use_view

@@ -13,7 +13,7 @@ from artifacts.layout import shared_key
 from artifacts.refs import Checkpoint, Puzzles, Ref
 from artifacts.store.store import Store
 from flows.config.recipes import load_recipe
-from flows.lookup.fetching import fetched_from_a_lost_folder, fetched_source
+from flows.inputs.models import fetched_from_a_lost_folder, fetched_source
 from flows.orchestration.gpu_permit import gpu_permit
 from flows.report.terminal.live import current_view
 from flows.session import Stages

@@ -1,0 +1,106 @@
+"""The recipe: everything that decides what a run learns, as one typed config."""
+
+from typing import Any, Self
+
+from pydantic import Field, model_validator
+
+from artifacts.config import Config
+from artifacts.errors import BadInputError
+from stages.evaluate import EvaluateConfig
+from stages.finetune import FinetuneConfig
+from stages.grade import GradeConfig
+from stages.grpo.packing import PackConfig
+from stages.models.source import ModelConfig
+from stages.prepare import PrepareConfig
+from stages.promotion.gate import PromoteConfig
+from stages.sample import SampleConfig
+from stages.sampling.config import SamplingConfig
+from stages.warm_start import WarmStartConfig
+
+_CHANGE_PROBABILITIES = ("top_p", "top_k", "min_p", "repetition_penalty", "presence_penalty", "frequency_penalty")
+"""Settings of the sampler, temperature aside, by which a token's probability is not the model's."""
+
+
+class Recipe(Config):
+    """Everything that decides what a run learns. A run is a flow, a recipe and a profile."""
+
+    title: str = Field(description="One line on what the recipe is for.")
+    iterations: int = Field(ge=0, le=1_000_000, description="GRPO iterations after the warm start.")
+    seed: int = Field(default=0, ge=0, description="Seed of every section that names none of its own.")
+    model: ModelConfig
+    puzzles: PrepareConfig = Field(default_factory=PrepareConfig)
+    warm_start: WarmStartConfig | None = None
+    sample: SampleConfig = Field(default_factory=SampleConfig)
+    grade: GradeConfig = Field(default_factory=GradeConfig)
+    pack: PackConfig = Field(default_factory=PackConfig)
+    finetune: FinetuneConfig = Field(default_factory=FinetuneConfig)
+    evaluate: EvaluateConfig = Field(default_factory=EvaluateConfig)
+    final: EvaluateConfig = Field(default_factory=EvaluateConfig, description="The measurement on the test split.")
+    promote: PromoteConfig = Field(default_factory=PromoteConfig)
+
+    @model_validator(mode="before")
+    @classmethod
+    def _spread_seed(cls, data: Any) -> Any:
+        if not isinstance(data, dict):
+            return data
+        seeded = ["puzzles", "sample", "pack"]
+        seeded += ["warm_start"] if data.get("warm_start") else []
+        model = data.get("model")
+        seeded += ["model"] if isinstance(model, dict) and model.get("source") == "scratch" else []
+        seed = {"seed": data.get("seed", 0)}
+        sections = {name: data.get(name, {}) for name in seeded}
+        return {**data, **{name: {**seed, **given} for name, given in sections.items() if isinstance(given, dict)}}
+
+    @model_validator(mode="after")
+    def _sections_agree(self) -> Self:
+        if self.puzzles.file is not None:
+            raise ValueError(
+                "puzzles.file fills the test split only, and a run learns from train puzzles: "
+                "drop it, and measure the run on the file with `deerstalker evaluate --puzzles FILE`"
+            )
+        taught = self.warm_start.steps * self.warm_start.puzzles_per_step if self.warm_start else 0
+        for found, name, bound, what in (
+            (taught, "warm_start.steps x warm_start.puzzles_per_step", self.puzzles.train, "puzzles.train"),
+            (self.sample.puzzles_per_iteration, "sample.puzzles_per_iteration", self.puzzles.train, "puzzles.train"),
+            (self.sample.stride, "the stride of sample.resample", self.puzzles.train, "puzzles.train"),
+            (self.evaluate.puzzles, "evaluate.puzzles", self.puzzles.val, "puzzles.val"),
+            (self.final.puzzles, "final.puzzles", self.puzzles.test, "puzzles.test"),
+            (self.pack.updates, "pack.updates", self.sample.puzzles_per_iteration, "sample.puzzles_per_iteration"),
+        ):
+            if found > bound:
+                raise ValueError(f"{name} is {found}, more than {what} ({bound})")
+        sampled, trained = self.sample.sampling.temperature, self.finetune.loss.temperature
+        if sampled != trained and self.finetune.loss.temperature_of == "sampler":
+            raise ValueError(
+                f"finetune.loss.temperature is {trained}, but sample.sampling.temperature is {sampled}: write the same "
+                "for both, or, if the loss is meant to have a temperature of its own, "
+                'finetune.loss.temperature_of = "loss" and finetune.loss.old_logprobs = "trainer"'
+            )
+        if self.sample.resample and self.sample.resample.grader != self.grade.grader:
+            graders = self.sample.resample.grader, self.grade.grader
+            raise ValueError(f"sample.resample.grader is '{graders[0]}', but grade.grader is '{graders[1]}'")
+        return self
+
+
+def check_sound(recipe: Recipe) -> None:
+    """Refuses what no run should begin with; one that did so before this was known goes on.
+
+    Raises:
+        BadInputError: The sampler's probabilities are not those that the loss takes them for, or groups outside of a
+            batch would take part in its deviation.
+    """
+    plain, drawn = SamplingConfig(), recipe.sample.sampling
+    changed = [name for name in _CHANGE_PROBABILITIES if getattr(drawn, name) != getattr(plain, name)]
+    if changed and recipe.finetune.loss.old_logprobs == "sampler":
+        raise BadInputError(
+            f"sample.sampling.{changed[0]}",
+            f"{getattr(drawn, changed[0])}, so the sampler's probabilities are not the model's",
+            str(getattr(plain, changed[0])),
+            "or set finetune.loss.old_logprobs to trainer",
+        )
+    if recipe.sample.resample and recipe.grade.advantage.scale == "batch_std":
+        raise BadInputError(
+            "grade.advantage.scale",
+            "batch_std, that of all groups, also of those that sample.resample does not keep",
+            "another scale, or no sample.resample",
+        )

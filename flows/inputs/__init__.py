@@ -1,0 +1,1 @@
+"""What a run begins with, by any name that a person gives: models and puzzle sets, made through their stages."""

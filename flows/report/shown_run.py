@@ -1,0 +1,89 @@
+"""Shows a run in its tracker, in Prefect's pages and in its report."""
+
+import logging
+import time
+from dataclasses import replace
+
+from artifacts.layout import RunLayout
+from artifacts.store.store import Store
+from flows.lookup.history import RunRecord, read_iteration, read_run
+from flows.orchestration.api_errors import API_ERRORS
+from flows.report.html.run_report import store_report
+from flows.report.metric_names import before_after_metrics, iteration_metrics
+from flows.report.prefect_pages.ui import show_in_prefect
+from flows.report.trackers import Tracker
+
+SLOW_INTERVAL_S = 30.0
+"""Pages that take as long to make as a short stage are updated at most once in this time."""
+
+
+class ShownRun:
+    """Shows a run in its tracker and in Prefect's interface; a failure to show is logged and stops nothing."""
+
+    def __init__(
+        self,
+        layout: RunLayout,
+        store: Store,
+        tracker: Tracker,
+        log: logging.Logger | logging.LoggerAdapter[logging.Logger],
+        link: str | None = None,
+    ) -> None:
+        self.layout, self.store, self.tracker, self._log, self._link = layout, store, tracker, log, link
+        self._record: RunRecord | None = None
+        self._tracked = -1
+        self._slow_at = -SLOW_INTERVAL_S
+
+    def iteration_finished(self, n: int, *, anew: bool) -> None:
+        """Shows the run up to iteration `n`.
+
+        Args:
+            anew: Whether a stage of it was executed; a cached iteration has been shown in Prefect before.
+        """
+        record = self._up_to(n)
+        self._track(record)
+        if anew:
+            self._in_prefect(record, slow=time.monotonic() - self._slow_at >= SLOW_INTERVAL_S)
+
+    def finished(self) -> str:
+        """Writes the report, shows the whole run with before and after, and returns the key of the report's page."""
+        record = read_run(self.store, self.layout.run)
+        page = store_report(record, self.store)
+        self._track(record)
+        self.tracker.conclude(before_after_metrics(record.evaluations))
+        self._in_prefect(record, slow=True)
+        return page
+
+    def _up_to(self, n: int) -> RunRecord:
+        """Returns the run up to iteration `n`. That iteration is read again, because it may have been made again."""
+        if self._record is None:
+            self._record = read_run(self.store, self.layout.run)
+        known = {item.number: item for item in self._record.iterations}
+        known[n] = read_iteration(self.store, self.layout, n)
+        self._record = replace(self._record, iterations=[known[number] for number in sorted(known)])
+        return replace(self._record, iterations=[item for item in self._record.iterations if item.number <= n])
+
+    def _track(self, record: RunRecord) -> None:
+        for item in record.iterations:
+            if item.number > self._tracked:
+                self.tracker.log(item.number, iteration_metrics(item))
+                self._tracked = item.number
+
+    def _in_prefect(self, record: RunRecord, *, slow: bool) -> None:
+        try:
+            show_in_prefect(record, self.store, slow=slow, link=self._link)
+        except API_ERRORS as error:
+            self._log.warning("iteration is not shown in Prefect: %s", error)
+        if slow:
+            self._slow_at = time.monotonic()
+
+
+def publish_report(store: Store, run: str) -> str:
+    """Writes a run's report into the store, shows it in Prefect, and returns the key of its page; call it in a flow.
+
+    Raises:
+        IntegrityError: An artifact that it reads is damaged.
+    """
+    record = read_run(store, run)
+    page = store_report(record, store)
+    show_in_prefect(record, store)
+    return page
