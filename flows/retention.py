@@ -20,7 +20,7 @@ from artifacts.refs import Ref
 from artifacts.store.store import Store
 from artifacts.verification import Damage, noted
 from flows.lookup.history import read_run, run_names
-from stages.promotion.records import read_decision
+from stages.statistics.records import read_decision
 
 Part = Literal["training_state", "checkpoint", "reference", "batch", "rollouts"]
 _IN_ATTEMPT = re.compile(r"(.+?)/((?:attempt|progress)-[0-9a-f]+(?:-[0-9]{8}T[0-9]+)?)/(.+)")

@@ -132,7 +132,7 @@ class StageContext:
         return Artifact.open(self.store, ref).local_folder(self.downloads, watch)
 
     def folder(self, attempt: Attempt[Any]) -> AbstractContextManager[Path]:
-        """Returns a context with an empty folder whose files become the attempt's (`artifacts.address.Attempt.folder`)."""
+        """Returns a context with an empty folder; its files become those of the attempt (see `Attempt.folder`)."""
         return attempt.folder(self.scratch, watched(f"storing {attempt.slot.kind.__name__}", self.progress))
 
     def abandon(self) -> None:

@@ -17,9 +17,9 @@ from artifacts.schemas import PUZZLES, RESULTS, as_table
 from stages.context import StageContext
 from stages.environments.puzzle import Grader, Puzzle
 from stages.environments.tables import count_deductions, deduction_columns, graded_text, puzzles_by_id
-from stages.promotion.records import ReportFigures
 from stages.sampling.collect import adopted, collect
 from stages.sampling.config import SamplingConfig
+from stages.statistics.records import ReportFigures
 from stages.statistics.totals import totals
 
 REVISION = 2

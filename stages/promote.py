@@ -11,9 +11,9 @@ from artifacts.identity import Identity
 from artifacts.reading import Artifact
 from artifacts.refs import Checkpoint, Decision, Ref, Report
 from stages.context import StageContext
-from stages.models.card import CARD, model_card
 from stages.promotion.gate import PromoteConfig, judge
-from stages.promotion.records import DECISION_FILE, read_decision
+from stages.promotion.model_card import CARD, model_card
+from stages.statistics.records import DECISION_FILE, read_decision
 from stages.training.launch import Weights, state_beside
 
 REVISION = 3

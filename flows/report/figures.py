@@ -7,7 +7,7 @@ from typing import Any
 from flows.lookup.history import STAGES, IterationRecord
 from flows.report import metrics
 from flows.report.metrics import Metric, Presence, Value, number, values_of
-from stages.promotion.records import Measurement
+from stages.statistics.records import Measurement
 
 
 @dataclass(frozen=True)

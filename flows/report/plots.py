@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 from flows.lookup.history import STAGES
 from flows.report.figures import IterationFigures, plotted
 from flows.report.text.visible import visible
-from stages.promotion.records import Measurement
+from stages.statistics.records import Measurement
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes

@@ -6,7 +6,7 @@ from typing import Any
 from flows.lookup.history import RunRecord
 from flows.report.figures import measurement
 from flows.report.metrics import MODES, interval_text
-from stages.promotion.records import Measurement
+from stages.statistics.records import Measurement
 
 OWN = "validation, in the run"
 

@@ -13,7 +13,6 @@ from artifacts.refs import Checkpoint, Ref, Report
 from artifacts.schemas import RESULTS
 from artifacts.store.store import Store
 from stages.promotion.fall import find_falls
-from stages.promotion.records import CurvePoint, MeasuredCheckpoint, PromotionDecision
 from stages.statistics.estimates import (
     Interval,
     estimate_difference,
@@ -22,6 +21,7 @@ from stages.statistics.estimates import (
     standard_error,
     variance_of_mean,
 )
+from stages.statistics.records import CurvePoint, MeasuredCheckpoint, PromotionDecision
 
 
 class RollbackConfig(Config):

@@ -4,8 +4,8 @@ import numpy as np
 import polars as pl
 
 from stages.environments.tables import DEDUCTION_COLUMNS
-from stages.promotion.records import Measurement, Measurements
 from stages.statistics.estimates import estimate
+from stages.statistics.records import Measurement, Measurements
 
 
 def totals(results: pl.DataFrame) -> Measurements:

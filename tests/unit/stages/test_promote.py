@@ -21,8 +21,8 @@ from artifacts.schemas import RESULTS
 from artifacts.store.store import Store
 from stages.promote import promote, weights_after
 from stages.promotion.gate import PromoteConfig, RollbackConfig, judge
-from stages.promotion.records import MeasuredCheckpoint, PromotionDecision
 from stages.statistics.estimates import estimate_difference
+from stages.statistics.records import MeasuredCheckpoint, PromotionDecision
 from stages.training.launch import Weights
 from tests.support.made_run import make_context, make_run
 

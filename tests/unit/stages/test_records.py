@@ -15,8 +15,8 @@ from artifacts.refs import Decision, Ref
 from artifacts.schemas import RESULTS
 from artifacts.store.store import Store
 from stages.promote import promoted_checkpoint
-from stages.promotion.records import PromotionDecision, ReportFigures, read_decision
 from stages.statistics.estimates import estimate_difference, estimate_gain
+from stages.statistics.records import PromotionDecision, ReportFigures, read_decision
 from tests.support.made_run import make_context, make_run
 
 CHECKPOINT = {"kind": "Checkpoint", "key": "runs/a/checkpoint", "digest": "c" * 64}

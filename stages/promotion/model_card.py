@@ -7,8 +7,8 @@ from artifacts.lineage import Node, lineage
 from artifacts.manifest import Manifest
 from artifacts.reading import Artifact
 from artifacts.store.store import Store
-from stages.promotion.records import MeasuredCheckpoint, Measurement, PromotionDecision, ReportFigures
 from stages.statistics.estimates import Interval
+from stages.statistics.records import MeasuredCheckpoint, Measurement, PromotionDecision, ReportFigures
 
 CARD = "README.md"
 _MEASURES = (("accuracy", "accuracy"), ("exact", "all answers right"))
