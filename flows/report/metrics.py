@@ -8,14 +8,18 @@ Tracker names follow what users know from other trainers: TRL's names for traini
 throughput; held-out accuracy is under `eval/`, the measurement on the test split under `test/`.
 """
 
+from __future__ import annotations
+
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
 from enum import IntEnum
 from statistics import fmean
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
-from flows.lookup.history import IterationRecord
 from stages.statistics.estimates import Interval
+
+if TYPE_CHECKING:
+    from flows.lookup.history import IterationRecord
 
 Value = float | Interval | None
 """A number, a mean with its 95% interval, or None where nothing was measured."""
