@@ -9,7 +9,7 @@ import pytest
 
 PACKAGES = ("artifacts", "stages", "flows")
 LONGEST = 10
-"""Modules in a chain of imports inside one of the three packages. Imports inside functions count, imports for types do not."""
+"""Modules in a chain of imports inside a package. Imports inside functions count, imports for types do not."""
 REGISTRY = {"flows.cli.app"}
 """It names every command, which is imported when it runs, so it stands on top of each chain."""
 ROOM = 15
