@@ -1,4 +1,4 @@
-"""Evaluating the checkpoints of finished runs on a suite of puzzles that nobody thought of while they ran."""
+"""The flow that evaluates checkpoints of runs on another suite of puzzles, after they were trained."""
 
 from collections.abc import Generator, Iterator, Sequence
 from contextlib import ExitStack, contextmanager
@@ -31,30 +31,32 @@ from stages.evaluate import EvaluateConfig, evaluate
 
 
 class BackfillRequest(Config):
-    """What a person asks for."""
+    """Parameters of the flow."""
 
     runs: list[str] = Field(min_length=1, description="Names of the runs whose checkpoints are evaluated.")
-    suite: str = Field(description="Name of the suite; the same name with the same settings goes on.")
+    suite: str = Field(description="Name of the suite; the same name with the same settings continues.")
     puzzles: str = Field(description="RUN:SPLIT, KEY:SPLIT of a puzzle set, or a JSON file in the published format.")
     checkpoints: Literal["all", "every", "best"] = Field(
-        default="all", description="All, every k-th and the last, or only the one that stands promoted."
+        default="all", description="All, every k-th and the last, or only the promoted one."
     )
     every: int = Field(default=10, ge=1, le=1_000_000, description="The k of `every`.")
-    config: EvaluateConfig = Field(default_factory=EvaluateConfig, description="Puzzles, samples and how to sample.")
-    at_once: int = Field(default=1, ge=1, le=64, description="Evaluations side by side, each with its own engine.")
-    store: str = Field(default="./deerstalker-data", description="Where artifacts live.")
+    config: EvaluateConfig = Field(default_factory=EvaluateConfig, description="Number of puzzles, and sampling.")
+    at_once: int = Field(
+        default=1, ge=1, le=64, description="Number of evaluations at the same time, each with its own engine."
+    )
+    store: str = Field(default="./deerstalker-data", description="Where artifacts are stored.")
     profile: str = Field(default="cpu", description="Name of a profile, or path of a TOML file.")
 
 
 class Backfilled(BaseModel):
-    """What came of it.
+    """Result of the flow.
 
     Attributes:
         runs: Facts of the suite's reports by run and iteration.
-        evaluated: How many were made now.
-        cached: How many were there.
-        skipped: `RUN@ITERATION` of checkpoints whose files were pruned before this suite was thought of.
-        reports: Address of each run's page, drawn anew.
+        evaluated: Number of reports that this flow made.
+        cached: Number of reports that existed.
+        skipped: `RUN@ITERATION` of checkpoints without a report whose files have been pruned.
+        reports: Address of each run's page, which was written again.
     """
 
     model_config = ConfigDict(extra="forbid", frozen=True)
@@ -82,16 +84,16 @@ class Candidate:
 
 @flow(name="backfill", flow_run_name="backfill {request.suite}", persist_result=False)
 def backfill(request: BackfillRequest) -> Backfilled:
-    """Evaluates what lacks a report on the suite, and draws each run's learning curve on it beside its own.
+    """Evaluates the checkpoints without a report on the suite, and draws each run's learning curve on the suite.
 
-    A report stands under its run, suite and iteration; what is there is not made again, and an interrupted evaluation
-    goes on with the puzzles that are missing. Where a checkpoint fails, the others are evaluated all the same.
+    A report is stored under its run, suite and iteration. Existing reports are not made again, and an interrupted
+    evaluation continues with the missing puzzles. If a checkpoint fails, the others are still evaluated.
 
     Args:
         request: Runs, checkpoints, suite, limit, store and profile.
 
     Raises:
-        BadInputError: A run, the puzzles or the suite's name is at fault.
+        BadInputError: A run, the puzzles or the suite's name is wrong.
         IdentityMismatchError: The suite's name is taken by other settings.
         DeerstalkerError: A checkpoint could not be evaluated; raised when all others are done.
     """
@@ -101,48 +103,50 @@ def backfill(request: BackfillRequest) -> Backfilled:
     with lanes(store, profile, min(request.at_once, max(1, len(chosen)))) as side_by_side:
         puzzles, split = named_puzzles(request.puzzles, side_by_side.first)
         side_by_side.first.live.opened(f"suite {request.suite}: {len(chosen)} checkpoints on {request.puzzles}")
-        wanted = [item for item in chosen if not item.pruned or _published(store, request.suite, item)]
-        found = dict(zip(wanted, _evaluated(request, wanted, puzzles, split, store, side_by_side), strict=True))
-    made = {item: result for item, result in found.items() if isinstance(result, Ref)}
+        available = [item for item in chosen if not item.pruned or _published(store, request.suite, item)]
+        outcomes = dict(
+            zip(available, _evaluated(request, available, puzzles, split, store, side_by_side), strict=True)
+        )
+    made = {item: result for item, result in outcomes.items() if isinstance(result, Ref)}
     result = Backfilled(
         suite=request.suite,
         runs={run: _facts(store, run, made) for run in dict.fromkeys(request.runs)},
         evaluated=sum(not ref.reused for ref in made.values()),
         cached=sum(ref.reused for ref in made.values()),
-        skipped=[str(item) for item in chosen if item not in found],
+        skipped=[str(item) for item in chosen if item not in outcomes],
         reports={run: f"{store.url}/{publish_report(store, run)}" for run in dict.fromkeys(request.runs)},
     )
     create_table_artifact(_rows(result), key=f"suite-{slug(request.suite)}", description=f"Suite {request.suite}")
-    failed = {item: error for item, error in found.items() if not isinstance(error, Ref)}
+    failed = {item: error for item, error in outcomes.items() if not isinstance(error, Ref)}
     for item, error in failed.items():
-        found_there = f"{len(failed)} of {len(found)} not evaluated; first {item}: {error}"
-        raise DeerstalkerError(f"backfill {request.suite}", found_there, "", "the same command tries them again")
+        summary = f"{len(failed)} of {len(outcomes)} not evaluated; first {item}: {error}"
+        raise DeerstalkerError(f"backfill {request.suite}", summary, "", "the same command tries them again")
     return result
 
 
 def candidates(record: RunRecord, request: BackfillRequest) -> list[Candidate]:
-    """The checkpoints of a run that are asked for, by iteration; 0 is what its first iteration started from.
+    """Returns the requested checkpoints of a run by iteration; 0 is the checkpoint before the first iteration.
 
     Raises:
-        BadInputError: The run has none.
+        BadInputError: The run has no checkpoint.
     """
-    run, found = record.layout.run, dict[int, Candidate]()
+    run, trained = record.layout.run, dict[int, Candidate]()
     for item in record.iterations:
         if item.number == 0 and "evaluate" in item.manifests:
-            found[0] = Candidate(run, 0, Ref(**item.manifests["evaluate"].inputs["weights"]))
+            trained[0] = Candidate(run, 0, Ref(**item.manifests["evaluate"].inputs["weights"]))
         elif manifest := item.manifests.get("finetune"):
             ref = Ref[Checkpoint](manifest.kind, record.layout.iteration(item.number, "checkpoint"), manifest.digest)
-            found[item.number] = Candidate(run, item.number, ref, pruned=manifest.pruned is not None)
+            trained[item.number] = Candidate(run, item.number, ref, pruned=manifest.pruned is not None)
     if request.checkpoints == "best" and record.promoted:
-        return [found[record.promoted["iteration"]]]
-    if not found or request.checkpoints == "best":
+        return [trained[record.promoted["iteration"]]]
+    if not trained or request.checkpoints == "best":
         raise BadInputError(f"run {run!r}", "no checkpoint yet", "one", "let it run first")
     every = request.every if request.checkpoints == "every" else 1
-    return [item for number, item in found.items() if number % every == 0 or number == max(found)]
+    return [item for number, item in trained.items() if number % every == 0 or number == max(trained)]
 
 
 class Lanes:
-    """Contexts that work side by side, each with an engine of its own."""
+    """Stage contexts for evaluations at the same time, each with its own engine."""
 
     def __init__(self, contexts: Sequence[Stages]) -> None:
         self.first, self._all = contexts[0], [stages.ctx for stages in contexts]
@@ -152,12 +156,12 @@ class Lanes:
 
     @property
     def width(self) -> int:
-        """How many there are."""
+        """Number of contexts."""
         return len(self._all)
 
     @contextmanager
     def one(self) -> Generator[StageContext]:
-        """A context that nobody else is using."""
+        """Waits for a free context and yields it."""
         ctx = self._free.get()
         try:
             yield ctx
@@ -165,21 +169,21 @@ class Lanes:
             self._free.put(ctx)
 
     def abandon(self) -> None:
-        """Makes everything fail that is running in them, or that waits for a GPU."""
-        self.first.turn.close()  # they share it
+        """Makes all evaluations fail that are running or waiting for a GPU."""
+        self.first.turn.close()  # all contexts share it
         for ctx in self._all:
             ctx.abandon()
 
 
 @contextmanager
-def lanes(store: Store, profile: Profile, wanted: int) -> Generator[Lanes]:
-    """Opens so many lanes, which share the device's memory or the engines that run elsewhere, and closes them."""
+def lanes(store: Store, profile: Profile, width: int) -> Generator[Lanes]:
+    """Opens `width` contexts, which share the device's memory or the external engines, and closes them at the end."""
     urls = profile.engine.external_urls
-    count = min(wanted, len(urls)) if urls else wanted
+    count = min(width, len(urls)) if urls else width
     with ExitStack() as stack:
         share: dict[str, object] = {"memory_share": profile.engine.memory_share / count}
         if count > 1 and profile.engine.replicas == "auto" and not urls:
-            share["replicas"] = 1  # the lanes are side by side already
+            share["replicas"] = 1  # the contexts work at the same time already
         engines = [
             profile.engine.model_copy(update={**share, "external_urls": urls[number::count]}) for number in range(count)
         ]
@@ -192,11 +196,16 @@ def lanes(store: Store, profile: Profile, wanted: int) -> Generator[Lanes]:
 
 
 def _evaluated(
-    request: BackfillRequest, wanted: Sequence[Candidate], puzzles: Ref[Puzzles], split: str, store: Store, side: Lanes
+    request: BackfillRequest,
+    available: Sequence[Candidate],
+    puzzles: Ref[Puzzles],
+    split: str,
+    store: Store,
+    side: Lanes,
 ) -> Iterator[Ref[Report] | Exception]:
     def evaluate_one(item: Candidate) -> Ref[Report]:
         layout = RunLayout(item.run)
-        # Where a refresh has changed the checkpoint, the report of the old one gives way.
+        # If a refresh has changed the checkpoint, the new report replaces that of the old one.
         out = ArtifactAddress(
             store, layout.suite(request.suite, item.iteration), Report, Refreshes.read(store, layout).at(None)
         )
@@ -207,15 +216,15 @@ def _evaluated(
     live = side.first.live
     results = map_some_at_once(
         evaluate_one,
-        wanted,
+        available,
         run_name=f"evaluate-{request.suite}-{{item}}",
         ctx=side.first.ctx,
         at_once=side.width,
         abandon=side.abandon,
     )
-    for number, (item, result) in enumerate(zip(wanted, results, strict=True), 1):
+    for number, (item, result) in enumerate(zip(available, results, strict=True), 1):
         outcome = ("cached" if result.reused else "evaluated") if isinstance(result, Ref) else f"failed: {result}"
-        live.line(f"{number} of {len(wanted)}: {item} {outcome}")
+        live.line(f"{number} of {len(available)}: {item} {outcome}")
         yield result
 
 

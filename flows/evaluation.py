@@ -1,4 +1,4 @@
-"""Measuring one checkpoint on one set of puzzles, outside any run."""
+"""The flow that measures one checkpoint on one set of puzzles, outside of any run."""
 
 from typing import Any, get_args
 
@@ -22,17 +22,17 @@ from stages.statistics.totals import totals
 
 
 class EvaluationRequest(Config):
-    """What a person asks for."""
+    """Parameters of the flow."""
 
-    checkpoint: str = Field(description="A checkpoint as `flows.lookup.checkpoints` understands it.")
+    checkpoint: str = Field(description="A checkpoint, in any form that `deerstalker evaluate --help` lists.")
     puzzles: str = Field(description="A JSON file in the published format, or RUN:SPLIT.")
-    store: str = Field(default="./deerstalker-data", description="Where artifacts live.")
+    store: str = Field(default="./deerstalker-data", description="Where artifacts are stored.")
     profile: str = Field(default="cpu", description="Name of a profile, or path of a TOML file.")
-    config: EvaluateConfig = Field(default_factory=EvaluateConfig, description="How many puzzles, and how sampled.")
+    config: EvaluateConfig = Field(default_factory=EvaluateConfig, description="Number of puzzles, and sampling.")
 
 
 class Evaluation(BaseModel):
-    """What came of it.
+    """Result of the flow.
 
     Attributes:
         gradings: Totals of the same completions (see `stages.statistics.totals.totals`) by grader.
@@ -48,7 +48,7 @@ class Evaluation(BaseModel):
 
 @flow(name="evaluate", flow_run_name="evaluate {request.checkpoint}", persist_result=False)
 def evaluate_checkpoint(request: EvaluationRequest) -> Evaluation:
-    """Samples answers of a checkpoint, greedy and not, and grades the same completions by every grader.
+    """Samples a checkpoint's answers and its most likely ones, and grades the same completions with every grader.
 
     Args:
         request: Checkpoint, puzzles, store, profile and settings.
@@ -58,8 +58,10 @@ def evaluate_checkpoint(request: EvaluationRequest) -> Evaluation:
         stages.live.opened(f"evaluating {request.checkpoint} on {request.puzzles}")
         puzzles, split = named_puzzles(request.puzzles, stages)
         checkpoint = fetched(stages, request.checkpoint, puzzles)
-        asked = {**settings_of(request.config), "split": split}
-        key = shared_key("evaluations", split, Identity.of("evaluation", 1, asked, weights=checkpoint, puzzles=puzzles))
+        settings = {**settings_of(request.config), "split": split}
+        key = shared_key(
+            "evaluations", split, Identity.of("evaluation", 1, settings, weights=checkpoint, puzzles=puzzles)
+        )
         out = stages.slot(key, Report)
         report = stages.run(evaluate, request.config, checkpoint, puzzles, split=split, out=out)
         results = Artifact.open(store, report).read_table("results.parquet", RESULTS)

@@ -1,4 +1,4 @@
-"""More iterations of a run that exists, by its frozen recipe."""
+"""The flow that continues a run with its frozen recipe."""
 
 from datetime import datetime
 from typing import Self
@@ -21,15 +21,15 @@ from flows.opening import REFRESH, StageName, asked_at, opened_run
 
 
 class IterateRequest(Config):
-    """What a person asks for: how far a run goes on."""
+    """Parameters of the flow."""
 
-    run: str = Field(default="quickstart", description="Name of a run that was begun.")
+    run: str = Field(default="quickstart", description="Name of an existing run.")
     more: int | None = Field(
-        default=None, ge=1, le=1_000_000, description="So many iterations more than there are now."
+        default=None, ge=1, le=1_000_000, description="Number of iterations to add to the finished ones."
     )
-    until: int | None = Field(default=None, ge=1, le=1_000_000, description="Up to this iteration; instead of `more`.")
+    until: int | None = Field(default=None, ge=1, le=1_000_000, description="Last iteration to run; instead of `more`.")
     profile: str = Field(default="cpu", description="Name of a profile, or path of a TOML file.")
-    store: str = Field(default="./deerstalker-data", description="Where artifacts live.")
+    store: str = Field(default="./deerstalker-data", description="Where artifacts are stored.")
     profile_overrides: list[str] = Field(default=[], description="Changes of the profile, `section.key=value` each.")
     refresh: list[StageName] = Field(default=[], description=REFRESH)
 
@@ -44,10 +44,10 @@ class IterateRequest(Config):
 def iterate(request: IterateRequest) -> str:
     """Continues a run and returns the key of its report.
 
-    The iterations that there are end `Cached`. The test split is left alone: `train` looks at it before and after.
+    Finished iterations end `Cached`. The test split is not used: `train` measures on it before and after training.
 
     Args:
-        request: Run, how far, profile, store, and the stages to redo.
+        request: Run, number of iterations, profile, store, and stages to run again.
     """
     store = Store.open(request.store)
     record = read_run(store, request.run)
@@ -64,12 +64,12 @@ def iterate(request: IterateRequest) -> str:
 
 
 def iterations_done(store: Store, layout: RunLayout, before: datetime) -> int:
-    """The last iteration decided before a time; so a retry of a request comes to the end of its first attempt.
+    """Returns the last iteration decided before a time, so that a retried request ends where its first attempt would.
 
-    A decision that was made anew since counts by the one that it set aside.
+    A decision that a refresh replaced since then counts with the time of the replaced one.
 
     Raises:
-        BadInputError: The run had not been measured once.
+        BadInputError: The run had no decision before that time.
     """
     decisions: dict[int, list[str]] = {}
     for key in store.list(f"{layout.root}/iterations"):

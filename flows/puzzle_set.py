@@ -1,4 +1,4 @@
-"""Puzzle sets: drawn by mapped tasks on all cores, divided into splits that share no puzzle, and reported."""
+"""The flow that makes a puzzle set: draws puzzles on all cores, divides them into disjoint splits, and reports."""
 
 from prefect import flow
 from pydantic import BaseModel, ConfigDict, Field
@@ -15,23 +15,23 @@ from stages.prepare import PrepareConfig
 
 
 class PuzzleSetRequest(Config):
-    """What a person asks for."""
+    """Parameters of the flow."""
 
-    store: str = Field(default="./deerstalker-data", description="Where artifacts live.")
+    store: str = Field(default="./deerstalker-data", description="Where artifacts are stored.")
     profile: str = Field(default="cpu", description="Name of a profile, or path of a TOML file.")
     puzzles: PrepareConfig = Field(default_factory=PrepareConfig, description="Family, difficulty, sizes and seed.")
     tokenizer: str | None = Field(
         default=None,
-        description="A checkpoint in whose tokens the report measures prompts; None = the model that is installed.",
+        description="A checkpoint whose tokenizer measures prompt lengths for the report; null = the installed model.",
     )
 
 
 class PuzzleSet(BaseModel):
-    """A published set.
+    """A published puzzle set.
 
     Attributes:
-        artifact: Its ref, as JSON.
-        report: Address of the page that describes it.
+        artifact: Ref of the set, as JSON.
+        report: Address of the set's report.
     """
 
     model_config = ConfigDict(extra="forbid", frozen=True)
@@ -42,7 +42,7 @@ class PuzzleSet(BaseModel):
 
 @flow(name="prepare", flow_run_name="prepare {request.puzzles.total} puzzles", persist_result=False)
 def make_puzzles(request: PuzzleSetRequest) -> PuzzleSet:
-    """Publishes a puzzle set and a report on it; a run that was killed goes on with the stretches that are missing.
+    """Publishes a puzzle set and its report; after a kill, the same request draws only the missing puzzles.
 
     Args:
         request: Store, profile, difficulty, seed and the sizes of the splits.
@@ -50,7 +50,7 @@ def make_puzzles(request: PuzzleSetRequest) -> PuzzleSet:
     store = Store.open(request.store)
     with opened_stages(store, load_profile(request.profile)) as stages:
         if request.tokenizer is not None:
-            check_checkpoint(request.tokenizer, store)  # it is fetched after all drawing
+            check_checkpoint(request.tokenizer, store)  # fail before hours of drawing, after which it is fetched
         stages.live.opened(f"{request.puzzles.total} puzzles, seed {request.puzzles.seed}, into {store.url}")
         made = publish_set(stages, request.puzzles)
         tokenizer = None if request.tokenizer is None else fetched(stages, request.tokenizer, made)

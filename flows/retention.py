@@ -1,4 +1,4 @@
-"""Which large artifacts of a store may go, by a rule, and their removal."""
+"""Finds the large artifacts of a store that a rule does not keep, and removes them."""
 
 import re
 from collections.abc import Iterable, Sequence
@@ -24,25 +24,31 @@ from stages.statistics.records import read_decision
 
 Part = Literal["training_state", "checkpoint", "reference", "batch", "rollouts"]
 _IN_ATTEMPT = re.compile(r"(.+?)/((?:attempt|progress)-[0-9a-f]+(?:-[0-9]{8}T[0-9]+)?)/(.+)")
-"""A file of an attempt: its artifact, the attempt's folder (`artifacts.address` names it), and its name in there."""
+"""Matches the key of a file of an attempt: artifact, folder of the attempt (named in `artifacts.address`), and file."""
 
 
 class Retention(Config):
-    """What is kept. Manifests, grades, reports, decisions and a promoted checkpoint's ancestors always are."""
+    """What is kept, besides manifests, grades, reports, decisions and a promoted checkpoint's ancestors."""
 
-    parts: tuple[Part, ...] = Field(default=("training_state",), description="What may go from an iteration.")
+    parts: tuple[Part, ...] = Field(default=("training_state",), description="Parts of an iteration that are removed.")
     keep_last: int = Field(
-        default=2, ge=1, le=1_000_000, description="Keep everything of a run's last iterations, to go on from."
+        default=2,
+        ge=1,
+        le=1_000_000,
+        description="Number of a run's last iterations that stay complete, to continue from.",
     )
     keep_every: int = Field(
-        default=10, ge=0, le=1_000_000, description="Keep everything of every so many iterations; 0: of none."
+        default=10,
+        ge=0,
+        le=1_000_000,
+        description="Every iteration whose number is a multiple of this stays complete; 0: none.",
     )
     keep_for: Literal["regrade", "retrain"] = Field(
         default="retrain",
-        description="Kept iterations have what grading them again needs; `retrain` also keeps the weights and the "
-        "training state that they started from.",
+        description="Kept iterations can be graded again; `retrain` also keeps the weights and the training state from "
+        "which they started.",
     )
-    comparisons: bool = Field(default=False, description="Also remove what `compare` made.")
+    comparisons: bool = Field(default=False, description="Also remove the results of `compare`.")
 
     def __str__(self) -> str:
         what = f"{', '.join(self.parts)} except the last {self.keep_last}"
@@ -51,14 +57,14 @@ class Retention(Config):
 
 @dataclass(frozen=True)
 class Removal:
-    """Something that may go.
+    """Files to remove.
 
     Attributes:
-        key: Of the artifact that goes, or whose attempt goes.
+        key: Key of the artifact that is removed, or to which the attempt belongs.
         what: The artifact's kind, `step checkpoints`, `sampled shards`, `set aside` or `lost attempt`.
-        size_bytes: What is freed.
+        size_bytes: Total size of the files.
         folder: The folder that is removed.
-        manifest: Set for an artifact, whose manifest stays and says that it was pruned.
+        manifest: Manifest of a removed artifact, which stays and records the removal; None for an attempt.
     """
 
     key: str
@@ -69,61 +75,61 @@ class Removal:
 
 
 def plan(store: Store, rule: Retention, runs: Sequence[str] = (), damaged: list[Damage] | None = None) -> list[Removal]:
-    """What the rule lets go, in the order of keys.
+    """Returns the files that the rule does not keep, in the order of their keys.
 
-    Of a run in which anything is damaged, nothing goes: what depends on what cannot be told there. Other runs do not
+    Nothing is removed from a run with a damaged artifact, because its dependencies are unknown. Other runs do not
     depend on its artifacts.
 
     Args:
-        runs: Names of runs; all of them where empty.
-        damaged: Where artifacts are added that cannot be read, and whatever else stands among them.
+        runs: Names of runs; all runs if empty.
+        damaged: List to which unreadable artifacts and foreign files are added.
 
     Raises:
         BadInputError: The store has no such run.
         IntegrityError: Something is damaged, and `damaged` is None.
     """
-    there = run_names(store)
-    for run in set(runs) - set(there):
+    existing = run_names(store)
+    for run in set(runs) - set(existing):
         read_run(store, run)
     safe: set[str] = set()
     sound: set[str] = set()
-    for run in there:
+    for run in existing:
         others = runs and run not in runs and damaged is not None
         ancestors = _ancestors(store, run, [] if others else damaged)
         if ancestors is not None:
             safe |= ancestors
             sound.add(run)
-    return [removal for run in runs or there if run in sound for removal in _of_run(store, run, rule, safe, damaged)]
+    return [removal for run in runs or existing if run in sound for removal in _of_run(store, run, rule, safe, damaged)]
 
 
 def protected(store: Store) -> set[str]:
-    """Keys of all that the promoted and the best checkpoint of any run descend from."""
+    """Returns the keys of all ancestors of the promoted and the best checkpoints of all runs."""
     return {key for run in run_names(store) for key in _ancestors(store, run, None) or ()}
 
 
 def _ancestors(store: Store, run: str, damaged: list[Damage] | None) -> set[str] | None:
-    """The same of one run; None where something of it is damaged."""
+    """Returns the keys of the ancestors of one run's promoted and best checkpoints; None if the run is damaged."""
     known = len(damaged or ())
     with noted(damaged, RunLayout(run).recipe):
         promoted = read_run(store, run, damaged).promoted
         nodes: list[Node] = []
         if promoted is not None:
             with noted(damaged, promoted["decision"]["key"]):
-                nodes = lineage(store, _kept_for_good(store, promoted), damaged=damaged)
+                nodes = lineage(store, _always_kept(store, promoted), damaged=damaged)
         return {node.ref.key for node in nodes} if len(damaged or ()) == known else None
     return None
 
 
-def _kept_for_good(store: Store, promoted: dict[str, Any]) -> list[Ref[Any]]:
+def _always_kept(store: Store, promoted: dict[str, Any]) -> list[Ref[Any]]:
     try:
         decision = read_decision(Ref(**promoted["decision"]), store)
     except BadInputError as error:
-        raise IntegrityError(error.where, error.found, error.expected, "run again: it is written anew") from error
+        raise IntegrityError(error.where, error.found, error.expected, "run again: that writes it again") from error
     return [Ref(**promoted["checkpoint"]), decision.standing.checkpoint, decision.best.checkpoint]
 
 
 def remove(store: Store, removals: Iterable[Removal], rule: Retention) -> None:
-    """Removes files. The manifest goes first: it says what happened, so that nobody takes the rest for damage."""
+    """Removes files; first marks the manifest as pruned, so that the missing files are not taken for damage."""
     pruned = Pruned(at=datetime.now(UTC).isoformat(timespec="seconds"), rule=str(rule))
     for item in removals:
         if item.manifest is not None:
@@ -146,7 +152,7 @@ def _of_run(store: Store, run: str, rule: Retention, safe: set[str], damaged: li
         return []
     kept = _kept(layout, published, rule)
     removals = _lost_attempts(store, layout, keys, published)
-    if renewals.unfinished:  # what is set aside is what the promoted checkpoint was made from
+    if renewals.unfinished:  # the promoted checkpoint was made from the artifacts that are set aside
         removals = [removal for removal in removals if removal.what != "set aside"]
     for key, manifest in published.items():
         removable = _part(layout, key) in rule.parts or (
@@ -174,16 +180,16 @@ def _kept(layout: RunLayout, published: dict[str, Manifest], rule: Retention) ->
 def _lost_attempts(
     store: Store, layout: RunLayout, keys: Iterable[str], published: dict[str, Manifest]
 ) -> list[Removal]:
-    """Folders beside what was published: lost attempts, what a refresh set aside, step checkpoints and shards.
+    """Lists folders beside published ones: lost attempts, artifacts that a refresh set aside, step checkpoints, shards.
 
-    A stage that has published nothing may still go on from such a folder: nothing of it is listed.
+    Folders of a stage that has published nothing are not listed, because the stage may continue from them.
     """
     sizes: dict[tuple[str, str], int] = {}
     kinds: dict[tuple[str, str], str] = {}
     for key in keys:
-        if not (found := _IN_ATTEMPT.match(key, len(layout.root))):
+        if not (match := _IN_ATTEMPT.match(key, len(layout.root))):
             continue
-        artifact, name, file = f"{layout.root}{found[1]}", found[2], found[3]
+        artifact, name, file = f"{layout.root}{match[1]}", match[2], match[3]
         manifest = published.get(artifact)
         if manifest and (name != manifest.attempt or manifest.pruned):
             folder = artifact, name
@@ -201,12 +207,12 @@ def _lost_attempts(
 
 
 def _part(layout: RunLayout, key: str) -> str:
-    """Which part of an iteration stands under a key; empty where it is none."""
+    """Returns the part of an iteration that has this key; empty if it is none."""
     parts = key.removeprefix(f"{layout.root}/iterations/").split("/")
     return parts[1] if layout.iteration_of(key) is not None and len(parts) == 2 else ""
 
 
 def _number(layout: RunLayout, key: str) -> int:
     number = layout.iteration_of(key)
-    assert number is not None  # `_part` has looked
+    assert number is not None  # `_part` has checked
     return number

@@ -124,7 +124,7 @@ def taught_groups(config: WarmStartConfig, puzzles: pl.DataFrame, tokenizer: Cha
             "warm_start.row_tokens",
             f"{config.row_tokens}, but {cut} of {len(groups)} prompts with their {config.text} are longer",
             f"at least {longest}",
-            f"raise warm_start.row_tokens; for the model to write such texts, max_tokens must be at least {written}",
+            f"raise warm_start.row_tokens; a model that writes such texts needs max_tokens of {written}",
         )
     return groups
 

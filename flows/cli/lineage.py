@@ -74,7 +74,7 @@ def diff(a: str, b: str, /, *, options: Stored = STORED) -> None:
     store, damaged = Store.open(options.store, writable=False), list[Damage]()
     ours = read_run(store, a, damaged)
     theirs = ours if a == b else read_run(store, b, damaged)
-    told, parting = settings(ours, theirs), first_parting(ours, theirs)
+    differing, parting = settings(ours, theirs), first_parting(ours, theirs)
     around, gains = circumstances(ours, theirs), paired(ours, theirs, store)
     after = {
         name: item.evaluations["after"].facts for name, item in ((a, ours), (b, theirs)) if "after" in item.evaluations
@@ -84,7 +84,7 @@ def diff(a: str, b: str, /, *, options: Stored = STORED) -> None:
             {
                 "a": a,
                 "b": b,
-                "settings": [{"setting": one.setting, **one.values} for one in told],
+                "settings": [{"setting": one.setting, **one.values} for one in differing],
                 "circumstances": around,
                 "first_parting": parting,
                 "after": after,
@@ -96,7 +96,7 @@ def diff(a: str, b: str, /, *, options: Stored = STORED) -> None:
         tell_damage(store, damaged, json=True)
         return
     console = terminal()
-    rows = [(one.setting, *(_shown(one.values, side) for side in ("a", "b"))) for one in told]
+    rows = [(one.setting, *(_shown(one.values, side) for side in ("a", "b"))) for one in differing]
     rows += [(name, *(_shown(values, side) for side in ("a", "b"))) for name, values in around.items()]
     _print_table(console, ("setting", a, b), rows or [("no difference", "", "")])
     where = f"iteration {parting['iteration']}, {parting['stage']}" if parting else "nowhere, as far as both have come"

@@ -60,7 +60,7 @@ def make(
     ] = "cpu",
     options: Output = OUTPUT,
 ) -> None:
-    """Make different puzzles, with one solution and no needless clue each; a killed command continues where it stopped.
+    """Make different puzzles with one solution each and no needless clue; a killed run continues where it stopped.
 
     Args:
         out: A store, for a report and splits that share no puzzle; or a file that ends in .json, in the published

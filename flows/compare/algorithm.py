@@ -1,16 +1,16 @@
-"""A published algorithm at another run's scale: what of a recipe can be laid over a recipe for another task.
+"""Applies a published recipe's algorithm at another run's scale.
 
-Taken from the published recipe is what it says of the algorithm, and nothing else:
+These settings come from the published recipe:
 
 * how rewards become advantages (`grade.advantage`);
 * loss, clip range, aggregation, old log-probabilities, KL and entropy terms, corrections (`finetune.loss`). The length
   that a `constant` aggregation divides by becomes the base recipe's longest completion; the temperature becomes that
   at which the base recipe samples, unless the published loss has one of its own (`temperature_of`);
 * the reference of the KL term (`finetune.reference`, `reference_iterations`, `reference_decay`);
-* what becomes of groups without a signal (`pack.uniform_groups`, `sample.resample`; at most 2 further rounds).
+* the treatment of groups without a signal (`pack.uniform_groups`, `sample.resample`; at most 2 further rounds).
 
-From the base recipe is what belongs to its model and its task: rewards and grader, learning rate, optimizer and passes,
-row size, number of updates, which parameters learn, and all sizes.
+The base recipe keeps all that belongs to its model and its task: rewards and grader, learning rate, optimizer and
+passes, row size, number of updates, which parameters learn, and all sizes.
 """
 
 from typing import Any
@@ -26,14 +26,14 @@ _MOST_ROUNDS = 2
 
 
 def algorithm(base: Recipe, published: Recipe) -> dict[str, Any]:
-    """The settings of a published recipe's algorithm, cut to the base recipe's lengths.
+    """Returns the settings of a published recipe's algorithm, with the base recipe's lengths.
 
     Returns:
         Plain values by the setting's name, in the order of `TAKEN`.
     """
-    told, settings = published.model_dump(mode="json"), dict[str, Any]()
+    values, settings = published.model_dump(mode="json"), dict[str, Any]()
     for name in TAKEN:
-        value: Any = told
+        value: Any = values
         for part in name.split("."):
             value = value[part]
         settings[name] = value

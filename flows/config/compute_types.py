@@ -1,4 +1,4 @@
-"""The precision that a run computes in on this machine: the choice, its reason, and a warning where it is slow."""
+"""Tells the precision of a run on this machine: the choice, its reason, and a warning if it is slow."""
 
 from artifacts.errors import BadInputError, DeerstalkerError
 from stages.context import Profile
@@ -18,11 +18,11 @@ _TYPES: dict[str, ComputeType] = {"bfloat16": "bf16", "float32": "fp32", "bf16":
 
 
 def compute_types(profile: Profile, hidden: int | None) -> list[str]:
-    """Returns the lines on compute types that a run begins with: one on the choice, one on each slow explicit choice.
+    """Returns the lines on compute types that a run prints first: the choice, and a warning for each slow explicit one.
 
     Args:
         profile: The run's hardware.
-        hidden: Hidden size of the run's model; None where it is not known yet.
+        hidden: Hidden size of the run's model; None if it is not known yet.
 
     Raises:
         BadInputError: The GPU cannot compute in the type that the profile asks for, or vLLM is not installed.
@@ -63,7 +63,7 @@ def _check_engine(profile: Profile, on_gpu: bool) -> None:
 
 
 def _slow(setting: str, value: str, best: Choice) -> list[str]:
-    """The warning of an explicit choice whose matrix products this CPU is slow at, measured."""
+    """Returns a warning if the matrix products of an explicit choice are slow on this CPU, by measurement."""
     if value not in _TYPES or _TYPES[value] in (best.type, native_type("cpu").type):
         return []
     try:

@@ -1,4 +1,4 @@
-"""How large a recipe's model is, told without fetching or loading it."""
+"""Finds the size of a recipe's model without fetching or loading it."""
 
 import json
 import os
@@ -26,11 +26,11 @@ UNKNOWN = "unknown until fetched"
 
 @dataclass(frozen=True)
 class Shape:
-    """Sizes of a decoder.
+    """Sizes of a decoder's layers.
 
     Attributes:
-        queries: Width of all query heads together.
-        keys: Width of all key heads together, which is that of the value heads.
+        queries: Total width of the query heads.
+        keys: Total width of the key heads, equal to that of the value heads.
     """
 
     vocabulary: int
@@ -43,22 +43,22 @@ class Shape:
 
     @property
     def attention(self) -> int:
-        """Weights of the attention projections of a layer."""
+        """Number of weights in the attention projections of a layer."""
         return 2 * self.hidden * (self.queries + self.keys)
 
     @property
     def layer(self) -> int:
-        """Weights of the matrices of a layer."""
+        """Number of weights in the matrices of a layer."""
         return self.attention + 3 * self.hidden * self.intermediate
 
     @property
     def head(self) -> int:
-        """Weights of the output head."""
+        """Number of weights in the output head."""
         return self.vocabulary * self.hidden
 
     @property
     def parameters(self) -> int:
-        """Weights of the whole model; biases and the norms of single heads, below a thousandth, are left out."""
+        """Number of weights in the model, without biases and norms of single heads (less than a thousandth)."""
         norms = (2 * self.layers + 1) * self.hidden
         return self.layers * self.layer + self.head * (1 if self.tied else 2) + norms
 
@@ -68,9 +68,9 @@ class ModelSize:
     """Size of a model.
 
     Attributes:
-        parameters: How many; None where nothing tells.
-        told_by: What tells it, for people.
-        shape: Sizes of the layers, where more than the number is known.
+        parameters: Number of parameters; None if unknown.
+        told_by: Source of the number, as text.
+        shape: Sizes of the layers, if known.
     """
 
     parameters: float | None
@@ -86,7 +86,7 @@ class ModelSize:
 
 
 def model_size(config: ModelConfig) -> ModelSize:
-    """The size of a recipe's model: from the recipe, from files on this machine, or else from its name."""
+    """Returns the size of a recipe's model: from the recipe, from files on this machine, or from its name."""
     match config:
         case ScratchModel():
             return _of_shape(_scratch_shape(config), f"with {config.vocabulary} tokens, its most")
@@ -100,23 +100,23 @@ def model_size(config: ModelConfig) -> ModelSize:
 
 
 def hidden_size(config: ModelConfig) -> int | None:
-    """The hidden size of a recipe's model where that is quickly told; None where a file is to be fetched or parsed."""
+    """Returns the hidden size of a recipe's model; None if that needs fetching or parsing a large file."""
     shape = None if isinstance(config, GgufPackageModel) else model_size(config).shape
     return shape.hidden if shape else None
 
 
 def size_by_name(name: str) -> ModelSize:
-    """The size that a model's name states, as in `Qwen2.5-14B-Instruct`."""
-    if not (said := _IN_NAME.search(name.rpartition("/")[2])):
+    """Returns the size in a model's name, as in `Qwen2.5-14B-Instruct`."""
+    if not (match := _IN_NAME.search(name.rpartition("/")[2])):
         return ModelSize(None, UNKNOWN)
-    return ModelSize(float(said[1]) * _UNITS[said[2].lower()], f"by its name, {said[0]}")
+    return ModelSize(float(match[1]) * _UNITS[match[2].lower()], f"by its name, {match[0]}")
 
 
 def shape_of_config(config: Mapping[str, Any]) -> Shape:
-    """The sizes that a Hugging Face config.json states.
+    """Returns the sizes in a Hugging Face config.json.
 
     Raises:
-        KeyError: One is missing.
+        KeyError: A size is missing.
     """
     heads, hidden = int(config["num_attention_heads"]), int(config["hidden_size"])
     head_dim = int(config.get("head_dim") or hidden // heads)

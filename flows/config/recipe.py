@@ -18,15 +18,15 @@ from stages.sampling.config import SamplingConfig
 from stages.warm_start import WarmStartConfig
 
 _CHANGE_PROBABILITIES = ("top_p", "top_k", "min_p", "repetition_penalty", "presence_penalty", "frequency_penalty")
-"""Settings of the sampler, temperature aside, by which a token's probability is not the model's."""
+"""Settings of the sampler, besides temperature, that make a token's probability differ from the model's."""
 
 
 class Recipe(Config):
-    """Everything that decides what a run learns. A run is a flow, a recipe and a profile."""
+    """All settings that decide what a run learns. A run is a flow, a recipe and a profile."""
 
-    title: str = Field(description="One line on what the recipe is for.")
+    title: str = Field(description="Purpose of the recipe, in one line.")
     iterations: int = Field(ge=0, le=1_000_000, description="GRPO iterations after the warm start.")
-    seed: int = Field(default=0, ge=0, description="Seed of every section that names none of its own.")
+    seed: int = Field(default=0, ge=0, description="Seed of every section without a seed of its own.")
     model: ModelConfig
     puzzles: PrepareConfig = Field(default_factory=PrepareConfig)
     warm_start: WarmStartConfig | None = None
@@ -59,7 +59,7 @@ class Recipe(Config):
                 "drop it, and measure the run on the file with `deerstalker evaluate --puzzles FILE`"
             )
         taught = self.warm_start.steps * self.warm_start.puzzles_per_step if self.warm_start else 0
-        for found, name, bound, what in (
+        for value, name, bound, what in (
             (taught, "warm_start.steps x warm_start.puzzles_per_step", self.puzzles.train, "puzzles.train"),
             (self.sample.puzzles_per_iteration, "sample.puzzles_per_iteration", self.puzzles.train, "puzzles.train"),
             (self.sample.stride, "the stride of sample.resample", self.puzzles.train, "puzzles.train"),
@@ -67,8 +67,8 @@ class Recipe(Config):
             (self.final.puzzles, "final.puzzles", self.puzzles.test, "puzzles.test"),
             (self.pack.updates, "pack.updates", self.sample.puzzles_per_iteration, "sample.puzzles_per_iteration"),
         ):
-            if found > bound:
-                raise ValueError(f"{name} is {found}, more than {what} ({bound})")
+            if value > bound:
+                raise ValueError(f"{name} is {value}, more than {what} ({bound})")
         sampled, trained = self.sample.sampling.temperature, self.finetune.loss.temperature
         if sampled != trained and self.finetune.loss.temperature_of == "sampler":
             raise ValueError(
@@ -83,11 +83,11 @@ class Recipe(Config):
 
 
 def check_sound(recipe: Recipe) -> None:
-    """Refuses what no run should begin with; one that did so before this was known goes on.
+    """Refuses unsound recipes for new runs; a run that began with such a recipe before this check may continue.
 
     Raises:
-        BadInputError: The sampler's probabilities are not those that the loss takes them for, or groups outside of a
-            batch would take part in its deviation.
+        BadInputError: The loss assumes that the sampler's probabilities are the model's, but the sampler changes them;
+            or groups that the batch drops would count in its standard deviation.
     """
     plain, drawn = SamplingConfig(), recipe.sample.sampling
     changed = [name for name in _CHANGE_PROBABILITIES if getattr(drawn, name) != getattr(plain, name)]

@@ -1,4 +1,4 @@
-"""Recipes (science) and profiles (circumstance) by name or path: TOML in, typed config out."""
+"""Loads recipes (what a run learns) and profiles (the machine) from TOML files."""
 
 from collections.abc import Sequence
 
@@ -10,7 +10,7 @@ __all__ = ["load_profile", "load_recipe", "overridden", "recipe_names", "validat
 
 
 def recipe_names() -> list[str]:
-    """Names of the recipes that come with the package."""
+    """Returns the names of the recipes in the package."""
     return settings_names("recipes")
 
 

@@ -1,4 +1,4 @@
-"""TOML files of settings in, config models out; importing this costs little."""
+"""Reads TOML files of settings into config models; quick to import."""
 
 import json
 import re
@@ -20,12 +20,12 @@ M = TypeVar("M", bound=BaseModel)
 
 _MOST_PROBLEMS = 5
 _MOST_SHOWN = 60
-"""Characters of a value that an error shows; longer ones are left out."""
+"""Characters of a value that an error shows; longer values are omitted."""
 _QUOTED = re.compile(r"'([^']+)'")
 
 
 def settings_names(folder: str) -> list[str]:
-    """Names of the TOML files of a folder of `deployments`."""
+    """Returns the names of the TOML files in a folder of `deployments`."""
     return sorted(
         entry.name.removesuffix(".toml")
         for entry in files("deployments").joinpath(folder).iterdir()
@@ -34,7 +34,7 @@ def settings_names(folder: str) -> list[str]:
 
 
 def load_settings(model: type[M], folder: str, name: str, overrides: Sequence[str]) -> M:
-    """Loads a TOML file by its name in a folder of `deployments`, or by its path, as a config model.
+    """Loads a TOML file as a config model, by its name in a folder of `deployments` or by its path.
 
     Args:
         folder: `recipes` or `profiles`.
@@ -67,10 +67,12 @@ def _source(folder: str, name: str) -> Path | Traversable:
 
 
 def overridden(data: dict[str, Any], overrides: Sequence[str]) -> dict[str, Any]:
-    """Settings with changes, `section.key=value` each; the string "null" becomes None, for which TOML has no word.
+    """Returns settings with changes applied, `section.key=value` each; the string "null" becomes None.
+
+    TOML has no null.
 
     Raises:
-        BadInputError: A change is no `key=value`, treats a value as a section, or is nested too deeply.
+        BadInputError: A change is not `key=value`, uses a value as a section, or is nested too deeply.
     """
     for override in overrides:
         _apply(data, override)
@@ -79,7 +81,11 @@ def overridden(data: dict[str, Any], overrides: Sequence[str]) -> dict[str, Any]
 
 
 def validate(model: type[M], data: Mapping[str, Any], where: str) -> M:
-    """Builds a config model; the error names each key at fault and what it takes, and what was probably meant."""
+    """Builds a config model from plain data.
+
+    Raises:
+        BadInputError: Names each wrong key, its valid values, and the probable correction.
+    """
     check_plain(data, where, "settings")
     try:
         return model.model_validate(data)
@@ -91,12 +97,12 @@ def validate(model: type[M], data: Mapping[str, Any], where: str) -> M:
 def _problem(model: type[BaseModel], problem: ErrorDetails) -> str:
     at = ".".join(str(part)[:_MOST_SHOWN] for part in problem["loc"]) or "settings"
     given = json.dumps(problem["input"], default=str)
-    found = f" (found {given})" if len(given) < _MOST_SHOWN else ""
-    return f"{at}: {problem['msg']}{found}{_hint(model, problem)}"
+    value = f" (found {given})" if len(given) < _MOST_SHOWN else ""
+    return f"{at}: {problem['msg']}{value}{_hint(model, problem)}"
 
 
 def _hint(model: type[BaseModel], problem: ErrorDetails) -> str:
-    """The key or value that was probably meant; empty where none is alike."""
+    """Returns a hint at the key or value that was probably meant; empty if none is similar."""
     if problem["type"] == "extra_forbidden":
         meant = meant_key(model, problem["loc"])
         return f", did you mean {meant!r}?" if meant else ""
@@ -123,12 +129,12 @@ def _apply(data: dict[str, Any], override: str) -> None:
 
 
 def _named(override: str) -> str:
-    """A change as an error names it."""
+    """Returns a change as error messages name it."""
     return f"--set {override if len(override) < _MOST_SHOWN else override[:_MOST_SHOWN] + '...'}"
 
 
 def _value(text: str, where: str) -> Any:
-    """The value of a change; what is not TOML is the text itself, unless TOML gave up on it."""
+    """Returns the value of a change: TOML if it parses, else the text; too large or deep TOML is an error."""
     try:
         return tomllib.loads(f"value = {text}")["value"]
     except tomllib.TOMLDecodeError:

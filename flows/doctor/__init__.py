@@ -1,4 +1,4 @@
-"""What `deerstalker doctor` looks at: facts of this machine, what they mean, and whether a recipe fits them.
+"""The checks of `deerstalker doctor`: this machine, the store and Prefect, and whether a recipe fits.
 
-`facts`, `store_facts` and `model_size` look, `checks` and `fit` judge; `flows.cli.doctor` shows.
+`facts`, `store_facts` and `model_size` gather facts, `checks` and `fit` judge them, `flows.cli.doctor` prints.
 """

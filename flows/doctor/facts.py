@@ -1,4 +1,4 @@
-"""Facts of the machine, of the installed software and of Prefect. Nothing here judges."""
+"""Gathers facts of the machine, the installed software and Prefect, without judging them."""
 
 import importlib.metadata
 import os
@@ -25,15 +25,15 @@ _FIRST_PERSON, _NOBODY = 1000, 65534
 
 @dataclass(frozen=True)
 class MachineFacts:
-    """The machine as this process may use it.
+    """The resources of the machine that this process may use.
 
     Attributes:
-        flags: Feature flags of the CPU, less those that ONEDNN_MAX_CPU_ISA forbids.
+        flags: Feature flags of the CPU, without those that ONEDNN_MAX_CPU_ISA forbids.
         cores: Cores that this process may run on.
-        quota: Cores' worth of time that its control groups grant; None without a limit.
+        quota: CPU time that control groups grant, in cores; None without a limit.
         memory_bytes: Memory of the machine.
-        limit_bytes: The least limit of its control groups; None where the machine has no more.
-        spare_bytes: What it may still take.
+        limit_bytes: Lowest memory limit of the control groups; None if the machine has less memory.
+        spare_bytes: Memory that this process may still take.
         gpus: GPUs that the CUDA driver offers.
         present_gpus: Names of the GPUs that the kernel shows, whether or not they can be used.
         driver: Version of the NVIDIA kernel driver, empty without one.
@@ -52,12 +52,12 @@ class MachineFacts:
 
     @property
     def usable_cores(self) -> float:
-        """Cores' worth of time that this process may have."""
+        """CPU time that this process may use, in cores."""
         return self.cores if self.quota is None else min(self.cores, self.quota)
 
     @property
     def room_bytes(self) -> int:
-        """Memory that this process could have on an idle machine."""
+        """Memory that this process could use on an idle machine."""
         return self.memory_bytes if self.limit_bytes is None else self.limit_bytes
 
 
@@ -66,8 +66,8 @@ class SoftwareFacts:
     """Installed software.
 
     Attributes:
-        engine: Distribution and version of vLLM; None where it is not installed.
-        extras: Versions of the optional parts, None for one that is not installed.
+        engine: Distribution and version of vLLM; None if it is not installed.
+        extras: Versions of the optional packages, None for one that is not installed.
     """
 
     python: str
@@ -77,7 +77,7 @@ class SoftwareFacts:
 
 @dataclass(frozen=True)
 class SpeedFacts:
-    """Measured rates of matrix products on one CPU core, in GFLOP/s by type; where that failed, the reason."""
+    """Measured rates of matrix products on one CPU core, in GFLOP/s by type, or the error of the measurement."""
 
     gflops: Mapping[ComputeType, float] = field(default_factory=dict[ComputeType, float])
     error: str = ""
@@ -85,15 +85,15 @@ class SpeedFacts:
 
 @dataclass(frozen=True)
 class PrefectFacts:
-    """The Prefect API that a command would report to.
+    """The Prefect API to which a command would report.
 
     Attributes:
-        client: Version of Prefect that is installed here.
-        url: The API; None where a command would start a server of its own.
-        named_by: Who names it: `PREFECT_API_URL`, or the record of `deerstalker up`.
-        server: Version of the server, empty where it does not tell.
-        error: Why it is of no use; empty where it answers.
-        others: Accounts of this machine that could use it as we do, because it is ours and asks for no password.
+        client: Installed version of Prefect.
+        url: Address of the API; None if a command would start its own server.
+        named_by: Source of the address: `PREFECT_API_URL`, or the record of `deerstalker up`.
+        server: Version of the server; empty if unknown.
+        error: Why the API cannot be used; empty if it answers.
+        others: Other accounts of this machine that could use the API, because it is local and has no password.
     """
 
     client: str
@@ -105,7 +105,7 @@ class PrefectFacts:
 
 
 def machine_facts() -> MachineFacts:
-    """Reads what the kernel and the CUDA driver say of this machine."""
+    """Reads the facts of this machine from the kernel and the CUDA driver."""
     recorded = hardware()
     version = re.search(r"(\d+\.\d+(?:\.\d+)?)\s", _DRIVER_VERSION.read_text()) if _DRIVER_VERSION.exists() else None
     return MachineFacts(
@@ -123,7 +123,7 @@ def machine_facts() -> MachineFacts:
 
 
 def software_facts() -> SoftwareFacts:
-    """Reads which engine and which optional parts are installed, without importing them."""
+    """Reads which engine and which optional packages are installed, without importing them."""
     try:
         engine = engine_build()
     except BadInputError:
@@ -132,7 +132,7 @@ def software_facts() -> SoftwareFacts:
 
 
 def speed_facts() -> SpeedFacts:
-    """Measures matrix products in a child, which takes some seconds."""
+    """Measures matrix products in a child process, which takes some seconds."""
     try:
         return SpeedFacts(matmul_gflops())
     except DeerstalkerError as error:
@@ -140,7 +140,7 @@ def speed_facts() -> SpeedFacts:
 
 
 def prefect_facts(home: Path) -> PrefectFacts:
-    """Asks the Prefect API that a command of this environment would report to; starts none.
+    """Asks the Prefect API to which a command in this environment would report; starts no server.
 
     Args:
         home: Folder of the local server's record, unless PREFECT_HOME is set.
@@ -162,7 +162,7 @@ def prefect_facts(home: Path) -> PrefectFacts:
 
 
 def other_accounts() -> tuple[str, ...]:
-    """Names of other people's accounts of this machine: those with a login shell, the administrator's not counted."""
+    """Returns the names of other users of this machine: accounts with a login shell, except the administrator."""
     return tuple(
         account.pw_name
         for account in pwd.getpwall()
@@ -176,11 +176,11 @@ def ask_prefect(client: str, url: str, named_by: str, auth: str | None = None) -
     """Asks an API for its health and its version.
 
     Args:
-        auth: Its auth string; None takes the credentials of the environment.
+        auth: Auth string of the API; None uses the credentials of the environment.
     """
     import httpx
 
-    shown = re.sub(r"//.*@", "//", url)  # one that is no URL may hold a password, too
+    shown = re.sub(r"//.*@", "//", url)  # an invalid URL may contain a password, too
     headers = auth_headers(os.environ.get(CLIENT_VARIABLE) or auth, os.environ)
     try:
         shown = str(httpx.URL(url).copy_with(userinfo=b""))

@@ -1,6 +1,6 @@
-"""Whether a recipe fits a machine: memory, room for its artifacts, and how long an iteration may take.
+"""Estimates whether a recipe fits a machine: memory, space for its artifacts, and the time of an iteration.
 
-All of it is arithmetic on sizes. Constants that were measured say where.
+The estimates are arithmetic on sizes. The comment of a measured constant says where it was measured.
 """
 
 from collections.abc import Mapping
@@ -20,36 +20,36 @@ from stages.training.trainable import TrainableConfig
 
 _BYTES: Mapping[ComputeType, int] = {"bf16": 2, "fp32": 4}
 _PROGRAM_BYTES = int(3.5 * (1 << 30))
-"""Programs without a model: flow, Prefect's server, one engine, trainer; measured with `quickstart` on two cores."""
+"""Memory of flow, Prefect's server, one engine and trainer without a model; `quickstart` on two cores."""
 _ENGINE_PROGRAM_BYTES = 1 << 30
-"""The same of each further engine: two took 1066 MiB more than one (PSS), with a tiny model."""
+"""Memory of each further engine without a model: two took 1066 MiB more than one (PSS), with a tiny model."""
 _CHECKPOINT_BYTES = 2
-"""Of a weight in a checkpoint."""
+"""Bytes of a weight in a checkpoint."""
 _DISK_BYTES_A_TOKEN = 24
-"""A sampled token in the store: its id, its log-probability, its share of text and batch."""
+"""Bytes of a sampled token in the store: id, log-probability, and share of text and batch."""
 _SHORT_TOKENS = 256
 
 _LOW, _HIGH = 0, 1
 _TRAINING_SHARE = 0.6, 0.15
 _PREFILL_SHARE = 0.6, 0.2
 _DECODING_SHARE = 0.3, 0.05
-"""Shares of the matrix product rate that the stages reach: for the quickest and for the slowest time."""
+"""Shares of the matrix product rate that the stages reach: for the lowest and the highest estimate of time."""
 _ITERATION_S = 1.0, 5.0
 _COMPLETION_S = 0.0005, 0.002
 _TOKEN_S = 0.00005, 0.0002
-"""Time that goes with an iteration, a completion and a sampled token whatever the model's size; from `quickstart`."""
+"""Time of an iteration, a completion and a sampled token that does not depend on the model; from `quickstart`."""
 
 
 @dataclass(frozen=True)
 class Need:
-    """What a run needs.
+    """Resources that a run needs.
 
     Attributes:
         trainer_bytes: Memory of all trainer processes together, without the program itself.
-        engine_bytes: The same of all engines of this machine together.
-        store_bytes: What the store has grown by when the run ends.
-        seconds: Of an iteration, lowest and highest; None where that cannot be told.
-        replicas: Engines that start on this machine.
+        engine_bytes: Memory of all engines of this machine together, without the programs.
+        store_bytes: Growth of the store during the run.
+        seconds: Lowest and highest time of an iteration; None if it cannot be estimated.
+        replicas: Number of engines that start on this machine.
     """
 
     trainer_bytes: float
@@ -69,12 +69,12 @@ def fit_checks(
     devices: tuple[Device, Device],
     gflops: float | None,
 ) -> list[Check]:
-    """Says whether a recipe fits.
+    """Returns the checks that tell whether a recipe fits.
 
     Args:
         types: Compute types of the trainer and of the engine.
-        devices: Where the two compute.
-        gflops: Rate of matrix products in the trainer's type on one core, in GFLOP/s; None where it was not measured.
+        devices: Devices of the trainer and of the engine.
+        gflops: Rate of matrix products in the trainer's type on one core, in GFLOP/s; None if it was not measured.
     """
     if size.parameters is None:
         remedy = "fetch it with the first `deerstalker train`, or name a model that says its size"
@@ -92,14 +92,16 @@ def fit_checks(
 
 
 def trainer_bytes(recipe: Recipe, hardware: Hardware, size: ModelSize, compute: ComputeType) -> float:
-    """Memory of the trainer in bytes, summed over its processes.
+    """Returns the memory of the trainer in bytes, summed over its processes.
 
-    With N parameters of which f learn, and b bytes a number of `optimizer.master_dtype` (fp32 4, bf16 2): masters b f N
-    (one that is frozen has none), gradients b f N, two moments 2 b f N; in the compute type a copy of N (where that is
-    the type of the masters, only of what is frozen) and a reference; and for T tokens of a micro-batch, in each
-    process, the activations that backward needs, about (14 hidden + 4 queries + 3 intermediate) T a layer, or hidden T
-    where layers are recomputed; and the probabilities of `logprob_chunk_tokens` over the vocabulary, three times in
-    float32.
+    Let N be the number of parameters, f the share of them that is trained, and b the bytes of a number in
+    `optimizer.master_dtype` (fp32 4, bf16 2). The sum has these terms:
+
+    * master weights b f N (frozen weights have none), gradients b f N, two moments 2 b f N;
+    * in the compute type, a copy of N (if that is the masters' type, only of the frozen weights) and a reference;
+    * in each process, for T tokens of a micro-batch, the activations for backward: about (14 hidden + 4 queries +
+      3 intermediate) T for each layer, or hidden T if layers are recomputed;
+    * in each process, the probabilities of `logprob_chunk_tokens` over the vocabulary, three times in float32.
     """
     assert size.parameters is not None
     trainer, width, total = hardware.trainer, _BYTES[compute], size.parameters
@@ -120,10 +122,10 @@ def trainer_bytes(recipe: Recipe, hardware: Hardware, size: ModelSize, compute: 
 
 
 def engine_bytes(hardware: Hardware, size: ModelSize, compute: ComputeType, device: Device, replicas: int) -> float:
-    """Memory of all engines of this machine in bytes, without the programs; 0 where all run elsewhere.
+    """Returns the memory of all engines of this machine in bytes, without the programs; 0 if all run elsewhere.
 
-    Each holds the weights in its compute type, and the KV cache where the profile sizes it, which is divided among
-    them on a CPU.
+    Each engine holds the weights in its compute type, and the KV cache if the profile sets its size. On a CPU the
+    engines divide the KV cache among them.
     """
     assert size.parameters is not None
     if replicas == 0:
@@ -133,7 +135,7 @@ def engine_bytes(hardware: Hardware, size: ModelSize, compute: ComputeType, devi
 
 
 def replica_count(hardware: Hardware, size: ModelSize, machine: MachineFacts, device: Device) -> int:
-    """How many engines start on this machine (see `stages.sampling.replicas.placement`); the model may be missing."""
+    """Returns the number of engines on this machine like `stages.sampling.replicas.placement`, but without a model."""
     assert size.parameters is not None
     engine = hardware.engine
     if engine.replicas != "auto":
@@ -150,7 +152,7 @@ def replica_count(hardware: Hardware, size: ModelSize, machine: MachineFacts, de
 
 
 def learning_parameters(trainable: TrainableConfig, size: ModelSize) -> float:
-    """How many parameters learn; at most so many where the model's shape is not known."""
+    """Returns the number of trained parameters; an upper bound if the model's shape is unknown."""
     assert size.parameters is not None
     match trainable.parameters, size.shape:
         case "all", _:
@@ -173,11 +175,11 @@ def learning_parameters(trainable: TrainableConfig, size: ModelSize) -> float:
 
 
 def store_bytes(recipe: Recipe, size: ModelSize) -> float:
-    """What a whole run adds to its store, in bytes, nothing pruned.
+    """Returns the bytes that a whole run adds to its store without pruning.
 
-    Once: the model and the warm start, 2 N each. Each iteration: the checkpoint 2 N, the training state where it is
-    carried on (masters and moments of what learns 3 b f N, as in `trainer_bytes`, the rest 2 N), an averaged reference
-    4 N, and 24 bytes a sampled token. While it trains, one step checkpoint as large as a state.
+    Once: the model and the warm start, 2 N each. Each iteration: the checkpoint 2 N; the training state if it is kept
+    (masters and moments of trained weights 3 b f N, as in `trainer_bytes`, and 2 for each frozen weight); an averaged
+    reference 4 N; and 24 bytes for each sampled token. During training: one step checkpoint of the size of a state.
     """
     assert size.parameters is not None
     total, learning = size.parameters, learning_parameters(recipe.finetune.trainable, size)
@@ -190,19 +192,19 @@ def store_bytes(recipe: Recipe, size: ModelSize) -> float:
 
 
 def iteration_seconds(recipe: Recipe, size: ModelSize, rate: float, cores: float) -> tuple[float, float]:
-    """Least and most seconds of an iteration with its evaluation on `val`, the first one with its imports left out.
+    """Returns the lowest and highest seconds of an iteration with its evaluation on `val`, without imports.
 
-    FLOPs / (rate x share) for training (three times forward: prompts once, completions as branches), for prompts
-    in the engine, and for decoding, plus what an iteration, a completion and a token cost whatever the model. Forward
-    takes 2 FLOPs a weight and token, the output head on completions only; attention over positions is left out. The
-    shares run from 0.6 to 0.15 for training, 0.6 to 0.2 for prompts, 0.3 to 0.05 for decoding. How long completions
-    get is not known: from half of `max_tokens` (an eighth, where it is above 256) to all of it; prompts take what
-    completions leave of `pack.row_tokens`, or half of that.
+    The time is FLOPs / (rate x share) for training (three forward passes; prompts once, completions as branches), for
+    prompts in the engine, and for decoding, plus times of an iteration, a completion and a token that do not depend on
+    the model. A forward pass takes 2 FLOPs for each weight and token, and the output head is used on completions only;
+    attention over positions is neglected. The shares are 0.6 to 0.15 for training, 0.6 to 0.2 for prompts and 0.3 to
+    0.05 for decoding. The length of completions is unknown: from half of `max_tokens` (an eighth if it is above 256) to
+    all of it. Prompts take the part of `pack.row_tokens` that completions leave, or half of it.
 
     Args:
-        rate: Matrix products on one core, in FLOP/s.
-        cores: How many there are. The least time takes them all for whole ones, the most takes their unit for matrix
-            products to be one, as that of the two threads of a core is.
+        rate: Rate of matrix products on one core, in FLOP/s.
+        cores: Number of cores. The lowest time assumes that each has its own matrix unit, the highest that all share
+            one, as the two threads of a core do.
     """
     return _seconds(recipe, size, rate * max(1.0, cores), _LOW), _seconds(recipe, size, rate * min(1.0, cores), _HIGH)
 
@@ -255,7 +257,7 @@ def memory_checks(
     devices: tuple[Device, Device],
     need: Need,
 ) -> list[Check]:
-    """Whether trainer and engine fit into the memory of their devices, side by side as they run."""
+    """Checks that trainer and engine together fit into the memory of their devices."""
     trainer = hardware.trainer
     programs = _PROGRAM_BYTES + (need.replicas - 1) * _ENGINE_PROGRAM_BYTES
     on_host, on_gpu = float(programs), 0.0
@@ -276,33 +278,33 @@ def memory_checks(
 
 
 def _host_check(needed: float, parts: str, machine: MachineFacts) -> Check:
-    found = f"about {gib(needed)} needed ({parts}), {gib(machine.spare_bytes)} left"
+    summary = f"about {gib(needed)} needed ({parts}), {gib(machine.spare_bytes)} left"
     figures = {"needed_bytes": int(needed), "spare_bytes": machine.spare_bytes}
     if needed > machine.room_bytes:
         remedy = (
             f"this machine gives {gib(machine.room_bytes)}: use a larger one or a smaller model, "
             "or lower trainer.micro_batch_tokens and engine.kv_cache_gib of the profile"
         )
-        return Check("recipe memory", "problem", found, remedy, figures)
+        return Check("recipe memory", "problem", summary, remedy, figures)
     if needed > machine.spare_bytes:
-        return Check("recipe memory", "warning", found, "end other programs first", figures)
-    return Check("recipe memory", "ok", found, figures=figures)
+        return Check("recipe memory", "warning", summary, "end other programs first", figures)
+    return Check("recipe memory", "ok", summary, figures=figures)
 
 
 def _gpu_check(needed: float, hardware: Hardware, machine: MachineFacts, replicas: int) -> Check:
     count = max(hardware.trainer.processes, replicas * hardware.engine.tensor_parallel_size)
     least = _least_gpu(machine)
-    found = f"about {gib(needed)} needed on each of {count}, {gib(least)} there on each of {len(machine.gpus)}"
+    summary = f"about {gib(needed)} needed on each of {count}, {gib(least)} there on each of {len(machine.gpus)}"
     figures = {"needed_bytes": int(needed), "gpu_bytes": least, "gpus": len(machine.gpus), "needed_gpus": count}
     if not machine.gpus:
-        return Check("recipe GPU memory", "problem", found, "use --profile cpu, or a machine with GPUs", figures)
+        return Check("recipe GPU memory", "problem", summary, "use --profile cpu, or a machine with GPUs", figures)
     if count > len(machine.gpus) or needed > least:
         remedy = (
             "use more or larger GPUs (trainer.processes and engine.tensor_parallel_size of the profile), "
             "or set trainer.cpu_offload"
         )
-        return Check("recipe GPU memory", "problem", found, remedy, figures)
-    return Check("recipe GPU memory", "ok", found, figures=figures)
+        return Check("recipe GPU memory", "problem", summary, remedy, figures)
+    return Check("recipe GPU memory", "ok", summary, figures=figures)
 
 
 def _least_gpu(machine: MachineFacts) -> int:
@@ -310,29 +312,29 @@ def _least_gpu(machine: MachineFacts) -> int:
 
 
 def room_check(recipe: Recipe, store: StoreFacts, need: Need) -> Check:
-    """Whether the store has room for everything that the run keeps."""
-    found = f"about {gib(need.store_bytes)} for {recipe.iterations} iterations"
+    """Checks that the store has space for all artifacts of the run."""
+    summary = f"about {gib(need.store_bytes)} for {recipe.iterations} iterations"
     figures = {"needed_bytes": int(need.store_bytes), "free_bytes": store.free_bytes}
     if store.free_bytes is None:
-        return Check("recipe disk", "ok", f"{found}, in a store that does not tell its room", figures=figures)
-    found = f"{found}, {gib(store.free_bytes)} free"
+        return Check("recipe disk", "ok", f"{summary}, in a store of unknown size", figures=figures)
+    summary = f"{summary}, {gib(store.free_bytes)} free"
     if need.store_bytes > store.free_bytes:
         remedy = "name a larger store with --store, free space, or prune between iterations (`deerstalker prune`)"
-        return Check("recipe disk", "problem", found, remedy, figures)
-    return Check("recipe disk", "ok", found, figures=figures)
+        return Check("recipe disk", "problem", summary, remedy, figures)
+    return Check("recipe disk", "ok", summary, figures=figures)
 
 
 def time_check(need: Need) -> Check:
-    """How long an iteration may take; never a reason against a run."""
+    """Returns the estimated time of an iteration, which is always ok."""
     if need.seconds is None:
-        return Check("recipe time", "ok", "not told: matrix products were not measured on this device")
+        return Check("recipe time", "ok", "unknown: matrix products were not measured on this device")
     low, high = need.seconds
     figures = {"iteration_s": [round(low, 1), round(high, 1)]}
     return Check("recipe time", "ok", f"{duration(low)} to {duration(high)} an iteration, estimated", figures=figures)
 
 
 def duration(seconds: float) -> str:
-    """A duration for people, to two digits."""
+    """Returns a duration as text with two digits."""
     for unit, name in ((86400.0, "days"), (3600.0, "h"), (60.0, "min")):
         if seconds >= 2 * unit:
             return f"{seconds / unit:.2g} {name}" if seconds < 100 * unit else f"{seconds / unit:.0f} {name}"

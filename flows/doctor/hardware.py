@@ -1,4 +1,4 @@
-"""The part of a profile that `deerstalker doctor` reads, and what it means on this machine; cheap to import."""
+"""The part of a profile that `deerstalker doctor` reads, and its effect on this machine; quick to import."""
 
 from collections.abc import Sequence
 from typing import Literal
@@ -17,7 +17,7 @@ Part = Literal["trainer", "engine"]
 
 
 class Hardware(Config):
-    """Settings of `stages.context.Profile` without those that say how a flow runs."""
+    """The settings of `stages.context.Profile` that concern hardware."""
 
     model_config = ConfigDict(extra="ignore", frozen=True)
 
@@ -27,11 +27,11 @@ class Hardware(Config):
 
     @property
     def starts_engines(self) -> bool:
-        """Whether engines start on this machine, none being external or some being named beside those that are."""
+        """Whether engines start on this machine: there are no external ones, or `replicas` adds some."""
         return not self.engine.external_urls or self.engine.replicas != "auto"
 
     def explicit_type(self, part: Part) -> str | None:
-        """The compute type that the profile names for trainer or engine; None where it leaves it to the machine."""
+        """Returns the profile's compute type of trainer or engine; None if it is `auto`."""
         value = self.trainer.compute_dtype if part == "trainer" else self.engine.dtype
         return None if value == "auto" else value
 
@@ -42,7 +42,7 @@ def load_hardware(profile: str, changes: Sequence[str]) -> Hardware:
 
 
 def device_of(part: Part, hardware: Hardware, machine: MachineFacts, software: SoftwareFacts) -> Device:
-    """Where trainer or engine compute: as the profile says, or by what is installed and there."""
+    """Returns the device of trainer or engine, from the profile, or else from the installed engine and the GPUs."""
     if part == "engine":
         return "cuda" if software.engine and software.engine[0] == "vllm" else "cpu"
     if hardware.trainer.device == "auto":
@@ -51,13 +51,13 @@ def device_of(part: Part, hardware: Hardware, machine: MachineFacts, software: S
 
 
 def choice_of(part: Part, hardware: Hardware, device: Device, hidden: int | None = None) -> Choice:
-    """The compute type of trainer or engine: the profile's where it names one, else the quicker on the device.
+    """Returns the compute type of trainer or engine: the profile's if it names one, else the faster on the device.
 
     Args:
-        hidden: Hidden size of the model that is trained; None: any.
+        hidden: Hidden size of the trained model; None for any.
 
     Raises:
-        DeerstalkerError: The system names no flags of the CPU, and matrix products could not be timed.
+        DeerstalkerError: The system does not list the CPU's flags, and matrix products could not be timed.
     """
     explicit = hardware.explicit_type(part)
     if explicit is None:

@@ -1,4 +1,4 @@
-"""Facts of a store: whether it can be written, how fast, how much room it has. What is written there is removed."""
+"""Tests a store: whether it can be written, how fast, and its free space; removes the test files."""
 
 import errno
 import os
@@ -19,24 +19,24 @@ _WRITE_BYTES, _CHUNK_BYTES = 64 << 20, 4 << 20
 _WRITE_LIMIT_S = 1.5
 _OBJECT_BYTES = 1 << 20
 _NO_LINKS = {errno.EPERM, errno.EACCES, errno.ENOSYS, errno.EOPNOTSUPP, errno.ENOTSUP}
-"""How a file system without hard links refuses one."""
+"""Errors of file systems without hard links."""
 _QUICK_S3 = S3Options(connect_timeout_s=2.0, read_timeout_s=10.0, open_retry_for_s=0.0, retry_for_s=2.0)
 
 
 @dataclass(frozen=True)
 class StoreFacts:
-    """A store as it was met.
+    """Results of the tests of a store.
 
     Attributes:
-        url: Its address.
+        url: Address of the store.
         kind: Kind of store.
-        place: Of a folder: where it was tried; the nearest folder above one that does not exist yet.
-        exists: Whether the store's own folder or bucket is there.
-        free_bytes: Room that is left; None where the store does not tell.
-        total_bytes: Room on the whole file system.
-        write_bytes_s: Speed of a write that has reached the disk, or the store.
-        creates: Whether a create-only write is refused where something stands already.
-        error: What it failed with.
+        place: Folder that was tested: the store's, or the nearest existing folder above it; None for other stores.
+        exists: Whether the store's folder or bucket exists.
+        free_bytes: Free space in bytes; None if unknown.
+        total_bytes: Size of the file system in bytes.
+        write_bytes_s: Speed of a write to the disk or store, in bytes per second.
+        creates: Whether a create-only write to an existing key is refused.
+        error: The error of the tests, if they failed.
     """
 
     url: str
@@ -51,10 +51,10 @@ class StoreFacts:
 
 
 def store_facts(url: str, options: S3Options = _QUICK_S3) -> StoreFacts:
-    """Tries a store, and leaves neither a folder nor a bucket nor a file of its own.
+    """Tests a store; leaves no folder, bucket or file in it.
 
     Raises:
-        BadInputError: The address is none.
+        BadInputError: The address is invalid.
     """
     folder = store_folder(url)
     if folder is not None:
@@ -63,20 +63,20 @@ def store_facts(url: str, options: S3Options = _QUICK_S3) -> StoreFacts:
 
 
 def store_folder(url: str) -> Path | None:
-    """The folder that an address names; None where it names another kind of store.
+    """Returns the folder of an address; None for another kind of store.
 
     Raises:
-        BadInputError: It cannot be read as an address.
+        BadInputError: The address is invalid.
     """
     folder = local_folder(url)
     return None if folder is None else folder.absolute()
 
 
 def folder_facts(folder: Path) -> StoreFacts:
-    """Tries the folder of a store, or the nearest folder above it that exists.
+    """Tests the folder of a store, or the nearest existing folder above it.
 
     Raises:
-        BadInputError: It is a file.
+        BadInputError: The path is a file.
     """
     url, place = str(folder), nearest_folder(folder)
     exists = place == folder
@@ -98,7 +98,7 @@ def folder_facts(folder: Path) -> StoreFacts:
 
 
 def nearest_folder(folder: Path) -> Path:
-    """The folder, or the nearest one above it that exists as far as this process may look."""
+    """Returns the folder, or the nearest folder above it that this process can see."""
     place = folder
     while not os.path.exists(place):  # noqa: PTH110  Path.exists raises PermissionError before Python 3.14
         place = place.parent
@@ -106,10 +106,10 @@ def nearest_folder(folder: Path) -> Path:
 
 
 def object_facts(url: str, options: S3Options) -> StoreFacts:
-    """Puts, gets and deletes one small object, and tries whether a second create-only put of a key is refused.
+    """Puts, gets and deletes one small object, and tests whether a second create-only put of a key is refused.
 
     Raises:
-        BadInputError: The address is none.
+        BadInputError: The address is invalid.
     """
     kind = url.partition("://")[0]
     try:
@@ -131,7 +131,7 @@ def object_facts(url: str, options: S3Options) -> StoreFacts:
 
 
 def _write_speed(folder: Path, free_bytes: int) -> float:
-    """Writes a file without a name, which goes however this process ends; bytes per second with fsync."""
+    """Returns the speed of writing an unnamed file with fsync, in bytes per second; it vanishes with this process."""
     chunk = secrets.token_bytes(_CHUNK_BYTES)
     written, started = 0, time.monotonic()
     with tempfile.TemporaryFile(dir=folder, prefix=TEMPORARY_PREFIX, buffering=0) as stream:
@@ -142,7 +142,7 @@ def _write_speed(folder: Path, free_bytes: int) -> float:
 
 
 def _makes_links(folder: Path) -> bool:
-    """Whether the file system refuses a second hard link of a name: create-only writes are made so."""
+    """Returns whether a second hard link to a name is refused, on which create-only writes rely."""
     first, second = (folder / f"{TEMPORARY_PREFIX}{secrets.token_hex(8)}" for _ in range(2))
     try:
         first.touch(exist_ok=False)

@@ -1,4 +1,4 @@
-"""Models by any name, fetched through their stage."""
+"""Resolves names of models to published checkpoints, fetching a model source first."""
 
 from artifacts.layout import shared_key
 from artifacts.manifest import MANIFEST_NAME
@@ -15,22 +15,22 @@ _MODELS = "models"
 
 
 def fetched(stages: Stages, name: str, puzzles: Ref[Puzzles]) -> Ref[Checkpoint]:
-    """The published checkpoint that `name` stands for (see `flows.lookup.checkpoints`); a source is fetched first.
+    """Returns the published checkpoint that `name` means (see `flows.lookup.checkpoints`); a source is fetched first.
 
     Raises:
-        BadInputError: It stands for nothing.
+        BadInputError: There is no such checkpoint or source.
     """
-    found = find_checkpoint(name, stages.ctx.store)
-    return found if isinstance(found, Ref) else fetched_source(stages, found, puzzles)
+    source = find_checkpoint(name, stages.ctx.store)
+    return source if isinstance(source, Ref) else fetched_source(stages, source, puzzles)
 
 
 def fetched_source(stages: Stages, source: ModelConfig, puzzles: Ref[Puzzles]) -> Ref[Checkpoint]:
-    """The model of a source; runs with the same source share it.
+    """Fetches the model of a source and returns it; runs with the same source share it.
 
-    A run goes on from the store alone, also on a machine that does not have the folder that its model came from.
+    A run continues from the store alone, even on a machine without the folder from which its model was fetched.
 
     Args:
-        puzzles: A model made from scratch takes its vocabulary from their texts.
+        puzzles: Puzzles whose texts give the vocabulary of a model made from scratch.
     """
     if isinstance(source, FolderModel) and (before := fetched_from_a_lost_folder(source, stages.ctx.store)):
         stages.ctx.log.warning("%s is not here; going on with what was fetched from it: %s", source.path, before.key)
@@ -40,7 +40,7 @@ def fetched_source(stages: Stages, source: ModelConfig, puzzles: Ref[Puzzles]) -
 
 
 def fetched_from_a_lost_folder(source: FolderModel, store: Store) -> Ref[Checkpoint] | None:
-    """What was fetched last from a local folder that is not there any more; None where it is, or nothing was."""
+    """Returns the model that was last fetched from a missing local folder; None if the folder exists or nothing was."""
     folder = local_folder(source.path)
     if folder is None or folder.exists():
         return None
@@ -48,8 +48,8 @@ def fetched_from_a_lost_folder(source: FolderModel, store: Store) -> Ref[Checkpo
     keys = [key for key in store.list(_MODELS) if key.startswith(begins) and key.endswith(ends) and key.count("/") == 2]
     made: list[Artifact] = []
     for key in keys:
-        with noted([], key):  # another model's: `verify` names it
+        with noted([], key):  # damage of another model; `verify` names it
             made.append(Artifact.at(store, key.removesuffix(ends)))
-    theirs = [found for found in made if found.manifest.facts.get("folder") == source.path]
-    newest = max(theirs, key=lambda found: found.manifest.provenance["created_at"], default=None)
+    same_folder = [artifact for artifact in made if artifact.manifest.facts.get("folder") == source.path]
+    newest = max(same_folder, key=lambda artifact: artifact.manifest.provenance["created_at"], default=None)
     return None if newest is None else newest.ref

@@ -1,4 +1,4 @@
-"""What a person may call a checkpoint, and what it stands for."""
+"""Finds the checkpoint or model source that a name on the command line means."""
 
 import re
 from pathlib import Path
@@ -18,12 +18,12 @@ FORMS = "a run, RUN@ITERATION, a checkpoint's key, a Hugging Face folder, hub:ID
 
 
 def find_checkpoint(name: str, store: Store) -> Ref[Checkpoint] | ModelConfig:
-    """The published checkpoint or the model source that `name` stands for.
+    """Returns the published checkpoint or the model source that `name` means.
 
-    What begins with `.`, `/` or `~` is a model folder, and so is what is published under no such name but is a folder.
+    A name that starts with `.`, `/` or `~` is a model folder. So is a folder's name under which nothing is published.
 
     Raises:
-        BadInputError: It stands for nothing.
+        BadInputError: There is no such checkpoint, source or folder.
     """
     prefix, _, rest = name.partition(":")
     match prefix:
@@ -48,10 +48,10 @@ def find_checkpoint(name: str, store: Store) -> Ref[Checkpoint] | ModelConfig:
 
 
 def check_checkpoint(name: str, store: Store) -> None:
-    """Looks whether `name` stands for a checkpoint that is there; one of the hub is not asked for.
+    """Checks that the checkpoint that `name` means exists; does not ask the hub.
 
     Raises:
-        BadInputError: It stands for nothing, for a package that is not installed, or for a folder that is no model.
+        BadInputError: There is no such checkpoint, the package is not installed, or the folder is not a model.
     """
     match find_checkpoint(name, store):
         case GgufPackageModel() as packaged:
@@ -65,7 +65,7 @@ def check_checkpoint(name: str, store: Store) -> None:
 def _holds_config(folder: Path) -> bool:
     try:
         return (folder / "config.json").is_file()
-    except (OSError, ValueError):  # a folder that may not be entered, or a name that no file can have
+    except (OSError, ValueError):  # no permission, or an invalid file name
         return False
 
 

@@ -9,13 +9,13 @@ from stages.prepare import SPLITS
 
 
 def named_split(name: str, store: Store, where: str) -> tuple[Ref[Puzzles], str]:
-    """The puzzle set and split that a person means: RUN:SPLIT, or KEY:SPLIT of a set in the store.
+    """The puzzle set and split of a name: RUN:SPLIT, or KEY:SPLIT of a set in the store.
 
     Args:
-        where: Stands before an error.
+        where: Start of an error message.
 
     Raises:
-        BadInputError: It stands for nothing.
+        BadInputError: There is no such set or split.
     """
     owner, _, split = name.rpartition(":")
     if split not in SPLITS:

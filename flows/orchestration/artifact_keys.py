@@ -1,4 +1,4 @@
-"""Keys of Prefect artifacts: stable, so that the versions under one key are a run's history."""
+"""Keys of Prefect artifacts; a key is stable, so that its versions are a run's history."""
 
 import hashlib
 import re
@@ -7,9 +7,9 @@ _KEY = re.compile(r"[a-z0-9]+(-[a-z0-9]+)*")
 
 
 def slug(name: str) -> str:
-    """A name as a Prefect artifact key: lower case letters, digits and single dashes.
+    """Returns a name as a Prefect artifact key: lower case letters, digits and single dashes.
 
-    A name that is no key by itself gets four digits of its checksum, so that `run.1` and `run-1` do not share one.
+    A name that is not a valid key gets four digits of its checksum, so that `run.1` and `run-1` have different keys.
     """
     if _KEY.fullmatch(name):
         return name

@@ -1,8 +1,8 @@
-"""A slot of one of Prefect's global concurrency limits, held as a lease that survives what happens to the server.
+"""A lease on a slot of one of Prefect's global concurrency limits that survives restarts of the server.
 
-Prefect's own `concurrency` renews a lease at three quarters of its life and gives up for good after three failures: a
-server that is away at that moment costs a run its slot, and a second run starts beside it. This one renews often, never
-gives up, and takes the slot again where the server let it go meanwhile.
+Prefect's own `concurrency` renews a lease at three quarters of its life and stops after three failures. If the server
+is away at that moment, the run loses its slot, and a second run starts beside it. This lease is renewed often, does not
+give up, and takes the slot again if the server released it meanwhile.
 """
 
 import logging
@@ -21,7 +21,7 @@ from prefect.settings import PREFECT_CLIENT_MAX_RETRIES, temporary_settings
 from artifacts.errors import DeerstalkerError
 
 LEASE_S = 60.0
-"""A holder that died frees its slot after so long; Prefect grants no shorter lease."""
+"""Time after which the slot of a dead holder is free; the shortest lease that Prefect grants."""
 RENEW_EVERY_S = 10.0
 _RETRY_EVERY_S = 1.0
 _ASK_EVERY_S = 3.0
@@ -30,11 +30,11 @@ _PARTING_LIMIT_S = 2.0
 
 
 class GpuLease:
-    """One slot of a limit. Every call may be made from any thread.
+    """A lease on one slot of a limit. All methods are thread-safe.
 
     Args:
-        limit: Name of the limit; one that is missing is made, with one slot.
-        log: Told when a slot was lost and taken again.
+        limit: Name of the limit; a missing limit is created with one slot.
+        log: Logs when a slot was lost and taken again.
     """
 
     def __init__(self, limit: str, log: logging.Logger | logging.LoggerAdapter[logging.Logger]) -> None:
@@ -44,24 +44,24 @@ class GpuLease:
         self._renewing: threading.Thread | None = None
 
     def take(self) -> None:
-        """Waits for a slot, however long the others or the server take.
+        """Waits for a slot, without a time limit.
 
         Raises:
-            DeerstalkerError: `give_back` was called, before or meanwhile.
+            DeerstalkerError: `give_back` was called before or during the wait.
         """
         with _client() as client:
             lease = None
             while lease is None:
                 if self._ending.is_set():
                     raise DeerstalkerError(f"slot of {self.limit}", "the wait was given up", "a run that goes on")
-                if (lease := self._asked(client)) is None:
+                if (lease := self._requested(client)) is None:
                     self._ending.wait(_ASK_EVERY_S)
         self._lease = lease
         self._renewing = threading.Thread(target=self._renew, name=f"lease of {self.limit}", daemon=True)
         self._renewing.start()
 
     def give_back(self) -> None:
-        """Frees the slot, or stops waiting for one. A server that does not answer frees it when the lease runs out."""
+        """Frees the slot, or stops waiting for one. Without the server's answer it is free when the lease ends."""
         self._ending.set()
         if self._renewing is not None:
             self._renewing.join(_PARTING_LIMIT_S)
@@ -74,8 +74,8 @@ class GpuLease:
         except httpx.HTTPError as error:
             self._log.warning("the slot of %s comes free in %.0f s: %s", self.limit, LEASE_S, error)
 
-    def _asked(self, client: SyncPrefectClient) -> UUID | None:
-        """The lease of a slot; None where none is free or nobody answers."""
+    def _requested(self, client: SyncPrefectClient) -> UUID | None:
+        """Requests a slot and returns its lease; None if no slot is free or the server does not answer."""
         try:
             ensure_limit(client, self.limit)
             answer = client.increment_concurrency_slots_with_lease([self.limit], 1, "concurrency", LEASE_S)
@@ -104,12 +104,12 @@ class GpuLease:
             self._log.warning("the slot of %s was lost while the server was away; taking it again", self.limit)
         except httpx.HTTPError:
             return False
-        self._lease = self._asked(client)
+        self._lease = self._requested(client)
         return self._lease is not None
 
 
 def ensure_limit(client: SyncPrefectClient, name: str) -> None:
-    """Makes a limit with one slot where there is none of that name."""
+    """Creates a limit with one slot unless it exists."""
     try:
         client.read_global_concurrency_limit_by_name(name)
     except ObjectNotFound:
@@ -121,7 +121,7 @@ def ensure_limit(client: SyncPrefectClient, name: str) -> None:
 
 @contextmanager
 def _client() -> Generator[SyncPrefectClient]:
-    """A client that says at once what is wrong: waiting, and for how long, is decided here."""
+    """Yields a client without retries of its own, because this module decides how long to wait."""
     settings = {"timeout": _ANSWER_LIMIT_S}
     with temporary_settings({PREFECT_CLIENT_MAX_RETRIES: 0}), get_client(settings, sync_client=True) as client:
         yield client

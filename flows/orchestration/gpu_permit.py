@@ -1,4 +1,4 @@
-"""A run's turn on a GPU: a slot of Prefect's global concurrency limit, leased while engine or trainer may use it."""
+"""A run's permit to use a GPU: a slot of a Prefect concurrency limit, leased while engine or trainer may use it."""
 
 import logging
 import signal
@@ -14,14 +14,14 @@ Log = logging.Logger | logging.LoggerAdapter[logging.Logger]
 
 
 class GpuPermit:
-    """Waits for a slot when a GPU is first needed, so that stages on the CPU and stages found published never wait.
+    """Waits for a slot when a GPU is first needed, so that CPU stages and stages that are published already never wait.
 
     Args:
-        limit: Name of the limit; None takes no slot. One that is missing is made, with one slot.
-        spans: Give the slot back at the end of the run or of each stage.
+        limit: Name of the limit; None takes no slot. A missing limit is created with one slot.
+        spans: Whether the slot is given back at the end of the run or of each stage.
 
     Attributes:
-        users: End what uses the GPU, called before a slot is given back behind a stage.
+        users: Functions that end the GPU's processes; called before a slot is given back after a stage.
     """
 
     def __init__(self, limit: str | None, spans: Literal["run", "stage"], log: Log) -> None:
@@ -32,10 +32,10 @@ class GpuPermit:
         self._closed = self.held = False
 
     def take(self) -> None:
-        """Waits for a slot, unless one is held. The wait does not count against the time limit of a stage.
+        """Waits for a slot unless one is held. The wait does not count towards the time limit of a stage.
 
         Raises:
-            DeerstalkerError: `close` was called before one was free.
+            DeerstalkerError: `close` was called before a slot was free.
         """
         if self.limit is None:
             return
@@ -49,14 +49,14 @@ class GpuPermit:
             self.held = True
 
     def stage_ended(self) -> None:
-        """Ends what uses the GPU and gives the slot back, where it spans a stage."""
+        """If the slot spans a stage: ends the GPU's processes and gives the slot back."""
         if self.held and self.spans == "stage":
             for end in self.users:
                 end()
             self._give_back()
 
     def close(self) -> None:
-        """Gives the slot back for good, and makes those fail that wait for one in other threads."""
+        """Gives the slot back; waits for a slot in other threads fail, now and later."""
         self._closed = True
         self._give_back()
 
@@ -76,9 +76,9 @@ class GpuPermit:
 
 @contextmanager
 def _clock_stopped() -> Generator[None]:
-    """Stops the alarm by which Prefect limits a task's time; it goes on with what was left of it.
+    """Pauses the alarm with which Prefect limits a task's time; the remaining time continues after the block.
 
-    Tasks in other threads have no limit (see `flows.orchestration.tasks`).
+    Tasks in other threads have no time limit (see `flows.orchestration.tasks`).
     """
     if current_thread() is not main_thread():
         yield
@@ -96,7 +96,7 @@ _open: dict[str | None, GpuPermit] = {}
 
 @contextmanager
 def gpu_permit(limit: str | None, spans: Literal["run", "stage"], log: Log) -> Generator[GpuPermit]:
-    """The turn of this process: engines side by side in one flow run share it, for they would wait for one another."""
+    """Yields this process's permit; engines of one flow run share it, because they would wait for each other."""
     if shared := _open.get(limit):
         yield shared
         return

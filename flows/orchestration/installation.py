@@ -1,6 +1,6 @@
-"""What a Prefect server needs for Deerstalker: a work pool, GPU slots, an automation for dead runs, the deployments.
+"""Installs on a Prefect server: a work pool, GPU slots, automations for dead runs, and the deployments.
 
-Everything is made only where it is missing, or replaced by the same; `install` may be called any number of times.
+Missing objects are created and the others brought up to date, so `install` may be called any number of times.
 """
 
 import os
@@ -30,10 +30,10 @@ from flows.orchestration.gpu_lease import ensure_limit
 from flows.orchestration.server.backend import TAG
 
 POOL = "deerstalker"
-"""The pool whose deployments have their plain names."""
+"""The pool whose deployments have no suffix in their names."""
 
 GPU_SLOTS = "gpu"
-"""Name of the limit that profiles for GPUs name."""
+"""Name of the concurrency limit in profiles for GPUs."""
 
 ZOMBIES = "deerstalker: crash runs whose process is gone"
 STILLBORN = "deerstalker: crash runs whose process never came"
@@ -47,12 +47,11 @@ _HEARD = (
 
 
 class Installation(Config):
-    """What is installed.
+    """Settings of an installation.
 
     Attributes:
-        store: Where deployments keep artifacts, unless a run says otherwise.
-        folder: Where flow runs start, so that relative paths mean what they mean there; `.` is where their worker puts
-            them.
+        store: Default store of the deployments.
+        folder: Working directory of flow runs, to which relative paths refer; `.` is the worker's choice.
     """
 
     store: str
@@ -63,21 +62,23 @@ class Installation(Config):
     zombie_after_s: float | None = Field(default=None, ge=60.0, le=1e7)
 
 
-def install(wanted: Installation, home: Path, environment: Mapping[str, str]) -> list[str]:
-    """Installs all of it on the server that Prefect is set to, and returns the names of the deployments.
+def install(installation: Installation, home: Path, environment: Mapping[str, str]) -> list[str]:
+    """Installs everything on the server of Prefect's current settings, and returns the names of the deployments.
 
     Raises:
         DeerstalkerError: The deployments are refused.
     """
     with get_client(sync_client=True) as client:
-        make_pool(client, wanted.pool)
-        make_slots(client, wanted.gpu_slots)
-        make_zombie_automations(client, timedelta(seconds=wanted.zombie_after_s) if wanted.zombie_after_s else None)
-    return deploy(wanted, home, environment)
+        make_pool(client, installation.pool)
+        make_slots(client, installation.gpu_slots)
+        make_zombie_automations(
+            client, timedelta(seconds=installation.zombie_after_s) if installation.zombie_after_s else None
+        )
+    return deploy(installation, home, environment)
 
 
 def make_pool(client: SyncPrefectClient, name: str) -> None:
-    """A process work pool, unless there is a pool of that name, of whatever type."""
+    """Creates a process work pool unless a pool of that name exists, of any type."""
     template = ProcessWorker.get_default_base_job_template()
     try:
         client.create_work_pool(WorkPoolCreate(name=name, type="process", base_job_template=template))
@@ -86,7 +87,7 @@ def make_pool(client: SyncPrefectClient, name: str) -> None:
 
 
 def make_slots(client: SyncPrefectClient, slots: int | None) -> None:
-    """The GPU slots: as many as wanted, or one where the limit is missing and no number was given."""
+    """Sets the number of GPU slots; without a number, creates a missing limit with one slot."""
     if slots is None:
         ensure_limit(client, GPU_SLOTS)
     else:
@@ -94,20 +95,20 @@ def make_slots(client: SyncPrefectClient, slots: int | None) -> None:
 
 
 def make_zombie_automations(client: SyncPrefectClient, within: timedelta | None) -> None:
-    """Crashes a run that falls silent: where worker and flow die together, nobody else notices.
+    """Installs automations that mark a silent run as crashed; nothing else notices if worker and flow die together.
 
-    Its heartbeats stop, or its worker took it on and died before it said more (`Pending`, before it is `Submitting` and
-    bears the worker's name). A submitted run may wait for its machine or image for hours, and is watched only where it
-    is a process of its worker's machine; that may take `_START_FACTOR` times as long to say something.
+    A run is silent if its heartbeats stop, or if its worker took it and died at once (`Pending`, before the run is
+    `Submitting` and has the worker's name). A submitted run may wait for its machine or image for hours. It is watched
+    only in process pools, where it may take `_START_FACTOR` times as long until the first event.
 
     Args:
-        within: Silence that counts as death; several heartbeats. None leaves what was set before.
+        within: Time of silence after which a run counts as dead; several heartbeats. None keeps the current value.
     """
     if within is None:
-        found = client.read_automations_by_name(ZOMBIES)
-        before = found[0].trigger if found else None
+        existing = client.read_automations_by_name(ZOMBIES)
+        before = existing[0].trigger if existing else None
         within = before.within if isinstance(before, EventTrigger) else _ZOMBIE_AFTER
-    # Other people's flows on the same server may send no heartbeats, or send them rarely.
+    # Flows of others on the same server may send no heartbeats, or send them rarely.
     ours = {"prefect.resource.role": "tag", "prefect.resource.id": f"prefect.tag.{TAG}"}
     process = {"prefect.resource.role": "work-pool", "prefect.work-pool.type": "process"}
     _crash_the_silent(client, ZOMBIES, {"Pending", "Running", "heartbeat"}, [ours], within)
@@ -117,15 +118,15 @@ def make_zombie_automations(client: SyncPrefectClient, within: timedelta | None)
 def _crash_the_silent(
     client: SyncPrefectClient, name: str, after: set[str], related: list[dict[str, str]], within: timedelta
 ) -> None:
-    """Makes or replaces an automation: flow runs of which nothing is heard for so long after these events are crashed.
+    """Creates or updates an automation that marks flow runs as crashed after these events and a time of silence.
 
-    One that is already as wanted is left alone.
+    An automation that is up to date is not written.
 
     Args:
-        after: The last parts of the events' names; another of these starts the time anew.
-        related: What a run must belong to, each of it.
+        after: Last parts of the events' names; each such event restarts the time.
+        related: Resources to which a run must be related, all of them.
     """
-    wanted = AutomationCore(
+    automation = AutomationCore(
         name=name,
         description="Installed by `deerstalker up`. A crashed run can be retried; a running one cannot.",
         trigger=EventTrigger(
@@ -147,16 +148,16 @@ def _crash_the_silent(
             )
         ],
     )
-    found = client.read_automations_by_name(name)
-    if not found:
-        client.create_automation(wanted)
-    elif found[0].model_dump(exclude={"id"}) != wanted.model_dump():
-        client.update_automation(found[0].id, wanted)
+    existing = client.read_automations_by_name(name)
+    if not existing:
+        client.create_automation(automation)
+    elif existing[0].model_dump(exclude={"id"}) != automation.model_dump():
+        client.update_automation(existing[0].id, automation)
 
 
-def deploy(wanted: Installation, home: Path, environment: Mapping[str, str]) -> list[str]:
+def deploy(installation: Installation, home: Path, environment: Mapping[str, str]) -> list[str]:
     """Deploys `deployments/prefect.yaml` with this store, pool and image, and returns `flow/deployment` names."""
-    document = deployment_file(wanted)
+    document = deployment_file(installation)
     path = home / "prefect.yaml"
     path.write_text(yaml.safe_dump(document, sort_keys=False))
     done = subprocess.run(
@@ -178,15 +179,18 @@ def deploy(wanted: Installation, home: Path, environment: Mapping[str, str]) -> 
     return [f"{import_object(item['entrypoint']).name}/{item['name']}" for item in document["deployments"]]
 
 
-def deployment_file(wanted: Installation) -> dict[str, Any]:
-    """The packaged `prefect.yaml`, with what differs between installations filled in."""
+def deployment_file(installation: Installation) -> dict[str, Any]:
+    """Returns the packaged `prefect.yaml` with the settings of the installation filled in."""
     document: dict[str, Any] = yaml.safe_load(files("deployments").joinpath("prefect.yaml").read_text())
     for deployment in document["deployments"]:
-        deployment["parameters"]["request"]["store"] = wanted.store
-        if wanted.pool != POOL:
-            deployment["name"] += f"-{wanted.pool}"  # beside those of other pools
-        variables = {**deployment["work_pool"]["job_variables"], **({"image": wanted.image} if wanted.image else {})}
-        deployment["work_pool"] = {"name": wanted.pool, "job_variables": variables}
-    folder = IMAGE_FOLDER if wanted.image else wanted.folder
+        deployment["parameters"]["request"]["store"] = installation.store
+        if installation.pool != POOL:
+            deployment["name"] += f"-{installation.pool}"  # unique among the pools
+        variables = {
+            **deployment["work_pool"]["job_variables"],
+            **({"image": installation.image} if installation.image else {}),
+        }
+        deployment["work_pool"] = {"name": installation.pool, "job_variables": variables}
+    folder = IMAGE_FOLDER if installation.image else installation.folder
     document["pull"] = [{"prefect.deployments.steps.set_working_directory": {"directory": folder}}]
     return document

@@ -1,4 +1,4 @@
-"""The environment a flow runs in, set before Prefect is imported: quiet, local, and phoning nobody."""
+"""Environment variables of a flow's process, set before Prefect is imported: quiet, local, without telemetry."""
 
 import os
 from pathlib import Path
@@ -34,13 +34,13 @@ _SHORT_LIVED_SERVER = {
         )
     },
 }
-"""A server that lives as long as one command has nothing to schedule, to expire or to watch over."""
+"""A server that ends with its command needs no scheduler and no services that expire or watch runs."""
 
 _WATCHED = {
     "PREFECT_FLOWS_HEARTBEAT_FREQUENCY": "30",
     "PREFECT_SERVER_CONCURRENCY_LEASE_STORAGE": "prefect.server.concurrency.lease_storage.filesystem",
 }
-"""Heartbeats as often as the automation for dead runs expects them; leases that outlive a restart of the server."""
+"""Heartbeats at the interval that the automation for dead runs expects; leases that survive a server's restart."""
 
 _LASTING = {
     "PREFECT_SERVER_UI_ENABLED": "true",
@@ -52,7 +52,7 @@ _LASTING = {
 def prepare_surroundings(home: Path, *, debug: bool) -> None:
     """Sets the environment variables that Prefect, vLLM and the hub clients read; call it before importing Prefect.
 
-    What the user has set stays as it is. Where `deerstalker up` runs a server for this folder, flows report to it.
+    Variables that the user has set stay. If `deerstalker up` runs a server for this folder, flows report to it.
 
     Args:
         home: Local folder for Prefect's database, unless PREFECT_HOME is set.
@@ -61,24 +61,24 @@ def prepare_surroundings(home: Path, *, debug: bool) -> None:
     from flows.orchestration.server.api_access import CLIENT_VARIABLE
     from flows.orchestration.server.local_server import auth_string_of, running_server
 
-    wanted = _common(home)
-    if url := running_server(Path(wanted["PREFECT_HOME"])):
+    variables = _common(home)
+    if url := running_server(Path(variables["PREFECT_HOME"])):
         os.environ.setdefault("PREFECT_API_URL", url)
-    if auth := auth_string_of(os.environ.get("PREFECT_API_URL"), Path(wanted["PREFECT_HOME"])):
+    if auth := auth_string_of(os.environ.get("PREFECT_API_URL"), Path(variables["PREFECT_HOME"])):
         os.environ.setdefault(CLIENT_VARIABLE, auth)
     if not debug:
-        wanted |= _QUIET
+        variables |= _QUIET
     if not os.environ.get("PREFECT_API_URL"):
-        wanted |= _SHORT_LIVED_SERVER
-    for name, value in wanted.items():
+        variables |= _SHORT_LIVED_SERVER
+    for name, value in variables.items():
         os.environ.setdefault(name, value)
 
 
 def lasting_surroundings(home: Path) -> Path:
-    """The same for a server with a worker that stay; returns the folder of Prefect's database."""
-    wanted = {**_common(home), **_LASTING}
-    wanted["PREFECT_SERVER_UI_STATIC_DIRECTORY"] = str(Path(wanted["PREFECT_HOME"]) / "ui")
-    for name, value in wanted.items():
+    """Sets the variables for the server and worker of `deerstalker up`; returns the folder of Prefect's database."""
+    variables = {**_common(home), **_LASTING}
+    variables["PREFECT_SERVER_UI_STATIC_DIRECTORY"] = str(Path(variables["PREFECT_HOME"]) / "ui")
+    for name, value in variables.items():
         os.environ.setdefault(name, value)
     return Path(os.environ["PREFECT_HOME"])
 

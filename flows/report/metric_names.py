@@ -44,4 +44,4 @@ def _measured(facts: Mapping[str, Any], split: str) -> dict[str, float | None]:
 
 
 def _finite(values: Mapping[str, float | None]) -> dict[str, float]:
-    return {name: value for name, value in values.items() if value is not None and math.isfinite(value)}
+    return {name: float(value) for name, value in values.items() if value is not None and math.isfinite(value)}

@@ -1,4 +1,4 @@
-"""Learning curves of a run on the validation split and on the suites that a backfill evaluated afterwards."""
+"""Learning curves on suites: sets of puzzles on which `backfill` evaluated a run's checkpoints after the run."""
 
 from collections.abc import Mapping
 from typing import Any
@@ -15,7 +15,7 @@ Curve = dict[str, list[tuple[int, Measurement]]]
 
 
 def curves(record: RunRecord) -> dict[str, Curve]:
-    """Returns the learning curves of a run by title: its own, then that of each suite."""
+    """Returns the run's own learning curve, then that of each suite, by title."""
     own = {item.number: item.facts("evaluate") for item in record.iterations}
     return {OWN: _curve(own)} | {
         suite: _curve({number: manifest.facts for number, manifest in reports.items()})

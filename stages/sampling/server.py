@@ -75,8 +75,8 @@ def import_once(threads: int) -> None:
     def init_device_with_threads(worker: Any) -> None:
         end_with_parent()  # otherwise vLLM's core waits forever after its server and the guard were killed
         set_num_threads(threads)
-        # Linux kills a process by SIGILL that uses AMX before it asks for it. vLLM's bf16 attention does so without
-        # asking; other kernels ask, but a small model and a short prompt use none of them before.
+        # Linux kills a process by SIGILL if it uses AMX without a request to the kernel. vLLM's bf16 attention makes no
+        # request. Other kernels make one, but with a small model and a short prompt none of them runs first.
         torch.cpu._init_amx()  # pyright: ignore[reportPrivateUsage]
         init_device(worker)
 

@@ -102,8 +102,8 @@ class LossConfig(Config):
     def _settings_agree(self) -> Self:
         if self.temperature_of == "loss" and self.importance_correction != "none":
             raise ValueError(
-                "importance_correction needs temperature_of 'sampler': it compares with the sampler's "
-                "log-probabilities, which have the sampler's temperature"
+                "importance_correction compares with the sampler's log-probabilities, which have the sampler's "
+                "temperature: it needs temperature_of 'sampler'"
             )
         if (self.aggregation == "constant") != (self.constant_tokens is not None):
             raise ValueError("constant_tokens must be set if, and only if, aggregation is 'constant'")

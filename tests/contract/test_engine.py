@@ -298,7 +298,7 @@ def test_nothing_outlives_an_owner_that_was_killed(models: dict[str, Path], tmp_
     assert gone_within(leader, 10.0)
 
 
-def test_an_engine_that_cannot_start_says_why(models: dict[str, Path], tmp_path: Path) -> None:
+def test_a_damaged_model_starts_no_engine(models: dict[str, Path], tmp_path: Path) -> None:
     broken = tmp_path / "broken"
     broken.mkdir()
     for path in models["a"].iterdir():
@@ -308,6 +308,10 @@ def test_an_engine_that_cannot_start_says_why(models: dict[str, Path], tmp_path:
         with pytest.raises(BadInputError, match="a header that is not JSON"):
             engine.ensure(broken, "broken")
         assert not engine.log_path.exists(), "no engine was started"
+
+
+@pytest.mark.long
+def test_an_engine_that_refuses_its_arguments_says_why(models: dict[str, Path], tmp_path: Path) -> None:
     unheard_of = HARDWARE.model_copy(update={"extra_arguments": ("--quantization", "unheard_of")})
     with Engine(unheard_of, tmp_path / "engine") as engine:
         with pytest.raises(BadInputError, match=r"(?s)ended with status [12].*unheard_of"):

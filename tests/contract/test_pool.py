@@ -124,6 +124,7 @@ class Forgetful(Endpoint):
         return super().call(method, path, body, timeout_s=timeout_s)
 
 
+@pytest.mark.long
 def test_an_engine_that_holds_wrong_tensors_is_started_again_and_the_other_is_not(
     engine: Engine, models: dict[str, Path]
 ) -> None:

@@ -33,7 +33,9 @@ def _paths(folder: Path) -> set[Path]:
     ("command", "words"),
     [
         (["evaluate", "--checkpoint", "./model", "--puzzles", "made:test"], "model"),
-        (["evaluate", "--checkpoint", "made", "--puzzles", "nobody:test"], "runs/nobody"),
+        pytest.param(
+            ["evaluate", "--checkpoint", "made", "--puzzles", "nobody:test"], "runs/nobody", marks=pytest.mark.long
+        ),
         pytest.param(
             ["backfill", "made", "--suite", "harder", "--puzzles", "nobody:test"], "runs/nobody", marks=pytest.mark.long
         ),

@@ -94,6 +94,7 @@ def test_commands_find_it_from_anywhere(locked: Installation, tmp_path: Path) ->
     assert line["status"] == "ok" and locked.record["url"] in line["found"]
 
 
+@pytest.mark.long
 def test_up_again_changes_nothing_and_keeps_the_string(locked: Installation) -> None:
     record, secret = locked.record, _secret(locked)
     assert locked.up("--auth") == record

@@ -1,4 +1,4 @@
-"""What is refused of a command line before a command sees it."""
+"""Checks of a command line that cyclopts does not make."""
 
 import math
 import re
@@ -15,10 +15,10 @@ _MOST_SHOWN = 60
 
 
 def check_arguments(app: App, arguments: Sequence[str]) -> None:
-    """Refuses words that are no text, and a command in other letters than its own, which cyclopts would take.
+    """Refuses words that are not text, and commands in the wrong case (cyclopts accepts `Train`).
 
     Raises:
-        BadInputError: A word is not UTF-8 or holds a 0, or stands for no command as it is written.
+        BadInputError: A word is not UTF-8 or contains a NUL, or is a command only in another spelling.
     """
     for number, word in enumerate(arguments, 1):
         if problem := text_problem(word):
@@ -37,10 +37,10 @@ def check_arguments(app: App, arguments: Sequence[str]) -> None:
 
 
 def exact_number(kind: type, tokens: Sequence[Token]) -> Any:
-    """Converts the words of an option as cyclopts does, but takes no 1.5 for a whole number and no `nan` for any.
+    """Converts an option as cyclopts does, but refuses 1.5 for a whole number and `nan` for any number.
 
     Raises:
-        BadInputError: It is no such number.
+        BadInputError: The text is not a number of that kind.
     """
     for token in tokens:
         if kind is int and not _WHOLE.fullmatch(token.value):

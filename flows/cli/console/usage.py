@@ -1,4 +1,4 @@
-"""One line on a command line that cannot be understood, with the help page that tells how it is written."""
+"""Turns cyclopts' errors into one line that names the help page of the command."""
 
 import difflib
 from collections.abc import Sequence
@@ -7,7 +7,7 @@ from cyclopts import App, CycloptsError, UnknownCommandError, UnusedCliTokensErr
 
 
 def usage_error(error: CycloptsError) -> str:
-    """What is wrong, what was probably meant, and the command whose `--help` says more."""
+    """Returns the error, the probable correction, and the command whose `--help` says more."""
     chain = list(error.command_chain or ())
     words = _unknown(error, chain) or " ".join(str(error).split()).rstrip(".")
     page = " ".join(["deerstalker", *chain, "--help"])
@@ -15,12 +15,12 @@ def usage_error(error: CycloptsError) -> str:
 
 
 def command_names(app: App) -> list[str]:
-    """Names of an app's commands in alphabetical order, as its help page lists them."""
+    """Returns the names of an app's commands in alphabetical order, as its help page lists them."""
     return sorted(name for name in app if not name.startswith("-"))
 
 
 def _unknown(error: CycloptsError, chain: Sequence[str]) -> str:
-    """Words on the first argument that is nothing known; empty where the error is another one."""
+    """Returns the message for the first unknown argument; empty if the error is another one."""
     if not isinstance(error, UnknownCommandError | UnusedCliTokensError) or not error.unused_tokens or not error.app:
         return ""
     given, names = error.unused_tokens[0], command_names(error.app)

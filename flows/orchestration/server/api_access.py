@@ -1,4 +1,4 @@
-"""How a Prefect API is reached: its address without a password, its auth string, and files that only we can read.
+"""Addresses and auth strings of Prefect APIs, and files that only their owner can read.
 
 An auth string has the form USER:PASSWORD. Prefect's server takes it from PREFECT_SERVER_API_AUTH_STRING, its clients
 from PREFECT_API_AUTH_STRING.
@@ -27,11 +27,11 @@ ELSEWHERE_TIMEOUT_S = 30.0
 _EXPECTED = "http://HOST:PORT/api"
 _REFUSED = (401, 403)
 _PASSING = (502, 503, 504)
-"""Statuses of a server, or of a proxy in front of one, that is starting."""
+"""HTTP statuses of a server that is starting, or of a proxy in front of it."""
 
 
 def masked(address: str) -> str:
-    """An address, or any text that was given as one, with `***` in place of user and password."""
+    """Returns an address, or any text given as one, with `***` in place of user and password."""
     return re.sub(r"^([A-Za-z][\w+.-]*://)?.*@", r"\1***@", address, flags=re.DOTALL)
 
 
@@ -39,41 +39,40 @@ def parse_server(text: str) -> tuple[str, str | None]:
     """Splits the value of `--server`.
 
     Returns:
-        The address of the API, without user and password and without a slash at its end; and its auth string, None
-        where the text holds none.
+        The address of the API, without user, password and trailing slash; and the auth string, None if there is none.
 
     Raises:
-        BadInputError: It is no address of an API.
+        BadInputError: The text is not the address of an API.
     """
     import httpx
 
     try:
         url = httpx.URL(text)
     except (httpx.InvalidURL, UnicodeError) as error:
-        raise _no_address(text, "is no address") from error
+        raise _no_address(text, "not an address") from error
     if url.scheme not in ("http", "https") or not url.host:
-        raise _no_address(text, "is no address of a server")
+        raise _no_address(text, "not the address of a server")
     if url.query or url.fragment or (url.port is not None and not 0 < url.port < 1 << 16):
-        raise _no_address(text, "is no address of an API")
+        raise _no_address(text, "not the address of an API")
     auth = unquote(url.userinfo.decode("ascii")) or None
     if auth is not None and not _is_auth_string(auth):
-        raise _no_address(text, "holds a user or a password that cannot be sent")
+        raise _no_address(text, "contains a user or a password that cannot be sent")
     return str(url.copy_with(userinfo=b"")).rstrip("/"), auth
 
 
-def _no_address(text: str, found: str) -> BadInputError:
-    return BadInputError(f"--server {masked(text)!r}", found, _EXPECTED, "name the API of a Prefect server")
+def _no_address(text: str, problem: str) -> BadInputError:
+    return BadInputError(f"--server {masked(text)!r}", problem, _EXPECTED, "name the API of a Prefect server")
 
 
 def wait_for_server_elsewhere(url: str, auth: str | None) -> None:
-    """Waits until a Prefect API that somebody else runs answers, and lets us in.
+    """Waits until a Prefect API that runs elsewhere answers and accepts the auth string.
 
     Args:
-        url: Its address, without a password.
+        url: Address of the API, without a password.
 
     Raises:
-        BadInputError: There is no such host, or what answers is no Prefect API, or asks for another auth string.
-        DeerstalkerError: Nothing answers within `ELSEWHERE_TIMEOUT_S`.
+        BadInputError: There is no such host, the server is not a Prefect API, or it refuses the auth string.
+        DeerstalkerError: The server does not answer within `ELSEWHERE_TIMEOUT_S`.
     """
     import httpx
 
@@ -110,10 +109,10 @@ def _get(client: "httpx.Client", path: str) -> "httpx.Response | None":
 
 
 def auth_headers(auth: str | None, environment: Mapping[str, str]) -> dict[str, str]:
-    """Headers with which Prefect's clients ask an API.
+    """Returns the authentication headers that Prefect's clients send.
 
     Args:
-        auth: Its auth string; None takes the key of PREFECT_API_KEY, if any.
+        auth: Auth string of the API; None uses PREFECT_API_KEY, if set.
     """
     if auth:
         return {"Authorization": f"Basic {base64.b64encode(auth.encode()).decode()}"}
@@ -121,15 +120,15 @@ def auth_headers(auth: str | None, environment: Mapping[str, str]) -> dict[str, 
 
 
 def new_auth_string() -> str:
-    """An auth string that nobody can guess: 192 random bits."""
+    """Returns a new auth string with 192 random bits."""
     return f"deerstalker:{secrets.token_hex(24)}"
 
 
 def read_auth_string(path: Path) -> str:
-    """The auth string in a file.
+    """Returns the auth string in a file.
 
     Raises:
-        BadInputError: It cannot be read, or holds none.
+        BadInputError: The file cannot be read, or contains no auth string.
     """
     try:
         auth = path.read_text(encoding="utf-8").removesuffix("\n")
@@ -145,7 +144,7 @@ def _is_auth_string(text: str) -> bool:
 
 
 def write_private(path: Path, text: str) -> None:
-    """Writes a file that only its owner can read (mode 0600), whole or not at all."""
+    """Writes a file that only its owner can read (mode 0600), completely or not at all."""
     fresh = path.with_name(f".{path.name}.{secrets.token_hex(4)}")
     try:
         with open(fresh, "x", encoding="utf-8", opener=private) as file:
@@ -156,14 +155,14 @@ def write_private(path: Path, text: str) -> None:
 
 
 def private(path: str, flags: int) -> int:
-    """An opener for `open`: the file can be read by its owner only, also where it was there before."""
+    """An opener for `open` that lets only the owner read the file, also if the file exists already."""
     descriptor = os.open(path, flags, 0o600)
-    with suppress(PermissionError):  # another's file: it stays as it is
+    with suppress(PermissionError):  # the file belongs to another user: leave its mode
         os.fchmod(descriptor, 0o600)
     return descriptor
 
 
 def private_folder(path: Path) -> None:
-    """Makes a folder that only its owner can enter (mode 0700), unless it exists."""
+    """Creates a folder that only its owner can enter (mode 0700), unless it exists."""
     path.parent.mkdir(parents=True, exist_ok=True)
     path.mkdir(mode=0o700, exist_ok=True)

@@ -1,7 +1,8 @@
-"""The Prefect server behind a command: the one the user named, or one of the command's own that ends with it.
+"""The Prefect server of a command: one that the user named, or a local one that ends with the command.
 
-Prefect can start a server by itself, but waits for it idly, shares Ctrl-C with it and leaves it behind when killed.
-Here the server starts while the command is still importing, in a session of its own, under the guard that engines have.
+Prefect can start a server by itself, but it waits idly for the server, passes Ctrl-C on to it, and leaves it running
+when killed. Here the server starts while the command imports modules, in its own session, under the guard of
+`stages/processes/guard.py`.
 """
 
 import fcntl
@@ -25,7 +26,7 @@ from stages.processes.guarded import GuardedProcess
 from stages.processes.scratch import PREFIX, Scratch
 
 TAG = "deerstalker"
-"""Marks flow runs on a server that others may use too; the automation for dead runs watches those only."""
+"""Tag of our flow runs on a server that others may share; the automation for dead runs watches only these."""
 
 _START_TIMEOUT_S = 120.0
 _DRAIN_TIMEOUT_S = 30.0
@@ -35,11 +36,11 @@ _TAIL_CHARACTERS = 1500
 
 
 class Backend:
-    """A Prefect API that flows report to.
+    """The Prefect API to which flows report.
 
-    Entering starts a local server, without waiting for it, unless PREFECT_API_URL names one; leaving ends it. One that
-    dies meanwhile is started again at the same address: Prefect asks several times, and its database is a file.
-    Prefect is to be imported inside, not before.
+    Entering starts a local server without waiting for it, unless PREFECT_API_URL names a server; leaving stops it. A
+    local server that dies is started again at the same address: Prefect's client repeats its requests, and the database
+    is a file. Import Prefect inside of the block, not before.
 
     Args:
         log: File for the local server's output.
@@ -82,15 +83,15 @@ class Backend:
 
     @property
     def pid(self) -> int | None:
-        """Process id of the local server's guard, which is also its session; None where the user named a server."""
+        """Process id of the local server's guard, which is also its session id; None if the user named a server."""
         return self._process.pid if self._process else None
 
     @contextmanager
     def ready(self) -> Generator[None]:
-        """Waits until flows can run, and at the end until everything they reported has arrived.
+        """Waits until flows can run; on exit, waits until the server has received their logs and events.
 
         Raises:
-            DeerstalkerError: The local server does not start, or the API does not answer for as long as Prefect asks.
+            DeerstalkerError: The local server does not start, or the API did not answer any of Prefect's attempts.
         """
         self._entered = True
         if self._process is None:
@@ -105,11 +106,11 @@ class Backend:
 
             record = Record.read(self._home)
             workers = record.gone_workers if record else ()
-            found = "Found without a process by a later command."
-            crash_dead_runs(found, before=self._alone_since, workers=workers, unclaimed=True)
+            message = "Found without a process by a later command."
+            crash_dead_runs(message, before=self._alone_since, workers=workers, unclaimed=True)
         from prefect.settings import PREFECT_FLOWS_HEARTBEAT_FREQUENCY, temporary_settings
 
-        # A heartbeat costs a second at the end of each run, and nobody watches for it on a server of our own.
+        # A heartbeat adds a second to the end of each run, and nothing watches for it on the command's own server.
         with temporary_settings(updates={PREFECT_FLOWS_HEARTBEAT_FREQUENCY: None}):
             try:
                 with named_where_silent(f"see {self.log}"):
@@ -118,7 +119,7 @@ class Backend:
                 _drain()
 
     def _remove_what_we_made(self) -> None:
-        """A command that was refused before it ran a flow leaves no folder behind, unless somebody else uses it now."""
+        """Removes the folders that this command created, unless another process uses them; no flow has run."""
         if self._lock < 0 or self._home not in self._absent:
             return
         with suppress(OSError):
@@ -128,13 +129,13 @@ class Backend:
                 folder.rmdir()
 
     def _keep_alive(self) -> None:
-        """Starts the server again when it has died, unless it never answered or several starts are in vain."""
+        """Restarts the server when it has died, unless it never answered or several restarts failed in a row."""
         vain = 0
         while not self._leaving.wait(_LOOK_INTERVAL_S) and vain < _VAIN_STARTS:
             if self._process is None or self._process.exit_code() is None or not self._answered:
                 continue
             self._process.stop()
-            with suppress(OSError):  # the port is still held: the next look tries again
+            with suppress(OSError):  # the port is still in use: try again later
                 self._process = self._start()
                 vain += 1
                 with suppress(DeerstalkerError):
@@ -149,7 +150,7 @@ class Backend:
             scratch = Scratch(f"{PREFIX}server-")
             script = str(Path(__file__).with_name("server_process.py"))
             environment = {**os.environ, "PREFECT_SERVER_UI_ENABLED": "false"}
-            environment.pop("PYTHONDONTWRITEBYTECODE", None)  # without cached bytecode a start takes 8 s more
+            environment.pop("PYTHONDONTWRITEBYTECODE", None)  # a start without cached bytecode takes 8 s longer
             command = [sys.executable, "-P", script, str(listener.fileno())]
             keep = [listener.fileno(), scratch.lock]
             process = GuardedProcess(command, scratch.path, log, environment, keep=keep)
@@ -178,19 +179,25 @@ class Backend:
             if process.exit_code() is None
             else f"ended with {process.exit_code()}",
             "a server that starts",
-            f"see {self.log}, or name a running one in PREFECT_API_URL. Its last words:\n{tail}",
+            f"see {self.log}, or name a running one in PREFECT_API_URL. Its last lines:\n{tail}",
         )
 
 
 @contextmanager
 def named_where_silent(remedy: str) -> Generator[None]:
-    """Says which API it was, where the block fails because Prefect's client got no answer."""
+    """Raises an error that names the API if the block fails because Prefect's client got no answer.
+
+    Raises:
+        DeerstalkerError: The API did not answer.
+    """
     import httpx
 
     try:
         yield
     except (httpx.TransportError, RuntimeError) as error:
-        reason = error if isinstance(error, httpx.TransportError) else error.__cause__  # the client's first request
+        reason = (
+            error if isinstance(error, httpx.TransportError) else error.__cause__
+        )  # the client wraps the error of its first request
         if not isinstance(reason, httpx.TransportError):
             raise
         raise DeerstalkerError(

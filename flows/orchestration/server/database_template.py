@@ -1,7 +1,7 @@
-"""Prefect's database as it is before its first run, migrated once on a machine instead of once for every store.
+"""Creates Prefect's database from a template, so that a machine runs Prefect's migrations only once, not per store.
 
-Prefect makes a new SQLite file by some hundred migrations, which takes 4 s of CPU, more than all else that its server
-does to start. What comes out depends on Prefect's version only, so a copy is kept in the user's cache folder.
+Prefect creates a new SQLite file by about a hundred migrations. They take 4 s of CPU, more than the rest of the
+server's start. The result depends only on Prefect's version, so a copy is kept in the user's cache folder.
 """
 
 import asyncio
@@ -17,9 +17,9 @@ from prefect.settings import get_current_settings
 
 
 def fill_new_database() -> None:
-    """Puts a migrated database where a server that is about to start has none; other databases are left alone.
+    """Creates the migrated database of a server that is about to start, unless it exists or Prefect uses another.
 
-    One that is there becomes readable by its owner only.
+    An existing file becomes readable by its owner only.
     """
     database = own_database()
     if database is None:
@@ -39,12 +39,12 @@ def fill_new_database() -> None:
     asyncio.run(_migrate())
     with suppress(OSError, sqlite3.Error):
         cache.mkdir(parents=True, exist_ok=True)
-        template.unlink(missing_ok=True)  # one that stands here could not be read
+        template.unlink(missing_ok=True)  # an existing template could not be read
         _copy(database, template)
 
 
 def own_database() -> Path | None:
-    """The SQLite file in Prefect's home; None where Prefect is told of another database, which others may use too."""
+    """Returns the SQLite file in Prefect's home; None if Prefect is set to another database, which may be shared."""
     settings = get_current_settings()
     database = settings.home / "prefect.db"
     url = settings.server.database.connection_url
@@ -52,12 +52,12 @@ def own_database() -> Path | None:
 
 
 def _copy(source: Path, target: Path) -> None:
-    """Copies a database, whole or not at all; one that has appeared meanwhile stays."""
+    """Copies a database completely or not at all; does not replace a file that has appeared meanwhile."""
     with tempfile.TemporaryDirectory(dir=target.parent, prefix=f".{target.name}-") as folder:
         made = Path(folder) / target.name
         with closing(sqlite3.connect(f"file:{source}?mode=ro", uri=True)) as old, closing(sqlite3.connect(made)) as new:
             old.backup(new)
-            new.execute("pragma journal_mode = delete")  # no files beside it; Prefect sets its own mode
+            new.execute("pragma journal_mode = delete")  # needs no further files; Prefect sets its own mode
         with suppress(FileExistsError):
             os.link(made, target)
 

@@ -1,4 +1,4 @@
-"""Runs, and their stages, that Prefect's database still calls running although their process is gone."""
+"""Marks runs and tasks as crashed that Prefect still lists as running although their process is gone."""
 
 import math
 import re
@@ -27,17 +27,17 @@ _OPEN = [StateType.RUNNING, StateType.PENDING, StateType.CANCELLING]
 
 
 def crash_dead_runs(message: str, *, before: datetime, workers: Collection[str], unclaimed: bool) -> int:
-    """Ends them, so that they can be retried and nobody waits for them; returns how many there were.
+    """Marks dead runs as crashed, so that they can be retried; returns their number.
 
-    Runs of other workers are left to the automation for dead runs: nobody here knows whether they live. So are those
-    which a process of this machine executes, though its worker is gone.
+    Runs of other workers are left to the automation for dead runs, because this process cannot know whether they live.
+    Runs that a process of this machine executes are left alone too, even if their worker is gone.
 
     Args:
-        before: Only runs that were asked for earlier than this (with a time zone).
+        before: Only runs that were created before this time (with a time zone).
         workers: Names of workers that are gone.
-        unclaimed: Also runs that no worker started. True only where nobody can be running one, see
-            `flows.orchestration.server.local_server.database_lock`; a database that other machines may
-            use has none of these.
+        unclaimed: Also runs that no worker started. Pass True only if no other process can be running one, see
+            `flows.orchestration.server.local_server.database_lock`; it has no effect for a database
+            that other machines may use.
     """
     unclaimed = unclaimed and own_database() is not None
     living = _executed_here()
@@ -55,10 +55,10 @@ def crash_dead_runs(message: str, *, before: datetime, workers: Collection[str],
 
 
 def crash_dead_tasks(run: FlowRun) -> None:
-    """Ends the task runs that killed attempts of a flow run left behind; Prefect calls them running for good.
+    """Marks the task runs of killed attempts of a flow run as crashed; Prefect would list them as running for ever.
 
     Args:
-        run: The one that we are in: only its next attempt knows that the earlier ones are over.
+        run: The current flow run: only a later attempt knows that the earlier ones have ended.
     """
     if run.run_count > 1:
         with get_client(sync_client=True) as client:
@@ -76,14 +76,14 @@ def _crash_tasks(client: SyncPrefectClient, run: FlowRun, message: str, before_a
 
 
 def _executed_here() -> set[str]:
-    """Ids of flow runs that processes of this machine were started for by a worker."""
-    found: set[str] = set()
+    """Returns the ids of the flow runs for which workers started processes on this machine."""
+    run_ids: set[str] = set()
     for path in Path("/proc").glob("[0-9]*/environ"):
         with suppress(OSError):
-            found |= {match.decode() for match in _EXECUTED.findall(path.read_bytes())}
-    return found
+            run_ids |= {match.decode() for match in _EXECUTED.findall(path.read_bytes())}
+    return run_ids
 
 
 def _dead(run: FlowRun, workers: Collection[str], unclaimed: bool) -> bool:
-    started_by = run.labels.get("prefect.worker.name")  # given behind `Pending`: see `make_zombie_automations`
+    started_by = run.labels.get("prefect.worker.name")  # set after `Pending`: see `make_zombie_automations`
     return unclaimed if started_by is None else started_by in workers

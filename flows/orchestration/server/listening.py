@@ -1,4 +1,4 @@
-"""Where a Prefect server of ours listens."""
+"""The address on which a local Prefect server listens."""
 
 import ipaddress
 import socket
@@ -7,17 +7,17 @@ from dataclasses import dataclass
 from artifacts.errors import BadInputError
 
 HOST = "127.0.0.1"
-"""Reached by programs of this machine only."""
+"""The default; only programs of this machine reach it."""
 
 
 @dataclass(frozen=True)
 class Place:
-    """Where a server listens.
+    """An address on which a server listens.
 
     Attributes:
-        host: The name or address that the user gave.
-        address: The address of this machine that it stands for.
-        family: The kind of address.
+        host: Name or address that the user gave.
+        address: The IP address of `host`.
+        family: Address family (IPv4 or IPv6).
     """
 
     host: str
@@ -26,16 +26,18 @@ class Place:
 
     @classmethod
     def of(cls, host: str) -> "Place":
-        """Looks a name up.
+        """Looks up a name.
 
         Raises:
-            BadInputError: It stands for no address.
+            BadInputError: The name has no address.
         """
         try:
-            family, _, _, _, found = socket.getaddrinfo(host or None, None, type=socket.SOCK_STREAM)[0]
+            family, _, _, _, address = socket.getaddrinfo(host or None, None, type=socket.SOCK_STREAM)[0]
         except (OSError, UnicodeError) as error:
-            raise BadInputError(f"--host {host}", "is no host", "a name or an address of this machine", HOST) from error
-        return cls(host, str(found[0]), family)
+            raise BadInputError(
+                f"--host {host}", "not a known host", "a name or an address of this machine", HOST
+            ) from error
+        return cls(host, str(address[0]), family)
 
     @property
     def loopback(self) -> bool:
@@ -44,7 +46,7 @@ class Place:
 
     @property
     def called(self) -> str:
-        """The host in an address that clients of this machine use."""
+        """The host name in the URL that clients of this machine use."""
         if ipaddress.ip_address(self.address.partition("%")[0]).is_unspecified:
             return HOST
         return f"[{self.host}]" if ":" in self.host else self.host

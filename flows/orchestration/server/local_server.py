@@ -1,7 +1,8 @@
-"""The Prefect server and the worker of a data folder, which `deerstalker up` starts and `deerstalker down` ends.
+"""The Prefect server and the worker of a data folder, which `deerstalker up` starts and `deerstalker down` stops.
 
-Each runs under the guard that engines have, so that ending the guard leaves nothing behind. What was started stands in
-a record beside Prefect's database; a process counts as ours only where its start time agrees, for ids are used again.
+Each runs under `stages/processes/guard.py`, as engines do: when the guard ends, all processes below it end. A record
+beside Prefect's database names the started processes. A process matches the record only if its start time does, because
+process ids are reused.
 """
 
 import fcntl
@@ -40,11 +41,11 @@ _SIGNATURE = "# Written by `deerstalker up`, removed by `deerstalker down`.\n"
 
 
 class Started(BaseModel):
-    """A process that was started.
+    """A process that was started under a guard.
 
     Attributes:
-        pid: Id of its guard, which is also its session.
-        ticks: When the guard started, in clock ticks since the machine did.
+        pid: Process id of the guard, which is also the session id.
+        ticks: Start time of the guard, in clock ticks since the machine started.
     """
 
     model_config = ConfigDict(extra="forbid", frozen=True)
@@ -54,7 +55,7 @@ class Started(BaseModel):
 
     @property
     def alive(self) -> bool:
-        """Whether this very process still runs."""
+        """Whether the process still runs (and not another one with its id)."""
         return start_ticks(self.pid) == self.ticks
 
 
@@ -62,8 +63,8 @@ class StartedWorker(Started):
     """A worker that was started.
 
     Attributes:
-        name: Prefect's label of the runs that it takes on.
-        pool: The work pool that it asks.
+        name: Name of the worker; Prefect labels the worker's runs with it.
+        pool: Work pool of the worker.
     """
 
     name: str
@@ -71,15 +72,15 @@ class StartedWorker(Started):
 
 
 class Record(BaseModel):
-    """What runs for a data folder.
+    """The processes and files that `up` made for a data folder.
 
     Attributes:
-        url: The Prefect API.
-        server: The server, where it is ours.
-        worker: The worker, where one was started.
-        gone: Names of the workers before it; a run that outlives its worker is missed by a later `up` than the next.
-        settings: The files that we wrote, which tell Prefect's commands in their folder where the API is.
-        auth: The file of the API's auth string, where it asks for one.
+        url: Address of the Prefect API.
+        server: The server; None if it runs elsewhere.
+        worker: The worker, if one was started.
+        gone: Names of earlier workers. A run can outlive its worker and end only before a later `up` than the next.
+        settings: `prefect.toml` files that `up` wrote, which give the API's address to Prefect's commands.
+        auth: File with the API's auth string, if it asks for one.
     """
 
     model_config = ConfigDict(extra="forbid", frozen=True)
@@ -93,7 +94,7 @@ class Record(BaseModel):
 
     @property
     def auth_string(self) -> str | None:
-        """The API's auth string; None where it asks for none.
+        """The API's auth string; None if it needs none.
 
         Raises:
             BadInputError: Its file cannot be read.
@@ -102,15 +103,15 @@ class Record(BaseModel):
 
     @property
     def gone_workers(self) -> tuple[str, ...]:
-        """Names of all workers that ran for the folder and do no more."""
+        """Names of all workers of the folder that no longer run."""
         return (*self.gone, self.worker.name) if self.worker and not self.worker.alive else self.gone
 
     @classmethod
     def read(cls, home: Path) -> "Record | None":
-        """The record of a data folder; None where nothing was started.
+        """Returns the record of a data folder; None if nothing was started.
 
         Raises:
-            BadInputError: It cannot be read.
+            BadInputError: The record cannot be read.
         """
         path = _record(home)
         try:
@@ -118,13 +119,15 @@ class Record(BaseModel):
         except FileNotFoundError:
             return None
         except ValidationError as error:
-            raise BadInputError(str(path), "a damaged record", "what `deerstalker up` wrote", "remove it") from error
+            raise BadInputError(
+                str(path), "a damaged record", "the record that `deerstalker up` wrote", "remove it"
+            ) from error
         except OSError as error:
             remedy = "where it is another account's, set PREFECT_HOME to a folder of yours"
             raise BadInputError(str(path), f"cannot be read ({error.strerror})", "a record", remedy) from error
 
     def write(self, home: Path) -> None:
-        """Stores the record, whole or not at all."""
+        """Writes the record completely or not at all."""
         write_private(_record(home), self.model_dump_json(indent=2) + "\n")
 
 
@@ -133,13 +136,13 @@ def _record(home: Path) -> Path:
 
 
 def write_settings(folder: Path, url: str, auth: str | None) -> Path | None:
-    """Lets `prefect` find an API from a folder, without variables; only we can read the file where it holds a secret.
+    """Writes a `prefect.toml` with which Prefect's commands in a folder find the API.
 
     Args:
-        auth: The API's auth string, if any.
+        auth: The API's auth string, if any; then only the owner can read the file.
 
     Returns:
-        The file; None where the folder has settings of its own, or cannot be written.
+        The file; None if the folder has a `prefect.toml` of its own, or cannot be written.
     """
     path = folder / "prefect.toml"
     try:
@@ -159,22 +162,22 @@ def write_settings(folder: Path, url: str, auth: str | None) -> Path | None:
 
 
 def remove_settings(path: Path) -> None:
-    """Removes such a file, unless it has become somebody else's."""
+    """Removes a file that `write_settings` wrote, unless it was replaced since."""
     if path.exists() and path.read_text().startswith(_SIGNATURE):
         path.unlink()
 
 
 def running_server(home: Path) -> str | None:
-    """Address of the Prefect API that `up` runs for a data folder; None where it does not."""
+    """Returns the address of the Prefect API that `up` runs for a data folder; None if none runs."""
     record = Record.read(home)
     return record.url if record and record.server and record.server.alive else None
 
 
 def auth_string_of(url: str | None, home: Path) -> str | None:
-    """The auth string of an API; None where it is not the one that the record of a data folder names, or asks for none.
+    """Returns the auth string of an API; None if the record of the data folder names another API or no auth string.
 
     Raises:
-        BadInputError: The record or the string cannot be read.
+        BadInputError: The record or the auth string cannot be read.
     """
     record = Record.read(home) if url else None
     return record.auth_string if record and record.url == url else None
@@ -182,10 +185,11 @@ def auth_string_of(url: str | None, home: Path) -> str | None:
 
 @contextmanager
 def database_lock(home: Path) -> Generator[tuple[int, datetime | None]]:
-    """A hold on Prefect's database, and since when it is ours alone, None where it is not.
+    """Locks Prefect's database (shared) and yields the descriptor of the lock and a time.
 
-    Runs from before that time which the database calls running are dead. The hold is an open file: a child that
-    inherits it holds on for as long as it lives, however its parent ends.
+    The time is when this process was found to be the only user of the database; None if there are other users. Runs
+    that started before it and that the database lists as running are dead. The lock belongs to an open file: a child
+    that inherits the descriptor keeps the lock as long as it lives, even if its parent ends.
     """
     private_folder(home)
     descriptor = os.open(home / "in-use.lock", os.O_RDWR | os.O_CREAT, 0o600)
@@ -204,21 +208,21 @@ def database_lock(home: Path) -> Generator[tuple[int, datetime | None]]:
 def start_server(
     home: Path, port: int, lock: int, environment: Mapping[str, str], host: str = HOST, auth: str | None = None
 ) -> tuple[str, Started]:
-    """Starts a server, without waiting for it.
+    """Starts a server without waiting for it.
 
     Args:
-        lock: The hold on the database, passed on.
-        host: Where it listens.
-        auth: Its auth string; None lets everybody in who reaches it.
+        lock: Descriptor of the lock on the database; the server inherits it.
+        host: Name or address on which the server listens.
+        auth: Auth string of the server; None admits everybody who reaches it.
 
     Raises:
-        BadInputError: Something listens on the port; or the host is none of this machine; or others reach it there, and
-            it has no auth string.
+        BadInputError: The port is in use; the host is not an address of this machine; or other machines reach it and
+            there is no auth string.
     """
     place = Place.of(host)
     if not place.loopback and auth is None:
-        found = "other machines reach it, and the server would run what anybody sends"
-        raise BadInputError(f"--host {host}", found, f"{HOST}, or a password", "add --auth")
+        risk = "other machines reach it, and the server would run what anybody sends"
+        raise BadInputError(f"--host {host}", risk, f"{HOST}, or a password", "add --auth")
     try:
         listener = socket.create_server((place.address, port), family=place.family)
     except OSError as error:
@@ -232,7 +236,7 @@ def start_server(
         script = str(Path(__file__).with_name("server_process.py"))
         command = [sys.executable, "-P", script, str(listener.fileno()), host]
         url = f"http://{place.called}:{listener.getsockname()[1]}/api"
-        environment = {_PAGES_ASK: "/api", **environment}  # else they ask port 4200, whatever ours is
+        environment = {_PAGES_ASK: "/api", **environment}  # by default pages ask port 4200
         if auth:
             environment[SERVER_VARIABLE] = auth
         started = guarded(command, home / "server.log", environment, keep=(listener.fileno(), lock))
@@ -240,10 +244,11 @@ def start_server(
 
 
 def start_worker(home: Path, pool: str, environment: Mapping[str, str], lock: int) -> StartedWorker:
-    """Starts a process worker of a pool, without waiting for it.
+    """Starts a process worker of a pool without waiting for it.
 
     Args:
-        lock: A hold on the database, passed on: its runs are alive although the server may have to be started again.
+        lock: Descriptor of the lock on the database. The worker inherits it, so that its runs do not count as dead when
+            the server is started again.
     """
     name = f"{socket.gethostname()}-{secrets.token_hex(3)}"
     script = str(Path(__file__).with_name("worker_process.py"))
@@ -253,7 +258,7 @@ def start_worker(home: Path, pool: str, environment: Mapping[str, str], lock: in
 
 
 def guarded(command: Sequence[str], log: Path, environment: Mapping[str, str], keep: Sequence[int] = ()) -> Started:
-    """Starts a command that outlives this process, in a session of its own, under a guard."""
+    """Starts a command under a guard in a new session, so that it outlives this process."""
     scratch = log.parent / f"scratch-{secrets.token_hex(4)}"
     with open(log, "ab", opener=private) as output:
         process = subprocess.Popen(
@@ -269,10 +274,10 @@ def guarded(command: Sequence[str], log: Path, environment: Mapping[str, str], k
 
 
 def wait_until_healthy(url: str, process: Started, log: Path) -> None:
-    """Waits until our server answers.
+    """Waits until a local server answers.
 
     Raises:
-        DeerstalkerError: It ended, or does not answer in time.
+        DeerstalkerError: The server ended, or did not answer within `START_TIMEOUT_S`.
     """
     import httpx
 
@@ -286,15 +291,15 @@ def wait_until_healthy(url: str, process: Started, log: Path) -> None:
         "Prefect server",
         f"not ready after {START_TIMEOUT_S:.0f} s" if process.alive else "ended by itself",
         "a server that starts",
-        f"see {log}. Its last words:\n{log.read_text(errors='replace')[-_TAIL_CHARACTERS:].strip()}",
+        f"see {log}. Its last lines:\n{log.read_text(errors='replace')[-_TAIL_CHARACTERS:].strip()}",
     )
 
 
 def end(process: Started) -> bool:
-    """Ends a process and all that it started; returns whether it was still running.
+    """Stops a process and its children; returns whether it was still running.
 
     Raises:
-        DeerstalkerError: It does not end.
+        DeerstalkerError: The process does not end within `STOP_TIMEOUT_S`.
     """
     if not process.alive:
         return False

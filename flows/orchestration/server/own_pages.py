@@ -1,7 +1,7 @@
-"""The names of a Prefect server that we start, and a guard that refuses web pages of all others.
+"""A guard in front of our Prefect server that refuses requests by web pages of other origins.
 
 Prefect's server answers any page in a browser of this machine, and a deployment that a page creates is a program that
-the worker runs. CORS alone hides replies and lets requests through: these are refused before the server sees them.
+the worker runs. CORS alone hides replies but lets requests through. The guard refuses them before the server sees them.
 """
 
 import ipaddress
@@ -17,7 +17,7 @@ Send = Callable[[MutableMapping[str, Any]], Awaitable[None]]
 Application = Callable[[Scope, Receive, Send], Awaitable[None]]
 
 ORIGINS_VARIABLES = ("PREFECT_SERVER_API_CORS_ALLOWED_ORIGINS", "PREFECT_SERVER_CORS_ALLOWED_ORIGINS")
-"""Prefect's two names for the origins that its server allows; the first one wins."""
+"""Prefect's two settings of allowed origins; the first one takes precedence."""
 
 _HOST = re.compile(r"(\[[0-9a-f:.%]+\]|[^\s:/@\[\]]+)(?::[0-9]{1,5})?")
 _FOREIGN_SITES = ("cross-site", "same-site")
@@ -27,13 +27,13 @@ _MISDIRECTED, _FORBIDDEN, _POLICY_VIOLATION = 421, 403, 1008
 
 @dataclass(frozen=True)
 class OwnNames:
-    """How a server may be called.
+    """Host names and origins that a server accepts.
 
     Attributes:
-        hosts: Names and addresses that a Host header may hold, in lower case, IPv6 in brackets, without a port.
-        origins: Origins whose pages may use the server, besides pages of the host that they ask.
-        any_address: Whether a Host header may hold any IP address. A page's own name can be pointed at this machine
-            (DNS rebinding), an address cannot.
+        hosts: Names and addresses accepted in a Host header, in lower case, IPv6 in brackets, without a port.
+        origins: Origins whose pages may use the server, besides pages that the same host serves.
+        any_address: Whether a Host header may be any IP address. An attacker can point a name at this machine (DNS
+            rebinding), but not an address.
     """
 
     hosts: frozenset[str]
@@ -56,13 +56,12 @@ class OwnNames:
 
 
 def own_names(address: str, port: int, name: str, environment: Mapping[str, str]) -> OwnNames:
-    """The names of a server.
+    """Returns the accepted names of a server.
 
     Args:
-        address: Where it listens.
-        name: Host name or address that the user gave it; empty for the loopback address.
-        environment: Variables of the process; origins that the user allows by Prefect's settings are taken from them,
-            except `*`.
+        address: Address on which the server listens.
+        name: Host name or address that the user gave; empty for the loopback address.
+        environment: Variables of the process. The origins in Prefect's settings are accepted too, except `*`.
     """
     hosts = {"localhost", _bracketed(address)}
     origins = {f"http://{host}:{port}" for host in hosts}
@@ -79,14 +78,14 @@ def own_names(address: str, port: int, name: str, environment: Mapping[str, str]
 
 
 class OwnPagesOnly:
-    """An ASGI application in front of another, for HTTP and WebSockets alike.
+    """An ASGI application that guards another, for HTTP and WebSockets.
 
-    It refuses a foreign Host header (421), and whatever a page of another origin asks for (403), save that a link may
-    lead to the server's pages. Programs that are no browsers send neither Origin nor Sec-Fetch-Site.
+    It refuses a foreign Host header (421) and all requests by pages of other origins (403), except links to the
+    server's pages. Programs other than browsers send neither Origin nor Sec-Fetch-Site.
 
     Args:
         application: The server.
-        names: How it may be called.
+        names: Accepted names of the server.
     """
 
     def __init__(self, application: Application, names: OwnNames) -> None:
@@ -102,7 +101,7 @@ class OwnPagesOnly:
             await self._application(scope, receive, _unframed(send))
         elif scope["type"] == "http":
             await _refuse(send, *refusal)
-        else:  # before it is accepted: the server answers the handshake with 403
+        else:  # the connection is not accepted yet: uvicorn answers the handshake with 403
             await receive()
             await send({"type": "websocket.close", "code": _POLICY_VIOLATION})
 
@@ -118,7 +117,7 @@ class OwnPagesOnly:
 
 
 def _foreign_page(scope: Scope) -> bool:
-    """Whether a browser says that a page of another origin asks, and not for a page to show in its place."""
+    """Whether the request comes from a page of another origin and is not a link to a page."""
     if not any(site in _FOREIGN_SITES for site in _header(scope, b"sec-fetch-site")):
         return False
     link = _header(scope, b"sec-fetch-mode") == ["navigate"] and _header(scope, b"sec-fetch-dest") == ["document"]
@@ -130,7 +129,7 @@ def _header(scope: Scope, name: bytes) -> list[str]:
 
 
 def _unframed(send: Send) -> Send:
-    """Adds to an answer that no page of another origin may show it in a frame."""
+    """Adds a header that forbids pages of other origins to show the response in a frame."""
 
     async def send_with_header(message: MutableMapping[str, Any]) -> None:
         if message["type"] == "http.response.start":

@@ -1,7 +1,7 @@
-"""The process of a local worker: `python worker_process.py worker start ...`, like `prefect`, with the flows loaded.
+"""The process of a local worker: `python worker_process.py worker start ...` is `prefect` with the flows imported.
 
-Behind a cancelled run a worker loads its flow, to see whether it has hooks, before it says `Cancelled`. Imported
-beforehand, that takes no time.
+After a run is cancelled, a worker imports its flow to look for hooks, and only then sets the state `Cancelled`. Flows
+that are imported already cost no time then.
 """
 
 import importlib

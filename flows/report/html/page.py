@@ -1,4 +1,4 @@
-"""HTML pages: one self-contained file each, without scripts or anything fetched, from the templates in `templates/`."""
+"""Renders HTML pages from the templates in `templates/`. Each is one file, without scripts or external resources."""
 
 import base64
 from importlib.resources import files
@@ -24,7 +24,7 @@ def page(template: str | Template, **values: Any) -> str:
     Raises:
         jinja2.UndefinedError: The template uses a variable that is not given.
     """
-    return TEMPLATES.get_template(template).render(values)  # a template passes as it is
+    return TEMPLATES.get_template(template).render({**values, "style": Markup(STYLE)})
 
 
 def _shown(value: Any) -> Any:
@@ -37,7 +37,7 @@ def _data_url(png: bytes) -> str:
 
 
 TEMPLATES = Environment(
-    loader=PackageLoader("flows"),
+    loader=PackageLoader("flows.report.html"),
     autoescape=True,
     finalize=_shown,
     undefined=StrictUndefined,
@@ -45,4 +45,3 @@ TEMPLATES = Environment(
     lstrip_blocks=True,
 )
 TEMPLATES.filters["data_url"] = _data_url
-TEMPLATES.globals["style"] = Markup(STYLE)  # pyright: ignore[reportArgumentType] (jinja2 types only its defaults)

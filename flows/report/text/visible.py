@@ -1,16 +1,16 @@
-"""Text that others wrote, so that it can be shown: every character is seen, none is obeyed.
+"""Escapes text of other origins, so that a terminal or page shows every character and obeys none.
 
-Names, titles, clues, completions and whatever a store holds come from files that anybody may have written. A control
-character among them would steer the terminal, a bidirectional mark would reorder the line, and an end of line would
-begin a line that looks like ours. Markup is left alone here: the terminal, the page and Prefect each escape their own.
+Names, titles, clues, completions and the contents of stores come from files that anybody may have written. A control
+character would steer the terminal, a bidirectional mark would reorder the line, and an end of line would start a line
+that looks like the program's own. Markup is not escaped here: the terminal, the page and Prefect each escape their own.
 """
 
 
 def visible(text: str) -> str:
-    """Text in which every character can be seen, line ends kept.
+    """Returns text in which every character is visible; line ends stay.
 
-    Controls (C0, C1), bidirectional marks, characters without width, private ones and halves of surrogate pairs become
-    `\\u202e`; a tab becomes four spaces.
+    Control characters (C0, C1), bidirectional marks, zero-width and private characters and lone surrogates become
+    escapes such as `\\u202e`; a tab becomes four spaces.
     """
     text = text.replace("\r\n", "\n").replace("\t", "    ")
     if text.isprintable():
@@ -19,10 +19,10 @@ def visible(text: str) -> str:
 
 
 def one_line(text: str, longest: int | None = None) -> str:
-    """Text as part of a line of ours: `visible`, with a line end as `\\u000a`.
+    """Returns visible text for one line; line ends become `\\u000a`.
 
     Args:
-        longest: Characters that are shown; longer text loses its middle, and says how much.
+        longest: Maximum number of characters; in longer text the number of omitted characters replaces the middle.
     """
     text = visible(text).replace("\n", "\\u000a")
     if longest is None or len(text) <= longest:
@@ -32,8 +32,8 @@ def one_line(text: str, longest: int | None = None) -> str:
 
 
 def visible_json(document: str) -> str:
-    """The same JSON document with the characters escaped that `visible` escapes, so that a terminal may show it."""
-    if document.isascii():  # what json.dumps leaves of ASCII can be seen, all but DEL
+    """Returns an equal JSON document in which the characters that `visible` escapes are JSON escapes."""
+    if document.isascii():  # json.dumps escapes all invisible ASCII characters but DEL
         return document.replace("\x7f", "\\u007f")
     return "".join(c if c.isprintable() or c == "\n" else _json_escaped(c) for c in document)
 

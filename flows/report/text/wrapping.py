@@ -1,7 +1,6 @@
-"""Text for people that is no wider than their terminal.
+"""Breaks text into lines that fit the terminal.
 
-The width is that of the terminal, or COLUMNS where that is set, or 80 where there is no terminal at all; `--wide` asks
-for whole lines instead.
+The width is COLUMNS if set, else the width of the terminal, or 80 if there is none; `--wide` prints whole lines.
 """
 
 import re
@@ -14,13 +13,13 @@ from rich.console import Console
 from flows.report.text.visible import one_line
 
 UNLIMITED = 10_000
-"""Columns of a console that breaks no line."""
+"""Columns of a console that never breaks a line."""
 _NARROWEST = 20
 _PART_OF_PATH = re.compile(r"[^/]*/+|[^/]+")
 
 
 def print_labelled(console: Console, label: str, text: str) -> None:
-    """Prints `label` and `text`; further lines are indented by the width of the label where that leaves room."""
+    """Prints `label` and `text`; further lines are indented by the label's width if that leaves half of the line."""
     label, text = one_line(label), one_line(text)
     indent = cell_len(label)
     if indent > console.width // 2:
@@ -31,14 +30,14 @@ def print_labelled(console: Console, label: str, text: str) -> None:
 
 
 def print_command(console: Console, label: str, command: str) -> None:
-    """Prints a shell command; where it needs several lines, backslashes at their ends make a shell read them as one."""
+    """Prints a shell command; several lines end in backslashes, so that a shell reads them as one."""
     _print_lines(console, command_lines(one_line(command), console.width, label))
 
 
 def wrapped(text: str, width: int) -> list[str]:
-    """Lines of at most `width` columns.
+    """Returns lines of at most `width` columns.
 
-    Lines break between words. A word that is longer than a line breaks after a slash where it has one, else anywhere.
+    Lines break between words. A word that is longer than a line breaks after a slash if it has one, else anywhere.
     """
     width = max(width, _NARROWEST)
     lines: list[str] = []
@@ -51,10 +50,10 @@ def wrapped(text: str, width: int) -> list[str]:
 
 
 def command_lines(command: str, width: int, label: str = "") -> list[str]:
-    """A shell command in lines of at most `width` columns that a shell reads as one, `label` before the first.
+    """Returns a shell command in lines of at most `width` columns that a shell reads as one; `label` starts the first.
 
-    An option stays beside its value. An argument that is longer than a line is continued in the first column, where a
-    shell takes it for the same argument.
+    An option and its value stay on one line. An argument longer than a line continues in the first column of the next,
+    where a shell still reads it as the same argument.
     """
     room = max(width, _NARROWEST) - len(" \\")
     indent = " " * (cell_len(label) + 2)
@@ -75,14 +74,14 @@ def command_lines(command: str, width: int, label: str = "") -> list[str]:
 
 
 def _continued(argument: str, width: int) -> list[str]:
-    """One argument in several lines; each is quoted by itself, as a backslash continues no line inside of quotes."""
+    """Returns one argument in several lines, each quoted by itself: a backslash inside quotes continues no line."""
     growth = len(shlex.quote("'")) if "'" in argument else 1
     *pieces, last = _pieces(argument, width // growth - len("''"))
     return [*(f"{shlex.quote(piece)}\\" for piece in pieces), shlex.quote(last)]
 
 
 def _with_values(arguments: Sequence[str]) -> list[list[str]]:
-    """Arguments, each option together with the value after it."""
+    """Returns the arguments in groups: an option with its value, or a single argument."""
     groups: list[list[str]] = []
     for argument in arguments:
         if groups and len(groups[-1]) == 1 and groups[-1][0].startswith("--") and not argument.startswith("--"):

@@ -74,7 +74,7 @@ def test_the_command_line_imports_little(used: str) -> None:
         (["train", "--set", "iterations"], "section.key=value"),
         (["train", "--profile", "nope"], "profile 'nope'"),
         (["train", "--run", "a/b"], "run name"),
-        (["train", "--run", ".a"], "of which the first is a letter or a digit"),
+        (["train", "--run", ".a"], "beginning with a letter or a digit"),
         (["train", "--store", "ftp://x"], "scheme 'ftp'"),
         (["train", "--refresh", "smaple"], "refresh.0"),
         (["iterate", "nobody", "--more", "1"], "run 'nobody'"),

@@ -541,7 +541,7 @@ def test_recipes_that_do_not_fit() -> None:
     says(fit(replace(MACHINE, limit_bytes=6 * GIB))["recipe memory"], "problem", "this machine gives 6.0 GiB")
     says(fit(replace(MACHINE, spare_bytes=8 * GIB))["recipe memory"], "warning", "end other programs")
     says(fit(store=replace(FOLDER, free_bytes=GIB))["recipe disk"], "problem", "--store")
-    says(fit(store=StoreFacts("s3://b", "s3"))["recipe disk"], "ok", "does not tell its room")
+    says(fit(store=StoreFacts("s3://b", "s3"))["recipe disk"], "ok", "in a store of unknown size")
     says(fit(size=ModelSize(None, "unknown until fetched"))["model"], "warning", "unknown until fetched")
 
 

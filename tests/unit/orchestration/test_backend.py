@@ -15,6 +15,7 @@ import pytest
 
 from flows.orchestration.server.local_server import database_lock
 from tests.support.prefect_server import without_prefect
+from tests.support.tiers import long_except
 
 LIMIT_S = 150
 
@@ -102,13 +103,14 @@ def test_its_server_refuses_foreign_pages_and_nobody_else_reads_what_it_keeps(tm
     assert [oct(stat.S_IMODE(path.stat().st_mode)) for path in files] == ["0o600"] * 3
 
 
+@pytest.mark.long
 def test_a_database_that_was_readable_becomes_its_owners(tmp_path: Path) -> None:
     (tmp_path / "prefect.db").touch(0o644)
     assert _run(tmp_path, "return").returncode == 0
     assert stat.S_IMODE((tmp_path / "prefect.db").stat().st_mode) == 0o600
 
 
-@pytest.mark.parametrize("lost", ["lose the server", "lose the server twice"])
+@pytest.mark.parametrize("lost", long_except(["lose the server", "lose the server twice"], "lose the server"))
 def test_a_server_that_dies_is_started_again_and_the_flow_is_recorded_whole(lost: str, tmp_path: Path) -> None:
     done = _run(tmp_path, lost)
     assert done.returncode == 0, done.stderr
@@ -118,6 +120,7 @@ def test_a_server_that_dies_is_started_again_and_the_flow_is_recorded_whole(lost
         assert database.execute("select state_name from task_run").fetchall() == [("Completed",)] * 3
 
 
+@pytest.mark.long
 def test_a_server_lost_for_good_is_named_with_its_log(tmp_path: Path) -> None:
     done = _run(tmp_path, "lose the server for good", PREFECT_CLIENT_MAX_RETRIES="1")
     assert done.returncode == 1
@@ -152,6 +155,7 @@ def test_a_run_killed_on_the_way_is_crashed_by_the_next_command(tmp_path: Path) 
     assert states() == ["Crashed", "Completed"]
 
 
+@pytest.mark.long
 def test_a_run_of_another_living_command_is_left_alone(tmp_path: Path) -> None:
     with database_lock(tmp_path):  # as a command that runs beside this one holds it
         assert _run(tmp_path, "die inside").returncode == -signal.SIGKILL

@@ -1,12 +1,13 @@
 """Which puzzles an iteration takes."""
 
 import polars as pl
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from stages.sample import stride
 
 
+@settings(max_examples=25)
 @given(st.integers(1, 40), st.integers(1, 12), st.integers(0, 3))
 def test_a_pass_goes_through_every_puzzle_once(total: int, count: int, seed: int) -> None:
     train = pl.DataFrame({"puzzle_id": [f"p{number}" for number in range(total)]})
