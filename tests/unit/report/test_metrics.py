@@ -21,7 +21,7 @@ from flows.report.plots import health_plot
 from flows.report.prefect_pages.ui_text import iteration_rows
 from flows.report.summary import measure_rows, summary
 from flows.report.terminal.live import table_header, table_row
-from stages.statistics.estimates import Estimate
+from stages.statistics.estimates import Interval
 
 SURPRISE = Metric(
     "surprise",
@@ -95,7 +95,7 @@ def test_a_line_of_the_measures_is_a_row_and_a_tracker_name(
     made: tuple[Store, RunLayout], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     accuracy = dataclasses.replace(MEASURES[0], key="certainty", title="certainty", tracker="certainty")
-    cell = Measure("certainty", "certainty", lambda facts: interval_text(Estimate(**facts["certainty"])))
+    cell = Measure("certainty", "certainty", lambda facts: interval_text(Interval(**facts["certainty"])))
     monkeypatch.setattr(metrics, "MEASURES", (*MEASURES, dataclasses.replace(accuracy, cell=cell.cell)))
     record = read_run(made[0], "made")
     for manifest in record.evaluations.values():
@@ -125,7 +125,7 @@ def test_only_evaluations_have_intervals(made: tuple[Store, RunLayout]) -> None:
     record = read_run(made[0], "made")
     values = {item.key: item.source.read(record.iterations[1]) for item in METRICS}
     for item in METRICS:
-        assert isinstance(values[item.key], Estimate) == (INTERVAL in (item.page, item.compare)), item.key
+        assert isinstance(values[item.key], Interval) == (INTERVAL in (item.page, item.compare)), item.key
 
 
 def test_a_comparison_of_unmeasured_modes_has_no_numbers(made: tuple[Store, RunLayout]) -> None:
