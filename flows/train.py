@@ -1,15 +1,15 @@
-"""The main job: warm start, iterations, and a measurement before and after on puzzles that no choice looked at."""
+"""The main job: warm start, GRPO iterations, and a measurement before and after on puzzles that influence no choice."""
 
 from prefect import flow
 
 from artifacts.layout import RunLayout
-from artifacts.refs import Checkpoint, Puzzles, Ref, Report
+from artifacts.refs import Puzzles, Ref, Report
 from flows.inputs.puzzle_sets import publish_set
 from flows.iteration import Position, first_position, iteration
 from flows.opening import RunRequest, opened
 from flows.session import Session
 from stages.evaluate import evaluate
-from stages.promote import standing
+from stages.promote import promoted_checkpoint
 
 
 @flow(name="train", flow_run_name="{request.run}", persist_result=False, validate_parameters=True)
@@ -17,7 +17,7 @@ def train(request: RunRequest) -> str:
     """Trains a model by a recipe and returns the key of its report, or of the run where only a part was asked for.
 
     Args:
-        request: Run name, recipe, profile, store, overrides, and the stage behind which to stop.
+        request: Run name, recipe, profile, store, overrides, and the stage after which to stop.
     """
     with opened(request) as run:
         puzzles = publish_set(run, run.recipe.puzzles)
@@ -33,13 +33,12 @@ def train(request: RunRequest) -> str:
 
 
 def _measure(run: Session, position: Position, puzzles: Ref[Puzzles], when: str) -> None:
-    """Evaluates what stands promoted on the test split."""
+    """Evaluates the promoted checkpoint on the test split."""
     assert position.decision is not None
-    promoted = Ref[Checkpoint](**standing(position.decision, run.ctx)["checkpoint"])
     run.run(
         evaluate,
         run.recipe.final,
-        promoted,
+        promoted_checkpoint(position.decision, run.ctx),
         puzzles,
         split="test",
         out=run.slot(run.layout.evaluation(when), Report, label=f"test-{when}"),

@@ -73,11 +73,6 @@ def promoted_checkpoint(decision: Ref[Decision], ctx: StageContext) -> Ref[Check
     return read_decision(decision, ctx.store).standing.checkpoint
 
 
-def standing(decision: Ref[Decision], ctx: StageContext) -> dict[str, Any]:
-    """Returns the `standing` part of a decision as JSON; `promoted_checkpoint` takes its place."""
-    return read_decision(decision, ctx.store).standing.as_json()
-
-
 def weights_after(decision: Ref[Decision], newest: Weights, ctx: StageContext) -> Weights:
     """Returns the weights that the next iteration starts from.
 
