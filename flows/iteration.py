@@ -17,14 +17,14 @@ from stages.warm_start import warm_start
 
 @dataclass(frozen=True)
 class Position:
-    """Where a run stands between iterations: the newest weights, and the decision on which weights are the best."""
+    """The state of a run between iterations: the newest weights and the last decision on promotion."""
 
     weights: Weights
     decision: Ref[Decision] | None
 
 
 def iteration(run: Session, puzzles: Ref[Puzzles], start: Position, n: int) -> Position:
-    """Samples, learns and measures once; `n` counts from 1."""
+    """Runs iteration `n`, counted from 1, and returns the position after it."""
     recipe, policy = run.recipe, start.weights.checkpoint
 
     rollouts = run.run(sample, recipe.sample, policy, puzzles, iteration=n, out=run.at(n, "rollouts", Rollouts))

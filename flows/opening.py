@@ -1,4 +1,4 @@
-"""Opening a run: store, recipe, profile and child processes, from the parameters a person gives."""
+"""Opens runs: checks the request, opens the store, and manages the child processes of the stages."""
 
 from collections.abc import Callable, Generator, Sequence
 from contextlib import contextmanager, suppress
@@ -30,17 +30,17 @@ from stages.processes.scratch import Scratch
 
 REDOABLE = ("warm_start", "sample", "grade", "pack", "finetune", "evaluate", "promote")
 REFRESH = (
-    f"Stages to redo though published: {', '.join(REDOABLE)}; in every iteration, or in one as `evaluate@3`. "
-    "What follows from them is redone where they come out differently."
+    f"Stages to run again although they are published: {', '.join(REDOABLE)}; in every iteration, or in one as "
+    "`evaluate@3`. Later stages run again if their inputs change."
 )
 StageName = Annotated[str, Field(pattern=rf"^({'|'.join(REDOABLE)})(@[0-9]{{1,7}})?$")]
 STOP_AFTER = (
-    "Stage of an iteration, as `sample@1`, behind which this part of the run ends; another machine goes on there."
+    "Stage of an iteration, as `sample@1`, after which this part of the run ends; another machine can continue."
 )
 
 
 class RunRequest(Config):
-    """What a person asks for."""
+    """Parameters of the `train` flow."""
 
     run: str = Field(
         default="quickstart", description="Name of the run; the same name with the same recipe continues it."
@@ -60,10 +60,12 @@ class RunRequest(Config):
 
 @contextmanager
 def opened(request: RunRequest) -> Generator[Session]:
-    """Opens a run and closes its child processes at the end, whatever happens; leaves the block behind `stop_after`.
+    """Opens a run, and closes its child processes at the end of the block, also after an error.
+
+    The block ends early after the stage that `stop_after` names.
 
     Raises:
-        BadInputError: The recipe, the profile, the run name or the store is at fault.
+        BadInputError: The recipe, the profile, the run name or the store is invalid.
         IdentityMismatchError: The run name is taken by a run of another recipe.
     """
     recipe = load_recipe(request.recipe, request.overrides)
@@ -73,7 +75,7 @@ def opened(request: RunRequest) -> Generator[Session]:
     recipe = going_on(store, layout, recipe)
     if not store.exists(layout.recipe):
         check_sound(recipe)
-    # A request to redo stages is stored at once, so the recipe is, too: a start that is refused must leave none behind.
+    # A request to redo stages is stored at once. The recipe is stored before it: a refused start leaves neither.
     (freeze_recipe if request.refresh else check_recipe)(store, layout, recipe)
     with (
         suppress(LastStageDone),
@@ -120,14 +122,14 @@ def opened_run(
 
 
 def asked_at() -> datetime:
-    """When the flow run that we are in was asked for; a retry of it has the same answer."""
+    """Returns the time at which the current flow run was created; a retry of it has the same time."""
     created = this_flow_run().created
     assert created is not None
     return created
 
 
 def able_to_run(recipe: Recipe, profile: Profile) -> Profile:
-    """The profile, with an engine that ends hopeless completions where the recipe asks for that."""
+    """Returns the profile with an engine that supports `early_stop` if the recipe uses it."""
     sampled = (recipe.sample.sampling, recipe.evaluate.sampled, recipe.final.sampled)
     if not any(sampling.early_stop for sampling in sampled):
         return profile
@@ -136,9 +138,9 @@ def able_to_run(recipe: Recipe, profile: Profile) -> Profile:
 
 @contextmanager
 def opened_stages(store: Store, profile: Profile) -> Generator[Stages]:
-    """Makes what stages need inside a flow, and closes the child processes at the end, whatever happens.
+    """Yields the stages of a flow with their context, and closes the child processes at the end, also after an error.
 
-    Stages that a killed attempt of the flow run left open are ended first.
+    Task runs that a killed attempt of the flow run left open are crashed first.
     """
     crash_dead_tasks(this_flow_run())
     live, log = current_view(), run_logger()

@@ -22,7 +22,7 @@ from stages.context import StageContext
 
 
 class Reusable(Protocol):
-    """What stages return: something found in the store or made anew."""
+    """The result of a stage: an artifact that was found in the store or made."""
 
     @property
     def reused(self) -> bool: ...
@@ -34,12 +34,12 @@ ConfigT = TypeVar("ConfigT")
 
 
 class Stages:
-    """How stages are called inside a flow.
+    """Calls stages inside a flow.
 
     Attributes:
-        ctx: What they are handed.
-        live: What a person watches.
-        turn: The hold on a GPU, where the profile names a limit.
+        ctx: The context that every stage gets.
+        live: The display of the flow's progress.
+        turn: The permit to use a GPU, if the profile names a limit.
     """
 
     def __init__(self, ctx: StageContext, live: ProgressView, turn: GpuPermit) -> None:
@@ -105,8 +105,8 @@ class Session(Stages):
     """A run in progress.
 
     Attributes:
-        recipe: What it learns, resolved and frozen in the store.
-        layout: Where its artifacts stand.
+        recipe: Its recipe, resolved and frozen in the store.
+        layout: Keys of its artifacts.
         refresh: Which of its artifacts are made again.
         shown: What Prefect's interface and the tracker show of it.
         reached: The last iteration that has published all its artifacts; -1 before the first measurement.
@@ -146,11 +146,11 @@ class Session(Stages):
         return result
 
     def iteration_finished(self, n: int) -> None:
-        """Iteration `n` has published all its artifacts: shows it wherever somebody may look."""
+        """Shows iteration `n`, which has published all its artifacts, in every view."""
         self.reached = n
-        anew = self.live.executed
+        executed = self.live.executed
         self.live.iteration_finished(n)
-        self.shown.iteration_finished(n, anew=anew)
+        self.shown.iteration_finished(n, executed=executed)
 
     def write_report(self) -> str:
         """Writes the report, shows the finished run in Prefect and the tracker, and returns the key of the page."""

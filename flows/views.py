@@ -1,6 +1,6 @@
-"""What a run tells those who look at it.
+"""Interfaces of the views of a run.
 
-The main path knows its views by these protocols only; `flows.opening` attaches those of `flows.report`.
+The main path uses these protocols only; `flows.opening` attaches the views of `flows.report`.
 """
 
 from collections.abc import Mapping
@@ -12,11 +12,11 @@ from flows.config.recipe import Recipe
 
 
 class ProgressView(Protocol):
-    """What a person watches while a flow is at work (see `flows.report.terminal.live.LiveView`)."""
+    """Display of a flow's progress (see `flows.report.terminal.live.LiveView`)."""
 
     @property
     def executed(self) -> bool:
-        """Whether a stage was executed, not found in the store, since the last iteration finished."""
+        """Whether a stage was executed, instead of found in the store, since the last iteration finished."""
         ...
 
     def opened(self, title: str) -> None:
@@ -24,7 +24,7 @@ class ProgressView(Protocol):
         ...
 
     def run_opened(self, store: Store, layout: RunLayout, recipe: Recipe) -> None:
-        """A run begins or goes on."""
+        """A run begins or continues."""
         ...
 
     def line(self, text: str) -> None:
@@ -32,15 +32,15 @@ class ProgressView(Protocol):
         ...
 
     def stage_started(self, name: str) -> None:
-        """A stage is looked up in the store and, if it is not there, executed."""
+        """The artifact of a stage is looked up in the store and, if it is not there, the stage is executed."""
         ...
 
     def progress(self, label: str, done: int, total: int, figures: Mapping[str, float]) -> None:
-        """A long stage has come to `done` of `total`; may be called from any thread, and often."""
+        """A long stage has reached `done` of `total`. Called often and from any thread."""
         ...
 
     def stage_finished(self, name: str, seconds: float, reused: bool) -> None:
-        """A stage has published, or was found published."""
+        """A stage has published its artifact, or the artifact was found."""
         ...
 
     def iteration_finished(self, n: int) -> None:
@@ -49,13 +49,13 @@ class ProgressView(Protocol):
 
 
 class RunPages(Protocol):
-    """What stays of a run: Prefect's pages, the tracker and the report (see `flows.report.shown_run.ShownRun`)."""
+    """Lasting views of a run: Prefect's pages, the tracker and the report (see `flows.report.shown_run.ShownRun`)."""
 
-    def iteration_finished(self, n: int, *, anew: bool) -> None:
+    def iteration_finished(self, n: int, *, executed: bool) -> None:
         """Shows the run up to iteration `n`.
 
         Args:
-            anew: A stage of it was executed; what was only found in the store has been shown before.
+            executed: Whether a stage of it was executed; a cached iteration has been shown before.
         """
         ...
 

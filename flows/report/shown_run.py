@@ -33,15 +33,15 @@ class ShownRun:
         self._tracked = -1
         self._slow_at = -SLOW_INTERVAL_S
 
-    def iteration_finished(self, n: int, *, anew: bool) -> None:
+    def iteration_finished(self, n: int, *, executed: bool) -> None:
         """Shows the run up to iteration `n`.
 
         Args:
-            anew: Whether a stage of it was executed; a cached iteration has been shown in Prefect before.
+            executed: Whether a stage of it was executed; a cached iteration has been shown in Prefect before.
         """
         record = self._up_to(n)
         self._track(record)
-        if anew:
+        if executed:
             self._in_prefect(record, slow=time.monotonic() - self._slow_at >= SLOW_INTERVAL_S)
 
     def finished(self) -> str:
