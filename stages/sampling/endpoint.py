@@ -1,4 +1,9 @@
-"""The HTTP interface of one engine, over a Unix socket or a URL."""
+"""The HTTP interface of one engine, over a Unix socket or a URL.
+
+It uses http.client because a completion costs about 1 ms in all. For 2,000 requests over a Unix socket, 32 at a time,
+a request costs 0.4 ms of CPU time here and 1.0 to 1.6 ms with httpx 0.28, whose `close()` also does not wake a thread
+that waits for an answer. Parsing 830 lines of metrics takes 0.24 ms here and 8.3 ms with prometheus_client.
+"""
 
 from __future__ import annotations
 
