@@ -1,15 +1,20 @@
 """Turns cyclopts' errors into one line that names the help page of the command."""
 
 import difflib
+import re
 from collections.abc import Sequence
 
 from cyclopts import App, CycloptsError, UnknownCommandError, UnusedCliTokensError
+
+_OUT_OF_RANGE = re.compile(r"Invalid value (\S+) for (--[\w-]+)\. Must")
+"""The beginning of cyclopts' message about a number that is out of range; our errors begin with the option."""
 
 
 def usage_error(error: CycloptsError) -> str:
     """Returns the error, the probable correction, and the command whose `--help` says more."""
     chain = list(error.command_chain or ())
     words = _unknown(error, chain) or " ".join(str(error).split()).rstrip(".")
+    words = _OUT_OF_RANGE.sub(r"\2: \1; must", words)
     page = " ".join(["deerstalker", *chain, "--help"])
     return f"{words} See `{page}`" if words.endswith("?") else f"{words}; see `{page}`"
 
