@@ -257,7 +257,8 @@ def prove(
         print_json({"puzzle_id": puzzle.puzzle_id, "counts": counts, "statements": statements})
         return
     for item in asserted:
-        print_line(f"{item.verdict:<13} {item.text}")
+        if not item.repeated:
+            print_line(f"{item.verdict:<13} {item.text}")
     print_line(", ".join(f"{count} {name}" for name, count in counts.items()))
 
 

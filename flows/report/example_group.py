@@ -115,4 +115,5 @@ def _completion(title: str, row: dict[str, Any], puzzle: Puzzle) -> Completion:
         for letter, answer in json.loads(row["answers"]).items()
     ]
     statements = environment.get(puzzle.environment).deductions(row["text"], puzzle)
-    return Completion(title, row["text"], row["reward"], row["advantage"], row["finish_reason"], answers, statements)
+    different = None if statements is None else [item for item in statements if not item.repeated]
+    return Completion(title, row["text"], row["reward"], row["advantage"], row["finish_reason"], answers, different)

@@ -80,11 +80,11 @@ class Environment(Protocol):
         ...
 
     def deductions(self, text: str, puzzle: Puzzle) -> list[Asserted] | None:
-        """Returns the different statements about the puzzle in a completion, which may be any text, with verdicts.
+        """Returns the statements about the puzzle in a completion, which may be any text, in order and with verdicts.
 
         Returns:
-            The statements; None if nothing can be proved, because a clue cannot be read or the clues contradict one
-            another.
+            The statements, repeated ones marked as such; None if nothing can be proved, because a clue cannot be read
+            or the clues contradict one another.
         """
         ...
 

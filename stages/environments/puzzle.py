@@ -75,10 +75,19 @@ class Asserted:
         text: The words.
         verdict: `restated` (it is one of the clues), `proved` (the clues entail it), `contradicted` (the clues entail
             the opposite), or `open` (none of these).
+        start: Offset of the words in the completion, in characters.
+        repeated: Whether the completion asserts the same earlier, in the same or other words.
     """
 
     text: str
     verdict: Verdict
+    start: int
+    repeated: bool = False
+
+    @property
+    def end(self) -> int:
+        """Offset after the words, in characters."""
+        return self.start + len(self.text)
 
 
 @dataclass(frozen=True)
@@ -101,9 +110,9 @@ class DeductionCounts:
 
     @classmethod
     def of(cls, asserted: Sequence[Asserted]) -> "DeductionCounts":
-        """Returns the numbers of statements by verdict."""
-        counts = Counter(item.verdict for item in asserted)
-        return cls(len(asserted), counts["proved"], counts["restated"], counts["open"], counts["contradicted"])
+        """Returns the numbers of different statements by verdict."""
+        counts = Counter(item.verdict for item in asserted if not item.repeated)
+        return cls(counts.total(), counts["proved"], counts["restated"], counts["open"], counts["contradicted"])
 
     @property
     def sound(self) -> float:

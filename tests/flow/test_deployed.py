@@ -240,7 +240,7 @@ def test_the_tracker_was_told(trained: dict[str, Any]) -> None:
 
 def test_what_a_model_wrote_is_shown_and_never_obeyed(server: str, browser: Browser, shots: Path) -> None:
     said = [ReadAnswer("A", text, "Mr. Green", correct=False, note="outside") for text in HOSTILE]
-    asserted = [Asserted(text, "contradicted") for text in HOSTILE]
+    asserted = [Asserted(text, "contradicted", 0) for text in HOSTILE]
     written = [Completion("worst", text, 0.0, -1.0, "stop", said, asserted) for text in HOSTILE]
     page = completions_page(ExampleGroup(1, "`x` | <img src=x>", HOSTILE[0], 8, written))
     assert len(page) < 300_000

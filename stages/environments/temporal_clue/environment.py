@@ -107,7 +107,7 @@ class TemporalClue:
         """Returns the statements of a text with verdicts (see `deductions.Judge`)."""
         reading = read_formal(puzzle.prompt)
         judge = None if reading.unread else judge_of(reading.puzzle)
-        return None if judge is None else judge.different(text)
+        return None if judge is None else judge.read(text)
 
 
 def _fully_read(puzzle: Puzzle) -> FormalPuzzle:

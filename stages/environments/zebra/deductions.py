@@ -11,7 +11,7 @@ from stages.environments.zebra.formal import Clue, Grid, Houses, InHouse, Relate
 from stages.environments.zebra.solver import Model
 from stages.environments.zebra.text import people_of, read_clue, write_clue
 
-_SENTENCE_END = re.compile(r"[\n.;!?()]")
+_SENTENCE = re.compile(r"[^\n.;!?()]+")
 _OPENING = re.compile(r"(?:[-*>#\s\d]|so,? |thus,? |hence,? |then,? |and |therefore,? )*", re.IGNORECASE)
 _SENTENCE_CHARACTERS = 300
 
@@ -56,21 +56,29 @@ class Reasoner:
             return "open"
         return "proved" if truth else "contradicted"
 
-    def different(self, text: str) -> list[Asserted]:
-        """Returns the different statements of a text, in order, with verdicts.
+    def read(self, text: str) -> list[Asserted]:
+        """Returns the statements of a text, in order, with verdicts.
 
         A statement is a whole sentence, or the rest of a sentence after a word such as "so".
         """
         people = people_of(self._puzzle.grid)
-        statements: dict[Clue, str] = {}
-        for sentence in _SENTENCE_END.split(text):
-            if len(sentence) <= _SENTENCE_CHARACTERS:
-                opening = _OPENING.match(sentence)
-                words = sentence[opening.end() if opening else 0 :].rstrip()
-                statement = read_clue(people, words)
-                if statement is not None and _within(statement, self._puzzle.grid):
-                    statements.setdefault(_canonical(statement), words)
-        return [Asserted(words, self.verdict(statement)) for statement, words in statements.items()]
+        statements: list[Asserted] = []
+        verdicts: dict[Clue, Verdict] = {}
+        for sentence in _SENTENCE.finditer(text):
+            if len(sentence[0]) > _SENTENCE_CHARACTERS:
+                continue
+            opening = _OPENING.match(sentence[0])
+            start = opening.end() if opening else 0
+            words = sentence[0][start:].rstrip()
+            statement = read_clue(people, words)
+            if statement is None or not _within(statement, self._puzzle.grid):
+                continue
+            statement = _canonical(statement)
+            repeated = statement in verdicts
+            if not repeated:
+                verdicts[statement] = self.verdict(statement)
+            statements.append(Asserted(words, verdicts[statement], sentence.start() + start, repeated))
+        return statements
 
     def needless(self) -> tuple[int, ...]:
         """Returns numbers (from 1) of the clues that can each be dropped while `world` stays the only world."""

@@ -203,7 +203,7 @@ class Zebra:
     def deductions(self, text: str, puzzle: Puzzle) -> list[Asserted] | None:
         """Returns the statements of a text with verdicts (see `deductions.Reasoner`)."""
         reasoner = reasoner_of(read_prompt(puzzle.prompt))
-        return None if reasoner is None else reasoner.different(text)
+        return None if reasoner is None else reasoner.read(text)
 
 
 ZEBRA = Zebra()

@@ -51,7 +51,7 @@ def test_verdicts_on_moves_equal_enumeration_and_none_is_to_the_first_time() -> 
             truths = worlds.holds(statement)
             expected = "proved" if truths.all() else "open" if truths.any() else "contradicted"
             (item,) = judge.read(f"{write_statement(scenario, statement)}.")
-            assert (item.statement, item.verdict) == (statement, expected)
+            assert (grammar_of(scenario).statement(item.text), item.verdict) == (statement, expected)
             verdicts.add(expected)
     assert verdicts == {"proved", "open", "contradicted"}
 

@@ -1,7 +1,6 @@
 """Finds the statements about a puzzle in a completion, and proves whether the clues entail or contradict each."""
 
 import re
-from dataclasses import dataclass
 from functools import lru_cache
 
 from stages.environments.puzzle import Asserted, Verdict
@@ -20,23 +19,6 @@ _HYPOTHESIS = re.compile(
 _CONDITION = re.compile(r"[*_`\"']{0,3},? (?:if|unless|or|or not|would|could|might)\b|[*_`\"']{0,3} ?\?")
 _SENTENCE_CHARACTERS = 300
 """Number of characters before a statement in which the beginning of its sentence is searched."""
-
-
-@dataclass(frozen=True)
-class Deduction:
-    """A statement that a text asserts.
-
-    Attributes:
-        statement: The formal statement.
-        text: The words.
-        start: Offset of the words in the text.
-        verdict: See `stages.environments.puzzle.Asserted`.
-    """
-
-    statement: Statement
-    text: str
-    start: int
-    verdict: Verdict
 
 
 class Judge:
@@ -86,25 +68,19 @@ class Judge:
         literal = self._encoding.literal(statement)
         return self._encoding.solve([~literal if truth else literal]) is None
 
-    def read(self, text: str) -> list[Deduction]:
+    def read(self, text: str) -> list[Asserted]:
         """Returns the statements that a text asserts, in order, except in hypotheses, questions and alternatives."""
-        deductions: list[Deduction] = []
+        statements: list[Asserted] = []
         verdicts: dict[Statement, Verdict] = {}
         for item in grammar_of(self._scenario).find(text):
             if not _asserted(text, item.start, item.end):
                 continue
-            if item.statement not in verdicts:
-                verdicts[item.statement] = self.verdict(item.statement)
-            words = text[item.start : item.end]
-            deductions.append(Deduction(item.statement, words, item.start, verdicts[item.statement]))
-        return deductions
-
-    def different(self, text: str) -> list[Asserted]:
-        """Returns the different statements that a text asserts, in order; a statement in other words counts once."""
-        statements: dict[Statement, Asserted] = {}
-        for item in self.read(text):
-            statements.setdefault(canonical(self._scenario, item.statement), Asserted(item.text, item.verdict))
-        return list(statements.values())
+            statement = canonical(self._scenario, item.statement)
+            repeated = statement in verdicts
+            if not repeated:
+                verdicts[statement] = self.verdict(item.statement)
+            statements.append(Asserted(text[item.start : item.end], verdicts[statement], item.start, repeated))
+        return statements
 
 
 def _asserted(text: str, start: int, end: int) -> bool:
