@@ -11,6 +11,12 @@ from artifacts.errors import IntegrityError
 
 TableSchema = pa.DataFrameSchema
 
+GRADES_FILE = "grades.parquet"
+STEPS_FILE = "steps.parquet"
+"""Beside the grades, if the recipe supervises the process: the steps of the completions with their rewards."""
+TOKEN_ADVANTAGES_FILE = "token_advantages.parquet"
+"""Beside the grades, if the tokens of a completion differ in their advantages."""
+
 _ID = pa.Column(pl.String, pa.Check.str_length(min_value=1))
 _COUNT = pa.Column(pl.Int32, pa.Check.ge(0))
 _FRACTION = pa.Column(pl.Float64, pa.Check.in_range(0.0, 1.0))
@@ -18,6 +24,7 @@ _DEDUCTIONS = {  # statements of a completion about its puzzle by verdict; null 
     name: pa.Column(pl.Int32, pa.Check.ge(0), nullable=True)
     for name in ("statements", "proved", "restated", "open", "contradicted")
 }
+STEP_VERDICTS = ("proved", "restated", "repeated", "open", "contradicted", "right", "wrong")
 _FINISH_REASONS = ("stop", "length", "abort", "early_stop")
 
 
@@ -71,7 +78,7 @@ GRADES = TableSchema(
         "exact": pa.Column(pl.Boolean),
         "truncated": pa.Column(pl.Boolean),  # cut by the sampler: at the token limit or by early_stop
         "reward": pa.Column(pl.Float64),
-        "advantage": pa.Column(pl.Float64, nullable=True),  # null: the completion takes no part in training
+        "advantage": pa.Column(pl.Float64, nullable=True),  # null: no part in training; of tokens that differ, the mean
         "answers": pa.Column(pl.String, pa.Check.str_startswith("{")),  # JSON: letter -> the answer as read, and why
         "grader": _ID,
         **_DEDUCTIONS,
@@ -79,6 +86,31 @@ GRADES = TableSchema(
     strict=True,
     ordered=True,
     name="grades",
+)
+
+STEPS = TableSchema(
+    {
+        "group": _COUNT,
+        "sample": _COUNT,
+        "step": _COUNT,  # number in the completion, from 0
+        "verdict": pa.Column(pl.String, pa.Check.isin(STEP_VERDICTS)),
+        "end_token": _COUNT,  # number of the completion's tokens up to the end of the step
+        "reward": pa.Column(pl.Float64),
+    },
+    strict=True,
+    ordered=True,
+    name="steps",
+)
+
+TOKEN_ADVANTAGES = TableSchema(
+    {
+        "group": _COUNT,
+        "sample": _COUNT,
+        "advantages": pa.Column(pl.List(pl.Float32)),  # one for each token of the completion
+    },
+    strict=True,
+    ordered=True,
+    name="token advantages",
 )
 
 RESULTS = TableSchema(

@@ -2,7 +2,9 @@
 
 import json
 from collections import defaultdict
-from collections.abc import Callable, Collection, Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
+from dataclasses import dataclass
+from itertools import groupby
 from pathlib import Path
 from typing import Any, Literal
 
@@ -12,14 +14,29 @@ from pydantic import Field
 
 from artifacts.address import ArtifactAddress
 from artifacts.config import Config
+from artifacts.errors import BadInputError
 from artifacts.identity import Identity
 from artifacts.reading import Artifact
 from artifacts.refs import Grades, Puzzles, Ref, Rollouts
-from artifacts.schemas import GRADES, PUZZLES, ROLLOUTS, as_table
+from artifacts.schemas import (
+    GRADES,
+    GRADES_FILE,
+    PUZZLES,
+    ROLLOUTS,
+    STEP_VERDICTS,
+    STEPS,
+    STEPS_FILE,
+    TOKEN_ADVANTAGES,
+    TOKEN_ADVANTAGES_FILE,
+    as_table,
+)
 from stages.context import StageContext
-from stages.environments.grading import answers_end
-from stages.environments.tables import count_deductions, deduction_columns, graded_text, puzzles_by_id
+from stages.environments.grading import answer_ends
+from stages.environments.puzzle import Asserted, DeductionCounts, Puzzle
+from stages.environments.steps import Step, steps_of
+from stages.environments.tables import assertions, deduction_columns, graded_text, puzzles_by_id
 from stages.grpo.advantages import AdvantageConfig, batch_advantages
+from stages.grpo.process import step_advantages, token_advantages
 from stages.grpo.rewards import Judged, RewardConfig, reward_terms
 from stages.grpo.surprise import surprise, tokens_until
 from stages.models.tokenizers.chat import ChatTokenizer
@@ -59,20 +76,27 @@ def grade(
         return published
     opened = Artifact.open(ctx.store, rollouts)
     sampled = opened.read_tables(ROLLOUTS).sort("group", "sample")
-    decode = ChatTokenizer(_sampled_model(opened, ctx)).decode if config.reward.surprise_weight else None
+    by_process = config.advantage.level == "process"
+    reads_tokens = by_process or config.reward.surprise_weight
+    tokenizer = ChatTokenizer(_sampled_model(opened, ctx)) if reads_tokens else None
     known = puzzles_by_id(Artifact.open(ctx.store, puzzles).read_table("train.parquet", PUZZLES))
     rows: list[dict[str, Any]] = []
+    steps: list[list[Step]] = []
     sums: defaultdict[str, float] = defaultdict(float)
     for row in sampled.iter_rows(named=True):
         graded = graded_text(row["text"], row["puzzle_id"], known, config.grader)
         truncated = row["finish_reason"] in ("length", "early_stop")
-        deduced = count_deductions(row["text"], known[row["puzzle_id"]]) if config.reward.deductions_weight else None
+        puzzle = known[row["puzzle_id"]]
+        asserted = assertions(row["text"], puzzle) if by_process or config.reward.deductions_weight else None
+        deduced = None if asserted is None else DeductionCounts.of(asserted)
+        if by_process:
+            steps.append(steps_of(row["text"], _provable(asserted, puzzle), graded, config.grader))
         judged = Judged(
             accuracy=graded.accuracy,
             exact=graded.exact,
             truncated=truncated,
             sound=deduced.sound if deduced else 0.0,
-            surprise=_surprise(row, graded.answers.keys(), config, decode) if decode else 0.0,
+            surprise=_surprise(row, graded.answers.keys(), config, tokenizer) if tokenizer else 0.0,
             text=row["text"],
             letters=graded.answers.keys(),
             tokens=len(row["completion_token_ids"]),
@@ -95,10 +119,15 @@ def grade(
                 **deduction_columns(deduced),
             }
         )
-    graded_rows = _with_advantages(rows, config)
+    grades = _with_advantages(rows, config)
     attempt = out.attempt(identity)
-    attempt.write_table("grades.parquet", graded_rows, GRADES)
-    return attempt.publish({**summary(graded_rows, sampled), **sums}, rollouts=rollouts, puzzles=puzzles)
+    if by_process and tokenizer is not None:
+        supervised = _supervised(grades, steps, sampled, config, tokenizer)
+        attempt.write_table(STEPS_FILE, supervised.steps, STEPS)
+        attempt.write_table(TOKEN_ADVANTAGES_FILE, supervised.token_advantages, TOKEN_ADVANTAGES)
+        grades, sums = supervised.grades, sums | supervised.figures()
+    attempt.write_table(GRADES_FILE, grades, GRADES)
+    return attempt.publish({**summary(grades, sampled), **sums}, rollouts=rollouts, puzzles=puzzles)
 
 
 def _sampled_model(rollouts: Artifact, ctx: StageContext) -> Path:
@@ -106,11 +135,20 @@ def _sampled_model(rollouts: Artifact, ctx: StageContext) -> Path:
     return ctx.local_folder(Ref(**rollouts.manifest.inputs["weights"]))
 
 
-def _surprise(
-    row: Mapping[str, Any], letters: Collection[str], config: GradeConfig, decode: Callable[[list[int]], str]
-) -> float:
-    until = answers_end(row["text"], letters, config.grader)
-    return surprise(row["sampler_logprobs"], tokens_until(decode, row["completion_token_ids"], until))
+def _surprise(row: Mapping[str, Any], letters: Collection[str], config: GradeConfig, tokenizer: ChatTokenizer) -> float:
+    until = max(answer_ends(row["text"], letters, config.grader).values(), default=0)
+    return surprise(row["sampler_logprobs"], tokens_until(tokenizer.token_ends(row["completion_token_ids"]), until))
+
+
+def _provable(asserted: list[Asserted] | None, puzzle: Puzzle) -> list[Asserted]:
+    if asserted is None:
+        raise BadInputError(
+            f"puzzle {puzzle.puzzle_id}",
+            "nothing can be proved about it, because a clue cannot be read or the clues contradict one another",
+            "a puzzle on whose statements there are verdicts, as grade.advantage.level = 'process' needs",
+            "leave the puzzle out, or use grade.advantage.level = 'outcome'",
+        )
+    return asserted
 
 
 def _with_advantages(rows: Sequence[dict[str, Any]], config: GradeConfig) -> pl.DataFrame:
@@ -121,6 +159,79 @@ def _with_advantages(rows: Sequence[dict[str, Any]], config: GradeConfig) -> pl.
     advantages = np.concatenate([np.zeros(0), *batch_advantages(groups, config.advantage)])
     by_sample = compared.select("group", "sample").with_columns(pl.Series("advantage", advantages))
     return frame.join(by_sample, on=["group", "sample"], how="left", maintain_order="left").select(*GRADES.columns)
+
+
+@dataclass(frozen=True)
+class _Supervised:
+    """The tables of process supervision: grades whose advantages are means over tokens, steps, and token advantages."""
+
+    grades: pl.DataFrame
+    steps: pl.DataFrame
+    token_advantages: pl.DataFrame
+
+    def figures(self) -> dict[str, float]:
+        """Returns the mean number of steps of a completion, by verdict."""
+        counts = dict(self.steps["verdict"].value_counts().iter_rows())
+        return {f"steps/{verdict}/mean": counts.get(verdict, 0) / len(self.grades) for verdict in STEP_VERDICTS}
+
+
+def _supervised(
+    grades: pl.DataFrame,
+    steps: Sequence[Sequence[Step]],
+    sampled: pl.DataFrame,
+    config: GradeConfig,
+    tokenizer: ChatTokenizer,
+) -> _Supervised:
+    """Returns the advantage of each token, from the advantages of its completion and of its steps.
+
+    Args:
+        grades: Grades with the advantages of whole completions.
+        steps: The steps of each of these completions.
+        sampled: The rollouts that they grade, in the same order.
+        config: Rewards of steps, baseline and scale.
+        tokenizer: The tokenizer of the sampled model.
+
+    Raises:
+        BadInputError: No completion asserts anything.
+    """
+    if not any(step.verdict not in ("right", "wrong") for of_completion in steps for step in of_completion):
+        raise BadInputError(
+            "grade.advantage.level = 'process'",
+            f"no statement in any of {len(sampled)} completions, such as {sampled['text'].head(1).to_list()}",
+            "completions that assert statements in words that the environment can read",
+            "warm-start the model with warm_start.text = 'derivations', or use grade.advantage.level = 'outcome'",
+        )
+    keys = grades.select("group", "sample").rows()
+    tokens = sampled["completion_token_ids"].to_list()
+    ends: list[list[int]] = []
+    for token_ids, of_completion in zip(tokens, steps, strict=True):
+        characters = tokenizer.token_ends(token_ids)
+        ends.append([tokens_until(characters, step.end) for step in of_completion])
+    rewards = [np.array([config.reward.steps.of(step.verdict) for step in row], np.float64) for row in steps]
+    trained = [i for i, advantage in enumerate(grades["advantage"]) if advantage is not None]
+    groups = [list(members) for _, members in groupby(trained, key=lambda i: keys[i][0])]
+    by_group = step_advantages([[rewards[i] for i in members] for members in groups], config.advantage)
+    by_token = {
+        i: token_advantages(grades["advantage"][i], ends[i], advantages, len(tokens[i]), config.advantage.step_discount)
+        for members, of_group in zip(groups, by_group, strict=True)
+        for i, advantages in zip(members, of_group, strict=True)
+    }
+    step_rows = [
+        (*keys[i], number, step.verdict, ends[i][number], rewards[i][number])
+        for i, of_completion in enumerate(steps)
+        for number, step in enumerate(of_completion)
+    ]
+    means = [
+        float(np.mean(by_token[i])) if i in by_token and tokens[i] else grades["advantage"][i] for i in range(len(keys))
+    ]
+    return _Supervised(
+        grades.with_columns(pl.Series("advantage", means, pl.Float64)),
+        as_table([dict(zip(STEPS.columns, row, strict=True)) for row in step_rows], STEPS),
+        as_table(
+            [{"group": keys[i][0], "sample": keys[i][1], "advantages": by_token[i].tolist()} for i in trained],
+            TOKEN_ADVANTAGES,
+        ),
+    )
 
 
 def summary(grades: pl.DataFrame, rollouts: pl.DataFrame) -> dict[str, float]:

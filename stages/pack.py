@@ -9,7 +9,7 @@ from artifacts.errors import IntegrityError
 from artifacts.identity import Identity, settings_of
 from artifacts.reading import Artifact
 from artifacts.refs import Batch, Grades, Ref, Rollouts
-from artifacts.schemas import GRADES, ROLLOUTS
+from artifacts.schemas import GRADES, GRADES_FILE, ROLLOUTS, TOKEN_ADVANTAGES, TOKEN_ADVANTAGES_FILE
 from artifacts.tensors import BATCH_FILE
 from stages.context import StageContext
 from stages.grpo.packing import Branch, Group, PackConfig, pack_groups
@@ -47,7 +47,8 @@ def pack(
     if published := out.find(identity):
         return published
     sampled = Artifact.open(ctx.store, rollouts)
-    completions, their_grades = sampled.read_tables(ROLLOUTS), Artifact.open(ctx.store, grades).read_tables(GRADES)
+    graded_artifact = Artifact.open(ctx.store, grades)
+    completions, their_grades = sampled.read_tables(ROLLOUTS), graded_artifact.read_table(GRADES_FILE, GRADES)
     graded = completions.join(their_grades, on=["puzzle_id", "group", "sample"], validate="1:1").sort("group", "sample")
     if not len(graded) == len(completions) == len(their_grades):
         mismatch = f"{len(graded)} of its {len(their_grades)} rows are grades of {len(completions)} completions"
@@ -60,14 +61,32 @@ def pack(
         spread = pl.col("accuracy").max() - pl.col("accuracy").min()
         graded = graded.filter(spread.over("group") > UNIFORM_TOLERANCE)
     trained = graded.filter(pl.col("advantage").is_not_null())
+    if TOKEN_ADVANTAGES_FILE in graded_artifact.names():
+        trained = _with_token_advantages(trained, graded_artifact)
     groups = [_group(rows) for rows in trained.partition_by("group", maintain_order=True)]
-    informative = [group for group in groups if any(branch.advantage for branch in group.branches)]
+    informative = [group for group in groups if any(any(branch.advantages) for branch in group.branches)]
     batch, facts = pack_groups(informative if config.uniform_groups == "dropped" else groups, config)
     batch.check(out.key)
     attempt = out.attempt(identity)
     attempt.write_bytes(BATCH_FILE, batch.to_bytes())
     left_out = {"uniform_groups": all_groups - len(informative), "masked_completions": len(graded) - len(trained)}
     return attempt.publish({**asdict(facts), **left_out}, rollouts=rollouts, grades=grades)
+
+
+def _with_token_advantages(trained: pl.DataFrame, grades: Artifact) -> pl.DataFrame:
+    """Returns the completions with a list of advantages, one for each token, in place of one advantage."""
+    by_token = grades.read_table(TOKEN_ADVANTAGES_FILE, TOKEN_ADVANTAGES).rename({"advantages": "advantage"})
+    keys = ["group", "sample"]
+    joined = trained.drop("advantage").join(by_token, on=keys, validate="1:1", maintain_order="left")
+    lengths = joined["advantage"].list.len() == joined["completion_token_ids"].list.len()
+    if len(joined) != len(trained) or not lengths.all():
+        raise IntegrityError(
+            f"{grades.key}/{TOKEN_ADVANTAGES_FILE}",
+            f"advantages of {int(lengths.sum())} whole completions",
+            f"one for each token of {len(trained)} completions",
+            "remake the artifact",
+        )
+    return joined
 
 
 def _group(rows: pl.DataFrame) -> Group:
@@ -78,7 +97,7 @@ def _group(rows: pl.DataFrame) -> Group:
             for tokens, logprobs, advantage in zip(
                 rows["completion_token_ids"].to_list(),
                 rows["sampler_logprobs"].to_list(),
-                rows["advantage"],
+                rows["advantage"].to_list(),
                 strict=True,
             )
         ],

@@ -64,11 +64,12 @@ def grade(text: str, puzzle: Puzzle, grader: Grader = "strict") -> Graded:
     return Graded(right_count / max(1, len(answers)), right_count == len(answers), answers)
 
 
-def answers_end(text: str, letters: Collection[str], grader: Grader) -> int:
-    """Returns the number of characters up to the end of the last lettered answer that `grade` reads; 0 if none."""
+def answer_ends(text: str, letters: Collection[str], grader: Grader) -> dict[str, int]:
+    """Returns for each letter that `grade` reads the number of characters up to the end of its last answer."""
     if grader == "strict":
-        return max((end for letter, (_, end) in _last_segments(text).items() if letter in letters), default=0)
-    return max((match.end() for letter in letters for match in _published_matches(text, letter)), default=0)
+        return {letter: end for letter, (_, end) in _last_segments(text).items() if letter in letters}
+    ends = {letter: max((m.end() for m in _published_matches(text, letter)), default=0) for letter in letters}
+    return {letter: end for letter, end in ends.items() if end}
 
 
 def _published_matches(text: str, letter: str) -> Iterator[re.Match[str]]:

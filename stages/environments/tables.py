@@ -12,7 +12,7 @@ from artifacts.schemas import PUZZLES, as_table
 from stages.environments import environment
 from stages.environments.answers import write_answer
 from stages.environments.grading import Graded, grade
-from stages.environments.puzzle import DeductionCounts, Puzzle
+from stages.environments.puzzle import Asserted, DeductionCounts, Puzzle
 
 DEDUCTION_COLUMNS = tuple(field.name for field in fields(DeductionCounts))
 
@@ -67,9 +67,14 @@ def graded_text(
     return grade(text, known[puzzle_id], grader)
 
 
+def assertions(text: str, puzzle: Puzzle) -> list[Asserted] | None:
+    """Returns the statements about its puzzle that a completion asserts; None if nothing can be proved about it."""
+    return environment.get(puzzle.environment).deductions(text, puzzle)
+
+
 def count_deductions(text: str, puzzle: Puzzle) -> DeductionCounts | None:
     """Returns how many statements about its puzzle a completion asserts; None if nothing can be proved about it."""
-    asserted = environment.get(puzzle.environment).deductions(text, puzzle)
+    asserted = assertions(text, puzzle)
     return None if asserted is None else DeductionCounts.of(asserted)
 
 

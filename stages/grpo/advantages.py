@@ -6,13 +6,14 @@ the group's deviation, "Understanding R1-Zero-like training" (arXiv 2503.20783) 
 """
 
 from collections.abc import Sequence
-from typing import Literal
+from typing import Annotated, Literal
 
 import numpy as np
 import numpy.typing as npt
 from pydantic import Field
 
 from artifacts.config import Config
+from artifacts.identity import Added
 
 Rewards = npt.NDArray[np.float64]
 
@@ -35,6 +36,23 @@ class AdvantageConfig(Config):
         ge=0,
         le=1e6,
         description="The advantages of a group are 0 if its largest and smallest reward differ by no more than this.",
+    )
+    level: Annotated[Literal["outcome", "process"], Added(before="outcome")] = Field(
+        default="outcome",
+        description="`outcome`: every token of a completion has the advantage of its reward. `process`: to that are "
+        "added the advantages of the steps that end at or after the token (see `grade.reward.steps`).",
+    )
+    step_baseline: Annotated[Literal["all_steps", "same_step"], Added(before="all_steps")] = Field(
+        default="all_steps",
+        description="Subtracted from a step's reward: the mean over all steps of the group (DeepSeekMath), or over the "
+        "steps of the same number in the group's completions.",
+    )
+    step_discount: Annotated[float, Added(before=1.0)] = Field(
+        default=1.0,
+        ge=0,
+        le=1,
+        description="Factor by which a step counts less for the step before it; 0 gives a token only the advantage of "
+        "its own step.",
     )
 
 

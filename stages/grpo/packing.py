@@ -60,11 +60,28 @@ class PackConfig(Config):
 
 @dataclass(frozen=True)
 class Branch:
-    """One completion: token ids, the sampler's log-probability of each token, and the advantage."""
+    """One completion.
+
+    Attributes:
+        tokens: Its token ids.
+        logprobs: The sampler's log-probability of each token.
+        advantage: The advantage of all its tokens, or one for each.
+    """
 
     tokens: Sequence[int]
     logprobs: Sequence[float]
-    advantage: float
+    advantage: float | Sequence[float]
+
+    @property
+    def advantages(self) -> Sequence[float]:
+        """The advantage of each token."""
+        given = self.advantage
+        return given if isinstance(given, Sequence) else [given] * len(self.tokens)
+
+    def cut(self, tokens: int) -> Self:
+        """Returns its first tokens."""
+        advantage = self.advantage[:tokens] if isinstance(self.advantage, Sequence) else self.advantage
+        return replace(self, tokens=self.tokens[:tokens], logprobs=self.logprobs[:tokens], advantage=advantage)
 
 
 @dataclass(frozen=True)
@@ -182,8 +199,7 @@ def _fit(group: Group, row_tokens: int, facts: PackingFacts) -> Group:
     filled = [branch for branch in group.branches if len(branch.tokens)]
     facts.empty_completions += len(group.branches) - len(filled)
     facts.cut_completions += sum(len(branch.tokens) > room for branch in filled)
-    cut = [replace(branch, tokens=branch.tokens[:room], logprobs=branch.logprobs[:room]) for branch in filled]
-    return replace(group, branches=cut)
+    return replace(group, branches=[branch.cut(room) for branch in filled])
 
 
 def _blocks(group: Group, row_tokens: int, facts: PackingFacts) -> list[Group]:
@@ -231,7 +247,7 @@ class _Columns:
     advantages: list[float] = field(default_factory=list[float])
     weights: list[float] = field(default_factory=list[float])
 
-    def add(self, branch: Branch, start: int, segment: int, parent: int, last: float) -> None:
+    def add(self, branch: Branch, start: int, segment: int, parent: int) -> None:
         """Appends a segment. A prompt is its own parent and is not in the loss.
 
         Args:
@@ -239,7 +255,6 @@ class _Columns:
             start: Position of its first token.
             segment: Id of the segment.
             parent: Id of its prompt's segment.
-            last: Advantage of its last token.
         """
         count, counted = len(branch.tokens), int(segment != parent)
         self.tokens += branch.tokens
@@ -248,7 +263,7 @@ class _Columns:
         self.parent_ids += [parent] * count
         self.completion_mask += [counted] * count
         self.sampler_logprobs += branch.logprobs
-        self.advantages += [*[branch.advantage] * (count - 1), last]
+        self.advantages += branch.advantages
         self.weights += [float(counted)] * count
 
 
@@ -261,11 +276,12 @@ def _lay_out(
         laid = _Columns()
         for group in row:
             prompt = segments
-            laid.add(Branch(group.prompt, [0.0] * len(group.prompt), 0.0), 0, prompt, prompt, 0.0)
+            laid.add(Branch(group.prompt, [0.0] * len(group.prompt), 0.0), 0, prompt, prompt)
             for branch in group.branches:
                 segments += 1
-                last = branch.advantage if last_token_advantage == "kept" else 0.0
-                laid.add(branch, len(group.prompt), segments, prompt, last)
+                laid.add(branch, len(group.prompt), segments, prompt)
+                if last_token_advantage == "zero":
+                    laid.advantages[-1] = 0.0
             segments += 1
         columns.append(laid)
     width = max((len(laid.tokens) for laid in columns), default=0)

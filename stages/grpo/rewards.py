@@ -2,11 +2,13 @@
 
 from collections.abc import Collection
 from dataclasses import dataclass
-from typing import Literal, Self
+from typing import Annotated, Literal, Self
 
 from pydantic import Field, model_validator
 
 from artifacts.config import Config
+from artifacts.identity import Added
+from stages.grpo.process import StepRewards
 from stages.grpo.reward_terms import LengthCosineConfig, length_cosine, repetition, soft_overlong, well_formed
 from stages.grpo.script import Script, share_in_script
 
@@ -27,6 +29,10 @@ class RewardConfig(Config):
         le=1e6,
         description="Factor of the fraction of asserted statements that are proved. Statements that restate a clue are "
         "not counted; a completion without other statements gets 0.",
+    )
+    steps: Annotated[StepRewards, Added(before=StepRewards())] = Field(
+        default_factory=StepRewards,
+        description='Rewards of single steps, which only `grade.advantage.level = "process"` uses.',
     )
     format_weight: float = Field(default=0.0, ge=0, le=1e6, description="Added if every letter begins a line.")
     length_cosine: LengthCosineConfig | None = Field(default=None, description="A term that depends on the length.")

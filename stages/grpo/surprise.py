@@ -1,26 +1,20 @@
 """Surprise of a completion up to its last answer: how improbable it was for its model (OpenPipe/rl-experiments)."""
 
 from bisect import bisect_left
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 
 
-def tokens_until(decode: Callable[[list[int]], str], token_ids: Sequence[int], characters: int) -> int:
+def tokens_until(ends: Sequence[int], characters: int) -> int:
     """Returns the smallest number of first tokens whose text has at least so many characters.
 
     Args:
-        decode: Returns the text of token ids. More tokens must not give a shorter text.
-        token_ids: The tokens.
+        ends: Number of characters up to the end of each token, ascending.
         characters: Number of characters.
 
     Returns:
         The number of tokens; all of them if their text is shorter.
     """
-    if not characters:
-        return 0
-    return min(
-        len(token_ids),
-        bisect_left(range(len(token_ids) + 1), characters, key=lambda count: len(decode(list(token_ids[:count])))),
-    )
+    return min(len(ends), bisect_left(ends, characters) + 1) if characters else 0
 
 
 def surprise(logprobs: Sequence[float], tokens: int) -> float:

@@ -1,5 +1,7 @@
 """Turns text into token ids and back with the tokenizer and chat template of a checkpoint folder. No torch."""
 
+from collections.abc import Sequence
+from itertools import accumulate
 from pathlib import Path
 from typing import Any, cast
 
@@ -63,6 +65,7 @@ class ChatTokenizer:
         self._settings = read_json(folder / "tokenizer_config.json")
         self._template.check()
         self.eos_ids = self._find_eos_ids(folder)
+        self._texts: dict[int, str] = {}
 
     def _find_eos_ids(self, folder: Path) -> tuple[int, ...]:
         """Returns the ids that end a text: that of `eos_token` first, then those of the generation config or config."""
@@ -112,3 +115,16 @@ class ChatTokenizer:
     def decode(self, token_ids: list[int]) -> str:
         """Returns the text of token ids without special tokens; bytes that are not UTF-8 become U+FFFD."""
         return self._tokenizer.decode(token_ids, skip_special_tokens=True)
+
+    def token_ends(self, token_ids: Sequence[int]) -> list[int]:
+        """Returns for each token the number of characters of `decode` up to its end."""
+        ends = list(accumulate(len(self._text(token_id)) for token_id in token_ids))
+        if any("\ufffd" in self._text(token_id) for token_id in token_ids):  # a character in parts has no own text
+            ends = [len(self.decode(list(token_ids[: i + 1]))) for i in range(len(token_ids))]
+        return ends
+
+    def _text(self, token_id: int) -> str:
+        text = self._texts.get(token_id)
+        if text is None:
+            text = self._texts[token_id] = self.decode([token_id])
+        return text

@@ -3,6 +3,7 @@
 import json
 import logging
 from collections.abc import Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -10,14 +11,15 @@ import polars as pl
 import pytest
 
 from artifacts.address import ArtifactAddress
-from artifacts.errors import IntegrityError
+from artifacts.errors import BadInputError, IntegrityError
 from artifacts.identity import Identity
 from artifacts.reading import Artifact
 from artifacts.refs import Batch, Checkpoint, Grades, Puzzles, Ref, Rollouts
-from artifacts.schemas import GRADES, PUZZLES, ROLLOUTS, as_table
+from artifacts.schemas import GRADES, GRADES_FILE, PUZZLES, ROLLOUTS, STEPS, STEPS_FILE, as_table
 from artifacts.store.store import Store
 from artifacts.tensors import BATCH_FILE, PackedBatch
 from stages.context import Profile, StageContext
+from stages.environments.puzzle import Puzzle
 from stages.environments.tables import to_table
 from stages.grade import GradeConfig, grade
 from stages.grpo.packing import PackConfig
@@ -31,11 +33,17 @@ GROUPS = [[5, 0, 0, 0], [2, 2]]
 
 
 class Stages:
-    def __init__(self, folder: Path, counts: Sequence[Sequence[int]] = GROUPS, cut: str = "length") -> None:
+    def __init__(
+        self,
+        folder: Path,
+        counts: Sequence[Sequence[int]] = GROUPS,
+        cut: str = "length",
+        puzzle: Puzzle = FIVE_LETTERS,
+    ) -> None:
         self.store = Store.open(str(folder / "store"))
         self.ctx = StageContext(self.store, folder, Profile(workers=1), lambda *_: None, logging.getLogger("test"))
         attempt = ArtifactAddress(self.store, "puzzles", Puzzles).attempt(Identity.of("prepare", 1, {}))
-        attempt.write_table("train.parquet", to_table([FIVE_LETTERS]), PUZZLES)
+        attempt.write_table("train.parquet", to_table([puzzle]), PUZZLES)
         self.puzzles: Ref[Puzzles] = attempt.publish()
         rows = [
             {
@@ -60,7 +68,7 @@ class Stages:
         )
         graded, packed = Artifact.open(self.store, grades), Artifact.open(self.store, batch)
         tensors = PackedBatch.from_bytes(packed.read_bytes(BATCH_FILE), "batch")
-        return graded.read_tables(GRADES), graded.manifest.facts, tensors, packed.manifest.facts
+        return graded.read_table(GRADES_FILE, GRADES), graded.manifest.facts, tensors, packed.manifest.facts
 
 
 @pytest.fixture
@@ -164,6 +172,104 @@ def test_the_terms_are_in_the_facts(stages: Stages) -> None:
     # Right with 1 of 4: 0.75 + 0.25 cos(pi / 4) = 0.926777; wrong: -(1 - cos(pi p)) / 4 for p = .5 .75 1 and .25 .5.
     assert named["length_cosine"] == pytest.approx((0.926777 - 0.25 - 0.426777 - 0.5 - 0.073223 - 0.25) / 6, abs=1e-6)
     assert sum(named.values()) == pytest.approx(facts["reward/mean"]) == pytest.approx(grades["reward"].mean())
+
+
+def speaking(stages: Stages, texts: Sequence[str], finish_reason: str = "stop") -> list[list[str]]:
+    """Makes rollouts of one group with these texts, sampled from a model with a tokenizer; returns their tokens."""
+    tokenizer = build_tokenizer([*texts, *texts], 4096)
+    attempt = ArtifactAddress(stages.store, "model", Checkpoint).attempt(Identity.of("fetch", 1, {}))
+    attempt.write_bytes("tokenizer.json", tokenizer.to_str().encode())
+    attempt.write_json("tokenizer_config.json", {"chat_template": CHAT_TEMPLATE, "eos_token": END_OF_TURN})
+    model: Ref[Checkpoint] = attempt.publish()
+    rows: list[dict[str, Any]] = []
+    for sample, text in enumerate(texts):
+        ids = [*tokenizer.encode(text).ids, tokenizer.token_to_id(END_OF_TURN)]
+        rows.append(
+            {
+                "puzzle_id": FIVE_LETTERS.puzzle_id, "group": 0, "sample": sample, "prompt_token_ids": [1, 2],
+                "completion_token_ids": ids, "sampler_logprobs": [-0.5] * len(ids), "text": text,
+                "finish_reason": finish_reason, "sampling": json.dumps({"max_tokens": 999}), "weights_digest": "w",
+                "engine": "e", "group_s": 1.0,
+            }
+        )  # fmt: skip
+    sampled = ArtifactAddress(stages.store, "speaking", Rollouts).attempt(Identity.of("sample", 1, {}))
+    sampled.write_shard("rollouts", as_table(rows, ROLLOUTS), ROLLOUTS)
+    stages.rollouts = sampled.publish(weights=model)
+    return [[tokenizer.decode([token]) for token in row["completion_token_ids"]] for row in rows]
+
+
+TRUE, FALSE = "Miss Scarlet is motivated by Greed", "Miss Scarlet is motivated by Fear"
+SOUND, UNSOUND = f"{TRUE}.\nSo {TRUE}.\n\nA. Miss Peach", f"{FALSE}.\n\nA. Miss Scarlet"
+BY_PROCESS: dict[str, Any] = {
+    "advantage": {"level": "process", "scale": "none"},
+    "reward": {"accuracy_weight": 0.0, "truncated": "graded"},
+}
+
+
+def test_each_token_has_the_advantage_of_the_steps_from_it_on(tmp_path: Path) -> None:
+    """Steps 1, 0 (repeated), 1 (right) and -1, -1 (wrong) have mean 0, so that their sums are the advantages."""
+    stages = Stages(tmp_path)
+    tokens = speaking(stages, [SOUND, UNSOUND])
+    grades, facts, batch, _ = stages.run(BY_PROCESS, {})
+    second, last = SOUND.rindex(TRUE) + len(TRUE), len(SOUND)
+    sums = [[(len(TRUE), 2.0), (second, 1.0), (last, 1.0)], [(len(FALSE), -2.0), (len(UNSOUND), -1.0)]]
+    expected: list[list[float]] = []
+    for pieces, steps in zip(tokens, sums, strict=True):
+        starts = [len("".join(pieces[:i])) for i in range(len(pieces) - 1)]
+        expected.append([next(value for end, value in steps if start < end) for start in starts] + [0.0])  # end of turn
+    packed = [batch.advantages[batch.segment_ids == segment].tolist() for segment in (1, 2)]
+    assert packed == [pytest.approx(values) for values in expected]
+    assert grades["advantage"].to_list() == pytest.approx([sum(values) / len(values) for values in expected])
+    assert (grades["proved"].to_list(), grades["contradicted"].to_list()) == ([1, 0], [0, 1])
+    steps = Artifact.at(stages.store, "grades").read_table(STEPS_FILE, STEPS)
+    assert steps["verdict"].to_list() == ["proved", "repeated", "right", "contradicted", "wrong"]
+    assert steps["reward"].to_list() == [1.0, 0.0, 1.0, -1.0, -1.0]
+    ends = [[len(SOUND[: sums[0][i][0]]) for i in range(3)], [len(FALSE), len(UNSOUND)]]
+    for row, of_completion, characters in zip((0, 1), tokens, ends, strict=True):
+        counts = steps.filter(pl.col("sample") == row)["end_token"].to_list()
+        texts = [("".join(of_completion[: count - 1]), "".join(of_completion[:count])) for count in counts]
+        assert all(len(before) < end <= len(upto) for (before, upto), end in zip(texts, characters, strict=True))
+    assert (facts["steps/proved/mean"], facts["steps/wrong/mean"]) == (0.5, 0.5)
+
+
+def test_the_advantage_of_the_outcome_is_added(tmp_path: Path) -> None:
+    """Accuracies 1/5 and 0 are 0.1 above and below their mean."""
+    stages = Stages(tmp_path)
+    tokens = speaking(stages, [SOUND, UNSOUND])
+    _, _, batch, _ = stages.run({**BY_PROCESS, "reward": {"truncated": "graded"}}, {"last_token_advantage": "zero"})
+    first = batch.advantages[batch.segment_ids == 1]
+    assert first[0] == pytest.approx(2.1)
+    assert first[len(tokens[0]) - 2 :].tolist() == pytest.approx([1.1, 0.0])
+
+
+def test_a_masked_completion_is_in_no_baseline_of_steps(tmp_path: Path) -> None:
+    stages = Stages(tmp_path)
+    speaking(stages, [SOUND, UNSOUND], finish_reason="length")
+    grades, _, batch, packed = stages.run({**BY_PROCESS, "reward": {"truncated": "masked"}}, {})
+    assert grades["advantage"].to_list() == [None, None]
+    assert (packed["masked_completions"], batch.tokens.shape[0]) == (2, 0)
+
+
+def test_the_outcome_level_writes_no_steps(tmp_path: Path) -> None:
+    stages = Stages(tmp_path)
+    speaking(stages, [SOUND, UNSOUND])
+    stages.run({"advantage": PLAIN}, {})
+    assert Artifact.at(stages.store, "grades").names() == ["grades.parquet"]
+
+
+def test_process_supervision_of_a_puzzle_that_cannot_be_read_is_refused(tmp_path: Path) -> None:
+    unread = replace(FIVE_LETTERS, prompt=FIVE_LETTERS.prompt.replace("is motivated by Fear", "has a motive"))
+    stages = Stages(tmp_path, puzzle=unread)
+    speaking(stages, [SOUND, UNSOUND])
+    with pytest.raises(BadInputError, match=r"puzzle five-letters: .*a clue cannot be read"):
+        stages.run(BY_PROCESS, {})
+
+
+def test_process_supervision_of_completions_that_say_nothing_is_refused(tmp_path: Path) -> None:
+    stages = Stages(tmp_path)
+    speaking(stages, ["A. Miss Peach", "A. Miss Scarlet"])
+    with pytest.raises(BadInputError, match=r"no statement in any of 2 completions, such as \['A. Miss Peach'\]"):
+        stages.run(BY_PROCESS, {})
 
 
 def test_surprise_ends_with_the_last_answer(tmp_path: Path) -> None:

@@ -1,0 +1,107 @@
+"""Process supervision: advantages of single tokens, from a reward for each step of a completion.
+
+A step is a statement or a lettered answer, and ends at its last token. The rewards of the steps that end at or after a
+token, less a baseline, are the token's advantage (DeepSeekMath, arXiv 2402.03300, section 4.1.3), to which that of the
+whole completion is added.
+
+Shapes: P puzzles (groups), G completions of one puzzle, S steps of one completion, T tokens of one completion.
+"""
+
+from collections.abc import Sequence
+
+import numpy as np
+from pydantic import Field
+
+from artifacts.config import Config
+from stages.grpo.advantages import AdvantageConfig, Rewards
+
+
+class StepRewards(Config):
+    """Rewards of the steps of a completion, by their verdict."""
+
+    proved: float = Field(default=1.0, ge=-1e6, le=1e6, description="A statement that the clues entail.")
+    restated: float = Field(default=0.0, ge=-1e6, le=1e6, description="A statement that is a clue.")
+    repeated: float = Field(
+        default=0.0, ge=-1e6, le=1e6, description="A statement that the completion has asserted before, true or not."
+    )
+    open: float = Field(
+        default=-1.0, ge=-1e6, le=1e6, description="A statement that the clues neither entail nor contradict."
+    )
+    contradicted: float = Field(default=-1.0, ge=-1e6, le=1e6, description="A statement that the clues contradict.")
+    right: float = Field(default=1.0, ge=-1e6, le=1e6, description="A right lettered answer.")
+    wrong: float = Field(default=-1.0, ge=-1e6, le=1e6, description="A wrong lettered answer.")
+
+    def of(self, verdict: str) -> float:
+        """Returns the reward of a step with one of the verdicts above."""
+        return getattr(self, verdict)
+
+
+def step_advantages(groups: Sequence[Sequence[Rewards]], config: AdvantageConfig) -> list[list[Rewards]]:
+    """Returns the advantage of every step: its reward minus a baseline of its group, divided by the scale.
+
+    Args:
+        groups: P lists of G arrays [S] with the rewards of a completion's steps; S may differ and be 0.
+        config: Baseline and scale. Deviations are those of the rewards of all steps of the group, or of the batch.
+
+    Returns:
+        Arrays of the same shapes. They are 0 for a group in which all rewards of steps are equal.
+    """
+    batch = [rewards_S for group in groups for rewards_S in group]
+    return [_in_group(group, batch, config) for group in groups]
+
+
+def token_advantages(outcome: float, ends: Sequence[int], advantages: Rewards, tokens: int, discount: float) -> Rewards:
+    """Returns the advantage of each token of a completion: [T].
+
+    Args:
+        outcome: Advantage of the whole completion.
+        ends: [S] number of tokens up to the end of each step, ascending.
+        advantages: [S] advantage of each step.
+        tokens: T.
+        discount: Factor by which a step counts less for the tokens of the step before it. With 1 a token's advantage
+            is the sum over all steps that end at or after it; with 0 it is that of its own step.
+    """
+    per_token_T = np.full(tokens, outcome, dtype=np.float64)
+    following = 0.0
+    for i in range(len(ends) - 1, -1, -1):
+        following = advantages[i] + discount * following
+        per_token_T[ends[i - 1] if i else 0 : ends[i]] += following
+    return per_token_T
+
+
+def _in_group(group: Sequence[Rewards], batch: Sequence[Rewards], config: AdvantageConfig) -> list[Rewards]:
+    pooled = np.concatenate([np.zeros(0), *group])
+    if not pooled.size or float(np.ptp(pooled)) <= config.uniform_tolerance:
+        return [np.zeros_like(rewards_S) for rewards_S in group]
+    scale = _scale(pooled, batch, config)
+    return [centred_S / scale for centred_S in _centred(group, pooled, config)]
+
+
+def _centred(group: Sequence[Rewards], pooled: Rewards, config: AdvantageConfig) -> list[Rewards]:
+    """Returns rewards minus their baseline: the mean over all steps, or over the steps of the same number."""
+    if config.step_baseline == "all_steps":
+        return [(rewards_S - pooled.mean()) * _without_itself(pooled.size, config) for rewards_S in group]
+    centred = [np.zeros_like(rewards_S) for rewards_S in group]
+    for number in range(max(len(rewards_S) for rewards_S in group)):
+        reached = [index for index, rewards_S in enumerate(group) if len(rewards_S) > number]
+        baseline = np.mean([group[index][number] for index in reached])
+        for index in reached:
+            centred[index][number] = (group[index][number] - baseline) * _without_itself(len(reached), config)
+    return centred
+
+
+def _without_itself(count: int, config: AdvantageConfig) -> float:
+    """Returns the factor that turns a difference from the mean into one from the mean of the others."""
+    return count / (count - 1) if config.baseline == "leave_one_out" and count > 1 else 1.0
+
+
+def _scale(pooled: Rewards, batch: Sequence[Rewards], config: AdvantageConfig) -> float:
+    match config.scale:
+        case "none":
+            return 1.0
+        case "population_std":
+            return float(pooled.std()) + config.epsilon
+        case "sample_std":
+            return float(pooled.std(ddof=1)) + config.epsilon
+        case "batch_std":
+            return float(np.concatenate(batch).std(ddof=1)) + config.epsilon
