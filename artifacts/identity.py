@@ -63,7 +63,8 @@ def with_added(kind: type[BaseModel], data: dict[str, Any]) -> dict[str, Any]:
     for name, field in kind.model_fields.items():
         for mark in field.metadata:
             if isinstance(mark, Added):
-                filled.setdefault(name, mark.before)
+                before = mark.before
+                filled.setdefault(name, before.model_dump(mode="json") if isinstance(before, BaseModel) else before)
         for part in (field.annotation, *get_args(field.annotation)):
             if isinstance(part, type) and issubclass(part, BaseModel) and isinstance(filled.get(name), dict):
                 filled[name] = with_added(part, filled[name])

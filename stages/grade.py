@@ -207,7 +207,7 @@ def _supervised(
     for token_ids, of_completion in zip(tokens, steps, strict=True):
         characters = tokenizer.token_ends(token_ids)
         ends.append([tokens_until(characters, step.end) for step in of_completion])
-    rewards = [np.array([config.reward.steps.of(step.verdict) for step in row], np.float64) for row in steps]
+    rewards = [np.array([config.reward.step_rewards.of(step.verdict) for step in row], np.float64) for row in steps]
     trained = [i for i, advantage in enumerate(grades["advantage"]) if advantage is not None]
     groups = [list(members) for _, members in groupby(trained, key=lambda i: keys[i][0])]
     by_group = step_advantages([[rewards[i] for i in members] for members in groups], config.advantage)

@@ -61,6 +61,9 @@ def pack(
         spread = pl.col("accuracy").max() - pl.col("accuracy").min()
         graded = graded.filter(spread.over("group") > UNIFORM_TOLERANCE)
     trained = graded.filter(pl.col("advantage").is_not_null())
+    masked = len(graded) - len(trained)
+    if config.completions == "right":
+        trained = trained.filter(pl.col("exact"))
     if TOKEN_ADVANTAGES_FILE in graded_artifact.names():
         trained = _with_token_advantages(trained, graded_artifact)
     groups = [_group(rows) for rows in trained.partition_by("group", maintain_order=True)]
@@ -69,7 +72,7 @@ def pack(
     batch.check(out.key)
     attempt = out.attempt(identity)
     attempt.write_bytes(BATCH_FILE, batch.to_bytes())
-    left_out = {"uniform_groups": all_groups - len(informative), "masked_completions": len(graded) - len(trained)}
+    left_out = {"uniform_groups": all_groups - len(informative), "masked_completions": masked}
     return attempt.publish({**asdict(facts), **left_out}, rollouts=rollouts, grades=grades)
 
 

@@ -40,7 +40,7 @@ class AdvantageConfig(Config):
     level: Annotated[Literal["outcome", "process"], Added(before="outcome")] = Field(
         default="outcome",
         description="`outcome`: every token of a completion has the advantage of its reward. `process`: to that are "
-        "added the advantages of the steps that end at or after the token (see `grade.reward.steps`).",
+        "added the advantages of the steps that end at or after the token (see `grade.reward.step_rewards`).",
     )
     step_baseline: Annotated[Literal["all_steps", "same_step"], Added(before="all_steps")] = Field(
         default="all_steps",

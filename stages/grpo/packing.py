@@ -8,13 +8,14 @@ import random
 from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
 from itertools import groupby
-from typing import Literal, Self
+from typing import Annotated, Literal, Self
 
 import numpy as np
 from pydantic import Field, model_validator
 
 from artifacts.config import Config
 from artifacts.errors import BadInputError
+from artifacts.identity import Added
 from artifacts.tensors import PackedBatch
 
 
@@ -41,6 +42,11 @@ class PackConfig(Config):
         default="dropped",
         description="Groups whose advantages are all 0 are left out, or kept. Kept groups add nothing to the policy "
         "loss, but count in its denominators, the entropy bonus and the KL term.",
+    )
+    completions: Annotated[Literal["all", "right"], Added(before="all")] = Field(
+        default="all",
+        description="Completions that are trained on: all with an advantage, or only those with all answers right. "
+        "With the loss `cross_entropy` the latter is rejection-sampled fine-tuning (arXiv 2308.01825).",
     )
     last_token_advantage: Literal["kept", "zero"] = Field(
         default="kept",

@@ -30,7 +30,7 @@ class RewardConfig(Config):
         description="Factor of the fraction of asserted statements that are proved. Statements that restate a clue are "
         "not counted; a completion without other statements gets 0.",
     )
-    steps: Annotated[StepRewards, Added(before=StepRewards())] = Field(
+    step_rewards: Annotated[StepRewards, Added(before=StepRewards())] = Field(
         default_factory=StepRewards,
         description='Rewards of single steps, which only `grade.advantage.level = "process"` uses.',
     )

@@ -89,7 +89,13 @@ def test_a_loss_may_have_a_temperature_of_its_own_where_the_recipe_says_so() -> 
 
 
 def test_a_loss_that_works_as_before_has_the_identity_of_before() -> None:
-    assert {"temperature_of", "kl_clamp"}.isdisjoint(settings_of(load_recipe("quickstart").finetune)["loss"])
+    assert {"temperature_of", "kl_clamp"} | {
+        "level",
+        "step_baseline",
+        "step_discount",
+        "step_rewards",
+        "completions",
+    }  # fmt: skip.isdisjoint(settings_of(load_recipe("quickstart").finetune)["loss"])
     told = settings_of(load_recipe("deepscaler").finetune)["loss"]
     assert told["kl_clamp"] == 10.0
     assert "temperature_of" not in told
@@ -142,7 +148,9 @@ def test_a_run_name_belongs_to_one_recipe(tmp_path: Path) -> None:
     assert read_sums(store.read_bytes(layout.sums), "sums") == {"recipe.json": hashlib.sha256(frozen).hexdigest()}
 
 
-ADDED_SINCE = {"epoch_order", "master_dtype", "max_skipped_steps", "temperature_of", "kl_clamp"}
+ADDED_SINCE = {"epoch_order", "master_dtype", "max_skipped_steps", "temperature_of", "kl_clamp"} | {
+    "level", "step_baseline", "step_discount", "step_rewards", "completions",
+}  # fmt: skip
 
 
 def without(stored: Any, names: set[str]) -> Any:

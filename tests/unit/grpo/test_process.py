@@ -83,5 +83,5 @@ def test_two_steps_that_end_with_the_same_token_both_count() -> None:
 def test_grades_made_before_there_were_steps_are_found_again() -> None:
     before, process = settings_of(GradeConfig()), settings_of(GradeConfig(advantage=AdvantageConfig(level="process")))
     assert not {"level", "step_baseline", "step_discount"} & before["advantage"].keys()
-    assert "steps" not in before["reward"]
+    assert "step_rewards" not in before["reward"]
     assert process["advantage"]["level"] == "process"

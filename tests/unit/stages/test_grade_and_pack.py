@@ -12,7 +12,7 @@ import pytest
 
 from artifacts.address import ArtifactAddress
 from artifacts.errors import BadInputError, IntegrityError
-from artifacts.identity import Identity
+from artifacts.identity import Identity, settings_of
 from artifacts.reading import Artifact
 from artifacts.refs import Batch, Checkpoint, Grades, Puzzles, Ref, Rollouts
 from artifacts.schemas import GRADES, GRADES_FILE, PUZZLES, ROLLOUTS, STEPS, STEPS_FILE, as_table
@@ -103,6 +103,11 @@ def test_a_masked_completion_is_in_no_baseline_and_in_no_batch(stages: Stages) -
     assert int(batch.completion_mask.sum()) == 1 + 2 + 3
 
 
+def test_rejection_sampling_trains_only_on_right_completions(stages: Stages) -> None:
+    _, _, batch, packed = stages.run({"advantage": PLAIN}, {"completions": "right", "uniform_groups": "kept"})
+    assert (packed["groups"], packed["completions"], int(batch.completion_mask.sum())) == (1, 1, 1)
+
+
 def test_grades_of_other_rollouts_are_refused(stages: Stages, tmp_path: Path) -> None:
     other = Stages(tmp_path / "other", counts=[[5, 0, 0, 0]])
     out = ArtifactAddress(stages.store, "grades", Grades)
@@ -131,7 +136,7 @@ def test_equally_right_completions_teach_no_length_where_dynamic_sampling_is_ask
         assert (manifest.facts["groups"], manifest.facts["uniform_groups"]) == (1, 1)
         assert manifest.identity.config["mixed_only"] is True
     plain = Artifact.at(stages.store, "batch").manifest.identity
-    assert plain.config == PackConfig().model_dump(mode="json"), "a run's own batches keep their identity"
+    assert plain.config == settings_of(PackConfig()), "a run's own batches keep their identity"
 
 
 @pytest.mark.parametrize(
