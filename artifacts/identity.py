@@ -8,7 +8,7 @@ import json
 from collections.abc import Mapping
 from dataclasses import dataclass
 from functools import cached_property
-from typing import Any, TypeVar, cast, get_args
+from typing import Any, Literal, TypeVar, cast, get_args, get_origin
 
 from pydantic import BaseModel
 
@@ -66,9 +66,21 @@ def with_added(kind: type[BaseModel], data: dict[str, Any]) -> dict[str, Any]:
                 before = mark.before
                 filled.setdefault(name, before.model_dump(mode="json") if isinstance(before, BaseModel) else before)
         for part in (field.annotation, *get_args(field.annotation)):
-            if isinstance(part, type) and issubclass(part, BaseModel) and isinstance(filled.get(name), dict):
+            if isinstance(part, type) and issubclass(part, BaseModel) and _may_be(part, filled.get(name)):
                 filled[name] = with_added(part, filled[name])
     return filled
+
+
+def _may_be(kind: type[BaseModel], stored: object) -> bool:
+    """Returns whether stored JSON may be a config of a kind: it is a table, and no literal of the kind contradicts it.
+
+    So one kind of a union of configs is told from the others by its discriminator.
+    """
+    if not isinstance(stored, dict):
+        return False
+    table = cast("dict[str, Any]", stored)
+    literals = {name: field.annotation for name, field in kind.model_fields.items() if name in table}
+    return all(get_origin(known) is not Literal or table[name] in get_args(known) for name, known in literals.items())
 
 
 def continued(config: M, stored: Mapping[str, Any]) -> M:

@@ -59,7 +59,8 @@ def iteration(run: Session, puzzles: Ref[Puzzles], start: Position, n: int) -> P
 def first_position(run: Session, puzzles: Ref[Puzzles]) -> Position:
     """Returns the position before iteration 1: the model, warm-started if the recipe says so, measured and promoted."""
     recipe = run.recipe
-    weights = fetched_source(run, recipe.model, puzzles)
+    taught = recipe.warm_start.derivation_style if recipe.warm_start else None
+    weights = fetched_source(run, recipe.model, puzzles, taught)
     if recipe.warm_start is not None:
         out = run.slot(run.layout.warm_start("checkpoint"), Checkpoint)
         weights = run.run(warm_start, recipe.warm_start, weights, puzzles, out=out)

@@ -3,12 +3,13 @@
 import polars as pl
 
 from artifacts.address import ArtifactAddress
-from artifacts.identity import Identity
+from artifacts.identity import Identity, settings_of
 from artifacts.reading import Artifact
 from artifacts.refs import Checkpoint, Puzzles, Ref
 from artifacts.schemas import PUZZLES
 from stages.context import StageContext
-from stages.environments.tables import taught_texts
+from stages.environments.puzzle import Style
+from stages.environments.tables import names_of, taught_texts
 from stages.models.folder import content_of
 from stages.models.from_scratch import ScratchModel
 from stages.models.licence import licence_of
@@ -16,35 +17,49 @@ from stages.models.source import FolderModel, ModelConfig, local_folder, materia
 
 REVISION = 1
 _TOKENIZER_PUZZLES = 512  # puzzles whose texts make a scratch model's tokenizer
+_TOKENIZER_DERIVATIONS = 128  # of them, those with derivations, each of which takes up to a second in a large puzzle
 
 
 def fetch(
-    ctx: StageContext, config: ModelConfig, puzzles: Ref[Puzzles], *, out: ArtifactAddress[Checkpoint]
+    ctx: StageContext,
+    config: ModelConfig,
+    puzzles: Ref[Puzzles],
+    taught: Style | None = None,
+    *,
+    out: ArtifactAddress[Checkpoint],
 ) -> Ref[Checkpoint]:
     """Publishes the model as a checkpoint in Hugging Face layout, bf16.
 
     Args:
         config: The source. The tokenizer of a `scratch` model is made from the first train puzzles.
         puzzles: Used for a `scratch` model only, and part of the identity only then.
+        taught: Style of the derivations that the warm start teaches; None if it teaches answers or there is none. Used
+            for a `scratch` model whose tokenizer is made from what is taught.
 
     Raises:
         BadInputError: The source is missing, damaged or of an unsupported family.
     """
-    scratch = isinstance(config, ScratchModel)
-    identity = identity_of(config, puzzles)
+    identity = identity_of(config, puzzles, taught)
     if published := out.find(identity):
         return published
     attempt = out.attempt(identity)
     with ctx.folder(attempt) as folder:
-        materialise(config, folder, texts=_texts(puzzles, ctx) if scratch else None)
+        if isinstance(config, ScratchModel):
+            texts, names = _texts(puzzles, _used(config, taught), ctx)
+            materialise(config, folder, texts=texts, names=names)
+        else:
+            materialise(config, folder)
     facts = {"licence": licence_of(config)}
     if isinstance(config, FolderModel):
         facts["folder"] = config.path
-    return attempt.publish(facts, puzzles=puzzles if scratch else None)
+    return attempt.publish(facts, puzzles=puzzles if isinstance(config, ScratchModel) else None)
 
 
-def identity_of(config: ModelConfig, puzzles: Ref[Puzzles]) -> Identity:
-    """Returns the identity of a fetched model.
+def identity_of(config: ModelConfig, puzzles: Ref[Puzzles], taught: Style | None = None) -> Identity:
+    """Returns the identity of a fetched model; see `fetch` for the arguments.
+
+    That of a `scratch` model depends on the texts that make its tokenizer. With answers only it is the one from before
+    there was a choice.
 
     A local folder enters the identity by its content, not by its path. A folder in an object store enters it by its
     address, and a hub model by its id and revision, because every command would have to read the folder or ask the
@@ -56,9 +71,25 @@ def identity_of(config: ModelConfig, puzzles: Ref[Puzzles]) -> Identity:
     """
     if isinstance(config, FolderModel) and (folder := local_folder(config.path)) is not None:
         return Identity.of("fetch", REVISION, {"source": config.source, "files": content_of(folder)})
-    return Identity.of("fetch", REVISION, config, puzzles=puzzles if isinstance(config, ScratchModel) else None)
+    if not isinstance(config, ScratchModel):
+        return Identity.of("fetch", REVISION, config)
+    settings = settings_of(config)
+    settings.pop("tokenizer", None)
+    if style := _used(config, taught):
+        settings["tokenizer"] = style
+    return Identity.of("fetch", REVISION, settings, puzzles=puzzles)
 
 
-def _texts(puzzles: Ref[Puzzles], ctx: StageContext) -> list[str]:
+def _used(config: ScratchModel, taught: Style | None) -> Style | None:
+    """Returns the style of the derivations that make the tokenizer; None if answers do."""
+    return taught if config.tokenizer == "taught" else None
+
+
+def _texts(puzzles: Ref[Puzzles], style: Style | None, ctx: StageContext) -> tuple[list[str], list[str]]:
+    """Returns texts that make a tokenizer, and names that keep tokens of their own: none if the texts are answers."""
     train = Artifact.open(ctx.store, puzzles).read_table("train.parquet", PUZZLES).head(_TOKENIZER_PUZZLES)
-    return pl.Series(train["prompt"]).to_list() + taught_texts(train, "answers")
+    if style is None:
+        return pl.Series(train["prompt"]).to_list() + taught_texts(train, None), []
+    names = names_of(train)
+    train = train.head(_TOKENIZER_DERIVATIONS)
+    return pl.Series(train["prompt"]).to_list() + taught_texts(train, style), names

@@ -1,5 +1,6 @@
 """The stage that trains on the solver's answers, so that the model knows their format and GRPO has a signal."""
 
+import itertools
 import random
 from typing import Annotated, Literal
 
@@ -14,6 +15,7 @@ from artifacts.reading import Artifact
 from artifacts.refs import Checkpoint, Puzzles, Ref
 from artifacts.schemas import PUZZLES
 from stages.context import StageContext
+from stages.environments.puzzle import Style
 from stages.environments.tables import taught_texts
 from stages.grpo.packing import Branch, Group, PackConfig, pack_groups
 from stages.models.tokenizers.chat import ChatTokenizer
@@ -29,6 +31,11 @@ class WarmStartConfig(Config):
     text: Literal["answers", "derivations"] = Field(
         default="answers",
         description="Texts to train on: only the answers, or the derivation step by step and then the answers.",
+    )
+    style: Annotated[Style, Added(before="plain")] = Field(
+        default="plain",
+        description="How derivations are written: premises by number after each statement, by number before it, or in "
+        "the words of the clues before it.",
     )
     steps: int = Field(default=16, ge=1, le=1_000_000, description="Optimizer steps of one pass.")
     puzzles_per_step: int = Field(default=4, ge=1, le=1_000_000, description="Answers per step.")
@@ -46,6 +53,11 @@ class WarmStartConfig(Config):
     row_tokens: int = Field(default=2048, ge=16, le=10_000_000, description="Token budget of a row.")
     optimizer: OptimizerConfig = Field(default_factory=OptimizerConfig)
     seed: int = Field(default=0, ge=0, description="Seed of the choice of puzzles and of the order of later passes.")
+
+    @property
+    def derivation_style(self) -> Style | None:
+        """Style of the derivations that are taught; None if only answers are."""
+        return self.style if self.text == "derivations" else None
 
 
 def warm_start(
@@ -66,6 +78,8 @@ def warm_start(
     settings = settings_of(config)
     if config.epochs == 1:
         settings.pop("epoch_order", None)  # it has no effect
+    if config.text == "answers":
+        settings.pop("style", None)
     target = Target(Identity.of("warm_start", REVISION, settings, **inputs), out, None, inputs)
     if published := target.published():
         return published.checkpoint
@@ -111,10 +125,12 @@ def taught_groups(config: WarmStartConfig, puzzles: pl.DataFrame, tokenizer: Cha
 
     Raises:
         BadInputError: A text does not fit into a row. A truncated one would teach neither its answers nor where to end.
+            Or the tokens of a text decode to another text.
     """
     groups: list[Group] = []
-    for prompt, text in zip(puzzles["prompt"], taught_texts(puzzles, config.text), strict=True):
+    for prompt, text in zip(puzzles["prompt"], taught_texts(puzzles, config.derivation_style), strict=True):
         tokens = tokenizer.answer_ids(text)
+        _check_written_back(tokenizer, tokens, text)
         groups.append(Group(tokenizer.prompt_ids(prompt), [Branch(tokens, [0.0] * len(tokens), 1.0)]))
     longest = max(group.size_tokens for group in groups)
     if longest > config.row_tokens:
@@ -127,6 +143,19 @@ def taught_groups(config: WarmStartConfig, puzzles: pl.DataFrame, tokenizer: Cha
             f"raise warm_start.row_tokens; a model that writes such texts needs max_tokens of {written}",
         )
     return groups
+
+
+def _check_written_back(tokenizer: ChatTokenizer, tokens: list[int], text: str) -> None:
+    written = tokenizer.decode(tokens)
+    if written != text:
+        same = sum(1 for _ in itertools.takewhile(lambda pair: pair[0] == pair[1], zip(written, text, strict=False)))
+        start = max(0, same - 20)
+        raise BadInputError(
+            "the model's tokenizer",
+            f"it writes back {written[start : start + 60]!r} instead of {text[start : start + 60]!r}",
+            "a tokenizer that writes every taught text back exactly",
+            "choose another model, or another warm_start.text",
+        )
 
 
 def _learning_rate(config: WarmStartConfig, step: int) -> float:

@@ -8,6 +8,7 @@ from artifacts.store.store import Store
 from artifacts.verification import noted
 from flows.lookup.checkpoints import find_checkpoint
 from flows.session import Stages
+from stages.environments.puzzle import Style
 from stages.fetch import fetch, identity_of
 from stages.models.source import FolderModel, ModelConfig, local_folder
 
@@ -24,19 +25,22 @@ def fetched(stages: Stages, name: str, puzzles: Ref[Puzzles]) -> Ref[Checkpoint]
     return source if isinstance(source, Ref) else fetched_source(stages, source, puzzles)
 
 
-def fetched_source(stages: Stages, source: ModelConfig, puzzles: Ref[Puzzles]) -> Ref[Checkpoint]:
+def fetched_source(
+    stages: Stages, source: ModelConfig, puzzles: Ref[Puzzles], taught: Style | None = None
+) -> Ref[Checkpoint]:
     """Fetches the model of a source and returns it; runs with the same source share it.
 
     A run continues from the store alone, even on a machine without the folder from which its model was fetched.
 
     Args:
         puzzles: Puzzles whose texts give the vocabulary of a model made from scratch.
+        taught: Style of the derivations that the warm start teaches, which that vocabulary covers; None without any.
     """
     if isinstance(source, FolderModel) and (before := fetched_from_a_lost_folder(source, stages.ctx.store)):
         stages.ctx.log.warning("%s is not here; going on with what was fetched from it: %s", source.path, before.key)
         return before
-    out = stages.slot(shared_key(_MODELS, source.source, identity_of(source, puzzles)), Checkpoint)
-    return stages.run(fetch, source, puzzles, out=out)
+    out = stages.slot(shared_key(_MODELS, source.source, identity_of(source, puzzles, taught)), Checkpoint)
+    return stages.run(fetch, source, puzzles, taught, out=out)
 
 
 def fetched_from_a_lost_folder(source: FolderModel, store: Store) -> Ref[Checkpoint] | None:

@@ -8,7 +8,7 @@ from typing import Any, Protocol, cast
 
 from artifacts.documents.suggestions import did_you_mean
 from artifacts.errors import BadInputError
-from stages.environments.puzzle import Asserted, Checked, Graded, Grader, Kinds, Puzzle
+from stages.environments.puzzle import Asserted, Checked, Graded, Grader, Kinds, Puzzle, Style
 
 
 class Environment(Protocol):
@@ -38,6 +38,10 @@ class Environment(Protocol):
 
     def answer_values(self, puzzle: Puzzle) -> dict[str, tuple[str, ...]]:
         """Returns for each letter the values that the puzzle's text allows as its answer."""
+        ...
+
+    def names(self, puzzle: Puzzle) -> tuple[str, ...]:
+        """Returns the names that the puzzle's text uses for people, things, places and so on, without articles."""
         ...
 
     def read(self, puzzle_id: str, num_clues: int, prompt: str, solution: dict[str, str]) -> Puzzle:
@@ -71,11 +75,13 @@ class Environment(Protocol):
         """
         ...
 
-    def write_derivation(self, puzzle: Puzzle) -> str:
+    def write_derivation(self, puzzle: Puzzle, style: Style = "plain") -> str:
         """Returns a short derivation, of which every step is proved, followed by the right answers.
 
+        `deductions` reads every step of it, in every style.
+
         Raises:
-            BadInputError: The puzzle's text has a clue that cannot be read.
+            BadInputError: The puzzle's text has a clue that cannot be read, or the clues do not determine the answers.
         """
         ...
 

@@ -7,6 +7,12 @@ from typing import Literal
 
 Grader = Literal["strict", "published"]
 Verdict = Literal["restated", "proved", "open", "contradicted"]
+Style = Literal["plain", "terse", "cited"]
+"""How a derivation is written.
+
+`plain`: numbered lines, each a statement and then its premises by number. `terse`: the premises come first, and every
+line has a name that later lines use. `cited`: the premises come first, in the words of the clues or earlier lines.
+"""
 Note = Literal["", "missing", "outside", "ambiguous"]
 
 

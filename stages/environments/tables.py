@@ -7,12 +7,12 @@ from typing import Literal
 
 import polars as pl
 
-from artifacts.errors import IntegrityError
+from artifacts.errors import BadInputError, IntegrityError
 from artifacts.schemas import PUZZLES, as_table
 from stages.environments import environment
 from stages.environments.answers import write_answer
 from stages.environments.grading import Graded, grade
-from stages.environments.puzzle import Asserted, DeductionCounts, Puzzle
+from stages.environments.puzzle import Asserted, DeductionCounts, Puzzle, Style
 
 DEDUCTION_COLUMNS = tuple(field.name for field in fields(DeductionCounts))
 
@@ -83,9 +83,33 @@ def deduction_columns(counts: DeductionCounts | None) -> dict[str, int | None]:
     return dict.fromkeys(DEDUCTION_COLUMNS) if counts is None else asdict(counts)
 
 
-def taught_texts(table: pl.DataFrame, text: Literal["answers", "derivations"]) -> list[str]:
-    """Returns the solver's text for every puzzle of a table: the answers alone, or a derivation with the answers."""
+def taught_texts(table: pl.DataFrame, style: Style | None) -> list[str]:
+    """Returns the solver's text for every puzzle of a table.
+
+    Args:
+        table: A table of the `puzzles` schema.
+        style: Style of the derivations, which end with the answers; None for the answers alone.
+
+    Raises:
+        BadInputError: A puzzle's environment writes no derivation, or cannot derive the answers from the clues.
+    """
     puzzles = from_table(table)
-    if text == "answers":
-        return [write_answer(puzzle) for puzzle in puzzles]
-    return [environment.get(puzzle.environment).write_derivation(puzzle) for puzzle in puzzles]
+    return [write_answer(puzzle) if style is None else _derivation(puzzle, style) for puzzle in puzzles]
+
+
+def names_of(table: pl.DataFrame) -> list[str]:
+    """Returns the names that the puzzles of a table use for people, things, places and so on, sorted."""
+    puzzles = from_table(table)
+    return sorted({name for puzzle in puzzles for name in environment.get(puzzle.environment).names(puzzle)})
+
+
+def _derivation(puzzle: Puzzle, style: Style) -> str:
+    text = environment.get(puzzle.environment).write_derivation(puzzle, style)
+    if text.strip() in ("", write_answer(puzzle)):
+        raise BadInputError(
+            "warm_start.text = 'derivations'",
+            f"the environment {puzzle.environment} wrote no step for puzzle {puzzle.puzzle_id}",
+            "an environment that writes derivations",
+            "set warm_start.text to answers",
+        )
+    return text

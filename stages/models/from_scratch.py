@@ -2,7 +2,7 @@
 
 import json
 import math
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from pathlib import Path
 from typing import Annotated, Any, Literal, Self
 
@@ -12,6 +12,7 @@ from pydantic import Field, model_validator
 
 from artifacts.config import Config
 from artifacts.errors import BadInputError
+from artifacts.identity import Added
 from stages.models.tensor_file import write_bfloat16
 from stages.models.tensors import WEIGHTS
 from stages.models.tokenizers.phrase_tokenizer import CHAT_TEMPLATE, END_OF_TURN, build_tokenizer
@@ -36,6 +37,11 @@ class ScratchModel(Config):
     tied_embeddings: Annotated[bool, Field(description="the output head shares the embedding's weights")] = True
     init_std: Annotated[float, Field(gt=0, le=1, description="standard deviation of the random weights")] = 0.05
     seed: Annotated[int, Field(ge=0, description="seed of the random weights")] = 0
+    tokenizer: Annotated[
+        Literal["answers", "taught"],
+        Added(before="answers"),
+        Field(description="texts that make the tokenizer with the prompts: answers, or what the warm start teaches"),
+    ] = "taught"
 
     @model_validator(mode="after")
     def _heads_fit(self) -> Self:
@@ -86,13 +92,14 @@ def _write_json(path: Path, value: dict[str, Any]) -> None:
     path.write_text(json.dumps(value, indent=2) + "\n", encoding="utf-8")
 
 
-def make_scratch(model: ScratchModel, texts: Sequence[str], out_dir: Path) -> None:
+def make_scratch(model: ScratchModel, texts: Sequence[str], out_dir: Path, names: Collection[str] = ()) -> None:
     """Writes a complete Hugging Face folder of a new model.
 
     Args:
         model: Shape and seed.
         texts: Prompts and answers from which the tokenizer is made.
         out_dir: Existing folder.
+        names: Names that keep tokens of their own (see `phrase_tokenizer.learn_phrases`); empty for answers only.
 
     Raises:
         BadInputError: There are no texts, or their phrases do not fit the vocabulary.
@@ -100,7 +107,7 @@ def make_scratch(model: ScratchModel, texts: Sequence[str], out_dir: Path) -> No
     if not any(text.strip() for text in texts):
         raise BadInputError("model.source = 'scratch'", "no texts", "puzzle texts from which to make the tokenizer")
     try:
-        tokenizer = build_tokenizer(texts, model.vocabulary)
+        tokenizer = build_tokenizer(texts, model.vocabulary, names)
     except ValueError as error:
         raise BadInputError(
             "model.vocabulary", str(error), "room for every phrase of the puzzles", "raise it"

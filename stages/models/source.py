@@ -7,7 +7,7 @@ import shutil
 import subprocess
 import sys
 import tempfile
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from pathlib import Path
 from typing import Annotated, Literal
 
@@ -151,13 +151,16 @@ def _copy_address(address: str, out_dir: Path) -> None:
         _copy_folder(Path(name), out_dir)
 
 
-def materialise(config: ModelConfig, out_dir: Path, *, texts: Sequence[str] | None = None) -> None:
+def materialise(
+    config: ModelConfig, out_dir: Path, *, texts: Sequence[str] | None = None, names: Collection[str] = ()
+) -> None:
     """Writes the model of a recipe as a complete checkpoint folder with weights in bf16.
 
     Args:
         config: Source of the model.
         out_dir: Empty folder to write into; made if missing.
         texts: Puzzle prompts and answers for the tokenizer of a ``scratch`` model; other sources ignore them.
+        names: Names that keep tokens of their own in that tokenizer (see `make_scratch`).
 
     Raises:
         BadInputError: The source is missing, damaged, of an unsupported family, or has no chat template.
@@ -165,7 +168,7 @@ def materialise(config: ModelConfig, out_dir: Path, *, texts: Sequence[str] | No
     out_dir.mkdir(parents=True, exist_ok=True)
     match config:
         case ScratchModel():
-            make_scratch(config, texts or (), out_dir)
+            make_scratch(config, texts or (), out_dir, names)
         case GgufPackageModel():
             _convert("gguf", str(find_packaged_file(config.package, config.file)), str(out_dir))
         case HubModel():

@@ -6,7 +6,7 @@ from collections import Counter
 from artifacts.errors import BadInputError
 from stages.environments.answers import write_answer
 from stages.environments.grading import grade
-from stages.environments.puzzle import Asserted, Checked, Graded, Grader, Kinds, Puzzle
+from stages.environments.puzzle import Asserted, Checked, Graded, Grader, Kinds, Puzzle, Style
 from stages.environments.temporal_clue.config import TIERS, PuzzleConfig
 from stages.environments.temporal_clue.formal import FormalPuzzle
 from stages.environments.temporal_clue.generation.generate import difficulty, generate
@@ -35,6 +35,11 @@ class TemporalClue:
         named: dict[str, tuple[str, ...]] = {**sections.scenario.values()}
         form = dict(sections.form)
         return {letter: named.get(form.get(letter, ""), ()) for letter in puzzle.solution}
+
+    def names(self, puzzle: Puzzle) -> tuple[str, ...]:
+        """Returns the victim, and the puzzle's suspects, weapons, rooms, times and motives."""
+        values = cut(puzzle.prompt).scenario.values()
+        return self.mark, *(name for names in values.values() for name in names)
 
     def read(self, puzzle_id: str, num_clues: int, prompt: str, solution: dict[str, str]) -> Puzzle:
         """Returns a puzzle from its text and solution.
@@ -98,10 +103,18 @@ class TemporalClue:
             seconds=time.perf_counter() - started,
         )
 
-    def write_derivation(self, puzzle: Puzzle) -> str:
-        """Returns the steps of `derivation.derive`, an empty line and the answers."""
+    def write_derivation(self, puzzle: Puzzle, style: Style = "plain") -> str:
+        """Returns the steps of `derivation.derive`, an empty line and the answers.
+
+        Raises:
+            BadInputError: The puzzle's text has a clue that cannot be read, or the clues do not determine the answers.
+        """
         formal = _fully_read(puzzle)
-        return f"{write_derivation(formal.scenario, derive(formal))}\n\n{write_answer(puzzle)}"
+        try:
+            steps = derive(formal)
+        except ValueError as error:
+            raise BadInputError(puzzle.puzzle_id, str(error), "clues with one solution") from error
+        return f"{write_derivation(formal, steps, style)}\n\n{write_answer(puzzle)}"
 
     def deductions(self, text: str, puzzle: Puzzle) -> list[Asserted] | None:
         """Returns the statements of a text with verdicts (see `deductions.Judge`)."""

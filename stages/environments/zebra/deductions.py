@@ -6,13 +6,16 @@ from functools import lru_cache
 
 import numpy as np
 
-from stages.environments.puzzle import Asserted, Verdict
+from stages.environments.lines import cited_line, terse_line
+from stages.environments.puzzle import Asserted, Style, Verdict
 from stages.environments.zebra.formal import Clue, Grid, Houses, InHouse, Related, ZebraPuzzle, ZebraQuestion, holds
 from stages.environments.zebra.solver import Model
 from stages.environments.zebra.text import people_of, read_clue, write_clue
 
 _SENTENCE = re.compile(r"[^\n.;!?()]+")
-_OPENING = re.compile(r"(?:[-*>#\s\d]|so,? |thus,? |hence,? |then,? |and |therefore,? )*", re.IGNORECASE)
+_OPENING = re.compile(
+    r"(?:[-*>#:\s\d]|s(?=\d)|rules(?=:)|so,? |thus,? |hence,? |then,? |and |therefore,? )*", re.IGNORECASE
+)
 _SENTENCE_CHARACTERS = 300
 
 
@@ -46,6 +49,21 @@ class Reasoner:
         """
         opposite = self._model.add(replace(statement, no=not statement.no))
         return self._model.solve([*self._every[:clues], opposite]) is None
+
+    def needed(self, statement: Clue, clues: int) -> list[int]:
+        """Returns positions (from 0) of clues from which a statement follows; without any of them it does not.
+
+        Args:
+            statement: A statement that the first clues entail.
+            clues: Number of first clues.
+        """
+        opposite = self._model.add(replace(statement, no=not statement.no))
+        kept = list(range(clues))
+        for i in range(clues):
+            fewer = [j for j in kept if j != i]
+            if self._model.solve([*fewer, opposite]) is None:
+                kept = fewer
+        return kept
 
     def verdict(self, statement: Clue) -> Verdict:
         """Returns the verdict on a statement, which is proved."""
@@ -105,10 +123,18 @@ def statement_of(grid: Grid, world: Houses, question: ZebraQuestion) -> Clue:
     return Related((question.attribute, value), "same", question.thing)
 
 
-def write_derivation(puzzle: ZebraPuzzle) -> str:
-    """Returns the houses of the values that the answers need, as numbered statements.
+def write_derivation(puzzle: ZebraPuzzle, style: Style = "plain") -> str:
+    """Returns the houses of the values that the answers need, as statements, each on a line.
 
-    Each statement names the smallest number of first clues from which it follows.
+    A statement in `plain` style names the smallest number of first clues from which it follows. In the other styles it
+    names those of them that it needs.
+
+    Args:
+        puzzle: The puzzle.
+        style: See `stages.environments.puzzle.Style`.
+
+    Raises:
+        ValueError: The clues contradict one another, or leave the house of a value open.
     """
     reasoner = Reasoner(puzzle)
     world = reasoner.world[0]
@@ -118,13 +144,26 @@ def write_derivation(puzzle: ZebraPuzzle) -> str:
             house = world[question.thing[0], question.thing[1]]
             needed.add((question.attribute, int(np.flatnonzero(world[question.attribute] == house)[0])))
     pending = [InHouse(thing, int(world[thing[0], thing[1]])) for thing in sorted(needed)]
-    lines: list[str] = []
+    steps: list[tuple[Clue, int]] = []
     for count in range(len(puzzle.clues) + 1):
         entailed = [fact for fact in pending if reasoner.entails(fact, count)]
         pending = [fact for fact in pending if fact not in entailed]
+        steps += [(fact, count) for fact in entailed]
+    if pending:
+        raise ValueError(f"the clues leave open whether {write_clue(puzzle.grid, pending[0])}")
+    return "\n".join(_line(puzzle, reasoner, style, number, *step) for number, step in enumerate(steps))
+
+
+def _line(puzzle: ZebraPuzzle, reasoner: Reasoner, style: Style, number: int, fact: Clue, count: int) -> str:
+    """Returns the line of a statement that follows from the first `count` clues; `number` counts lines from 0."""
+    statement = write_clue(puzzle.grid, fact)
+    if style == "plain":
         sources = "rules" if not count else "clue 1" if count == 1 else f"clues 1 to {count}"
-        lines += [f"{write_clue(puzzle.grid, fact)} ({sources})." for fact in entailed]
-    return "\n".join(f"{number}. {line}" for number, line in enumerate(lines, start=1))
+        return f"{number + 1}. {statement} ({sources})."
+    needed = reasoner.needed(fact, count)
+    if style == "terse":
+        return terse_line(number, [str(i + 1) for i in needed], statement)
+    return cited_line([write_clue(puzzle.grid, puzzle.clues[i]) for i in needed], statement)
 
 
 def _within(statement: Clue, grid: Grid) -> bool:

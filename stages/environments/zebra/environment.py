@@ -11,7 +11,7 @@ from artifacts.errors import BadInputError
 from stages.environments.answers import write_answer
 from stages.environments.grading import grade
 from stages.environments.minimal import WorldPool, keep_needed
-from stages.environments.puzzle import Asserted, Checked, Graded, Grader, Kinds, Puzzle
+from stages.environments.puzzle import Asserted, Checked, Graded, Grader, Kinds, Puzzle, Style
 from stages.environments.zebra.config import TIERS, WORDS, ZebraConfig
 from stages.environments.zebra.deductions import Reasoner, reasoner_of, statement_of, write_derivation
 from stages.environments.zebra.formal import (
@@ -143,6 +143,11 @@ class Zebra:
         kinds = [answer_type(formal.grid, question) for question in formal.questions]
         return {letter: values_of(formal.grid, kind) for letter, kind in zip(puzzle.solution, kinds, strict=True)}
 
+    def names(self, puzzle: Puzzle) -> tuple[str, ...]:
+        """Returns the words for the puzzle's houses, and its values of all attributes."""
+        grid = read_prompt(puzzle.prompt).grid
+        return *ORDINALS[: grid.houses], *(value for values in grid.values for value in values)
+
     def read(self, puzzle_id: str, num_clues: int, prompt: str, solution: dict[str, str]) -> Puzzle:
         """Returns a puzzle from its text and solution.
 
@@ -196,9 +201,17 @@ class Zebra:
             seconds=time.perf_counter() - started,
         )
 
-    def write_derivation(self, puzzle: Puzzle) -> str:
-        """Returns the text of `deductions.write_derivation`, an empty line and the answers."""
-        return f"{write_derivation(read_prompt(puzzle.prompt))}\n\n{write_answer(puzzle)}"
+    def write_derivation(self, puzzle: Puzzle, style: Style = "plain") -> str:
+        """Returns the text of `deductions.write_derivation`, an empty line and the answers.
+
+        Raises:
+            BadInputError: The puzzle's text has a clue that cannot be read, or the clues do not determine the answers.
+        """
+        try:
+            steps = write_derivation(read_prompt(puzzle.prompt), style)
+        except ValueError as error:
+            raise BadInputError(puzzle.puzzle_id, str(error), "clues with one solution") from error
+        return f"{steps}\n\n{write_answer(puzzle)}"
 
     def deductions(self, text: str, puzzle: Puzzle) -> list[Asserted] | None:
         """Returns the statements of a text with verdicts (see `deductions.Reasoner`)."""

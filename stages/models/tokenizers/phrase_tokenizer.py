@@ -3,11 +3,15 @@
 A model of a few hundred thousand parameters has no capacity to spare for spelling. Here ``" Miss Peach"`` is one token,
 and so is every text block that all puzzles share, which makes prompts several times shorter. Other text falls back to
 bytes, so every text can be encoded and decodes to itself.
+
+Texts that only give answers are mostly lines that many puzzles share. Running text, such as a derivation, repeats its
+words around names and numbers instead, so it needs phrases of another kind: see `learn_phrases`.
 """
 
+import itertools
 import re
 from collections import Counter
-from collections.abc import Iterable, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from itertools import pairwise
 
 from tokenizers import AddedToken, Tokenizer, decoders, pre_tokenizers
@@ -31,6 +35,8 @@ _PIECE = re.compile(r"\n+|[ \t]?\w+|[ \t]?[^\w\s]+|\s")
 _BYTES = 256
 _SHARED_LINE_PERCENT = 10
 _RAREST_PAIR = 3
+_COMMON_LINE_PERCENT = 45
+_RAREST_JOIN_PERCENT = 1
 
 
 def _join_neighbours(sequences: list[list[str]], weights: list[int], *, both_ways: bool) -> list[list[str]]:
@@ -78,18 +84,26 @@ def _merge(sequence: list[str], joined: set[tuple[str, str]]) -> list[str]:
     return merged
 
 
-def learn_phrases(texts: Iterable[str]) -> list[str]:
+def learn_phrases(texts: Iterable[str], names: Collection[str] = ()) -> list[str]:
     """Returns the phrases of some texts, sorted.
 
-    A line that occurs in at least one text of ten is one phrase; such lines that always follow each other are joined.
-    Other lines are split into words, and words of which one never occurs without the other (``Mr. Boddy``) are joined.
+    Without names, a line that occurs in at least one text of ten is one phrase; such lines that always follow each
+    other are joined. Other lines are split into words, and words of which one never occurs without the other
+    (``Mr. Boddy``) are joined.
+
+    With names, only lines that nearly all prompts share are phrases. In other lines every name and every number is a
+    phrase of its own, and the words between two of them are joined pair by pair, the most frequent pair first (byte
+    pair encoding of Gage 1994 and Sennrich et al. 2016, over words). So ``" was in the"`` is one phrase, and the rooms
+    after it are not part of it.
 
     Args:
-        texts: Texts that the model will read and write, prompts and answers in equal numbers, in any order.
+        texts: Texts that the model will read and write, prompts and written texts in equal numbers, in any order.
+        names: Names that keep their own phrases, such as those of people; empty for texts that are answers only.
     """
     documents: list[list[str]] = [_LINE.findall(text) for text in sorted(texts)]
     spread = Counter(line for document in documents for line in set(document))
-    shared = {line for line, count in spread.items() if count * 100 >= _SHARED_LINE_PERCENT * len(documents)}
+    percent = _COMMON_LINE_PERCENT if names else _SHARED_LINE_PERCENT
+    shared = {line for line, count in spread.items() if count * 100 >= percent * len(documents)}
     blocks: list[list[str]] = []
     for document in documents:
         block: list[str] = []
@@ -101,14 +115,54 @@ def learn_phrases(texts: Iterable[str]) -> list[str]:
                 block = []
         if block:
             blocks.append(block)
-    others = sorted(line for line in spread if line not in shared)
+    others = {line: spread[line] for line in sorted(spread) if line not in shared}
     joined_blocks = _join_neighbours(blocks, [1] * len(blocks), both_ways=True)
-    words, weights = [_PIECE.findall(line) for line in others], [spread[line] for line in others]
-    joined_words = _join_neighbours(words, weights, both_ways=False)
+    if names:
+        rarest = max(_RAREST_PAIR, len(documents) * _RAREST_JOIN_PERCENT // 100)
+        joined_words = _join_between_names(others, names, rarest)
+    else:
+        words = [_PIECE.findall(line) for line in others]
+        joined_words = _join_neighbours(words, list(others.values()), both_ways=False)
     return sorted({phrase for sequence in (*joined_blocks, *joined_words) for phrase in sequence})
 
 
-def build_tokenizer(texts: Sequence[str], max_vocabulary: int) -> Tokenizer:
+def _join_between_names(lines: Mapping[str, int], names: Collection[str], rarest: int) -> list[list[str]]:
+    """Returns the phrases of lines, each a list; names and numbers are never joined with their neighbours.
+
+    Args:
+        lines: Lines, and how often each counts.
+        names: Names.
+        rarest: Smallest count of a pair that is joined.
+    """
+    longest_first = sorted(names, key=lambda name: (-len(name), name))
+    name = rf"(?<!\w)(?:{'|'.join(map(re.escape, longest_first))})(?!\w)"
+    piece = re.compile(rf"[ \t]?{name}|^\n+(?={name})|^\n*\w+[^\w\s]*|^\n*[^\w\s]+|{_PIECE.pattern}")
+    alone = re.compile(rf"[ \t]?{name}|.*\d.*", re.DOTALL)
+    runs: Counter[tuple[str, ...]] = Counter()
+    for line, count in lines.items():
+        for fixed, run in itertools.groupby(piece.findall(line), lambda part: alone.fullmatch(part) is not None):
+            parts = tuple(run)
+            for each in ((part,) for part in parts) if fixed else (parts,):
+                runs[each] += count
+    return _joined_most_frequent_first([list(run) for run in sorted(runs)], [runs[run] for run in sorted(runs)], rarest)
+
+
+def _joined_most_frequent_first(sequences: list[list[str]], weights: list[int], rarest: int) -> list[list[str]]:
+    """Joins the most frequent pair of neighbours, again and again, until it occurs fewer than `rarest` times."""
+    while True:
+        counts: Counter[tuple[str, str]] = Counter()
+        for sequence, weight in zip(sequences, weights, strict=True):
+            for pair in pairwise(sequence):
+                counts[pair] += weight
+        if not counts:
+            return sequences
+        best = min(counts, key=lambda pair: (-counts[pair], pair))
+        if counts[best] < rarest:
+            return sequences
+        sequences = [_merge(sequence, {best}) for sequence in sequences]
+
+
+def build_tokenizer(texts: Sequence[str], max_vocabulary: int, names: Collection[str] = ()) -> Tokenizer:
     """Builds the phrase tokenizer: 256 bytes, then the special tokens, then the phrases.
 
     Bytes are a byte-level BPE without merges, and phrases are added tokens. transformers uses its Qwen2Tokenizer for
@@ -117,6 +171,7 @@ def build_tokenizer(texts: Sequence[str], max_vocabulary: int) -> Tokenizer:
     Args:
         texts: Prompts and answers; at least one.
         max_vocabulary: Largest number of tokens.
+        names: See `learn_phrases`.
 
     Returns:
         A tokenizer for which ``decode(encode(text)) == text``.
@@ -131,7 +186,7 @@ def build_tokenizer(texts: Sequence[str], max_vocabulary: int) -> Tokenizer:
     tokenizer.add_special_tokens([AddedToken(token, special=True, normalized=False) for token in SPECIAL_TOKENS])
     phrases = [
         phrase
-        for phrase in learn_phrases(texts)
+        for phrase in learn_phrases(texts, names)
         if len(phrase.encode()) > 1 and phrase not in SPECIAL_TOKENS and _survives_decoding(phrase, alphabet)
     ]
     size = _BYTES + len(SPECIAL_TOKENS) + len(phrases)

@@ -32,14 +32,14 @@ def table() -> pl.DataFrame:
 @pytest.fixture(scope="module")
 def tokenizer(table: pl.DataFrame, tmp_path_factory: pytest.TempPathFactory) -> ChatTokenizer:
     folder = tmp_path_factory.mktemp("model") / "scratch"
-    materialise(SMALL, folder, texts=[*table["prompt"], *taught_texts(table, "answers")])
+    materialise(SMALL, folder, texts=[*table["prompt"], *taught_texts(table, None)])
     return ChatTokenizer(folder)
 
 
 def test_every_text_is_taught_to_its_end(table: pl.DataFrame, tokenizer: ChatTokenizer) -> None:
     groups = taught_groups(WarmStartConfig(text="derivations"), table, tokenizer)
     written = [tokenizer.decode(list(group.branches[0].tokens)) for group in groups]
-    assert written == taught_texts(table, "derivations")
+    assert written == taught_texts(table, "plain")
     assert {group.branches[0].tokens[-1] for group in groups} == {tokenizer.eos_ids[0]}
 
 

@@ -4,7 +4,9 @@ import itertools
 
 import numpy as np
 
-from stages.environments.temporal_clue.formal import FormalPuzzle, Scenario, Statement
+from stages.environments.lines import cited_line, terse_line
+from stages.environments.puzzle import Style
+from stages.environments.temporal_clue.formal import FormalPuzzle, Statement
 from stages.environments.temporal_clue.language.text import write_statement
 from stages.environments.temporal_clue.proofs.chain import chained_steps
 from stages.environments.temporal_clue.proofs.steps import Step, answer_statements, facts_of
@@ -80,12 +82,33 @@ def _needed(steps: list[Step], targets: set[Statement]) -> list[Step]:
     return [Step(s.statement, s.clues, tuple(position[j] for j in s.steps)) for i, s in enumerate(steps) if i in keep]
 
 
-def write_derivation(scenario: Scenario, steps: list[Step]) -> str:
-    """Returns the steps as numbered lines in the grammar of clues, each with the clues and steps it follows from."""
-    lines: list[str] = []
-    for step in steps:
-        sources = [f"clue {i + 1}" for i in step.clues] + [f"step {i + 1}" for i in step.steps]
-        lines.append(
-            f"{len(lines) + 1}. {write_statement(scenario, step.statement)} ({', '.join(sources) or 'rules'})."
-        )
-    return "\n".join(lines)
+def write_derivation(puzzle: FormalPuzzle, steps: list[Step], style: Style = "plain") -> str:
+    """Returns the steps as lines in the grammar of clues, each with the clues and steps it follows from.
+
+    Args:
+        puzzle: The puzzle.
+        steps: The steps of `derive`.
+        style: See `stages.environments.puzzle.Style`.
+    """
+    write = {"plain": _plain_line, "terse": _terse_line, "cited": _cited_line}[style]
+    return "\n".join(write(puzzle, steps, number) for number in range(len(steps)))
+
+
+def _plain_line(puzzle: FormalPuzzle, steps: list[Step], number: int) -> str:
+    step = steps[number]
+    sources = [f"clue {i + 1}" for i in step.clues] + [f"step {i + 1}" for i in step.steps]
+    statement = write_statement(puzzle.scenario, step.statement)
+    return f"{number + 1}. {statement} ({', '.join(sources) or 'rules'})."
+
+
+def _terse_line(puzzle: FormalPuzzle, steps: list[Step], number: int) -> str:
+    step = steps[number]
+    statement = write_statement(puzzle.scenario, step.statement)
+    return terse_line(number, [str(i + 1) for i in step.clues] + [f"s{i + 1}" for i in step.steps], statement)
+
+
+def _cited_line(puzzle: FormalPuzzle, steps: list[Step], number: int) -> str:
+    step = steps[number]
+    premises = [puzzle.clues[i] for i in step.clues] + [steps[i].statement for i in step.steps]
+    words = [write_statement(puzzle.scenario, premise) for premise in premises]
+    return cited_line(words, write_statement(puzzle.scenario, step.statement))
