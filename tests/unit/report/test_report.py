@@ -13,14 +13,15 @@ from artifacts.identity import Identity
 from artifacts.layout import RunLayout
 from artifacts.reading import Artifact
 from artifacts.refs import Report
-from artifacts.schemas import RESULTS
+from artifacts.schemas import RESULTS, TableSchema
 from artifacts.store.store import Store
 from flows.lookup.history import RunRecord, overview, read_run
 from flows.report.example_group import find_example_group
 from flows.report.figures import iteration_figures
-from flows.report.html.run_report import PAGE, paired_gain, report_files
+from flows.report.html.run_report import PAGE, report_files
 from flows.report.metric_names import iteration_metrics
 from flows.report.metrics import metric
+from flows.report.paired import before_and_after
 from flows.report.plots import health_plot
 from flows.report.prefect_pages.ui_text import iteration_rows
 from flows.report.suites import OWN, curves
@@ -94,10 +95,27 @@ def test_gain_is_the_mean_of_differences_puzzle_by_puzzle(made: tuple[Store, Run
         sampled = table.filter(pl.col("mode") == "sampled")
         scores.append(dict(sampled.group_by("puzzle_id").agg(pl.col("accuracy").mean()).iter_rows()))
     differences = [scores[1][puzzle] - scores[0][puzzle] for puzzle in scores[0]]
-    gain = paired_gain(record, store, "sampled")
+    results = before_and_after(store, layout, record.evaluations)
+    assert results is not None
+    gain = results.gain("sampled")
     assert gain is not None
     assert gain.mean == pytest.approx(sum(differences) / 12)
     assert gain.low < gain.mean < gain.high
+
+
+def test_the_page_reads_each_result_table_once(made: tuple[Store, RunLayout], monkeypatch: pytest.MonkeyPatch) -> None:
+    store, layout = made
+    tables: list[str] = []
+    read_table = Artifact.read_table
+
+    def counted(artifact: Artifact, name: str, schema: TableSchema) -> pl.DataFrame:
+        tables.append(f"{artifact.key}/{name}")
+        return read_table(artifact, name, schema)
+
+    monkeypatch.setattr(Artifact, "read_table", counted)
+    report_files(read_run(store, layout.run), store)
+    results = [f"{layout.evaluation(when)}/results.parquet" for when in ("before", "after")]
+    assert [key for key in tables if key in results] == results
 
 
 def test_a_run_that_has_only_begun_has_a_report(made: tuple[Store, RunLayout]) -> None:
