@@ -123,7 +123,7 @@ def _cards(record: RunRecord, store: Store, iterations: Sequence[IterationFigure
             direction = "up" if gain.mean >= 0 else "down"
             cards.append({"label": title, "value": value, "note": note, "direction": direction})
     if record.promoted:
-        value, note = f"iteration {record.promoted['iteration']}", _standing(record, len(iterations))
+        value, note = f"iteration {record.promoted.iteration}", _standing(record, len(iterations))
         cards.append({"label": "promoted", "value": value, "note": note, "direction": ""})
     return cards
 
@@ -131,7 +131,7 @@ def _cards(record: RunRecord, store: Store, iterations: Sequence[IterationFigure
 def _standing(record: RunRecord, candidates: int) -> str:
     """Returns how the promoted checkpoint compares by the rule of promotion (`stages.promotion.gate.PromoteConfig`)."""
     assert record.promoted is not None
-    rule, score = record.recipe["promote"], f"{record.promoted['score']:.1%} on the validation split"
+    rule, score = record.recipe["promote"], f"{record.promoted.score:.1%} on the validation split"
     if rule["tolerance_se"]:
         return f"{score}, within {rule['tolerance_se']:g} standard error of the best of {candidates}"
     if rule["min_gain"]:
@@ -192,7 +192,7 @@ def _addresses(record: RunRecord, store: Store) -> list[tuple[str, str]]:
     addresses = [("store", store.url), ("run", f"{store.url}/{record.layout.root}")]
     addresses += [(name, f"{store.url}/{key}") for name, key in store_keys(record).items()]
     if record.promoted:
-        addresses.append(("its content", record.promoted["checkpoint"]["digest"]))
+        addresses.append(("its content", record.promoted.checkpoint.digest))
     return addresses
 
 

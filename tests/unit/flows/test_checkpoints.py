@@ -18,7 +18,7 @@ def test_a_run_is_its_promoted_checkpoint(made: tuple[Store, RunLayout]) -> None
     store, layout = made
     promoted = read_run(store, layout.run).promoted
     assert promoted is not None
-    assert find_checkpoint("made", store) == Ref(**promoted["checkpoint"])
+    assert find_checkpoint("made", store) == promoted.checkpoint
 
 
 def test_iterations_and_keys(made: tuple[Store, RunLayout]) -> None:

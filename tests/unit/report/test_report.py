@@ -81,7 +81,7 @@ def test_the_page_says_what_the_rule_of_promotion_promises(
     record = read_run(store, layout.run)
     ruled = replace(record, recipe={**record.recipe, "promote": {**record.recipe["promote"], **rule}})
     assert record.promoted is not None
-    score = f"{record.promoted['score']:.1%} on the validation split"
+    score = f"{record.promoted.score:.1%} on the validation split"
     page = report_files(ruled, store)[PAGE].decode()
     assert re.search(rf"{re.escape(score)}[,;] {said}<", page)
 
@@ -266,6 +266,6 @@ def test_kl_has_a_panel_of_its_own(made: tuple[Store, RunLayout]) -> None:
 def test_overview_counts_finished_iterations(made: tuple[Store, RunLayout], tmp_path: Path) -> None:
     store, _ = made
     (run,) = overview(store)
-    assert (run["run"], run["iterations"], run["iterations_done"]) == ("made", 4, 4)
-    assert run["promoted"]["iteration"] in range(5)
+    assert (run.run, run.iterations, run.iterations_done) == ("made", 4, 4)
+    assert run.promoted and run.promoted.iteration in range(5)
     assert overview(Store.open(str(tmp_path))) == []
