@@ -170,7 +170,7 @@ class Lanes:
 
     def abandon(self) -> None:
         """Makes all evaluations fail that are running or waiting for a GPU."""
-        self.first.turn.close()  # all contexts share it
+        self.first.permit.close()  # all contexts share it
         for ctx in self._all:
             ctx.abandon()
 

@@ -43,16 +43,16 @@ class Stages:
     Attributes:
         ctx: The context that every stage gets.
         live: The display of the flow's progress.
-        turn: The permit to use a GPU, if the profile names a limit.
+        permit: The permit to use a GPU, if the profile names a limit.
         last_task_run: Name of the task run after which the flow ends early; None goes to the end.
     """
 
     last_task_run: str | None = None
 
-    def __init__(self, ctx: StageContext, live: ProgressView, turn: GpuPermit) -> None:
-        self.ctx, self.live, self.turn = ctx, live, turn
+    def __init__(self, ctx: StageContext, live: ProgressView, permit: GpuPermit) -> None:
+        self.ctx, self.live, self.permit = ctx, live, permit
 
-    def slot(self, key: str, kind: type[K], label: str = "") -> ArtifactAddress[K]:
+    def address(self, key: str, kind: type[K], label: str = "") -> ArtifactAddress[K]:
         """Returns an address of the store; task runs that publish there carry the label in their names."""
         return ArtifactAddress(self.ctx.store, key, kind, label=label)
 
@@ -75,7 +75,7 @@ class Stages:
         try:
             result: R = task(*inputs, return_state=True).result()
         finally:
-            self.turn.stage_ended()
+            self.permit.stage_ended()
         self.live.stage_finished(name, time.perf_counter() - started, result.reused)
         if name == self.last_task_run:
             raise LastStageDone
@@ -140,7 +140,7 @@ class Session(Stages):
         stop_after: str | None = None,
         before_writing: Callable[[], None] = lambda: None,
     ) -> None:
-        super().__init__(stages.ctx, stages.live, stages.turn)
+        super().__init__(stages.ctx, stages.live, stages.permit)
         self.recipe, self.layout, self.refresh = recipe, layout, refresh
         self._before_writing = before_writing
         if stop_after is not None:
@@ -164,10 +164,10 @@ class Session(Stages):
         self.live.stage_finished("report", time.perf_counter() - started, reused=False)
         return page
 
-    def slot(self, key: str, kind: type[K], label: str = "") -> ArtifactAddress[K]:
+    def address(self, key: str, kind: type[K], label: str = "") -> ArtifactAddress[K]:
         """Returns an address of the store; artifacts that several runs share are never made again."""
         if not key.startswith(f"{self.layout.root}/"):
-            return super().slot(key, kind, label)
+            return super().address(key, kind, label)
         return ArtifactAddress(self.ctx.store, key, kind, self.refresh.at(None), self._before_writing, label)
 
     def at(self, number: int, part: str, kind: type[K]) -> ArtifactAddress[K]:

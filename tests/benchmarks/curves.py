@@ -96,8 +96,8 @@ def measure(options: argparse.Namespace, store: str) -> list[dict[str, Any]]:
     over = {name: settings_of(base, name) for name in options.recipes}
     laid = {
         name: {
-            found.setting: found.values.get("b")
-            for found in differences(base, load_recipe(options.base, [*common, *changes]))
+            change.setting: change.values.get("b")
+            for change in differences(base, load_recipe(options.base, [*common, *changes]))
         }
         for name, changes in over.items()
     }  # before any run, so that what does not fit together costs nothing

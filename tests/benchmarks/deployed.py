@@ -34,7 +34,7 @@ class Step:
     """One row: what was done, what came of it, and the seconds it took."""
 
     what: str
-    found: str
+    outcome: str
     seconds: float
 
 
@@ -45,13 +45,13 @@ class Walk:
         self.place, self.recipe, self.iterations = place, recipe, iterations
         self.steps: list[Step] = []
 
-    def step(self, what: str, action: Callable[[], T], found: Callable[[T], str]) -> T:
+    def step(self, what: str, action: Callable[[], T], outcome: Callable[[T], str]) -> T:
         """Does something and notes what came of it."""
         started = time.perf_counter()
         result = action()
         seconds = time.perf_counter() - started
-        self.steps.append(Step(what, found(result), seconds))
-        print(f"{what}: {self.steps[-1].found}, {seconds:.1f} s", file=sys.stderr, flush=True)
+        self.steps.append(Step(what, outcome(result), seconds))
+        print(f"{what}: {self.steps[-1].outcome}, {seconds:.1f} s", file=sys.stderr, flush=True)
         return result
 
     def command(self, *arguments: str) -> Any:
@@ -85,11 +85,11 @@ class Walk:
 
     def told(self, flow: str, state: str) -> None:
         """Waits until Prefect says how a flow run ended."""
-        found = f"{state}; stages still open: "
+        outcome = f"{state}; stages still open: "
         self.step(
             "  and Prefect says so",
             lambda: self.place.wait_for(flow, state),
-            lambda _: found + (", ".join(self.place.open_tasks(flow)) or "none"),
+            lambda _: outcome + (", ".join(self.place.open_tasks(flow)) or "none"),
         )
 
     def retry(self, flow: str) -> None:
@@ -101,11 +101,11 @@ class Walk:
             self.place.wait_for(flow, "Completed")
             self.place.wait(lambda: not self.place.open_tasks(flow), 60)
 
-        def found(_: None) -> str:
+        def outcome(_: None) -> str:
             before = sum(state == "Crashed" for state in self.place.tasks(flow, 1).values())
             return f"Completed, {counted(self.place.tasks(flow, 2))}; of the first attempt {before} Crashed, 0 open"
 
-        self.step("prefect flow-run retry", action, found)
+        self.step("prefect flow-run retry", action, outcome)
 
 
 def counted(tasks: dict[str, str]) -> str:
@@ -221,10 +221,10 @@ def main() -> None:
         json.dump([asdict(step) for step in walk.steps], sys.stdout, indent=2)
         return
     table = Table(title=f"deployments and lineage, recipe {options.recipe}", title_justify="left")
-    for name in ("what", "found", "s"):
+    for name in ("what", "outcome", "s"):
         table.add_column(name, justify="right" if name == "s" else "left", overflow="fold")
     for step in walk.steps:
-        table.add_row(escape(step.what), escape(step.found), f"{step.seconds:.1f}")
+        table.add_row(escape(step.what), escape(step.outcome), f"{step.seconds:.1f}")
     Console().print(table)
 
 

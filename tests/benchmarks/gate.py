@@ -127,8 +127,8 @@ def coverage_of_proportions(size: int, chance: float) -> dict[str, float]:
     weights = [math.comb(size, x) * chance**x * (1.0 - chance) ** (size - x) for x in range(size + 1)]
     rows: dict[str, float] = {}
     for name, method in INTERVALS.items():
-        found = [method(np.repeat([1.0, 0.0], [x, size - x])) for x in range(size + 1)]
-        rows[name] = sum(weights[x] for x in range(size + 1) if found[x].low <= chance <= found[x].high)
+        intervals = [method(np.repeat([1.0, 0.0], [x, size - x])) for x in range(size + 1)]
+        rows[name] = sum(weights[x] for x in range(size + 1) if intervals[x].low <= chance <= intervals[x].high)
     return rows
 
 

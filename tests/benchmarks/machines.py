@@ -82,10 +82,10 @@ def compare(level: str | None, iterations: int, warm_steps: int, rounds: int) ->
             for change in changes:
                 settings += ["--set-profile", change]
             with tempfile.TemporaryDirectory() as folder:
-                _, told, found = train(Path(folder), level, settings)
+                _, told, stage_seconds = train(Path(folder), level, settings)
             choice = told if name == "auto" else choice
             for stage in STAGES:
-                seconds[name][stage] += found[stage]
+                seconds[name][stage] += stage_seconds[stage]
     return {
         "choice": choice,
         "seconds": {

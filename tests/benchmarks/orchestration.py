@@ -92,12 +92,12 @@ def reentry(home: Path) -> dict[str, float]:
 def installed(folder: Path) -> Iterator[Installation]:
     """What `deerstalker up` starts, ended behind the block."""
     folder.mkdir()
-    found = Installation(folder)
-    found.up("--port", "0")
+    installation = Installation(folder)
+    installation.up("--port", "0")
     try:
-        yield found
+        yield installation
     finally:
-        found.down()
+        installation.down()
 
 
 def ends(place: Installation, phase: str) -> Iterator[dict[str, Any]]:
@@ -137,7 +137,7 @@ def measured(recipe: str, iterations: int, folder: Path) -> dict[str, Any]:
     first_s = train(recipe, iterations, folder / "store")
     rows = overheads(read_run(Store.open(str(folder / "store")), "measured"))
     again_s = train(recipe, iterations, folder / "store")
-    found: dict[str, Any] = {
+    measurement: dict[str, Any] = {
         "recipe": recipe,
         "iterations": rows,
         "first_s": first_s,
@@ -147,13 +147,15 @@ def measured(recipe: str, iterations: int, folder: Path) -> dict[str, Any]:
         "reentry": {**reentry(folder / "store" / ".prefect"), "command_s": again_s},
     }
     with installed(folder / "deployed") as place:
-        found["ends"] = [end for phase in PHASES for end in ends(place, phase)]
-    return {**found, "load": os.getloadavg()[0]}
+        measurement["ends"] = [end for phase in PHASES for end in ends(place, phase)]
+    return {**measurement, "load": os.getloadavg()[0]}
 
 
-def show(found: dict[str, Any], console: Console) -> None:
+def show(measurement: dict[str, Any], console: Console) -> None:
     """Prints figures beside their bars."""
-    table = Table(title=f"orchestration, recipe {found['recipe']}, load {found['load']:.1f}", title_justify="left")
+    table = Table(
+        title=f"orchestration, recipe {measurement['recipe']}, load {measurement['load']:.1f}", title_justify="left"
+    )
     for name in ("what", "measured", "bar", ""):
         table.add_column(name, justify="left" if name == "what" else "right")
 
@@ -161,16 +163,20 @@ def show(found: dict[str, Any], console: Console) -> None:
         kept = "" if bar is None else "kept" if value <= bar else "MISSED"
         table.add_row(what, form.format(value), "" if bar is None else form.format(bar), kept)
 
-    number, again = len(found["iterations"]), found["reentry"]
-    row(f"iteration, median of {number}", statistics.median(item["wall_s"] for item in found["iterations"]), "{:.2f} s")
-    row("  not the stages' own work", found["overhead_s"], "{:.3f} s")
-    row("  as a share", found["overhead_share"], "{:.1%}", OVERHEAD_BAR)
-    row("  as a share of all iterations together", found["overhead_share_of_all"], "{:.1%}")
+    number, again = len(measurement["iterations"]), measurement["reentry"]
+    row(
+        f"iteration, median of {number}",
+        statistics.median(item["wall_s"] for item in measurement["iterations"]),
+        "{:.2f} s",
+    )
+    row("  not the stages' own work", measurement["overhead_s"], "{:.3f} s")
+    row("  as a share", measurement["overhead_share"], "{:.1%}", OVERHEAD_BAR)
+    row("  as a share of all iterations together", measurement["overhead_share_of_all"], "{:.1%}")
     row(f"re-entry: slowest of {again['stages']} stages, all Cached", again["worst_s"], "{:.3f} s", CACHED_BAR_S)
     row("  a stage, median", again["median_s"], "{:.3f} s")
     row("  the flow run", again["flow_s"], "{:.1f} s")
     row("  the command", again["command_s"], "{:.1f} s")
-    for end in found["ends"]:
+    for end in measurement["ends"]:
         row(f"{end['what']} in {end['phase']}: no process left", end["gone_s"], "{:.2f} s", end["bar_s"])
         row("  and Prefect says so", end["told_s"], "{:.2f} s")
     console.print(table)
@@ -184,11 +190,11 @@ def main() -> None:
     options = parser.parse_args()
     recipe = str(TINY) if options.recipe == "tiny" else options.recipe
     with tempfile.TemporaryDirectory() as scratch:
-        found = measured(recipe, options.iterations, Path(scratch))
+        measurement = measured(recipe, options.iterations, Path(scratch))
     if options.json:
-        json.dump(found, sys.stdout, indent=2)
+        json.dump(measurement, sys.stdout, indent=2)
     else:
-        show(found, Console())
+        show(measurement, Console())
 
 
 if __name__ == "__main__":

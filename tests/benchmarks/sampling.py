@@ -149,7 +149,7 @@ class Runs:
 class Side(Protocol):
     """What samples the prompts of one turn."""
 
-    def run(self, turn: int, max_tokens: int) -> Run: ...
+    def run(self, call: int, max_tokens: int) -> Run: ...
 
 
 class Bench:
@@ -178,9 +178,9 @@ class Bench:
         """Arguments of the stage's one engine."""
         return engine_arguments(self.profile.engine, self.model, self.folder / "unused.sock")
 
-    def prompts(self, turn: int) -> list[list[int]]:
+    def prompts(self, call: int) -> list[list[int]]:
         """Token ids of a turn's prompts, which the stage takes in this order too."""
-        chosen = stride(self.train, self.case.prompts, turn, seed=0)
+        chosen = stride(self.train, self.case.prompts, call, seed=0)
         return [self.tokenizer.prompt_ids(prompt) for prompt in chosen["prompt"]]
 
     def _drawn(self, recipe: Recipe, ctx: StageContext) -> Ref[Puzzles]:
@@ -193,8 +193,8 @@ class Bench:
         table = Artifact.open(self.store, drawn).read_table("train.parquet", PUZZLES)
         texts = table["prompt"].to_list()
         prompts = [self._cut([*texts[index:], *texts[:index]], tokens) for index in range(len(texts))]
-        slot = ArtifactAddress(self.store, "lengthened", Puzzles)
-        attempt = slot.attempt(Identity.of("benchmark", 1, {"tokens": tokens}))
+        address = ArtifactAddress(self.store, "lengthened", Puzzles)
+        attempt = address.attempt(Identity.of("benchmark", 1, {"tokens": tokens}))
         attempt.write_table("train.parquet", table.with_columns(pl.Series("prompt", prompts)), PUZZLES)
         return attempt.publish({})
 
@@ -233,13 +233,13 @@ class StageSide:
     ) -> None:
         self.ctx.close()
 
-    def run(self, turn: int, max_tokens: int) -> Run:
+    def run(self, call: int, max_tokens: int) -> Run:
         """One call of the stage."""
         bench = self.bench
-        slot = ArtifactAddress(bench.store, f"{self.name}/{turn}", Rollouts)
+        address = ArtifactAddress(bench.store, f"{self.name}/{call}", Rollouts)
         config = bench.case.config(max_tokens)
         started = time.perf_counter()
-        rollouts = sample(self.ctx, config, bench.checkpoint, bench.puzzles, iteration=turn, out=slot)
+        rollouts = sample(self.ctx, config, bench.checkpoint, bench.puzzles, iteration=call, out=address)
         seconds = time.perf_counter() - started
         rows = Artifact.open(bench.store, rollouts).read_tables(ROLLOUTS).sort("group", "sample")
         groups = rows.group_by("group", maintain_order=True).agg(
@@ -280,9 +280,9 @@ class RawSide:
             self.child.kill()
             self.child.wait()
 
-    def run(self, turn: int, max_tokens: int) -> Run:
+    def run(self, call: int, max_tokens: int) -> Run:
         """One call of `generate`."""
-        bench, prompts = self.bench, self.bench.prompts(turn)
+        bench, prompts = self.bench, self.bench.prompts(call)
         sampling = bench.case.config(max_tokens).sampling
         body = request_body(Prompt("", prompts[0]), sampling, bench.tokenizer.eos_ids)
         request = {"prompts": prompts, "sampling": body["sampling_params"]}
@@ -310,12 +310,12 @@ def measure(case: Case, options: argparse.Namespace) -> dict[str, Any]:
         for side in sides.values():
             side.run(WARM_UP, min(4, case.tokens))
         runs = {name: Runs() for name in sides}
-        turn = WARM_UP
+        call = WARM_UP
         for repeat in range(case.repeats):
             for max_tokens, kind in ((case.tokens, "full"), (1, "first_token")):
-                turn += 1
+                call += 1
                 for name, side in sides.items():
-                    run = side.run(turn, max_tokens)
+                    run = side.run(call, max_tokens)
                     getattr(runs[name], kind).append(run)
                     told = f"{case.name} {repeat + 1}/{case.repeats} {name}, {max_tokens} tokens: {run.seconds:.2f} s"
                     print(f"{told}, {run.tokens / run.seconds:.0f} tokens/s", file=sys.stderr, flush=True)

@@ -172,8 +172,8 @@ def measure(name: str, mask: str, folder: Path, options: argparse.Namespace) -> 
     bench = Bench(folder, hardware, RandomWeights if whole else WeightsAlone)
     groups = draw_groups(options.rows, shape.prompt, shape.branches, shape.completion, bench.shape.vocab_size)
     batch = save_batch(groups, folder / "batch.safetensors")
-    held = start_of_peak(device)
-    before = held if device.type == "cpu" else 0  # a GPU's memory holds nothing but this
+    start_bytes = start_of_peak(device)
+    before = start_bytes if device.type == "cpu" else 0  # a GPU's memory holds nothing but this
     with MASKS[mask]():
         row = bench.measure(batch, options.repeats)
     seconds = row["best_forward_backward_s"]
@@ -206,7 +206,7 @@ def gradients_agree(rows: list[dict[str, Any]]) -> bool:
     norms: dict[str, list[float]] = {}
     for row in rows:
         norms.setdefault(row["shape"], []).append(row["grad_norm"])
-    return all(max(found) <= (1 + SAME_GRADIENT) * min(found) for found in norms.values())
+    return all(max(pair) <= (1 + SAME_GRADIENT) * min(pair) for pair in norms.values())
 
 
 def main() -> int:

@@ -223,12 +223,12 @@ def _trainers_limited(folder: Path) -> Iterator[None]:
     def watch() -> None:
         while not over.wait(0.01):
             for pid, line in marked(MARK, folder).items():
-                spool = line.partition("stages.training.worker_group.worker --spool=")[2].strip()
+                queue = line.partition("stages.training.worker_group.worker --queue=")[2].strip()
                 if (
                     pid not in limited
-                    and spool
+                    and queue
                     and "torch.distributed" not in line
-                    and (Path(spool) / "beat-0").exists()
+                    and (Path(queue) / "beat-0").exists()
                 ):
                     with suppress(ProcessLookupError, FileNotFoundError):
                         refuse_above(RUN_ROOM_MIB, pid)
@@ -273,8 +273,8 @@ def _core(engine: Engine) -> int:
 
 def _ranks(gang: WorkerGroup) -> list[int]:
     """Ids of a gang's workers by rank."""
-    assert gang.spool_folder is not None
-    files = sorted(gang.spool_folder.glob("pid-*"))
+    assert gang.queue_folder is not None
+    files = sorted(gang.queue_folder.glob("pid-*"))
     return [int(path.read_text().split(" ")[1]) for path in files]
 
 

@@ -73,11 +73,11 @@ class Site:
     def ask(self, host: Host, **request: Any) -> str:
         """Asks for a part of the run on a host, and returns the flow run's id."""
         deployment = self.call("GET", "/deployments/name/train/quickstart")["id"]
-        wanted = {
+        request = {
             "run": RUN, "recipe": str(TINY), "profile": str(SLOW),
             "store": f"s3://{BUCKET}/{PREFIX}", "overrides": ["iterations=3"], **request,
         }  # fmt: skip
-        content = {"parameters": {"request": wanted}, "work_queue_name": host.name}
+        content = {"parameters": {"request": request}, "work_queue_name": host.name}
         return self.call("POST", f"/deployments/{deployment}/create_flow_run", content)["id"]
 
     def state(self, run: str) -> dict[str, Any]:
@@ -115,8 +115,8 @@ class Site:
     def made_on(self, iteration: int) -> dict[str, str]:
         """Which host published a part of an iteration."""
         start = f"runs/{RUN}/iterations/{iteration:04d}/"
-        found = {key.split("/")[4]: manifest for key, manifest in self.manifests().items() if key.startswith(start)}
-        return {part: manifest.provenance["host"] for part, manifest in found.items()}
+        parts = {key.split("/")[4]: manifest for key, manifest in self.manifests().items() if key.startswith(start)}
+        return {part: manifest.provenance["host"] for part, manifest in parts.items()}
 
     def shards(self, iteration: int) -> set[str]:
         """Names of the groups stored so far."""
@@ -201,19 +201,19 @@ def _gang(first: Host, second: Host, folder: Path) -> list[dict[str, Any]]:
     rows: list[dict[str, Any]] = []
     own = folder / "gang"
     own.mkdir()
-    with gang_on((first, second), own) as found:
+    with gang_on((first, second), own) as listeners_of:
         for host in (first, second):
-            for listener in found[host.name]:
+            for listener in listeners_of[host.name]:
                 assert listener.address == host.address and "stages.training.worker_group.worker" in listener.program, (
                     str(listener)
                 )
-            rows += _named(f"a gang, on {host.name}", found[host.name])
+            rows += _named(f"a gang, on {host.name}", listeners_of[host.name])
     return rows
 
 
-def _named(what: str, found: Collection[Listener]) -> list[dict[str, Any]]:
+def _named(what: str, listeners: Collection[Listener]) -> list[dict[str, Any]]:
     """A row for each program and address, with the number of its ports; these are other ones each time."""
-    counts = Counter((listener.short, listener.address) for listener in found)
+    counts = Counter((listener.short, listener.address) for listener in listeners)
     return [
         {"who": what, "program": program, "address": address, "ports": count}
         for (program, address), count in sorted(counts.items())

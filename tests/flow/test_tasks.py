@@ -77,12 +77,12 @@ def states_of(run_id: str, count: int) -> dict[str, str]:
 
 @pytest.mark.usefixtures("_prefect")
 def test_a_stage_found_in_the_store_is_shown_as_cached(ctx: StageContext) -> None:
-    slot = ArtifactAddress(ctx.store, "puzzles/set", Puzzles)
+    address = ArtifactAddress(ctx.store, "puzzles/set", Puzzles)
 
     @flow
     def twice() -> tuple[str, Ref[Puzzles], Ref[Puzzles]]:
-        first = as_task("prepare-first", ctx, prepare, {"out": slot})(SMALL, return_state=True).result()
-        second = as_task("prepare-second", ctx, prepare, {"out": slot})(SMALL, return_state=True).result()
+        first = as_task("prepare-first", ctx, prepare, {"out": address})(SMALL, return_state=True).result()
+        second = as_task("prepare-second", ctx, prepare, {"out": address})(SMALL, return_state=True).result()
         return str(flow_run.id), first, second
 
     run_id, first, second = twice()
@@ -121,8 +121,8 @@ def test_waiting_for_a_gpu_does_not_count_against_the_time_limit(
 ) -> None:
     """Another run may hold the slot for days; a stage that hangs once it has the slot is still ended."""
     limit_s, waits = 2.0, 0
-    slot = ArtifactAddress(ctx.store, "puzzles/waiting", Puzzles)
-    prepare(ctx, SMALL, out=slot)
+    address = ArtifactAddress(ctx.store, "puzzles/waiting", Puzzles)
+    prepare(ctx, SMALL, out=address)
 
     def slow_take(self: GpuLease) -> None:
         nonlocal waits
@@ -141,13 +141,13 @@ def test_waiting_for_a_gpu_does_not_count_against_the_time_limit(
         log = logging.getLogger("test")
         profile = Profile(stage_timeout_s=limit_s, retry_delay_s=0.0)
         with (
-            gpu_permit("gpu", "stage", log) as turn,
-            StageContext(ctx.store, tmp_path, profile, lambda *_: None, log, use_gpu=turn.take) as waiting,
+            gpu_permit("gpu", "stage", log) as permit,
+            StageContext(ctx.store, tmp_path, profile, lambda *_: None, log, use_gpu=permit.take) as waiting,
         ):
-            as_task("found", waiting, prepare, {"out": slot})(SMALL, return_state=True).result()
+            as_task("found", waiting, prepare, {"out": address})(SMALL, return_state=True).result()
             assert waits == 0  # what is published asks for no slot
             as_task("in time", waiting, working, {})(SMALL, limit_s / 4, return_state=True).result()
-            turn.stage_ended()
+            permit.stage_ended()
             with pytest.raises(TimeoutError):
                 as_task("hanging", waiting, working, {})(SMALL, 10 * limit_s, return_state=True).result()
 
@@ -161,8 +161,8 @@ def test_the_same_code_runs_without_prefect(ctx: StageContext) -> None:
 
     @flow
     def decorated() -> Ref[Puzzles]:
-        slot = ArtifactAddress(ctx.store, "decorated", Puzzles)
-        return as_task("prepare", ctx, prepare, {"out": slot})(SMALL, return_state=True).result()
+        address = ArtifactAddress(ctx.store, "decorated", Puzzles)
+        return as_task("prepare", ctx, prepare, {"out": address})(SMALL, return_state=True).result()
 
     assert decorated().digest == plain.digest
 

@@ -142,10 +142,10 @@ def test_the_specimen_is_the_group_that_differs_most(made: tuple[Store, RunLayou
 
 def test_summary_is_plain_json(made: tuple[Store, RunLayout]) -> None:
     store, layout = made
-    found = summary(read_run(store, layout.run), store)
-    json.dumps(found, allow_nan=False)
-    assert [item["iteration"] for item in found["iterations"]] == [0, 1, 2, 3, 4]
-    assert set(found["test"]) == {"before", "after"}
+    document = summary(read_run(store, layout.run), store)
+    json.dumps(document, allow_nan=False)
+    assert [item["iteration"] for item in document["iterations"]] == [0, 1, 2, 3, 4]
+    assert set(document["test"]) == {"before", "after"}
 
 
 def test_skipped_steps_are_shown_everywhere_where_there_are_any(made: tuple[Store, RunLayout]) -> None:
