@@ -110,19 +110,19 @@ class ArtifactAddress(Generic[K]):
 class Attempt(Generic[K]):
     """Files that become an artifact by `publish`; no stage reads them before that."""
 
-    def __init__(self, slot: ArtifactAddress[K], identity: Identity, name: str, started: float) -> None:
-        self.slot, self.identity, self.name, self._started = slot, identity, name, started
+    def __init__(self, address: ArtifactAddress[K], identity: Identity, name: str, started: float) -> None:
+        self.address, self.identity, self.name, self._started = address, identity, name, started
         self.files: dict[str, StoredFile] = {}
 
     @property
     def prefix(self) -> str:
         """Key of the attempt's folder."""
-        return f"{self.slot.key}/{self.name}"
+        return f"{self.address.key}/{self.name}"
 
     def write_bytes(self, name: str, data: bytes) -> None:
         """Stores one file."""
-        self.slot.before_writing()
-        self.slot.store.write_bytes(f"{self.prefix}/{name}", data)
+        self.address.before_writing()
+        self.address.store.write_bytes(f"{self.prefix}/{name}", data)
         self.files[name] = StoredFile.of(data)
 
     def write_json(self, name: str, value: object) -> None:
@@ -186,11 +186,11 @@ class Attempt(Generic[K]):
         self.files = {name: file for name, file in self.files.items() if not name.startswith(f"{stem}-")}
         adopted: set[Any] = set()
         frames: list[pl.DataFrame] = []
-        for key in self.slot.store.list(self.prefix):
+        for key in self.address.store.list(self.prefix):
             name = key.removeprefix(f"{self.prefix}/")
             if not name.startswith(f"{stem}-"):
                 continue
-            data = self.slot.store.read_bytes(key)
+            data = self.address.store.read_bytes(key)
             if name != shard_name(stem, ".parquet", data):
                 continue
             shard = validated(pl.read_parquet(io.BytesIO(data)), schema, key)
@@ -217,8 +217,8 @@ class Attempt(Generic[K]):
             watch: Called with the size of an upload in bytes when it begins; the function that it returns is called
                 with the bytes of each part.
         """
-        self.slot.before_writing()
-        local = self.slot.store.local_path(self.prefix)
+        self.address.before_writing()
+        local = self.address.store.local_path(self.prefix)
         if local is not None:
             _make_folder(local)
             try:
@@ -233,7 +233,7 @@ class Attempt(Generic[K]):
             yield staging
             total_bytes = sum(path.stat().st_size for path in staging.rglob("*") if path.is_file())
             progress = watch(total_bytes) if watch else None
-            for name, digest in self.slot.store.upload_tree(staging, self.prefix, progress).items():
+            for name, digest in self.address.store.upload_tree(staging, self.prefix, progress).items():
                 self.files[name] = StoredFile(sha256=digest.sha256, size_bytes=digest.size_bytes)
         finally:
             shutil.rmtree(staging, ignore_errors=True)
@@ -251,7 +251,7 @@ class Attempt(Generic[K]):
             IdentityMismatchError: Another attempt was published under another identity in the meantime.
         """
         manifest = Manifest(
-            kind=self.slot.kind.__name__,
+            kind=self.address.kind.__name__,
             identity=StoredIdentity(**self.identity.as_json()),
             identity_digest=self.identity.digest,
             attempt=self.name,
@@ -262,12 +262,12 @@ class Attempt(Generic[K]):
             provenance={**provenance(), "seconds": round(time.perf_counter() - self._started, 3)},
         )
         for _ in range(2):  # the second time if the first found an artifact that a renewal supersedes
-            if self.slot.store.create_bytes(f"{self.slot.key}/{MANIFEST_NAME}", manifest.to_bytes()):
-                return Ref(manifest.kind, self.slot.key, manifest.digest)
-            if winner := self.slot.find(self.identity):
+            if self.address.store.create_bytes(f"{self.address.key}/{MANIFEST_NAME}", manifest.to_bytes()):
+                return Ref(manifest.kind, self.address.key, manifest.digest)
+            if winner := self.address.find(self.identity):
                 return winner
         raise IdentityMismatchError(
-            self.slot.key, "a manifest that another process writes and deletes", "one writer", "run again"
+            self.address.key, "a manifest that another process writes and deletes", "one writer", "run again"
         )
 
 

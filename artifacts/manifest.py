@@ -138,8 +138,8 @@ def _check_names(manifest: Manifest, where: str) -> None:
             raise IntegrityError(where, f"the name {shown(name[:200])!r}", "names of files in its folder", _REMAKE)
     for role, ref in manifest.inputs.items():
         if set(ref) != {"kind", "key", "digest"} or not all(isinstance(part, str) for part in ref.values()):
-            found = f"an input {shown(role[:200])!r} that is not a ref"
-            raise IntegrityError(where, found, "kind, key, digest", _REMAKE)
+            problem = f"an input {shown(role[:200])!r} that is not a ref"
+            raise IntegrityError(where, problem, "kind, key, digest", _REMAKE)
 
 
 def content_digest(files: dict[str, StoredFile]) -> str:

@@ -150,19 +150,21 @@ def _listed(dtypes: Mapping[str, np.dtype[np.generic]]) -> str:
     return ", ".join(f"{dtype} {name}" for name, dtype in sorted(dtypes.items()))
 
 
-def _rows(broken: npt.NDArray[np.bool_], where: str, found: str, expected: str) -> None:
+def _rows(broken: npt.NDArray[np.bool_], where: str, problem: str, expected: str) -> None:
     """Refuses a batch in which a token [R, T] is broken."""
     if broken.any():
         row = int(np.flatnonzero(broken.any(axis=1))[0])
-        raise IntegrityError(where, f"row {row}: {found}", expected, _REMEDY)
+        raise IntegrityError(where, f"row {row}: {problem}", expected, _REMEDY)
 
 
-def _segments(broken: npt.NDArray[np.bool_], rows: npt.NDArray[np.intp], where: str, found: str, expected: str) -> None:
+def _segments(
+    broken: npt.NDArray[np.bool_], rows: npt.NDArray[np.intp], where: str, problem: str, expected: str
+) -> None:
     """Refuses a batch in which a segment [S], in row `rows` [S], is broken."""
     if broken.any():
-        raise IntegrityError(where, f"row {int(rows[broken][0])}: {found}", expected, _REMEDY)
+        raise IntegrityError(where, f"row {int(rows[broken][0])}: {problem}", expected, _REMEDY)
 
 
-def _require(holds: bool, where: str, found: str, expected: str) -> None:
+def _require(holds: bool, where: str, problem: str, expected: str) -> None:
     if not holds:
-        raise IntegrityError(where, found, expected, _REMEDY)
+        raise IntegrityError(where, problem, expected, _REMEDY)

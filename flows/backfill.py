@@ -138,7 +138,7 @@ def candidates(record: RunRecord, request: BackfillRequest) -> list[Candidate]:
             ref = Ref[Checkpoint](manifest.kind, record.layout.iteration(item.number, "checkpoint"), manifest.digest)
             trained[item.number] = Candidate(run, item.number, ref, pruned=manifest.pruned is not None)
     if request.checkpoints == "best" and record.promoted:
-        return [trained[record.promoted["iteration"]]]
+        return [trained[record.promoted.iteration]]
     if not trained or request.checkpoints == "best":
         raise BadInputError(f"run {run!r}", "no checkpoint yet", "one", "let it run first")
     every = request.every if request.checkpoints == "every" else 1
@@ -170,7 +170,7 @@ class Lanes:
 
     def abandon(self) -> None:
         """Makes all evaluations fail that are running or waiting for a GPU."""
-        self.first.turn.close()  # all contexts share it
+        self.first.permit.close()  # all contexts share it
         for ctx in self._all:
             ctx.abandon()
 

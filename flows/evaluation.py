@@ -62,7 +62,7 @@ def evaluate_checkpoint(request: EvaluationRequest) -> Evaluation:
         key = shared_key(
             "evaluations", split, Identity.of("evaluation", 1, settings, weights=checkpoint, puzzles=puzzles)
         )
-        out = stages.slot(key, Report)
+        out = stages.address(key, Report)
         report = stages.run(evaluate, request.config, checkpoint, puzzles, split=split, out=out)
         results = Artifact.open(store, report).read_table("results.parquet", RESULTS)
         known = Artifact.open(store, puzzles).read_table(f"{split}.parquet", PUZZLES)

@@ -62,7 +62,7 @@ def first_position(run: Session, puzzles: Ref[Puzzles]) -> Position:
     taught = recipe.warm_start.derivation_style if recipe.warm_start else None
     weights = fetched_source(run, recipe.model, puzzles, taught)
     if recipe.warm_start is not None:
-        out = run.slot(run.layout.warm_start("checkpoint"), Checkpoint)
+        out = run.address(run.layout.warm_start("checkpoint"), Checkpoint)
         weights = run.run(warm_start, recipe.warm_start, weights, puzzles, out=out)
     report = run.run(evaluate, recipe.evaluate, weights, puzzles, split="val", out=run.at(0, "report", Report))
     decision = run.run(

@@ -147,11 +147,11 @@ def opened_stages(store: Store, profile: Profile) -> Generator[Stages]:
     scratch = Scratch()
     try:
         with (
-            gpu_permit(profile.gpu_slot, profile.gpu_slot_spans, log) as turn,
-            StageContext(store, scratch.path, profile, live.progress, log, use_gpu=turn.take) as ctx,
+            gpu_permit(profile.gpu_slot, profile.gpu_slot_spans, log) as permit,
+            StageContext(store, scratch.path, profile, live.progress, log, use_gpu=permit.take) as ctx,
         ):
-            turn.users.append(ctx.close)
-            yield Stages(ctx, live, turn)
+            permit.users.append(ctx.close)
+            yield Stages(ctx, live, permit)
     except DeerstalkerError as error:
         if str(scratch.path) in str(error):  # it names the log of the engine or the trainer
             scratch.remove_all_but_logs()

@@ -20,6 +20,7 @@ from artifacts.refs import Ref
 from artifacts.store.store import Store
 from artifacts.verification import Damage, noted
 from flows.lookup.history import read_run, run_names
+from stages.promotion.promoted import Promoted
 from stages.statistics.records import read_decision
 
 Part = Literal["training_state", "checkpoint", "reference", "batch", "rollouts"]
@@ -114,18 +115,18 @@ def _ancestors(store: Store, run: str, damaged: list[Damage] | None) -> set[str]
         promoted = read_run(store, run, damaged).promoted
         nodes: list[Node] = []
         if promoted is not None:
-            with noted(damaged, promoted["decision"]["key"]):
+            with noted(damaged, promoted.decision.key):
                 nodes = lineage(store, _always_kept(store, promoted), damaged=damaged)
         return {node.ref.key for node in nodes} if len(damaged or ()) == known else None
     return None
 
 
-def _always_kept(store: Store, promoted: dict[str, Any]) -> list[Ref[Any]]:
+def _always_kept(store: Store, promoted: Promoted) -> list[Ref[Any]]:
     try:
-        decision = read_decision(Ref(**promoted["decision"]), store)
+        decision = read_decision(promoted.decision, store)
     except BadInputError as error:
         raise IntegrityError(error.where, error.found, error.expected, "run again: that writes it again") from error
-    return [Ref(**promoted["checkpoint"]), decision.standing.checkpoint, decision.best.checkpoint]
+    return [promoted.checkpoint, decision.standing.checkpoint, decision.best.checkpoint]
 
 
 def remove(store: Store, removals: Iterable[Removal], rule: Retention) -> None:

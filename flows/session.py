@@ -2,7 +2,7 @@
 
 import json
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from typing import Any, Concatenate, ParamSpec, Protocol, TypeVar, cast
 
 from artifacts.address import ArtifactAddress
@@ -16,7 +16,7 @@ from artifacts.refs import K
 from artifacts.store.store import MissingKeyError, Store
 from flows.config.recipe import Recipe
 from flows.orchestration.gpu_permit import GpuPermit
-from flows.orchestration.tasks import MappedStage, map_as_tasks, run_as_task
+from flows.orchestration.tasks import MappedStage, as_task, map_as_tasks
 from flows.views import ProgressView, RunPages
 from stages.context import StageContext
 
@@ -33,19 +33,26 @@ R = TypeVar("R", bound=Reusable)
 ConfigT = TypeVar("ConfigT")
 
 
+class LastStageDone(Exception):  # noqa: N818 (no error)
+    """The stage after which this part of a run ends is done; nothing failed."""
+
+
 class Stages:
     """Calls stages inside a flow.
 
     Attributes:
         ctx: The context that every stage gets.
         live: The display of the flow's progress.
-        turn: The permit to use a GPU, if the profile names a limit.
+        permit: The permit to use a GPU, if the profile names a limit.
+        last_task_run: Name of the task run after which the flow ends early; None goes to the end.
     """
 
-    def __init__(self, ctx: StageContext, live: ProgressView, turn: GpuPermit) -> None:
-        self.ctx, self.live, self.turn = ctx, live, turn
+    last_task_run: str | None = None
 
-    def slot(self, key: str, kind: type[K], label: str = "") -> ArtifactAddress[K]:
+    def __init__(self, ctx: StageContext, live: ProgressView, permit: GpuPermit) -> None:
+        self.ctx, self.live, self.permit = ctx, live, permit
+
+    def address(self, key: str, kind: type[K], label: str = "") -> ArtifactAddress[K]:
         """Returns an address of the store; task runs that publish there carry the label in their names."""
         return ArtifactAddress(self.ctx.store, key, kind, label=label)
 
@@ -56,15 +63,22 @@ class Stages:
             stage: A function of `stages` whose address for its artifact is the keyword `out`.
             *inputs: Its config and refs, without the context. Prefect shows them as the task run's parameters.
             **keywords: Its addresses and numbers.
+
+        Raises:
+            LastStageDone: It was the last stage of this part of the run.
+            Exception: The stage's own error, after the retries that the profile allows for transient errors.
         """
-        name = _task_run_name(stage, keywords)
+        name = _task_run_name(stage.__name__, cast(ArtifactAddress[Any], keywords["out"]).label)
+        task = as_task(name, self.ctx, stage, keywords)
         self.live.stage_started(name)
         started = time.perf_counter()
         try:
-            result = run_as_task(name, self.ctx, stage, *inputs, **keywords)
+            result: R = task(*inputs, return_state=True).result()
         finally:
-            self.turn.stage_ended()
+            self.permit.stage_ended()
         self.live.stage_finished(name, time.perf_counter() - started, result.reused)
+        if name == self.last_task_run:
+            raise LastStageDone
         return result
 
     def map(
@@ -92,13 +106,12 @@ class Stages:
         return results
 
 
-def _task_run_name(stage: Callable[..., Any], keywords: Mapping[str, object]) -> str:
-    label = cast(ArtifactAddress[Any], keywords["out"]).label
-    return f"{stage.__name__}-{label}" if label else stage.__name__
+def _task_run_name(stage: str, label: str) -> str:
+    return f"{stage}-{label}" if label else stage
 
 
-class LastStageDone(Exception):  # noqa: N818 (no error)
-    """The stage after which this part of a run ends is done; nothing failed."""
+def _iteration_label(number: int) -> str:
+    return f"{number:04d}"
 
 
 class Session(Stages):
@@ -127,23 +140,14 @@ class Session(Stages):
         stop_after: str | None = None,
         before_writing: Callable[[], None] = lambda: None,
     ) -> None:
-        super().__init__(stages.ctx, stages.live, stages.turn)
+        super().__init__(stages.ctx, stages.live, stages.permit)
         self.recipe, self.layout, self.refresh = recipe, layout, refresh
-        self._stop_after, self._before_writing = stop_after, before_writing
+        self._before_writing = before_writing
+        if stop_after is not None:
+            name, _, number = stop_after.partition("@")
+            self.last_task_run = _task_run_name(name, _iteration_label(int(number)))
         self.reached = -1
         self.shown = shown
-
-    def run(self, stage: Callable[Concatenate[StageContext, P], R], *inputs: P.args, **keywords: P.kwargs) -> R:
-        """Runs a stage as `Stages.run` does, and ends the run after the stage that `stop_after` names.
-
-        Raises:
-            LastStageDone: It was that stage.
-        """
-        result = super().run(stage, *inputs, **keywords)
-        name, _, label = _task_run_name(stage, keywords).partition("-")
-        if label.isdigit() and self._stop_after == f"{name}@{int(label)}":
-            raise LastStageDone
-        return result
 
     def iteration_finished(self, n: int) -> None:
         """Shows iteration `n`, which has published all its artifacts, in every view."""
@@ -160,17 +164,17 @@ class Session(Stages):
         self.live.stage_finished("report", time.perf_counter() - started, reused=False)
         return page
 
-    def slot(self, key: str, kind: type[K], label: str = "") -> ArtifactAddress[K]:
+    def address(self, key: str, kind: type[K], label: str = "") -> ArtifactAddress[K]:
         """Returns an address of the store; artifacts that several runs share are never made again."""
         if not key.startswith(f"{self.layout.root}/"):
-            return super().slot(key, kind, label)
+            return super().address(key, kind, label)
         return ArtifactAddress(self.ctx.store, key, kind, self.refresh.at(None), self._before_writing, label)
 
     def at(self, number: int, part: str, kind: type[K]) -> ArtifactAddress[K]:
         """Returns the address of a part of iteration `number`."""
         key = self.layout.iteration(number, part)
         return ArtifactAddress(
-            self.ctx.store, key, kind, self.refresh.at(number), self._before_writing, f"{number:04d}"
+            self.ctx.store, key, kind, self.refresh.at(number), self._before_writing, _iteration_label(number)
         )
 
 

@@ -41,5 +41,5 @@ def _measure(run: Session, position: Position, puzzles: Ref[Puzzles], when: str)
         promoted_checkpoint(position.decision, run.ctx),
         puzzles,
         split="test",
-        out=run.slot(run.layout.evaluation(when), Report, label=f"test-{when}"),
+        out=run.address(run.layout.evaluation(when), Report, label=f"test-{when}"),
     )

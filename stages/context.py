@@ -133,7 +133,7 @@ class StageContext:
 
     def folder(self, attempt: Attempt[Any]) -> AbstractContextManager[Path]:
         """Returns a context with an empty folder; its files become those of the attempt (see `Attempt.folder`)."""
-        return attempt.folder(self.scratch, watched(f"storing {attempt.slot.kind.__name__}", self.progress))
+        return attempt.folder(self.scratch, watched(f"storing {attempt.address.kind.__name__}", self.progress))
 
     def abandon(self) -> None:
         """Makes a stage that samples in another thread fail at once. Call `close` afterwards."""

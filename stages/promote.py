@@ -1,23 +1,20 @@
 """The stage that decides which checkpoint stands promoted: the best so far, or the newest that is as good."""
 
 from dataclasses import replace
-from typing import Any
 
 from artifacts.address import ArtifactAddress
-from artifacts.documents.run_files import promoted_at
-from artifacts.documents.self_checksum import sealed_json
 from artifacts.errors import BadInputError, IntegrityError
 from artifacts.identity import Identity
 from artifacts.reading import Artifact
-from artifacts.refs import Checkpoint, Decision, Ref, Report
+from artifacts.refs import Checkpoint, Decision, K, Ref, Report
 from stages.context import StageContext
 from stages.promotion.gate import PromoteConfig, judge
 from stages.promotion.model_card import CARD, model_card
+from stages.promotion.promoted import Promoted, read_promoted, write_promoted
 from stages.statistics.records import DECISION_FILE, read_decision
 from stages.training.launch import Weights, state_beside
 
 REVISION = 3
-_POINTED_AT = ("decision", "checkpoint")
 
 
 def promote(
@@ -88,26 +85,34 @@ def weights_after(decision: Ref[Decision], newest: Weights, ctx: StageContext) -
 def _update_pointer(pointer: str, iteration: int, decision: Ref[Decision], ctx: StageContext) -> None:
     """Points the run's `promoted.json` at a decision, unless it points at a newer one that is intact."""
     try:
-        current = promoted_at(ctx.store, pointer)
+        current = read_promoted(ctx.store, pointer)
     except IntegrityError as error:  # its content only repeats that of the decision
         ctx.log.warning("written again: %s", error)
         current = None
     if (
         current
-        and current["decided_at_iteration"] >= iteration
-        and all(_is_published(current[part], ctx) for part in _POINTED_AT)
+        and current.decided_at_iteration >= iteration
+        and _is_published(current.decision, ctx)
+        and _is_published(current.checkpoint, ctx)
     ):
         return
-    stands = read_decision(decision, ctx.store).standing.as_json()
-    where = stands.pop("decided_in")
-    card = f"{where}/{Artifact.at(ctx.store, where).manifest.attempt}/{CARD}"
-    content = {"decided_at_iteration": iteration, "decision": decision.as_json(), **stands, "model_card": card}
-    ctx.store.write_bytes(pointer, sealed_json(content))
+    standing = read_decision(decision, ctx.store).standing
+    assert standing.decided_in is not None
+    promoted = Promoted(
+        decided_at_iteration=iteration,
+        decision=decision,
+        checkpoint=standing.checkpoint,
+        report=standing.report,
+        iteration=standing.iteration,
+        score=standing.score,
+        model_card=f"{standing.decided_in}/{Artifact.at(ctx.store, standing.decided_in).manifest.attempt}/{CARD}",
+    )
+    write_promoted(promoted, ctx.store, pointer)
 
 
-def _is_published(ref: dict[str, Any], ctx: StageContext) -> bool:
+def _is_published(ref: Ref[K], ctx: StageContext) -> bool:
     """Returns whether an artifact is the one that is published at its key now."""
     try:
-        return Artifact.at(ctx.store, ref["key"]).manifest.digest == ref["digest"]
+        return Artifact.at(ctx.store, ref.key).manifest.digest == ref.digest
     except BadInputError:
         return False

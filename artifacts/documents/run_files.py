@@ -1,13 +1,12 @@
-"""Reading of a run's JSON files that are not manifests: the frozen recipe and the pointer to the best checkpoint."""
+"""Reading of a run's JSON files that are not manifests, and of its frozen recipe."""
 
 import json
 from typing import Any
 
-from artifacts.documents.self_checksum import check_seal
 from artifacts.errors import IntegrityError
 from artifacts.layout import RunLayout
 from artifacts.store.keys import shown
-from artifacts.store.store import MissingKeyError, Store
+from artifacts.store.store import Store
 
 _REMEDY = "restore it from a copy; `deerstalker verify` lists all damaged files"
 
@@ -46,34 +45,3 @@ def read_recipe(store: Store, layout: RunLayout) -> dict[str, Any]:
     if not isinstance(title, str) or not isinstance(iterations, int) or isinstance(iterations, bool):
         raise IntegrityError(where, "other JSON", "a recipe with title and iterations", _REMEDY)
     return recipe
-
-
-def read_promoted(store: Store, layout: RunLayout) -> dict[str, Any] | None:
-    """Returns the pointer to a run's best checkpoint: checkpoint, decision, iteration and score.
-
-    Returns:
-        The content of the run's `promoted.json`; None before the first decision.
-
-    Raises:
-        IntegrityError: The file is empty, cut short, altered, or does not hold such a pointer.
-    """
-    return promoted_at(store, layout.promoted)
-
-
-def promoted_at(store: Store, key: str) -> dict[str, Any] | None:
-    """Returns what `read_promoted` returns, for the key of a `promoted.json`."""
-    where = f"{store.url}/{key}"
-    try:
-        data = store.read_bytes(key)
-    except MissingKeyError:
-        return None
-    promoted = json_object(data, where)
-    check_seal(data, where)
-    refs = [promoted.get(name) for name in ("checkpoint", "decision")]
-    numbers = [promoted.get(name) for name in ("iteration", "decided_at_iteration", "score")]
-    if not all(isinstance(ref, dict) and set(ref) == {"kind", "key", "digest"} for ref in refs) or not all(
-        isinstance(number, int | float) for number in numbers
-    ):
-        expected = "the pointer to a run's best checkpoint"
-        raise IntegrityError(where, "other JSON", expected, "run again: the next decision writes the file again")
-    return promoted

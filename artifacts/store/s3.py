@@ -113,8 +113,8 @@ class S3Backend:
             digest = self._send_large(local, key, size_bytes, progress)
         stored_bytes = self.size(key)
         if stored_bytes != digest.size_bytes:
-            found = f"{stored_bytes} bytes after the upload"
-            raise IntegrityError(self._s3.place(key), found, f"{digest.size_bytes} bytes", "someone else wrote it")
+            problem = f"{stored_bytes} bytes after the upload"
+            raise IntegrityError(self._s3.place(key), problem, f"{digest.size_bytes} bytes", "someone else wrote it")
         return digest
 
     def chunks(self, key: str) -> Iterator[bytes]:
@@ -173,9 +173,9 @@ class S3Backend:
         blocks, size_bytes = self._s3.retried(lambda: self._s3.get(key, (start, end)), key)
         received = sum(map(len, blocks))
         if size_bytes != total or received != end - start:
-            found = f"{received} bytes of {size_bytes} at {start}"
+            problem = f"{received} bytes of {size_bytes} at {start}"
             remedy = "the object was changed while it was read"
-            raise IntegrityError(self._s3.place(key), found, f"{end - start} of {total}", remedy)
+            raise IntegrityError(self._s3.place(key), problem, f"{end - start} of {total}", remedy)
         return blocks
 
     def _send_large(self, local: Path, key: str, size_bytes: int, progress: Progress) -> FileDigest:

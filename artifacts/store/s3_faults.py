@@ -141,23 +141,23 @@ def _translate_answer(cause: Any, where: str) -> DeerstalkerError:
     code = error_code(cause) or "?"
     status = int(cause.response.get("ResponseMetadata", {}).get("HTTPStatusCode", 0))
     message = str(cause.response.get("Error", {}).get("Message") or "")[:200]
-    found = f"{code} (HTTP {status}){': ' + message if message else ''}"
+    problem = f"{code} (HTTP {status}){': ' + message if message else ''}"
     if code in _FULL_CODES or status == 507:
         return StoreError(
-            where, f"no space left: {found}", "", f"free space or prune old runs, then retry; {SEE_DOCTOR}"
+            where, f"no space left: {problem}", "", f"free space or prune old runs, then retry; {SEE_DOCTOR}"
         )
     if code in _PASSING_CODES or status in (408, 425, 429) or (status >= 500 and status != 501):
-        return TransientError(where, found)
+        return TransientError(where, problem)
     if code == "NoSuchKey":
         return MissingKeyError(where, "no such key")
     if code in ("NoSuchBucket", "InvalidBucketName"):
         return StoreError(
-            where, f"no such bucket: {found}", "an existing bucket", f"check its name or create it; {SEE_DOCTOR}"
+            where, f"no such bucket: {problem}", "an existing bucket", f"check its name or create it; {SEE_DOCTOR}"
         )
     if code in _REFUSED_CODES or status in (401, 403):
         remedy = f"renew them or check their rights; {SEE_DOCTOR}"
-        return StoreError(where, f"refused: {found}", "accepted credentials", remedy)
-    return StoreError(where, found, "", "check the endpoint, bucket and rights")
+        return StoreError(where, f"refused: {problem}", "accepted credentials", remedy)
+    return StoreError(where, problem, "", "check the endpoint, bucket and rights")
 
 
 def is_transport_error(error: BaseException) -> bool:
@@ -209,9 +209,9 @@ def with_retries(
         if not isinstance(failure, TransientError):
             raise failure from (cause if cause is not failure else cause.__cause__)
         if attempt >= at_least and time.monotonic() - started + delay_s > retry_for_s:
-            found = f"{failure.found} (attempt {attempt}, after {time.monotonic() - started:.1f} s)"
+            problem = f"{failure.found} (attempt {attempt}, after {time.monotonic() - started:.1f} s)"
             remedy = f"retry when it answers again; {SEE_DOCTOR}"
-            raise TransientError(failure.where, found, failure.expected, remedy) from cause
+            raise TransientError(failure.where, problem, failure.expected, remedy) from cause
         _log.info("%s: %s; attempt %d, again in %.1f s", where, failure.found, attempt, delay_s)
         pause(delay_s)
 

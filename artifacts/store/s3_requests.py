@@ -123,9 +123,9 @@ class S3Requests:
         for error in answer.get("Errors", []):
             if error.get("Code") == "NoSuchKey":
                 continue
-            found = f"not deleted: {error.get('Code')}: {error.get('Message')}"
+            problem = f"not deleted: {error.get('Code')}: {error.get('Message')}"
             kind = StoreError if error.get("Code") == "AccessDenied" else TransientError
-            raise kind(self.place(str(error.get("Key"))), found)
+            raise kind(self.place(str(error.get("Key"))), problem)
 
     def call(self, method: str, *, read: bool = False, **arguments: Any) -> Any:
         """Makes one request and returns the answer.

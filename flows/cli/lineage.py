@@ -89,7 +89,9 @@ def diff(a: str, b: str, /, *, options: Stored = STORED) -> None:
                 "first_parting": parting,
                 "after": after,
                 "gain_of_b": {mode: asdict(gain) for mode, gain in gains.items()},
-                "promoted": {a: ours.promoted, b: theirs.promoted},
+                "promoted": {
+                    name: item.promoted and item.promoted.as_json() for name, item in ((a, ours), (b, theirs))
+                },
                 "damaged": [asdict(damage) for damage in damaged],
             }
         )

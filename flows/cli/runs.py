@@ -17,7 +17,13 @@ def runs(*, options: Stored = STORED) -> None:
     store, damaged = Store.open(options.store, writable=False), list[Damage]()
     listed = overview(store, damaged)
     if options.json:
-        print_json({"store": store.url, "runs": listed, "damaged": [asdict(damage) for damage in damaged]})
+        print_json(
+            {
+                "store": store.url,
+                "runs": [run.as_json() for run in listed],
+                "damaged": [asdict(item) for item in damaged],
+            }
+        )
         tell_damage(store, damaged, json=True)
         return
     table = Table(title=f"runs in {store.url}", title_justify="left")
@@ -26,13 +32,13 @@ def runs(*, options: Stored = STORED) -> None:
         table.add_column(name, justify="right", no_wrap=True)
     table.add_column("recipe")  # is narrowed in a narrow terminal
     for run in listed:
-        promoted = run["promoted"]
+        promoted = run.promoted
         table.add_row(
-            run["run"],
-            f"{run['iterations_done']} of {run['iterations']}",
-            f"iteration {promoted['iteration']}" if promoted else "",
-            f"{promoted['score']:.1%}" if promoted else "",
-            run["title"],
+            run.run,
+            f"{run.iterations_done} of {run.iterations}",
+            f"iteration {promoted.iteration}" if promoted else "",
+            f"{promoted.score:.1%}" if promoted else "",
+            run.title,
         )
     terminal().print(table)
     tell_damage(store, damaged, json=False)

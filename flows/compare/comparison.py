@@ -74,7 +74,7 @@ def _learn(
     stages: Stages, layout: RunLayout, number: int, candidate: Candidate, own: Recipe, rollouts: Artifact
 ) -> dict[str, Any]:
     def at(part: str, kind: Any) -> Any:
-        return stages.slot(layout.comparison(number, folder, part), kind, label=candidate.name)
+        return stages.address(layout.comparison(number, folder, part), kind, label=candidate.name)
 
     store, inputs, folder = stages.ctx.store, rollouts.manifest.inputs, candidate.folder(rollouts.ref)
     recipe = candidate.recipe

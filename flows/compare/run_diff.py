@@ -9,7 +9,7 @@ from flows.config.recipe import Recipe
 from flows.config.recipe_diff import Difference, differences
 from flows.config.recipes import validate
 from flows.lookup.history import STAGES, RunRecord
-from flows.report.paired import paired_gains
+from flows.report.paired import PairedResults
 from stages.statistics.estimates import Interval
 
 
@@ -42,7 +42,7 @@ def circumstances(a: RunRecord, b: RunRecord) -> dict[str, dict[str, Any]]:
 
 
 def paired(a: RunRecord, b: RunRecord, store: Store) -> dict[str, Interval]:
-    """Returns the test accuracy of b minus that of a, after training, by mode (see `flows.report.paired.paired_gains`).
+    """Returns the test accuracy of b minus that of a, after training, by mode (see `flows.report.paired`).
 
     Empty if a run has no measurement after training, or if the runs have different puzzles.
     """
@@ -54,7 +54,7 @@ def paired(a: RunRecord, b: RunRecord, store: Store) -> dict[str, Interval]:
     ):
         return {}
     ours, theirs = (Artifact(store, item.layout.evaluation("after"), item.evaluations["after"]) for item in (a, b))
-    return paired_gains(ours, theirs)
+    return PairedResults(ours, theirs).gains()
 
 
 def _newest(record: RunRecord) -> Manifest | None:

@@ -39,7 +39,7 @@ def fetched_source(
     if isinstance(source, FolderModel) and (before := fetched_from_a_lost_folder(source, stages.ctx.store)):
         stages.ctx.log.warning("%s is not here; going on with what was fetched from it: %s", source.path, before.key)
         return before
-    out = stages.slot(shared_key(_MODELS, source.source, identity_of(source, puzzles, taught)), Checkpoint)
+    out = stages.address(shared_key(_MODELS, source.source, identity_of(source, puzzles, taught)), Checkpoint)
     return stages.run(fetch, source, puzzles, taught, out=out)
 
 

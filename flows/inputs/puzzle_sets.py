@@ -24,7 +24,7 @@ def named_puzzles(name: str, stages: Stages) -> tuple[Ref[Puzzles], str]:
 def publish_set(stages: Stages, config: PrepareConfig, name: str = "set") -> Ref[Puzzles]:
     """Publishes the puzzle set of a config and returns it; runs with the same config share it."""
     identity = identity_of(config)
-    out = stages.slot(shared_key("puzzles", name, identity), Puzzles)
+    out = stages.address(shared_key("puzzles", name, identity), Puzzles)
     if out.find(identity) is None and (missing := config.first_stretches()):
         stages.map(draw, missing, label="{config.first}", out=lambda stretch: slot_of(stretch, stages.ctx.store))
     return stages.run(prepare, config, out=out)

@@ -3,7 +3,6 @@
 import re
 from pathlib import Path
 
-from artifacts.documents.run_files import read_promoted
 from artifacts.errors import BadInputError
 from artifacts.layout import RunLayout
 from artifacts.reading import Artifact
@@ -12,6 +11,7 @@ from artifacts.store.store import Store
 from flows.config.recipes import load_recipe, validate
 from stages.models.folder import check_folder
 from stages.models.source import FolderModel, GgufPackageModel, HubModel, ModelConfig, find_packaged_file
+from stages.promotion.promoted import read_promoted
 
 _ITERATION = re.compile(r"[0-9]{1,7}")
 FORMS = "a run, RUN@ITERATION, a checkpoint's key, a Hugging Face folder, hub:ID, gguf:PACKAGE/FILE or recipe:NAME"
@@ -111,9 +111,9 @@ def _published(name: str, store: Store) -> Ref[Checkpoint]:
         if not _ITERATION.fullmatch(number):
             raise BadInputError(f"--checkpoint {name}", f"iteration {number!r}", "a number", "name it as RUN@ITERATION")
         return Ref(**Artifact.at(store, layout.iteration(int(number), "report"), Report).manifest.inputs["weights"])
-    promoted = read_promoted(store, layout)
+    promoted = read_promoted(store, layout.promoted)
     if promoted is None:
         raise BadInputError(
             f"--checkpoint {name}", f"no run with a promoted checkpoint in {store.url}", FORMS, "see `deerstalker runs`"
         )
-    return Ref(**promoted["checkpoint"])
+    return promoted.checkpoint

@@ -2,10 +2,10 @@
 
 from collections.abc import Iterable, Mapping
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any, TypeVar
 
-from artifacts.documents.run_files import read_promoted, read_recipe
+from artifacts.documents.run_files import read_recipe
 from artifacts.errors import BadInputError
 from artifacts.identity import with_added
 from artifacts.layout import RUNS, RunLayout, is_run_name
@@ -15,6 +15,7 @@ from artifacts.refs import Batch, Checkpoint, Decision, Grades, Kind, Report, Ro
 from artifacts.store.store import MissingKeyError, Store
 from artifacts.verification import Damage, noted, noted_strays
 from flows.config.recipe import Recipe
+from stages.promotion.promoted import Promoted, read_promoted
 
 STAGES = {
     "sample": "rollouts",
@@ -74,7 +75,7 @@ class RunRecord:
         recipe: Its frozen recipe, as JSON.
         iterations: Its iterations, in order.
         evaluations: Reports on the test split: `before` and `after` training.
-        promoted: The promoted checkpoint (see `artifacts.documents.run_files.read_promoted`); None if there is none.
+        promoted: The promoted checkpoint ; None if there is none.
         suites: Reports of backfills (see `flows.backfill`), by suite and iteration.
     """
 
@@ -82,8 +83,31 @@ class RunRecord:
     recipe: dict[str, Any]
     iterations: list[IterationRecord]
     evaluations: dict[str, Manifest]
-    promoted: dict[str, Any] | None
+    promoted: Promoted | None
     suites: dict[str, dict[int, Manifest]] = field(default_factory=dict[str, dict[int, Manifest]])
+
+
+@dataclass(frozen=True)
+class RunOverview:
+    """One run in a list of runs.
+
+    Attributes:
+        run: Its name.
+        title: The title of its recipe.
+        iterations: Number of iterations of its recipe.
+        iterations_done: Number of iterations that have a decision.
+        promoted: The promoted checkpoint; None if there is none, or if its file is damaged.
+    """
+
+    run: str
+    title: str
+    iterations: int
+    iterations_done: int
+    promoted: Promoted | None = None
+
+    def as_json(self) -> dict[str, Any]:
+        """Returns the run as JSON documents contain it."""
+        return {**vars(self), "promoted": self.promoted and self.promoted.as_json()}
 
 
 def run_names(store: Store) -> list[str]:
@@ -91,8 +115,8 @@ def run_names(store: Store) -> list[str]:
     return _names(store.list(RUNS))
 
 
-def overview(store: Store, damaged: list[Damage] | None = None) -> list[dict[str, Any]]:
-    """Returns a summary of each run, from one listing of the store and two small files for each run.
+def overview(store: Store, damaged: list[Damage] | None = None) -> list[RunOverview]:
+    """Returns an overview of each run, from one listing of the store and two small files for each run.
 
     Args:
         damaged: A list to which unreadable runs, and objects that belong to no run, are added.
@@ -104,23 +128,16 @@ def overview(store: Store, damaged: list[Damage] | None = None) -> list[dict[str
     if damaged is not None:
         noted_strays(store, RUNS, damaged)
         damaged += _no_runs(keys)
-    runs: list[dict[str, Any]] = []
+    runs: list[RunOverview] = []
     ends = f"/{STAGES['promote']}/{MANIFEST_NAME}"
     for layout in map(RunLayout, _names(keys)):
         with noted(damaged, layout.recipe):
             recipe = read_recipe(store, layout)
             numbers = [layout.iteration_of(key) for key in keys if key.endswith(ends)]
-            runs.append(
-                {
-                    "run": layout.run,
-                    "title": recipe["title"],
-                    "iterations": recipe["iterations"],
-                    "iterations_done": sum(number is not None and number > 0 for number in numbers),
-                    "promoted": None,
-                }
-            )
+            done = sum(number is not None and number > 0 for number in numbers)
+            runs.append(RunOverview(layout.run, recipe["title"], recipe["iterations"], done))
             with noted(damaged, layout.promoted):
-                runs[-1]["promoted"] = read_promoted(store, layout)
+                runs[-1] = replace(runs[-1], promoted=read_promoted(store, layout.promoted))
     return runs
 
 
@@ -163,7 +180,7 @@ def read_run(store: Store, run: str, damaged: list[Damage] | None = None) -> Run
     evaluations = _manifests(store, tests, damaged, dict.fromkeys(tests, Report))
     promoted = None
     with noted(damaged, layout.promoted):
-        promoted = read_promoted(store, layout)
+        promoted = read_promoted(store, layout.promoted)
     suites = _suites(store, layout, published, {item.number: item for item in iterations}, damaged)
     return RunRecord(layout, recipe, iterations, evaluations, promoted, suites)
 

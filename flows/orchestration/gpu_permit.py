@@ -29,7 +29,7 @@ class GpuPermit:
         self.users: list[Callable[[], None]] = []
         self._lease: GpuLease | None = None
         self._lock = Lock()
-        self._closed = self.held = False
+        self._closed = self.leased = False
 
     def take(self) -> None:
         """Waits for a slot unless one is held. The wait does not count towards the time limit of a stage.
@@ -40,17 +40,17 @@ class GpuPermit:
         if self.limit is None:
             return
         with _clock_stopped(), self._lock:
-            if self.held:
+            if self.leased:
                 return
             self._lease = GpuLease(self.limit, self._log)
             if self._closed:
                 self._lease.give_back()
             self._lease.take()
-            self.held = True
+            self.leased = True
 
     def stage_ended(self) -> None:
         """If the slot spans a stage: ends the GPU's processes and gives the slot back."""
-        if self.held and self.spans == "stage":
+        if self.leased and self.spans == "stage":
             for end in self.users:
                 end()
             self._give_back()
@@ -61,7 +61,7 @@ class GpuPermit:
         self._give_back()
 
     def _give_back(self) -> None:
-        self.held = False
+        self.leased = False
         if self._lease is not None:
             self._lease.give_back()
 
@@ -100,9 +100,9 @@ def gpu_permit(limit: str | None, spans: Literal["run", "stage"], log: Log) -> G
     if shared := _open.get(limit):
         yield shared
         return
-    with GpuPermit(limit, spans, log) as turn:
-        _open[limit] = turn
+    with GpuPermit(limit, spans, log) as permit:
+        _open[limit] = permit
         try:
-            yield turn
+            yield permit
         finally:
             del _open[limit]

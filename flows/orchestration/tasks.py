@@ -1,7 +1,7 @@
 """The one place where stages become Prefect tasks."""
 
-from collections.abc import Callable, Iterator, Sequence
-from typing import Any, Concatenate, ParamSpec, Protocol, TypeVar
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from typing import Any, Concatenate, Protocol, TypeVar
 
 from prefect import Task
 from prefect.cache_policies import NO_CACHE
@@ -17,7 +17,6 @@ from artifacts.refs import K
 from flows.orchestration.progress import shown_progress
 from stages.context import StageContext
 
-P = ParamSpec("P")
 R = TypeVar("R")
 ConfigT = TypeVar("ConfigT")
 ConfigT_contra = TypeVar("ConfigT_contra", contravariant=True)
@@ -95,29 +94,21 @@ def map_some_at_once(
             raise
 
 
-def run_as_task(
-    run_name: str,
-    ctx: StageContext,
-    stage: Callable[Concatenate[StageContext, P], R],
-    *inputs: P.args,
-    **keywords: P.kwargs,
-) -> R:
-    """Runs `stage(ctx, *inputs, **keywords)` in this thread, as a Prefect task with the stage's name.
+def as_task(
+    run_name: str, ctx: StageContext, stage: Callable[Concatenate[StageContext, ...], Any], keywords: Mapping[str, Any]
+) -> Task[..., Any]:
+    """Returns the Prefect task with the stage's name that runs `stage(ctx, *inputs, **keywords)` in this thread.
 
     The store alone decides whether a stage is done; Prefect caches nothing. The task run of a stage whose artifact was
     published before ends in a `Completed` state named `Cached`. Prefect shows `inputs` as the task run's parameters.
-
-    Raises:
-        Exception: The stage's own error, after the retries that the profile allows for transient errors.
+    Transient errors are retried as the profile says; then the final state holds the stage's own error.
     """
 
     def body(*inputs: Any) -> Any:
         with shown_progress(ctx):
             return _labelled(stage(ctx, *inputs, **keywords))
 
-    task = _task(stage, body, run_name, ctx, timeout_s=ctx.profile.stage_timeout_s)
-    state: State[Any] = task(*inputs, return_state=True)
-    return state.result()
+    return _task(stage, body, run_name, ctx, timeout_s=ctx.profile.stage_timeout_s)
 
 
 def _labelled(result: Any) -> Any:

@@ -1,22 +1,56 @@
 """The paired gain of one evaluation over another."""
 
+from collections.abc import Mapping
+
+import polars as pl
+
+from artifacts.layout import RunLayout
+from artifacts.manifest import Manifest
 from artifacts.reading import Artifact
 from artifacts.schemas import RESULTS
+from artifacts.store.store import Store
 from stages.statistics.estimates import Interval, estimate_gain
 
 
-def paired_gains(before: Artifact, after: Artifact, metric: str = "accuracy") -> dict[str, Interval]:
-    """Returns the mean difference `after - before` with its 95% interval by mode, paired puzzle by puzzle.
+class PairedResults:
+    """The results of two evaluations on the same split, each read once. Puzzles and modes that one lacks are left out.
 
     Args:
         before: A report (see `stages.evaluate`).
-        after: A report on the same split; puzzles and modes that one of them lacks are left out.
-        metric: `accuracy` or `exact`.
+        after: The report whose gain over `before` is computed.
 
     Raises:
         IntegrityError: A table is damaged.
     """
-    ours, theirs = (report.read_table("results.parquet", RESULTS) for report in (after, before))
-    modes: list[str] = ours["mode"].unique(maintain_order=True).to_list()
-    gains = {mode: estimate_gain(ours, theirs, mode=mode, metric=metric) for mode in modes}
-    return {mode: gain for mode, gain in gains.items() if gain is not None}
+
+    def __init__(self, before: Artifact, after: Artifact) -> None:
+        self._before, self._after = (_results(report) for report in (before, after))
+
+    def gain(self, mode: str, metric: str = "accuracy") -> Interval | None:
+        """Returns the mean difference `after - before` with its 95% interval, paired puzzle by puzzle.
+
+        Args:
+            mode: `sampled` or `greedy`.
+            metric: `accuracy` or `exact`.
+
+        Returns:
+            The gain; None where no puzzle was measured in both.
+        """
+        return estimate_gain(self._after, self._before, mode=mode, metric=metric)
+
+    def gains(self) -> dict[str, Interval]:
+        """Returns the gain in accuracy by mode."""
+        modes: list[str] = self._after["mode"].unique(maintain_order=True).to_list()
+        return {mode: gain for mode in modes if (gain := self.gain(mode)) is not None}
+
+
+def before_and_after(store: Store, layout: RunLayout, evaluations: Mapping[str, Manifest]) -> PairedResults | None:
+    """Returns the results of a run on the test split; None if it was not measured both before and after training."""
+    if set(evaluations) != {"before", "after"}:
+        return None
+    before, after = (Artifact(store, layout.evaluation(when), evaluations[when]) for when in ("before", "after"))
+    return PairedResults(before, after)
+
+
+def _results(report: Artifact) -> pl.DataFrame:
+    return report.read_table("results.parquet", RESULTS)

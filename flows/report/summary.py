@@ -36,7 +36,7 @@ def summary(record: RunRecord, store: Store) -> dict[str, Any]:
             suite: {number: manifest.facts for number, manifest in sorted(reports.items())}
             for suite, reports in record.suites.items()
         },
-        "promoted": record.promoted,
+        "promoted": record.promoted and record.promoted.as_json(),
         "report": f"{store.url}/{record.layout.summary}/report.html",
         "solve": solve_command(record, store),
     }
@@ -47,9 +47,9 @@ def print_summary(record: RunRecord, store: Store, console: Console) -> None:
     if record.evaluations:
         console.print(before_after_table(record))
     if record.promoted:
-        promoted = f"iteration {record.promoted['iteration']}, validation {record.promoted['score']:.1%}"
+        promoted = f"iteration {record.promoted.iteration}, validation {record.promoted.score:.1%}"
         print_labelled(console, "promoted: ", promoted)
-    if record.promoted and (card := record.promoted.get("model_card")):
+    if record.promoted and (card := record.promoted.model_card):
         print_labelled(console, "card:     ", f"{store.url}/{card}")
     print_labelled(console, "report:   ", f"{store.url}/{record.layout.summary}/report.html")
     print_command(console, "try it:   ", solve_command(record, store))

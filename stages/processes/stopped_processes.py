@@ -12,7 +12,7 @@ from contextlib import contextmanager, suppress
 import psutil
 
 LOOK_INTERVAL_S = 1.0
-HELD_LIMIT_S = 5.0
+STOPPED_LIMIT_S = 5.0
 
 
 class StoppedProcessWatch:
@@ -27,8 +27,8 @@ class StoppedProcessWatch:
         self._looked_at = float("-inf")
         self._since: float | None = None
 
-    def held(self) -> bool:
-        """Returns whether a process has been stopped for `HELD_LIMIT_S`."""
+    def stopped_for_long(self) -> bool:
+        """Returns whether a process has been stopped for `STOPPED_LIMIT_S`."""
         now = time.monotonic()
         if now - self._looked_at >= LOOK_INTERVAL_S:
             if now - self._looked_at > 4 * LOOK_INTERVAL_S:  # this process may have been stopped too: start over
@@ -38,20 +38,20 @@ class StoppedProcessWatch:
                 self._since = None
             elif self._since is None:
                 self._since = now
-        return self._since is not None and now - self._since >= HELD_LIMIT_S
+        return self._since is not None and now - self._since >= STOPPED_LIMIT_S
 
     @contextmanager
     def ending(self, end: Callable[[], None]) -> Generator[None]:
-        """Calls `end` once if a process has been stopped for `HELD_LIMIT_S` while the block runs."""
+        """Calls `end` once if a process has been stopped for `STOPPED_LIMIT_S` while the block runs."""
         over = threading.Event()
 
         def look() -> None:
             while not over.wait(LOOK_INTERVAL_S):
-                if self.held():
+                if self.stopped_for_long():
                     end()
                     return
 
-        thread = threading.Thread(target=look, name="held-watch", daemon=True)
+        thread = threading.Thread(target=look, name="stopped-watch", daemon=True)
         thread.start()
         try:
             yield

@@ -12,9 +12,9 @@ from artifacts.store.store import Store
 from stages.statistics.estimates import Interval
 
 DECISION_FILE = "decision.json"
-_AS_JSON = PlainSerializer(Ref.as_json, return_type=dict[str, Any])
-CheckpointRef = Annotated[Ref[Checkpoint], _AS_JSON]
-ReportRef = Annotated[Ref[Report], _AS_JSON]
+ref_as_json = PlainSerializer(Ref.as_json, return_type=dict[str, Any])
+CheckpointRef = Annotated[Ref[Checkpoint], ref_as_json]
+ReportRef = Annotated[Ref[Report], ref_as_json]
 
 
 class Record(BaseModel):

@@ -30,6 +30,7 @@ from flows.lookup.history import read_run
 from flows.report.figures import IterationFigures, iteration_figures
 from flows.report.html.page import TEMPLATES, page
 from flows.report.plots import Curves, curves_plot
+from tests.support.bars import add_json_option, tell
 from tests.support.scaled_recipes import as_toml, settings_of
 
 WARM_START = "warm-start"
@@ -96,8 +97,8 @@ def measure(options: argparse.Namespace, store: str) -> list[dict[str, Any]]:
     over = {name: settings_of(base, name) for name in options.recipes}
     laid = {
         name: {
-            found.setting: found.values.get("b")
-            for found in differences(base, load_recipe(options.base, [*common, *changes]))
+            change.setting: change.values.get("b")
+            for change in differences(base, load_recipe(options.base, [*common, *changes]))
         }
         for name, changes in over.items()
     }  # before any run, so that what does not fit together costs nothing
@@ -173,7 +174,7 @@ def main() -> int:
     parser.add_argument("--profile", default="cpu")
     parser.add_argument("--store", help="keep the runs here, and go on with those begun; else they go at the end")
     parser.add_argument("--out", type=Path, default=Path("curves"), help="folder for curves.png and curves.html")
-    parser.add_argument("--json", action="store_true")
+    add_json_option(parser)
     options = parser.parse_args()
     with tempfile.TemporaryDirectory(prefix="curves-") as scratch:
         rows = measure(options, options.store or scratch)
@@ -181,17 +182,19 @@ def main() -> int:
     options.out.mkdir(parents=True, exist_ok=True)
     (options.out / "curves.png").write_bytes(png)
     (options.out / "curves.html").write_text(document(rows, png, title), encoding="utf-8")
-    if options.json:
-        json.dump(rows, sys.stdout, indent=2)
-        return 0
+    tell({"rows": rows}, [], lambda: show(rows, title, options.out), as_json=options.json)
+    return 0
+
+
+def show(rows: list[dict[str, Any]], title: str, out: Path) -> None:
+    """Prints the table and the names of the files."""
     shown, console = Table(title=title, title_justify="left"), Console()
     for name in HEAD:
         shown.add_column(name, justify="left" if name == "recipe" else "right")
     for cells in text_rows(rows):
         shown.add_row(*cells)
     console.print(shown)
-    console.print(f"{options.out / 'curves.png'}, {options.out / 'curves.html'}", highlight=False)
-    return 0
+    console.print(f"{out / 'curves.png'}, {out / 'curves.html'}", highlight=False)
 
 
 if __name__ == "__main__":

@@ -4,7 +4,6 @@ python -m tests.benchmarks.deductions [--count N] [--val PATH] [--json]
 """
 
 import argparse
-import json
 import random
 import statistics
 import time
@@ -20,6 +19,7 @@ from stages.environments.temporal_clue.generation.generate import generate_forma
 from stages.environments.temporal_clue.language.reader import read_formal
 from stages.environments.temporal_clue.proofs.deductions import Judge
 from tests.benchmarks.generator import VAL
+from tests.support.bars import add_json_option, tell
 
 
 def placements(puzzle: FormalPuzzle, count: int, rng: random.Random) -> list[Statement]:
@@ -57,19 +57,21 @@ def measure(puzzles: list[FormalPuzzle], statements: int) -> dict[str, float]:
 
 
 def main() -> None:
-    """Prints a row a set of puzzles."""
+    """Measures and prints."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--count", type=int, default=50)
     parser.add_argument("--val", type=Path, default=VAL)
-    parser.add_argument("--json", action="store_true")
+    add_json_option(parser)
     options = parser.parse_args()
     sets = {"2 suspects, 2 rooms": [generate_formal(PuzzleConfig(), seed)[0] for seed in range(options.count)]}
     if options.val.exists():
         sets["published validation"] = [read_formal(item.prompt).puzzle for item in read_puzzles(options.val)]
     rows: dict[str, Any] = {name: measure(puzzles, 5) for name, puzzles in sets.items()}
-    if options.json:
-        print(json.dumps(rows, indent=2))
-        return
+    tell({"sets": rows}, [], lambda: show(rows), as_json=options.json)
+
+
+def show(rows: dict[str, Any]) -> None:
+    """Prints a row a set of puzzles."""
     print(f"{'':24}{'puzzles':>9}{'build ms':>10}{'verdict ms':>12}{'proof ms':>10}")
     for name, row in rows.items():
         print(f"{name:24}{row['puzzles']:>9}{row['build_ms']:>10.2f}{row['verdict_ms']:>12.3f}{row['proof_ms']:>10.2f}")

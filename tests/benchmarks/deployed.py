@@ -1,6 +1,6 @@
 """What a user does with deployments, step by step: `python -m tests.benchmarks.deployed [SECTION ...] [--json]`.
 
-Each step is a command as a person types it. It has to find what it should, else an AssertionError ends the whole; the
+Each step is a command as a person types it. It has to find what it should, else the walk ends there; the
 table says what it found and how long it took, of which a second or two is the command's own start.
 
 * **deployments**: `up`, twice; a run by its deployment; typos; a flow killed with SIGKILL and retried; one cancelled.
@@ -14,7 +14,7 @@ import signal
 import sys
 import tempfile
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any, TypeVar
@@ -23,6 +23,7 @@ from rich.console import Console
 from rich.markup import escape
 from rich.table import Table
 
+from tests.support.bars import add_json_option, kept, tell
 from tests.support.installed import TINY, Installation
 
 TYPOS = ({"recepi": "quickstart"}, {"refresh": ["smaple"]}, {"overrides": "iterations=1"})
@@ -34,7 +35,7 @@ class Step:
     """One row: what was done, what came of it, and the seconds it took."""
 
     what: str
-    found: str
+    outcome: str
     seconds: float
 
 
@@ -45,13 +46,13 @@ class Walk:
         self.place, self.recipe, self.iterations = place, recipe, iterations
         self.steps: list[Step] = []
 
-    def step(self, what: str, action: Callable[[], T], found: Callable[[T], str]) -> T:
+    def step(self, what: str, action: Callable[[], T], outcome: Callable[[T], str]) -> T:
         """Does something and notes what came of it."""
         started = time.perf_counter()
         result = action()
         seconds = time.perf_counter() - started
-        self.steps.append(Step(what, found(result), seconds))
-        print(f"{what}: {self.steps[-1].found}, {seconds:.1f} s", file=sys.stderr, flush=True)
+        self.steps.append(Step(what, outcome(result), seconds))
+        print(f"{what}: {self.steps[-1].outcome}, {seconds:.1f} s", file=sys.stderr, flush=True)
         return result
 
     def command(self, *arguments: str) -> Any:
@@ -85,11 +86,11 @@ class Walk:
 
     def told(self, flow: str, state: str) -> None:
         """Waits until Prefect says how a flow run ended."""
-        found = f"{state}; stages still open: "
+        outcome = f"{state}; stages still open: "
         self.step(
             "  and Prefect says so",
             lambda: self.place.wait_for(flow, state),
-            lambda _: found + (", ".join(self.place.open_tasks(flow)) or "none"),
+            lambda _: outcome + (", ".join(self.place.open_tasks(flow)) or "none"),
         )
 
     def retry(self, flow: str) -> None:
@@ -101,11 +102,11 @@ class Walk:
             self.place.wait_for(flow, "Completed")
             self.place.wait(lambda: not self.place.open_tasks(flow), 60)
 
-        def found(_: None) -> str:
+        def outcome(_: None) -> str:
             before = sum(state == "Crashed" for state in self.place.tasks(flow, 1).values())
             return f"Completed, {counted(self.place.tasks(flow, 2))}; of the first attempt {before} Crashed, 0 open"
 
-        self.step("prefect flow-run retry", action, found)
+        self.step("prefect flow-run retry", action, outcome)
 
 
 def counted(tasks: dict[str, str]) -> str:
@@ -205,26 +206,40 @@ def main() -> None:
     parser.add_argument("sections", nargs="*", metavar="SECTION", help=", ".join(SECTIONS))
     parser.add_argument("--recipe", default="quickstart", help="quickstart, tiny (that of the tests), or a TOML file")
     parser.add_argument("--iterations", type=int, default=2)
-    parser.add_argument("--json", action="store_true")
+    add_json_option(parser)
     options = parser.parse_args()
     recipe = str(TINY) if options.recipe == "tiny" else options.recipe
+    sections = options.sections or SECTIONS
     with tempfile.TemporaryDirectory() as scratch:
         walk = Walk(Installation(Path(scratch)), recipe, options.iterations)
-        try:
-            walk.up("deerstalker up", "--port", "0")
-            for name in options.sections or SECTIONS:
-                SECTIONS[name](walk)
-        finally:
-            walk.step("deerstalker down", walk.place.down, lambda ended: f"ended: {', '.join(ended)}")
-        assert not walk.place.processes(), walk.place.processes()
-    if options.json:
-        json.dump([asdict(step) for step in walk.steps], sys.stdout, indent=2)
-        return
-    table = Table(title=f"deployments and lineage, recipe {options.recipe}", title_justify="left")
-    for name in ("what", "found", "s"):
+        promises = {"steps with another outcome than promised": ""}
+        figures, bars = kept(promises, lambda: {"steps": [asdict(step) for step in walked(walk, sections)]})
+    tell(figures, bars, lambda: show(walk.steps, options.recipe), as_json=options.json)
+
+
+def walked(walk: Walk, sections: Iterable[str]) -> list[Step]:
+    """Takes the steps of some sections.
+
+    Raises:
+        AssertionError: A step had another outcome than it should.
+    """
+    try:
+        walk.up("deerstalker up", "--port", "0")
+        for name in sections:
+            SECTIONS[name](walk)
+    finally:
+        walk.step("deerstalker down", walk.place.down, lambda ended: f"ended: {', '.join(ended)}")
+    assert not walk.place.processes(), walk.place.processes()
+    return walk.steps
+
+
+def show(steps: list[Step], recipe: str) -> None:
+    """Prints a row a step."""
+    table = Table(title=f"deployments and lineage, recipe {recipe}", title_justify="left")
+    for name in ("what", "outcome", "s"):
         table.add_column(name, justify="right" if name == "s" else "left", overflow="fold")
-    for step in walk.steps:
-        table.add_row(escape(step.what), escape(step.found), f"{step.seconds:.1f}")
+    for step in steps:
+        table.add_row(escape(step.what), escape(step.outcome), f"{step.seconds:.1f}")
     Console().print(table)
 
 

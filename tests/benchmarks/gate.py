@@ -7,7 +7,6 @@ distribution with an intraclass correlation of 0.3.
 """
 
 import argparse
-import json
 import math
 import sys
 from typing import Any
@@ -19,6 +18,7 @@ from rich.table import Table
 
 from stages.promotion.gate import RollbackConfig
 from stages.statistics.estimates import Interval, estimate, estimate_difference
+from tests.support.bars import Bar, add_json_option, tell
 from tests.support.noisy_curves import draw_curves, first_rollbacks, look, scores_and_noise
 
 CANDIDATES = 98
@@ -127,8 +127,8 @@ def coverage_of_proportions(size: int, chance: float) -> dict[str, float]:
     weights = [math.comb(size, x) * chance**x * (1.0 - chance) ** (size - x) for x in range(size + 1)]
     rows: dict[str, float] = {}
     for name, method in INTERVALS.items():
-        found = [method(np.repeat([1.0, 0.0], [x, size - x])) for x in range(size + 1)]
-        rows[name] = sum(weights[x] for x in range(size + 1) if found[x].low <= chance <= found[x].high)
+        intervals = [method(np.repeat([1.0, 0.0], [x, size - x])) for x in range(size + 1)]
+        rows[name] = sum(weights[x] for x in range(size + 1) if intervals[x].low <= chance <= intervals[x].high)
     return rows
 
 
@@ -161,15 +161,15 @@ def measure(runs: int, seed: int) -> dict[str, Any]:
             {"puzzles": n, "p": p, **coverage_of_means(2 * runs, n, p, 0.3, seed)} for n in SIZES for p in CHANCES
         ],
     }  # fmt: skip
-    return {**document, "bars": bars(document)}
+    return document
 
 
-def bars(document: dict[str, Any]) -> list[dict[str, Any]]:
+def bars(document: dict[str, Any]) -> list[Bar]:
     """What was promised, what was measured, and whether it is met; `value` and `bar` in the unit of the name."""
     alarms = document["level"]["now"]["false_alarms"]
-    rows = [{"name": "level runs that go back", "value": alarms, "bar": "< 0.05", "met": alarms < 0.05}]
+    rows = [Bar("level runs that go back", alarms, "< 0.05", alarms < 0.05)]
     gain = document["gain_coverage"]["now"]
-    rows.append({"name": "gain intervals that hold 0", "value": gain, "bar": ">= 0.95", "met": gain >= 0.95})
+    rows.append(Bar("gain intervals that hold 0", gain, ">= 0.95", gain >= 0.95))
     for kind in ("proportions", "means"):
         for row in document[kind]:
             name = f"coverage of {kind}, {row['puzzles']} puzzles, p = {row['p']}"
@@ -217,9 +217,6 @@ def show(document: dict[str, Any], console: Console) -> None:
         rows = [[str(n), *(_pair(document[kind], n, p) for p in CHANCES)] for n in SIZES]
         head = ["puzzles", *(f"p = {p}" for p in CHANCES)]
         _print(console, f"coverage of 95% intervals, before -> now: {what}", head, rows)
-    for bar in document["bars"]:
-        if not bar["met"]:
-            console.print(f"not met: {bar['name']}: {bar['value']:.4f}, bar {bar['bar']}", highlight=False)
 
 
 def _pair(rows: list[dict[str, Any]], size: int, chance: float) -> str:
@@ -240,13 +237,10 @@ def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--runs", type=int, default=1000, help="simulated runs of each kind")
     parser.add_argument("--seed", type=int, default=0)
-    parser.add_argument("--json", action="store_true", help="print one JSON document")
+    add_json_option(parser)
     options = parser.parse_args()
     document = measure(options.runs, options.seed)
-    if options.json:
-        json.dump(document, sys.stdout, indent=2)
-        return 0
-    show(document, Console())
+    tell(document, bars(document), lambda: show(document, Console()), as_json=options.json)
     return 0
 
 

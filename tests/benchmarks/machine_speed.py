@@ -2,9 +2,10 @@
 
 Matrix products of 1024 x 1024 in each compute type (`stages.hardware.matmul`, which a run times on one core only), and
 STREAM's triad, `a = b + s * c` in fp32: two reads and a write a number. Arrays are twice as large as the last cache (at
-least 256 MiB, at most an eighth of the free memory). The best of several counts. Prints JSON.
+least 256 MiB, at most an eighth of the free memory). The best of several counts.
 """
 
+import argparse
 import json
 import os
 import subprocess
@@ -13,6 +14,8 @@ import time
 from pathlib import Path
 from typing import Any
 
+from tests.support.bars import add_json_option, tell
+
 REPEATS = 7
 LEAST_BYTES = 256 * 2**20
 HERE = Path(__file__).parents[2]
@@ -20,8 +23,10 @@ HERE = Path(__file__).parents[2]
 
 def measured_machine() -> dict[str, Any]:
     """Returns cores, GFLOP/s by compute type and GB/s of memory, measured in a child."""
-    command = [sys.executable, "-W", "ignore", "-m", "tests.benchmarks.machine_speed"]
-    return json.loads(subprocess.run(command, cwd=HERE, stdout=subprocess.PIPE, check=True).stdout)
+    command = [sys.executable, "-W", "ignore", "-m", "tests.benchmarks.machine_speed", "--json"]
+    speed = json.loads(subprocess.run(command, cwd=HERE, stdout=subprocess.PIPE, check=True).stdout)
+    del speed["bars"]
+    return speed
 
 
 def cache_bytes() -> int:
@@ -46,6 +51,9 @@ def triad_bandwidth() -> float:
 
 
 def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    add_json_option(parser)
+    options = parser.parse_args()
     import torch
 
     from stages.hardware.matmul import gflops
@@ -53,7 +61,8 @@ def main() -> None:
     cores = len(os.sched_getaffinity(0))
     torch.set_num_threads(cores)
     speeds = {"bf16": gflops(torch.bfloat16), "fp32": gflops(torch.float32)}
-    print(json.dumps({"cores": cores, "matmul_gflops": speeds, "memory_gb_per_s": triad_bandwidth() / 1e9}))
+    speed = {"cores": cores, "matmul_gflops": speeds, "memory_gb_per_s": triad_bandwidth() / 1e9}
+    tell(speed, [], lambda: print(json.dumps(speed)), as_json=options.json)
 
 
 if __name__ == "__main__":

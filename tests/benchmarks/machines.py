@@ -25,6 +25,7 @@ from rich.table import Table
 
 from artifacts.store.store import Store
 from flows.lookup.history import read_run
+from tests.support.bars import Bar, add_json_option, tell
 from tests.support.machines import older_cpu
 
 STAGES = ("warm_start", "sample", "finetune", "evaluate")
@@ -82,10 +83,10 @@ def compare(level: str | None, iterations: int, warm_steps: int, rounds: int) ->
             for change in changes:
                 settings += ["--set-profile", change]
             with tempfile.TemporaryDirectory() as folder:
-                _, told, found = train(Path(folder), level, settings)
+                _, told, stage_seconds = train(Path(folder), level, settings)
             choice = told if name == "auto" else choice
             for stage in STAGES:
-                seconds[name][stage] += found[stage]
+                seconds[name][stage] += stage_seconds[stage]
     return {
         "choice": choice,
         "seconds": {
@@ -94,20 +95,20 @@ def compare(level: str | None, iterations: int, warm_steps: int, rounds: int) ->
     }
 
 
-def bars_of(machine: str, report: dict[str, Any]) -> list[dict[str, Any]]:
+def bars_of(machine: str, report: dict[str, Any]) -> list[Bar]:
     """A bar for each stage: its time under `auto` over that under the better explicit choice."""
     auto, explicit = report["seconds"]["auto"], [report["seconds"][name] for name in EXPLICIT]
-    bars: list[dict[str, Any]] = []
+    bars: list[Bar] = []
     for stage in STAGES:
         better = min(other[stage] for other in explicit)
         if better >= LEAST_S:
             ratio = auto[stage] / better
             name = f"{machine}: {stage} under auto / under the better explicit choice"
-            bars.append({"name": name, "value": ratio, "bar": TOLERANCE, "met": ratio <= TOLERANCE})
+            bars.append(Bar.at_most(name, ratio, TOLERANCE))
     return bars
 
 
-def show(reports: dict[str, dict[str, Any]], whole: dict[str, float], bars: list[dict[str, Any]]) -> None:
+def show(reports: dict[str, dict[str, Any]], whole: dict[str, float]) -> None:
     """Prints the tables."""
     console = Console()
     for machine, report in reports.items():
@@ -119,14 +120,12 @@ def show(reports: dict[str, dict[str, Any]], whole: dict[str, float], bars: list
         console.print(table)
     for machine, seconds in whole.items():
         console.print(f"{machine}: `deerstalker train`, whole: {seconds:.0f} s")
-    for bar in bars:
-        console.print(f"{'met   ' if bar['met'] else 'MISSED'} {bar['name']}: {bar['value']:.3g} (bar {bar['bar']:g})")
 
 
 def main() -> None:
     """Measures and prints."""
     parser = argparse.ArgumentParser(description=(__doc__ or "").partition("\n")[0])
-    parser.add_argument("--json", action="store_true", help="print one JSON document instead of tables")
+    add_json_option(parser)
     parser.add_argument("--iterations", type=int, default=3)
     parser.add_argument("--rounds", type=int, default=1)
     parser.add_argument("--warm-steps", type=int, default=6, help="optimizer steps of each run's warm start")
@@ -144,11 +143,8 @@ def main() -> None:
             whole[machine] = train(Path(folder), level, [])[0]
         limit = WHOLE_LIMITS_S[machine]
         name = f"{machine}: the whole command, seconds"
-        bars.append({"name": name, "value": whole[machine], "bar": limit, "met": whole[machine] <= limit})
-    if options.json:
-        print(json.dumps({"machines": reports, "whole_s": whole, "bars": bars}, indent=2))
-    else:
-        show(reports, whole, bars)
+        bars.append(Bar.at_most(name, whole[machine], limit))
+    tell({"machines": reports, "whole_s": whole}, bars, lambda: show(reports, whole), as_json=options.json)
 
 
 if __name__ == "__main__":

@@ -19,7 +19,6 @@ On a machine that does other things the wall times grow with its load, which is 
 """
 
 import argparse
-import json
 import os
 import shutil
 import signal
@@ -39,6 +38,7 @@ from rich.table import Table
 
 from artifacts.store.store import Store
 from flows.lookup.history import RunRecord, read_run
+from tests.support.bars import Bar, add_json_option, tell
 from tests.support.installed import SLOW, TINY, Installation
 
 OVERHEAD_BAR, CACHED_BAR_S, CANCEL_BAR_S, KILL_BAR_S = 0.05, 1.0, 5.0, 10.0
@@ -92,12 +92,12 @@ def reentry(home: Path) -> dict[str, float]:
 def installed(folder: Path) -> Iterator[Installation]:
     """What `deerstalker up` starts, ended behind the block."""
     folder.mkdir()
-    found = Installation(folder)
-    found.up("--port", "0")
+    installation = Installation(folder)
+    installation.up("--port", "0")
     try:
-        yield found
+        yield installation
     finally:
-        found.down()
+        installation.down()
 
 
 def ends(place: Installation, phase: str) -> Iterator[dict[str, Any]]:
@@ -137,7 +137,7 @@ def measured(recipe: str, iterations: int, folder: Path) -> dict[str, Any]:
     first_s = train(recipe, iterations, folder / "store")
     rows = overheads(read_run(Store.open(str(folder / "store")), "measured"))
     again_s = train(recipe, iterations, folder / "store")
-    found: dict[str, Any] = {
+    measurement: dict[str, Any] = {
         "recipe": recipe,
         "iterations": rows,
         "first_s": first_s,
@@ -147,31 +147,48 @@ def measured(recipe: str, iterations: int, folder: Path) -> dict[str, Any]:
         "reentry": {**reentry(folder / "store" / ".prefect"), "command_s": again_s},
     }
     with installed(folder / "deployed") as place:
-        found["ends"] = [end for phase in PHASES for end in ends(place, phase)]
-    return {**found, "load": os.getloadavg()[0]}
+        measurement["ends"] = [end for phase in PHASES for end in ends(place, phase)]
+    return {**measurement, "load": os.getloadavg()[0]}
 
 
-def show(found: dict[str, Any], console: Console) -> None:
-    """Prints figures beside their bars."""
-    table = Table(title=f"orchestration, recipe {found['recipe']}, load {found['load']:.1f}", title_justify="left")
-    for name in ("what", "measured", "bar", ""):
+def bars(measurement: dict[str, Any]) -> list[Bar]:
+    """What was promised, and what was measured."""
+    return [
+        Bar.at_most("overhead of an iteration, share", measurement["overhead_share"], OVERHEAD_BAR),
+        Bar.at_most("slowest cached stage, s", measurement["reentry"]["worst_s"], CACHED_BAR_S),
+        *(
+            Bar.at_most(f"{end['what']} in {end['phase']}, s", end["gone_s"], end["bar_s"])
+            for end in measurement["ends"]
+        ),
+    ]
+
+
+def show(measurement: dict[str, Any], console: Console) -> None:
+    """Prints the figures."""
+    table = Table(
+        title=f"orchestration, recipe {measurement['recipe']}, load {measurement['load']:.1f}", title_justify="left"
+    )
+    for name in ("what", "measured"):
         table.add_column(name, justify="left" if name == "what" else "right")
 
-    def row(what: str, value: float, form: str, bar: float | None = None) -> None:
-        kept = "" if bar is None else "kept" if value <= bar else "MISSED"
-        table.add_row(what, form.format(value), "" if bar is None else form.format(bar), kept)
+    def row(what: str, value: float, form: str) -> None:
+        table.add_row(what, form.format(value))
 
-    number, again = len(found["iterations"]), found["reentry"]
-    row(f"iteration, median of {number}", statistics.median(item["wall_s"] for item in found["iterations"]), "{:.2f} s")
-    row("  not the stages' own work", found["overhead_s"], "{:.3f} s")
-    row("  as a share", found["overhead_share"], "{:.1%}", OVERHEAD_BAR)
-    row("  as a share of all iterations together", found["overhead_share_of_all"], "{:.1%}")
-    row(f"re-entry: slowest of {again['stages']} stages, all Cached", again["worst_s"], "{:.3f} s", CACHED_BAR_S)
+    number, again = len(measurement["iterations"]), measurement["reentry"]
+    row(
+        f"iteration, median of {number}",
+        statistics.median(item["wall_s"] for item in measurement["iterations"]),
+        "{:.2f} s",
+    )
+    row("  not the stages' own work", measurement["overhead_s"], "{:.3f} s")
+    row("  as a share", measurement["overhead_share"], "{:.1%}")
+    row("  as a share of all iterations together", measurement["overhead_share_of_all"], "{:.1%}")
+    row(f"re-entry: slowest of {again['stages']} stages, all Cached", again["worst_s"], "{:.3f} s")
     row("  a stage, median", again["median_s"], "{:.3f} s")
     row("  the flow run", again["flow_s"], "{:.1f} s")
     row("  the command", again["command_s"], "{:.1f} s")
-    for end in found["ends"]:
-        row(f"{end['what']} in {end['phase']}: no process left", end["gone_s"], "{:.2f} s", end["bar_s"])
+    for end in measurement["ends"]:
+        row(f"{end['what']} in {end['phase']}: no process left", end["gone_s"], "{:.2f} s")
         row("  and Prefect says so", end["told_s"], "{:.2f} s")
     console.print(table)
 
@@ -180,15 +197,12 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--recipe", default="quickstart", help="quickstart, tiny (that of the tests), or a TOML file")
     parser.add_argument("--iterations", type=int, default=8)
-    parser.add_argument("--json", action="store_true")
+    add_json_option(parser)
     options = parser.parse_args()
     recipe = str(TINY) if options.recipe == "tiny" else options.recipe
     with tempfile.TemporaryDirectory() as scratch:
-        found = measured(recipe, options.iterations, Path(scratch))
-    if options.json:
-        json.dump(found, sys.stdout, indent=2)
-    else:
-        show(found, Console())
+        measurement = measured(recipe, options.iterations, Path(scratch))
+    tell(measurement, bars(measurement), lambda: show(measurement, Console()), as_json=options.json)
 
 
 if __name__ == "__main__":

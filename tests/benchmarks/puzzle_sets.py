@@ -25,6 +25,7 @@ from stages.environments import environment
 from stages.environments.puzzle import Checked, Puzzle
 from stages.environments.tables import from_table
 from stages.prepare import SPLITS
+from tests.support.bars import Bar, add_json_option, tell
 
 SIZES = ("easy", "small", "large")
 
@@ -67,19 +68,23 @@ def prove(splits: dict[str, list[Puzzle]]) -> dict[str, Any]:
 
 
 def main() -> None:
-    """Prints a row a size."""
+    """Measures and prints."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--count", type=int, default=200)
     parser.add_argument("--size", nargs="+", default=list(SIZES))
     parser.add_argument("--store", default=None)
-    parser.add_argument("--json", action="store_true")
+    add_json_option(parser)
     options = parser.parse_args()
     with tempfile.TemporaryDirectory() as folder:
         sets = map(partial(make, count=options.count, folder=options.store or folder), options.size)
         rows = [{"size": size, "make_s": s, **prove(x)} for size, (x, s) in zip(options.size, sets, strict=True)]
-    if options.json:
-        print(json.dumps(rows, indent=2))
-        return
+    proofs = ("unique", "equal", "minimal", "round_trip", "different")
+    bars = [Bar.at_least(f"{row['size']}: {name}", row[name], row["puzzles"]) for row in rows for name in proofs]
+    tell({"sizes": rows}, bars, lambda: show(rows), as_json=options.json)
+
+
+def show(rows: list[dict[str, Any]]) -> None:
+    """Prints a row a size."""
     names = list(rows[0])
     print("".join(f"{name:>12}" for name in names))
     for row in rows:

@@ -5,7 +5,6 @@ The figures say that something was sampled, graded and learned from; they say no
 """
 
 import argparse
-import json
 import subprocess
 import sys
 import tempfile
@@ -20,6 +19,7 @@ from artifacts.store.store import Store
 from flows.config.recipes import load_recipe, recipe_names
 from flows.lookup.history import read_run
 from flows.report.metrics import mean_known
+from tests.support.bars import Bar, add_json_option, tell
 from tests.support.scaled_recipes import scaled_settings
 
 
@@ -66,24 +66,21 @@ def show(rows: list[dict[str, Any]], console: Console) -> None:
             console.print(f"{row['recipe']}: {row['error']}", markup=False, highlight=False, soft_wrap=True)
 
 
-def main() -> int:
+def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("recipes", nargs="*", metavar="NAME", help="recipes to run; by default all")
     parser.add_argument("--profile", default="cpu")
     parser.add_argument("--store", help="keep the runs here; by default they go with the benchmark")
-    parser.add_argument("--json", action="store_true")
+    add_json_option(parser)
     options = parser.parse_args()
     rows: list[dict[str, Any]] = []
     with tempfile.TemporaryDirectory() as scratch:
         for name in options.recipes or recipe_names():
             print(f"{name} ...", file=sys.stderr, flush=True)
             rows.append(run(name, options.store or scratch, options.profile))
-    if options.json:
-        json.dump(rows, sys.stdout, indent=2)
-    else:
-        show(rows, Console())
-    return int(any(row["exit_status"] for row in rows))
+    bars = [Bar.at_most("recipes that failed", sum(bool(row["exit_status"]) for row in rows), 0)]
+    tell({"recipes": rows}, bars, lambda: show(rows, Console()), as_json=options.json)
 
 
 if __name__ == "__main__":
-    sys.exit(main())
+    main()

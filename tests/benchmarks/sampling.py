@@ -69,6 +69,7 @@ from stages.sampling.config import SamplingConfig
 from stages.sampling.replicas.process import THREADS_VARIABLE, engine_arguments, engine_environment
 from stages.sampling.replicas.threads import cpu_threads
 from tests.benchmarks.machine_speed import measured_machine
+from tests.support.bars import Bar, add_json_option, tell
 from tests.support.engine_work import Sampled, Work, decode_work, prefill_work, prefix_blocks
 
 HERE = Path(__file__).parents[2]
@@ -149,7 +150,7 @@ class Runs:
 class Side(Protocol):
     """What samples the prompts of one turn."""
 
-    def run(self, turn: int, max_tokens: int) -> Run: ...
+    def run(self, call: int, max_tokens: int) -> Run: ...
 
 
 class Bench:
@@ -178,9 +179,9 @@ class Bench:
         """Arguments of the stage's one engine."""
         return engine_arguments(self.profile.engine, self.model, self.folder / "unused.sock")
 
-    def prompts(self, turn: int) -> list[list[int]]:
+    def prompts(self, call: int) -> list[list[int]]:
         """Token ids of a turn's prompts, which the stage takes in this order too."""
-        chosen = stride(self.train, self.case.prompts, turn, seed=0)
+        chosen = stride(self.train, self.case.prompts, call, seed=0)
         return [self.tokenizer.prompt_ids(prompt) for prompt in chosen["prompt"]]
 
     def _drawn(self, recipe: Recipe, ctx: StageContext) -> Ref[Puzzles]:
@@ -193,8 +194,8 @@ class Bench:
         table = Artifact.open(self.store, drawn).read_table("train.parquet", PUZZLES)
         texts = table["prompt"].to_list()
         prompts = [self._cut([*texts[index:], *texts[:index]], tokens) for index in range(len(texts))]
-        slot = ArtifactAddress(self.store, "lengthened", Puzzles)
-        attempt = slot.attempt(Identity.of("benchmark", 1, {"tokens": tokens}))
+        address = ArtifactAddress(self.store, "lengthened", Puzzles)
+        attempt = address.attempt(Identity.of("benchmark", 1, {"tokens": tokens}))
         attempt.write_table("train.parquet", table.with_columns(pl.Series("prompt", prompts)), PUZZLES)
         return attempt.publish({})
 
@@ -233,13 +234,13 @@ class StageSide:
     ) -> None:
         self.ctx.close()
 
-    def run(self, turn: int, max_tokens: int) -> Run:
+    def run(self, call: int, max_tokens: int) -> Run:
         """One call of the stage."""
         bench = self.bench
-        slot = ArtifactAddress(bench.store, f"{self.name}/{turn}", Rollouts)
+        address = ArtifactAddress(bench.store, f"{self.name}/{call}", Rollouts)
         config = bench.case.config(max_tokens)
         started = time.perf_counter()
-        rollouts = sample(self.ctx, config, bench.checkpoint, bench.puzzles, iteration=turn, out=slot)
+        rollouts = sample(self.ctx, config, bench.checkpoint, bench.puzzles, iteration=call, out=address)
         seconds = time.perf_counter() - started
         rows = Artifact.open(bench.store, rollouts).read_tables(ROLLOUTS).sort("group", "sample")
         groups = rows.group_by("group", maintain_order=True).agg(
@@ -280,9 +281,9 @@ class RawSide:
             self.child.kill()
             self.child.wait()
 
-    def run(self, turn: int, max_tokens: int) -> Run:
+    def run(self, call: int, max_tokens: int) -> Run:
         """One call of `generate`."""
-        bench, prompts = self.bench, self.bench.prompts(turn)
+        bench, prompts = self.bench, self.bench.prompts(call)
         sampling = bench.case.config(max_tokens).sampling
         body = request_body(Prompt("", prompts[0]), sampling, bench.tokenizer.eos_ids)
         request = {"prompts": prompts, "sampling": body["sampling_params"]}
@@ -310,12 +311,12 @@ def measure(case: Case, options: argparse.Namespace) -> dict[str, Any]:
         for side in sides.values():
             side.run(WARM_UP, min(4, case.tokens))
         runs = {name: Runs() for name in sides}
-        turn = WARM_UP
+        call = WARM_UP
         for repeat in range(case.repeats):
             for max_tokens, kind in ((case.tokens, "full"), (1, "first_token")):
-                turn += 1
+                call += 1
                 for name, side in sides.items():
-                    run = side.run(turn, max_tokens)
+                    run = side.run(call, max_tokens)
                     getattr(runs[name], kind).append(run)
                     told = f"{case.name} {repeat + 1}/{case.repeats} {name}, {max_tokens} tokens: {run.seconds:.2f} s"
                     print(f"{told}, {run.tokens / run.seconds:.0f} tokens/s", file=sys.stderr, flush=True)
@@ -378,17 +379,15 @@ def add_shares(case: dict[str, Any], machine: dict[str, Any]) -> None:
             side[phase]["of_bandwidth"] = side[phase]["gb_per_s"] / machine["memory_gb_per_s"]
 
 
-def bars(measured: dict[str, dict[str, Any]]) -> list[dict[str, Any]]:
+def bars(measured: dict[str, dict[str, Any]]) -> list[Bar]:
     """What was aimed for, and what was reached."""
-    rows: list[dict[str, Any]] = []
+    rows: list[Bar] = []
     for name, case in measured.items():
         sides = case["sides"]
         reached = {f"{name}: stage over raw": (sides["stage"]["over_raw"], RAW_BARS[name])}
         if "auto" in sides:
             reached[f"{name}: replicas auto over one engine"] = (sides["auto"]["over_stage"], AUTO_BAR)
-        rows += [
-            {"name": what, "value": value, "bar": bar, "met": value >= bar} for what, (value, bar) in reached.items()
-        ]
+        rows += [Bar.at_least(what, value, bar) for what, (value, bar) in reached.items()]
     return rows
 
 
@@ -396,7 +395,7 @@ HEAD = ("case", "side", "token/s", "of raw", "prefill s", "FLOPs", "bytes", "dec
 
 
 def show(document: dict[str, Any], console: Console) -> None:
-    """Prints one table, the sizes and the bars."""
+    """Prints one table and the sizes."""
     machine = document["machine"]
     title = "medians; FLOPs of the machine's matmul peak, bytes of its memory bandwidth"
     table = Table(title=title, title_justify="left", box=SIMPLE_HEAD, padding=(0, 1, 0, 0), pad_edge=False)
@@ -422,9 +421,6 @@ def show(document: dict[str, Any], console: Console) -> None:
         console.print(f"{name}: {case['model']}, {size}, {case['dtype']}, {case['threads']} threads", highlight=False)
     peaks = ", ".join(f"{kind} {speed:.0f} GFLOP/s" for kind, speed in machine["matmul_gflops"].items())
     console.print(f"{machine['cores']} cores: {peaks}, {machine['memory_gb_per_s']:.1f} GB/s", highlight=False)
-    for bar in document["bars"]:
-        verdict = "met" if bar["met"] else "missed"
-        console.print(f"{bar['name']}: {bar['value']:.3f}, bar {bar['bar']}: {verdict}", highlight=False)
 
 
 def main() -> int:
@@ -434,7 +430,7 @@ def main() -> int:
     parser.add_argument("--only", type=lambda text: text.split(","), default=list(RAW_BARS), help="cases, by comma")
     parser.add_argument("--no-auto", action="store_true", help="leave out `engine.replicas = auto`")
     parser.add_argument("--set-profile", action="append", default=[], metavar="KEY=VALUE", help="of the profile cpu")
-    parser.add_argument("--json", action="store_true")
+    add_json_option(parser)
     options = parser.parse_args()
     chosen = cases(options)
     if len(chosen) != len(options.only):
@@ -443,11 +439,8 @@ def main() -> int:
     measured = {case.name: measure(case, options) for case in chosen}
     for case in measured.values():
         add_shares(case, machine)
-    document = {"machine": machine, "cases": measured, "bars": bars(measured)}
-    if options.json:
-        json.dump(document, sys.stdout, indent=2)
-    else:
-        show(document, Console())
+    document = {"machine": machine, "cases": measured}
+    tell(document, bars(measured), lambda: show(document, Console()), as_json=options.json)
     return 0
 
 

@@ -40,6 +40,7 @@ from stages.training.model import policy as model
 from stages.training.model.placement import compute_dtype, place_policy
 from stages.training.trainable import EVERYTHING
 from tests.benchmarks.trainer_memory import peak_bytes, start_of_peak
+from tests.support.bars import Bar, add_json_option, tell
 from tests.support.trainer_work import (
     Bench,
     TimedWeights,
@@ -172,8 +173,8 @@ def measure(name: str, mask: str, folder: Path, options: argparse.Namespace) -> 
     bench = Bench(folder, hardware, RandomWeights if whole else WeightsAlone)
     groups = draw_groups(options.rows, shape.prompt, shape.branches, shape.completion, bench.shape.vocab_size)
     batch = save_batch(groups, folder / "batch.safetensors")
-    held = start_of_peak(device)
-    before = held if device.type == "cpu" else 0  # a GPU's memory holds nothing but this
+    start_bytes = start_of_peak(device)
+    before = start_bytes if device.type == "cpu" else 0  # a GPU's memory holds nothing but this
     with MASKS[mask]():
         row = bench.measure(batch, options.repeats)
     seconds = row["best_forward_backward_s"]
@@ -201,12 +202,13 @@ def show(report: dict[str, Any], console: Console) -> None:
     console.print(table)
 
 
-def gradients_agree(rows: list[dict[str, Any]]) -> bool:
+def bars(rows: list[dict[str, Any]]) -> list[Bar]:
     """Whether the masks of each shape found gradients of the same norm."""
     norms: dict[str, list[float]] = {}
     for row in rows:
         norms.setdefault(row["shape"], []).append(row["grad_norm"])
-    return all(max(found) <= (1 + SAME_GRADIENT) * min(found) for found in norms.values())
+    name = "gradient norms of the masks, largest over smallest"
+    return [Bar.at_most(f"{shape}: {name}", max(pair) / min(pair), 1 + SAME_GRADIENT) for shape, pair in norms.items()]
 
 
 def main() -> int:
@@ -218,7 +220,7 @@ def main() -> int:
     parser.add_argument("--repeats", type=int, default=5, help="measured steps, of which the best counts")
     parser.add_argument("--activation-checkpointing", action=argparse.BooleanOptionalAction, help="default: 7b only")
     parser.add_argument("--optimizer", action=argparse.BooleanOptionalAction, help="default: where it fits")
-    parser.add_argument("--json", action="store_true")
+    add_json_option(parser)
     options = parser.parse_args()
     if options.device == "cuda" and not torch.cuda.is_available():
         print("no CUDA device here; --shape tiny --device cpu runs the same code", file=sys.stderr)
@@ -238,13 +240,7 @@ def main() -> int:
     for row in rows:
         row["utilisation"] = row["flops_per_s"] / max(peaks)
     report = {"device": name, "matmul_peak": max(peaks), "peaks": peaks, "rows": rows}
-    if options.json:
-        json.dump(report, sys.stdout, indent=2)
-    else:
-        show(report, Console())
-    if not gradients_agree(rows):
-        print("the masks found different gradients", file=sys.stderr)
-        return 1
+    tell(report, bars(rows), lambda: show(report, Console()), as_json=options.json)
     return 0
 
 

@@ -13,7 +13,11 @@ import tempfile
 from pathlib import Path
 from typing import Any
 
+from tests.support.bars import Bar, add_json_option, tell
+
 VOCABULARY = 32_768
+FP32_ROUNDING, BF16_ROUNDING = 1e-3, 0.05
+"""Relative differences of the gradient's norm up to which only the rounding differs."""
 SIZES = {"hidden_size": 256, "intermediate_size": 1024, "num_hidden_layers": 8, "num_attention_heads": 8}
 VARIANTS: dict[str, dict[str, Any]] = {
     "full logits": {"full_logits": True},
@@ -106,24 +110,40 @@ def prepare(folder: Path, rows: int) -> bool:
 def main() -> None:
     """Entry point."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--json", action="store_true", help="one line of JSON a variant")
+    add_json_option(parser)
     parser.add_argument("--rows", type=int, default=4, help="packed rows of 680 tokens, 480 of them completions")
     parser.add_argument("--child", nargs=2, metavar=("FOLDER", "SETTINGS"), help=argparse.SUPPRESS)
     arguments = parser.parse_args()
     if arguments.child:
         print(json.dumps(measure(Path(arguments.child[0]), json.loads(arguments.child[1]))))
         return
+    rows: list[dict[str, Any]] = []
     with tempfile.TemporaryDirectory() as name:
         with_cuda = prepare(Path(name), arguments.rows)
         for variant, settings in (VARIANTS | CUDA_VARIANTS if with_cuda else VARIANTS).items():
             child = [sys.executable, "-m", "tests.benchmarks.trainer_memory", "--child", name, json.dumps(settings)]
             done = subprocess.run(child, check=True, stdout=subprocess.PIPE, text=True)
-            row = {"variant": variant, **json.loads(done.stdout.splitlines()[-1])}
-            if arguments.json:
-                print(json.dumps(row), flush=True)
-            else:
-                figures = f"{row['peak_mib']:8.1f} MiB   loss {row['loss']:.5f}   gradient norm {row['grad_norm']:.5f}"
-                print(f"{variant:28} {figures}", flush=True)
+            rows.append({"variant": variant, **json.loads(done.stdout.splitlines()[-1])})
+    tell({"variants": rows}, bars(rows), lambda: show(rows), as_json=arguments.json)
+
+
+def bars(rows: list[dict[str, Any]]) -> list[Bar]:
+    """Whether each switch saves memory, and leaves the gradient as it was but for rounding."""
+    plain, *switched = rows
+    made: list[Bar] = []
+    for row in switched:
+        name, change = row["variant"], abs(row["grad_norm"] / plain["grad_norm"] - 1)
+        made.append(Bar.at_most(f"{name}: peak, MiB", row["peak_mib"], plain["peak_mib"]))
+        rounding = BF16_ROUNDING if "bf16" in name else FP32_ROUNDING
+        made.append(Bar.at_most(f"{name}: change of the gradient's norm, share", change, rounding))
+    return made
+
+
+def show(rows: list[dict[str, Any]]) -> None:
+    """Prints a line a variant."""
+    for row in rows:
+        figures = f"{row['peak_mib']:8.1f} MiB   loss {row['loss']:.5f}   gradient norm {row['grad_norm']:.5f}"
+        print(f"{row['variant']:28} {figures}")
 
 
 if __name__ == "__main__":

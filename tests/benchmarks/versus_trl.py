@@ -48,6 +48,7 @@ from stages.sample import SampleConfig, sample
 from stages.sampling.config import SamplingConfig
 from stages.training.launch import Weights
 from tests.benchmarks.machine_speed import measured_machine
+from tests.support.bars import Bar, add_json_option, tell
 from tests.support.engine_work import Sampled, decode_work, prefill_work
 
 PUZZLE = PuzzleConfig(suspects=(3, 3), weapons=(3, 3), rooms=(3, 3))
@@ -241,10 +242,10 @@ def limits_s(ours: Ours, machine: dict[str, Any]) -> dict[str, float]:
     return {"generation": generation, "training": training, "iteration": generation + training}
 
 
-def bars(parts: dict[str, Any]) -> list[dict[str, Any]]:
+def bars(parts: dict[str, Any]) -> list[Bar]:
     """What was aimed for, and what was reached."""
     return [
-        {"name": f"{name}: TRL's time over ours", "value": row["ratio"], "bar": row["bar"], "met": row["met"]}
+        Bar(f"{name}: TRL's time over ours", row["ratio"], row["bar"], row["met"])
         for name, row in parts.items()
         if row["bar"] is not None
     ]
@@ -322,7 +323,7 @@ def main() -> int:
         "--trl-weights", choices=("float32", "bfloat16"), default="float32", help="float32: TRL's default"
     )
     parser.add_argument("--trl-checkpointing", action="store_true", help="TRL's default, slower: recompute activations")
-    parser.add_argument("--json", action="store_true")
+    add_json_option(parser)
     options = parser.parse_args()
     if options.small:
         options.prompts, options.samples, options.tokens = 1, 2, 8
@@ -337,12 +338,9 @@ def main() -> int:
     same_work(ours.report["warm"], theirs, options)
     report = {
         "size": {"prompts": options.prompts, "samples": options.samples, "tokens": options.tokens},
-        "machine": machine, "parts": parts, "bars": bars(parts), "ours": ours.report, "trl": theirs,
+        "machine": machine, "parts": parts, "ours": ours.report, "trl": theirs,
     }  # fmt: skip
-    if options.json:
-        json.dump(report, sys.stdout, indent=2)
-    else:
-        show(report, Console())
+    tell(report, bars(parts), lambda: show(report, Console()), as_json=options.json)
     return 0
 
 

@@ -58,8 +58,8 @@ class Server:
 
     def routes(self) -> list[tuple[str, str]]:
         """Method and path of each of the application's routes, as the server lists them at its start."""
-        found = ROUTE.findall(self.log.read_text())
-        return [(method, path) for path, methods in found for method in methods.split(", ")]
+        routes = ROUTE.findall(self.log.read_text())
+        return [(method, path) for path, methods in routes for method in methods.split(", ")]
 
     def status(self, method: str, path: str, **headers: str) -> int:
         connection = HTTPConnection("127.0.0.1", self.port, timeout=30.0)

@@ -19,13 +19,13 @@ FILES = {"config.json": b"{}", "model.safetensors": bytes(range(256)) * (23 << 1
 
 
 def publish(store: Store, scratch: Path) -> Ref[Checkpoint]:
-    slot, identity = (
+    address, identity = (
         ArtifactAddress(store, "runs/r/iterations/0001/checkpoint", Checkpoint),
         Identity.of("finetune", 1, {}),
     )
-    if found := slot.find(identity):
-        return found
-    attempt = slot.attempt(identity)
+    if published := address.find(identity):
+        return published
+    attempt = address.attempt(identity)
     with attempt.folder(scratch) as folder:
         for name, data in FILES.items():
             try:
@@ -68,15 +68,15 @@ def test_a_disk_that_fills_up(small_disk: Path, scratch: Path) -> None:
 
 def test_a_disk_without_room_for_the_manifest(small_disk: Path, tmp_path: Path) -> None:
     store = Store.open(str(small_disk / "store"))
-    slot = ArtifactAddress(store, "runs/r/iterations/0001/checkpoint", Checkpoint)
-    attempt = slot.attempt(Identity.of("finetune", 1, {}))
+    address = ArtifactAddress(store, "runs/r/iterations/0001/checkpoint", Checkpoint)
+    attempt = address.attempt(Identity.of("finetune", 1, {}))
     attempt.write_bytes("config.json", b"{}")
     with (small_disk / "filler").open("wb", buffering=0) as filler, pytest.raises(OSError, match="No space left"):
         while True:
             filler.write(bytes(4096))
     with pytest.raises(StoreError, match="no space left"):
         attempt.publish()
-    assert slot.find(attempt.identity) is None
+    assert address.find(attempt.identity) is None
     (small_disk / "filler").unlink()
     assert Artifact.open(store, attempt.publish()).read_bytes("config.json") == b"{}"
 

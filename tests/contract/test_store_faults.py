@@ -212,31 +212,31 @@ def test_a_bare_404_is_not_believed(rclone: S3Server) -> None:
 def test_nothing_is_lost_or_half_done_behind_a_faulty_network(s3_server: S3Server, tmp_path: Path, seed: int) -> None:
     """A random history on a store behind faults, compared with a dictionary, then looked at without them."""
     generator = random.Random(seed)
-    held: dict[str, bytes] = {}
+    objects: dict[str, bytes] = {}
     (tmp_path / "large").write_bytes(generator.randbytes(11_000_000))
     with fault_proxy(s3_server.url, lambda method, path: None) as proxy:
         options = s3_server.options(endpoint_url=proxy.url, part_bytes=5 << 20, retry_for_s=60.0)
         prefix = f"s3://{BUCKET}/faulty-{seed}"
         store = Store.open(prefix, options=options)
         store.create_bytes("warm", b"up")
-        held["warm"] = b"up"
+        objects["warm"] = b"up"
         proxy.choose = at_random(0.3, seed)
         for step in range(40):
             key, data = f"k/{generator.randrange(6)}", b"%d " % step * 3000
             match generator.randrange(5):
                 case 0:
                     store.write_bytes(key, data)
-                    held[key] = data
-                case 1 if s3_server.folder is None or key in held:  # without conditions each create waits a while
-                    assert store.create_bytes(key, data) == (key not in held)
-                    held.setdefault(key, data)
+                    objects[key] = data
+                case 1 if s3_server.folder is None or key in objects:  # without conditions each create waits a while
+                    assert store.create_bytes(key, data) == (key not in objects)
+                    objects.setdefault(key, data)
                 case 2:
-                    assert store.exists(key) == (key in held)
+                    assert store.exists(key) == (key in objects)
                 case 3:
-                    assert store.list("k") == sorted(held.keys() - {"warm"})
+                    assert store.list("k") == sorted(objects.keys() - {"warm"})
                 case _:
-                    if key in held:
-                        assert store.read_bytes(key) == held[key]
+                    if key in objects:
+                        assert store.read_bytes(key) == objects[key]
                     else:
                         with pytest.raises(MissingKeyError):
                             store.read_bytes(key)
@@ -247,7 +247,7 @@ def test_nothing_is_lost_or_half_done_behind_a_faulty_network(s3_server: S3Serve
     plain = Store.open(prefix, options=s3_server.options())
     assert plain.digest("large") == digest
     plain.delete("large")
-    assert {key: plain.read_bytes(key) for key in plain.list()} == held
+    assert {key: plain.read_bytes(key) for key in plain.list()} == objects
 
 
 def test_a_server_refuses_what_was_changed_on_the_way_up(rclone: S3Server) -> None:  # moto does not look

@@ -25,6 +25,7 @@ from rich.table import Table
 from tests.support.bad_inputs.classes import CLASSES
 from tests.support.bad_inputs.ground import Ground, made_ground
 from tests.support.bad_inputs.trial import Case, Outcome, attempt
+from tests.support.bars import Bar, add_json_option, tell
 
 _MOST_SHOWN = 2_000
 """Characters of a violating case that are printed."""
@@ -40,12 +41,8 @@ def campaign(count: int, seed: int, only: str | None = None) -> dict[str, Any]:
         outcomes = [attempt(ground, case) for case in _cases(ground, count, seed, only)]
     by_class = {name: [one for one in outcomes if one.case.kind == name] for name in CLASSES}
     summary = {name: _summary(tried) for name, tried in by_class.items() if tried}
-    bars = [
-        {"name": f"violations, {name}", "value": figures["violations"], "bar": 0, "met": figures["violations"] == 0}
-        for name, figures in summary.items()
-    ]
     violating = [_told(one) for one in outcomes if one.violations]
-    return {"count": len(outcomes), "seed": seed, "classes": summary, "bars": bars, "violating": violating}
+    return {"count": len(outcomes), "seed": seed, "classes": summary, "violating": violating}
 
 
 def _cases(ground: Ground, count: int, seed: int, only: str | None) -> Iterator[Case]:
@@ -100,13 +97,11 @@ def main(arguments: list[str]) -> int:
     parser.add_argument("--count", type=int, default=2000, help="how many bad inputs")
     parser.add_argument("--seed", type=int, default=0, help="the same seed makes the same inputs")
     parser.add_argument("--only", choices=CLASSES, help="one class instead of all")
-    parser.add_argument("--json", action="store_true", help="print one JSON document")
+    add_json_option(parser)
     options = parser.parse_args(arguments)
     document = campaign(options.count, options.seed, options.only)
-    if options.json:
-        print(json.dumps(document, indent=1))
-    else:
-        _print_table(document)
+    bars = [Bar.at_most(f"violations, {name}", row["violations"], 0) for name, row in document["classes"].items()]
+    tell(document, bars, lambda: _print_table(document), as_json=options.json)
     return 0
 
 

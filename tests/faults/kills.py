@@ -5,33 +5,45 @@ form.
 """
 
 import argparse
-import json
 import shutil
 import sys
 import tempfile
 from pathlib import Path
+from typing import Any
 
 from rich.console import Console
 from rich.table import Table
 
+from tests.support.bars import add_json_option, kept, tell
 from tests.support.kills import campaign
+
+PROMISES = {
+    "work repeated": "was made again|sampled twice",
+    "processes left over": "not reached, no progress",
+    "runs that did not finish": "it hangs|does not finish",
+    "work lost": "",
+}
+"""What must not happen, and the words of the errors of `tests.support.kills` that tell of it."""
 
 
 def main() -> None:
-    """Prints the table; an AssertionError if work was lost."""
+    """Kills, and prints what became of it."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--count", type=int, default=200, help="processes to kill")
     parser.add_argument("--seed", type=int, default=1)
     parser.add_argument("--at-once", type=int, default=1, help="runs side by side")
-    parser.add_argument("--json", action="store_true")
+    add_json_option(parser)
     options = parser.parse_args()
     scratch = Path(tempfile.mkdtemp(prefix="kills-"))
     print(f"runs in {scratch}; it stays if one of them fails", file=sys.stderr, flush=True)
-    report = campaign(options.count, scratch, options.seed, options.at_once)
-    shutil.rmtree(scratch)
-    if options.json:
-        print(json.dumps(report, indent=2))
-        return
+    report, bars = kept(PROMISES, lambda: campaign(options.count, scratch, options.seed, options.at_once))
+    if all(bar.met for bar in bars):
+        shutil.rmtree(scratch)
+    tell(report, bars, lambda: show(report), as_json=options.json)
+
+
+def show(report: dict[str, Any]) -> None:
+    """Prints the number of kills by process."""
     table = Table(title="SIGKILL at random moments", title_justify="left")
     table.add_column("")
     table.add_column("kills", justify="right")
@@ -39,7 +51,7 @@ def main() -> None:
         table.add_row(name, str(number))
     Console().print(table)
     told = f"{report['runs']} runs, {report['starts']} starts, {report['retries']} retries by Prefect"
-    print(f"{told}: all finished; nothing lost, repeated or left behind")
+    print(told)
 
 
 if __name__ == "__main__":

@@ -6,7 +6,6 @@ published twice, and every file holds against its checksum.
 """
 
 import argparse
-import json
 import os
 import subprocess
 import sys
@@ -22,6 +21,7 @@ from rich.console import Console
 from artifacts.manifest import Manifest
 from artifacts.store.store import Store
 from artifacts.verification import verify
+from tests.support.bars import add_json_option, kept, tell
 from tests.support.installed import SLOW, TINY
 from tests.support.servers import S3Server, free_port, start_rclone
 from tests.support.waiting import wait_until
@@ -90,6 +90,10 @@ class Outage:
         self.server.kill()
 
 
+PROMISES = {"work repeated": "published twice|sampled twice", "work lost, or a wrong end": ""}
+"""What must not happen, and the words of the errors that tell of it."""
+
+
 def campaign(folder: Path) -> dict[str, Any]:
     """The story.
 
@@ -147,15 +151,17 @@ def _story(run: Outage) -> dict[str, Any]:
 
 
 def main() -> None:
-    """Prints what happened; an AssertionError if work was lost or repeated."""
+    """Kills the server twice, and prints what became of the run."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--json", action="store_true")
+    add_json_option(parser)
     options = parser.parse_args()
     with tempfile.TemporaryDirectory(prefix="outage-") as scratch:
-        report = campaign(Path(scratch))
-    if options.json:
-        print(json.dumps(report, indent=2))
-        return
+        report, bars = kept(PROMISES, lambda: campaign(Path(scratch)))
+    tell(report, bars, lambda: show(report), as_json=options.json)
+
+
+def show(report: dict[str, Any]) -> None:
+    """Prints the story."""
     Console().print(
         f"while it sampled the server was away for {report['waited_out_s']:.0f} s: the run went on, "
         f"{report['shards_before']} shards of before are among the {report['shards']} files of the rollouts\n"

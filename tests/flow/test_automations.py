@@ -20,8 +20,8 @@ def test_automations_are_written_again_only_where_the_time_changes(tmp_path: Pat
         def written(within: timedelta | None) -> dict[float, str]:
             with SyncPrefectClient(api) as client:
                 make_zombie_automations(client, within)
-            found = prefect_api(api, "POST", "/automations/filter", {})
-            return {one["trigger"]["within"]: one["updated"] for one in found}
+            automations = prefect_api(api, "POST", "/automations/filter", {})
+            return {one["trigger"]["within"]: one["updated"] for one in automations}
 
         first = written(timedelta(seconds=60))
         assert set(first) == {60, 180}
@@ -66,10 +66,10 @@ def test_a_run_is_heard_of_behind_a_restart_of_its_server(tmp_path: Path) -> Non
 
     def silent_since(state: str) -> None:
         """Waits until the time that a run may be silent starts at its last change of state, to this one."""
-        wanted = "select 1 from automation_bucket b join flow_run_state s on s.id = json_extract(b.last_event, '$.id')"
+        query = "select 1 from automation_bucket b join flow_run_state s on s.id = json_extract(b.last_event, '$.id')"
         with closing(sqlite3.connect(tmp_path / "prefect.db")) as database:
             wait_until(
-                lambda: database.execute(f"{wanted} where s.name = ?", [state]).fetchall(),
+                lambda: database.execute(f"{query} where s.name = ?", [state]).fetchall(),
                 60,
                 lambda: database.execute("select * from automation_bucket").fetchall(),
             )

@@ -114,8 +114,8 @@ def trained(story: dict[str, Any], installation: Installation) -> dict[str, Any]
 def browser(tmp_path: Path) -> Generator[Browser]:
     if PROGRAM is None:
         pytest.skip("no Chromium here: apt-get install chromium")
-    with Browser(PROGRAM, tmp_path / "browser") as found:
-        yield found
+    with Browser(PROGRAM, tmp_path / "browser") as opened:
+        yield opened
 
 
 @pytest.fixture
@@ -145,11 +145,11 @@ def test_the_artifacts_page_lists_every_key_of_the_run(server: str, browser: Bro
 def test_the_timeline_of_a_key_is_the_learning_curve(
     server: str, trained: dict[str, Any], browser: Browser, shots: Path
 ) -> None:
-    found = versions(server, "tiny-iterations")
-    assert [len(json.loads(artifact["data"])) for artifact in found] == [1, 2, 3, 3]
+    shown = versions(server, "tiny-iterations")
+    assert [len(json.loads(artifact["data"])) for artifact in shown] == [1, 2, 3, 3]
     accuracy = f"{trained['iterations'][1]['sampled_accuracy']:.1%}"
-    assert found[1]["description"].startswith(f"iteration 1, held-out sampled {accuracy}")
-    browser.open(f"{server}/artifacts/key/tiny-iterations", *(artifact["id"][:8] for artifact in found))
+    assert shown[1]["description"].startswith(f"iteration 1, held-out sampled {accuracy}")
+    browser.open(f"{server}/artifacts/key/tiny-iterations", *(artifact["id"][:8] for artifact in shown))
     browser.screenshot(shots / "timeline.png")
 
 
@@ -302,8 +302,8 @@ def test_a_run_that_outlives_its_worker_is_missed_when_the_next_one_is_gone_too(
     installation.wait(lambda: not installation.flow_processes(), 60)
     os.kill(installation.record["worker"]["pid"], signal.SIGKILL)
     installation.up("--port", "0")
-    found = installation.api("GET", f"/flow_runs/{run}")["state"]
-    assert (found["name"], found["message"]) == ("Crashed", "Found without a process by `deerstalker up`.")
+    state = installation.api("GET", f"/flow_runs/{run}")["state"]
+    assert (state["name"], state["message"]) == ("Crashed", "Found without a process by `deerstalker up`.")
 
 
 def test_down_ends_what_up_started_and_the_record_of_runs_stays(

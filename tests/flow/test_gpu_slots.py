@@ -29,8 +29,8 @@ def slots_taken(installed: Installation) -> int:
 def leases(installed: Installation) -> dict[str, datetime]:
     """When each lease runs out, by id: what the server keeps beside its database."""
     folder = installed.store / ".prefect" / "concurrency_leases"
-    found = [json.loads(path.read_bytes()) for path in folder.glob("*-*.json")]
-    return {lease["id"]: datetime.fromisoformat(lease["expiration"]) for lease in found}
+    contents = [json.loads(path.read_bytes()) for path in folder.glob("*-*.json")]
+    return {lease["id"]: datetime.fromisoformat(lease["expiration"]) for lease in contents}
 
 
 def test_a_run_waits_for_the_gpu_and_keeps_it_while_the_server_is_away(
@@ -56,7 +56,7 @@ def test_a_run_waits_for_the_gpu_and_keeps_it_while_the_server_is_away(
     waiting = tiny(installation.folder, run="waiting", profile=gpu_profile)
     second = installation.deploy_run("train/quickstart", waiting)
     installation.wait(lambda: installation.tasks(second, 1).get("warm_start") == "Running")
-    (held,) = leases(installation)
+    (lease,) = leases(installation)
     before = installation.record
     os.kill(before["server"]["pid"], signal.SIGKILL)
     installation.wait(lambda: before["server"]["pid"] not in installation.processes())
@@ -65,13 +65,13 @@ def test_a_run_waits_for_the_gpu_and_keeps_it_while_the_server_is_away(
     assert (after["worker"], after["url"]) == (before["worker"], before["url"])
     came_back = datetime.now(UTC)
     assert [installation.state(one) for one in (run, second)] == ["Running", "Running"]
-    installation.wait(lambda: leases(installation)[held] > came_back + timedelta(seconds=LEASE_S), LEASE_S)
-    assert (slots_taken(installation), list(leases(installation))) == (1, [held])
+    installation.wait(lambda: leases(installation)[lease] > came_back + timedelta(seconds=LEASE_S), LEASE_S)
+    assert (slots_taken(installation), list(leases(installation))) == (1, [lease])
     assert installation.tasks(second, 1)["warm_start"] == "Running"
 
     installation.prefect("flow-run", "cancel", run)
     installation.wait_for(run, "Cancelled")
-    installation.wait(lambda: bool(leases(installation).keys() - {held}))
+    installation.wait(lambda: bool(leases(installation).keys() - {lease}))
     assert (slots_taken(installation), installation.state(second)) == (1, "Running")
     installation.prefect("flow-run", "cancel", second)
     installation.wait_for(second, "Cancelled")

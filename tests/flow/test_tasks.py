@@ -22,15 +22,22 @@ from prefect.testing.utilities import prefect_test_harness
 
 from artifacts.address import ArtifactAddress
 from artifacts.errors import BadInputError, TransientError
+from artifacts.layout import RunLayout
 from artifacts.reading import Artifact
+from artifacts.refresh import Refreshes
 from artifacts.refs import Puzzles, Ref
 from artifacts.schemas import PUZZLES
 from artifacts.store.store import Store
+from flows.config.recipes import load_recipe
 from flows.orchestration.flow_runs import this_flow_run
 from flows.orchestration.gpu_lease import GpuLease
 from flows.orchestration.gpu_permit import gpu_permit
 from flows.orchestration.server.dead_runs import crash_dead_runs, crash_dead_tasks
-from flows.orchestration.tasks import run_as_task
+from flows.orchestration.tasks import as_task
+from flows.report.shown_run import ShownRun
+from flows.report.terminal.live import current_view
+from flows.report.trackers import NO_TRACKER
+from flows.session import LastStageDone, Session, Stages
 from stages.context import Profile, StageContext
 from stages.prepare import PrepareConfig, prepare
 
@@ -70,12 +77,12 @@ def states_of(run_id: str, count: int) -> dict[str, str]:
 
 @pytest.mark.usefixtures("_prefect")
 def test_a_stage_found_in_the_store_is_shown_as_cached(ctx: StageContext) -> None:
-    slot = ArtifactAddress(ctx.store, "puzzles/set", Puzzles)
+    address = ArtifactAddress(ctx.store, "puzzles/set", Puzzles)
 
     @flow
     def twice() -> tuple[str, Ref[Puzzles], Ref[Puzzles]]:
-        first = run_as_task("prepare-first", ctx, prepare, SMALL, out=slot)
-        second = run_as_task("prepare-second", ctx, prepare, SMALL, out=slot)
+        first = as_task("prepare-first", ctx, prepare, {"out": address})(SMALL, return_state=True).result()
+        second = as_task("prepare-second", ctx, prepare, {"out": address})(SMALL, return_state=True).result()
         return str(flow_run.id), first, second
 
     run_id, first, second = twice()
@@ -100,7 +107,7 @@ def test_only_transient_failures_are_retried(ctx: StageContext, error: type[Exce
 
     @flow
     def once() -> None:
-        run_as_task("failing", ctx, failing, SMALL)
+        as_task("failing", ctx, failing, {})(SMALL, return_state=True).result()
 
     with pytest.raises(error, match="somewhere: trouble"):
         once()
@@ -114,8 +121,8 @@ def test_waiting_for_a_gpu_does_not_count_against_the_time_limit(
 ) -> None:
     """Another run may hold the slot for days; a stage that hangs once it has the slot is still ended."""
     limit_s, waits = 2.0, 0
-    slot = ArtifactAddress(ctx.store, "puzzles/waiting", Puzzles)
-    prepare(ctx, SMALL, out=slot)
+    address = ArtifactAddress(ctx.store, "puzzles/waiting", Puzzles)
+    prepare(ctx, SMALL, out=address)
 
     def slow_take(self: GpuLease) -> None:
         nonlocal waits
@@ -134,15 +141,15 @@ def test_waiting_for_a_gpu_does_not_count_against_the_time_limit(
         log = logging.getLogger("test")
         profile = Profile(stage_timeout_s=limit_s, retry_delay_s=0.0)
         with (
-            gpu_permit("gpu", "stage", log) as turn,
-            StageContext(ctx.store, tmp_path, profile, lambda *_: None, log, use_gpu=turn.take) as waiting,
+            gpu_permit("gpu", "stage", log) as permit,
+            StageContext(ctx.store, tmp_path, profile, lambda *_: None, log, use_gpu=permit.take) as waiting,
         ):
-            run_as_task("found", waiting, prepare, SMALL, out=slot)
+            as_task("found", waiting, prepare, {"out": address})(SMALL, return_state=True).result()
             assert waits == 0  # what is published asks for no slot
-            run_as_task("in time", waiting, working, SMALL, limit_s / 4)
-            turn.stage_ended()
+            as_task("in time", waiting, working, {})(SMALL, limit_s / 4, return_state=True).result()
+            permit.stage_ended()
             with pytest.raises(TimeoutError):
-                run_as_task("hanging", waiting, working, SMALL, 10 * limit_s)
+                as_task("hanging", waiting, working, {})(SMALL, 10 * limit_s, return_state=True).result()
 
     run()
     assert waits == 2
@@ -154,10 +161,31 @@ def test_the_same_code_runs_without_prefect(ctx: StageContext) -> None:
 
     @flow
     def decorated() -> Ref[Puzzles]:
-        slot = ArtifactAddress(ctx.store, "decorated", Puzzles)
-        return run_as_task("prepare", ctx, prepare, SMALL, out=slot)
+        address = ArtifactAddress(ctx.store, "decorated", Puzzles)
+        return as_task("prepare", ctx, prepare, {"out": address})(SMALL, return_state=True).result()
 
     assert decorated().digest == plain.digest
+
+
+@pytest.mark.usefixtures("_prefect")
+def test_a_part_of_a_run_ends_after_the_named_stage_of_the_named_iteration(ctx: StageContext) -> None:
+    layout, finished = RunLayout("cut"), list[int]()
+
+    @flow
+    def cut() -> None:
+        with gpu_permit(None, "run", ctx.log) as permit:
+            stages = Stages(ctx, current_view(), permit)
+            shown = ShownRun(layout, ctx.store, NO_TRACKER, ctx.log)
+            run = Session(load_recipe("quickstart"), layout, stages, Refreshes(), shown, stop_after="prepare@12")
+            for number in (2, 12, 13):
+                run.run(prepare, SMALL, out=run.at(number, "rollouts", Puzzles))
+                finished.append(number)
+
+    with pytest.raises(LastStageDone):
+        cut()
+    assert finished == [2]
+    assert Artifact.at(ctx.store, layout.iteration(12, "rollouts"), Puzzles)  # published before the end
+    assert not ctx.store.list(layout.iteration(13, "rollouts"))
 
 
 @pytest.mark.usefixtures("_prefect")
@@ -209,7 +237,7 @@ def test_a_stage_that_a_killed_attempt_left_running_is_crashed_by_the_next(ctx: 
     @flow(name="again")
     def again() -> None:
         crash_dead_tasks(this_flow_run())
-        run_as_task("looking", ctx, looking, SMALL)
+        as_task("looking", ctx, looking, {})(SMALL, return_state=True).result()
 
     with get_client(sync_client=True) as client:
         run = client.create_flow_run(again)

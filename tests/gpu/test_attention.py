@@ -27,8 +27,8 @@ def results(folder: Path, flat: FlatRows, device: torch.device, dtype: torch.dty
     logprobs, entropies = policy(policy.inputs(flat, dtype, device), 1.0)
     (logprobs @ flat.advantages.to(device) + entropies.sum()).backward()
     gradients = {name: p.grad for name, p in policy.named_parameters() if p.grad is not None}
-    found = {"logprobs": logprobs.detach(), "entropies": entropies.detach(), **gradients}
-    return {name: tensor.cpu().float() for name, tensor in found.items()}
+    tensors = {"logprobs": logprobs.detach(), "entropies": entropies.detach(), **gradients}
+    return {name: tensor.cpu().float() for name, tensor in tensors.items()}
 
 
 @pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16], ids=["fp32", "bf16"])
@@ -39,11 +39,11 @@ def test_log_probabilities_and_gradients_equal_the_cpu(architecture: str, dtype:
     save_model(tmp_path / "model", name, **(changes | {"hidden_size": width, "head_dim": HEAD_DIM}))
     save_file(tree_batch(3, [2, 1], prompt=(90, 140), completion=(20, 90)), tmp_path / "batch.safetensors")
     flat = TrainerBatch(tmp_path / "batch.safetensors", VOCAB).flat([0, 1])
-    exact, found = (results(tmp_path / "model", flat, *where) for where in ((CPU, torch.float32), (CUDA, dtype)))
+    exact, computed = (results(tmp_path / "model", flat, *where) for where in ((CPU, torch.float32), (CUDA, dtype)))
     rounded = results(tmp_path / "model", flat, CPU, dtype)
-    assert found.keys() == exact.keys()
+    assert computed.keys() == exact.keys()
     for part, expected in exact.items():
-        distance, norm = (found[part] - expected).norm(), expected.norm()
+        distance, norm = (computed[part] - expected).norm(), expected.norm()
         if dtype == torch.float32:
             assert distance <= FLOAT32 * norm + 1e-4, part
         else:

@@ -20,7 +20,7 @@ MARK = "DEERSTALKER_KILLS"
 VICTIMS = {
     "engine": "sampling/server.py",
     "engine core": "VLLM::EngineCore",
-    "trainer rank": "-m stages.training.worker_group.worker --spool",
+    "trainer rank": "-m stages.training.worker_group.worker --queue",
     "torchrun": "torch.distributed.run",
     "Prefect server": "flows/orchestration/server/server_process.py",
     "guard": "stages/processes/guard.py",

@@ -7,11 +7,11 @@ from stages.training.worker_group.group import WorkerGroup
 
 def workers(gang: WorkerGroup) -> list[int]:
     """Pids of the worker processes of a gang."""
-    assert gang.spool_folder is not None
+    assert gang.queue_folder is not None
     return [
         pid
         for pid, line in command_lines()
-        if f"--spool={gang.spool_folder}" in line and "torch.distributed" not in line
+        if f"--queue={gang.queue_folder}" in line and "torch.distributed" not in line
     ]
 
 

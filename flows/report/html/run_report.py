@@ -5,14 +5,13 @@ from collections.abc import Sequence
 from typing import Any
 
 from artifacts.documents.checksums import write_files
-from artifacts.reading import Artifact
 from artifacts.store.store import Store
 from flows.lookup.history import RunRecord
 from flows.report.batch_picture import draw, read_batch, words
 from flows.report.example_group import Completion, ExampleGroup, find_example_group
 from flows.report.figures import IterationFigures, iteration_figures, measurement, page_columns
 from flows.report.html.page import page
-from flows.report.paired import paired_gains
+from flows.report.paired import before_and_after
 from flows.report.plots import accuracy_plot, health_plot, reward_plot, seconds_plot, suites_plot
 from flows.report.prefect_pages.ui_text import (
     completion_title,
@@ -24,7 +23,6 @@ from flows.report.prefect_pages.ui_text import (
 from flows.report.suites import curves, suites_section
 from flows.report.summary import before_after_rows, solve_command, summary
 from flows.report.text.markdown import shortened
-from stages.statistics.estimates import Interval
 
 PAGE = "report.html"
 _COMPLETION_CHARACTERS, _ANSWER_CHARACTERS = 20_000, 200
@@ -78,16 +76,6 @@ def report_files(record: RunRecord, store: Store) -> dict[str, bytes]:
     return {**pictures, "summary.json": _json(summary(record, store)), PAGE: page("report.html", **values).encode()}
 
 
-def paired_gain(record: RunRecord, store: Store, mode: str, metric: str = "accuracy") -> Interval | None:
-    """Returns the gain on the test split (see `flows.report.paired.paired_gains`); None where it is not known."""
-    if set(record.evaluations) != {"before", "after"}:
-        return None
-    reports = {
-        when: Artifact(store, record.layout.evaluation(when), manifest) for when, manifest in record.evaluations.items()
-    }
-    return paired_gains(reports["before"], reports["after"], metric).get(mode)
-
-
 def _values(record: RunRecord, store: Store, iterations: Sequence[IterationFigures]) -> dict[str, Any]:
     """Returns the values of the page's template that come from the manifests."""
     done, total_s = sum(1 for item in iterations if item.number), sum(item.total_s for item in iterations)
@@ -123,10 +111,11 @@ def _before_after(record: RunRecord) -> dict[str, Any] | None:
 def _cards(record: RunRecord, store: Store, iterations: Sequence[IterationFigures]) -> list[dict[str, str]]:
     """Returns the figures that the page shows in large type."""
     cards: list[dict[str, str]] = []
+    results = before_and_after(store, record.layout, record.evaluations)
     for title, mode, metric in _HEADLINES:
         measured = {when: measurement(manifest.facts, mode) for when, manifest in record.evaluations.items()}
         before, after = measured.get("before"), measured.get("after")
-        gain = paired_gain(record, store, mode, metric)
+        gain = results.gain(mode, metric) if results else None
         if before and after and gain:
             low, high = (item.accuracy.mean if metric == "accuracy" else item.exact.mean for item in (before, after))
             value = f"{low:.1%} \N{RIGHTWARDS ARROW} {high:.1%}"
@@ -134,7 +123,7 @@ def _cards(record: RunRecord, store: Store, iterations: Sequence[IterationFigure
             direction = "up" if gain.mean >= 0 else "down"
             cards.append({"label": title, "value": value, "note": note, "direction": direction})
     if record.promoted:
-        value, note = f"iteration {record.promoted['iteration']}", _standing(record, len(iterations))
+        value, note = f"iteration {record.promoted.iteration}", _standing(record, len(iterations))
         cards.append({"label": "promoted", "value": value, "note": note, "direction": ""})
     return cards
 
@@ -142,7 +131,7 @@ def _cards(record: RunRecord, store: Store, iterations: Sequence[IterationFigure
 def _standing(record: RunRecord, candidates: int) -> str:
     """Returns how the promoted checkpoint compares by the rule of promotion (`stages.promotion.gate.PromoteConfig`)."""
     assert record.promoted is not None
-    rule, score = record.recipe["promote"], f"{record.promoted['score']:.1%} on the validation split"
+    rule, score = record.recipe["promote"], f"{record.promoted.score:.1%} on the validation split"
     if rule["tolerance_se"]:
         return f"{score}, within {rule['tolerance_se']:g} standard error of the best of {candidates}"
     if rule["min_gain"]:
@@ -203,7 +192,7 @@ def _addresses(record: RunRecord, store: Store) -> list[tuple[str, str]]:
     addresses = [("store", store.url), ("run", f"{store.url}/{record.layout.root}")]
     addresses += [(name, f"{store.url}/{key}") for name, key in store_keys(record).items()]
     if record.promoted:
-        addresses.append(("its content", record.promoted["checkpoint"]["digest"]))
+        addresses.append(("its content", record.promoted.checkpoint.digest))
     return addresses
 
 

@@ -40,8 +40,8 @@ def summary_page(record: RunRecord, store: Store) -> str:
         names = ["before GRPO" if when == "before" else "promoted" for when in record.evaluations]
         lines += [*table(["", *names], before_after_rows(record)), ""]
     if record.promoted:
-        score = record.promoted["score"]
-        lines += [f"Promoted: iteration {record.promoted['iteration']}, validation {score:.1%}.", ""]
+        score = record.promoted.score
+        lines += [f"Promoted: iteration {record.promoted.iteration}, validation {score:.1%}.", ""]
     lines += [f"Artifacts: {code(f'{store.url}/{record.layout.root}')}", ""]
     lines += [f"Report: {code(f'{store.url}/{record.layout.summary}/report.html')}", ""]
     return "\n".join([*lines, fenced(solve_command(record, store)), ""])
@@ -135,7 +135,7 @@ def store_keys(record: RunRecord) -> dict[str, str]:
     keys = {"recipe": layout.recipe, "report": f"{layout.summary}/report.html"}
     if record.promoted:
         keys["promoted"] = layout.promoted
-        keys["promoted checkpoint"] = record.promoted["checkpoint"]["key"]
+        keys["promoted checkpoint"] = record.promoted.checkpoint.key
     if record.iterations:
         newest = record.iterations[-1]
         for stage in newest.manifests:

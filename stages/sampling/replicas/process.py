@@ -16,7 +16,7 @@ from stages.hardware.compute_type import engine_build
 from stages.processes.guarded import GuardedProcess
 from stages.processes.memory import kernel_kills, refused_allocation
 from stages.processes.scratch import Scratch
-from stages.processes.stopped_processes import HELD_LIMIT_S, StoppedProcessWatch, of_session
+from stages.processes.stopped_processes import STOPPED_LIMIT_S, StoppedProcessWatch, of_session
 from stages.sampling import engine_key
 from stages.sampling.config import EngineHardware
 from stages.sampling.endpoint import Endpoint, EndpointError
@@ -33,7 +33,7 @@ REPEATED = re.compile(r"Engine Exception caught|Traceback \(most|.*See stack tra
 CORE_FAILED = "Process EngineCore:"
 """Log line that Python writes when the process of the engine core ends with an error; the reason stands above it."""
 CORE_KILLED = re.compile(r"Failed core proc\(s\): \{.*: -\d")
-STOPPED = f"one of its processes has been stopped for {HELD_LIMIT_S:.0f} s"
+STOPPED = f"one of its processes has been stopped for {STOPPED_LIMIT_S:.0f} s"
 CACHE_TOO_SMALL = re.compile(r"larger than the available KV cache memory")
 THREADS_VARIABLE = "DEERSTALKER_ENGINE_THREADS"
 
@@ -166,9 +166,9 @@ class EngineProcess:
         """Returns the reason why the engine cannot answer any more; None while it runs."""
         if (code := self.exit_code()) is not None:
             return f"the process ended with status {code}"
-        return STOPPED if self._stopped_watch.held() else None
+        return STOPPED if self._stopped_watch.stopped_for_long() else None
 
-    def killed_where_held(self) -> AbstractContextManager[None]:
+    def killed_where_stopped(self) -> AbstractContextManager[None]:
         """Returns a context that kills the engine if one of its processes is stopped by a signal inside the block."""
         return self._stopped_watch.ending(self.kill)
 
@@ -194,7 +194,7 @@ class EngineProcess:
                     raise TransientError("engine", ending, "a server that starts", f"log: {self.log_path}")
                 remedy = f"check the model folder {self.model_dir} and the profile; log: {self.log_path}"
                 raise BadInputError("engine", ending, "a server that starts", remedy)
-            if self._stopped_watch.held():
+            if self._stopped_watch.stopped_for_long():
                 self.kill()
                 raise TransientError(
                     "engine", f"{STOPPED} at its start", "a server that starts", f"log: {self.log_path}"

@@ -127,7 +127,7 @@ class Replica:
     def _reload(self, process: EngineProcess, model_dir: Path) -> None:
         if not process.reloads:
             raise weight_exchange.ReloadRefusedError("engines on several CPUs keep a stale output head")
-        with process.killed_where_held():
+        with process.killed_where_stopped():
             weight_exchange.load(process.endpoint, model_dir, timeout_s=LOAD_TIMEOUT_S)
         if self._check is not None:
             self._check.after_reload(model_dir)

@@ -24,7 +24,7 @@ class KeptSteps:
     """The step checkpoints of a job in the store. Each is an artifact, so it is complete or not there.
 
     Args:
-        slot: Address at which the job publishes its result.
+        address: Address at which the job publishes its result.
         identity: Identity of that result; step checkpoints of another identity are ignored.
         ctx: The context of the stage.
 
@@ -32,9 +32,9 @@ class KeptSteps:
         inbox: Local folder in which the workers leave each step checkpoint as a folder, for `keep`.
     """
 
-    def __init__(self, slot: ArtifactAddress[Any], identity: Identity, ctx: StageContext) -> None:
+    def __init__(self, address: ArtifactAddress[Any], identity: Identity, ctx: StageContext) -> None:
         self._identity, self._ctx = identity, ctx
-        self._key = slot.progress_key(identity)
+        self._key = address.progress_key(identity)
         self._seen: set[int] = set()
         self.inbox = Path(tempfile.mkdtemp(prefix="steps-", dir=ctx.scratch))
         self._storing = ThreadPoolExecutor(1, thread_name_prefix="kept-steps")

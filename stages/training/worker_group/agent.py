@@ -14,35 +14,35 @@ _ALLOCATOR = {"hugetlb": 1, "mmap_threshold": 64 * _GIB, "trim_threshold": 64 * 
 pages again for the next ones: 340,000 page faults per step of SmolLM2-135M, 8% of its time."""
 
 
-def start_agent(spool: JobQueue, hardware: TrainHardware, node_rank: int, network: Mapping[str, str]) -> GuardedProcess:
+def start_agent(queue: JobQueue, hardware: TrainHardware, node_rank: int, network: Mapping[str, str]) -> GuardedProcess:
     """Starts the workers of one machine. They end when this process ends.
 
     The agents of several machines do not know one another: the workers of all machines meet through the job queue.
 
     Args:
-        spool: Job queue, in a folder that all machines see.
+        queue: Job queue, in a folder that all machines see.
         hardware: Layout of the whole worker group.
         node_rank: Number of this machine, from 0.
         network: Environment variables for gloo and NCCL, see `stages.training.worker_group.network`.
     """
-    scratch = spool.folder / f"agent-{node_rank}"
+    scratch = queue.folder / f"agent-{node_rank}"
     # torchrun's own store listens on every interface, whatever address it is given, and the agent unpickles anything
     # that is put there. So the rendezvous is a file, and the second store, for the workers, is not started. Without
     # --local-addr torchrun looks up this machine's own name, and waits if no name server answers.
     meeting = [
         "--nnodes=1", "--rdzv-backend=c10d", "--rdzv-conf=store_type=file",
-        f"--rdzv-endpoint={spool.agent_file(node_rank)}", f"--rdzv-id={spool.folder.name}", "--local-addr=127.0.0.1",
+        f"--rdzv-endpoint={queue.agent_file(node_rank)}", f"--rdzv-id={queue.folder.name}", "--local-addr=127.0.0.1",
     ]  # fmt: skip
     command = [
         sys.executable, "-P", "-m", "torch.distributed.run", *meeting, "--max-restarts=0", f"--log-dir={scratch}",
         f"--nproc-per-node={hardware.processes}", "-m", "stages.training.worker_group.worker",
-        f"--spool={spool.folder}", f"--node-rank={node_rank}",
+        f"--queue={queue.folder}", f"--node-rank={node_rank}",
     ]  # fmt: skip
     threads = hardware.threads or max(1, len(os.sched_getaffinity(0)) // hardware.processes)
     environment = worker_environment(threads) | {"TORCH_DISABLE_SHARE_RDZV_TCP_STORE": "1", **network}
     for name in [name for name in environment if name.startswith("PET_")]:
         del environment[name]  # defaults of torchrun's options, which some clusters set for their own launches
-    with spool.log_file(node_rank).open("wb") as log:
+    with queue.log_file(node_rank).open("wb") as log:
         return GuardedProcess(command, scratch, log, environment)
 
 

@@ -36,7 +36,7 @@ class WorkerGroup:
     def __init__(self, hardware: TrainHardware, workdir: Path) -> None:
         self.hardware, self._workdir = hardware, workdir
         self._agent: GuardedProcess | None = None
-        self._spool: JobQueue | None = None
+        self._queue: JobQueue | None = None
         self._jobs = self._kernel_kills = 0
         self._holding: str | None = None
 
@@ -61,9 +61,9 @@ class WorkerGroup:
         return self._agent is not None and self._agent.exit_code() is None
 
     @property
-    def spool_folder(self) -> Path | None:
+    def queue_folder(self) -> Path | None:
         """The folder of the group's job files and log; None before the first start."""
-        return None if self._spool is None else self._spool.folder
+        return None if self._queue is None else self._queue.folder
 
     def remember(self, label: str) -> None:
         """Labels the state that the last job left in the workers' memory; call it once that state is published."""
@@ -82,11 +82,11 @@ class WorkerGroup:
         self.stop()
         network = network_environment(self.hardware)
         self._workdir.mkdir(parents=True, exist_ok=True)
-        spool = JobQueue(Path(tempfile.mkdtemp(prefix="gang-", dir=self._workdir)))
-        spool.write_hardware(self.hardware)
+        queue = JobQueue(Path(tempfile.mkdtemp(prefix="gang-", dir=self._workdir)))
+        queue.write_hardware(self.hardware)
         self._kernel_kills = kernel_kills()
-        self._agent = start_agent(spool, self.hardware, 0, network)
-        self._spool, self._jobs = spool, 0
+        self._agent = start_agent(queue, self.hardware, 0, network)
+        self._queue, self._jobs = queue, 0
 
     def run(self, job: TrainJob, on_event: Callable[[dict[str, Any]], None] = lambda event: None) -> TrainResult:
         """Runs one job and waits for it.
@@ -113,9 +113,9 @@ class WorkerGroup:
         try:
             self.start()
             self.wait_until_ready()
-            assert self._spool is not None
+            assert self._queue is not None
             with EventReader(job.events_file) as events:
-                self._spool.submit(self._jobs, job)
+                self._queue.submit(self._jobs, job)
                 self._jobs += 1
                 return self._result(events, on_event)
         except BaseException:
@@ -124,9 +124,9 @@ class WorkerGroup:
 
     def _result(self, events: EventReader, on_event: Callable[[dict[str, Any]], None]) -> TrainResult:
         """Follows the events of the job at work until it is done, and watches the workers meanwhile."""
-        assert self._spool is not None and self._agent is not None
+        assert self._queue is not None and self._agent is not None
         steps: list[StepMetrics] = []
-        alive_at, watch = time.time(), Watch(self._spool)
+        alive_at, watch = time.time(), Watch(self._queue)
         while True:
             ended = self._agent.exit_code() is not None or watch.lost()  # before the events, so that none is missed
             new_events = events.new()
@@ -145,7 +145,7 @@ class WorkerGroup:
                 raise self._death("the workers died")
             if new_events:
                 alive_at = time.time()
-            alive_at = max(alive_at, self._spool.last_beat_s())
+            alive_at = max(alive_at, self._queue.last_beat_s())
             if problem := watch.wrong(time.time() - alive_at, self.hardware.no_progress_limit_s):
                 raise TransientError("trainer", problem, "", self._log_tail())
             if not new_events:
@@ -157,12 +157,12 @@ class WorkerGroup:
         Raises:
             TransientError: They died or were not ready in time.
         """
-        agent, spool = self._agent, self._spool
-        if agent is None or spool is None:
+        agent, queue = self._agent, self._queue
+        if agent is None or queue is None:
             raise TransientError("trainer", "not started")
         deadline = time.monotonic() + START_LIMIT_S
-        watch = Watch(spool)
-        while not spool.ready(self.hardware.world):
+        watch = Watch(queue)
+        while not queue.ready(self.hardware.world):
             if agent.exit_code() is not None or watch.lost():
                 raise self._death("the workers died while starting")
             if watch.stopped():
@@ -182,8 +182,8 @@ class WorkerGroup:
 
     def _death(self, problem: str) -> DeerstalkerError:
         """Returns the error for workers that are gone: transient, unless an allocation was refused."""
-        assert self._spool is not None
-        if message := refused_allocation(self._spool.log_file(0).read_text(errors="replace")):
+        assert self._queue is not None
+        if message := refused_allocation(self._queue.log_file(0).read_text(errors="replace")):
             return self._refused(message)
         if kernel_kills() > self._kernel_kills:
             killed = f"{problem}, and the kernel has killed a process for lack of memory since they started"
@@ -199,8 +199,8 @@ class WorkerGroup:
         return f"room for {self.hardware.processes} x micro_batch_tokens = {self.hardware.micro_batch_tokens}"
 
     def _log_tail(self) -> str:
-        assert self._spool is not None
-        path = self._spool.log_file(0)
+        assert self._queue is not None
+        path = self._queue.log_file(0)
         text = path.read_text(errors="replace")
         before_summary, _, _ = text.partition("=" * 40 + "\nstages.training.worker FAILED")  # torchrun's own summary
         tail = before_summary.splitlines()[-LOG_TAIL_LINES:]
@@ -209,11 +209,11 @@ class WorkerGroup:
     def stop(self) -> None:
         """Ends the processes and forgets the state in their memory."""
         self._holding = None
-        agent, spool = self._agent, self._spool
+        agent, queue = self._agent, self._queue
         self._agent = None
-        if agent is None or spool is None:
+        if agent is None or queue is None:
             return
-        spool.end()
+        queue.end()
         agent.kill()
 
 

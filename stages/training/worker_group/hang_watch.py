@@ -12,7 +12,7 @@ from pathlib import Path
 
 import psutil
 
-from stages.processes.stopped_processes import HELD_LIMIT_S, StoppedProcessWatch
+from stages.processes.stopped_processes import STOPPED_LIMIT_S, StoppedProcessWatch
 from stages.training.worker_group.job_queue import JobQueue
 
 LOOK_INTERVAL_S = 1.0
@@ -29,13 +29,13 @@ class Watch:
     """Watches the processes of a worker group that run on this machine.
 
     Args:
-        spool: The group's job queue, which lists their process ids.
+        queue: The group's job queue, which lists their process ids.
         idle_limit_s: Seconds that all processes may neither report progress nor work.
     """
 
-    def __init__(self, spool: JobQueue, *, idle_limit_s: float = IDLE_LIMIT_S) -> None:
-        self._spool, self._idle_limit_s = spool, idle_limit_s
-        self._held = StoppedProcessWatch(spool.announced)
+    def __init__(self, queue: JobQueue, *, idle_limit_s: float = IDLE_LIMIT_S) -> None:
+        self._queue, self._idle_limit_s = queue, idle_limit_s
+        self._stopped_watch = StoppedProcessWatch(queue.announced)
         self._looked_at = self._looked_for_work_at = float("-inf")
         self._lost = False
         self._work = _Work({}, {})
@@ -47,8 +47,8 @@ class Watch:
         return self._lost
 
     def stopped(self) -> bool:
-        """Returns whether a signal has stopped a process for `stages.processes.stopped_processes.HELD_LIMIT_S`."""
-        return self._held.held()
+        """Returns whether a signal has stopped a process for `stages.processes.stopped_processes.STOPPED_LIMIT_S`."""
+        return self._stopped_watch.stopped_for_long()
 
     def wrong(self, silent_s: float, limit_s: float) -> str:
         """Returns what is wrong with the processes, or "" if nothing is.
@@ -59,7 +59,7 @@ class Watch:
         """
         self._look()
         if self.stopped():
-            return f"no progress: a worker has been stopped for {HELD_LIMIT_S:.0f} s"
+            return f"no progress: a worker has been stopped for {STOPPED_LIMIT_S:.0f} s"
         if silent_s > limit_s:
             return f"no progress for {limit_s:.0f} s"
         if silent_s < LOOK_INTERVAL_S:
@@ -76,14 +76,14 @@ class Watch:
         if now - self._looked_at > 4 * LOOK_INTERVAL_S:  # this process itself did not run
             self._worked_at = now
         self._looked_at = now
-        self._lost = not all(self._spool.processes().values())
+        self._lost = not all(self._queue.processes().values())
 
     def _look_for_work(self) -> None:
         now = time.monotonic()
         if now - self._looked_for_work_at < LOOK_INTERVAL_S:
             return
         self._looked_for_work_at = now
-        work = _work_so_far(_with_descendants(list(self._spool.processes())))
+        work = _work_so_far(_with_descendants(list(self._queue.processes())))
         if work.exceeds(self._work, self._idle_limit_s):
             self._work, self._worked_at = work, now
 

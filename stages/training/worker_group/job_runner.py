@@ -30,17 +30,17 @@ class JobRunner:
     Joins the process group of all workers when it is made (collective).
 
     Args:
-        spool: Job queue of the worker group.
+        queue: Job queue of the worker group.
         rank: Number of this process among all of them.
     """
 
-    def __init__(self, spool: JobQueue, rank: int) -> None:
-        self._spool, self._rank = spool, rank
-        self._hardware = spool.hardware()
+    def __init__(self, queue: JobQueue, rank: int) -> None:
+        self._queue, self._rank = queue, rank
+        self._hardware = queue.hardware()
         self._device = _device(self._hardware)
         backend = "cpu:gloo,cuda:nccl" if self._device.type == "cuda" else "gloo"
         # A FileStore, because torch's other stores open a port.
-        store = dist.FileStore(str(spool.meeting_file()), self._hardware.world)  # pyright: ignore[reportPrivateImportUsage]
+        store = dist.FileStore(str(queue.meeting_file()), self._hardware.world)  # pyright: ignore[reportPrivateImportUsage]
         dist.init_process_group(backend, store=store, rank=rank, world_size=self._hardware.world)
         self._weights: TrainedWeights | None = None
 
@@ -107,7 +107,7 @@ class JobRunner:
             events.send("done", **totals.model_dump())
 
     def _beat(self) -> None:
-        self._spool.beat(self._rank)
+        self._queue.beat(self._rank)
 
     def _kept_weights(self, job: TrainJob, shape: DecoderShape) -> TrainedWeights | None:
         """Returns the weights in memory if their shape and precision are the job's, else None.

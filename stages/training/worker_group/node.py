@@ -27,13 +27,13 @@ OWNER_SILENT_LIMIT_S = 30.0
 class OwnerWatch:
     """Watches the heartbeat of a worker group's owner on another machine."""
 
-    def __init__(self, spool: JobQueue) -> None:
-        self._spool = spool
-        self._last, self._changed_at = spool.last_owner_beat(), time.monotonic()
+    def __init__(self, queue: JobQueue) -> None:
+        self._queue = queue
+        self._last, self._changed_at = queue.last_owner_beat(), time.monotonic()
 
     def gone(self, limit_s: float) -> bool:
         """Returns whether the heartbeat has not changed for `limit_s` seconds."""
-        if (beat := self._spool.last_owner_beat()) != self._last:
+        if (beat := self._queue.last_owner_beat()) != self._last:
             self._last, self._changed_at = beat, time.monotonic()
         return time.monotonic() - self._changed_at > limit_s
 
@@ -45,7 +45,7 @@ def open_gangs(folder: Path) -> list[JobQueue]:
     """
     own = [path for path in folder.glob("gang-*/hardware.json") if _is_private(path.parent)]
     by_age = sorted(own, key=lambda path: path.stat().st_mtime_ns)
-    return [spool for path in by_age if not (spool := JobQueue(path.parent)).over()]
+    return [queue for path in by_age if not (queue := JobQueue(path.parent)).over()]
 
 
 def _is_private(folder: Path) -> bool:
@@ -60,11 +60,11 @@ def _user_in(folder: Path) -> int:
         return os.fstat(probe.fileno()).st_uid
 
 
-def join(spool: JobQueue, node_rank: int) -> str:
+def join(queue: JobQueue, node_rank: int) -> str:
     """Runs the workers of this machine until the worker group ends.
 
     Args:
-        spool: Job queue of the group.
+        queue: Job queue of the group.
         node_rank: Number of this machine, from 1.
 
     Returns:
@@ -74,20 +74,20 @@ def join(spool: JobQueue, node_rank: int) -> str:
         BadInputError: The rendezvous is unusable from this machine, or public.
         TransientError: The name of the rendezvous cannot be resolved at the moment.
     """
-    hardware = spool.hardware()
+    hardware = queue.hardware()
     if not 0 < node_rank < hardware.nodes:
         return f"it has {hardware.nodes} nodes, so none with rank {node_rank}"
-    agent = start_agent(spool, hardware, node_rank, network_environment(hardware))
-    owner, watch = OwnerWatch(spool), Watch(spool)
+    agent = start_agent(queue, hardware, node_rank, network_environment(hardware))
+    owner, watch = OwnerWatch(queue), Watch(queue)
     try:
         while True:
-            if spool.over():
+            if queue.over():
                 return "its owner ended it"
             if agent.exit_code() is not None or watch.lost():
-                return f"a worker ended, see {spool.log_file(node_rank)}"
+                return f"a worker ended, see {queue.log_file(node_rank)}"
             if watch.stopped():
                 return "a worker was stopped"
-            if owner.gone(hardware.no_progress_limit_s if not spool.last_owner_beat() else OWNER_SILENT_LIMIT_S):
+            if owner.gone(hardware.no_progress_limit_s if not queue.last_owner_beat() else OWNER_SILENT_LIMIT_S):
                 return "its owner is gone"
             time.sleep(POLL_S)
     finally:
@@ -102,12 +102,12 @@ def main() -> int:
     arguments = parser.parse_args()
     left: set[Path] = set()
     while True:
-        for spool in open_gangs(arguments.folder)[-1:]:  # older ones have lost their owner
-            if spool.folder not in left:
-                print(f"joining {spool.folder}", flush=True)
-                left.add(spool.folder)
+        for queue in open_gangs(arguments.folder)[-1:]:  # older ones have lost their owner
+            if queue.folder not in left:
+                print(f"joining {queue.folder}", flush=True)
+                left.add(queue.folder)
                 try:
-                    print(f"left it: {join(spool, arguments.node_rank)}", flush=True)
+                    print(f"left it: {join(queue, arguments.node_rank)}", flush=True)
                 except DeerstalkerError as error:
                     print(f"did not join: {error}", flush=True)
         time.sleep(POLL_S)

@@ -30,7 +30,7 @@ BAD_INPUT_STATUS = 3
 OUT_OF_MEMORY_STATUS = 4
 
 
-def serve(spool: JobQueue, rank: int) -> None:
+def serve(queue: JobQueue, rank: int) -> None:
     """Runs the jobs of the queue in order, forever.
 
     An error ends the process and with it the worker group, so that a half-changed state is never used again.
@@ -38,12 +38,12 @@ def serve(spool: JobQueue, rank: int) -> None:
     gc.disable()  # garbage collection takes a tenth of the time that the imports take
     from stages.training.worker_group.job_runner import JobRunner
 
-    runner = JobRunner(spool, rank)
+    runner = JobRunner(queue, rank)
     gc.freeze()
     gc.enable()
-    spool.beat(rank)
+    queue.beat(rank)
     for number in count():
-        job_file = spool.job_file(number)
+        job_file = queue.job_file(number)
         while not job_file.exists():
             time.sleep(POLL_S)
         job = TrainJob.model_validate_json(job_file.read_bytes())
@@ -81,7 +81,7 @@ def end_with_agent() -> None:
         sys.exit("torchrun's agent is gone")
 
 
-def show_owner(spool: JobQueue) -> None:
+def show_owner(queue: JobQueue) -> None:
     """Starts a thread that writes the owner's heartbeat for other machines.
 
     The owner's guard ends this process when the owner ends, and the heartbeat with it.
@@ -89,7 +89,7 @@ def show_owner(spool: JobQueue) -> None:
 
     def beat() -> None:
         while True:
-            spool.owner_beat()
+            queue.owner_beat()
             time.sleep(OWNER_BEAT_S)
 
     threading.Thread(target=beat, name="owner-beat", daemon=True).start()
@@ -98,16 +98,16 @@ def show_owner(spool: JobQueue) -> None:
 def main() -> None:
     """Entry point of the process."""
     parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("--spool", type=Path, required=True, help="folder of job files")
+    parser.add_argument("--queue", type=Path, required=True, help="folder of job files")
     parser.add_argument("--node-rank", type=int, required=True, help="number of this machine, from 0")
     arguments = parser.parse_args()
-    spool = JobQueue(arguments.spool)
+    queue = JobQueue(arguments.queue)
     end_with_agent()
     rank = arguments.node_rank * int(os.environ["LOCAL_WORLD_SIZE"]) + int(os.environ["LOCAL_RANK"])
     if rank == 0:
-        show_owner(spool)
-    spool.announce(rank)
-    serve(spool, rank)
+        show_owner(queue)
+    queue.announce(rank)
+    serve(queue, rank)
 
 
 if __name__ == "__main__":

@@ -31,7 +31,7 @@ def store(tmp_path: Path) -> Store:
 
 
 @pytest.fixture
-def slot(store: Store) -> ArtifactAddress[Grades]:
+def address(store: Store) -> ArtifactAddress[Grades]:
     return ArtifactAddress(store, "runs/r/iterations/0001/grades", Grades)
 
 
@@ -51,38 +51,38 @@ def grades_table(reward: float = 0.5, accuracy: float = 0.5) -> pl.DataFrame:
     return as_table([row], GRADES)
 
 
-def publish(slot: ArtifactAddress[Grades], reward: float = 0.5, size: int = 3) -> Ref[Grades]:
-    attempt = slot.attempt(identity(size))
+def publish(address: ArtifactAddress[Grades], reward: float = 0.5, size: int = 3) -> Ref[Grades]:
+    attempt = address.attempt(identity(size))
     attempt.write_table("grades.parquet", grades_table(reward), GRADES)
     return attempt.publish({"reward/mean": reward})
 
 
-def test_a_published_artifact_is_found_and_read_back(store: Store, slot: ArtifactAddress[Grades]) -> None:
-    assert slot.find(identity()) is None
-    made = publish(slot)
-    found = slot.find(identity())
-    assert found == made
-    assert found is not None and found.reused and not made.reused
-    assert Artifact.open(store, found).read_tables(GRADES)["reward"].to_list() == [0.5]
-    assert Artifact.open(store, found).manifest.facts == {"reward/mean": 0.5}
+def test_a_published_artifact_is_found_and_read_back(store: Store, address: ArtifactAddress[Grades]) -> None:
+    assert address.find(identity()) is None
+    made = publish(address)
+    again = address.find(identity())
+    assert again == made
+    assert again is not None and again.reused and not made.reused
+    assert Artifact.open(store, again).read_tables(GRADES)["reward"].to_list() == [0.5]
+    assert Artifact.open(store, again).manifest.facts == {"reward/mean": 0.5}
 
 
-def test_files_without_a_manifest_do_not_exist(store: Store, slot: ArtifactAddress[Grades]) -> None:
-    slot.attempt(identity()).write_table("grades.parquet", grades_table(), GRADES)
-    assert slot.find(identity()) is None
+def test_files_without_a_manifest_do_not_exist(store: Store, address: ArtifactAddress[Grades]) -> None:
+    address.attempt(identity()).write_table("grades.parquet", grades_table(), GRADES)
+    assert address.find(identity()) is None
     with pytest.raises(BadInputError, match="no manifest"):
-        Artifact.at(store, slot.key)
+        Artifact.at(store, address.key)
 
 
-def test_another_config_at_the_same_address_is_refused_with_the_difference(slot: ArtifactAddress[Grades]) -> None:
-    publish(slot)
+def test_another_config_at_the_same_address_is_refused_with_the_difference(address: ArtifactAddress[Grades]) -> None:
+    publish(address)
     with pytest.raises(IdentityMismatchError, match=r"config.size: 3 -> 4.*another run name"):
-        slot.find(identity(size=4))
+        address.find(identity(size=4))
 
 
-def test_the_digest_covers_content_only(store: Store, slot: ArtifactAddress[Grades]) -> None:
+def test_the_digest_covers_content_only(store: Store, address: ArtifactAddress[Grades]) -> None:
     elsewhere = ArtifactAddress(store, "runs/other/grades", Grades)
-    assert publish(slot).digest == publish(elsewhere, size=9).digest
+    assert publish(address).digest == publish(elsewhere, size=9).digest
     assert (
         publish(ArtifactAddress(store, "runs/third/grades", Grades), reward=0.25).digest
         != publish(elsewhere, size=9).digest
@@ -101,8 +101,8 @@ def test_identity_follows_config_and_inputs_and_nothing_else() -> None:
     assert identity().digest == "cfa3ba20324d7e698a0b77a4c2fe594e47b99bd1d13b5080f674b92061ac3028"
 
 
-def test_the_loser_of_a_race_returns_the_winners_artifact(slot: ArtifactAddress[Grades]) -> None:
-    attempts = [slot.attempt(identity()) for _ in range(8)]
+def test_the_loser_of_a_race_returns_the_winners_artifact(address: ArtifactAddress[Grades]) -> None:
+    attempts = [address.attempt(identity()) for _ in range(8)]
     refs: list[Ref[Grades]] = []
     for number, attempt in enumerate(attempts):
         attempt.write_table("grades.parquet", grades_table(number / 8), GRADES)
@@ -116,9 +116,9 @@ def test_the_loser_of_a_race_returns_the_winners_artifact(slot: ArtifactAddress[
 
 
 @pytest.mark.parametrize("damage", ["flip", "truncate", "remove"])
-def test_a_damaged_file_is_named(store: Store, slot: ArtifactAddress[Grades], damage: str) -> None:
-    ref = publish(slot)
-    (key,) = [key for key in store.list(slot.key) if key.endswith(".parquet")]
+def test_a_damaged_file_is_named(store: Store, address: ArtifactAddress[Grades], damage: str) -> None:
+    ref = publish(address)
+    (key,) = [key for key in store.list(address.key) if key.endswith(".parquet")]
     path = store.local_path(key)
     assert path is not None
     data = path.read_bytes()
@@ -132,30 +132,30 @@ def test_a_damaged_file_is_named(store: Store, slot: ArtifactAddress[Grades], da
         Artifact.open(store, ref).local_folder(path.parent)
 
 
-def test_a_table_that_breaks_its_schema_is_not_written(slot: ArtifactAddress[Grades]) -> None:
+def test_a_table_that_breaks_its_schema_is_not_written(address: ArtifactAddress[Grades]) -> None:
     with pytest.raises(IntegrityError, match="accuracy"):
-        slot.attempt(identity()).write_table("grades.parquet", grades_table(accuracy=1.5), GRADES)
+        address.attempt(identity()).write_table("grades.parquet", grades_table(accuracy=1.5), GRADES)
     with pytest.raises(IntegrityError, match="reward"):
-        slot.attempt(identity()).write_table("grades.parquet", grades_table().drop("reward"), GRADES)
+        address.attempt(identity()).write_table("grades.parquet", grades_table().drop("reward"), GRADES)
 
 
-def test_an_altered_manifest_is_refused(store: Store, slot: ArtifactAddress[Grades]) -> None:
-    publish(slot)
-    key = f"{slot.key}/manifest.json"
+def test_an_altered_manifest_is_refused(store: Store, address: ArtifactAddress[Grades]) -> None:
+    publish(address)
+    key = f"{address.key}/manifest.json"
     store.write_bytes(key, store.read_bytes(key).replace(b'"size": 3', b'"size": 4'))
     with pytest.raises(IntegrityError, match="identity_digest"):
-        slot.find(identity(size=4))
+        address.find(identity(size=4))
 
 
-def test_a_resumed_attempt_keeps_intact_shards_only(store: Store, slot: ArtifactAddress[Grades]) -> None:
-    first = slot.attempt(identity(), resumable=True)
+def test_a_resumed_attempt_keeps_intact_shards_only(store: Store, address: ArtifactAddress[Grades]) -> None:
+    first = address.attempt(identity(), resumable=True)
     first.write_shard("part", grades_table(0.25), GRADES)
     first.write_shard("part", grades_table(0.75), GRADES)
-    key = next(key for key in store.list(slot.key) if store.read_bytes(key).count(b"PAR1"))
+    key = next(key for key in store.list(address.key) if store.read_bytes(key).count(b"PAR1"))
     path = store.local_path(key)
     assert path is not None
     path.write_bytes(path.read_bytes()[:-1] + b"X")
-    second = slot.attempt(identity(), resumable=True)
+    second = address.attempt(identity(), resumable=True)
     kept = second.adopt_shards("part", GRADES, by="puzzle_id", rows=1)
     assert kept is not None and len(kept) == 1
     assert len(second.files) == 1
@@ -172,8 +172,8 @@ def test_what_is_written_in_place_is_on_the_disk_before_a_manifest_names_it(
         synchronised.append(Path(f"/proc/self/fd/{descriptor}").readlink())
 
     monkeypatch.setattr(os, "fsync", noting)
-    slot = ArtifactAddress(Store.open(str(tmp_path)), "a/b", Batch)
-    attempt = slot.attempt(Identity.of("pack", 1, {}))
+    address = ArtifactAddress(Store.open(str(tmp_path)), "a/b", Batch)
+    attempt = address.attempt(Identity.of("pack", 1, {}))
     with attempt.folder(tmp_path / "scratch") as folder:
         (folder / "inner").mkdir()
         (folder / "inner" / "large").write_bytes(b"content")
@@ -184,7 +184,7 @@ def test_what_is_written_in_place_is_on_the_disk_before_a_manifest_names_it(
 
 
 def test_shards_that_overlap_are_adopted_so_that_each_group_counts_once(
-    store: Store, slot: ArtifactAddress[Grades]
+    store: Store, address: ArtifactAddress[Grades]
 ) -> None:
     """Groups p, q and r of two rows in shards p q, q r, r p, and half of s: whichever comes first."""
     rows = pl.concat(
@@ -192,11 +192,11 @@ def test_shards_that_overlap_are_adopted_so_that_each_group_counts_once(
         for name in "pqrs"
         for sample in range(2)
     )
-    first = slot.attempt(identity(), resumable=True)
-    for held in ("pq", "qr", "rps"):
-        whole = rows.filter(pl.col("puzzle_id").is_in(list(held)))
+    first = address.attempt(identity(), resumable=True)
+    for letters in ("pq", "qr", "rps"):
+        whole = rows.filter(pl.col("puzzle_id").is_in(list(letters)))
         first.write_shard("part", whole.filter((pl.col("puzzle_id") != "s") | (pl.col("sample") == 0)), GRADES)
-    for attempt in (first, slot.attempt(identity(), resumable=True)):  # what the first stored anew is there, too
+    for attempt in (first, address.attempt(identity(), resumable=True)):  # what the first stored anew is there, too
         kept = attempt.adopt_shards("part", GRADES, by="puzzle_id", rows=2)
         assert kept is not None
         assert kept.sort("puzzle_id", "sample").equals(rows.filter(pl.col("puzzle_id") != "s"))

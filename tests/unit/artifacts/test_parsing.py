@@ -22,7 +22,7 @@ def nested(depth: int) -> list[Any]:
 
 
 @pytest.mark.parametrize(
-    ("text", "found"),
+    ("text", "problem"),
     [
         ("[" * 100_000, "not JSON (nested too deeply)"),
         ("[" * 100_000 + "]" * 100_000, "not JSON (nested too deeply)"),
@@ -38,16 +38,16 @@ def nested(depth: int) -> list[Any]:
         ("", "not JSON"),
     ],
 )
-def test_json_that_is_not_plain_is_refused(text: str | bytes, found: str) -> None:
+def test_json_that_is_not_plain_is_refused(text: str | bytes, problem: str) -> None:
     with pytest.raises(BadInputError) as caught:
         parse_json(text, "the file", "a list")
     assert str(caught.value).startswith("the file: ")
-    assert found in caught.value.found
+    assert problem in caught.value.found
     assert caught.value.expected == "a list"
 
 
 @pytest.mark.parametrize(
-    ("text", "found"),
+    ("text", "problem"),
     [
         ("a = " + "[" * 100_000, "not TOML (nested too deeply)"),
         ("a = " + "{b=" * 100_000, "not TOML (nested too deeply)"),
@@ -58,10 +58,10 @@ def test_json_that_is_not_plain_is_refused(text: str | bytes, found: str) -> Non
         ("a = ", "not TOML"),
     ],
 )
-def test_toml_that_is_not_plain_is_refused(text: str, found: str) -> None:
+def test_toml_that_is_not_plain_is_refused(text: str, problem: str) -> None:
     with pytest.raises(BadInputError) as caught:
         parse_toml(text, "the file", "a table")
-    assert found in caught.value.found
+    assert problem in caught.value.found
 
 
 def test_a_pair_of_surrogates_is_a_character() -> None:

@@ -20,12 +20,12 @@ LATER = datetime.now(UTC) + timedelta(hours=1)
 
 
 def publish(
-    slot: ArtifactAddress[Rollouts], stage: str, content: bytes, *, resumable: bool = False, **inputs: Ref[Rollouts]
+    address: ArtifactAddress[Rollouts], stage: str, content: bytes, *, resumable: bool = False, **inputs: Ref[Rollouts]
 ) -> Ref[Rollouts]:
     identity = Identity.of(stage, 1, {}, **inputs)
-    if found := slot.find(identity):
-        return found
-    attempt = slot.attempt(identity, resumable=resumable)
+    if published := address.find(identity):
+        return published
+    attempt = address.attempt(identity, resumable=resumable)
     attempt.write_bytes("x", content)
     return attempt.publish()
 
@@ -80,10 +80,10 @@ def test_a_damaged_request_is_named() -> None:
 def test_a_named_stage_is_made_anew_once_and_its_old_files_stay() -> None:
     store = Store.open("memory://renewal-once")
     old = publish(ArtifactAddress(store, "a", Rollouts), "sample", b"old", resumable=True)
-    asked = renewal("sample", since=datetime.now(UTC))
-    new = publish(ArtifactAddress(store, "a", Rollouts, asked), "sample", b"new", resumable=True)
+    refresh = renewal("sample", since=datetime.now(UTC))
+    new = publish(ArtifactAddress(store, "a", Rollouts, refresh), "sample", b"new", resumable=True)
     assert not new.reused and new.digest != old.digest
-    again = publish(ArtifactAddress(store, "a", Rollouts, asked), "sample", b"newer")
+    again = publish(ArtifactAddress(store, "a", Rollouts, refresh), "sample", b"newer")
     assert again.reused and again == new  # a retry of the same request
     (superseded,) = [key for key in store.list("a") if key.endswith("superseded.json")]
     assert store.read_bytes(superseded.replace("superseded.json", "x")) == b"old"
@@ -93,17 +93,17 @@ def test_what_follows_is_made_anew_only_where_its_inputs_differ() -> None:
     store = Store.open("memory://renewal-follow")
     first, second = (Ref[Rollouts]("Rollouts", "r", digest) for digest in ("1" * 64, "2" * 64))
     made = publish(ArtifactAddress(store, "g", Rollouts), "grade", b"first", source=first)
-    asked = renewal("sample")
-    assert publish(ArtifactAddress(store, "g", Rollouts, asked), "grade", b"same", source=first) == made
+    refresh = renewal("sample")
+    assert publish(ArtifactAddress(store, "g", Rollouts, refresh), "grade", b"same", source=first) == made
     with pytest.raises(IdentityMismatchError):
         publish(ArtifactAddress(store, "g", Rollouts), "grade", b"other", source=second)
-    other = publish(ArtifactAddress(store, "g", Rollouts, asked), "grade", b"other", source=second)
+    other = publish(ArtifactAddress(store, "g", Rollouts, refresh), "grade", b"other", source=second)
     assert not other.reused and other.digest != made.digest
 
 
 def test_another_config_is_still_refused() -> None:
     store = Store.open("memory://renewal-config")
-    slot = ArtifactAddress(store, "g", Grades, renewal("sample"))
-    slot.attempt(Identity.of("grade", 1, {"grader": "strict"})).publish()
+    address = ArtifactAddress(store, "g", Grades, renewal("sample"))
+    address.attempt(Identity.of("grade", 1, {"grader": "strict"})).publish()
     with pytest.raises(IdentityMismatchError, match="grader"):
-        slot.find(Identity.of("grade", 1, {"grader": "published"}))
+        address.find(Identity.of("grade", 1, {"grader": "published"}))

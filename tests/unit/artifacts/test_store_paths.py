@@ -202,23 +202,23 @@ def test_an_attempt_that_fails_leaves_no_folder(tmp_path: Path, failure: BaseExc
 
 def test_an_attempt_that_fails_leaves_what_others_wrote(tmp_path: Path) -> None:
     store = Store.open(str(tmp_path / "store"))
-    slot, identity = ArtifactAddress(store, "models/folder-0", Checkpoint), Identity.of("fetch", 1, {})
-    winner = slot.attempt(identity)
+    address, identity = ArtifactAddress(store, "models/folder-0", Checkpoint), Identity.of("fetch", 1, {})
+    winner = address.attempt(identity)
     with winner.folder(tmp_path) as folder:
         (folder / "config.json").write_bytes(b"{}")
-    with pytest.raises(BadInputError), slot.attempt(identity).folder(tmp_path) as folder:
+    with pytest.raises(BadInputError), address.attempt(identity).folder(tmp_path) as folder:
         raise BadInputError("model", "refused")
-    assert slot.find(identity) is None and winner.publish() == slot.find(identity)
+    assert address.find(identity) is None and winner.publish() == address.find(identity)
     assert verify(store).damaged == [] and verify(store).unchecked == []
 
 
 def test_a_manifest_that_names_files_outside_of_its_folder_is_damage(tmp_path: Path) -> None:
     store = Store.open(str(tmp_path / "store"))
-    slot = ArtifactAddress(store, "runs/r/iterations/0001/grades", Grades)
-    attempt = slot.attempt(Identity.of("grade", 1, {}))
+    address = ArtifactAddress(store, "runs/r/iterations/0001/grades", Grades)
+    attempt = address.attempt(Identity.of("grade", 1, {}))
     attempt.write_bytes("a", b"a")
     attempt.files["../../../../../secret"] = attempt.files.pop("a")
     store.delete(attempt.prefix)
     attempt.publish()
     (damage,) = verify(store).damaged
-    assert (damage.file, damage.expected) == (f"{slot.key}/{MANIFEST_NAME}", "names of files in its folder")
+    assert (damage.file, damage.expected) == (f"{address.key}/{MANIFEST_NAME}", "names of files in its folder")

@@ -30,12 +30,12 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 def test_a_store_as_it_was_written_is_whole(folder: Path) -> None:
-    found = verify(Store.open(str(folder)))
+    result = verify(Store.open(str(folder)))
     files = [path for path in folder.rglob("*") if path.is_file()]
-    assert (found.damaged, found.unchecked) == ([], [])
-    assert found.files == len(files)
-    assert found.size_bytes == sum(path.stat().st_size for path in files)
-    assert found.artifacts == len(list(folder.rglob(MANIFEST_NAME))) > 10
+    assert (result.damaged, result.unchecked) == ([], [])
+    assert result.files == len(files)
+    assert result.size_bytes == sum(path.stat().st_size for path in files)
+    assert result.artifacts == len(list(folder.rglob(MANIFEST_NAME))) > 10
 
 
 def test_every_flipped_bit_is_found_and_its_file_named(folder: Path) -> None:
@@ -85,8 +85,8 @@ def test_every_single_bit_of_the_files_that_vouch_for_others(folder: Path, name:
 
 def test_a_missing_file_is_damage_and_a_pruned_one_is_not(folder: Path, tmp_path: Path) -> None:
     store = Store.open(str(tmp_path))
-    slot = ArtifactAddress(store, "runs/r/iterations/0001/grades", Grades)
-    attempt = slot.attempt(Identity.of("grade", 1, {}))
+    address = ArtifactAddress(store, "runs/r/iterations/0001/grades", Grades)
+    attempt = address.attempt(Identity.of("grade", 1, {}))
     attempt.write_bytes("a.bin", b"a")
     ref = attempt.publish({"mean": 0.5})
     store.delete(f"{attempt.prefix}/a.bin")
@@ -96,9 +96,9 @@ def test_a_missing_file_is_damage_and_a_pruned_one_is_not(folder: Path, tmp_path
     artifact = Artifact.at(store, ref.key)
     pruned = artifact.manifest.model_copy(update={"pruned": Pruned(at="2026-11-20T00:00:00Z", rule="keep last 2")})
     store.write_bytes(f"{ref.key}/{MANIFEST_NAME}", pruned.to_bytes())
-    found = verify(store)
-    assert (found.damaged, found.pruned, found.artifacts) == ([], 1, 1)
-    assert slot.find(Identity.of("grade", 1, {})) == ref, "a pruned artifact keeps its name"
+    result = verify(store)
+    assert (result.damaged, result.pruned, result.artifacts) == ([], 1, 1)
+    assert address.find(Identity.of("grade", 1, {})) == ref, "a pruned artifact keeps its name"
     with pytest.raises(BadInputError, match=r"pruned on 2026-11-20 \(keep last 2\).*train again"):
         Artifact.open(store, ref).read_bytes("a.bin")
     with pytest.raises(BadInputError, match="pruned"):
@@ -109,9 +109,9 @@ def test_unpublished_attempts_are_named_as_unchecked_except_shards(tmp_path: Pat
     store = Store.open(str(tmp_path))
     store.write_bytes("runs/r/iterations/0001/rollouts/progress-0/rollouts-0123456789abcdef.parquet", b"not this")
     store.write_bytes("runs/r/iterations/0001/batch/attempt-1/batch.safetensors", b"whatever")
-    found = verify(store)
-    assert [damage.file[-24:] for damage in found.damaged] == ["0123456789abcdef.parquet"]
-    assert found.unchecked == ["runs/r/iterations/0001/batch/attempt-1/batch.safetensors"]
+    result = verify(store)
+    assert [damage.file[-24:] for damage in result.damaged] == ["0123456789abcdef.parquet"]
+    assert result.unchecked == ["runs/r/iterations/0001/batch/attempt-1/batch.safetensors"]
 
 
 def test_sums_are_those_of_sha256sum() -> None:

@@ -169,9 +169,9 @@ def test_the_command_that_is_printed_asks_a_puzzle_of_the_store(made: tuple[Stor
     command = shlex.split(solve_command(read_run(store, layout.run), store))
     assert command[:2] == ["deerstalker", "solve"]
     given = dict(zip(command[2:6:2], command[3:7:2], strict=True)) | {command[7]: command[8]}
-    asked = read_question(command[6], int(given["--index"]), given["--store"])
+    question = read_question(command[6], int(given["--index"]), given["--store"])
     test = _test_split(store, layout)
-    assert asked.puzzle is not None and (asked.prompt, asked.puzzle.puzzle_id) == test.row(0)[:2]
+    assert question.puzzle is not None and (question.prompt, question.puzzle.puzzle_id) == test.row(0)[:2]
     assert isinstance(find_checkpoint(given["--checkpoint"], store), Ref)
     assert read_question("made:test", 11, store.url).prompt == test["prompt"][11]
 

@@ -72,12 +72,12 @@ def printed(capsys: pytest.CaptureFixture[str], *arguments: str, status: int = 0
 
 def commands_with_json(commands: App, chain: tuple[str, ...] = ()) -> list[str]:
     """Every command of the command line that has `--json`, as it is typed."""
-    found: list[str] = []
+    chains: list[str] = []
     if commands.default_command and "--json" in _options(commands):
-        found.append(" ".join(chain))
+        chains.append(" ".join(chain))
     for name in command_names(commands):
-        found += commands_with_json(commands[name], (*chain, name))
-    return found
+        chains += commands_with_json(commands[name], (*chain, name))
+    return chains
 
 
 def _options(command: App) -> set[str]:

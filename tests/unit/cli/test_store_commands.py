@@ -52,8 +52,8 @@ def linked_folder(made: tuple[Store, RunLayout], tmp_path_factory: pytest.TempPa
         state = _publish(
             ArtifactAddress(store, layout.iteration(n, "training_state"), TrainingState), identity, 1000, inputs
         )
-        slot = ArtifactAddress(store, layout.iteration(n, "checkpoint"), Checkpoint)
-        before = {"checkpoint": _publish(slot, identity, 100, {**inputs, "state": state}), "state": state}
+        address = ArtifactAddress(store, layout.iteration(n, "checkpoint"), Checkpoint)
+        before = {"checkpoint": _publish(address, identity, 100, {**inputs, "state": state}), "state": state}
     pointer = json.loads(store.read_bytes(layout.promoted))
     third = Artifact.at(store, layout.iteration(3, "checkpoint")).ref
     decision = Artifact.open(store, Ref(**pointer["decision"]))
@@ -70,8 +70,10 @@ def linked_folder(made: tuple[Store, RunLayout], tmp_path_factory: pytest.TempPa
     return tmp_path / "store"
 
 
-def _publish(slot: ArtifactAddress[Any], identity: Identity, size: int, inputs: dict[str, Ref[Any] | None]) -> Ref[Any]:
-    attempt = slot.attempt(identity)
+def _publish(
+    address: ArtifactAddress[Any], identity: Identity, size: int, inputs: dict[str, Ref[Any] | None]
+) -> Ref[Any]:
+    attempt = address.attempt(identity)
     attempt.write_bytes("data.bin", identity.digest.encode() * (size // 64 + 1))
     return attempt.publish({"steps": []}, **inputs)
 
@@ -110,8 +112,8 @@ def test_a_pruned_run_is_found_shown_reported_and_verified(linked: tuple[Store, 
     for removal in removals:
         assert not [key for key in store.list(removal.key) if not key.endswith(MANIFEST_NAME)]
     # A later `train` finds the stage as published and goes on; only one that needs the files is told why they are gone.
-    found = ArtifactAddress(store, before.key, TrainingState).find(Identity(**identity.model_dump()))
-    assert found == before
+    again = ArtifactAddress(store, before.key, TrainingState).find(Identity(**identity.model_dump()))
+    assert again == before
     with pytest.raises(
         BadInputError, match=r"pruned on .*use an artifact that was kept .*or train again under another --run"
     ):
@@ -149,11 +151,11 @@ def test_what_finished_stages_left_behind_goes_and_what_an_unfinished_one_needs_
 ) -> None:
     store, layout = linked
     now = datetime.now(UTC)
-    asked = Refresh({"finetune": now}, now)
+    refresh = Refresh({"finetune": now}, now)
     done, unfinished, rollouts = (
         layout.iteration(5, "checkpoint"), layout.iteration(7, "checkpoint"), layout.iteration(6, "rollouts"),
     )  # fmt: skip
-    for key, renewal in ((done, None), (done, asked), (unfinished, None), (unfinished, asked)):
+    for key, renewal in ((done, None), (done, refresh), (unfinished, None), (unfinished, refresh)):
         progress = ArtifactAddress(store, key, Checkpoint, renewal).progress_key(Identity.of("finetune", 1, {"n": key}))
         _publish(
             ArtifactAddress(store, f"{progress}/step-000003", StepCheckpoint), Identity.of("finetune", 1, {}), 500, {}
@@ -163,9 +165,9 @@ def test_what_finished_stages_left_behind_goes_and_what_an_unfinished_one_needs_
     attempt.publish({})
     renewals = ask(store, layout, ["sample"], datetime.now(UTC), ["sample"])
     for number in (6, 7):  # redone once; in iteration 7 the new one is not finished yet
-        slot = ArtifactAddress(store, layout.iteration(number, "rollouts"), Rollouts)
-        identity = Identity(**Artifact.at(store, slot.key).manifest.identity.model_dump())
-        renewed = ArtifactAddress(store, slot.key, Rollouts, renewals.at(number))
+        address = ArtifactAddress(store, layout.iteration(number, "rollouts"), Rollouts)
+        identity = Identity(**Artifact.at(store, address.key).manifest.identity.model_dump())
+        renewed = ArtifactAddress(store, address.key, Rollouts, renewals.at(number))
         assert renewed.find(identity) is None
         attempt = renewed.attempt(identity, resumable=True)
         attempt.write_bytes("rollouts-0.parquet", b"half of the new ones")
@@ -288,5 +290,5 @@ def test_report_is_written_again_with_its_checksums(
     assert run_command(["report", "made", "--json", "--store", store.url]) == 0
     page = json.loads(capsys.readouterr().out)["report"]
     assert Path(page.removeprefix("file://")).read_text().startswith("<!doctype html>")
-    found = verify(store)
-    assert (found.damaged, found.unchecked) == ([], [])
+    result = verify(store)
+    assert (result.damaged, result.unchecked) == ([], [])

@@ -33,26 +33,26 @@ LAST_TWO = Retention(parts=("training_state",), keep_last=2, comparisons=True)
 
 
 def candidate(own: Recipe, name: str, *overrides: str) -> Candidate:
-    (found,) = candidates(own, [name], overrides)
-    return found
+    (chosen,) = candidates(own, [name], overrides)
+    return chosen
 
 
 @pytest.mark.parametrize("own", [QUICKSTART, SMOLLM2], ids=["quickstart", "smollm2"])
 @pytest.mark.parametrize("name", ["grpo", "dapo", "dr_grpo", "openpipe_14b", "open_rs1", "deepscaler", "trl_default"])
 def test_a_recipe_for_another_scale_brings_its_algorithm_only(own: Recipe, name: str) -> None:
-    found = candidate(own, name)
+    chosen = candidate(own, name)
     published = load_recipe(name)
-    assert found.taken == "algorithm"
-    assert found.recipe.grade.advantage == published.grade.advantage
-    assert found.recipe.finetune.loss.kind == published.finetune.loss.kind
-    assert found.recipe.grade.reward == own.grade.reward
-    assert found.recipe.finetune.optimizer == own.finetune.optimizer
+    assert chosen.taken == "algorithm"
+    assert chosen.recipe.grade.advantage == published.grade.advantage
+    assert chosen.recipe.finetune.loss.kind == published.finetune.loss.kind
+    assert chosen.recipe.grade.reward == own.grade.reward
+    assert chosen.recipe.finetune.optimizer == own.finetune.optimizer
     kept = ("learning_rate", "schedule", "epochs", "carry_state", "trainable")
-    assert [getattr(found.recipe.finetune, key) for key in kept] == [getattr(own.finetune, key) for key in kept]
-    assert found.recipe.pack.model_copy(update={"uniform_groups": "dropped"}) == own.pack
-    assert found.recipe.sample == own.sample
+    assert [getattr(chosen.recipe.finetune, key) for key in kept] == [getattr(own.finetune, key) for key in kept]
+    assert chosen.recipe.pack.model_copy(update={"uniform_groups": "dropped"}) == own.pack
+    assert chosen.recipe.sample == own.sample
     longest = own.sample.sampling.max_tokens
-    assert found.recipe.finetune.loss.constant_tokens == (longest if name == "dr_grpo" else None)
+    assert chosen.recipe.finetune.loss.constant_tokens == (longest if name == "dr_grpo" else None)
 
 
 def test_groups_of_equal_accuracy_are_left_out_where_the_candidate_alone_resamples() -> None:
@@ -67,18 +67,18 @@ def test_a_variation_of_the_runs_recipe_is_taken_as_it_stands(tmp_path: Path) ->
     mine = tmp_path / "mine.toml"
     text = Path("deployments/recipes/quickstart.toml").read_text()
     mine.write_text(f"seed = 7\n{text}".replace("learning_rate = 1e-3 ", "learning_rate = 3e-3 "))
-    found = candidate(QUICKSTART, str(mine))
-    assert (found.taken, found.recipe.finetune.learning_rate) == ("sections", 3e-3)
-    assert found.laid_over(QUICKSTART) == {"pack.seed": 7, "finetune.learning_rate": 3e-3}
+    chosen = candidate(QUICKSTART, str(mine))
+    assert (chosen.taken, chosen.recipe.finetune.learning_rate) == ("sections", 3e-3)
+    assert chosen.laid_over(QUICKSTART) == {"pack.seed": 7, "finetune.learning_rate": 3e-3}
     longer = tmp_path / "longer.toml"
     longer.write_text(mine.read_text().replace("max_tokens = 12\n\n[grade", "max_tokens = 24\n\n[grade"))
     assert candidate(QUICKSTART, str(longer)).taken == "algorithm"
 
 
 def test_overrides_come_last() -> None:
-    found = candidate(QUICKSTART, "dr_grpo", "finetune.learning_rate=2e-4", "finetune.loss.constant_tokens=9")
-    assert (found.recipe.finetune.learning_rate, found.recipe.finetune.loss.constant_tokens) == (2e-4, 9)
-    assert found.laid_over(QUICKSTART)["finetune.learning_rate"] == 2e-4
+    chosen = candidate(QUICKSTART, "dr_grpo", "finetune.learning_rate=2e-4", "finetune.loss.constant_tokens=9")
+    assert (chosen.recipe.finetune.learning_rate, chosen.recipe.finetune.loss.constant_tokens) == (2e-4, 9)
+    assert chosen.laid_over(QUICKSTART)["finetune.learning_rate"] == 2e-4
 
 
 def test_an_overlong_buffer_as_long_as_a_completion_is_refused_unless_the_run_has_it() -> None:
@@ -139,16 +139,16 @@ def test_every_set_of_settings_has_an_address(
 
 
 def test_other_rollouts_have_another_address() -> None:
-    found = candidate(QUICKSTART, "dapo")
+    chosen = candidate(QUICKSTART, "dapo")
     first, other = (Ref[Any]("Rollouts", "rollouts", digest) for digest in ("a", "b"))
-    assert found.folder(first) != found.folder(other)
+    assert chosen.folder(first) != chosen.folder(other)
 
 
 def test_a_slug_is_part_of_a_key(tmp_path: Path) -> None:
     file = tmp_path / "my recipe?.toml"
     file.write_text(Path("deployments/recipes/quickstart.toml").read_text())
-    found = candidate(QUICKSTART, str(file))
-    assert found.folder(Ref[Any]("Rollouts", "rollouts", "a")).startswith("my-recipe--")
+    chosen = candidate(QUICKSTART, str(file))
+    assert chosen.folder(Ref[Any]("Rollouts", "rollouts", "a")).startswith("my-recipe--")
 
 
 LORA = ["finetune.trainable.parameters=lora"]

@@ -34,13 +34,13 @@ def toml_text(name: str) -> str:
 
 def lines_without_source(text: str) -> list[str]:
     """Lines that set a number and have no comment that begins with where it is from."""
-    found: list[str] = []
+    stated: list[str] = []
     for line in text.splitlines():
         setting, _, comment = line.partition("#")
         values = tomllib.loads(setting).values() if "=" in setting else ()
         if any(map(holds_a_number, values)) and not SOURCE.match(comment.strip()):
-            found.append(line)
-    return found
+            stated.append(line)
+    return stated
 
 
 def holds_a_number(value: Any) -> bool:

@@ -149,7 +149,7 @@ def test_a_run_name_belongs_to_one_recipe(tmp_path: Path) -> None:
 
 
 ADDED_SINCE = {"epoch_order", "master_dtype", "max_skipped_steps", "temperature_of", "kl_clamp"} | {
-    "level", "step_baseline", "step_discount", "step_rewards", "completions",
+    "level", "step_baseline", "step_discount", "step_rewards", "completions", "style",
 }  # fmt: skip
 
 
@@ -185,7 +185,7 @@ def test_a_run_that_stored_nothing_keeps_no_name(request_of_mine: Callable[..., 
     """The first attempt failed; the same name with what made it fail corrected is the same run, not another."""
     with opened(request_of_mine("seed=5")) as failed:
         store, layout = failed.ctx.store, failed.layout
-        failed.slot("puzzles/shared", Puzzles).attempt(Identity.of("prepare", 1, {})).write_bytes("x", b"")
+        failed.address("puzzles/shared", Puzzles).attempt(Identity.of("prepare", 1, {})).write_bytes("x", b"")
         assert failed.at(0, "report", Report).find(Identity.of("evaluate", 1, {})) is None
     with opened(request_of_mine()) as run:
         assert store.list(layout.root) == []
@@ -234,11 +234,11 @@ def test_of_two_recipes_under_one_name_the_one_that_stores_first_keeps_it(
     identity = Identity.of("evaluate", 1, {})
     with opened(request_of_mine()) as first, opened(request_of_mine("seed=5")) as second:
         store, layout = first.ctx.store, first.layout
-        with first.slot(layout.warm_start("checkpoint"), Checkpoint).attempt(identity).folder(tmp_path):
+        with first.address(layout.warm_start("checkpoint"), Checkpoint).attempt(identity).folder(tmp_path):
             late = second.at(0, "report", Report).attempt(identity)
             with pytest.raises(IdentityMismatchError, match="seed: 0 -> 5"):
                 late.write_bytes("x", b"")
-            late = second.slot(layout.evaluation("before"), Report).attempt(identity)
+            late = second.address(layout.evaluation("before"), Report).attempt(identity)
             with pytest.raises(IdentityMismatchError, match="seed: 0 -> 5"), late.folder(tmp_path):
                 pass
         assert store.list(layout.root) == [layout.sums, layout.recipe]

@@ -91,7 +91,7 @@ def test_no_name_is_suggested_that_is_not_alike() -> None:
 
 
 @pytest.mark.parametrize(
-    ("content", "found"),
+    ("content", "problem"),
     [
         (b"a = " + b"[" * 100_000, "not TOML (nested too deeply)"),
         (b"a = " + b"9" * 5000, "not TOML (an integer of thousands of digits)"),
@@ -104,13 +104,13 @@ def test_no_name_is_suggested_that_is_not_alike() -> None:
     ],
 )
 @pytest.mark.parametrize("load", [load_recipe, load_profile])
-def test_a_hostile_file_is_named(tmp_path: Path, load: Any, content: bytes, found: str) -> None:
+def test_a_hostile_file_is_named(tmp_path: Path, load: Any, content: bytes, problem: str) -> None:
     path = tmp_path / "own.toml"
     path.write_bytes(content)
     with pytest.raises(BadInputError) as caught:
         load(str(path))
     assert str(path) in str(caught.value)
-    assert found in str(caught.value)
+    assert problem in str(caught.value)
 
 
 @pytest.mark.parametrize("name", ["x" * 300, "x" * 300 + ".toml", "", ".toml", "../recipes/quickstart", "a/../b.toml"])

@@ -77,14 +77,14 @@ THREE_TEXTS = {
 def test_three_completions(name: str) -> None:
     text, counts = THREE_TEXTS[name]
     judge = Judge(TWO_ROOMS)
-    found = judge.read(text)
-    assert DeductionCounts.of(found) == counts
-    for deduction in found:
+    deductions = judge.read(text)
+    assert DeductionCounts.of(deductions) == counts
+    for deduction in deductions:
         assert text[deduction.start : deduction.end] == deduction.text
         statement = grammar_of(TWO_ROOMS.scenario).statement(deduction.text)
         assert statement is not None
         assert deduction.verdict == verdict_by_enumeration(TWO_ROOMS, statement)
-    repeated = [item.text for item in found if item.repeated]
+    repeated = [item.text for item in deductions if item.repeated]
     assert repeated == (["Mr. Boddy was killed with the Lead Pipe"] if name == "restating" else [])
 
 
@@ -119,8 +119,8 @@ def test_any_text_has_counts(text: str) -> None:
 @given(st.text(alphabet=st.characters(codec="utf-8") | st.sampled_from("\ue000\ue100\ue001"), max_size=60))
 def test_found_words_are_where_they_are_said_to_be(noise: str) -> None:
     text = f"{noise} the Rope was in the Lounge. {noise}"
-    found = list(grammar_of(TWO_ROOMS.scenario).find(text))
-    assert [text[f.start : f.end] for f in found] == ["the Rope was in the Lounge"]
+    statements = list(grammar_of(TWO_ROOMS.scenario).find(text))
+    assert [text[f.start : f.end] for f in statements] == ["the Rope was in the Lounge"]
 
 
 @settings(max_examples=40)

@@ -58,8 +58,8 @@ def test_round_trip(tier: str) -> None:
 
 def test_reduced_asks_six_fixed_questions() -> None:
     puzzle = generate(pickle.loads(pickle.dumps(TIERS["reduced"])), 7)
-    asked = [line for line in puzzle.prompt.splitlines() if line.endswith("?")]
-    assert asked == [
+    questions = [line for line in puzzle.prompt.splitlines() if line.endswith("?")]
+    assert questions == [
         "A. Who murdered Mr. Boddy?",
         "B. Where was the murder committed?",
         "C. Where was Miss Scarlet?",

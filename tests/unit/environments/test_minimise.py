@@ -48,9 +48,9 @@ def test_nearby_worlds_are_lawful_and_others(seed: int, config: PuzzleConfig) ->
     world = draw_world(shape, rng)
     assert Worlds.of(shape, [world]).lawful().all()
     near = nearby(shape, world)
-    found = [near.world(i) for i in range(len(near))]
-    assert world not in found
-    assert all(lawful(shape, other) for other in found)
+    worlds = [near.world(i) for i in range(len(near))]
+    assert world not in worlds
+    assert all(lawful(shape, other) for other in worlds)
 
 
 def test_gives_up_on_clues_that_do_not_determine_the_world() -> None:

@@ -63,11 +63,11 @@ def test_solutions_are_lawful(seed: int, config: PuzzleConfig) -> None:
 )
 def test_number_of_worlds(shape: Shape, count: int) -> None:
     worlds = enumerate_worlds(shape)
-    found = [worlds.world(i) for i in range(len(worlds))]
-    assert len(set(found)) == len(found) == count
-    assert all(lawful(shape, world) for world in found)
+    listed = [worlds.world(i) for i in range(len(worlds))]
+    assert len(set(listed)) == len(listed) == count
+    assert all(lawful(shape, world) for world in listed)
     encoding = Encoding(shape)
-    for _ in found:
+    for _ in listed:
         values = encoding.solve()
         assert values is not None
         encoding.require([~literal for literal in encoding.truths(encoding.world(values))])

@@ -29,7 +29,7 @@ def test_reads_a_file(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize(
-    ("content", "place", "found"),
+    ("content", "place", "problem"),
     [
         ("{", "some.json", "not JSON"),
         ("[" * 100_000, "some.json", "not JSON"),
@@ -60,11 +60,11 @@ def test_reads_a_file(tmp_path: Path) -> None:
         ([{**GOOD, "solution": {**SOLUTION, "B": "Kitchen"}}], "some.json[0]", "Kitchen"),
     ],
 )
-def test_names_the_fault(tmp_path: Path, content: object, place: str, found: str) -> None:
+def test_names_the_fault(tmp_path: Path, content: object, place: str, problem: str) -> None:
     with pytest.raises(BadInputError) as caught:
         read_puzzles(write(tmp_path, content))
     assert place in str(caught.value)
-    assert found in str(caught.value)
+    assert problem in str(caught.value)
 
 
 def test_names_a_missing_file(tmp_path: Path) -> None:

@@ -126,9 +126,9 @@ def test_contradicting_clues_are_reported_and_other_puzzles_of_the_file_solved(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     grid = Grid(("name", "pet"), (("Ada", "Bruno"), ("cat", "ferret")))
-    clue, asked = Related((0, 0), "left", (1, 0)), (ZebraQuestion((0, 0), None), ZebraQuestion((0, 1), 1))
+    clue, questions = Related((0, 0), "left", (1, 0)), (ZebraQuestion((0, 0), None), ZebraQuestion((0, 1), 1))
     both = (clue, Related((0, 0), "same", (1, 0)))
-    prompts = [write_prompt(ZebraPuzzle(grid, clues, asked)) for clues in (both, (clue,))]
+    prompts = [write_prompt(ZebraPuzzle(grid, clues, questions)) for clues in (both, (clue,))]
     solution = {"A": "first", "B": "cat"}
     entries = [{"num_clues": 2 - i, "prompt": prompt, "solution": solution} for i, prompt in enumerate(prompts)]
     path = tmp_path / "zebra.json"

@@ -18,7 +18,7 @@ def test_a_run_is_its_promoted_checkpoint(made: tuple[Store, RunLayout]) -> None
     store, layout = made
     promoted = read_run(store, layout.run).promoted
     assert promoted is not None
-    assert find_checkpoint("made", store) == Ref(**promoted["checkpoint"])
+    assert find_checkpoint("made", store) == promoted.checkpoint
 
 
 def test_iterations_and_keys(made: tuple[Store, RunLayout]) -> None:
@@ -51,7 +51,7 @@ def test_what_looks_like_a_path_is_checked_as_a_folder(
     monkeypatch.setenv("HOME", str(tmp_path))
     (tmp_path / "empty").mkdir()
     (tmp_path / "file").touch()
-    for name, found in (
+    for name, problem in (
         ("./model", r"--checkpoint ./model: cannot be read as a folder \(No such file or directory\)"),
         (f"{tmp_path}/model", "No such file or directory"),
         ("~/model", "No such file or directory"),
@@ -60,7 +60,7 @@ def test_what_looks_like_a_path_is_checked_as_a_folder(
         ("./empty", f"no config.json in {tmp_path}/empty"),
         ("~/empty", f"no config.json in {tmp_path}/empty"),
     ):
-        with pytest.raises(BadInputError, match=found):
+        with pytest.raises(BadInputError, match=problem):
             find_checkpoint(name, made[0])
 
 
@@ -73,7 +73,7 @@ def test_sources(made: tuple[Store, RunLayout], tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize(
-    ("name", "found"),
+    ("name", "problem"),
     [
         ("nobody", "no run"),
         ("made@x", "iteration 'x'"),
@@ -83,6 +83,6 @@ def test_sources(made: tuple[Store, RunLayout], tmp_path: Path) -> None:
         ("a b", "run name"),
     ],
 )
-def test_what_stands_for_nothing_is_refused(made: tuple[Store, RunLayout], name: str, found: str) -> None:
-    with pytest.raises(BadInputError, match=found):
+def test_what_stands_for_nothing_is_refused(made: tuple[Store, RunLayout], name: str, problem: str) -> None:
+    with pytest.raises(BadInputError, match=problem):
         find_checkpoint(name, made[0])

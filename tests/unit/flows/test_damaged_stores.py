@@ -148,7 +148,7 @@ def test_a_folder_among_the_iterations_that_is_none(folder: Path, run: Run, name
     store = Store.open(str(folder))
     assert last_iteration(store, RunLayout("made")) == 4
     assert len(read_run(store, "made").iterations) == 5, "a run that goes on does not look at it"
-    assert [item["iterations_done"] for item in overview(store)] == [4, 2]
+    assert [item.iterations_done for item in overview(store)] == [4, 2]
 
 
 def test_prune_leaves_links_and_what_is_behind_them(folder: Path, run: Run, tmp_path: Path) -> None:

@@ -17,10 +17,10 @@ LAYOUT = RunLayout("again")
 
 
 def decide(store: Store, n: int, renewals: Refreshes = Refreshes()) -> None:  # noqa: B008 (immutable)
-    slot = ArtifactAddress(store, LAYOUT.iteration(n, "decision"), Decision, renewals.at(n))
+    address = ArtifactAddress(store, LAYOUT.iteration(n, "decision"), Decision, renewals.at(n))
     identity = Identity.of("promote", 1, {})
-    if slot.find(identity) is None:
-        slot.attempt(identity).publish()
+    if address.find(identity) is None:
+        address.attempt(identity).publish()
 
 
 @pytest.mark.parametrize("redone", [0, 3, 6, 7])
@@ -41,10 +41,10 @@ def test_a_decision_that_is_just_being_redone_counts() -> None:
     for n in range(2):
         decide(store, n)
     asked_at = datetime.now(UTC)
-    slot = ArtifactAddress(
+    address = ArtifactAddress(
         store, LAYOUT.iteration(1, "decision"), Decision, Refreshes((RefreshRequest(("promote",), asked_at),)).at(1)
     )
-    assert slot.find(Identity.of("promote", 1, {})) is None
+    assert address.find(Identity.of("promote", 1, {})) is None
     assert iterations_done(store, LAYOUT, asked_at) == 1
 
 

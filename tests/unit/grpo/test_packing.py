@@ -31,7 +31,7 @@ def groups(draw: st.DrawFn) -> list[Group]:
 
 def sequences_of(batch: PackedBatch) -> Counter[tuple[tuple[int, ...], tuple[int, ...], float]]:
     """Each completion of a batch with its prompt and advantage, read back from the tensors."""
-    found: Counter[tuple[tuple[int, ...], tuple[int, ...], float]] = Counter()
+    branches: Counter[tuple[tuple[int, ...], tuple[int, ...], float]] = Counter()
     for row in range(len(batch.tokens)):
         segments, parents = batch.segment_ids[row], batch.parent_ids[row]
         for segment in np.unique(segments[(segments >= 0) & (segments != parents)]):
@@ -39,8 +39,8 @@ def sequences_of(batch: PackedBatch) -> Counter[tuple[tuple[int, ...], tuple[int
             prompt = segments == parents[here][0]
             assert batch.sampler_logprobs[row][here] == pytest.approx(-batch.tokens[row][here] / 100)
             (advantage,) = set(batch.advantages[row][here].tolist())
-            found[tuple(batch.tokens[row][prompt]), tuple(batch.tokens[row][here]), round(advantage, 5)] += 1
-    return found
+            branches[tuple(batch.tokens[row][prompt]), tuple(batch.tokens[row][here]), round(advantage, 5)] += 1
+    return branches
 
 
 @given(groups(), st.integers(22, 80), st.integers(1, 4), st.integers(0, 5))
@@ -191,8 +191,8 @@ def test_the_samples_of_a_part_keep_their_order() -> None:
     """Completions told apart by their tokens: 3, 6, 6, 3, 5 into room for 12 are the 2nd and 3rd, then the rest."""
     given = Group([9] * 4, [Branch([name] * size, [-1.0] * size, 1.0) for name, size in enumerate((3, 6, 6, 3, 5))])
     batch, _ = pack_groups([given], PackConfig(row_tokens=16))
-    found = zip(batch.tokens, batch.completion_mask, strict=True)
-    rows = [list(dict.fromkeys(tokens[mask > 0].tolist())) for tokens, mask in found]
+    rows_and_masks = zip(batch.tokens, batch.completion_mask, strict=True)
+    rows = [list(dict.fromkeys(tokens[mask > 0].tolist())) for tokens, mask in rows_and_masks]
     assert rows == [[1, 2], [0, 3, 4]]
 
 
@@ -208,8 +208,8 @@ def test_steps_of_so_many_completions() -> None:
     """Groups of 3, 2 and 3 completions by four: 4 and 4, and a group that is cut has its prompt in both."""
     steps = dealt([[1, 1, 1], [2, 2], [3, 3, 3]], minibatch_size=4, minibatch_unit="completions")
     assert [sum(len(row) for row in rows) for rows in steps] == [4, 4]
-    found = Counter(size for rows in steps for row in rows for size in row)
-    assert found == {1: 3, 2: 2, 3: 3}
+    sizes = Counter(size for rows in steps for row in rows for size in row)
+    assert sizes == {1: 3, 2: 2, 3: 3}
     steps = dealt([[1] * 5], minibatch_size=2, minibatch_unit="completions")
     assert [sum(len(row) for row in rows) for rows in steps] == [2, 2, 1]
 

@@ -110,9 +110,9 @@ def test_length_cosine_of_open_rs(exact: bool, wrong: str, values: list[float]) 
 
 def test_length_cosine_goes_on_unless_clamped_and_counts_what_it_is_told() -> None:
     wave = LengthCosineConfig(unit="characters", limit=1000, clamped=False)
-    held = wave.model_copy(update={"clamped": True})
+    clamped = wave.model_copy(update={"clamped": True})
     assert [length_cosine(True, 0, n, 7, wave) for n in (500, 1500, 2000)] == pytest.approx([0.75, 0.75, 1.0])
-    assert [length_cosine(True, 0, n, 7, held) for n in (500, 1500, 2000)] == pytest.approx([0.75, 0.5, 0.5])
+    assert [length_cosine(True, 0, n, 7, clamped) for n in (500, 1500, 2000)] == pytest.approx([0.75, 0.5, 0.5])
     with pytest.raises(ValidationError, match="limit is needed"):
         LengthCosineConfig(unit="characters")
 

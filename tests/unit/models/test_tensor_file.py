@@ -39,13 +39,13 @@ def test_a_written_file_reads_back_with_the_safetensors_library(tmp_path: Path) 
 
 
 @pytest.mark.parametrize(
-    ("keep_bytes", "found"), [(-1, "truncated"), (5, "not a complete"), (40, "not a complete"), (0, "not a complete")]
+    ("keep_bytes", "problem"), [(-1, "truncated"), (5, "not a complete"), (40, "not a complete"), (0, "not a complete")]
 )
-def test_a_truncated_file_is_named(tmp_path: Path, keep_bytes: int, found: str) -> None:
+def test_a_truncated_file_is_named(tmp_path: Path, keep_bytes: int, problem: str) -> None:
     path = tmp_path / "model.safetensors"
     write_bfloat16(path, {"a": np.ones((4, 4), np.float32)})
     path.write_bytes(path.read_bytes()[:keep_bytes])
-    with pytest.raises(BadInputError, match=found):
+    with pytest.raises(BadInputError, match=problem):
         read_header(path)
 
 

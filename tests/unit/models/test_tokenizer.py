@@ -28,10 +28,10 @@ def pieces(text: str) -> list[str]:
 
 
 def test_lines_that_all_texts_share_are_one_token_and_names_are_whole() -> None:
-    found = pieces(TEXTS[0])
-    assert found[0] == "A dinner ended badly.\nSuspects:"
-    assert found[-1] == "\nWho did it?\nA. SUSPECT"
-    assert " Miss Peach" in found or "\n- Miss Peach" in found
+    parts = pieces(TEXTS[0])
+    assert parts[0] == "A dinner ended badly.\nSuspects:"
+    assert parts[-1] == "\nWho did it?\nA. SUSPECT"
+    assert " Miss Peach" in parts or "\n- Miss Peach" in parts
 
 
 def test_an_answer_line_is_one_token() -> None:

@@ -40,8 +40,8 @@ def test_the_form_describes_every_field_and_allows_no_other(deployment: dict[str
 
 
 def test_an_installation_fills_in_store_pool_and_image() -> None:
-    wanted = Installation(store="s3://bucket/prefix", folder="/somewhere", pool="gpus", image="deerstalker:cuda")
-    filled = deployment_file(wanted)
+    installation = Installation(store="s3://bucket/prefix", folder="/somewhere", pool="gpus", image="deerstalker:cuda")
+    filled = deployment_file(installation)
     assert {item["parameters"]["request"]["store"] for item in filled["deployments"]} == {"s3://bucket/prefix"}
     variables = {"env": {"PREFECT_FLOWS_HEARTBEAT_FREQUENCY": "30"}, "image": "deerstalker:cuda"}
     assert all(item["work_pool"] == {"name": "gpus", "job_variables": variables} for item in filled["deployments"])

@@ -16,9 +16,9 @@ RETRIES = 4
 
 
 @pytest.fixture
-def asked(monkeypatch: pytest.MonkeyPatch) -> Generator[list[int]]:
+def requests(monkeypatch: pytest.MonkeyPatch) -> Generator[list[int]]:
     """Requests to something that hangs up on each; Prefect's client waits no time between them."""
-    found: list[int] = []
+    received: list[int] = []
     monkeypatch.setattr(base.time, "sleep", lambda seconds, sleep=time.sleep: sleep(min(seconds, 0.01)))
     with socket.create_server(("127.0.0.1", 0)) as listener:
 
@@ -28,14 +28,14 @@ def asked(monkeypatch: pytest.MonkeyPatch) -> Generator[list[int]]:
                     connection, _ = listener.accept()
                 except OSError:
                     return
-                found.append(len(connection.recv(100)))
+                received.append(len(connection.recv(100)))
                 connection.close()
 
         thread = threading.Thread(target=hang_up, daemon=True)
         thread.start()
         address = f"http://127.0.0.1:{listener.getsockname()[1]}/api"
         with temporary_settings({PREFECT_API_URL: address, PREFECT_CLIENT_MAX_RETRIES: RETRIES}):
-            yield found
+            yield received
         listener.shutdown(socket.SHUT_RDWR)
     thread.join()
     ShownArtifacts._away = False
@@ -46,12 +46,12 @@ def show() -> None:
         shown.markdown("key", "text", "words")
 
 
-def test_a_server_that_is_gone_is_asked_patiently_once(asked: list[int]) -> None:
+def test_a_server_that_is_gone_is_asked_patiently_once(requests: list[int]) -> None:
     show()
-    patiently = len(asked)
+    patiently = len(requests)
     assert patiently > RETRIES
     show()
-    once = len(asked) - patiently
+    once = len(requests) - patiently
     assert once <= patiently - RETRIES
     show()
-    assert len(asked) == patiently + 2 * once
+    assert len(requests) == patiently + 2 * once

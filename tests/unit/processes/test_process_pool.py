@@ -28,16 +28,16 @@ def slow_abs(number: int) -> int:
 
 
 def test_threads_that_try_again_after_a_death_all_end(pool: Pool) -> None:
-    found: list[object] = []
+    results: list[object] = []
 
     def work() -> None:
         while True:
             try:
-                return found.append(pool.map(slow_abs, ITEMS, chunksize=4))
+                return results.append(pool.map(slow_abs, ITEMS, chunksize=4))
             except TransientError:
                 continue
             except BaseException as error:
-                return found.append(error)
+                return results.append(error)
 
     threads = [threading.Thread(target=work) for _ in range(6)]
     for thread in threads:
@@ -48,7 +48,7 @@ def test_threads_that_try_again_after_a_death_all_end(pool: Pool) -> None:
             child.kill()
     for thread in threads:
         thread.join(60)
-    assert found == [[abs(number) for number in ITEMS]] * len(threads)
+    assert results == [[abs(number) for number in ITEMS]] * len(threads)
 
 
 def test_threads_of_an_ended_pool_fail_soon_and_start_nothing(pool: Pool) -> None:

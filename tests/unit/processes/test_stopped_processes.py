@@ -10,7 +10,7 @@ from collections.abc import Generator
 
 import pytest
 
-from stages.processes.stopped_processes import HELD_LIMIT_S, LOOK_INTERVAL_S, StoppedProcessWatch, of_session
+from stages.processes.stopped_processes import LOOK_INTERVAL_S, STOPPED_LIMIT_S, StoppedProcessWatch, of_session
 from tests.support.processes import in_session
 
 PARENT = "import subprocess, sys; subprocess.run([sys.executable, '-c', 'import time; time.sleep(60)'])"
@@ -32,15 +32,15 @@ def test_a_child_that_is_stopped_is_held_and_a_sleeping_one_is_not(session: int)
     ended: list[float] = []
     with watch.ending(lambda: ended.append(time.monotonic())):
         time.sleep(2 * LOOK_INTERVAL_S)
-        assert not watch.held() and not ended
+        assert not watch.stopped_for_long() and not ended
         (child,) = set(in_session(session)) - {session}
         os.kill(child, signal.SIGSTOP)
         stopped = time.monotonic()
         while not ended and time.monotonic() < stopped + 30:
             time.sleep(0.1)
-    assert len(ended) == 1 and ended[0] - stopped >= HELD_LIMIT_S - LOOK_INTERVAL_S
-    assert watch.held()
+    assert len(ended) == 1 and ended[0] - stopped >= STOPPED_LIMIT_S - LOOK_INTERVAL_S
+    assert watch.stopped_for_long()
     os.kill(child, signal.SIGCONT)
     time.sleep(2 * LOOK_INTERVAL_S)
-    assert not watch.held()
+    assert not watch.stopped_for_long()
     assert "held-watch" not in {thread.name for thread in threading.enumerate()}

@@ -13,14 +13,15 @@ from artifacts.identity import Identity
 from artifacts.layout import RunLayout
 from artifacts.reading import Artifact
 from artifacts.refs import Report
-from artifacts.schemas import RESULTS
+from artifacts.schemas import RESULTS, TableSchema
 from artifacts.store.store import Store
 from flows.lookup.history import RunRecord, overview, read_run
 from flows.report.example_group import find_example_group
 from flows.report.figures import iteration_figures
-from flows.report.html.run_report import PAGE, paired_gain, report_files
+from flows.report.html.run_report import PAGE, report_files
 from flows.report.metric_names import iteration_metrics
 from flows.report.metrics import metric
+from flows.report.paired import before_and_after
 from flows.report.plots import health_plot
 from flows.report.prefect_pages.ui_text import iteration_rows
 from flows.report.suites import OWN, curves
@@ -80,7 +81,7 @@ def test_the_page_says_what_the_rule_of_promotion_promises(
     record = read_run(store, layout.run)
     ruled = replace(record, recipe={**record.recipe, "promote": {**record.recipe["promote"], **rule}})
     assert record.promoted is not None
-    score = f"{record.promoted['score']:.1%} on the validation split"
+    score = f"{record.promoted.score:.1%} on the validation split"
     page = report_files(ruled, store)[PAGE].decode()
     assert re.search(rf"{re.escape(score)}[,;] {said}<", page)
 
@@ -94,10 +95,27 @@ def test_gain_is_the_mean_of_differences_puzzle_by_puzzle(made: tuple[Store, Run
         sampled = table.filter(pl.col("mode") == "sampled")
         scores.append(dict(sampled.group_by("puzzle_id").agg(pl.col("accuracy").mean()).iter_rows()))
     differences = [scores[1][puzzle] - scores[0][puzzle] for puzzle in scores[0]]
-    gain = paired_gain(record, store, "sampled")
+    results = before_and_after(store, layout, record.evaluations)
+    assert results is not None
+    gain = results.gain("sampled")
     assert gain is not None
     assert gain.mean == pytest.approx(sum(differences) / 12)
     assert gain.low < gain.mean < gain.high
+
+
+def test_the_page_reads_each_result_table_once(made: tuple[Store, RunLayout], monkeypatch: pytest.MonkeyPatch) -> None:
+    store, layout = made
+    tables: list[str] = []
+    read_table = Artifact.read_table
+
+    def counted(artifact: Artifact, name: str, schema: TableSchema) -> pl.DataFrame:
+        tables.append(f"{artifact.key}/{name}")
+        return read_table(artifact, name, schema)
+
+    monkeypatch.setattr(Artifact, "read_table", counted)
+    report_files(read_run(store, layout.run), store)
+    results = [f"{layout.evaluation(when)}/results.parquet" for when in ("before", "after")]
+    assert [key for key in tables if key in results] == results
 
 
 def test_a_run_that_has_only_begun_has_a_report(made: tuple[Store, RunLayout]) -> None:
@@ -124,10 +142,10 @@ def test_the_specimen_is_the_group_that_differs_most(made: tuple[Store, RunLayou
 
 def test_summary_is_plain_json(made: tuple[Store, RunLayout]) -> None:
     store, layout = made
-    found = summary(read_run(store, layout.run), store)
-    json.dumps(found, allow_nan=False)
-    assert [item["iteration"] for item in found["iterations"]] == [0, 1, 2, 3, 4]
-    assert set(found["test"]) == {"before", "after"}
+    document = summary(read_run(store, layout.run), store)
+    json.dumps(document, allow_nan=False)
+    assert [item["iteration"] for item in document["iterations"]] == [0, 1, 2, 3, 4]
+    assert set(document["test"]) == {"before", "after"}
 
 
 def test_skipped_steps_are_shown_everywhere_where_there_are_any(made: tuple[Store, RunLayout]) -> None:
@@ -248,6 +266,6 @@ def test_kl_has_a_panel_of_its_own(made: tuple[Store, RunLayout]) -> None:
 def test_overview_counts_finished_iterations(made: tuple[Store, RunLayout], tmp_path: Path) -> None:
     store, _ = made
     (run,) = overview(store)
-    assert (run["run"], run["iterations"], run["iterations_done"]) == ("made", 4, 4)
-    assert run["promoted"]["iteration"] in range(5)
+    assert (run.run, run.iterations, run.iterations_done) == ("made", 4, 4)
+    assert run.promoted and run.promoted.iteration in range(5)
     assert overview(Store.open(str(tmp_path))) == []

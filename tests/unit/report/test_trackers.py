@@ -104,9 +104,9 @@ def test_tensorboard_reads_each_iteration_once_though_it_was_told_twice(
     events = EventAccumulator(str(tmp_path / "made"))
     events.Reload()
     read = [(event.step, event.value) for event in events.Scalars("reward")]
-    wanted = [(item.number, iteration_metrics(item)["reward"]) for item in record.iterations[1:]]
+    expected = [(item.number, iteration_metrics(item)["reward"]) for item in record.iterations[1:]]
     assert [step for step, _ in read] == [1, 2, 3, 4]
-    assert [value for _, value in read] == pytest.approx([value for _, value in wanted], rel=1e-6)
+    assert [value for _, value in read] == pytest.approx([value for _, value in expected], rel=1e-6)
     assert [event.step for event in events.Scalars("test/after/sampled/accuracy")] == [0]
     assert "A run for tests" in str(events.Tensors("recipe")[0].tensor_proto.string_val)
 
@@ -125,8 +125,8 @@ def test_wandb_offline_holds_every_iteration(made: tuple[Store, RunLayout], tmp_
         for item in record.history.item
         if "reward" in (item.key, *item.nested_key)
     }
-    wanted = read_run(made[0], "made").iterations[1:]
-    assert rewards == {item.number: pytest.approx(iteration_metrics(item)["reward"]) for item in wanted}
+    iterations = read_run(made[0], "made").iterations[1:]
+    assert rewards == {item.number: pytest.approx(iteration_metrics(item)["reward"]) for item in iterations}
 
 
 def test_wandb_without_a_key_says_what_to_do_before_anything_runs(

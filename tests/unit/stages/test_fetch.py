@@ -92,8 +92,8 @@ def test_a_run_goes_on_with_what_was_fetched_last_from_a_folder_that_is_gone(fol
     assert fetched_from_a_lost_folder(config, ctx.store) == second
     assert fetched_from_a_lost_folder(FolderModel(path=str(folder.with_name("other"))), ctx.store) is None
     assert fetched_from_a_lost_folder(FolderModel(path="s3://bucket/model"), ctx.store) is None
-    with gpu_permit(None, "run", ctx.log) as turn:
-        assert fetched_source(Stages(ctx, current_view(), turn), config, PUZZLES) == second
+    with gpu_permit(None, "run", ctx.log) as permit:
+        assert fetched_source(Stages(ctx, current_view(), permit), config, PUZZLES) == second
     with pytest.raises(BadInputError, match="no such folder"):
         identity_of(config, PUZZLES)
 

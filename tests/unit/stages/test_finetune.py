@@ -66,8 +66,8 @@ def test_schedules(settings: dict[str, object], iteration: int, expected: float)
 def test_the_rates_of_open_rs(name: str) -> None:
     """What Hugging Face's cosine_with_min_lr gives of 1e-6 with a warm-up of 50 of 500 steps."""
     config = load_recipe(name).finetune
-    found = [learning_rate_at(config, iteration) for iteration in (25, 50, 100, 275, 500)]
-    assert found == pytest.approx([5e-7, 1e-6, 9.728617e-7, 5.5e-7, 1e-7], rel=1e-6)
+    rates = [learning_rate_at(config, iteration) for iteration in (25, 50, 100, 275, 500)]
+    assert rates == pytest.approx([5e-7, 1e-6, 9.728617e-7, 5.5e-7, 1e-7], rel=1e-6)
 
 
 def test_the_rates_of_quickstart_are_those_that_its_figures_were_measured_with() -> None:

@@ -14,6 +14,7 @@ from huggingface_hub import ModelCard
 
 from artifacts.address import ArtifactAddress
 from artifacts.documents.self_checksum import sealed_json
+from artifacts.errors import IntegrityError
 from artifacts.identity import Identity
 from artifacts.reading import Artifact
 from artifacts.refs import Checkpoint, Decision, Ref, Report
@@ -21,6 +22,7 @@ from artifacts.schemas import RESULTS
 from artifacts.store.store import Store
 from stages.promote import promote, weights_after
 from stages.promotion.gate import PromoteConfig, RollbackConfig, judge
+from stages.promotion.promoted import read_promoted, write_promoted
 from stages.statistics.estimates import estimate_difference
 from stages.statistics.records import MeasuredCheckpoint, PromotionDecision
 from stages.training.launch import Weights
@@ -275,6 +277,26 @@ def test_the_model_card_is_one_that_hugging_face_reads(tmp_path: Path) -> None:
     assert f"`{pointer['checkpoint']['key']}`" in text
     assert f"deerstalker lineage {pointer['checkpoint']['key']}" in text
     assert "before GRPO" in text
+
+
+def test_the_pointer_is_read_as_it_was_written_and_one_without_a_field_is_refused(tmp_path: Path) -> None:
+    store = Store.open(str(tmp_path))
+    ref = {"kind": "Checkpoint", "key": "runs/r/iterations/0001/checkpoint", "digest": "0" * 64}
+    written = {
+        "decided_at_iteration": 2, "decision": {**ref, "kind": "Decision"}, "checkpoint": ref,
+        "report": {**ref, "kind": "Report"}, "iteration": 1, "score": 0.5, "model_card": "runs/r/card.md",
+    }  # fmt: skip
+    store.write_bytes("promoted.json", sealed_json(written))
+    promoted = read_promoted(store, "promoted.json")
+    assert promoted is not None and promoted.checkpoint == Ref(**ref)
+    assert list(promoted.as_json()) == [*written, "checksum"]
+    write_promoted(promoted.model_copy(update={"checksum": ""}), store, "again.json")
+    assert store.read_bytes("again.json") == store.read_bytes("promoted.json")
+    for name in ("decided_at_iteration", "decision", "checkpoint", "report", "iteration", "score"):
+        store.write_bytes("promoted.json", sealed_json({key: written[key] for key in written if key != name}))
+        with pytest.raises(IntegrityError, match=rf"promoted.json: {name}: .*run again"):
+            read_promoted(store, "promoted.json")
+    assert read_promoted(store, "none.json") is None
 
 
 def test_readers_of_the_pointer_see_the_old_or_the_new(tmp_path: Path) -> None:

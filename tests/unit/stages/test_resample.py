@@ -83,15 +83,15 @@ def test_a_stage_cut_short_goes_on_and_ends_with_the_same_puzzles(
     assert fails_after - 1 <= len(stored) <= fails_after, "two requests are in flight, one of them may be lost too"
     cut.speaker.fails_after = 10**9
     cut.speaker.asked.clear()
-    found = Artifact.open(cut.ctx.store, cut.sampled())
+    resumed = Artifact.open(cut.ctx.store, cut.sampled())
     tables = [
-        a.read_tables(ROLLOUTS).select("group", "puzzle_id", "text").sort("group", "text") for a in (expected, found)
+        a.read_tables(ROLLOUTS).select("group", "puzzle_id", "text").sort("group", "text") for a in (expected, resumed)
     ]
     assert tables[0].equals(tables[1])
-    assert kept_groups(found) == kept_groups(expected) == [1, 4, 6, 7]
+    assert kept_groups(resumed) == kept_groups(expected) == [1, 4, 6, 7]
     asked_again = {puzzle.puzzle_id for puzzle in puzzles if puzzle.prompt in cut.speaker.asked}
     assert not asked_again & stored
-    assert found.manifest.facts["groups_reused"] == len(stored)
+    assert resumed.manifest.facts["groups_reused"] == len(stored)
     assert len(cut.speaker.asked) == 8 - len(stored)
 
 
@@ -110,8 +110,8 @@ def kept_groups(rollouts: Artifact) -> list[int]:
 def test_rollouts_of_an_earlier_version_are_trained_on_as_they_say(opened: Opener, puzzles: list[Puzzle]) -> None:
     place = opened("run", script(puzzles, {0, 1, 2, 3}))
     source = Artifact.open(place.ctx.store, place.sampled())
-    slot = ArtifactAddress(place.ctx.store, "earlier", Rollouts)
-    attempt = slot.attempt(Identity.of("sample", 1, {"iteration": 1}))
+    address = ArtifactAddress(place.ctx.store, "earlier", Rollouts)
+    attempt = address.attempt(Identity.of("sample", 1, {"iteration": 1}))
     for name in source.names(".parquet"):
         attempt.write_bytes(name, source.read_bytes(name))
     attempt.write_json("kept_groups.json", [1, 3])

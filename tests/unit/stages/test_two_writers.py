@@ -142,8 +142,8 @@ def test_what_two_writers_left_is_adopted_once_and_nothing_is_lost(opened: Opene
     place.speaker.fails_after = 10**9
     place.speaker.asked.clear()
     ref = place.sampled(PLAIN)
-    found = rollouts_of(place.ctx.store, ref)
-    assert (len(found), twice(found, "group", "sample")) == (12, 0)
+    rollouts = rollouts_of(place.ctx.store, ref)
+    assert (len(rollouts), twice(rollouts, "group", "sample")) == (12, 0)
     assert place.speaker.asked == [taken_order(puzzles)[3].prompt]
     assert place.trained(ref)[1]["groups"] == 4
     assert verify(place.ctx.store).damaged == []
@@ -195,7 +195,7 @@ def test_a_part_of_a_group_that_was_stored_is_sampled_again_and_the_whole_groups
     store_shard(place.ctx.store, folder, short.filter(pl.col("group") < 3))
     place.speaker.fails_after = 10**9
     place.speaker.asked.clear()
-    found = rollouts_of(place.ctx.store, place.sampled(PLAIN))
-    assert (len(found), twice(found, "group", "sample")) == (12, 0)
+    rollouts = rollouts_of(place.ctx.store, place.sampled(PLAIN))
+    assert (len(rollouts), twice(rollouts, "group", "sample")) == (12, 0)
     order = taken_order(puzzles)
     assert set(place.speaker.asked) == {order[1].prompt, order[3].prompt}

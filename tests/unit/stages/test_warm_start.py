@@ -81,8 +81,8 @@ def test_what_was_made_before_a_setting_existed_is_found_again(tmp_path: Path) -
             ({**before, "epochs": 3}, {"epochs": 3, **same}),
             ({**before, "epochs": 3, **shuffled}, {"epochs": 3}),
         ):
-            slot = ArtifactAddress(store, sha256_json([settings, config])[:8], Checkpoint)
-            attempt = slot.attempt(Identity.of("warm_start", 1, settings, weights=model, puzzles=puzzles))
+            address = ArtifactAddress(store, sha256_json([settings, config])[:8], Checkpoint)
+            attempt = address.attempt(Identity.of("warm_start", 1, settings, weights=model, puzzles=puzzles))
             attempt.write_bytes("config.json", b"{}")
             made = attempt.publish()
-            assert warm_start(ctx, WarmStartConfig.model_validate(config), model, puzzles, out=slot) == made
+            assert warm_start(ctx, WarmStartConfig.model_validate(config), model, puzzles, out=address) == made

@@ -84,8 +84,8 @@ def test_coverage_of_means_of_four_samples(size: int, chance: float) -> None:
     rows = rng.binomial(4, rng.beta(chance * 7 / 3, (1 - chance) * 7 / 3, (2500, size))) / 4
     distinct, counts = np.unique(np.sort(rows, axis=1), axis=0, return_counts=True)
     intervals = [estimate(values) for values in distinct]
-    held = [interval.low <= chance <= interval.high for interval in intervals]
-    coverage = float(np.average(held, weights=counts))
+    inside = [interval.low <= chance <= interval.high for interval in intervals]
+    coverage = float(np.average(inside, weights=counts))
     assert 0.935 < coverage < (0.99 if chance == 0.02 else 0.965)
 
 
@@ -111,8 +111,8 @@ def test_coverage_of_differences(size: int) -> None:
     chances = rng.random((2000, size)) * 0.9
     others = chances + np.where(rng.random((2000, size)) < 0.2, 0.1, 0.0)
     rows = (rng.binomial(4, others) - rng.binomial(4, chances)) / 4
-    held = [(found := estimate_difference(row)).low <= 0.02 <= found.high for row in rows]
-    assert np.mean(held) == pytest.approx(0.95, abs=0.015 if size > 8 else 0.025)
+    inside = [(interval := estimate_difference(row)).low <= 0.02 <= interval.high for row in rows]
+    assert np.mean(inside) == pytest.approx(0.95, abs=0.015 if size > 8 else 0.025)
 
 
 def test_the_gain_over_the_highest_of_many_holds_in_spite_of_the_choice() -> None:
@@ -122,8 +122,8 @@ def test_the_gain_over_the_highest_of_many_holds_in_spite_of_the_choice() -> Non
     rows = shares[:, -1] - best
     plain = [estimate_difference(row) for row in rows]
     mended = [estimate_difference(row, chosen_of=97) for row in rows]
-    assert np.mean([found.low <= 0.0 <= found.high for found in plain]) < 0.75
-    assert np.mean([found.low <= 0.0 <= found.high for found in mended]) > 0.95
+    assert np.mean([interval.low <= 0.0 <= interval.high for interval in plain]) < 0.75
+    assert np.mean([interval.low <= 0.0 <= interval.high for interval in mended]) > 0.95
     assert all(a.low == b.low and a.mean == b.mean for a, b in zip(plain, mended, strict=True))
 
 

@@ -62,10 +62,10 @@ def noticed(gang: WorkerGroup, job: TrainJob, match: str, fault: Callable[[dict[
 
     gang.start()
     gang.wait_until_ready()
-    spool, submitted = str(gang.spool_folder), time.monotonic()
+    queue, submitted = str(gang.queue_folder), time.monotonic()
     with pytest.raises(TransientError, match=match):
         gang.run(job, on_event)
-    assert not [line for _, line in command_lines() if spool in line]
+    assert not [line for _, line in command_lines() if queue in line]
     return time.monotonic() - (began or [submitted])[0]
 
 

@@ -69,12 +69,12 @@ def test_processes_micro_batches_packing_and_memory_switches_do_not_matter(
         hardware = TrainHardware(compute_dtype="fp32", threads=1, **layout)
         with WorkerGroup(hardware, tmp_path / "gang") as gang:
             for batch in ("packed", "repacked"):
-                found = train(tmp_path, gang, batch)
-                expected = expected or found
-                _assert_same(found, expected)
-            found = train(tmp_path, gang, "even", "shuffled")
-            drawn = drawn or found
-            _assert_same(found, drawn)
+                trained = train(tmp_path, gang, batch)
+                expected = expected or trained
+                _assert_same(trained, expected)
+            trained = train(tmp_path, gang, "even", "shuffled")
+            drawn = drawn or trained
+            _assert_same(trained, drawn)
     assert drawn is not None
     first, second = ([step.tokens for step in drawn[0][epoch : epoch + 2]] for epoch in (0, 2))
     assert sorted(first) != sorted(second), "rows changed places, also between processes"
@@ -94,14 +94,14 @@ def test_two_machines_equal_one_with_two_processes(tmp_path: Path) -> None:
         try:
             assert node.stdout is not None
             with WorkerGroup(two, shared) as gang:
-                found = train(tmp_path, gang, "packed")
+                trained = train(tmp_path, gang, "packed")
             assert "joining" in node.stdout.readline()
             assert "left it" in node.stdout.readline()
-            assert not [line for _, line in command_lines() if f"--spool={shared}" in line]
+            assert not [line for _, line in command_lines() if f"--queue={shared}" in line]
         finally:
             node.kill()
-    assert [step.loss for step in found[0]] == [step.loss for step in expected[0]]
-    for name, tensor in found[1].items():
+    assert [step.loss for step in trained[0]] == [step.loss for step in expected[0]]
+    for name, tensor in trained[1].items():
         assert torch.equal(tensor, expected[1][name])
 
 
@@ -124,11 +124,11 @@ def test_offloading_to_the_memory_that_is_used_anyway_is_refused(tmp_path: Path)
         train(tmp_path, gang, "packed")
 
 
-def _assert_same(found: Trained, expected: Trained) -> None:
-    for a, b in zip(found[0], expected[0], strict=True):
+def _assert_same(trained: Trained, expected: Trained) -> None:
+    for a, b in zip(trained[0], expected[0], strict=True):
         assert (a.tokens, a.loss_tokens) == (b.tokens, b.loss_tokens)
         assert (a.loss, a.policy_loss, a.kl) == pytest.approx((b.loss, b.policy_loss, b.kl), abs=1e-5, rel=1e-5)
         assert a.grad_norm == pytest.approx(b.grad_norm, rel=1e-4)
-    assert found[1].keys() == expected[1].keys()
-    for name, tensor in found[1].items():
+    assert trained[1].keys() == expected[1].keys()
+    for name, tensor in trained[1].items():
         torch.testing.assert_close(tensor, expected[1][name], atol=1e-4, rtol=1e-4)

@@ -40,16 +40,16 @@ def test_what_comes_off_the_advantages(place: Any, expected: list[float]) -> Non
     """
     divergences = torch.tensor([0.1, 0.3, 0.2, -0.4, 0.3, 0.0, 0.2])
     sequences, groups = torch.tensor([7, 7, 7, 3, 3, 3, 4]), torch.tensor([5, 5, 5, 5, 5, 5, 8])
-    found = kl_in_advantages(place, divergences, sequences, groups)
-    assert found.tolist() == pytest.approx(expected, abs=1e-6)
+    advantages = kl_in_advantages(place, divergences, sequences, groups)
+    assert advantages.tolist() == pytest.approx(expected, abs=1e-6)
 
 
 def test_the_mean_of_a_group_is_over_completions_not_tokens() -> None:
     """T1's example, 0.1 0.3 0.2 to -0.1 0.1 0, whatever the lengths: here 1, 3 and 2 tokens."""
     divergences = torch.tensor([0.1, 0.1, 0.1, 0.1, 0.1, 0.1])
     sequences = torch.tensor([0, 1, 1, 1, 2, 2])
-    found = kl_in_advantages("sequence_reward", divergences, sequences, torch.zeros(6, dtype=torch.long))
-    assert found.tolist() == pytest.approx([-0.1, 0.1, 0.1, 0.1, 0.0, 0.0], abs=1e-7)
+    advantages = kl_in_advantages("sequence_reward", divergences, sequences, torch.zeros(6, dtype=torch.long))
+    assert advantages.tolist() == pytest.approx([-0.1, 0.1, 0.1, 0.1, 0.0, 0.0], abs=1e-7)
 
 
 def test_a_group_is_known_by_its_prompt_also_where_it_is_cut(tmp_path: Path) -> None:
@@ -81,8 +81,8 @@ def hand_made(columns: Any, divergences: torch.Tensor, place: str) -> torch.Tens
     off: list[float] = []
     for place_of_token, sequence in enumerate(sequences):
         if place == "token_reward":
-            behind = range(place_of_token, len(sequences))
-            off.append(sum(float(divergences[i]) for i in behind if sequences[i] == sequence))
+            later = range(place_of_token, len(sequences))
+            off.append(sum(float(divergences[i]) for i in later if sequences[i] == sequence))
         else:
             group = [sums[one] for one in sums if group_of[one] == group_of[sequence]]
             off.append(sums[sequence] - sum(group) / len(group))
@@ -128,13 +128,13 @@ def test_of_one_token_k1_in_the_reward_is_k2_in_the_loss(checkpoint: Path, other
     """On policy -(A - b d) grad log p = -A grad log p + b grad(d^2 / 2)."""
     columns = tree_batch(3, [3, 2], completion=(1, 2))
     settings = {"kind": "reinforce", "old_logprobs": "trainer", "kl_coef": 0.3}
-    found = [
+    runs = [
         train(checkpoint, tmp_path, columns, epochs=1, reference=other, loss=LossConfig.model_validate(settings | more))
         for more in ({"kl_estimator": "k2"}, {"kl_estimator": "k1", "kl_place": "token_reward"})
     ]
-    assert found[0][0][0].grad_norm == pytest.approx(found[1][0][0].grad_norm, rel=1e-4)
-    for name, tensor in found[0][1].items():
-        torch.testing.assert_close(tensor, found[1][1][name], atol=2e-5, rtol=1e-4)
+    assert runs[0][0][0].grad_norm == pytest.approx(runs[1][0][0].grad_norm, rel=1e-4)
+    for name, tensor in runs[0][1].items():
+        torch.testing.assert_close(tensor, runs[1][1][name], atol=2e-5, rtol=1e-4)
 
 
 @pytest.mark.parametrize("place", ["token_reward", "sequence_reward"])
@@ -155,11 +155,11 @@ def test_rows_micro_batches_and_sharding_do_not_matter(
 def test_from_itself_nothing_comes_off(checkpoint: Path, tmp_path: Path) -> None:
     columns = tree_batch(5, [1, 2])
     loss = LossConfig(kl_coef=5.0, kl_place="sequence_reward", old_logprobs="trainer")
-    found = train(checkpoint, tmp_path, columns, epochs=1, reference=checkpoint, loss=loss)
-    assert found[0][0].kl_penalty == pytest.approx(0.0, abs=1e-5)
+    trained = train(checkpoint, tmp_path, columns, epochs=1, reference=checkpoint, loss=loss)
+    assert trained[0][0].kl_penalty == pytest.approx(0.0, abs=1e-5)
     plain = train(checkpoint, tmp_path, columns, epochs=1, loss=LossConfig(old_logprobs="trainer"))
     assert plain[0][0].kl_penalty is None
-    assert_same(found, plain)
+    assert_same(trained, plain)
 
 
 @pytest.mark.parametrize(

@@ -48,9 +48,9 @@ def single(kind: str, ratio: float, advantage: float, **changes: Any) -> tuple[f
     ],
 )
 def test_clip_is_one_sided(ratio: float, advantage: float, loss: float, gradient: float, low: bool, high: bool) -> None:
-    found = single("ppo_clip", ratio, advantage)
-    assert found[:2] == pytest.approx((loss, gradient), abs=1e-6)
-    assert found[2:] == (low, high)
+    result = single("ppo_clip", ratio, advantage)
+    assert result[:2] == pytest.approx((loss, gradient), abs=1e-6)
+    assert result[2:] == (low, high)
 
 
 def test_weight_multiplies() -> None:
@@ -69,9 +69,9 @@ def test_weight_multiplies() -> None:
 def test_dual_clip_bounds_the_loss_of_a_bad_token(
     ratio: float, advantage: float, loss: float, gradient: float, high: bool
 ) -> None:
-    found = single("ppo_clip", ratio, advantage, dual_clip=3.0)
-    assert found[:2] == pytest.approx((loss, gradient), abs=1e-5)
-    assert found[2:] == (False, high)
+    result = single("ppo_clip", ratio, advantage, dual_clip=3.0)
+    assert result[:2] == pytest.approx((loss, gradient), abs=1e-5)
+    assert result[2:] == (False, high)
 
 
 @pytest.mark.parametrize(
@@ -166,10 +166,10 @@ def test_corrections_of_the_sampler_gap(kind: Any, floor: float, expected: list[
 def test_divergence_estimators(estimator: Any, value: float, gradient: float) -> None:
     """p = 0.5 where the reference has 0.25 and the old weights had 1."""
     new = torch.tensor([math.log(0.5)], requires_grad=True)
-    found = divergence(estimator, new, torch.tensor([math.log(0.25)]), torch.zeros(1))
-    found.sum().backward()
+    estimate = divergence(estimator, new, torch.tensor([math.log(0.25)]), torch.zeros(1))
+    estimate.sum().backward()
     assert new.grad is not None
-    assert (found.item(), new.grad.item()) == pytest.approx((value, gradient), abs=1e-6)
+    assert (estimate.item(), new.grad.item()) == pytest.approx((value, gradient), abs=1e-6)
 
 
 @pytest.mark.parametrize(

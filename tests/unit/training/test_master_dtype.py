@@ -132,11 +132,11 @@ def trained(weights: TrainedWeights, checkpoint: Path, folder: Path, **changes: 
 
 def tensors(weights: TrainedWeights) -> dict[str, torch.Tensor]:
     """Masters and moments by name."""
-    found: dict[str, torch.Tensor] = {}
+    tensors: dict[str, torch.Tensor] = {}
     for name, p in weights.masters.items():
-        found[name] = whole(p).clone()
-        found |= {f"{key}.{name}": whole(moment).clone() for key, moment in weights.optimizer.state[p].items()}
-    return found
+        tensors[name] = whole(p).clone()
+        tensors |= {f"{key}.{name}": whole(moment).clone() for key, moment in weights.optimizer.state[p].items()}
+    return tensors
 
 
 @pytest.mark.parametrize(("saved", "loaded"), [("bf16", "bf16"), ("fp32", "bf16"), ("bf16", "fp32")])

@@ -56,9 +56,9 @@ def test_packed_equals_each_sequence_alone(
     flat = TrainerBatch(tmp_path / "batch.safetensors", VOCAB).flat(list(range(len(groups))))
     temperature = 0.7 if hot else 1.0
     with torch.no_grad():
-        found, expected = run(policy, flat, temperature), alone(reference, flat, temperature)
-    torch.testing.assert_close(found[0], expected[0], atol=2e-5, rtol=2e-5)
-    torch.testing.assert_close(found[1], expected[1], atol=2e-5, rtol=2e-5)
+        packed, expected = run(policy, flat, temperature), alone(reference, flat, temperature)
+    torch.testing.assert_close(packed[0], expected[0], atol=2e-5, rtol=2e-5)
+    torch.testing.assert_close(packed[1], expected[1], atol=2e-5, rtol=2e-5)
 
 
 @pytest.mark.parametrize("changes", [{}, {"chunk_tokens": 5}, {"activation_checkpointing": True}])

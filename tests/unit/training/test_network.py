@@ -28,9 +28,9 @@ from tests.support.worker_group_on_hosts import gang_on
 @pytest.fixture
 def reachable() -> tuple[str, str]:
     """An address of this machine that others reach, and its interface."""
-    if (found := outside()) is None:
+    if (address := outside()) is None:
         pytest.skip("this machine has no interface but loopback")
-    return found
+    return address
 
 
 @pytest.mark.parametrize("processes", long_except([1, 2], 2))
@@ -44,14 +44,14 @@ def test_nobody_else_reaches_a_gang_on_one_machine(
     with WorkerGroup(TrainHardware(compute_dtype="fp32", threads=1, processes=processes), tmp_path) as gang:
         gang.start()
         gang.wait_until_ready()
-        assert gang.spool_folder is not None
-        assert gang.spool_folder.stat().st_mode & 0o777 == 0o700, "what the processes meet by is theirs alone"
-        pids = [pid for pid, line in command_lines() if str(gang.spool_folder) in line]
+        assert gang.queue_folder is not None
+        assert gang.queue_folder.stat().st_mode & 0o777 == 0o700, "what the processes meet by is theirs alone"
+        pids = [pid for pid, line in command_lines() if str(gang.queue_folder) in line]
         assert len(pids) == 2 + processes, "guard, agent and workers"
-        found = listeners(pids)
-        tried = {str(listener): break_in(reachable[0], listener.port, tmp_path / "proof") for listener in found}
+        listening = listeners(pids)
+        tried = {str(listener): break_in(reachable[0], listener.port, tmp_path / "proof") for listener in listening}
         assert set(tried.values()) <= {"refused"}, tried
-        assert [str(listener) for listener in found if not listener.on_loopback] == []
+        assert [str(listener) for listener in listening if not listener.on_loopback] == []
 
 
 @pytest.fixture
@@ -64,10 +64,10 @@ def pair() -> Iterator[list[Host]]:
 
 
 def test_a_gang_on_two_hosts_listens_on_the_network_between_them(tmp_path: Path, pair: list[Host]) -> None:
-    with gang_on(pair, tmp_path) as found:
+    with gang_on(pair, tmp_path) as listeners_of:
         for host in pair:
-            assert found[host.name], "gloo has a port on each"
-            for listener in found[host.name]:
+            assert listeners_of[host.name], "gloo has a port on each"
+            for listener in listeners_of[host.name]:
                 assert listener.address == host.address, str(listener)
                 assert "stages.training.worker_group.worker" in listener.program, str(listener)
 
@@ -84,8 +84,8 @@ def test_the_interface_is_the_one_towards_the_first_machine(reachable: tuple[str
     address, name = reachable
     shared = Path("shared")
     for host, interface in (("127.0.0.1:29500", "lo"), ("localhost", "lo"), (address, name), (f"{address}:1", name)):
-        found = network_environment(TrainHardware(nodes=2, rendezvous=host, shared_dir=shared))
-        assert found == {"GLOO_SOCKET_IFNAME": interface, "NCCL_SOCKET_IFNAME": f"={interface}"}
+        environment = network_environment(TrainHardware(nodes=2, rendezvous=host, shared_dir=shared))
+        assert environment == {"GLOO_SOCKET_IFNAME": interface, "NCCL_SOCKET_IFNAME": f"={interface}"}
     alone = network_environment(TrainHardware(rendezvous=address))
     assert alone == {"GLOO_SOCKET_IFNAME": "lo", "NCCL_SOCKET_IFNAME": "=lo"}
 
@@ -155,17 +155,17 @@ def test_a_port_on_every_interface_is_seen_and_answers(tmp_path: Path, reachable
     with subprocess.Popen([sys.executable, "-c", STORE], stdin=subprocess.PIPE, stdout=subprocess.PIPE) as server:
         assert server.stdout is not None and server.stdin is not None
         server.stdout.readline()
-        (found,) = listeners([server.pid])
-        assert not found.on_loopback, "though it was told an address"
-        assert break_in(reachable[0], found.port, tmp_path / "proof") == "answered"
+        (listener,) = listeners([server.pid])
+        assert not listener.on_loopback, "though it was told an address"
+        assert break_in(reachable[0], listener.port, tmp_path / "proof") == "answered"
         server.stdin.close()
 
 
 def test_a_further_machine_says_why_it_does_not_join(tmp_path: Path) -> None:
     """The gang's owner may have a way there."""
-    spool = JobQueue(tmp_path / "gang-1")
-    spool.folder.mkdir(mode=0o700)
-    spool.write_hardware(TrainHardware(nodes=2, rendezvous="255.255.255.255", shared_dir=tmp_path))
+    queue = JobQueue(tmp_path / "gang-1")
+    queue.folder.mkdir(mode=0o700)
+    queue.write_hardware(TrainHardware(nodes=2, rendezvous="255.255.255.255", shared_dir=tmp_path))
     command = [sys.executable, "-u", "-m", "stages.training.worker_group.node", str(tmp_path), "--node-rank", "1"]
     with subprocess.Popen(command, stdout=subprocess.PIPE, text=True) as node:
         try:
@@ -190,4 +190,4 @@ def test_a_further_machine_passes_over_gangs_that_others_can_write_to(tmp_path: 
         foreign.folder.mkdir(mode=0o700)
         foreign.write_hardware(TrainHardware())
         os.chown(foreign.folder, 12345, 12345)
-    assert [spool.folder.name for spool in open_gangs(tmp_path)] == ["gang-own"]
+    assert [queue.folder.name for queue in open_gangs(tmp_path)] == ["gang-own"]

@@ -54,9 +54,9 @@ def test_packed_logits_equal_transformers(tmp_path: Path, monkeypatch: pytest.Mo
     group = Group(PROMPT, [Branch(tokens, [0.0] * len(tokens), 1.0) for tokens in (RIGHT, WRONG)])
     flat = TrainerBatch(save_batch([group], tmp_path / "batch.safetensors"), policy.shape.vocab_size).flat([0])
     with torch.no_grad():
-        found = policy.logits(policy.inputs(flat, torch.float32, torch.device("cpu")))
+        logits = policy.logits(policy.inputs(flat, torch.float32, torch.device("cpu")))
         alone = [
             reference(torch.tensor([PROMPT + tokens])).logits[0, len(PROMPT) - 1 : -1] for tokens in (RIGHT, WRONG)
         ]
     assert alone[0].argmax(-1).tolist() == RIGHT, "these are the weights of a model that knows"
-    torch.testing.assert_close(found, torch.cat(alone), atol=2e-3, rtol=1e-4)
+    torch.testing.assert_close(logits, torch.cat(alone), atol=2e-3, rtol=1e-4)

@@ -21,11 +21,11 @@ pytestmark = pytest.mark.usefixtures("world_of_one")
 
 def test_saving_and_loading_beat_with_each_tensor(tmp_path: Path) -> None:
     save_model(tmp_path / "model", "Qwen2", tie_word_embeddings=True)
-    spool, beats = JobQueue(tmp_path), []
+    queue, beats = JobQueue(tmp_path), []
 
     def beat() -> None:
-        spool.beat(0)
-        beats.append(spool.last_beat_s())
+        queue.beat(0)
+        beats.append(queue.last_beat_s())
 
     cpu, hardware = torch.device("cpu"), TrainHardware(compute_dtype="fp32")
     weights = TrainedWeights(read_shape(tmp_path / "model"), hardware, cpu, sharded=False, beat=beat)

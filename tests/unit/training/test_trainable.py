@@ -183,8 +183,10 @@ def test_a_state_goes_on_as_if_nothing_had_happened(folder: Path, tmp_path: Path
             assert torch.equal(tensor, whole(other)[name])
             moments = weights.optimizer.state.get(weights.masters[name], {})
             for key, moment in moments.items():
-                found = other.optimizer.state[other.masters[name]][key]
-                assert torch.equal(moment, found.full_tensor() if isinstance(found, DTensor) else found)
+                other_moment = other.optimizer.state[other.masters[name]][key]
+                assert torch.equal(
+                    moment, other_moment.full_tensor() if isinstance(other_moment, DTensor) else other_moment
+                )
     with pytest.raises(BadInputError, match="a training state of this model"):
         built(folder, TrainableConfig()).load_state(tmp_path / "state")
 

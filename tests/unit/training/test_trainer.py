@@ -208,12 +208,12 @@ def test_the_sampler_gap_by_hand() -> None:
     gap = torch.log(torch.tensor([2.0, 1.0, 1.0, 1.0]))
     for part in (slice(0, 1), slice(1, 4)):
         sums.add(TokenLoss(zeros[part], zeros[part], marks[part], marks[part]), zeros[part], gap[part], 9)
-    found = sums.metrics(LossConfig(), (1, 1), 0.0, 0.0, 1.0, with_kl=False)
-    assert found.sampler_gap_mean == pytest.approx(np.log(2) / 4)
-    assert found.sampler_gap_max == pytest.approx(np.log(2))
-    assert (found.sampler_ratio_mean, found.sampler_ratio_max) == pytest.approx((1.25, 2.0))
-    assert found.sampler_ess == pytest.approx(25 / 28)
-    assert (found.tokens, found.loss_tokens) == (18, 4)
+    metrics = sums.metrics(LossConfig(), (1, 1), 0.0, 0.0, 1.0, with_kl=False)
+    assert metrics.sampler_gap_mean == pytest.approx(np.log(2) / 4)
+    assert metrics.sampler_gap_max == pytest.approx(np.log(2))
+    assert (metrics.sampler_ratio_mean, metrics.sampler_ratio_max) == pytest.approx((1.25, 2.0))
+    assert metrics.sampler_ess == pytest.approx(25 / 28)
+    assert (metrics.tokens, metrics.loss_tokens) == (18, 4)
 
 
 @pytest.mark.parametrize(

@@ -1,0 +1,202 @@
+"""Whether a recipe fits on a machine, and how long it takes."""
+
+import json
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from flows.config.model_size import ModelSize, Shape, model_size, shape_of_config, size_by_name
+from flows.config.recipes import load_recipe, recipe_names
+from flows.doctor.checks import (
+    Check,
+    worst,
+)
+from flows.doctor.facts import MachineFacts
+from flows.doctor.fit import (
+    engine_bytes,
+    fit_checks,
+    iteration_seconds,
+    learning_parameters,
+    replica_count,
+    store_bytes,
+    trainer_bytes,
+)
+from flows.doctor.hardware import Device, Hardware, load_hardware
+from flows.doctor.store_facts import StoreFacts
+from stages.models.from_scratch import ScratchModel, random_weights
+from stages.models.source import FolderModel, HubModel
+from stages.sampling.config import EngineHardware
+from stages.training.trainable import TrainableConfig
+from tests.support.doctor import FOLDER, GIB, H100, MACHINE, ON_CPU, engines_elsewhere, says
+
+
+def test_sizes_of_models(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    tiny = ScratchModel(vocabulary=300, hidden=64, heads=2, kv_heads=1, layers=2)
+    matrices = {name: array for name, array in random_weights(tiny, 300).items() if not name.endswith("bias")}
+    assert model_size(tiny).parameters == sum(array.size for array in matrices.values())
+    packaged = model_size(load_recipe("smollm2").model)
+    assert packaged.parameters == 134_515_008  # the model card: 135M
+    assert size_by_name("Qwen/Qwen2.5-14B-Instruct").parameters == 14e9
+    assert size_by_name("a/R1-Distill-Qwen-1.5B").parameters == 1.5e9
+    assert size_by_name("a/SmolLM2-360M-Instruct").parameters == 360e6
+    assert size_by_name("a/Qwen2.5-Instruct").parameters is None
+    config = {
+        "num_attention_heads": 4, "num_key_value_heads": 2, "hidden_size": 64, "vocab_size": 100,
+        "num_hidden_layers": 3, "intermediate_size": 128, "tie_word_embeddings": False,
+    }  # fmt: skip
+    assert shape_of_config(config) == Shape(100, 64, 3, 64, 32, 128, False)
+    folder = tmp_path / "hub" / "models--a--b-7B" / "snapshots" / "main"
+    folder.mkdir(parents=True)
+    (folder / "config.json").write_text(json.dumps(config))
+    expected = 2 * 6400 + 3 * (2 * 64 * 96 + 3 * 64 * 128) + 7 * 64
+    assert model_size(FolderModel(path=str(folder))).parameters == expected
+    monkeypatch.setenv("HF_HUB_CACHE", str(tmp_path / "hub"))
+    assert model_size(HubModel(id="a/b-7B")).parameters == expected
+    assert model_size(HubModel(id="a/c-7B")) == ModelSize(7e9, "by its name, 7B")
+    unknown = model_size(FolderModel(path=str(tmp_path / "absent")))
+    assert unknown.parameters is None and "unknown until fetched" in str(unknown)
+    for name in recipe_names():
+        assert model_size(load_recipe(name).model).parameters
+
+
+def test_what_learns() -> None:
+    shape = Shape(100, 64, 4, 64, 32, 128, True)
+    size = ModelSize(shape.parameters, "", shape)
+    attention, layer = 2 * 64 * 96, 2 * 64 * 96 + 3 * 64 * 128
+    for trainable, count in (
+        (TrainableConfig(), shape.parameters),
+        (TrainableConfig(parameters="attention"), 4 * attention),
+        (TrainableConfig(parameters="top_layers", top_fraction=0.5), 2 * layer),
+        (TrainableConfig(parameters="lora", rank=2, projections=("q_proj", "k_proj", "down_proj")), 4 * 2 * 416),
+    ):
+        assert learning_parameters(trainable, size) == count
+    nameless = ModelSize(7e9, "by its name")
+    assert learning_parameters(TrainableConfig(parameters="lora"), nameless) == 7e9
+
+
+def test_needs_by_hand() -> None:
+    recipe, size = load_recipe("openpipe_14b", ["iterations=10"]), ModelSize(1e9, "by its name")
+    # Masters 2, gradients 2, moments 4, with which bf16 computes; fp32 has a copy of 4.
+    assert recipe.finetune.optimizer.master_dtype == "bf16"
+    assert trainer_bytes(recipe, Hardware(), size, "bf16") == 8e9
+    assert trainer_bytes(recipe, Hardware(), size, "fp32") == 12e9
+    precise = load_recipe("openpipe_14b", ["iterations=10", "finetune.optimizer.master_dtype=fp32"])
+    # Masters 4, gradients 4, moments 8, bf16 copy 2; in fp32 the masters are computed with.
+    assert trainer_bytes(precise, Hardware(), size, "bf16") == 18e9
+    assert trainer_bytes(precise, Hardware(), size, "fp32") == 16e9
+    tokens = 32 * 50 * 8192
+    # The model 2 and a step checkpoint of 6 or 12, and ten checkpoints of 2: the recipe carries no state on.
+    assert store_bytes(recipe, size) == 8e9 + 10 * (2e9 + 24 * tokens)
+    assert store_bytes(precise, size) == 14e9 + 10 * (2e9 + 24 * tokens)
+    carried = load_recipe("openpipe_14b", ["iterations=10", "finetune.carry_state=true"])
+    assert store_bytes(carried, size) - store_bytes(recipe, size) == 10 * 6e9
+
+
+def test_activations_are_those_of_the_processes_of_all_nodes() -> None:
+    recipe = load_recipe("smollm2")
+    size = model_size(recipe.model)
+    together = ["trainer.rendezvous=a:1", "trainer.shared_dir=/shared"]
+    hardware = [load_hardware("cuda", [f"trainer.nodes={count}", *together]) for count in (1, 2, 3)]
+    nodes = [trainer_bytes(recipe, each, size, "bf16") for each in hardware]
+    assert nodes[1] - nodes[0] == nodes[2] - nodes[1] > 0
+
+
+def test_engines_that_start_here() -> None:
+    small, large = ModelSize(1e6, ""), ModelSize(1e9, "")
+    machine = replace(MACHINE, cores=16, gpus=(H100,) * 8)
+
+    def count(hardware: Hardware, size: ModelSize = small, device: Device = "cpu") -> int:
+        return replica_count(hardware, size, machine, device)
+
+    def engines(**settings: Any) -> Hardware:
+        return Hardware(engine=EngineHardware(**settings))
+
+    assert (count(Hardware()), count(Hardware(), large)) == (8, 1)
+    assert count(engines(threads=4)) == 4
+    assert count(engines(tensor_parallel_size=2)) == 1
+    assert count(engines(replicas=3), large) == 3
+    assert count(engines(tensor_parallel_size=2), large, "cuda") == 4
+    assert count(engines(extra_arguments=("--data-parallel-size", "8")), large, "cuda") == 1
+    assert (count(engines_elsewhere()), count(engines_elsewhere(replicas=2))) == (0, 2)
+    assert engine_bytes(Hardware(), large, "bf16", "cpu", 0) == 0
+    assert engine_bytes(Hardware(), large, "bf16", "cpu", 3) == 3 * 2e9 + GIB
+    assert engine_bytes(Hardware(), large, "bf16", "cuda", 3) == 3 * (2e9 + GIB)
+
+
+def test_memory_goes_with_the_engines_that_start_here() -> None:
+    recipe = load_recipe("smollm2")
+    size, machine = model_size(recipe.model), replace(MACHINE, gpus=(H100,) * 4, cores=4)
+    assert size.parameters is not None
+
+    def fit(changes: list[str], devices: tuple[Device, Device] = ON_CPU) -> dict[str, Check]:
+        hardware = load_hardware("cpu" if devices == ON_CPU else "cuda", changes)
+        checks = fit_checks(recipe, hardware, size, machine, FOLDER, ("bf16", "bf16"), devices, None)
+        return {check.name: check for check in checks}
+
+    def host_bytes(changes: list[str]) -> int:
+        return fit(changes)["recipe memory"].figures["needed_bytes"]
+
+    one, two, three = (host_bytes([f"engine.replicas={n}"]) for n in (1, 2, 3))
+    assert three - two == two - one > 2 * size.parameters
+    elsewhere = ['engine.external_urls=["http://127.0.0.1:1"]']
+    assert one - host_bytes(elsewhere) == two - one + GIB  # and the KV cache of 1 GiB
+    says(fit(elsewhere)["recipe memory"], "ok", "engine 0 MiB")
+
+    gpus: tuple[Device, Device] = ("cuda", "cuda")
+    on_one, on_four = (fit([f"engine.replicas={n}"], gpus)["recipe GPU memory"].figures for n in (1, 4))
+    assert on_one["needed_bytes"] == on_four["needed_bytes"]
+    assert (on_one["needed_gpus"], on_four["needed_gpus"]) == (1, 4)
+    trainer_alone = fit(elsewhere, gpus)["recipe GPU memory"].figures["needed_bytes"]
+    assert 0 < trainer_alone < on_one["needed_bytes"]
+
+
+@pytest.mark.parametrize(
+    ("name", "gflops", "took_s", "memory_gib"), [("quickstart", 1000, 5, 5.0), ("smollm2", 1000, 95, 11.4)]
+)
+def test_estimates_hold_what_was_measured(name: str, gflops: float, took_s: float, memory_gib: float) -> None:
+    """Two cores with AMX, one engine: an iteration took so long, and all processes so much memory (PSS)."""
+    recipe = load_recipe(name)
+    size = model_size(recipe.model)
+    low, high = iteration_seconds(recipe, size, gflops * 1e9, 2)
+    assert low < took_s < high
+    hardware = load_hardware("cpu", ["engine.replicas=1"])
+    checks = fit_checks(recipe, hardware, size, MACHINE, FOLDER, ("bf16", "bf16"), ON_CPU, gflops)
+    memory = {check.name: check for check in checks}["recipe memory"]
+    assert memory.figures["needed_bytes"] / GIB == pytest.approx(memory_gib, rel=0.15)
+    assert worst(checks) == "ok"
+
+
+def test_recipes_that_do_not_fit() -> None:
+    recipe, hardware = load_recipe("smollm2"), load_hardware("cpu", ())
+    size = model_size(recipe.model)
+
+    def fit(machine: MachineFacts = MACHINE, store: StoreFacts = FOLDER, size: ModelSize = size) -> dict[str, Check]:
+        checks = fit_checks(recipe, hardware, size, machine, store, ("bf16", "bf16"), ON_CPU, 430.0)
+        return {check.name: check for check in checks}
+
+    says(fit(replace(MACHINE, limit_bytes=6 * GIB))["recipe memory"], "problem", "this machine gives 6.0 GiB")
+    says(fit(replace(MACHINE, spare_bytes=8 * GIB))["recipe memory"], "warning", "end other programs")
+    says(fit(store=replace(FOLDER, free_bytes=GIB))["recipe disk"], "problem", "--store")
+    says(fit(store=StoreFacts("s3://b", "s3"))["recipe disk"], "ok", "in a store of unknown size")
+    says(fit(size=ModelSize(None, "unknown until fetched"))["model"], "warning", "unknown until fetched")
+
+
+def test_recipes_on_gpus() -> None:
+    recipe, hardware = load_recipe("openpipe_14b"), load_hardware("cuda", ())
+    with_gpu, devices = replace(MACHINE, gpus=(H100,), memory_bytes=128 * GIB, spare_bytes=120 * GIB), ("cuda", "cuda")
+
+    def fit(size: ModelSize, hardware: Hardware, machine: MachineFacts = with_gpu) -> dict[str, Check]:
+        checks = fit_checks(recipe, hardware, size, machine, FOLDER, ("bf16", "bf16"), devices, None)
+        return {check.name: check for check in checks}
+
+    small = fit(ModelSize(1.5e9, "by its name"), hardware)
+    says(small["recipe GPU memory"], "ok", "on each of 1")
+    says(small["recipe memory"], "ok")
+    says(small["recipe time"], "ok", "not measured")
+    large = ModelSize(14e9, "by its name")
+    says(fit(large, hardware)["recipe GPU memory"], "problem", "trainer.processes")
+    eight = load_hardware("cuda", ["trainer.processes=8", "engine.tensor_parallel_size=8"])
+    says(fit(large, eight, replace(with_gpu, gpus=(H100,) * 8))["recipe GPU memory"], "ok", "on each of 8")
+    says(fit(large, hardware, MACHINE)["recipe GPU memory"], "problem", "--profile cpu")

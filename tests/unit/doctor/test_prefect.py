@@ -1,0 +1,64 @@
+"""What `deerstalker doctor` says of Prefect's server."""
+
+import threading
+from collections.abc import Generator
+from contextlib import contextmanager
+from http.server import BaseHTTPRequestHandler, HTTPServer
+from pathlib import Path
+
+import pytest
+
+from flows.cli.doctor import page_line
+from flows.doctor.checks import (
+    prefect_check,
+)
+from flows.doctor.facts import PrefectFacts, ask_prefect, prefect_facts
+from tests.support.doctor import says
+from tests.support.servers import free_port
+
+
+@contextmanager
+def _api(version: str, status: int = 200) -> Generator[str]:
+    """A server that answers every request alike."""
+
+    class Handler(BaseHTTPRequestHandler):
+        def do_GET(self) -> None:
+            self.send_response(status)
+            self.end_headers()
+            self.wfile.write(f'"{version}"'.encode() if "version" in self.path else b"true")
+
+        def log_request(self, code: int | str = "-", size: int | str = "-") -> None:
+            del code, size
+
+    with HTTPServer(("127.0.0.1", 0), Handler) as server:
+        thread = threading.Thread(target=server.serve_forever)
+        thread.start()
+        try:
+            yield f"http://127.0.0.1:{server.server_address[1]}/api"
+        finally:
+            server.shutdown()
+            thread.join()
+
+
+def test_prefect(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.delenv("PREFECT_HOME", raising=False)
+    monkeypatch.delenv("PREFECT_API_URL", raising=False)
+    says(prefect_check(prefect_facts(tmp_path)), "ok", "each command starts its own (3.")
+    says(prefect_check(PrefectFacts("3.7.7", error="a damaged record")), "problem", "damaged", "remove the record")
+    with _api("3.7.7") as url:
+        monkeypatch.setenv("PREFECT_API_URL", url)
+        says(prefect_check(prefect_facts(tmp_path)), "ok", f"{url}, named by PREFECT_API_URL; server 3.7.7")
+    with _api("3.4.1") as url:
+        says(prefect_check(ask_prefect("3.7.7", url, "PREFECT_API_URL")), "warning", "3.4.1", "update the server")
+    with _api("", 401) as url:
+        says(prefect_check(ask_prefect("3.7.7", url, "PREFECT_API_URL")), "problem", "PREFECT_API_AUTH_STRING")
+    open_to_all = PrefectFacts("3.7.7", "http://a/api", "`deerstalker up`", "3.7.7", others=("ann", "bob", "cy", "dee"))
+    says(prefect_check(open_to_all), "warning", "no password", "(ann, bob, cy and 1 more)", "`deerstalker up --auth`")
+    silent = f"http://user:secret@127.0.0.1:{free_port()}/api"
+    line = prefect_check(ask_prefect("3.7.7", silent, "PREFECT_API_URL"))
+    says(line, "problem", "no answer", "unset PREFECT_API_URL")
+    assert "secret" not in page_line(line)
+    says(prefect_check(ask_prefect("3.7.7", silent, "`deerstalker up`")), "problem", "call `deerstalker up` again")
+    line = prefect_check(ask_prefect("3.7.7", "http://user:secret@a:b/api", "PREFECT_API_URL"))
+    says(line, "problem", "http://a:b/api, named by PREFECT_API_URL", "InvalidURL", "name another")
+    assert "secret" not in page_line(line)
