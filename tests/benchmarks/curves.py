@@ -8,10 +8,8 @@ their authors' recipes reach.
 
 import argparse
 import json
-import subprocess
 import sys
 import tempfile
-import time
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
@@ -19,8 +17,6 @@ from typing import Any
 from rich.console import Console
 from rich.table import Table
 
-from artifacts.layout import RunLayout
-from artifacts.reading import Artifact
 from artifacts.store.store import Store
 from flows.compare import algorithm as rule
 from flows.config.recipe import Recipe
@@ -31,7 +27,8 @@ from flows.report.figures import IterationFigures, iteration_figures
 from flows.report.html.page import TEMPLATES, page
 from flows.report.plots import Curves, curves_plot
 from tests.support.bars import add_json_option, tell
-from tests.support.scaled_recipes import as_toml, settings_of
+from tests.support.scaled_recipes import settings_of
+from tests.support.whole_runs import from_warm_start, train
 
 WARM_START = "warm-start"
 _PAGE = """{% extends "page.html" %}
@@ -45,28 +42,13 @@ _PAGE = """{% extends "page.html" %}
 {% endblock %}"""
 
 
-def train(options: argparse.Namespace, store: str, run: str, settings: Sequence[str]) -> float:
-    """One run of the base recipe with changes; returns its wall time in seconds."""
-    print(f"{run} ...", file=sys.stderr, flush=True)
-    command = [str(Path(sys.executable).with_name("deerstalker")), "train", "--json", "--recipe", options.base]
-    command += ["--run", run, "--store", store, "--profile", options.profile]
-    for setting in settings:
-        command += ["--set", setting]
-    started = time.perf_counter()
-    if status := subprocess.run(command, stdout=subprocess.DEVNULL, check=False).returncode:
-        sys.exit(f"run {run} ended with status {status}; what it said stands above")
-    return time.perf_counter() - started
-
-
 def shared_start(options: argparse.Namespace, store: str, base: Recipe, settings: Sequence[str]) -> list[str]:
     """Warm-starts the base recipe's model once; returns the settings by which other runs begin with it."""
     if base.warm_start is None:
         return []
-    train(options, store, WARM_START, [*settings, "iterations=0", "evaluate.puzzles=1", "final.puzzles=1"])
-    opened = Store.open(store)
-    warm = Artifact.at(opened, RunLayout(WARM_START).warm_start("checkpoint"))
-    model = {"source": "folder", "path": f"{opened.url}/{warm.key}/{warm.manifest.attempt}"}
-    return [f"model={as_toml(model)}", "warm_start=null"]
+    settings = [*settings, "iterations=0", "evaluate.puzzles=1", "final.puzzles=1"]
+    train(options.base, WARM_START, store, settings, options.profile)
+    return from_warm_start(WARM_START, store)
 
 
 def _points(iterations: Sequence[IterationFigures], key: str) -> list[list[float]]:
@@ -106,7 +88,7 @@ def measure(options: argparse.Namespace, store: str) -> list[dict[str, Any]]:
     rows: list[dict[str, Any]] = []
     for name, changes in over.items():
         run = f"curve-{Path(name).stem}"
-        seconds = train(options, store, run, [*common, *changes, *start])
+        seconds = train(options.base, run, store, [*common, *changes, *start], options.profile)["wall_s"]
         rows.append({"recipe": name, "laid_over": laid[name], "seconds": seconds, **curve(store, run)})
     return rows
 

@@ -5,12 +5,8 @@ recipe's own: the warm-started model before, the promoted one after, on test puz
 """
 
 import argparse
-import json
 import statistics
-import subprocess
-import sys
 import tempfile
-import time
 from pathlib import Path
 from typing import Any
 
@@ -18,6 +14,7 @@ from rich.console import Console
 from rich.table import Table
 
 from tests.support.bars import Bar, add_json_option, tell
+from tests.support.whole_runs import train
 
 MODES, MOMENTS = ("sampled", "greedy"), ("before", "after")
 SEEDS = (601, 602, 603, 604, 605)
@@ -25,28 +22,19 @@ MEAN_GAIN_BAR, LEAST_GAIN_BAR = 14.0, 9.0
 """What the README says of the recipe `quickstart` over these seeds, points."""
 
 
-def train(recipe: str, seed: int, store: str, settings: list[str]) -> dict[str, Any]:
-    """Runs the recipe with one seed; returns the command's document and its wall time."""
-    command = [str(Path(sys.executable).with_name("deerstalker")), "train", "--json", "--recipe", recipe]
-    command += ["--run", f"{Path(recipe).stem}-seed-{seed}", "--store", store, "--set", f"seed={seed}"]
-    for setting in settings:
-        command += ["--set", setting]
-    started = time.perf_counter()
-    done = subprocess.run(command, stdout=subprocess.PIPE, check=True)
-    return {**json.loads(done.stdout), "seed": seed, "wall_s": time.perf_counter() - started}
-
-
 def accuracy(document: dict[str, Any], when: str, mode: str) -> float:
     """Mean accuracy on the test split, in percent."""
     return 100 * document["test"][when][mode]["accuracy"]["mean"]
 
 
-def row(document: dict[str, Any]) -> dict[str, Any]:
-    """The figures of one seed."""
+def measured(options: argparse.Namespace, seed: int, store: str) -> dict[str, Any]:
+    """Trains with one seed; returns its figures."""
+    run, settings = f"{Path(options.recipe).stem}-seed-{seed}", [f"seed={seed}", *options.settings]
+    document = train(options.recipe, run, store, settings)
     figures = {f"{mode}_{when}": accuracy(document, when, mode) for mode in ("sampled", "greedy") for when in MOMENTS}
     exact = {f"exact_{when}": 100 * document["test"][when]["sampled"]["exact"]["mean"] for when in MOMENTS}
     return {
-        "seed": document["seed"],
+        "seed": seed,
         **figures,
         **exact,
         "gain": figures["sampled_after"] - figures["sampled_before"],
@@ -104,7 +92,7 @@ def main() -> None:
     add_json_option(parser)
     options = parser.parse_args()
     with tempfile.TemporaryDirectory() as scratch:
-        rows = [row(train(options.recipe, seed, options.store or scratch, options.settings)) for seed in options.seeds]
+        rows = [measured(options, seed, options.store or scratch) for seed in options.seeds]
     if options.plot:
         plot(rows, options.plot)
     gains = [one["gain"] for one in rows]

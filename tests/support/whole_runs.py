@@ -1,0 +1,39 @@
+"""Whole runs of `deerstalker train` for benchmarks: each a process of its own, resumed if its store has it."""
+
+import json
+import subprocess
+import sys
+import time
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+from artifacts.layout import RunLayout
+from artifacts.reading import Artifact
+from artifacts.store.store import Store
+from tests.support.scaled_recipes import as_toml
+
+
+def train(recipe: str, run: str, store: str, settings: Sequence[str], profile: str = "cpu") -> dict[str, Any]:
+    """Runs a recipe with changes; returns the command's document, with the wall time in seconds as `wall_s`.
+
+    Exits the benchmark if the run fails; what it said stands on stderr.
+    """
+    print(f"{run} ...", file=sys.stderr, flush=True)
+    command = [str(Path(sys.executable).with_name("deerstalker")), "train", "--json", "--recipe", recipe]
+    command += ["--run", run, "--store", store, "--profile", profile]
+    for setting in settings:
+        command += ["--set", setting]
+    started = time.perf_counter()
+    done = subprocess.run(command, stdout=subprocess.PIPE, check=False)
+    if done.returncode:
+        sys.exit(f"run {run} ended with status {done.returncode}; what it said stands above")
+    return {**json.loads(done.stdout), "wall_s": time.perf_counter() - started}
+
+
+def from_warm_start(run: str, store: str) -> list[str]:
+    """Returns the settings by which another run begins with the warm-started model of a run."""
+    opened = Store.open(store, writable=False)
+    warm = Artifact.at(opened, RunLayout(run).warm_start("checkpoint"))
+    model = {"source": "folder", "path": f"{opened.url}/{warm.key}/{warm.manifest.attempt}"}
+    return [f"model={as_toml(model)}", "warm_start=null"]
