@@ -4,8 +4,9 @@ import hashlib
 from datetime import datetime
 from typing import Any, Literal, Self
 
-from pydantic import BaseModel, ConfigDict, Field, ValidationError
+from pydantic import Field, ValidationError
 
+from artifacts.documents.document import Document
 from artifacts.documents.self_checksum import BLANK, check_seal, sealed
 from artifacts.errors import IntegrityError
 from artifacts.identity import sha256_json
@@ -15,10 +16,8 @@ MANIFEST_NAME = "manifest.json"
 _REMAKE = "delete the artifact's folder and run again to make the artifact again"
 
 
-class StoredFile(BaseModel):
+class StoredFile(Document):
     """Checksum and size of one file of an artifact."""
-
-    model_config = ConfigDict(extra="forbid", frozen=True)
 
     sha256: str = Field(pattern=r"^[0-9a-f]{64}$")
     size_bytes: int = Field(ge=0)
@@ -29,10 +28,8 @@ class StoredFile(BaseModel):
         return cls(sha256=hashlib.sha256(data).hexdigest(), size_bytes=len(data))
 
 
-class StoredIdentity(BaseModel):
+class StoredIdentity(Document):
     """The identity under which an artifact was published (see `artifacts.identity.Identity`)."""
-
-    model_config = ConfigDict(extra="forbid", frozen=True)
 
     stage: str
     revision: int
@@ -40,7 +37,7 @@ class StoredIdentity(BaseModel):
     inputs: dict[str, str]
 
 
-class Pruned(BaseModel):
+class Pruned(Document):
     """A note that an artifact's files were removed.
 
     Attributes:
@@ -48,13 +45,11 @@ class Pruned(BaseModel):
         rule: The rule of `deerstalker prune` that removed them.
     """
 
-    model_config = ConfigDict(extra="forbid", frozen=True)
-
     at: str
     rule: str
 
 
-class Manifest(BaseModel):
+class Manifest(Document):
     """Everything known about one artifact.
 
     Attributes:
@@ -72,8 +67,6 @@ class Manifest(BaseModel):
             a run can continue after it; only reading its files fails.
         checksum: SHA-256 of the manifest's own bytes with this field blank (see `artifacts.documents.self_checksum`).
     """
-
-    model_config = ConfigDict(extra="forbid", frozen=True)
 
     format: Literal[1] = 1
     kind: str

@@ -8,10 +8,11 @@ from typing import Any, Literal
 
 from prefect import flow
 from prefect.artifacts import create_table_artifact
-from pydantic import BaseModel, ConfigDict, Field
+from pydantic import Field
 
 from artifacts.address import ArtifactAddress
 from artifacts.config import Config
+from artifacts.documents.document import Document
 from artifacts.errors import BadInputError, DeerstalkerError
 from artifacts.layout import RunLayout
 from artifacts.reading import Artifact
@@ -48,7 +49,7 @@ class BackfillRequest(Config):
     profile: str = Field(default="cpu", description="Name of a profile, or path of a TOML file.")
 
 
-class Backfilled(BaseModel):
+class Backfilled(Document):
     """Result of the flow.
 
     Attributes:
@@ -58,8 +59,6 @@ class Backfilled(BaseModel):
         skipped: `RUN@ITERATION` of checkpoints without a report whose files have been pruned.
         reports: Address of each run's page, which was written again.
     """
-
-    model_config = ConfigDict(extra="forbid", frozen=True)
 
     suite: str
     runs: dict[str, dict[int, dict[str, Any]]]

@@ -3,9 +3,10 @@
 from typing import Any, get_args
 
 from prefect import flow
-from pydantic import BaseModel, ConfigDict, Field
+from pydantic import Field
 
 from artifacts.config import Config
+from artifacts.documents.document import Document
 from artifacts.identity import Identity, settings_of
 from artifacts.layout import shared_key
 from artifacts.reading import Artifact
@@ -31,14 +32,12 @@ class EvaluationRequest(Config):
     config: EvaluateConfig = Field(default_factory=EvaluateConfig, description="Number of puzzles, and sampling.")
 
 
-class Evaluation(BaseModel):
+class Evaluation(Document):
     """Result of the flow.
 
     Attributes:
         gradings: Totals of the same completions (see `stages.statistics.totals.totals`) by grader.
     """
-
-    model_config = ConfigDict(extra="forbid", frozen=True)
 
     checkpoint: dict[str, Any]
     puzzles: int

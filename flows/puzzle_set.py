@@ -1,9 +1,10 @@
 """The flow that makes a puzzle set: draws puzzles on all cores, divides them into disjoint splits, and reports."""
 
 from prefect import flow
-from pydantic import BaseModel, ConfigDict, Field
+from pydantic import Field
 
 from artifacts.config import Config
+from artifacts.documents.document import Document
 from artifacts.store.store import Store
 from flows.config.recipes import load_profile
 from flows.inputs.models import fetched
@@ -26,15 +27,13 @@ class PuzzleSetRequest(Config):
     )
 
 
-class PuzzleSet(BaseModel):
+class PuzzleSet(Document):
     """A published puzzle set.
 
     Attributes:
         artifact: Ref of the set, as JSON.
         report: Address of the set's report.
     """
-
-    model_config = ConfigDict(extra="forbid", frozen=True)
 
     artifact: dict[str, str]
     report: str

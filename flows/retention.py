@@ -103,11 +103,6 @@ def plan(store: Store, rule: Retention, runs: Sequence[str] = (), damaged: list[
     return [removal for run in runs or existing if run in sound for removal in _of_run(store, run, rule, safe, damaged)]
 
 
-def protected(store: Store) -> set[str]:
-    """Returns the keys of all ancestors of the promoted and the best checkpoints of all runs."""
-    return {key for run in run_names(store) for key in _ancestors(store, run, None) or ()}
-
-
 def _ancestors(store: Store, run: str, damaged: list[Damage] | None) -> set[str] | None:
     """Returns the keys of the ancestors of one run's promoted and best checkpoints; None if the run is damaged."""
     known = len(damaged or ())

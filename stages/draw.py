@@ -55,7 +55,7 @@ def identity_of(config: DrawConfig) -> Identity:
     return Identity.of("draw", REVISION, config)
 
 
-def slot_of(config: DrawConfig, store: Store) -> ArtifactAddress[Draw]:
+def address_of(config: DrawConfig, store: Store) -> ArtifactAddress[Draw]:
     """Returns the address of a stretch: below the shared puzzles, named by its identity."""
     return ArtifactAddress(store, shared_key("puzzles/drawn", f"{config.first:07d}", identity_of(config)), Draw)
 

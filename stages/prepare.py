@@ -17,7 +17,7 @@ from artifacts.reading import Artifact
 from artifacts.refs import Puzzles, Ref
 from artifacts.schemas import PUZZLES
 from stages.context import StageContext
-from stages.draw import TABLE, DrawConfig, draw, slot_of, stretches
+from stages.draw import TABLE, DrawConfig, address_of, draw, stretches
 from stages.environments.generate import AnyPuzzleConfig, PuzzleConfig
 from stages.environments.published import read_puzzles
 from stages.environments.puzzle import Puzzle
@@ -116,7 +116,7 @@ def _generate(config: PrepareConfig, ctx: StageContext) -> dict[str, list[Puzzle
                 str(config.total),
                 "ask for fewer puzzles, or for larger ones",
             )
-        drawn = draw(ctx, stretch, out=slot_of(stretch, ctx.store))
+        drawn = draw(ctx, stretch, out=address_of(stretch, ctx.store))
         for puzzle in from_table(Artifact.open(ctx.store, drawn).read_table(TABLE, PUZZLES)):
             kept.setdefault(puzzle.digest, puzzle)
         if len(kept) >= config.total:

@@ -3,7 +3,6 @@
 from typing import Annotated
 
 from cyclopts import Parameter
-from rich.table import Table
 
 from artifacts.store.store import Store
 from flows.cli.console.options import STORED, ProfileName, RecipeChanges, Stored
@@ -40,6 +39,7 @@ def compare(
         from flows.config.recipe import Recipe
         from flows.config.recipes import load_profile, validate
         from flows.lookup.history import read_run
+        from flows.report.summary import figures_table
 
         record = read_run(store, run)
         load_profile(profile)
@@ -51,12 +51,7 @@ def compare(
     if options.json:
         print_json(result)
         return
-    table = Table(title=f"{run}, iteration {iteration}: the same rollouts under each recipe", title_justify="left")
-    table.add_column("")
-    for name in result["recipes"]:
-        table.add_column(name, justify="right")
-    for row in text_rows(result["recipes"]):
-        table.add_row(*row)
+    title = f"{run}, iteration {iteration}: the same rollouts under each recipe"
     console = terminal()
-    console.print(table)
+    console.print(figures_table(title, list(result["recipes"]), text_rows(result["recipes"])))
     console.print(f"report: {result['report']}", soft_wrap=True)

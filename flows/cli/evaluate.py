@@ -1,7 +1,5 @@
 """`deerstalker evaluate`."""
 
-from rich.table import Table
-
 from artifacts.store.store import Store
 from flows.cli.console.options import ANSWERS, STORED, Answers, ProfileName, Stored
 from flows.cli.console.output import print_json, terminal
@@ -43,14 +41,10 @@ def evaluate(
     if options.json:
         print_json(result.model_dump(mode="json"))
         return
-    from flows.report.summary import measure_rows
+    from flows.report.summary import figures_table, measure_rows
 
-    table = Table(title=f"{checkpoint} on {result.puzzles} puzzles, means with 95% intervals", title_justify="left")
-    table.add_column("")
-    for grader in result.gradings:
-        table.add_column(f"{grader} grading", justify="right")
-    for row in measure_rows(list(result.gradings.values())):
-        table.add_row(*row)
+    title = f"{checkpoint} on {result.puzzles} puzzles, means with 95% intervals"
+    names = [f"{grader} grading" for grader in result.gradings]
     console = terminal()
-    console.print(table)
+    console.print(figures_table(title, names, measure_rows(list(result.gradings.values()))))
     console.print(f"report: {result.report}", soft_wrap=True)

@@ -14,7 +14,7 @@ from artifacts.refs import Ref
 from artifacts.store.store import Store
 from artifacts.verification import Damage
 from flows.cli.console.options import STORED, Stored, Wide
-from flows.cli.console.output import print_json, tell_damage, terminal
+from flows.cli.console.output import print_damaged_json, print_json, tell_damage, terminal
 from flows.report.text.wrapping import UNLIMITED, print_labelled
 
 if TYPE_CHECKING:
@@ -80,7 +80,7 @@ def diff(a: str, b: str, /, *, options: Stored = STORED) -> None:
         name: item.evaluations["after"].facts for name, item in ((a, ours), (b, theirs)) if "after" in item.evaluations
     }
     if options.json:
-        print_json(
+        print_damaged_json(
             {
                 "a": a,
                 "b": b,
@@ -92,10 +92,10 @@ def diff(a: str, b: str, /, *, options: Stored = STORED) -> None:
                 "promoted": {
                     name: item.promoted and item.promoted.as_json() for name, item in ((a, ours), (b, theirs))
                 },
-                "damaged": [asdict(damage) for damage in damaged],
-            }
+            },
+            store,
+            damaged,
         )
-        tell_damage(store, damaged, json=True)
         return
     console = terminal()
     rows = [(one.setting, *(_shown(one.values, side) for side in ("a", "b"))) for one in differing]

@@ -1,13 +1,11 @@
 """`deerstalker runs`, `show` and `report`."""
 
-from dataclasses import asdict
-
 from rich.table import Table
 
 from artifacts.store.store import Store
 from artifacts.verification import Damage
 from flows.cli.console.options import STORED, Stored, Wide
-from flows.cli.console.output import print_json, tell_damage, terminal
+from flows.cli.console.output import print_damaged_json, tell_damage, terminal
 
 
 def runs(*, options: Stored = STORED) -> None:
@@ -17,14 +15,7 @@ def runs(*, options: Stored = STORED) -> None:
     store, damaged = Store.open(options.store, writable=False), list[Damage]()
     listed = overview(store, damaged)
     if options.json:
-        print_json(
-            {
-                "store": store.url,
-                "runs": [run.as_json() for run in listed],
-                "damaged": [asdict(item) for item in damaged],
-            }
-        )
-        tell_damage(store, damaged, json=True)
+        print_damaged_json({"store": store.url, "runs": [run.as_json() for run in listed]}, store, damaged)
         return
     table = Table(title=f"runs in {store.url}", title_justify="left")
     table.add_column("run", no_wrap=True)
@@ -61,8 +52,7 @@ def show(run: str, /, *, wide: Wide = False, options: Stored = STORED) -> None:
     store, damaged = Store.open(options.store, writable=False), list[Damage]()
     record = read_run(store, run, damaged)
     if options.json:
-        print_json({**summary(record, store), "damaged": [asdict(damage) for damage in damaged]})
-        tell_damage(store, damaged, json=True)
+        print_damaged_json(summary(record, store), store, damaged)
         return
     console = terminal(UNLIMITED if wide else None)
     print_labelled(console, f"{record.layout.run}: ", record.recipe["title"])
@@ -85,7 +75,7 @@ def report(run: str, /, *, options: Stored = STORED) -> None:
     store, damaged = Store.open(options.store, writable=False), list[Damage]()
     page = f"{store.url}/{store_report(read_run(store, run, damaged), store)}"
     if options.json:
-        print_json({"run": run, "report": page, "damaged": [asdict(damage) for damage in damaged]})
-    else:
-        terminal().print(page, soft_wrap=True)
-    tell_damage(store, damaged, json=options.json)
+        print_damaged_json({"run": run, "report": page}, store, damaged)
+        return
+    terminal().print(page, soft_wrap=True)
+    tell_damage(store, damaged, json=False)

@@ -14,7 +14,7 @@ from artifacts.store.store import Store
 from artifacts.verification import Damage
 from artifacts.verification import verify as verify_store
 from flows.cli.console.options import STORED, Flag, Stored
-from flows.cli.console.output import print_json, print_line, tell_damage, terminal
+from flows.cli.console.output import print_damaged_json, print_json, print_line, tell_damage, terminal
 from flows.config.settings import validate
 
 _SHOWN = 20
@@ -63,8 +63,7 @@ def prune(
         listed = [{"key": item.key, "what": item.what, "size_bytes": item.size_bytes} for item in removals]
         rule = retention.model_dump(mode="json")
         document = {"store": store.url, "rule": rule, "removed": yes, "size_bytes": total, "removals": listed}
-        print_json({**document, "damaged": [asdict(damage) for damage in damaged]})
-        tell_damage(store, damaged, json=True)
+        print_damaged_json(document, store, damaged)
         return
     console = terminal()
     if removals:

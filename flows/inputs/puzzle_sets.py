@@ -5,7 +5,7 @@ from artifacts.refs import Puzzles, Ref
 from flows.config.recipes import validate
 from flows.lookup.splits import named_split
 from flows.session import Stages
-from stages.draw import draw, slot_of
+from stages.draw import address_of, draw
 from stages.prepare import PrepareConfig, identity_of, prepare
 
 
@@ -26,5 +26,5 @@ def publish_set(stages: Stages, config: PrepareConfig, name: str = "set") -> Ref
     identity = identity_of(config)
     out = stages.address(shared_key("puzzles", name, identity), Puzzles)
     if out.find(identity) is None and (missing := config.first_stretches()):
-        stages.map(draw, missing, label="{config.first}", out=lambda stretch: slot_of(stretch, stages.ctx.store))
+        stages.map(draw, missing, label="{config.first}", out=lambda stretch: address_of(stretch, stages.ctx.store))
     return stages.run(prepare, config, out=out)

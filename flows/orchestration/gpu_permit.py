@@ -5,7 +5,6 @@ import signal
 from collections.abc import Callable, Generator
 from contextlib import contextmanager
 from threading import Lock, current_thread, main_thread
-from types import TracebackType
 from typing import Literal, Self
 
 from flows.orchestration.gpu_lease import GpuLease
@@ -68,9 +67,7 @@ class GpuPermit:
     def __enter__(self) -> Self:
         return self
 
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
+    def __exit__(self, *error: object) -> None:
         self.close()
 
 

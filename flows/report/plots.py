@@ -2,7 +2,6 @@
 
 import io
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
 from flows.lookup.history import STAGES
@@ -18,7 +17,6 @@ INK, MUTED, GRID = "#1f2937", "#6b7280", "#e5e7eb"
 SAMPLED, GREEDY, TRAIN = "#0f766e", "#c2410c", "#9ca3af"
 MODE_COLOURS = {"sampled": SAMPLED, "greedy": GREEDY}
 STAGE_COLOURS = ("#0f766e", "#a3b18a", "#d6d3d1", "#c2410c", "#1d4ed8", "#7c3aed")
-_CURVE_COLOURS = ("#0f766e", "#c2410c", "#1d4ed8", "#7c3aed", "#b45309", "#6b7280")
 _DPI = 150
 
 
@@ -120,43 +118,6 @@ def bars_plot(values: Mapping[str, float], title: str, spans: Mapping[str, tuple
         if spans:
             axes.plot(spans[name], (place, place), color=GREEDY, linewidth=2)
     _finish(axes, title, "", horizontal=True)
-    return _png(figure)
-
-
-@dataclass(frozen=True)
-class Curves:
-    """One panel with the curves of several runs.
-
-    Attributes:
-        points: Pairs of iteration and value, by name of the run.
-        bands: The lower and upper end of the band at each point, for runs that have one.
-        percent: Whether values are shares, shown in percent.
-    """
-
-    title: str
-    points: Mapping[str, Sequence[tuple[int, float]]]
-    bands: Mapping[str, Sequence[tuple[float, float]]] = field(default_factory=dict[str, Sequence[tuple[float, float]]])
-    percent: bool = False
-
-
-def curves_plot(panels: Sequence[Curves]) -> bytes:
-    """Draws panels side by side; a name has the same colour in all of them."""
-    from matplotlib.figure import Figure
-
-    figure = Figure(figsize=(5.6 * len(panels), 3.6), dpi=_DPI, layout="constrained")
-    names = list(dict.fromkeys(name for panel in panels for name in panel.points))
-    for axes, panel in zip(figure.subplots(1, len(panels), squeeze=False).flat, panels, strict=True):
-        for name, points in panel.points.items():
-            colour = _CURVE_COLOURS[names.index(name) % len(_CURVE_COLOURS)]
-            if points:
-                numbers, values = zip(*points, strict=True)
-                if name in panel.bands:
-                    low, high = zip(*panel.bands[name], strict=True)
-                    axes.fill_between(numbers, low, high, color=colour, alpha=0.1, linewidth=0)
-                axes.plot(
-                    numbers, values, color=colour, linewidth=1.8, label=name, marker=_marker(points), markersize=4
-                )
-        _finish(axes, panel.title, "iteration", percent=panel.percent)
     return _png(figure)
 
 

@@ -58,11 +58,18 @@ def print_summary(record: RunRecord, store: Store, console: Console) -> None:
 def before_after_table(record: RunRecord) -> Table:
     """Returns `before_after_rows` as a table for the terminal."""
     puzzles = next(iter(record.evaluations.values())).facts["puzzles"]
-    table = Table(title=f"{record.layout.run}: {puzzles} test puzzles, means with 95% intervals", title_justify="left")
+    title = f"{record.layout.run}: {puzzles} test puzzles, means with 95% intervals"
+    names = ["before GRPO" if when == "before" else "promoted" for when in record.evaluations]
+    return figures_table(title, names, before_after_rows(record))
+
+
+def figures_table(title: str, names: Sequence[str], rows: Sequence[Sequence[str]]) -> Table:
+    """Returns a table with a named column of figures for each of some models; rows begin with the figure's name."""
+    table = Table(title=title, title_justify="left")
     table.add_column("")
-    for when in record.evaluations:
-        table.add_column("before GRPO" if when == "before" else "promoted", justify="right")
-    for row in before_after_rows(record):
+    for name in names:
+        table.add_column(name, justify="right")
+    for row in rows:
         table.add_row(*row)
     return table
 

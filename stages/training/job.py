@@ -4,9 +4,10 @@ from ipaddress import ip_address
 from pathlib import Path
 from typing import Annotated, Literal, Self
 
-from pydantic import BaseModel, ConfigDict, Field, model_validator
+from pydantic import Field, model_validator
 
 from artifacts.config import Config
+from artifacts.documents.document import Document
 from artifacts.identity import Added
 from stages.hardware.compute_type import cuda_capabilities, training_type
 from stages.training.trainable import TrainableConfig
@@ -277,13 +278,11 @@ class TrainHardware(Config):
         return self
 
 
-class TrainJob(BaseModel):
+class TrainJob(Document):
     """A training job: the weights to start from, a batch, and how to train on it.
 
     It starts from a checkpoint, from a training state, from the state in the workers' memory or from a step checkpoint.
     """
-
-    model_config = ConfigDict(extra="forbid", frozen=True)
 
     checkpoint_dir: Path = Field(description="Hugging Face folder: config, tokenizer files and starting weights")
     state_dir: Path | None = Field(default=None, description="training state to start from; null = checkpoint only")

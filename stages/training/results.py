@@ -3,7 +3,9 @@
 import math
 from typing import Annotated
 
-from pydantic import BaseModel, BeforeValidator, ConfigDict, Field
+from pydantic import BeforeValidator, Field
+
+from artifacts.documents.document import Document
 
 
 def _null_unless_finite(value: float | None) -> float | None:
@@ -14,13 +16,11 @@ Measured = Annotated[float | None, BeforeValidator(_null_unless_finite)]
 """A measured number. NaN and infinities become null, because JSON has no such numbers."""
 
 
-class StepMetrics(BaseModel):
+class StepMetrics(Document):
     """Metrics of one optimizer step, over all processes. A number that is not finite is null.
 
     The losses and the kl of a skipped step are null even if they are finite, because they would dominate a mean.
     """
-
-    model_config = ConfigDict(extra="forbid", frozen=True)
 
     step: int = Field(description="number of the step, from 1")
     of: int = Field(description="optimizer steps of the job")
@@ -60,10 +60,8 @@ class StepMetrics(BaseModel):
     tokens_per_s: float
 
 
-class TrainTotals(BaseModel):
+class TrainTotals(Document):
     """Totals of a job."""
-
-    model_config = ConfigDict(extra="forbid", frozen=True)
 
     tokens: int
     loss_tokens: int
@@ -75,10 +73,8 @@ class TrainTotals(BaseModel):
     save_s: float
 
 
-class TrainResult(BaseModel):
+class TrainResult(Document):
     """Result of a finished job."""
-
-    model_config = ConfigDict(extra="forbid", frozen=True)
 
     steps: list[StepMetrics]
     totals: TrainTotals

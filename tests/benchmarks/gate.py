@@ -177,7 +177,7 @@ def bars(document: dict[str, Any]) -> list[Bar]:
             within = "0.935 to 0.965"
             if kind == "proportions" and not attainable(row["puzzles"], row["p"]):
                 within += ", which no set of neighbouring counts reaches"
-            rows.append({"name": name, "value": row["now"], "bar": within, "met": met})
+            rows.append(Bar(name, row["now"], within, met))
     return rows
 
 

@@ -17,7 +17,7 @@ COMMANDS = sorted(
     path
     for folder in ("benchmarks", "faults")
     for path in (TESTS / folder).glob("*.py")
-    if "ArgumentParser(" in path.read_text()  # the others are called by these, or started by them as child processes
+    if "argparse.ArgumentParser(" in path.read_text()  # these call the others, or start them
 )
 PROMISES = {"work repeated": "made again|sampled twice", "work lost": "lost"}
 

@@ -2,7 +2,8 @@
 
 import json
 import sys
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
+from dataclasses import asdict
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -56,6 +57,16 @@ def tell_damage(store: Store, damaged: Sequence[Damage], *, json: bool) -> None:
             print_line(f"damaged: {damage.file}: {damage.found}; expected {damage.expected}")
     sys.stdout.flush()
     raise damage_error(store, damaged)
+
+
+def print_damaged_json(document: Mapping[str, Any], store: Store, damaged: Sequence[Damage]) -> None:
+    """Prints a JSON document with the damaged artifacts that it lacks as `damaged`, and fails if there are any.
+
+    Raises:
+        IntegrityError: Something is damaged.
+    """
+    print_json({**document, "damaged": [asdict(damage) for damage in damaged]})
+    tell_damage(store, damaged, json=True)
 
 
 def local_folder(store: Store) -> Path:

@@ -19,8 +19,9 @@ from contextlib import contextmanager, suppress
 from datetime import UTC, datetime
 from pathlib import Path
 
-from pydantic import BaseModel, ConfigDict, ValidationError
+from pydantic import ValidationError
 
+from artifacts.documents.document import Document
 from artifacts.errors import BadInputError, DeerstalkerError
 from flows.orchestration.server.api_access import (
     SERVER_VARIABLE,
@@ -40,15 +41,13 @@ _PAGES_ASK = "PREFECT_SERVER_UI_API_URL"
 _SIGNATURE = "# Written by `deerstalker up`, removed by `deerstalker down`.\n"
 
 
-class Started(BaseModel):
+class Started(Document):
     """A process that was started under a guard.
 
     Attributes:
         pid: Process id of the guard, which is also the session id.
         ticks: Start time of the guard, in clock ticks since the machine started.
     """
-
-    model_config = ConfigDict(extra="forbid", frozen=True)
 
     pid: int
     ticks: int
@@ -71,7 +70,7 @@ class StartedWorker(Started):
     pool: str
 
 
-class Record(BaseModel):
+class Record(Document):
     """The processes and files that `up` made for a data folder.
 
     Attributes:
@@ -82,8 +81,6 @@ class Record(BaseModel):
         settings: `prefect.toml` files that `up` wrote, which give the API's address to Prefect's commands.
         auth: File with the API's auth string, if it asks for one.
     """
-
-    model_config = ConfigDict(extra="forbid", frozen=True)
 
     url: str
     server: Started | None = None

@@ -4,7 +4,6 @@ import json
 import os
 import time
 from pathlib import Path
-from types import TracebackType
 from typing import Any, Self
 
 
@@ -34,9 +33,7 @@ class EventReader:
     def __enter__(self) -> Self:
         return self
 
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
+    def __exit__(self, *error: object) -> None:
         self._file.close()
 
     def new(self) -> list[dict[str, Any]]:

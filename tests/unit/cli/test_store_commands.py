@@ -23,7 +23,7 @@ from artifacts.verification import verify
 from flows.cli.app import run_command
 from flows.lookup.history import read_run
 from flows.report.html.run_report import report_files
-from flows.retention import Retention, plan, protected, remove
+from flows.retention import Retention, plan, remove
 from tests.support.made_run import make_run
 
 ALL = ("training_state", "checkpoint", "reference", "batch", "rollouts")
@@ -84,7 +84,7 @@ def test_prune_spares_the_ancestors_of_what_stands_and_the_last(linked: tuple[St
     gone = {removal.key for removal in plan(store, rule, ["linked"])}
     descended = lineage(store, [Artifact.at(store, layout.iteration(3, "checkpoint")).ref])
     ancestors = {node.ref.key for node in descended}
-    assert layout.iteration(1, "training_state") in ancestors <= protected(store)
+    assert layout.iteration(1, "training_state") in ancestors
     assert not gone & ancestors
     parts = ("checkpoint", "training_state", "rollouts", "batch")
     expected = {layout.iteration(n, part) for n in (4, 5) for part in parts}

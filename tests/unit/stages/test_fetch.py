@@ -46,10 +46,10 @@ def folder(tmp_path: Path) -> Path:
 
 def fetched(folder: Path, ctx: StageContext) -> Ref[Checkpoint]:
     config = FolderModel(path=str(folder))
-    return fetch(ctx, config, PUZZLES, out=slot_of(config, ctx))
+    return fetch(ctx, config, PUZZLES, out=address_of(config, ctx))
 
 
-def slot_of(config: FolderModel, ctx: StageContext) -> ArtifactAddress[Checkpoint]:
+def address_of(config: FolderModel, ctx: StageContext) -> ArtifactAddress[Checkpoint]:
     return ArtifactAddress(ctx.store, shared_key("models", "folder", identity_of(config, PUZZLES)), Checkpoint)
 
 

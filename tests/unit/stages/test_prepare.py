@@ -16,7 +16,7 @@ from artifacts.refs import Puzzles, Ref
 from artifacts.schemas import PUZZLES
 from artifacts.store.store import Store
 from stages.context import Profile, StageContext
-from stages.draw import draw, slot_of
+from stages.draw import address_of, draw
 from stages.environments.generate import TIERS, PuzzleConfig, ZebraConfig
 from stages.environments.puzzle import Puzzle
 from stages.environments.tables import from_table
@@ -52,7 +52,7 @@ def test_splits_share_no_puzzle_and_held_out_ones_stay_when_train_grows(ctx: Sta
 
 def test_an_interrupted_attempt_is_continued_and_ends_the_same(ctx: StageContext) -> None:
     first, second, *_ = EASY.first_stretches()
-    drawn = [draw(ctx, stretch, out=slot_of(stretch, ctx.store)) for stretch in (first, second)]
+    drawn = [draw(ctx, stretch, out=address_of(stretch, ctx.store)) for stretch in (first, second)]
     manifests = {ref.key: ctx.store.read_bytes(f"{ref.key}/manifest.json") for ref in drawn}
     whole = made(EASY, ctx)
     assert {key: ctx.store.read_bytes(f"{key}/manifest.json") for key in manifests} == manifests
@@ -75,11 +75,11 @@ def test_a_generator_process_that_dies_at_work_is_a_transient_failure(ctx: Stage
     killer.start()
     try:
         with pytest.raises(TransientError, match="a process died"):
-            draw(ctx, stretch, out=slot_of(stretch, ctx.store))
+            draw(ctx, stretch, out=address_of(stretch, ctx.store))
     finally:
         failed.set()
         killer.join()
-    assert draw(ctx, stretch, out=slot_of(stretch, ctx.store)).reused is False
+    assert draw(ctx, stretch, out=address_of(stretch, ctx.store)).reused is False
 
 
 def test_a_difficulty_with_too_few_puzzles_says_so(ctx: StageContext) -> None:
