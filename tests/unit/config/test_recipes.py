@@ -142,7 +142,7 @@ def test_a_run_name_belongs_to_one_recipe(tmp_path: Path) -> None:
     assert read_sums(store.read_bytes(layout.sums), "sums") == {"recipe.json": hashlib.sha256(frozen).hexdigest()}
 
 
-ADDED_SINCE = {"epoch_order", "master_dtype", "max_skipped_steps", "temperature_of", "kl_clamp"}
+ADDED_SINCE = {"epoch_order", "master_dtype", "max_skipped_steps", "temperature_of", "kl_clamp", "style", "tokenizer"}
 
 
 def without(stored: Any, names: set[str]) -> Any:

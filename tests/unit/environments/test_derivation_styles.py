@@ -55,7 +55,7 @@ def conclusion_of(line: str, style: Style) -> str:
 def test_three_styles_of_one_derivation() -> None:
     """By hand, from the clues that the first lines check."""
     puzzle = generate(HAND, 1)
-    clues = puzzle.prompt.partition("as follows:\n\n")[2].partition("\n\n")[0].splitlines()
+    clues = puzzle.prompt.partition("clues are as follows:\n\n")[2].partition("\n\n")[0].splitlines()
     assert clues == [
         "- Mrs. White was in the room just north of the Candlestick",
         "- Mr. Green was in the same room as Mrs. White",
