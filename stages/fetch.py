@@ -17,7 +17,7 @@ from stages.models.source import FolderModel, ModelConfig, local_folder, materia
 
 REVISION = 1
 _TOKENIZER_PUZZLES = 512  # puzzles whose texts make a scratch model's tokenizer
-_TOKENIZER_DERIVATIONS = 128  # of them, those with derivations, each of which takes up to a second in a large puzzle
+_TOKENIZER_DERIVATIONS = 64  # of them, those with derivations, each of which takes seconds in a large puzzle
 
 
 def fetch(

@@ -106,12 +106,14 @@ class TemporalClue:
     def write_derivation(self, puzzle: Puzzle, style: Style = "plain") -> str:
         """Returns the steps of `derivation.derive`, an empty line and the answers.
 
+        Only plain derivations prefer clues to earlier steps as premises; checkpoints in use were taught them so.
+
         Raises:
             BadInputError: The puzzle's text has a clue that cannot be read, or the clues do not determine the answers.
         """
         formal = _fully_read(puzzle)
         try:
-            steps = derive(formal)
+            steps = derive(formal, from_steps=style != "plain")
         except ValueError as error:
             raise BadInputError(puzzle.puzzle_id, str(error), "clues with one solution") from error
         return f"{write_derivation(formal, steps, style)}\n\n{write_answer(puzzle)}"

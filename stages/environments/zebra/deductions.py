@@ -1,6 +1,7 @@
 """Proofs from the clues of a zebra grid: verdicts on the statements of a completion, and derivations."""
 
 import re
+from collections.abc import Sequence
 from dataclasses import replace
 from functools import lru_cache
 
@@ -50,20 +51,24 @@ class Reasoner:
         opposite = self._model.add(replace(statement, no=not statement.no))
         return self._model.solve([*self._every[:clues], opposite]) is None
 
-    def needed(self, statement: Clue, clues: int) -> list[int]:
-        """Returns positions (from 0) of clues from which a statement follows; without any of them it does not.
+    def needed(self, statement: Clue, clues: int, earlier: Sequence[Clue]) -> tuple[list[int], list[int]]:
+        """Returns positions (from 0) of clues and of earlier statements from which a statement follows.
+
+        Without any of them it does not follow. Earlier statements are kept rather than clues.
 
         Args:
             statement: A statement that the first clues entail.
             clues: Number of first clues.
+            earlier: Statements that these clues entail.
         """
         opposite = self._model.add(replace(statement, no=not statement.no))
-        kept = list(range(clues))
-        for i in range(clues):
+        steps = [self._model.add(fact) for fact in earlier]
+        kept = [*range(clues), *steps]
+        for i in list(kept):
             fewer = [j for j in kept if j != i]
             if self._model.solve([*fewer, opposite]) is None:
                 kept = fewer
-        return kept
+        return [i for i in kept if i < clues], [i - steps[0] for i in kept if i >= clues]
 
     def verdict(self, statement: Clue) -> Verdict:
         """Returns the verdict on a statement, which is proved."""
@@ -127,7 +132,7 @@ def write_derivation(puzzle: ZebraPuzzle, style: Style = "plain") -> str:
     """Returns the houses of the values that the answers need, as statements, each on a line.
 
     A statement in `plain` style names the smallest number of first clues from which it follows. In the other styles it
-    names those of them that it needs.
+    names those of them that it needs, and earlier statements.
 
     Args:
         puzzle: The puzzle.
@@ -151,19 +156,21 @@ def write_derivation(puzzle: ZebraPuzzle, style: Style = "plain") -> str:
         steps += [(fact, count) for fact in entailed]
     if pending:
         raise ValueError(f"the clues leave open whether {write_clue(puzzle.grid, pending[0])}")
-    return "\n".join(_line(puzzle, reasoner, style, number, *step) for number, step in enumerate(steps))
+    return "\n".join(_line(puzzle, reasoner, style, steps[: number + 1]) for number in range(len(steps)))
 
 
-def _line(puzzle: ZebraPuzzle, reasoner: Reasoner, style: Style, number: int, fact: Clue, count: int) -> str:
-    """Returns the line of a statement that follows from the first `count` clues; `number` counts lines from 0."""
+def _line(puzzle: ZebraPuzzle, reasoner: Reasoner, style: Style, steps: Sequence[tuple[Clue, int]]) -> str:
+    """Returns the line of the last statement; each comes with the number of first clues that it follows from."""
+    number, (fact, count), earlier = len(steps) - 1, steps[-1], [step for step, _ in steps[:-1]]
     statement = write_clue(puzzle.grid, fact)
     if style == "plain":
         sources = "rules" if not count else "clue 1" if count == 1 else f"clues 1 to {count}"
         return f"{number + 1}. {statement} ({sources})."
-    needed = reasoner.needed(fact, count)
+    clues, facts = reasoner.needed(fact, count, earlier)
     if style == "terse":
-        return terse_line(number, [str(i + 1) for i in needed], statement)
-    return cited_line([write_clue(puzzle.grid, puzzle.clues[i]) for i in needed], statement)
+        return terse_line(number, [str(i + 1) for i in clues] + [f"s{i + 1}" for i in facts], statement)
+    premises = [puzzle.clues[i] for i in clues] + [earlier[i] for i in facts]
+    return cited_line([write_clue(puzzle.grid, premise) for premise in premises], statement)
 
 
 def _within(statement: Clue, grid: Grid) -> bool:

@@ -1,8 +1,8 @@
 """Settings that were added to a config later: what was made before them is found again."""
 
-from typing import Annotated
+from typing import Annotated, Literal
 
-from pydantic import BaseModel
+from pydantic import BaseModel, Field
 
 from artifacts.identity import (
     Added,
@@ -44,6 +44,24 @@ def test_an_identity_is_the_one_before_where_the_stage_works_as_before() -> None
 def test_an_identity_tells_of_an_added_setting_that_changes_the_work() -> None:
     assert settings_of(StageNow())["part"] == {"rate": 0.5, "order": "shuffled"}
     assert settings_of(StageNow(limit=3))["limit"] == 3
+
+
+class Other(BaseModel):
+    kind: Literal["other"] = "other"
+
+
+class Grown(BaseModel):
+    kind: Literal["grown"] = "grown"
+    added: Annotated[int, Added(before=0)] = 1
+
+
+class StageOfKinds(BaseModel):
+    part: Annotated[Other | Grown, Field(discriminator="kind")] = Other()
+
+
+def test_a_setting_of_one_kind_is_not_filled_in_for_another() -> None:
+    assert with_added(StageOfKinds, {"part": {"kind": "other"}}) == {"part": {"kind": "other"}}
+    assert with_added(StageOfKinds, {"part": {"kind": "grown"}}) == {"part": {"kind": "grown", "added": 0}}
 
 
 def test_a_stored_config_has_the_values_of_before_for_what_was_added_later() -> None:

@@ -124,11 +124,11 @@ def test_found_words_are_where_they_are_said_to_be(noise: str) -> None:
 
 
 @settings(max_examples=40)
-@given(st.integers(0, 10**9), st.sampled_from(["reduced", "easy"]))
-def test_derivations_are_sound_and_end_in_the_answers(seed: int, tier: str) -> None:
+@given(st.integers(0, 10**9), st.sampled_from(["reduced", "easy"]), st.booleans())
+def test_derivations_are_sound_and_end_in_the_answers(seed: int, tier: str, from_steps: bool) -> None:
     puzzle, _ = generate_formal(TIERS[tier], seed)
     worlds = enumerate_worlds(puzzle.scenario.shape)
-    steps = derive(puzzle)
+    steps = derive(puzzle, from_steps=from_steps)
     for i, step in enumerate(steps):
         assert all(j < i for j in step.steps)
         premises = [puzzle.clues[j] for j in step.clues] + [steps[j].statement for j in step.steps]
@@ -136,6 +136,19 @@ def test_derivations_are_sound_and_end_in_the_answers(seed: int, tier: str) -> N
         assert (worlds.holds(step.statement) | ~allowed).all()
     answered = len(puzzle.questions + puzzle.bonus)
     assert answered <= len(steps) <= answered + 6
+
+
+def test_steps_that_follow_from_earlier_steps_name_them_instead_of_clues() -> None:
+    """Not more premises than with clues first, and more of them are steps."""
+    with_clues, with_steps = [0, 0], [0, 0]
+    for seed in range(12):
+        puzzle, _ = generate_formal(TIERS["reduced"], seed)
+        for sums, from_steps in ((with_clues, False), (with_steps, True)):
+            steps = derive(puzzle, from_steps=from_steps)
+            sums[0] += max(len(step.clues) + len(step.steps) for step in steps)
+            sums[1] += sum(len(step.steps) for step in steps)
+    assert with_steps[0] <= with_clues[0]
+    assert with_steps[1] > with_clues[1]
 
 
 def proved_anew(puzzle: FormalPuzzle, premises: list[Statement], statement: Statement) -> bool:

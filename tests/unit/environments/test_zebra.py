@@ -19,9 +19,9 @@ from stages.environments.tables import count_deductions
 from stages.environments.zebra.config import TIERS
 from stages.environments.zebra.deductions import Reasoner
 from stages.environments.zebra.environment import generate_formal
-from stages.environments.zebra.formal import Grid, Houses, InHouse, Related, ZebraPuzzle, ZebraQuestion, holds
+from stages.environments.zebra.formal import Clue, Grid, Houses, InHouse, Related, ZebraPuzzle, ZebraQuestion, holds
 from stages.environments.zebra.solver import Model
-from stages.environments.zebra.text import read_prompt, write_prompt
+from stages.environments.zebra.text import people_of, read_clue, read_prompt, write_prompt
 
 FAMILY = environment.get("zebra")
 DIGESTS = ["b11cf7f50fbedc49", "a6b394f2613298e7", "f9ffc0864289ecec"]
@@ -105,6 +105,30 @@ def test_statements_of_a_text_are_counted() -> None:
         "1. Ada lives in the first house (clue 1).\n2. Bruno lives in the second house (clue 1).\n"
         "3. The keeper of the cat lives in the second house (clue 1).\n\nA. first\nB. cat"
     )
+
+
+@pytest.mark.parametrize("seed", range(6))
+def test_each_step_of_a_terse_derivation_follows_from_the_premises_that_it_names(seed: int) -> None:
+    """By looking at every way to fill the houses; without any one of the premises it does not follow."""
+    puzzle = generate(ZebraConfig(houses=(3, 4), attributes=(3, 3)), seed)
+    formal = read_prompt(puzzle.prompt)
+    worlds, people = every_world(formal.grid), people_of(formal.grid)
+    facts: list[Clue] = []
+    for line in FAMILY.write_derivation(puzzle, "terse").partition("\n\n")[0].splitlines():
+        names, _, words = line.partition(": ")
+        own, *premises = names.split()
+        assert own == f"s{len(facts) + 1}"
+        clues = [facts[int(name[1:]) - 1] if name[0] == "s" else formal.clues[int(name) - 1] for name in premises]
+        fact = read_clue(people, words)
+        assert fact is not None
+        truths = [holds(clue, worlds) for clue in clues]
+        assert follows(truths, holds(fact, worlds))
+        assert not any(follows(truths[:i] + truths[i + 1 :], holds(fact, worlds)) for i in range(len(truths)))
+        facts.append(fact)
+
+
+def follows(truths: list[np.ndarray], truth: np.ndarray) -> bool:
+    return bool(truth[np.logical_and.reduce(truths, axis=0)].all()) if truths else bool(truth.all())
 
 
 def test_golden_digests() -> None:

@@ -1,11 +1,19 @@
 """The phrase tokenizer: what becomes one token, and that nothing is lost."""
 
+import hashlib
 import random
+import re
 
+import polars as pl
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from flows.config.recipes import load_recipe
+from stages.environments.answers import write_answer
+from stages.environments.generate import TIERS, PuzzleConfig, generate
+from stages.environments.puzzle import Style
+from stages.environments.tables import names_of, taught_texts, to_table
 from stages.models.tokenizers.phrase_tokenizer import (
     ASSISTANT,
     END_OF_TURN,
@@ -71,3 +79,66 @@ def test_words_that_are_often_apart_stay_apart() -> None:
 def test_a_vocabulary_too_small_is_refused() -> None:
     with pytest.raises(ValueError, match="260 allowed"):
         build_tokenizer(TEXTS, 260)
+
+
+@pytest.mark.parametrize(("board", "digest"), [("quickstart", "1211a1dca5762fc0"), ("small", "c3077f6020cc7e6d")])
+def test_a_tokenizer_of_answers_stays_as_it_is(board: str, digest: str) -> None:
+    """Checkpoints in use were trained with it: 40 prompts and their answers, in one JSON text."""
+    config = load_recipe(board).puzzles.puzzle if board == "quickstart" else TIERS[board]
+    puzzles = [generate(config, seed) for seed in range(40)]
+    texts = [item.prompt for item in puzzles] + [write_answer(item) for item in puzzles]
+    assert hashlib.sha256(build_tokenizer(texts, 4096).to_str().encode()).hexdigest()[:16] == digest
+
+
+CAST = to_table([generate(load_recipe("quickstart").puzzles.puzzle, seed) for seed in range(64)])
+DRAWN = to_table(
+    [
+        generate(PuzzleConfig(suspects=(3, 3), weapons=(2, 2), rooms=(3, 3), connectives=False), seed)
+        for seed in range(64)
+    ]
+)
+
+
+@pytest.mark.parametrize(("style", "most"), [("plain", 80), ("terse", 65), ("cited", 90)])
+@pytest.mark.parametrize("table", [CAST, DRAWN], ids=["cast", "drawn"])
+def test_a_derivation_takes_few_tokens_and_names_keep_their_own(table: pl.DataFrame, style: Style, most: int) -> None:
+    derivations, names = taught_texts(table, style), names_of(table)
+    texts = [*table["prompt"], *derivations]
+    tokenizer = build_tokenizer(texts, 4096, names)
+    assert build_tokenizer(texts[::-1], 4096, names[::-1]).to_str() == tokenizer.to_str()
+    encoded = [tokenizer.encode(text).ids for text in derivations]
+    assert [tokenizer.decode(ids) for ids in encoded] == derivations
+    mean = sum(map(len, encoded)) / len(encoded)
+    assert mean <= (most if table is CAST else most * 1.2)
+    written = [tokenizer.decode([token_id]) for ids in encoded for token_id in ids]
+    assert {" was in the", " was murdered by"} <= set(written)
+    mixed = [piece for piece in set(written) if any(name in piece and piece.strip() != name for name in names)]
+    assert mixed == []
+    assert [piece for piece in set(written) if re.search(r"\d", piece) and re.search(r"[ (,]\d+\D", piece)] == []
+
+
+def test_prompts_are_hardly_longer_with_derivations() -> None:
+    for table in (CAST, DRAWN):
+        answers = build_tokenizer([*table["prompt"], *taught_texts(table, None)], 4096)
+        running = build_tokenizer([*table["prompt"], *taught_texts(table, "terse")], 4096, names_of(table))
+        tokens = [sum(len(tokenizer.encode(text).ids) for text in table["prompt"]) for tokenizer in (answers, running)]
+        assert tokens[1] <= tokens[0] * 1.02
+
+
+NAMES_IN_TEXTS = st.lists(st.sampled_from(["Ada", "Mr. Bo", "cat", "Hall"]), min_size=1, max_size=4, unique=True)
+
+
+@given(st.lists(st.text(min_size=1, max_size=30), min_size=1, max_size=8), NAMES_IN_TEXTS)
+def test_running_text_of_any_kind_is_kept(texts: list[str], names: list[str]) -> None:
+    clean = [text for text in texts if not any(token in text for token in SPECIAL_TOKENS)]
+    clean = [*clean, *(f"{text}\n{name}{text} {name}" for text, name in zip(clean, names, strict=False))]
+    tokenizer = build_tokenizer([*clean, *clean, *clean], 4096, names)
+    for text in clean:
+        assert tokenizer.decode(tokenizer.encode(text).ids) == text
+
+
+def test_words_between_names_are_joined_the_most_frequent_pair_first() -> None:
+    """By hand: ' was', ' in' and ' the' always stand together; ' the' also follows ' near' once, which is too rare."""
+    texts = [f"{name} was in the {room}." for name in ("Ada", "Bo") for room in ("Hall", "Study") for _ in range(3)]
+    phrases = learn_phrases([*texts, "Ada is near the Hall."], ["Ada", "Bo", "Hall", "Study"])
+    assert phrases == sorted(["Ada", "Bo", " Hall", " Study", " was in the", ".", " is", " near", " the"])

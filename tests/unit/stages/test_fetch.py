@@ -6,11 +6,14 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
+from tokenizers import Tokenizer
 
 from artifacts.address import ArtifactAddress
 from artifacts.errors import BadInputError
+from artifacts.identity import Identity
 from artifacts.layout import shared_key
 from artifacts.refs import Checkpoint, Puzzles, Ref
+from artifacts.schemas import PUZZLES as PUZZLES_SCHEMA
 from artifacts.store.store import Store
 from flows.config.recipes import load_recipe
 from flows.inputs.models import fetched_from_a_lost_folder, fetched_source
@@ -20,9 +23,11 @@ from flows.session import Stages
 from stages.context import Profile, StageContext
 from stages.environments.answers import write_answer
 from stages.environments.generate import TIERS, generate
+from stages.environments.tables import taught_texts, to_table
 from stages.fetch import fetch, identity_of
 from stages.models.from_scratch import ScratchModel
 from stages.models.source import FolderModel, materialise
+from stages.models.tokenizers.phrase_tokenizer import build_tokenizer
 
 PUZZLES: Ref[Puzzles] = Ref("Puzzles", "puzzles/set", "0" * 64)
 SMALL = ScratchModel(hidden=32, layers=1, heads=1, kv_heads=1, head_dim=32, intermediate=32)
@@ -116,3 +121,42 @@ def test_a_file_that_cannot_be_read_is_named(folder: Path) -> None:
 def test_the_models_of_our_recipes_keep_their_identities(recipe: str, digest: str) -> None:
     """Stores in use hold them; a change here makes every run fetch anew."""
     assert identity_of(load_recipe(recipe).model, PUZZLES).digest == digest
+
+
+@pytest.mark.parametrize("recipe", ["quickstart", "smollm2"])
+def test_only_a_tokenizer_made_from_derivations_changes_the_identity(recipe: str) -> None:
+    model = load_recipe(recipe).model
+    answers = identity_of(model, PUZZLES)
+    derivations = {style: identity_of(model, PUZZLES, style).digest for style in ("plain", "terse", "cited")}
+    if not isinstance(model, ScratchModel):
+        assert set(derivations.values()) == {answers.digest}
+        return
+    assert len({answers.digest, *derivations.values()}) == 4
+    before = model.model_copy(update={"tokenizer": "answers"})  # as in a recipe frozen before there was a choice
+    assert {identity_of(before, PUZZLES, style).digest for style in (None, "plain", "terse")} == {answers.digest}
+    assert "tokenizer" not in answers.config
+
+
+def test_the_tokenizer_is_made_from_what_is_taught(ctx: StageContext) -> None:
+    """A model that is taught answers keeps its tokenizer; one that is taught derivations writes them shorter."""
+    config = load_recipe("quickstart").puzzles.model_copy(update={"train": 80, "val": 1, "test": 1})
+    puzzles = [generate(config.puzzle, seed) for seed in range(80)]
+    table = to_table(puzzles)
+    attempt = ArtifactAddress(ctx.store, "puzzles/set", Puzzles).attempt(Identity.of("prepare", 1, config))
+    attempt.write_table("train.parquet", table, PUZZLES_SCHEMA)
+    made = attempt.publish()
+    tokens: dict[str, float] = {}
+    for name, taught in (("before", None), ("terse", "terse"), ("plain", "plain")):
+        out = ArtifactAddress(ctx.store, shared_key("models", "scratch", identity_of(SMALL, made, taught)), Checkpoint)
+        tokenizer = Tokenizer.from_file(
+            str(ctx.local_folder(fetch(ctx, SMALL, made, taught, out=out)) / "tokenizer.json")
+        )
+        texts = taught_texts(table, taught or "plain")
+        assert [tokenizer.decode(tokenizer.encode(text).ids) for text in texts] == texts
+        tokens[name] = sum(len(tokenizer.encode(text).ids) for text in texts) / len(texts)
+        if taught is None:
+            of_answers = build_tokenizer([*table["prompt"], *taught_texts(table, None)], SMALL.vocabulary)
+            assert tokenizer.to_str() == of_answers.to_str()
+    assert tokens["before"] > 150
+    assert tokens["plain"] < 80
+    assert tokens["terse"] < 65

@@ -1,7 +1,10 @@
 """What the warm start teaches is whole: a text that a row would cut is refused, and the field to change is named.
 Which warm start is found again, and the order of its passes."""
 
+import ast
+import json
 import logging
+import re
 from pathlib import Path
 from typing import Any
 
@@ -9,8 +12,8 @@ import polars as pl
 import pytest
 
 from artifacts.address import ArtifactAddress
-from artifacts.errors import BadInputError
-from artifacts.identity import Identity, sha256_json
+from artifacts.errors import BadInputError, IdentityMismatchError
+from artifacts.identity import Identity, settings_of, sha256_json
 from artifacts.refs import Checkpoint, Puzzles, Ref
 from artifacts.store.store import Store
 from stages.context import Profile, StageContext
@@ -56,6 +59,50 @@ def test_a_row_that_would_cut_a_text_is_refused(table: pl.DataFrame, tokenizer: 
         taught_groups(WarmStartConfig(text="derivations", row_tokens=longest - 1), table, tokenizer)
     with pytest.raises(BadInputError, match=r"warm_start\.row_tokens: 16, but 12 of 12"):  # not even the prompt fits
         taught_groups(WarmStartConfig(row_tokens=16), table, tokenizer)
+
+
+def test_a_tokenizer_that_does_not_write_a_text_back_is_refused(
+    table: pl.DataFrame, tokenizer: ChatTokenizer, tmp_path: Path
+) -> None:
+    """One that drops the space before words: the model would learn answers that it cannot write."""
+    materialise(SMALL, tmp_path / "scratch", texts=[*table["prompt"], *taught_texts(table, None)])
+    path = tmp_path / "scratch/tokenizer.json"
+    saved = json.loads(path.read_text())
+    strip = {"type": "Strip", "content": " ", "start": 1, "stop": 0}
+    path.write_text(json.dumps({**saved, "decoder": {"type": "Sequence", "decoders": [strip, saved["decoder"]]}}))
+    lossy = ChatTokenizer(tmp_path / "scratch")
+    config = WarmStartConfig(text="derivations", style="terse")
+    taught_groups(config, table, tokenizer)
+    with pytest.raises(BadInputError, match="the model's tokenizer: it writes back") as error:
+        taught_groups(config, table, lossy)
+    quoted = re.search(r"writes back ('.*') instead of ('.*'); expected", str(error.value))
+    assert quoted is not None
+    written, text = (ast.literal_eval(part) for part in quoted.groups())
+    assert written != text
+    assert text in taught_texts(table, "terse")[0]
+
+
+def test_a_style_counts_only_where_derivations_are_taught(tmp_path: Path) -> None:
+    """A warm start on answers is found again under every style, one on derivations only under its own."""
+    store = Store.open(str(tmp_path / "store"))
+    model, puzzles = (Ref[Any](kind.__name__, name, "0" * 64) for kind, name in ((Checkpoint, "m"), (Puzzles, "p")))
+    with StageContext(store, tmp_path / "scratch", Profile(), lambda *_: None, logging.getLogger("test")) as ctx:
+        for text, found in (("answers", True), ("derivations", False)):
+            plain = WarmStartConfig.model_validate({"text": text})
+            slot = ArtifactAddress(store, text, Checkpoint)
+            settings = plain.model_dump(mode="json", exclude={"style", "epoch_order"})
+            settings["optimizer"] = settings_of(plain.optimizer)
+            attempt = slot.attempt(Identity.of("warm_start", 1, settings, weights=model, puzzles=puzzles))
+            attempt.write_bytes("config.json", b"{}")
+            made = attempt.publish()
+            assert warm_start(ctx, plain, model, puzzles, out=slot) == made
+            terse = plain.model_copy(update={"style": "terse"})
+            assert plain.derivation_style == (None if found else "plain")
+            if found:
+                assert warm_start(ctx, terse, model, puzzles, out=slot) == made
+            else:
+                with pytest.raises(IdentityMismatchError, match="style"):
+                    warm_start(ctx, terse, model, puzzles, out=slot)
 
 
 def test_the_seed_decides_the_order_of_later_passes() -> None:

@@ -1,6 +1,7 @@
 """Writes derivations: proved statements, each from a few clues and earlier statements, that end in the answers."""
 
 import itertools
+from collections.abc import Sequence
 
 import numpy as np
 
@@ -17,23 +18,28 @@ _MOST_PREMISES = 3
 """Largest number of premises for which steps are searched exhaustively."""
 
 
-def derive(puzzle: FormalPuzzle) -> list[Step]:
+def derive(puzzle: FormalPuzzle, *, from_steps: bool = False) -> list[Step]:
     """Returns the steps to all answers of a puzzle; the rules and the premises that a step names entail it.
 
     If the worlds of a puzzle can be listed, each step has as few premises as possible. In larger puzzles, and in all
     puzzles with times, each step needs all of its premises (see `chain`). Steps that no answer needs are left out. With
     more than 30 clues the answers are the only steps.
 
+    Args:
+        puzzle: The puzzle.
+        from_steps: Whether, of the ways with the fewest premises, one from earlier steps is taken before one from clues
+            alone, so that a step is a short way from the facts before it. Without effect on puzzles of `chain`.
+
     Raises:
         ValueError: The clues do not determine the answers.
     """
     shape = puzzle.scenario.shape
     if enumerable(shape, _ENUMERATION_LIMIT):
-        return _short_steps(puzzle)
+        return _short_steps(puzzle, from_steps)
     return chained_steps(puzzle)
 
 
-def _short_steps(puzzle: FormalPuzzle) -> list[Step]:
+def _short_steps(puzzle: FormalPuzzle, from_steps: bool) -> list[Step]:
     shape = puzzle.scenario.shape
     worlds = enumerate_worlds(shape)
     premises = [worlds.holds(clue) for clue in puzzle.clues]
@@ -46,7 +52,8 @@ def _short_steps(puzzle: FormalPuzzle) -> list[Step]:
     clue_count, steps = len(puzzle.clues), list[Step]()
     missing = set(targets)
     while missing:
-        fact, chosen = _easiest(premises, pending)
+        order = range(len(premises))
+        fact, chosen = _easiest(premises, pending, [*order[clue_count:], *order[:clue_count]] if from_steps else order)
         del pending[fact]
         missing.discard(fact)
         earlier = tuple(i - clue_count for i in chosen if i >= clue_count)
@@ -55,10 +62,18 @@ def _short_steps(puzzle: FormalPuzzle) -> list[Step]:
     return _needed(steps, set(targets))
 
 
-def _easiest(premises: list[np.ndarray], pending: dict[Statement, np.ndarray]) -> tuple[Statement, tuple[int, ...]]:
-    """Returns the pending fact that follows from the fewest premises, and the positions of these premises."""
+def _easiest(
+    premises: list[np.ndarray], pending: dict[Statement, np.ndarray], order: Sequence[int]
+) -> tuple[Statement, tuple[int, ...]]:
+    """Returns the pending fact that follows from the fewest premises, and the positions of these premises.
+
+    Args:
+        premises: Truth of each premise in every world, bool [worlds].
+        pending: The same of each fact.
+        order: Positions of all premises; of combinations of one size, the first in this order is taken.
+    """
     for size in range(_MOST_PREMISES + 1):
-        for chosen in itertools.combinations(range(len(premises)), size):
+        for chosen in itertools.combinations(order, size):
             both = np.logical_and.reduce([premises[i] for i in chosen], axis=0) if chosen else None
             for fact, holds in pending.items():
                 if holds.all() if both is None else holds[both].all():
