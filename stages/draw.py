@@ -1,6 +1,5 @@
 """The stage that generates one stretch of an endless stream of puzzles."""
 
-import hashlib
 from collections.abc import Iterator
 from functools import partial
 
@@ -14,8 +13,7 @@ from artifacts.refs import Draw, Ref
 from artifacts.schemas import PUZZLES
 from artifacts.store.store import Store
 from stages.context import StageContext
-from stages.environments.generate import AnyPuzzleConfig, PuzzleConfig, ZebraConfig, generate
-from stages.environments.puzzle import Puzzle
+from stages.environments.generate import AnyPuzzleConfig, PuzzleConfig, ZebraConfig, generate_nth
 from stages.environments.tables import to_table
 
 REVISION = 1
@@ -43,7 +41,7 @@ def draw(ctx: StageContext, config: DrawConfig, *, out: ArtifactAddress[Draw]) -
     if published := out.find(identity):
         return published
     attempt = out.attempt(identity)
-    make = partial(_make, config.puzzle, config.seed)
+    make = partial(generate_nth, config.puzzle, config.seed)
     numbers = range(config.first, config.first + config.count)
     puzzles = ctx.pool.map(make, numbers, chunksize=max(1, config.count // 16))
     attempt.write_table(TABLE, to_table(puzzles), PUZZLES)
@@ -67,7 +65,3 @@ def stretches(puzzle: PuzzleConfig | ZebraConfig, seed: int, total: int) -> Iter
         count = min(256, max(8, total // 32)) if first < total else 256
         yield DrawConfig(puzzle=puzzle, seed=seed, first=first, count=count)
         first += count
-
-
-def _make(config: PuzzleConfig | ZebraConfig, seed: int, number: int) -> Puzzle:
-    return generate(config, int.from_bytes(hashlib.sha256(f"{seed}/{number}".encode()).digest()[:6], "big"))

@@ -5,6 +5,7 @@ import os
 import re
 from collections.abc import Mapping
 from dataclasses import dataclass
+from functools import cache
 from pathlib import Path
 from typing import Any
 
@@ -91,7 +92,7 @@ def model_size(config: ModelConfig) -> ModelSize:
         case ScratchModel():
             return _of_shape(_scratch_shape(config), f"with {config.vocabulary} tokens, its most")
         case GgufPackageModel():
-            return _packaged(config)
+            return _packaged(config.package, config.file)
         case FolderModel():
             folder = local_folder(config.path)
             return ModelSize(None, UNKNOWN) if folder is None else _in_folder(folder) or ModelSize(None, UNKNOWN)
@@ -147,13 +148,14 @@ def _scratch_shape(model: ScratchModel) -> Shape:
     )
 
 
-def _packaged(config: GgufPackageModel) -> ModelSize:
+@cache  # reading the file's vocabulary takes 2.4 s
+def _packaged(package: str, file: str) -> ModelSize:
     from gguf import GGUFReader
 
     try:
-        reader = GGUFReader(find_packaged_file(config.package, config.file))
+        reader = GGUFReader(find_packaged_file(package, file))
     except (BadInputError, ValueError, OSError):
-        return ModelSize(None, f"unknown: {config.package} does not carry a readable {config.file}")
+        return ModelSize(None, f"unknown: {package} does not carry a readable {file}")
     fields = {name: field.contents() for name, field in reader.fields.items() if not name.startswith("tokenizer.")}
     kind = fields.get("general.architecture")
     sizes = {name.removeprefix(f"{kind}."): value for name, value in fields.items()}
@@ -170,8 +172,8 @@ def _packaged(config: GgufPackageModel) -> ModelSize:
             tied="output.weight" not in tensors,
         )
     except KeyError:
-        return ModelSize(float(sum(int(tensor.n_elements) for tensor in reader.tensors)), f"by {config.file}")
-    return _of_shape(shape, f"by {config.file}")
+        return ModelSize(float(sum(int(tensor.n_elements) for tensor in reader.tensors)), f"by {file}")
+    return _of_shape(shape, f"by {file}")
 
 
 def _in_folder(folder: Path) -> ModelSize | None:

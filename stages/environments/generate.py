@@ -1,5 +1,9 @@
-"""Generates puzzles of any environment, which the config names."""
+"""Generates puzzles of any environment, which the config names.
 
+Processes of a pool import this module before they generate, so it imports no library of tables: 0.1 s instead of 0.8 s.
+"""
+
+import hashlib
 from typing import Annotated, Any
 
 from pydantic import Discriminator, Tag
@@ -9,7 +13,7 @@ from stages.environments.puzzle import Puzzle
 from stages.environments.temporal_clue.config import TIERS, PuzzleConfig
 from stages.environments.zebra.config import ZebraConfig
 
-__all__ = ["TIERS", "AnyPuzzleConfig", "PuzzleConfig", "ZebraConfig", "generate"]
+__all__ = ["TIERS", "AnyPuzzleConfig", "PuzzleConfig", "ZebraConfig", "generate", "generate_nth"]
 
 
 def _environment_of(config: Any) -> str:
@@ -35,3 +39,8 @@ def generate(config: PuzzleConfig | ZebraConfig, seed: int) -> Puzzle:
         seed: Any integer. With a small config, different seeds may give the same puzzle: compare `Puzzle.digest`.
     """
     return environment.get(config.environment).generate(config, seed)
+
+
+def generate_nth(config: PuzzleConfig | ZebraConfig, seed: int, number: int) -> Puzzle:
+    """Returns puzzle `number` of the endless stream of a config and a seed."""
+    return generate(config, int.from_bytes(hashlib.sha256(f"{seed}/{number}".encode()).digest()[:6], "big"))

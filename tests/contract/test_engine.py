@@ -30,7 +30,8 @@ from tests.support.tiers import long_except
 from tests.support.trainer_side import EVERYTHING, LORA, Trained, write_source
 
 TEXTS = ["Who was it? The cook, in the hall, with the rope, at nine.", "A: cook\nB: hall\nC: rope\nD: nine"]
-HARDWARE = EngineHardware(max_num_seqs=64, kv_cache_gib=0.1, max_model_len=512, threads=1, replicas=1)
+DTYPE = "bfloat16"
+HARDWARE = EngineHardware(max_num_seqs=64, kv_cache_gib=0.1, max_model_len=512, threads=1, replicas=1, dtype=DTYPE)
 OWNER = """
 import sys, time
 from pathlib import Path
@@ -159,27 +160,39 @@ def test_weights_loaded_in_place_are_the_new_ones_down_to_the_shared_output_head
     assert (engine.starts, engine.reloads, engine.refusals) == (starts, reloads + 3, [])
 
 
-@pytest.mark.parametrize("dtype", long_except(["bfloat16", "float16", "float32"], "bfloat16"))
-def test_an_engine_of_each_compute_type_proves_its_weights_at_the_start_and_after_a_reload(
+def test_an_engine_proves_its_weights_at_the_start_and_after_a_reload(
+    engine: Engine, models: dict[str, Path], tmp_path: Path
+) -> None:
+    assert_weights_are_proved(engine, models, DTYPE, tmp_path)
+
+
+@pytest.mark.long
+@pytest.mark.parametrize("dtype", ["float16", "float32"])
+def test_an_engine_of_each_other_compute_type_proves_its_weights_too(
     models: dict[str, Path], tmp_path: Path, dtype: str
 ) -> None:
+    with Engine(HARDWARE.model_copy(update={"dtype": dtype}), tmp_path / "engine") as engine:
+        assert_weights_are_proved(engine, models, dtype, tmp_path)
+        assert engine.starts == 1
+
+
+def assert_weights_are_proved(engine: Engine, models: dict[str, Path], dtype: str, folder: Path) -> None:
     """A tensor that differs from what was loaded in one bit of one weight is named."""
-    hardware = HARDWARE.model_copy(update={"dtype": dtype})
-    with Engine(hardware, tmp_path / "engine") as engine:
-        engine.ensure(models["a"], "digest-a")
-        endpoint = engine.sources[0].endpoint
-        check = WeightCheck(endpoint, models["a"], 1 << 30, dtype, timeout_s=30.0)
-        engine.ensure(models["b"], "digest-b")
-        assert (engine.starts, engine.reloads, engine.refusals) == (1, 1, [])
-        assert_samples_are_of(models["b"], engine, "digest-b")
-        assert check.after_reload(models["b"]) >= 6  # vLLM fuses or packs the others, which ones differs by type
-        wrong, name = tmp_path / "wrong", "model.embed_tokens.weight"
-        shutil.copytree(models["b"], wrong)
-        tensors = load_file(wrong / "model.safetensors")
-        tensors[name].view(torch.int16).view(-1)[0] ^= 1
-        save_file(tensors, wrong / "model.safetensors", metadata={"format": "pt"})
-        with pytest.raises(ReloadRefusedError, match="embed_tokens"):
-            check.after_reload(wrong)
+    engine.ensure(models["a"], "digest-a")
+    starts, reloads = engine.starts, engine.reloads
+    endpoint = engine.sources[0].endpoint
+    check = WeightCheck(endpoint, models["a"], 1 << 30, dtype, timeout_s=30.0)
+    engine.ensure(models["b"], "digest-b")
+    assert (engine.starts, engine.reloads, engine.refusals) == (starts, reloads + 1, [])
+    assert_samples_are_of(models["b"], engine, "digest-b")
+    assert check.after_reload(models["b"]) >= 6  # vLLM fuses or packs the others, which ones differs by type
+    wrong, name = folder / "wrong", "model.embed_tokens.weight"
+    shutil.copytree(models["b"], wrong)
+    tensors = load_file(wrong / "model.safetensors")
+    tensors[name].view(torch.int16).view(-1)[0] ^= 1
+    save_file(tensors, wrong / "model.safetensors", metadata={"format": "pt"})
+    with pytest.raises(ReloadRefusedError, match="embed_tokens"):
+        check.after_reload(wrong)
 
 
 def test_a_checkpoint_that_the_trainer_wrote_is_what_the_engine_samples_from(

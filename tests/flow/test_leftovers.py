@@ -18,7 +18,7 @@ _COMMAND = [sys.executable, "-c", "from flows.cli.app import main; main()"]
 def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A store with the run `made`, and a model folder that is none."""
     folder = tmp_path_factory.mktemp("refused")
-    make_run(Store.open(str(folder / "store")), folder / "scratch", iterations=1)
+    make_run(Store.open(str(folder / "store")), iterations=1)
     (folder / "model").mkdir()
     (folder / "model" / "config.json").write_text(json.dumps({"architectures": ["NobodyForCausalLM"]}))
     (folder / "temporary").mkdir()

@@ -58,7 +58,7 @@ def _prefect(tmp_path_factory: pytest.TempPathFactory) -> Iterator[None]:
 def ctx(tmp_path: Path) -> StageContext:
     (tmp_path / "scratch").mkdir()
     store = Store.open(str(tmp_path / "store"))
-    profile = Profile(retries=2, retry_delay_s=0.0)
+    profile = Profile(workers=1, retries=2, retry_delay_s=0.0)
     return StageContext(store, tmp_path / "scratch", profile, lambda *_: None, logging.getLogger("test"))
 
 

@@ -6,6 +6,7 @@ with completions whose chance of a right answer rises from iteration to iteratio
 
 import json
 import logging
+import platform
 import random
 import tempfile
 from dataclasses import asdict
@@ -36,11 +37,14 @@ REDUCED = {"connectives": False, "fixed_cast": True, "fixed_rooms": True, "quest
 WRONG = "Nobody <b>& co</b>"
 
 
-def make_run(store: Store, scratch: Path, run: str = "made", iterations: int = 4, seed: int = 0) -> RunLayout:
-    """Publishes a run of `iterations` iterations: 6 puzzles x 4 samples each, accuracy rising by 8 points each."""
-    maker = _Maker(store, scratch, RunLayout(run), random.Random(seed))
-    maker.make(iterations)
-    return maker.layout
+def make_run(store: Store, run: str = "made", iterations: int = 4, seed: int = 0) -> RunLayout:
+    """Publishes a run of `iterations` iterations: 6 puzzles x 4 samples each, accuracy rising by 8 points each.
+
+    The run is made once a process; stores of equal arguments hold copies of the same artifacts.
+    """
+    for key, data in _published(run, iterations, seed, platform.node()).items():
+        store.write_bytes(key, data)
+    return RunLayout(run)
 
 
 def make_context(store: Store, scratch: Path) -> StageContext:
@@ -53,6 +57,15 @@ def _set_slot(store: Store, config: PrepareConfig) -> ArtifactAddress[Puzzles]:
 
 
 @cache
+def _published(run: str, iterations: int, seed: int, host: str) -> dict[str, bytes]:
+    """The objects of a run; its manifests name the host."""
+    store = Store.open(f"memory://{run}-{iterations}-{seed}-{host}")
+    with tempfile.TemporaryDirectory() as scratch, make_context(store, Path(scratch)) as ctx:
+        _Maker(ctx, RunLayout(run), random.Random(seed)).make(iterations)
+    return {key: store.read_bytes(key) for key in store.list("")}
+
+
+@cache
 def _drawn(config: PrepareConfig) -> dict[str, bytes]:
     """The objects of the puzzle set, which is the same in every run: it is drawn once a process."""
     store = Store.open("memory://drawn-for-made-runs")
@@ -62,9 +75,8 @@ def _drawn(config: PrepareConfig) -> dict[str, bytes]:
 
 
 class _Maker:
-    def __init__(self, store: Store, scratch: Path, layout: RunLayout, chance: random.Random) -> None:
-        self.store, self.layout, self.chance = store, layout, chance
-        self.ctx = make_context(store, scratch)
+    def __init__(self, ctx: StageContext, layout: RunLayout, chance: random.Random) -> None:
+        self.ctx, self.store, self.layout, self.chance = ctx, ctx.store, layout, chance
 
     def make(self, iterations: int) -> None:
         recipe = validate(

@@ -14,4 +14,4 @@ def made(tmp_path_factory: pytest.TempPathFactory) -> tuple[Store, RunLayout]:
     """A directory store with the run `made`, of four iterations; read it only."""
     folder: Path = tmp_path_factory.mktemp("made")
     store = Store.open(str(folder / "store"))
-    return store, make_run(store, folder / "scratch", iterations=4)
+    return store, make_run(store, iterations=4)

@@ -12,7 +12,6 @@ from contextlib import closing, suppress
 from pathlib import Path
 
 import prefect
-from prefect.server.database import provide_database_interface
 from prefect.settings import get_current_settings
 
 
@@ -63,6 +62,8 @@ def _copy(source: Path, target: Path) -> None:
 
 
 async def _migrate() -> None:
+    from prefect.server.database import provide_database_interface  # 0.6 s, of which a client has no need
+
     interface = provide_database_interface()
     await interface.create_db()
     await (await interface.engine()).dispose()

@@ -108,7 +108,7 @@ def _warm_up(ground: Ground) -> None:
 
 def _furnished(root: Path) -> Ground:
     store = Store.open(str(root / "store"))
-    make_run(store, root / "scratch", iterations=2)
+    make_run(store, iterations=2)
     puzzles, split = named_split("made:val", store, "bad inputs")
     table = Artifact.open(store, puzzles).read_table(f"{split}.parquet", PUZZLES)
     published: list[dict[str, Any]] = [

@@ -24,7 +24,7 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A directory store with one run of two iterations and its report."""
     folder = tmp_path_factory.mktemp("verified")
     store = Store.open(str(folder / "store"))
-    layout = make_run(store, folder / "scratch", iterations=2)
+    layout = make_run(store, iterations=2)
     write_files(store, layout.summary, {"report.html": b"<p>made</p>", "summary.json": b"{}\n"})
     return folder / "store"
 

@@ -56,7 +56,7 @@ def runs(made: tuple[Store, RunLayout], tmp_path_factory: pytest.TempPathFactory
     store, layout = Store.open(str(folder / "store")), made[1]
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr("platform.node", lambda: "another-host")
-        make_run(store, folder / "scratch", run="other", iterations=3, seed=1)
+        make_run(store, run="other", iterations=3, seed=1)
     report = Artifact.at(store, layout.iteration(2, "report"))
     attempt = ArtifactAddress(store, layout.suite("harder", 2), Report).attempt(Identity.of("evaluate", 1, {"n": 2}))
     attempt.write_bytes("results.parquet", report.read_bytes("results.parquet"))

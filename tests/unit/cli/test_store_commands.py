@@ -42,7 +42,7 @@ def linked_folder(made: tuple[Store, RunLayout], tmp_path_factory: pytest.TempPa
     tmp_path = tmp_path_factory.mktemp("linked")
     shutil.copytree(Path(made[0].url.removeprefix("file://")), tmp_path / "store")
     store, layout = Store.open(str(tmp_path / "store")), RunLayout("linked")
-    make_run(store, tmp_path / "scratch", run="linked", iterations=6, seed=1)
+    make_run(store, run="linked", iterations=6, seed=1)
     before: dict[str, Ref[Any]] = {}
     for n in range(1, 7):
         batch = Artifact.at(store, layout.iteration(n, "batch")).ref

@@ -254,8 +254,14 @@ def test_a_recipe_that_gives_up_on_completions_gets_an_engine_that_can(section: 
     assert able.trainer == profile.trainer
 
 
-def test_starting_a_flow_loads_neither_torch_nor_an_engine() -> None:
-    heavy = "{'torch', 'torchtune', 'transformers', 'vllm'}"
-    code = f"import sys, flows.train; sys.exit(', '.join({heavy} & sys.modules.keys()) or None)"
+@pytest.mark.parametrize(
+    ("module", "heavy"),
+    [
+        ("flows.train", {"torch", "torchtune", "transformers", "vllm", "prefect.server.database"}),
+        ("stages.environments.generate", {"polars", "pandera", "pandas", "numpy"}),  # a process of the pool
+    ],
+)
+def test_starting_a_flow_or_a_process_of_its_pool_loads_nothing_heavy(module: str, heavy: set[str]) -> None:
+    code = f"import sys, {module}; sys.exit(', '.join({heavy} & sys.modules.keys()) or None)"
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=False)
     assert done.returncode == 0, done.stderr

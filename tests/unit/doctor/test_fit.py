@@ -38,6 +38,7 @@ def test_sizes_of_models(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Non
     assert model_size(tiny).parameters == sum(array.size for array in matrices.values())
     packaged = model_size(load_recipe("smollm2").model)
     assert packaged.parameters == 134_515_008  # the model card: 135M
+    assert model_size(load_recipe("smollm2").model) is packaged, "the file is read once"
     assert size_by_name("Qwen/Qwen2.5-14B-Instruct").parameters == 14e9
     assert size_by_name("a/R1-Distill-Qwen-1.5B").parameters == 1.5e9
     assert size_by_name("a/SmolLM2-360M-Instruct").parameters == 360e6

@@ -35,7 +35,7 @@ def two_runs(made: tuple[Store, RunLayout], tmp_path_factory: pytest.TempPathFac
     """A store with the runs `made` and `other`; read it only."""
     folder = tmp_path_factory.mktemp("two") / "store"
     shutil.copytree(Path(made[0].url.removeprefix("file://")), folder)
-    make_run(Store.open(str(folder)), folder.parent / "scratch", run="other", iterations=2, seed=1)
+    make_run(Store.open(str(folder)), run="other", iterations=2, seed=1)
     return folder
 
 

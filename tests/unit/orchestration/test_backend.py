@@ -87,19 +87,27 @@ def home(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return tmp_path_factory.mktemp("prefect")
 
 
-def test_a_flow_is_recorded_whole_and_the_server_ends_with_its_command(home: Path) -> None:
-    done = _run(home, "return")
-    assert (done.returncode, done.stderr) == (0, "")
-    assert _gone(int(done.stdout))
+@pytest.fixture(scope="module")
+def returned(home: Path) -> subprocess.CompletedProcess[str]:
+    """A flow that returned, and asked the server as a page of another origin would."""
+    return _run(home, "ask as a page")
+
+
+def test_a_flow_is_recorded_whole_and_the_server_ends_with_its_command(
+    home: Path, returned: subprocess.CompletedProcess[str]
+) -> None:
+    assert (returned.returncode, returned.stderr) == (0, "")
+    assert _gone(int(returned.stdout.splitlines()[-1]))
     with sqlite3.connect(home / "prefect.db") as database:
         assert database.execute("select state_name from flow_run").fetchall() == [("Completed",)]
         assert database.execute("select state_name from task_run").fetchall() == [("Completed",)] * 3
 
 
-def test_its_server_refuses_foreign_pages_and_nobody_else_reads_what_it_keeps(tmp_path: Path) -> None:
-    done = _run(tmp_path / "home", "ask as a page")
-    assert done.stdout.splitlines()[0] == "421 403 200", done.stderr
-    files = [tmp_path / "home" / name for name in ("prefect.db", "server.log", "in-use.lock")]
+def test_its_server_refuses_foreign_pages_and_nobody_else_reads_what_it_keeps(
+    home: Path, returned: subprocess.CompletedProcess[str]
+) -> None:
+    assert returned.stdout.splitlines()[0] == "421 403 200", returned.stderr
+    files = [home / name for name in ("prefect.db", "server.log", "in-use.lock")]
     assert [oct(stat.S_IMODE(path.stat().st_mode)) for path in files] == ["0o600"] * 3
 
 

@@ -209,7 +209,7 @@ def test_what_early_stop_ended_is_shown_beside_what_is_unfinished(made: tuple[St
 
 def test_suites_are_drawn_beside_the_runs_own_curve(tmp_path: Path) -> None:
     store = Store.open(str(tmp_path / "store"))
-    layout = make_run(store, tmp_path, iterations=2)
+    layout = make_run(store, iterations=2)
     for number in range(3):
         source = Artifact.at(store, layout.iteration(number, "report"))
         attempt = ArtifactAddress(store, layout.suite("harder", number), Report).attempt(

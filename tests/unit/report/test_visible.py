@@ -86,7 +86,7 @@ def evil_run(tmp_path_factory: pytest.TempPathFactory) -> tuple[Store, RunLayout
     """A run whose recipe has a title that is more than a title."""
     folder = tmp_path_factory.mktemp("evil")
     store = Store.open(str(folder / "store"))
-    layout = make_run(store, folder / "scratch", iterations=1)
+    layout = make_run(store, iterations=1)
     recipe = json.loads(store.read_bytes(layout.recipe))
     store.write_bytes(layout.recipe, json.dumps({**recipe, "title": EVIL.replace("\0", "")}).encode())
     return store, layout

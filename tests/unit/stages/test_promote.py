@@ -31,7 +31,7 @@ from tests.support.made_run import make_context, make_run
 
 def test_the_best_so_far_stands_and_the_pointer_follows(tmp_path: Path) -> None:
     store = Store.open(str(tmp_path / "store"))
-    layout = make_run(store, tmp_path, iterations=4)
+    layout = make_run(store, iterations=4)
     best, standing = -1.0, 0
     for number in range(5):
         decision = Artifact.at(store, layout.iteration(number, "decision")).read_json("decision.json")
@@ -47,7 +47,7 @@ def test_the_best_so_far_stands_and_the_pointer_follows(tmp_path: Path) -> None:
 @pytest.mark.parametrize("damage", [b"", b'{"checkpoint": {', b"[]"])
 def test_a_damaged_pointer_is_written_anew_from_the_decision(tmp_path: Path, damage: bytes) -> None:
     store = Store.open(str(tmp_path / "store"))
-    layout = make_run(store, tmp_path, iterations=1)
+    layout = make_run(store, iterations=1)
     whole = store.read_bytes(layout.promoted)
     store.write_bytes(layout.promoted, damage)
     report: Ref[Report] = Artifact.at(store, layout.iteration(1, "report")).ref
@@ -68,7 +68,7 @@ def test_a_damaged_pointer_is_written_anew_from_the_decision(tmp_path: Path, dam
 def test_the_newest_as_good_as_the_best_stands(tmp_path: Path) -> None:
     """With a tolerance what stands may be newer than the best; others are held against the best all the same."""
     store = Store.open(str(tmp_path / "store"))
-    layout = make_run(store, tmp_path, iterations=4)
+    layout = make_run(store, iterations=4)
     ctx = make_context(store, tmp_path)
     before: Ref[Decision] | None = None
     best, highest = -1.0, dict[str, Any]()
@@ -111,7 +111,7 @@ def test_equal_results_are_as_good_as_the_best_and_not_better(
 
 def test_deciding_again_changes_nothing_and_does_not_move_the_pointer_back(tmp_path: Path) -> None:
     store = Store.open(str(tmp_path / "store"))
-    layout = make_run(store, tmp_path, iterations=3)
+    layout = make_run(store, iterations=3)
     before = store.read_bytes(layout.promoted)
 
     def ref(part: str, number: int) -> Ref[Checkpoint]:
@@ -135,7 +135,7 @@ def test_deciding_again_changes_nothing_and_does_not_move_the_pointer_back(tmp_p
 
 def test_a_candidate_must_beat_the_incumbent_by_more_than_the_bar(tmp_path: Path) -> None:
     store = Store.open(str(tmp_path / "store"))
-    layout = make_run(store, tmp_path, iterations=2)
+    layout = make_run(store, iterations=2)
     last = Artifact.at(store, layout.iteration(2, "decision"))
     strict = promote(
         make_context(store, tmp_path),
@@ -267,7 +267,7 @@ def test_a_tolerant_pointer_goes_back_from_what_stands_to_the_best(tmp_path: Pat
 
 def test_the_model_card_is_one_that_hugging_face_reads(tmp_path: Path) -> None:
     store = Store.open(str(tmp_path / "store"))
-    layout = make_run(store, tmp_path, iterations=3)
+    layout = make_run(store, iterations=3)
     pointer = json.loads(store.read_bytes(layout.promoted))
     text = store.read_bytes(pointer["model_card"]).decode()
     card = ModelCard(text)
@@ -323,7 +323,7 @@ def _decided(
 ) -> tuple[Store, list[dict[str, Any]], list[Ref[Decision]]]:
     """Decisions on candidates that are iterations of a made run, whose skill rises with their number."""
     store = Store.open(str(folder / "store"))
-    layout = make_run(store, folder, iterations=4)
+    layout = make_run(store, iterations=4)
     ctx = make_context(store, folder)
     decisions: list[Ref[Decision]] = []
     for iteration, number in enumerate(skills):

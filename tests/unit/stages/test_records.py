@@ -75,7 +75,7 @@ def test_a_document_that_is_no_decision_is_refused(tmp_path: Path, content: Any,
 
 def test_a_run_s_documents_are_read_and_written_alike(tmp_path: Path) -> None:
     store = Store.open(str(tmp_path / "store"))
-    layout = make_run(store, tmp_path, iterations=2)
+    layout = make_run(store, iterations=2)
     decision: Ref[Decision] = Artifact.at(store, layout.iteration(2, "decision")).ref
     stored = Artifact.open(store, decision).read_bytes("decision.json")
     content = read_decision(decision, store).as_json()
@@ -88,7 +88,7 @@ def test_a_run_s_documents_are_read_and_written_alike(tmp_path: Path) -> None:
 
 def test_a_gain_is_measured_on_the_puzzles_that_both_evaluations_hold(tmp_path: Path) -> None:
     store = Store.open(str(tmp_path / "store"))
-    layout = make_run(store, tmp_path, iterations=2)
+    layout = make_run(store, iterations=2)
     results, others = (
         Artifact.at(store, layout.iteration(n, "report")).read_table("results.parquet", RESULTS) for n in (2, 0)
     )
