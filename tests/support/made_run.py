@@ -24,6 +24,7 @@ from flows.config.recipe import Recipe
 from flows.config.recipes import validate
 from flows.session import freeze_recipe
 from stages.context import Profile, StageContext
+from stages.environments import environment
 from stages.environments.puzzle import Puzzle
 from stages.environments.tables import count_deductions, deduction_columns, graded_text, puzzles_by_id
 from stages.grade import grade
@@ -36,9 +37,14 @@ REDUCED = {"connectives": False, "fixed_cast": True, "fixed_rooms": True, "quest
 WRONG = "Nobody <b>& co</b>"
 
 
-def make_run(store: Store, scratch: Path, run: str = "made", iterations: int = 4, seed: int = 0) -> RunLayout:
-    """Publishes a run of `iterations` iterations: 6 puzzles x 4 samples each, accuracy rising by 8 points each."""
-    maker = _Maker(store, scratch, RunLayout(run), random.Random(seed))
+def make_run(
+    store: Store, scratch: Path, run: str = "made", iterations: int = 4, seed: int = 0, *, derives: bool = False
+) -> RunLayout:
+    """Publishes a run of `iterations` iterations: 6 puzzles x 4 samples each, accuracy rising by 8 points each.
+
+    With `derives`, completions begin with the steps of a derivation, of which as many are true as answers are right.
+    """
+    maker = _Maker(store, scratch, RunLayout(run), random.Random(seed), derives)
     maker.make(iterations)
     return maker.layout
 
@@ -62,8 +68,8 @@ def _drawn(config: PrepareConfig) -> dict[str, bytes]:
 
 
 class _Maker:
-    def __init__(self, store: Store, scratch: Path, layout: RunLayout, chance: random.Random) -> None:
-        self.store, self.layout, self.chance = store, layout, chance
+    def __init__(self, store: Store, scratch: Path, layout: RunLayout, chance: random.Random, derives: bool) -> None:
+        self.store, self.layout, self.chance, self.derives = store, layout, chance, derives
         self.ctx = make_context(store, scratch)
 
     def make(self, iterations: int) -> None:
@@ -125,7 +131,16 @@ class _Maker:
 
     def _answers(self, puzzle: Puzzle, skill: float) -> str:
         said = {letter: right if self.chance.random() < skill else WRONG for letter, right in puzzle.solution.items()}
-        return "\n".join(f"{letter}. {answer}" for letter, answer in said.items())
+        answers = "\n".join(f"{letter}. {answer}" for letter, answer in said.items())
+        return self._steps(puzzle, skill) + answers if self.derives else answers
+
+    def _steps(self, puzzle: Puzzle, skill: float) -> str:
+        true, _, _ = environment.get(puzzle.environment).write_derivation(puzzle).partition("\n\n")
+        said = [
+            line if self.chance.random() < skill else line.replace(" was ", " was not ", 1)
+            for line in true.replace(" was not ", " was ").splitlines()
+        ]
+        return "\n".join(said) + "\n\n"
 
     def _rollouts(self, n: int, puzzles: Ref[Puzzles], weights: Ref[Checkpoint], skill: float) -> Ref[Rollouts]:
         table = Artifact.open(self.store, puzzles).read_table("train.parquet", PUZZLES)
