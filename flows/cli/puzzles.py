@@ -19,6 +19,7 @@ from artifacts.store.store import Store
 from flows.cli.console.options import OUTPUT, Flag, Output
 from flows.cli.console.output import print_json, print_line
 from flows.cli.console.prefect_beside import prefect_beside
+from flows.cli.console.provable import not_provable
 from flows.cli.console.texts import given_text
 from flows.cli.console.version import version
 from flows.config.settings import validate
@@ -28,7 +29,6 @@ from stages.environments.puzzle import Checked, DeductionCounts, Puzzle
 
 puzzles = App(name="puzzles", version=version)
 
-_UNREAD_SHOWN = 3
 _DRAWN = ("puzzles", "models", ".prefect", "written.json", TEMPORARY_PREFIX)
 """Prefixes of the names in the hidden folder beside a file that is being made."""
 
@@ -250,7 +250,7 @@ def prove(
     text = given_text(completion, "a text file, or - for stdin")
     asserted = environments.get(puzzle.environment).deductions(text, puzzle)
     if asserted is None:
-        raise _not_provable(f"{file}[{index}]", _check(puzzle, minimal=False))
+        raise not_provable(f"{file}[{index}]", _check(puzzle, minimal=False))
     counts = asdict(DeductionCounts.of(asserted))
     if options.json:
         statements = [asdict(item) for item in asserted]
@@ -264,20 +264,6 @@ def prove(
 
 def _check(puzzle: Puzzle, minimal: bool) -> Checked:
     return environments.get(puzzle.environment).check(puzzle, minimal=minimal)
-
-
-def _not_provable(where: str, checked: Checked) -> BadInputError:
-    """Returns the error for a puzzle of which nothing can be proved; names the clues that could not be read."""
-    if not checked.unread:
-        return BadInputError(where, "the clues contradict one another", "clues that have a solution")
-    shown = ", ".join(map(repr, checked.unread[:_UNREAD_SHOWN]))
-    more = len(checked.unread) - _UNREAD_SHOWN
-    return BadInputError(
-        where,
-        f"cannot be read: {shown}" + (f" and {more} more" if more > 0 else ""),
-        "sentences as `deerstalker puzzles make` writes them",
-        "correct the sentence; `deerstalker puzzles solve` lists all of them",
-    )
 
 
 def _verdict(item: Checked, puzzle: Puzzle) -> str:

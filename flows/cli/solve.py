@@ -14,11 +14,13 @@ from artifacts.documents.parsing import is_file
 from artifacts.errors import BadInputError
 from artifacts.refs import Ref
 from artifacts.store.store import Store
-from flows.cli.console.options import STORED, ProfileName, Stored
+from flows.cli.console.options import STORED, Flag, ProfileName, Stored
 from flows.cli.console.output import print_json, terminal
+from flows.cli.console.provable import not_provable
 from flows.cli.console.texts import given_text
 from flows.config.settings import validate
 from flows.report.text.visible import visible
+from stages.environments.environment import get, of_text
 from stages.environments.grading import grade
 from stages.environments.published import read_puzzles
 from stages.environments.puzzle import Graded, Puzzle
@@ -53,6 +55,7 @@ def solve(
     samples: int = 1,
     temperature: float = 0.0,
     max_tokens: int = 256,
+    explain: Flag = False,
     profile: ProfileName = "cpu",
     options: Stored = STORED,
 ) -> None:
@@ -67,15 +70,18 @@ def solve(
         samples: Number of answers.
         temperature: Sampling temperature; 0 takes the most likely answer.
         max_tokens: Maximum length of an answer, in tokens.
+        explain: Print the answer line by line with a verdict on each statement about the puzzle, the clues that decide
+            it, and the first false step.
     """
     from stages.sampling.config import SamplingConfig
 
     question = read_question(file, index, options.store)
+    puzzle = explained_puzzle(question, file) if explain else None
     settings = {"samples_per_prompt": samples, "temperature": temperature, "max_tokens": max_tokens}
     completions = _completions(
         question.prompt, checkpoint, profile, validate(SamplingConfig, settings, "solve"), options
     )
-    print_answers(question, checkpoint, completions, options)
+    print_answers(question, checkpoint, completions, options, explained=puzzle)
 
 
 def _completions(
@@ -130,6 +136,32 @@ def read_question(file: str, index: int, store: str) -> Question:
     return Question(text, None)
 
 
+def explained_puzzle(question: Question, where: str) -> Puzzle:
+    """Returns the puzzle whose clues decide the statements of an answer.
+
+    A prompt from a text file is read as a puzzle without a known solution.
+
+    Args:
+        question: The question.
+        where: Name of the puzzle in error messages.
+
+    Raises:
+        BadInputError: The prompt is not a puzzle, one of its clues cannot be read, or the clues contradict one another.
+    """
+    name = of_text(question.prompt).name
+    puzzle = question.puzzle or Puzzle(where, name, question.prompt, {}, 0, None, "", {})
+    known = get(puzzle.environment)
+    try:
+        provable = known.deductions("", puzzle) is not None
+    except BadInputError as error:
+        raise BadInputError(
+            f"{where}, {error.where}", error.found, error.expected, "leave out --explain to ask any prompt"
+        ) from error
+    if not provable:
+        raise not_provable(where, known.check(puzzle))
+    return puzzle
+
+
 def _puzzles(file: str, store: str) -> list[Puzzle] | None:
     """Returns the puzzles of a file or split; None where the file is a prompt."""
     from artifacts.reading import Artifact
@@ -162,9 +194,28 @@ def _folder(source: "Ref[Any] | ModelConfig", store: Store, scratch: Path) -> Pa
 
 
 def print_answers(
-    question: Question, checkpoint: str, completions: "Sequence[SampledCompletion]", options: Stored
+    question: Question,
+    checkpoint: str,
+    completions: "Sequence[SampledCompletion]",
+    options: Stored,
+    explained: Puzzle | None = None,
 ) -> None:
-    """Prints completions, each with its grades where the solution is known."""
+    """Prints completions, each with its grades where the solution is known.
+
+    Args:
+        question: The question.
+        checkpoint: The checkpoint as it was named.
+        completions: The answers.
+        options: Where and how to print.
+        explained: The puzzle whose clues decide the statements of the answers; None to print the answers alone.
+    """
+    from flows.cli.console.derivations import derivation_json, print_lines
+    from flows.report.derivation import read_derivation
+
+    derivations = [
+        read_derivation(item.text, item.finish_reason, explained, every_premise=True) if explained else None
+        for item in completions
+    ]
     graded = [grade(item.text, question.puzzle) if question.puzzle else None for item in completions]
     if options.json:
         print_json(
@@ -177,19 +228,25 @@ def print_answers(
                         "tokens": len(item.token_ids),
                         "finish_reason": item.finish_reason,
                         "grade": asdict(grades) if grades else None,
+                        "explanation": derivation_json(derivation) if derivation else None,
                     }
-                    for item, grades in zip(completions, graded, strict=True)
+                    for item, grades, derivation in zip(completions, graded, derivations, strict=True)
                 ],
             }
         )
         return
     console = terminal()
-    for item, grades in zip(completions, graded, strict=True):
-        console.print(Text(visible(item.text)), soft_wrap=True)
+    for item, grades, derivation in zip(completions, graded, derivations, strict=True):
+        if derivation:
+            print_lines(console, derivation)
+        else:
+            console.print(Text(visible(item.text)), soft_wrap=True)
         if item.finish_reason != "stop":
             console.print(f"(ended by {item.finish_reason} after {len(item.token_ids)} tokens)")
         if question.puzzle and grades:
             console.print(_grade_table(question.puzzle, grades))
+        for sentence in derivation.conclusions if derivation else ():
+            console.print(sentence, soft_wrap=True)
 
 
 def _grade_table(puzzle: Puzzle, graded: Graded) -> Table:

@@ -2,6 +2,7 @@
 
 import io
 import json
+from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
@@ -46,7 +47,7 @@ class Completion:
     Attributes:
         title: `best`, `median` or `worst`.
         advantage: None if the completion is not trained on.
-        statements: Its statements about the puzzle with their verdicts; None if the environment proves none.
+        statements: Its statements about the puzzle, in order, with verdicts; None if the environment proves none.
     """
 
     title: str
@@ -104,7 +105,19 @@ def find_example_group(record: IterationRecord, layout: RunLayout, store: Store)
 
 
 def _completion(title: str, row: dict[str, Any], puzzle: Puzzle) -> Completion:
-    answers = [
+    statements = environment.get(puzzle.environment).deductions(row["text"], puzzle)
+    answers = read_answers(row, puzzle)
+    return Completion(title, row["text"], row["reward"], row["advantage"], row["finish_reason"], answers, statements)
+
+
+def read_answers(row: Mapping[str, Any], puzzle: Puzzle) -> list[ReadAnswer]:
+    """Returns the grader's reading of a completion.
+
+    Args:
+        row: A row of the `grades` or `results` schema.
+        puzzle: Its puzzle.
+    """
+    return [
         ReadAnswer(
             letter,
             answer["value"] or answer["text"] or "",
@@ -114,6 +127,3 @@ def _completion(title: str, row: dict[str, Any], puzzle: Puzzle) -> Completion:
         )
         for letter, answer in json.loads(row["answers"]).items()
     ]
-    statements = environment.get(puzzle.environment).deductions(row["text"], puzzle)
-    different = None if statements is None else [item for item in statements if not item.repeated]
-    return Completion(title, row["text"], row["reward"], row["advantage"], row["finish_reason"], answers, different)

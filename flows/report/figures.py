@@ -65,9 +65,9 @@ def iteration_figures(record: IterationRecord) -> IterationFigures:
     )
 
 
-def terminal_columns() -> list[Metric]:
+def terminal_columns(iterations: Sequence[IterationFigures]) -> list[Metric]:
     """Returns the metrics of the terminal's table of iterations, in the order of its columns."""
-    return [item for item in metrics.METRICS if item.terminal]
+    return _columns(iterations, lambda item: item.terminal != "")
 
 
 def page_columns(iterations: Sequence[IterationFigures]) -> list[Metric]:

@@ -199,6 +199,17 @@ def _accuracy(mode: str) -> Source:
     return Source("evaluate", read)
 
 
+def _statements(verdict: str) -> Source:
+    """Mean of a sampled answer; trackers have it as `eval/sampled/statements/proved`, by `MEASURES`."""
+
+    def read(record: IterationRecord) -> float | None:
+        measured = record.facts("evaluate").get("sampled") or {}
+        deductions = measured.get("deductions", {})
+        return deductions[verdict] if deductions.get("statements") else None
+
+    return Source("evaluate", read)
+
+
 def _clip_fraction(record: IterationRecord) -> float | None:
     return mean_known(step["clip_low_fraction"] + step["clip_high_fraction"] for step in record.steps)
 
@@ -245,6 +256,11 @@ METRICS: tuple[Metric, ...] = (
     Metric("greedy_accuracy", "held-out accuracy, greedy", _accuracy("greedy"),
            column="greedy", terminal=".3f", page=".1%", prefect=4, summary=True,
            compare=INTERVAL, compare_key="held_out_greedy"),
+    Metric("proved_statements", "proved statements of a held-out answer", _statements("proved"), "statements",
+           column="proved", terminal=".1f", page=".1f", prefect=2, summary=True, presence=Presence.WHERE_KNOWN),
+    Metric("contradicted_statements", "contradicted statements of a held-out answer", _statements("contradicted"),
+           "statements", column="contradicted", terminal=".1f", page=".1f", prefect=2, summary=True,
+           presence=Presence.WHERE_KNOWN),
     Metric("completion_tokens", "completion length", _fact("grade", "completion_tokens/mean"), "tokens",
            column="tokens", terminal=".1f", page=".1f", prefect=1, summary=True, plotted=True,
            tracker="completions/mean_length"),

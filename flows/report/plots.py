@@ -15,6 +15,7 @@ if TYPE_CHECKING:
 
 INK, MUTED, GRID = "#1f2937", "#6b7280", "#e5e7eb"
 SAMPLED, GREEDY, TRAIN = "#0f766e", "#c2410c", "#9ca3af"
+CONTRADICTED = "#b91c1c"
 MODE_COLOURS = {"sampled": SAMPLED, "greedy": GREEDY}
 STAGE_COLOURS = ("#0f766e", "#a3b18a", "#d6d3d1", "#c2410c", "#1d4ed8", "#7c3aed")
 _DPI = 150
@@ -65,6 +66,21 @@ def reward_plot(iterations: Sequence[IterationFigures], dpi: int = _DPI) -> byte
     _line(axes, iterations, "reward", label="mean reward")
     _line(axes, iterations, "reward_spread", colour=GREEDY, label="spread within a group", style="--")
     _finish(axes, "reward", "iteration")
+    return _png(figure)
+
+
+def makes_statements(iterations: Sequence[IterationFigures]) -> bool:
+    """Returns whether the answers of any iteration make statements about their puzzles, which can be drawn."""
+    return any(item.value("proved_statements") is not None for item in iterations)
+
+
+def statements_plot(iterations: Sequence[IterationFigures], dpi: int = _DPI) -> bytes:
+    """Draws the numbers of proved and of contradicted statements of a held-out answer, in each iteration."""
+    figure, axes = _figure(5.6, 3.3, dpi)
+    _line(axes, iterations, "proved_statements", label="proved by the clues")
+    _line(axes, iterations, "contradicted_statements", colour=CONTRADICTED, label="contradicted", style="--")
+    _finish(axes, "statements of a held-out answer, sampled", "weights after iteration")
+    axes.set_ylim(bottom=0)
     return _png(figure)
 
 

@@ -94,6 +94,22 @@ class Environment(Protocol):
         """
         ...
 
+    def premises(self, statement: str, puzzle: Puzzle) -> tuple[int, ...] | None:
+        """Returns numbers (from 1) of clues that entail a statement, or entail its opposite if they contradict it.
+
+        None of these clues can be left out. A restated clue has its own number as its premise. The tuple is empty if
+        the rules of the environment alone decide the statement.
+
+        Args:
+            statement: The words of one statement, as `Asserted.text` has them.
+            puzzle: The puzzle.
+
+        Returns:
+            The numbers, in order; None if the clues leave the statement open, if the words are not a statement, or if
+            nothing can be proved about the puzzle.
+        """
+        ...
+
 
 _ENVIRONMENTS = {
     "temporal_clue": "stages.environments.temporal_clue.environment:TEMPORAL_CLUE",

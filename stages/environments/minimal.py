@@ -1,6 +1,7 @@
-"""Minimal sets of clues for any environment, from a growing pool of worlds that the clues must rule out.
+"""Minimal sets of clues for any environment.
 
-Two steps repeat. Clues are dropped in order as long as the others rule out all worlds of the pool. Then the
+`drop_needless` asks a solver about each set. `keep_needed` uses a growing pool of worlds that the clues must rule out:
+two steps repeat. Clues are dropped in order as long as the others rule out all worlds of the pool. Then the
 environment's solver searches for a world besides the solution that the kept clues allow, and adds it to the pool. The
 search ends if there is no such world. The result does not depend on the worlds that the solver finds: a clue is dropped
 if and only if the solution is the only world that the clues kept before it and all clues after it allow. For every kept
@@ -69,3 +70,23 @@ def keep_needed(pool: WorldPool, find_other: Callable[[list[int]], bool]) -> lis
         kept = pool.greedy()
         if kept is None or not find_other(kept):
             return kept
+
+
+def drop_needless(clues: Sequence[int], entailed: Callable[[list[int]], bool]) -> list[int]:
+    """Returns clues that entail something, none of which can be dropped. The last clues are dropped first.
+
+    Halves are dropped before single clues, which gives the same result with fewer solves, as most clues are not needed.
+
+    Args:
+        clues: Positions of clues that entail it.
+        entailed: Whether the clues at some positions entail it.
+    """
+    kept, blocks = list(clues), [list(clues)] if clues else []
+    while blocks:
+        block = blocks.pop()
+        rest = [i for i in kept if i not in block]
+        if entailed(rest):
+            kept = rest
+        elif len(block) > 1:
+            blocks += [block[: len(block) // 2], block[len(block) // 2 :]]
+    return kept

@@ -25,6 +25,7 @@ from flows.config.recipe import Recipe
 from flows.config.recipes import validate
 from flows.session import freeze_recipe
 from stages.context import Profile, StageContext
+from stages.environments import environment
 from stages.environments.puzzle import Puzzle
 from stages.environments.tables import count_deductions, deduction_columns, graded_text, puzzles_by_id
 from stages.grade import grade
@@ -37,12 +38,15 @@ REDUCED = {"connectives": False, "fixed_cast": True, "fixed_rooms": True, "quest
 WRONG = "Nobody <b>& co</b>"
 
 
-def make_run(store: Store, run: str = "made", iterations: int = 4, seed: int = 0) -> RunLayout:
+def make_run(
+    store: Store, run: str = "made", iterations: int = 4, seed: int = 0, *, derives: bool = False
+) -> RunLayout:
     """Publishes a run of `iterations` iterations: 6 puzzles x 4 samples each, accuracy rising by 8 points each.
 
+    With `derives`, completions begin with the steps of a derivation, of which as many are true as answers are right.
     The run is made once a process; stores of equal arguments hold copies of the same artifacts.
     """
-    for key, data in _published(run, iterations, seed, platform.node()).items():
+    for key, data in _published(run, iterations, seed, derives, platform.node()).items():
         store.write_bytes(key, data)
     return RunLayout(run)
 
@@ -57,11 +61,11 @@ def _set_slot(store: Store, config: PrepareConfig) -> ArtifactAddress[Puzzles]:
 
 
 @cache
-def _published(run: str, iterations: int, seed: int, host: str) -> dict[str, bytes]:
+def _published(run: str, iterations: int, seed: int, derives: bool, host: str) -> dict[str, bytes]:
     """The objects of a run; its manifests name the host."""
-    store = Store.open(f"memory://{run}-{iterations}-{seed}-{host}")
+    store = Store.open(f"memory://{run}-{iterations}-{seed}-{derives}-{host}")
     with tempfile.TemporaryDirectory() as scratch, make_context(store, Path(scratch)) as ctx:
-        _Maker(ctx, RunLayout(run), random.Random(seed)).make(iterations)
+        _Maker(ctx, RunLayout(run), random.Random(seed), derives).make(iterations)
     return {key: store.read_bytes(key) for key in store.list("")}
 
 
@@ -75,8 +79,8 @@ def _drawn(config: PrepareConfig) -> dict[str, bytes]:
 
 
 class _Maker:
-    def __init__(self, ctx: StageContext, layout: RunLayout, chance: random.Random) -> None:
-        self.ctx, self.store, self.layout, self.chance = ctx, ctx.store, layout, chance
+    def __init__(self, ctx: StageContext, layout: RunLayout, chance: random.Random, derives: bool) -> None:
+        self.ctx, self.store, self.layout, self.chance, self.derives = ctx, ctx.store, layout, chance, derives
 
     def make(self, iterations: int) -> None:
         recipe = validate(
@@ -137,7 +141,16 @@ class _Maker:
 
     def _answers(self, puzzle: Puzzle, skill: float) -> str:
         said = {letter: right if self.chance.random() < skill else WRONG for letter, right in puzzle.solution.items()}
-        return "\n".join(f"{letter}. {answer}" for letter, answer in said.items())
+        answers = "\n".join(f"{letter}. {answer}" for letter, answer in said.items())
+        return self._steps(puzzle, skill) + answers if self.derives else answers
+
+    def _steps(self, puzzle: Puzzle, skill: float) -> str:
+        true, _, _ = environment.get(puzzle.environment).write_derivation(puzzle).partition("\n\n")
+        said = [
+            line if self.chance.random() < skill else line.replace(" was ", " was not ", 1)
+            for line in true.replace(" was not ", " was ").splitlines()
+        ]
+        return "\n".join(said) + "\n\n"
 
     def _rollouts(self, n: int, puzzles: Ref[Puzzles], weights: Ref[Checkpoint], skill: float) -> Ref[Rollouts]:
         table = Artifact.open(self.store, puzzles).read_table("train.parquet", PUZZLES)

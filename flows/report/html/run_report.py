@@ -8,15 +8,25 @@ from artifacts.documents.checksums import write_files
 from artifacts.store.store import Store
 from flows.lookup.history import RunRecord
 from flows.report.batch_picture import draw, read_batch, words
-from flows.report.example_group import Completion, ExampleGroup, find_example_group
+from flows.report.before_after import Answered, BeforeAfter, find_before_after
+from flows.report.derivation import statement_counts, text_pieces
+from flows.report.example_group import Completion, ExampleGroup, ReadAnswer, find_example_group
 from flows.report.figures import IterationFigures, iteration_figures, measurement, page_columns
 from flows.report.html.page import page
 from flows.report.paired import before_and_after
-from flows.report.plots import accuracy_plot, health_plot, reward_plot, seconds_plot, suites_plot
+from flows.report.plots import (
+    accuracy_plot,
+    health_plot,
+    makes_statements,
+    reward_plot,
+    seconds_plot,
+    statements_plot,
+    suites_plot,
+)
 from flows.report.prefect_pages.ui_text import (
+    answered_title,
     completion_title,
     seconds_rows,
-    statement_counts,
     statement_lines,
     store_keys,
 )
@@ -59,8 +69,11 @@ def report_files(record: RunRecord, store: Store) -> dict[str, bytes]:
         "health.png": health_plot(iterations),
         "seconds.png": seconds_plot(iterations),
     }
+    if makes_statements(iterations):
+        pictures["statements.png"] = statements_plot(iterations)
     if record.suites:
         pictures["suites.png"] = suites_plot(curves(record))
+    pair = find_before_after(record, store)
     graded = [item for item in record.iterations if item.kept("sample", "grade")]
     specimen = find_example_group(graded[-1], record.layout, store) if graded else None
     packed = [item for item in record.iterations if item.kept("pack")]
@@ -70,6 +83,7 @@ def report_files(record: RunRecord, store: Store) -> dict[str, bytes]:
     values = {
         **_values(record, store, iterations),
         "pictures": pictures,
+        "derivations": _derivations(pair) if pair else None,
         "specimen": _specimen(specimen) if specimen else None,
         "batch": words(batch) if batch else None,
     }
@@ -164,27 +178,54 @@ def _specimen(specimen: ExampleGroup) -> dict[str, Any]:
         "iteration": specimen.iteration,
         "puzzle_id": specimen.puzzle_id,
         "size": specimen.size,
+        "talks": any(item.statements for item in specimen.completions),
         "completions": [_completion(item) for item in specimen.completions],
         "prompt": specimen.prompt,
     }
 
 
+def _derivations(pair: BeforeAfter) -> dict[str, Any]:
+    return {
+        "puzzle_id": pair.puzzle_id,
+        "split": pair.split,
+        "completions": [_derivation(item) for item in (pair.before, pair.after)],
+        "prompt": pair.prompt,
+    }
+
+
+def _derivation(item: Answered) -> dict[str, Any]:
+    statements = [step.said for step in item.derivation.steps]
+    return {
+        "title": answered_title(item),
+        "pieces": text_pieces(item.derivation.text, statements, _COMPLETION_CHARACTERS),
+        "answers": _answers(item.answers),
+        "statements": {"counts": statement_counts(statements), "lines": ""},
+        "conclusions": item.derivation.conclusions,
+    }
+
+
 def _completion(item: Completion) -> dict[str, Any]:
-    statements = {"counts": statement_counts(item), "lines": shortened(statement_lines(item))}
+    statements = item.statements or []
+    words = {"counts": statement_counts(statements), "lines": shortened(statement_lines(statements))}
     return {
         "title": completion_title(item),
-        "text": shortened(item.text, _COMPLETION_CHARACTERS),
-        "answers": [
-            {
-                "letter": answer.letter,
-                "read": shortened(answer.said or answer.note, _ANSWER_CHARACTERS),
-                "right": answer.right,
-                "correct": answer.correct,
-            }
-            for answer in item.answers
-        ],
-        "statements": None if item.statements is None else statements,
+        "pieces": text_pieces(item.text, statements, _COMPLETION_CHARACTERS),
+        "answers": _answers(item.answers),
+        "statements": None if item.statements is None else words,
+        "conclusions": [],
     }
+
+
+def _answers(answers: Sequence[ReadAnswer]) -> list[dict[str, Any]]:
+    return [
+        {
+            "letter": answer.letter,
+            "read": shortened(answer.said or answer.note, _ANSWER_CHARACTERS),
+            "right": answer.right,
+            "correct": answer.correct,
+        }
+        for answer in answers
+    ]
 
 
 def _addresses(record: RunRecord, store: Store) -> list[tuple[str, str]]:

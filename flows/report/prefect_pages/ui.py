@@ -10,9 +10,18 @@ from flows.lookup.history import RunRecord
 from flows.orchestration.artifact_keys import slug
 from flows.orchestration.shown_artifacts import ShownArtifacts
 from flows.report import batch_picture
+from flows.report.before_after import find_before_after
 from flows.report.example_group import find_example_group
 from flows.report.figures import IterationFigures, iteration_figures
-from flows.report.plots import accuracy_plot, health_plot, reward_plot, seconds_plot, suites_plot
+from flows.report.plots import (
+    accuracy_plot,
+    health_plot,
+    makes_statements,
+    reward_plot,
+    seconds_plot,
+    statements_plot,
+    suites_plot,
+)
 from flows.report.prefect_pages import ui_text
 from flows.report.suites import curves
 
@@ -26,7 +35,8 @@ def show_in_prefect(record: RunRecord, store: Store, *, slow: bool = True, link:
     Args:
         record: The run so far.
         store: The run's store.
-        slow: Also update the slow pages: RUN-completions (reads tables), RUN-plots, RUN-accuracy and RUN-batch.
+        slow: Also update the slow pages: RUN-completions and RUN-derivations (read tables), RUN-plots, RUN-accuracy and
+            RUN-batch.
         link: The profile's `store_link`: a web address with `{key}`.
     """
     run = slug(record.layout.run)
@@ -39,6 +49,9 @@ def show_in_prefect(record: RunRecord, store: Store, *, slow: bool = True, link:
         shown.markdown(f"{run}-store", ui_text.store_page(record, store, link), "Where the artifacts lie")
         if slow:
             _show_completions(shown, record, store, run)
+            if pair := find_before_after(record, store):
+                words = "One puzzle before and after GRPO, with a verdict on each statement"
+                shown.markdown(f"{run}-derivations", ui_text.before_after_page(pair), words)
             _show_pictures(shown, record, store, figures, run, title, ui_text.elsewhere(record, store, link))
 
 
@@ -62,6 +75,7 @@ def _show_pictures(
     drawn = {
         "accuracy": accuracy,
         "reward": reward_plot(figures, dpi=_SMALL_DPI),
+        **({"statements": statements_plot(figures, dpi=_SMALL_DPI)} if makes_statements(figures) else {}),
         "length, entropy, clip fraction, sampler-trainer gap, KL": health_plot(figures, dpi=_SMALL_DPI),
         "seconds of each stage": seconds_plot(figures, dpi=_SMALL_DPI),
     }

@@ -9,10 +9,13 @@ from artifacts.store.store import Store
 from flows.lookup.history import STAGES, RunRecord
 from flows.report import batch_picture
 from flows.report.batch_picture import BatchView
-from flows.report.example_group import Completion, ExampleGroup
+from flows.report.before_after import Answered, BeforeAfter
+from flows.report.derivation import SYMBOLS, Derivation, statement_counts, statements_by_verdict, step_line
+from flows.report.example_group import Completion, ExampleGroup, ReadAnswer
 from flows.report.figures import IterationFigures, prefect_columns
 from flows.report.summary import before_after_rows, solve_command
 from flows.report.text.markdown import code, fenced, picture, table
+from stages.environments.puzzle import Asserted
 
 _BATCH_DPI = 80
 _ANSWER_CHARACTERS = 60
@@ -85,12 +88,47 @@ def completions_page(specimen: ExampleGroup) -> str:
     for item in specimen.completions:
         lines += [f"### {completion_title(item)}", "", fenced(item.text), ""]
         if item.answers:
-            lines += ["What the grader read:", "", fenced(_answers(item)), ""]
+            lines += ["What the grader read:", "", fenced(_answers(item.answers)), ""]
         if item.statements is not None:
-            lines += [statement_counts(item), ""]
+            lines += [statement_counts(item.statements), ""]
             if item.statements:
-                lines += [fenced(statement_lines(item)), ""]
+                lines += [fenced(statement_lines(item.statements)), ""]
     return "\n".join([*lines, "### The puzzle", "", fenced(specimen.prompt, 12_000), ""])
+
+
+def before_after_page(shown: BeforeAfter) -> str:
+    """Returns the page of one puzzle before and after GRPO: each line of a completion, then its steps with verdicts.
+
+    Prefect's interface shows no colours, so a sign and a word tell the verdict.
+    """
+    lines = [
+        "## One puzzle before and after GRPO",
+        "",
+        f"Puzzle {code(shown.puzzle_id)} of the {shown.split} split, the most likely completion of each model. The "
+        "lines of a completion begin with a bar; its statements about the puzzle are below them, with verdicts.",
+        "",
+    ]
+    for item in (shown.before, shown.after):
+        lines += [f"### {answered_title(item)}", "", fenced(_marked(item.derivation)), ""]
+        lines += [*item.derivation.conclusions, statement_counts([step.said for step in item.derivation.steps]), ""]
+        if item.answers:
+            lines += ["What the grader read:", "", fenced(_answers(item.answers)), ""]
+    return "\n".join([*lines, "### The puzzle", "", fenced(shown.prompt, 12_000), ""])
+
+
+def _marked(derivation: Derivation) -> str:
+    lines: list[str] = []
+    for line in derivation.lines:
+        lines.append("| " + "".join(piece.text for piece in line.pieces))
+        lines += [f"    {SYMBOLS[step.said.verdict]} {step_line(step, line.steps)}" for step in line.steps]
+    return "\n".join(lines)
+
+
+def answered_title(item: Answered) -> str:
+    """Returns, for instance, `before GRPO: 3 of 7 right, ended by length`."""
+    right = sum(answer.correct for answer in item.answers)
+    end = f", ended by {item.derivation.finish_reason}" if item.derivation.is_unfinished else ""
+    return f"{item.title}: {right} of {len(item.answers)} right{end}"
 
 
 def completion_title(item: Completion) -> str:
@@ -100,19 +138,12 @@ def completion_title(item: Completion) -> str:
     return f"{item.title}: reward {item.reward:.3f}, {advantage}{end}"
 
 
-def statement_counts(item: Completion) -> str:
-    """Returns how many statements the clues prove, contradict, restate and leave open, in words."""
-    statements = item.statements or []
-    counts = {verdict: sum(item.verdict == verdict for item in statements) for verdict in _VERDICTS}
-    return "Statements about the puzzle: " + ", ".join(f"{count} {verdict}" for verdict, count in counts.items()) + "."
-
-
-def statement_lines(item: Completion) -> str:
-    """Returns a line for each statement with its verdict; proved and contradicted statements come first."""
-    statements = sorted(item.statements or [], key=lambda statement: _VERDICTS.index(statement.verdict))
-    shown = statements[:_STATEMENTS_SHOWN]
+def statement_lines(statements: Sequence[Asserted]) -> str:
+    """Returns a line for each different statement with its verdict; proved and contradicted statements come first."""
+    different = statements_by_verdict(statements)
+    shown = different[:_STATEMENTS_SHOWN]
     lines = [f"{statement.verdict:<13} {' '.join(statement.text.split())}" for statement in shown]
-    hidden = len(statements) - len(lines)
+    hidden = len(different) - len(lines)
     return "\n".join([*lines, f"... and {hidden} more"] if hidden > 0 else lines)
 
 
@@ -169,12 +200,9 @@ def batch_page(iteration: int, batch: BatchView, note: str) -> str:
     return "\n".join(lines)
 
 
-_VERDICTS = ("proved", "contradicted", "restated", "open")
-
-
-def _answers(item: Completion) -> str:
-    lines = []
-    for answer in item.answers:
+def _answers(answers: Sequence[ReadAnswer]) -> str:
+    lines: list[str] = []
+    for answer in answers:
         said = " ".join(answer.said.split())[:_ANSWER_CHARACTERS] or f"({answer.note})"
         verdict = "right" if answer.correct else f"wrong, {answer.right}" + (f" ({answer.note})" if answer.note else "")
         lines.append(f"{answer.letter}. {said:<30} {verdict}")

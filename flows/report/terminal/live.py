@@ -13,7 +13,7 @@ from artifacts.store.store import Store
 from flows.config.recipe import Recipe
 from flows.lookup.history import read_iteration
 from flows.report.figures import IterationFigures, iteration_figures, terminal_columns
-from flows.report.metrics import text
+from flows.report.metrics import Metric, text
 from flows.report.text.visible import one_line
 from flows.report.text.wrapping import print_labelled
 
@@ -35,7 +35,7 @@ class LiveView:
         self._started = self._last_line = time.monotonic()
         self._stage = ""
         self._executed = False
-        self._header_shown = False
+        self._columns: list[Metric] | None = None
         self._run: tuple[Store, RunLayout, Recipe] | None = None
 
     def run_opened(self, store: Store, layout: RunLayout, recipe: Recipe) -> None:
@@ -79,14 +79,14 @@ class LiveView:
         store, layout, _ = self._run
         figures = iteration_figures(read_iteration(store, layout, n))
         self.show_row(figures, "" if self._executed else "  cached")
-        self._header_shown = True
         self._executed = False
 
     def show_row(self, figures: IterationFigures, suffix: str) -> None:
         """Writes one row of the table of iterations; the first time, the header before it."""
-        if not self._header_shown:
-            self.line(table_header())
-        self.line(table_row(figures) + suffix)
+        if self._columns is None:
+            self._columns = terminal_columns([figures])
+            self.line(table_header(self._columns))
+        self.line(table_row(figures, self._columns) + suffix)
 
     def line(self, text: str) -> None:
         """Writes one line."""
@@ -106,25 +106,41 @@ def progress_text(label: str, done: int, total: int, figures: Mapping[str, float
     return f"{label}: {done} of {total}" + (f", {shown}" if shown else "")
 
 
-def table_header() -> str:
-    """Returns the header of the table of iterations."""
-    return f"{_figures_header()}  of which {', '.join(_STAGES_SHOWN)}; * promoted"
+def table_header(columns: Sequence[Metric] | None = None) -> str:
+    """Returns the header of the table of iterations.
+
+    Args:
+        columns: The metrics of the table (see `terminal_columns`); None for those that every run has.
+    """
+    return f"{_figures_header(_with_default(columns))}  of which {', '.join(_STAGES_SHOWN)}; * promoted"
 
 
-def table_row(figures: IterationFigures) -> str:
-    """Returns an iteration as a row of the table; a star marks a promoted checkpoint, skipped steps come last."""
+def table_row(figures: IterationFigures, columns: Sequence[Metric] | None = None) -> str:
+    """Returns an iteration as a row of the table; a star marks a promoted checkpoint, skipped steps come last.
+
+    Args:
+        figures: The iteration.
+        columns: As in `table_header`.
+    """
     parts = (f"{figures.seconds.get(stage, 0.0):.1f}" for stage in _STAGES_SHOWN)
     skipped = f"  {_skipped(figures)}" if figures.value("skipped_steps") else ""
-    return f"{_figures_row(figures)}  {', '.join(parts)}{skipped}"
+    return f"{_figures_row(figures, _with_default(columns))}  {', '.join(parts)}{skipped}"
 
 
 def print_iterations(console: Console, iterations: Sequence[IterationFigures]) -> None:
-    """Prints the table of iterations; without the seconds of single stages if the console is too narrow for them."""
-    header, rows = table_header(), [table_row(figures) for figures in iterations]
+    """Prints the table of iterations.
+
+    If the console is too narrow, it has no seconds of single stages, and metrics that only some runs have are in a
+    second table.
+    """
+    columns = terminal_columns(iterations)
+    header, rows = table_header(columns), [table_row(figures, columns) for figures in iterations]
     if max(map(len, [header, *rows])) <= console.width:
         _print_rows(console, header, rows)
         return
-    _print_rows(console, _figures_header(), [_figures_row(figures) for figures in iterations])
+    common = terminal_columns([])
+    _print_rows(console, _figures_header(common), [_figures_row(figures, common) for figures in iterations])
+    _print_others(console, iterations, [item for item in columns if item not in common])
     stages = ", ".join(_STAGES_SHOWN)
     print_labelled(console, "* ", f"promoted; --wide also shows the seconds of {stages}")
     for figures in iterations:
@@ -138,23 +154,41 @@ def _print_rows(console: Console, header: str, rows: Sequence[str]) -> None:
         console.print(row, highlight=False, soft_wrap=True)
 
 
-def _columns() -> list[tuple[str, int]]:
-    """Returns the headings of the table with the width of each column: the heading or a number, and a space."""
-    widths = [(item.column, max(len(item.column), len(format(0.0, item.terminal))) + 1) for item in terminal_columns()]
-    return [("iteration", 9), *widths, ("seconds", 8)]
+def _print_others(console: Console, iterations: Sequence[IterationFigures], columns: Sequence[Metric]) -> None:
+    """Prints a table of metrics that the main table has no room for; nothing if there are none."""
+    if not columns:
+        return
+    width = _widths(columns)
+    rows = [
+        f"{figures.number:>8} " + "".join(f"{cell:>{width[key]}}" for key, cell in _cells(figures, columns).items())
+        for figures in iterations
+    ]
+    _print_rows(console, "iteration" + "".join(f"{item.column:>{width[item.key]}}" for item in columns), rows)
 
 
-def _figures_header() -> str:
-    return "".join(f"{name:>{width}}" for name, width in _columns())
+def _with_default(columns: Sequence[Metric] | None) -> Sequence[Metric]:
+    return terminal_columns([]) if columns is None else columns
 
 
-def _figures_row(figures: IterationFigures) -> str:
-    cells = (
-        f"{figures.number}{'*' if figures.promoted else ' '}",
-        *(text(figures.value(item.key), item.terminal) or _UNKNOWN for item in terminal_columns()),
-        f"{figures.total_s:.1f}",
-    )
-    return "".join(f"{cell:>{width}}" for cell, (_, width) in zip(cells, _columns(), strict=True))
+def _widths(columns: Sequence[Metric]) -> dict[str, int]:
+    """Returns the width of each column by the metric's key: the heading or a number, and a space."""
+    return {item.key: max(len(item.column), len(format(0.0, item.terminal))) + 1 for item in columns}
+
+
+def _cells(figures: IterationFigures, columns: Sequence[Metric]) -> dict[str, str]:
+    return {item.key: text(figures.value(item.key), item.terminal) or _UNKNOWN for item in columns}
+
+
+def _figures_header(columns: Sequence[Metric]) -> str:
+    width = _widths(columns)
+    return f"{'iteration':>9}{''.join(f'{item.column:>{width[item.key]}}' for item in columns)}{'seconds':>8}"
+
+
+def _figures_row(figures: IterationFigures, columns: Sequence[Metric]) -> str:
+    width = _widths(columns)
+    number = f"{figures.number}{'*' if figures.promoted else ' '}"
+    cells = "".join(f"{cell:>{width[key]}}" for key, cell in _cells(figures, columns).items())
+    return f"{number:>9}{cells}{figures.total_s:>8.1f}"
 
 
 def _skipped(figures: IterationFigures) -> str:

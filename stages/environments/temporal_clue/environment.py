@@ -10,6 +10,7 @@ from stages.environments.puzzle import Asserted, Checked, Graded, Grader, Kinds,
 from stages.environments.temporal_clue.config import TIERS, PuzzleConfig
 from stages.environments.temporal_clue.formal import FormalPuzzle
 from stages.environments.temporal_clue.generation.generate import difficulty, generate
+from stages.environments.temporal_clue.language.grammar import grammar_of
 from stages.environments.temporal_clue.language.reader import read_formal
 from stages.environments.temporal_clue.language.sections import cut
 from stages.environments.temporal_clue.language.text import formal_digest, write_prompt
@@ -123,6 +124,13 @@ class TemporalClue:
         reading = read_formal(puzzle.prompt)
         judge = None if reading.unread else judge_of(reading.puzzle)
         return None if judge is None else judge.read(text)
+
+    def premises(self, statement: str, puzzle: Puzzle) -> tuple[int, ...] | None:
+        """See `stages.environments.environment.Environment.premises`."""
+        reading = read_formal(puzzle.prompt)
+        judge = None if reading.unread else judge_of(reading.puzzle)
+        formal = grammar_of(reading.puzzle.scenario).statement(statement)
+        return None if judge is None or formal is None else judge.premises(formal)
 
 
 def _fully_read(puzzle: Puzzle) -> FormalPuzzle:

@@ -8,8 +8,19 @@ from functools import lru_cache
 import numpy as np
 
 from stages.environments.lines import cited_line, terse_line
+from stages.environments.minimal import drop_needless
 from stages.environments.puzzle import Asserted, Style, Verdict
-from stages.environments.zebra.formal import Clue, Grid, Houses, InHouse, Related, ZebraPuzzle, ZebraQuestion, holds
+from stages.environments.zebra.formal import (
+    Clue,
+    Grid,
+    Houses,
+    InHouse,
+    Related,
+    Thing,
+    ZebraPuzzle,
+    ZebraQuestion,
+    holds,
+)
 from stages.environments.zebra.solver import Model
 from stages.environments.zebra.text import people_of, read_clue, write_clue
 
@@ -35,7 +46,7 @@ class Reasoner:
         """
         self._puzzle, self._model = puzzle, Model(puzzle.grid, puzzle.clues)
         self._every = list(range(len(puzzle.clues)))
-        self._stated = {_canonical(clue) for clue in puzzle.clues}
+        self._stated = {_canonical(clue): i for i, clue in enumerate(puzzle.clues)}
         world = self._model.solve(self._every)
         if world is None:
             raise ValueError("the clues contradict one another")
@@ -93,15 +104,28 @@ class Reasoner:
             opening = _OPENING.match(sentence[0])
             start = opening.end() if opening else 0
             words = sentence[0][start:].rstrip()
-            statement = read_clue(people, words)
-            if statement is None or not _within(statement, self._puzzle.grid):
+            statement = self._statement(people, words)
+            if statement is None:
                 continue
-            statement = _canonical(statement)
             repeated = statement in verdicts
             if not repeated:
                 verdicts[statement] = self.verdict(statement)
             statements.append(Asserted(words, verdicts[statement], sentence.start() + start, repeated))
         return statements
+
+    def _statement(self, people: dict[str, Thing], words: str) -> Clue | None:
+        statement = read_clue(people, words)
+        return None if statement is None or not _within(statement, self._puzzle.grid) else _canonical(statement)
+
+    def premises(self, words: str) -> tuple[int, ...] | None:
+        """Returns numbers (from 1) of clues that decide a statement; see `Environment.premises`."""
+        statement = self._statement(people_of(self._puzzle.grid), words)
+        if statement is None or (verdict := self.verdict(statement)) == "open":
+            return None
+        opposite = statement if verdict == "contradicted" else replace(statement, no=not statement.no)
+        against = self._model.add(opposite)
+        first = [self._stated[statement]] if verdict == "restated" else self._every
+        return tuple(i + 1 for i in drop_needless(first, lambda some: self._model.solve([*some, against]) is None))
 
     def needless(self) -> tuple[int, ...]:
         """Returns numbers (from 1) of the clues that can each be dropped while `world` stays the only world."""

@@ -218,5 +218,10 @@ class Zebra:
         reasoner = reasoner_of(read_prompt(puzzle.prompt))
         return None if reasoner is None else reasoner.read(text)
 
+    def premises(self, statement: str, puzzle: Puzzle) -> tuple[int, ...] | None:
+        """See `stages.environments.environment.Environment.premises`."""
+        reasoner = reasoner_of(read_prompt(puzzle.prompt))
+        return None if reasoner is None else reasoner.premises(statement)
+
 
 ZEBRA = Zebra()

@@ -186,11 +186,25 @@ def test_documents_of_puzzles(
 
 def test_documents_of_a_model(made: tuple[Store, RunLayout], capsys: pytest.CaptureFixture[str]) -> None:
     puzzle = _puzzles(made)[0]
-    answer = SampledCompletion([1, 2], [-0.1, -0.1], "A. Nobody", "length")
+    answer = SampledCompletion([1, 2], [-0.1, -0.1], "length", "A. Nobody")
     solved: list[Any] = []
     for question in (Question(puzzle.prompt, puzzle), Question("Who?", None)):
         print_answers(question, "made", [answer], Stored(json=True))
         solved.append(json.loads(capsys.readouterr().out))
+    clues = [line.removeprefix("- ") for line in puzzle.prompt.splitlines() if line.startswith("- ")]
+    steps = f"{clues[0]}\nIt is so. {clues[1].replace(' was ', ' was not ', 1)}.\nA. Nobody"
+    print_answers(
+        Question(puzzle.prompt, puzzle),
+        "made",
+        [SampledCompletion([1, 2], [-0.1, -0.1], "length", steps)],
+        Stored(json=True),
+        explained=puzzle,
+    )
+    solved.append(json.loads(capsys.readouterr().out))
+    explanation = solved[-1]["completions"][0]["explanation"]
+    assert [step["verdict"] for step in explanation["steps"]] == ["restated", "contradicted"]
+    assert [step["premises"] for step in explanation["steps"]] == [[1], [2]]
+    assert (explanation["first_false_step"], explanation["unfinished"]) == (2, True)
     check_documented("solve", *solved)
     store, layout = made
     report = Artifact.at(store, layout.evaluation("after"))

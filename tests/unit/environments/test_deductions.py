@@ -53,6 +53,47 @@ def test_verdicts_equal_enumeration(seed: int, whole: bool) -> None:
         assert judge.verdict(statement) == verdict_by_enumeration(puzzle, statement)
 
 
+@settings(max_examples=40)
+@given(st.integers(0, 10**9), st.booleans())
+def test_premises_decide_a_statement_and_none_can_be_left_out(seed: int, whole: bool) -> None:
+    """Entailed in every world that the premises allow; without any one of them in some world not."""
+    rng = random.Random(seed)
+    puzzle, _ = generate_formal(EASY, seed)
+    if not whole:
+        puzzle = replace(puzzle, clues=puzzle.clues[1:])
+    worlds, judge = enumerate_worlds(puzzle.scenario.shape), Judge(puzzle)
+
+    def decided(statement: Statement, clues: list[int]) -> bool:
+        allowed = np.logical_and.reduce([worlds.holds(puzzle.clues[i - 1]) for i in clues], axis=0, initial=True)
+        truths = worlds.holds(statement) | ~np.broadcast_to(allowed, len(worlds))
+        denied = ~worlds.holds(statement) | ~np.broadcast_to(allowed, len(worlds))
+        return bool(denied.all() if judge.verdict(statement) == "contradicted" else truths.all())
+
+    for statement in [*(random_statement(puzzle.scenario.shape, rng) for _ in range(10)), *puzzle.clues]:
+        premises = judge.premises(statement)
+        if verdict_by_enumeration(puzzle, statement) == "open":
+            assert premises is None
+            continue
+        assert premises is not None and list(premises) == sorted(set(premises))
+        assert decided(statement, list(premises))
+        for dropped in premises:
+            assert not decided(statement, [i for i in premises if i != dropped])
+
+
+def test_premises_of_words() -> None:
+    """A clue has its own number; a written derivation rests on clues; what is no statement has no premises."""
+    puzzle = generate(TIERS["reduced"], 3)
+    family = environment.get("temporal_clue")
+    clues = [line.removeprefix("- ") for line in puzzle.prompt.splitlines() if line.startswith("- ")]
+    assert family.premises(clues[1], puzzle) == (2,)
+    assert family.premises("Nobody did it", puzzle) is None
+    for item in family.deductions(family.write_derivation(puzzle), puzzle) or []:
+        premises = family.premises(item.text, puzzle)
+        assert premises and set(premises) <= set(range(1, puzzle.num_clues + 1))
+    unreadable = replace(puzzle, prompt=puzzle.prompt.replace(clues[0], "Perhaps somebody lies"))
+    assert family.premises(clues[1], unreadable) is None
+
+
 THREE_TEXTS = {
     "sound": (
         "The Rope shares a room with the victim. Mr. Boddy was murdered in the Lounge. The Rope was in the Lounge, "

@@ -21,7 +21,7 @@ from stages.environments.zebra.deductions import Reasoner
 from stages.environments.zebra.environment import generate_formal
 from stages.environments.zebra.formal import Clue, Grid, Houses, InHouse, Related, ZebraPuzzle, ZebraQuestion, holds
 from stages.environments.zebra.solver import Model
-from stages.environments.zebra.text import people_of, read_clue, read_prompt, write_prompt
+from stages.environments.zebra.text import people_of, read_clue, read_prompt, write_clue, write_prompt
 
 FAMILY = environment.get("zebra")
 DIGESTS = ["b11cf7f50fbedc49", "a6b394f2613298e7", "f9ffc0864289ecec"]
@@ -63,6 +63,34 @@ def test_unique_minimal_and_readable(seed: int) -> None:
     assert FAMILY.grade(FAMILY.write_answer(puzzle), puzzle, "published").exact
     again = FAMILY.read("x", puzzle.num_clues, puzzle.prompt, puzzle.solution)
     assert (again.digest, again.prompt, again.solution) == (puzzle.digest, puzzle.prompt, puzzle.solution)
+
+
+@settings(max_examples=15)
+@given(st.integers(0, 10**9), st.booleans())
+def test_premises_decide_a_statement_and_none_can_be_left_out(seed: int, whole: bool) -> None:
+    formal, _ = generate_formal(ZebraConfig(houses=(2, 3), attributes=(2, 3)), seed)
+    if not whole:
+        formal = replace(formal, clues=formal.clues[1:])
+    worlds = every_world(formal.grid)
+    puzzle = replace(generate(ZebraConfig(houses=(2, 3), attributes=(2, 3)), seed), prompt=write_prompt(formal))
+
+    def truths(statement: InHouse | Related, clues: list[int]) -> list[bool]:
+        allowed = np.logical_and.reduce([holds(formal.clues[i - 1], worlds) for i in clues], axis=0, initial=True)
+        return holds(statement, worlds)[np.broadcast_to(allowed, len(worlds))].tolist()
+
+    things = [(a, v) for a in range(len(formal.grid.values)) for v in range(formal.grid.houses)]
+    statements: list[InHouse | Related] = [InHouse(thing, 0, no) for thing in things for no in (False, True)]
+    for statement in [*statements, Related((0, 0), "next", (1, 1)), *formal.clues]:
+        premises = FAMILY.premises(write_clue(formal.grid, statement), puzzle)
+        every = truths(statement, list(range(1, len(formal.clues) + 1)))
+        if premises is None:
+            assert any(every) and not all(every)
+            continue
+        assert truths(statement, list(premises)) == [every[0]] * len(truths(statement, list(premises)))
+        for dropped in premises:
+            fewer = truths(statement, [i for i in premises if i != dropped])
+            assert any(fewer) and not all(fewer)
+    assert FAMILY.premises("Nobody lives next to nobody", puzzle) is None
 
 
 @settings(max_examples=20)

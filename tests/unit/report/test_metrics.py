@@ -13,7 +13,7 @@ from flows.compare.comparison import comparison_figures
 from flows.compare.comparison_report import text_rows, write_report
 from flows.lookup.history import RunRecord, read_run
 from flows.report import metrics
-from flows.report.figures import iteration_figures
+from flows.report.figures import iteration_figures, terminal_columns
 from flows.report.html.run_report import PAGE, report_files
 from flows.report.metric_names import before_after_metrics, iteration_metrics
 from flows.report.metrics import INTERVAL, MEASURES, METRICS, Measure, Metric, Presence, Source, interval_text
@@ -55,9 +55,10 @@ def test_a_line_of_the_registry_shows_a_metric_in_every_view(
 ) -> None:
     store, _ = made
     figures = [iteration_figures(item) for item in surprised.iterations]
-    assert table_header().split()[9] == "surprise"
-    assert table_row(figures[1]).split()[9] == "13.35"
-    assert table_row(figures[0]).split()[9] == "-"
+    columns = terminal_columns(figures)
+    assert table_header(columns).split()[9] == "surprise"
+    assert table_row(figures[1], columns).split()[9] == "13.35"
+    assert table_row(figures[0], columns).split()[9] == "-"
     page = report_files(surprised, store)[PAGE].decode()
     assert "<th>gap</th><th>surprise</th><th>lr</th>" in page and "<td>13.3</td>" in page and "<td>16.3</td>" in page
     assert [row["surprise"] for row in iteration_rows(figures)] == [None, 13.346, 14.346, 15.346, 16.346]

@@ -1,13 +1,15 @@
 """Finds the statements about a puzzle in a completion, and proves whether the clues entail or contradict each."""
 
 import re
-from functools import lru_cache
+from functools import cached_property, lru_cache
 
+from stages.environments.minimal import drop_needless
 from stages.environments.puzzle import Asserted, Verdict
 from stages.environments.temporal_clue.formal import FormalPuzzle, Statement
 from stages.environments.temporal_clue.language.grammar import grammar_of
 from stages.environments.temporal_clue.language.text import canonical
-from stages.environments.temporal_clue.proofs.solver import encode
+from stages.environments.temporal_clue.proofs.encoding import Encoding
+from stages.environments.temporal_clue.proofs.solver import encode, rules
 from stages.environments.temporal_clue.worlds import Worlds
 
 _BOUNDARY = re.compile(r"\n|[!?;:]|(?<!\bMr)(?<!\bMrs)(?<!\bSgt)\.(?=\s|$)")
@@ -37,8 +39,8 @@ class Judge:
         Raises:
             ValueError: The clues contradict one another, so that they entail every statement.
         """
-        self._scenario = puzzle.scenario
-        self._clues = {canonical(puzzle.scenario, clue) for clue in puzzle.clues}
+        self._scenario, self._puzzle = puzzle.scenario, puzzle
+        self._clues = {canonical(puzzle.scenario, clue): i for i, clue in enumerate(puzzle.clues)}
         self._encoding = encode(puzzle)
         values = self._encoding.solve()
         if values is None:
@@ -67,6 +69,25 @@ class Judge:
         """
         literal = self._encoding.literal(statement)
         return self._encoding.solve([~literal if truth else literal]) is None
+
+    def premises(self, statement: Statement) -> tuple[int, ...] | None:
+        """Returns numbers (from 1) of clues that decide a statement; see `Environment.premises`."""
+        verdict = self.verdict(statement)
+        if verdict == "open":
+            return None
+        literal = self._optional.literal(statement)
+        opposite = literal if verdict == "contradicted" else ~literal
+        clues = [self._optional.literal(clue) for clue in self._puzzle.clues]
+        first = list(range(len(clues)))
+        if verdict == "restated":
+            first = [self._clues[canonical(self._scenario, statement)]]
+        kept = drop_needless(first, lambda some: self._optional.solve([*(clues[i] for i in some), opposite]) is None)
+        return tuple(i + 1 for i in kept)
+
+    @cached_property
+    def _optional(self) -> Encoding:
+        """The rules without the clues, so that each proof chooses its clues."""
+        return rules(self._scenario.shape).copy()
 
     def read(self, text: str) -> list[Asserted]:
         """Returns the statements that a text asserts, in order, except in hypotheses, questions and alternatives."""

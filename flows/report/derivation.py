@@ -1,0 +1,213 @@
+"""A completion as a derivation: its text with a verdict on each statement, their premises, and the first false step."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+
+from stages.environments import environment
+from stages.environments.puzzle import Asserted, DeductionCounts, Puzzle, Verdict
+
+_ORDER: tuple[Verdict, ...] = ("proved", "contradicted", "restated", "open")
+SYMBOLS: dict[Verdict, str] = {
+    "proved": "\N{CHECK MARK}",
+    "restated": "=",
+    "open": "?",
+    "contradicted": "\N{BALLOT X}",
+}
+"""A sign for each verdict, so that it is seen without colour."""
+
+
+@dataclass(frozen=True)
+class Step:
+    """A statement of a completion.
+
+    Attributes:
+        number: Its number among all statements of the completion, from 1; repeated ones count.
+        said: The statement with its verdict.
+        premises: Numbers (from 1) of the clues that decide it (see `Environment.premises`); None if the statement is
+            open, or if the premises were not searched.
+    """
+
+    number: int
+    said: Asserted
+    premises: tuple[int, ...] | None = None
+
+
+@dataclass(frozen=True)
+class Piece:
+    """A part of a completion's text.
+
+    Attributes:
+        text: The characters.
+        verdict: The verdict on the statement that they belong to; None outside of statements.
+    """
+
+    text: str
+    verdict: Verdict | None = None
+
+
+@dataclass(frozen=True)
+class Line:
+    """A line of a completion.
+
+    Attributes:
+        pieces: Its text.
+        steps: The statements that begin in it.
+    """
+
+    pieces: list[Piece]
+    steps: list[Step]
+
+
+@dataclass(frozen=True)
+class Derivation:
+    """A completion with its statements.
+
+    Attributes:
+        text: The whole completion.
+        finish_reason: Why it ended, as the engine says it: `stop`, `length`, ...
+        steps: Its statements, in order.
+    """
+
+    text: str
+    finish_reason: str
+    steps: tuple[Step, ...]
+
+    @property
+    def counts(self) -> DeductionCounts:
+        """Numbers of different statements by verdict."""
+        return DeductionCounts.of([step.said for step in self.steps])
+
+    @property
+    def first_false(self) -> Step | None:
+        """The first statement that the clues contradict; None if there is none."""
+        return next((step for step in self.steps if step.said.verdict == "contradicted"), None)
+
+    @property
+    def is_unfinished(self) -> bool:
+        """Whether the completion was cut before its end."""
+        return self.finish_reason != "stop"
+
+    @property
+    def lines(self) -> list[Line]:
+        """The text by lines."""
+        lines: list[Line] = []
+        start = 0
+        said = [step.said for step in self.steps]
+        for text in self.text.split("\n"):
+            end = start + len(text)
+            begun = [step for step in self.steps if start <= step.said.start < max(end, start + 1)]
+            lines.append(Line(_pieces(self.text, said, start, end - text.endswith("\r")), begun))
+            start = end + 1
+        return lines
+
+    @property
+    def conclusions(self) -> list[str]:
+        """Sentences about the whole: its first false step, or that it has none, and that it is unfinished."""
+        first, open_steps = self.first_false, [step for step in self.steps if step.said.verdict == "open"]
+        if first is not None:
+            sentences = [f"First false step: step {first.number} is {step_words(first)}."]
+        elif not self.steps:
+            sentences = ["There is no statement about the puzzle."]
+        elif open_steps:
+            sentences = [f"No step is false, but the clues leave step {open_steps[0].number} open."]
+        else:
+            sentences = ["No step is false."]
+        if self.is_unfinished:
+            sentences.append(f"The completion is unfinished (finish reason {self.finish_reason}).")
+        return sentences
+
+
+def read_derivation(text: str, finish_reason: str, puzzle: Puzzle, *, every_premise: bool) -> Derivation | None:
+    """Returns a completion with its statements; None if nothing can be proved about the puzzle.
+
+    Args:
+        text: The completion, any text.
+        finish_reason: Why it ended.
+        puzzle: Its puzzle.
+        every_premise: Whether to search the premises of each statement, which takes several proofs a statement;
+            otherwise only those of the first false one are searched.
+    """
+    known = environment.get(puzzle.environment)
+    asserted = known.deductions(text, puzzle)
+    if asserted is None:
+        return None
+    derivation = Derivation(text, finish_reason, tuple(Step(i, said) for i, said in enumerate(asserted, start=1)))
+    first, premises = derivation.first_false, dict[str, tuple[int, ...] | None]()
+    explained = derivation.steps if every_premise else () if first is None else (first,)
+    for words in dict.fromkeys(step.said.text for step in explained):
+        premises[words] = known.premises(words, puzzle)
+    numbers = {step.number for step in explained}
+    return replace(
+        derivation,
+        steps=tuple(
+            replace(step, premises=premises[step.said.text]) if step.number in numbers else step
+            for step in derivation.steps
+        ),
+    )
+
+
+def step_words(step: Step) -> str:
+    """Returns the verdict on a step with its premises, such as `proved by clues 1 and 3`."""
+    verdict = step.said.verdict
+    if verdict == "open":
+        words = "open: the clues neither entail nor contradict it"
+    elif step.premises is None:
+        words = verdict
+    elif verdict == "restated":
+        words = f"restated from {_clues(step.premises)}"
+    else:
+        words = f"{verdict} by {_clues(step.premises)}"
+    return f"{words} (repeated)" if step.said.repeated else words
+
+
+def step_line(step: Step, among: Sequence[Step]) -> str:
+    """Returns a step in a line, such as `step 2: proved by clue 1`, with its words if a line has several steps.
+
+    Args:
+        step: The step.
+        among: All steps of the same line of the completion.
+    """
+    words = f": {step.said.text}" if len(among) > 1 else ""
+    return f"step {step.number}: {step_words(step)}{words}"
+
+
+def _clues(numbers: Sequence[int]) -> str:
+    if not numbers:
+        return "the rules alone"
+    *first, last = map(str, numbers)
+    return f"clues {', '.join(first)} and {last}" if first else f"clue {last}"
+
+
+def text_pieces(text: str, statements: Sequence[Asserted], limit: int) -> list[Piece]:
+    """Returns a text in pieces, statements apart from what surrounds them.
+
+    A text longer than `limit` characters loses its middle and says so, as in `flows.report.text.markdown.shortened`.
+    """
+    if len(text) <= limit:
+        return _pieces(text, statements, 0, len(text))
+    tail = limit // 3
+    left_out = Piece(f"\n[... {len(text) - limit} characters left out ...]\n")
+    head = _pieces(text, statements, 0, limit - tail)
+    return [*head, left_out, *_pieces(text, statements, len(text) - tail, len(text))]
+
+
+def _pieces(text: str, statements: Sequence[Asserted], start: int, end: int) -> list[Piece]:
+    """Returns the characters from `start` to `end` in pieces; a statement that reaches beyond them is cut."""
+    pieces: list[Piece] = []
+    for said in statements:
+        first, last = max(start, said.start), min(end, said.end)
+        if first < last:
+            pieces += [Piece(text[start:first]), Piece(text[first:last], said.verdict)]
+            start = last
+    return [piece for piece in [*pieces, Piece(text[start:end])] if piece.text]
+
+
+def statement_counts(statements: Sequence[Asserted]) -> str:
+    """Returns how many different statements the clues prove, contradict, restate and leave open, in words."""
+    different = [item.verdict for item in statements if not item.repeated]
+    return "Statements about the puzzle: " + ", ".join(f"{different.count(name)} {name}" for name in _ORDER) + "."
+
+
+def statements_by_verdict(statements: Sequence[Asserted]) -> list[Asserted]:
+    """Returns the different statements; proved and contradicted ones come first."""
+    return sorted((item for item in statements if not item.repeated), key=lambda item: _ORDER.index(item.verdict))
