@@ -123,7 +123,7 @@ def test_the_models_of_our_recipes_keep_their_identities(recipe: str, digest: st
     assert identity_of(load_recipe(recipe).model, PUZZLES).digest == digest
 
 
-@pytest.mark.parametrize("recipe", ["quickstart", "smollm2"])
+@pytest.mark.parametrize("recipe", ["deduce", "quickstart", "smollm2"])
 def test_only_a_tokenizer_made_from_derivations_changes_the_identity(recipe: str) -> None:
     model = load_recipe(recipe).model
     answers = identity_of(model, PUZZLES)
