@@ -21,9 +21,10 @@ Rewards = npt.NDArray[np.float64]
 class AdvantageConfig(Config):
     """Baseline and scale of advantages: an advantage is the reward minus the baseline, divided by the scale."""
 
-    baseline: Literal["group_mean", "leave_one_out"] = Field(
+    baseline: Literal["group_mean", "leave_one_out", "none"] = Field(
         default="group_mean",
-        description="Subtracted from a reward: the mean of its group, or the mean of the group's other rewards (RLOO).",
+        description="Subtracted from a reward: the mean of its group, the mean of the group's other rewards (RLOO), or "
+        "nothing, so that rewards of 0 and 1 select what is reinforced (REINFORCE, Williams 1992).",
     )
     scale: Literal["population_std", "sample_std", "batch_std", "none"] = Field(
         default="population_std",
@@ -35,7 +36,8 @@ class AdvantageConfig(Config):
         default=1e-8,
         ge=0,
         le=1e6,
-        description="The advantages of a group are 0 if its largest and smallest reward differ by no more than this.",
+        description="The advantages of a group are 0 if its largest and smallest reward differ by no more than this, "
+        "unless the baseline is `none`.",
     )
     level: Annotated[Literal["outcome", "process"], Added(before="outcome")] = Field(
         default="outcome",
@@ -70,10 +72,15 @@ def batch_advantages(groups: Sequence[Rewards], config: AdvantageConfig) -> list
     return [_advantages(rewards_G, groups, config) for rewards_G in groups]
 
 
+def is_uniform(rewards: Rewards, config: AdvantageConfig) -> bool:
+    """Returns whether there is nothing to learn from the differences of some rewards, [N]."""
+    return not rewards.size or (config.baseline != "none" and float(np.ptp(rewards)) <= config.uniform_tolerance)
+
+
 def _advantages(rewards_G: Rewards, groups: Sequence[Rewards], config: AdvantageConfig) -> Rewards:
-    if not rewards_G.size or float(np.ptp(rewards_G)) <= config.uniform_tolerance:
+    if is_uniform(rewards_G, config):
         return np.zeros_like(rewards_G)
-    centred_G = rewards_G - rewards_G.mean()
+    centred_G = rewards_G if config.baseline == "none" else rewards_G - rewards_G.mean()
     if config.baseline == "leave_one_out":  # r - (sum of the others) / (G - 1)
         centred_G = centred_G * (rewards_G.size / (rewards_G.size - 1))
     match config.scale:

@@ -13,7 +13,7 @@ import numpy as np
 from pydantic import Field
 
 from artifacts.config import Config
-from stages.grpo.advantages import AdvantageConfig, Rewards
+from stages.grpo.advantages import AdvantageConfig, Rewards, is_uniform
 
 
 class StepRewards(Config):
@@ -71,7 +71,7 @@ def token_advantages(outcome: float, ends: Sequence[int], advantages: Rewards, t
 
 def _in_group(group: Sequence[Rewards], batch: Sequence[Rewards], config: AdvantageConfig) -> list[Rewards]:
     pooled = np.concatenate([np.zeros(0), *group])
-    if not pooled.size or float(np.ptp(pooled)) <= config.uniform_tolerance:
+    if is_uniform(pooled, config):
         return [np.zeros_like(rewards_S) for rewards_S in group]
     scale = _scale(pooled, batch, config)
     return [centred_S / scale for centred_S in _centred(group, pooled, config)]
@@ -79,6 +79,8 @@ def _in_group(group: Sequence[Rewards], batch: Sequence[Rewards], config: Advant
 
 def _centred(group: Sequence[Rewards], pooled: Rewards, config: AdvantageConfig) -> list[Rewards]:
     """Returns rewards minus their baseline: the mean over all steps, or over the steps of the same number."""
+    if config.baseline == "none":
+        return list(group)
     if config.step_baseline == "all_steps":
         return [(rewards_S - pooled.mean()) * _without_itself(pooled.size, config) for rewards_S in group]
     centred = [np.zeros_like(rewards_S) for rewards_S in group]

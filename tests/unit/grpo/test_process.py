@@ -7,7 +7,7 @@ import pytest
 
 from artifacts.identity import settings_of
 from stages.grade import GradeConfig
-from stages.grpo.advantages import AdvantageConfig
+from stages.grpo.advantages import AdvantageConfig, batch_advantages
 from stages.grpo.process import step_advantages, token_advantages
 
 GROUP = [np.array([1.0, -1.0]), np.array([1.0])]
@@ -28,6 +28,7 @@ def of_one(**config: Any) -> list[list[float]]:
         ({"scale": "sample_std"}, [[0.57735027, -1.15470054], [0.57735027]]),  # divided by 2 / sqrt(3)
         ({"scale": "batch_std"}, [[0.57735027, -1.15470054], [0.57735027]]),  # the batch is this group
         ({"baseline": "leave_one_out"}, [[1.0, -2.0], [1.0]]),  # means of the two others: 0, 1, 0
+        ({"baseline": "none"}, [[1.0, -1.0], [1.0]]),
         # First steps are both true, and there is only one second step, which has nothing to be compared with.
         ({"step_baseline": "same_step"}, [[0.0, 0.0], [0.0]]),
     ],
@@ -85,3 +86,11 @@ def test_grades_made_before_there_were_steps_are_found_again() -> None:
     assert not {"level", "step_baseline", "step_discount"} & before["advantage"].keys()
     assert "step_rewards" not in before["reward"]
     assert process["advantage"]["level"] == "process"
+
+
+def test_without_a_baseline_equal_rewards_are_reinforced() -> None:
+    config = AdvantageConfig(level="process", baseline="none", scale="none")
+    (advantages,) = step_advantages([[np.ones(2), np.ones(1)]], config)
+    assert [list(of_completion) for of_completion in advantages] == [[1.0, 1.0], [1.0]]
+    (outcome,) = batch_advantages([np.ones(3)], config)
+    assert list(outcome) == [1.0, 1.0, 1.0]
