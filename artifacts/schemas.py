@@ -95,7 +95,7 @@ STEPS = TableSchema(
         "step": _COUNT,  # number in the completion, from 0
         "verdict": pa.Column(pl.String, pa.Check.isin(STEP_VERDICTS)),
         "end_token": _COUNT,  # number of the completion's tokens up to the end of the step
-        "reward": pa.Column(pl.Float64),
+        "reward": pa.Column(pl.Float64, nullable=True),  # null: the recipe leaves such steps out
     },
     strict=True,
     ordered=True,

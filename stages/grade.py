@@ -207,12 +207,25 @@ def _supervised(
     for token_ids, of_completion in zip(tokens, steps, strict=True):
         characters = tokenizer.token_ends(token_ids)
         ends.append([tokens_until(characters, step.end) for step in of_completion])
-    rewards = [np.array([config.reward.step_rewards.of(step.verdict) for step in row], np.float64) for row in steps]
+    rewards = [[config.reward.step_rewards.of(step.verdict) for step in of_completion] for of_completion in steps]
+    counted = [
+        [(end, reward) for end, reward in zip(*row, strict=True) if reward is not None]
+        for row in zip(ends, rewards, strict=True)
+    ]
     trained = [i for i, advantage in enumerate(grades["advantage"]) if advantage is not None]
     groups = [list(members) for _, members in groupby(trained, key=lambda i: keys[i][0])]
-    by_group = step_advantages([[rewards[i] for i in members] for members in groups], config.advantage)
+    by_group = step_advantages(
+        [[np.array([reward for _, reward in counted[i]], np.float64) for i in members] for members in groups],
+        config.advantage,
+    )
     by_token = {
-        i: token_advantages(grades["advantage"][i], ends[i], advantages, len(tokens[i]), config.advantage.step_discount)
+        i: token_advantages(
+            grades["advantage"][i],
+            [end for end, _ in counted[i]],
+            advantages,
+            len(tokens[i]),
+            config.advantage.step_discount,
+        )
         for members, of_group in zip(groups, by_group, strict=True)
         for i, advantages in zip(members, of_group, strict=True)
     }

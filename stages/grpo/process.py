@@ -8,6 +8,7 @@ Shapes: P puzzles (groups), G completions of one puzzle, S steps of one completi
 """
 
 from collections.abc import Sequence
+from typing import Annotated
 
 import numpy as np
 from pydantic import Field
@@ -15,23 +16,27 @@ from pydantic import Field
 from artifacts.config import Config
 from stages.grpo.advantages import AdvantageConfig, Rewards, is_uniform
 
+_Reward = Annotated[float, Field(ge=-1e6, le=1e6)] | None
+
 
 class StepRewards(Config):
-    """Rewards of the steps of a completion, by their verdict."""
+    """Rewards of the steps of a completion, by their verdict. Null: steps of this verdict have no part in anything."""
 
-    proved: float = Field(default=1.0, ge=-1e6, le=1e6, description="A statement that the clues entail.")
-    restated: float = Field(default=0.0, ge=-1e6, le=1e6, description="A statement that is a clue.")
-    repeated: float = Field(
-        default=0.0, ge=-1e6, le=1e6, description="A statement that the completion has asserted before, true or not."
+    proved: _Reward = Field(default=1.0, description="A statement that the clues entail.")
+    restated: _Reward = Field(default=0.0, description="A statement that is a clue.")
+    repeated: _Reward = Field(
+        default=0.0, description="A statement that the completion has asserted before, true or not."
     )
-    open: float = Field(
-        default=-1.0, ge=-1e6, le=1e6, description="A statement that the clues neither entail nor contradict."
+    open: _Reward = Field(default=-1.0, description="A statement that the clues neither entail nor contradict.")
+    contradicted: _Reward = Field(default=-1.0, description="A statement that the clues contradict.")
+    right: _Reward = Field(default=1.0, description="A right lettered answer.")
+    wrong: _Reward = Field(
+        default=-1.0,
+        description="A wrong lettered answer. An answer that faithfully repeats a false statement is punished for it "
+        "where this is not null.",
     )
-    contradicted: float = Field(default=-1.0, ge=-1e6, le=1e6, description="A statement that the clues contradict.")
-    right: float = Field(default=1.0, ge=-1e6, le=1e6, description="A right lettered answer.")
-    wrong: float = Field(default=-1.0, ge=-1e6, le=1e6, description="A wrong lettered answer.")
 
-    def of(self, verdict: str) -> float:
+    def of(self, verdict: str) -> float | None:
         """Returns the reward of a step with one of the verdicts above."""
         return getattr(self, verdict)
 

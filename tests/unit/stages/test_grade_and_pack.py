@@ -237,6 +237,18 @@ def test_each_token_has_the_advantage_of_the_steps_from_it_on(tmp_path: Path) ->
     assert (facts["steps/proved/mean"], facts["steps/wrong/mean"]) == (0.5, 0.5)
 
 
+def test_steps_whose_reward_is_null_count_nowhere(tmp_path: Path) -> None:
+    """Without answers the rewards 1, 0 and -1 have mean 0; the words of an answer get no advantage."""
+    stages = Stages(tmp_path)
+    speaking(stages, [SOUND, UNSOUND])
+    reward = {**BY_PROCESS["reward"], "step_rewards": {"right": None, "wrong": None}}
+    _, _, batch, _ = stages.run({**BY_PROCESS, "reward": reward}, {})
+    values = [list(dict.fromkeys(batch.advantages[batch.segment_ids == segment].tolist())) for segment in (1, 2)]
+    assert values == [[1.0, 0.0], [-1.0, 0.0]]
+    steps = Artifact.at(stages.store, "grades").read_table(STEPS_FILE, STEPS)
+    assert steps["reward"].to_list() == [1.0, 0.0, None, -1.0, None]
+
+
 def test_the_advantage_of_the_outcome_is_added(tmp_path: Path) -> None:
     """Accuracies 1/5 and 0 are 0.1 above and below their mean."""
     stages = Stages(tmp_path)
