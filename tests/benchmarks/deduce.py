@@ -28,9 +28,17 @@ from tests.support.whole_runs import from_warm_start, train
 SEEDS = (701, 702, 703, 704, 705)
 ARMS: dict[str, list[str]] = {
     "process": [],
-    "outcome": ["grade.advantage.level=outcome", "grade.reward.accuracy_weight=0.5", "grade.reward.exact_weight=0.5"],
+    "outcome": [
+        "grade.advantage.level=outcome",
+        "grade.advantage.baseline=group_mean",
+        "grade.reward.step_rewards={}",
+        "grade.reward.accuracy_weight=0.5",
+        "grade.reward.exact_weight=0.5",
+    ],
     "rejection": [
         "grade.advantage.level=outcome",
+        "grade.advantage.baseline=group_mean",
+        "grade.reward.step_rewards={}",
         "pack.completions=right",
         "pack.uniform_groups=kept",
         "finetune.loss.kind=cross_entropy",
