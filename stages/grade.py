@@ -15,7 +15,7 @@ from pydantic import Field
 from artifacts.address import ArtifactAddress
 from artifacts.config import Config
 from artifacts.errors import BadInputError
-from artifacts.identity import Identity
+from artifacts.identity import Identity, settings_of
 from artifacts.reading import Artifact
 from artifacts.refs import Grades, Puzzles, Ref, Rollouts
 from artifacts.schemas import (
@@ -71,7 +71,7 @@ def grade(
     Raises:
         IntegrityError: The rollouts name a puzzle that is not in the set.
     """
-    identity = Identity.of("grade", REVISION, config, rollouts=rollouts, puzzles=puzzles)
+    identity = Identity.of("grade", REVISION, effective_settings(config), rollouts=rollouts, puzzles=puzzles)
     if published := out.find(identity):
         return published
     opened = Artifact.open(ctx.store, rollouts)
@@ -96,7 +96,9 @@ def grade(
             exact=graded.exact,
             truncated=truncated,
             sound=deduced.sound if deduced else 0.0,
-            surprise=_surprise(row, graded.answers.keys(), config, tokenizer) if tokenizer else 0.0,
+            surprise=_surprise(row, graded.answers.keys(), config, tokenizer)
+            if tokenizer and config.reward.surprise_weight
+            else 0.0,
             text=row["text"],
             letters=graded.answers.keys(),
             tokens=len(row["completion_token_ids"]),
@@ -128,6 +130,16 @@ def grade(
         grades, sums = supervised.grades, sums | supervised.figures()
     attempt.write_table(GRADES_FILE, grades, GRADES)
     return attempt.publish({**summary(grades, sampled), **sums}, rollouts=rollouts, puzzles=puzzles)
+
+
+def effective_settings(config: GradeConfig) -> dict[str, Any]:
+    """Returns the settings that have an effect: without process supervision there are no steps."""
+    settings = settings_of(config)
+    if config.advantage.level == "outcome":
+        settings["reward"].pop("step_rewards", None)
+        settings["advantage"].pop("step_baseline", None)
+        settings["advantage"].pop("step_discount", None)
+    return settings
 
 
 def _sampled_model(rollouts: Artifact, ctx: StageContext) -> Path:
@@ -194,7 +206,7 @@ def _supervised(
     Raises:
         BadInputError: No completion asserts anything.
     """
-    if not any(step.verdict not in ("right", "wrong") for of_completion in steps for step in of_completion):
+    if steps and not any(step.verdict not in ("right", "wrong") for of_completion in steps for step in of_completion):
         raise BadInputError(
             "grade.advantage.level = 'process'",
             f"no statement in any of {len(sampled)} completions, such as {sampled['text'].head(1).to_list()}",
@@ -208,24 +220,14 @@ def _supervised(
         characters = tokenizer.token_ends(token_ids)
         ends.append([tokens_until(characters, step.end) for step in of_completion])
     rewards = [[config.reward.step_rewards.of(step.verdict) for step in of_completion] for of_completion in steps]
-    counted = [
-        [(end, reward) for end, reward in zip(*row, strict=True) if reward is not None]
-        for row in zip(ends, rewards, strict=True)
-    ]
     trained = [i for i, advantage in enumerate(grades["advantage"]) if advantage is not None]
     groups = [list(members) for _, members in groupby(trained, key=lambda i: keys[i][0])]
     by_group = step_advantages(
-        [[np.array([reward for _, reward in counted[i]], np.float64) for i in members] for members in groups],
-        config.advantage,
+        [[np.array(rewards[i], np.float64) for i in members] for members in groups], config.advantage
     )
+    discount = config.advantage.step_discount
     by_token = {
-        i: token_advantages(
-            grades["advantage"][i],
-            [end for end, _ in counted[i]],
-            advantages,
-            len(tokens[i]),
-            config.advantage.step_discount,
-        )
+        i: token_advantages(grades["advantage"][i], ends[i], advantages, len(tokens[i]), discount)
         for members, of_group in zip(groups, by_group, strict=True)
         for i, advantages in zip(members, of_group, strict=True)
     }

@@ -31,7 +31,7 @@ _KINDS = {
 
 @dataclass(frozen=True)
 class Segment:
-    """A part of a row, in tokens: a prompt, a completion (its kind says the sign of its advantage), or the padding."""
+    """A part of a row, in tokens: a prompt, a completion (its kind says the sign of its mean advantage), or the padding."""
 
     row: int
     start: int
@@ -87,7 +87,7 @@ def view(batch: PackedBatch) -> BatchView:
                 kind = "prompt"
                 prompt_tokens[segment] = end - start
             else:
-                advantage = float(batch.advantages[row, start])
+                advantage = float(batch.advantages[row, start:end].mean())
                 kind = "advantage > 0" if advantage > 0 else "advantage < 0" if advantage < 0 else "advantage 0"
                 unshared += prompt_tokens[parent] + end - start
             segments.append(Segment(row, start, end - start, kind))

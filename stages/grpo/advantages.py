@@ -6,11 +6,11 @@ the group's deviation, "Understanding R1-Zero-like training" (arXiv 2503.20783) 
 """
 
 from collections.abc import Sequence
-from typing import Annotated, Literal
+from typing import Annotated, Literal, Self
 
 import numpy as np
 import numpy.typing as npt
-from pydantic import Field
+from pydantic import Field, model_validator
 
 from artifacts.config import Config
 from artifacts.identity import Added
@@ -41,8 +41,8 @@ class AdvantageConfig(Config):
     )
     level: Annotated[Literal["outcome", "process"], Added(before="outcome")] = Field(
         default="outcome",
-        description="`outcome`: every token of a completion has the advantage of its reward. `process`: to that are "
-        "added the advantages of the steps that end at or after the token (see `grade.reward.step_rewards`).",
+        description="`outcome`: every token of a completion has the advantage of its reward. `process`: a token "
+        "has this advantage and those of the steps that end at or after it (see `grade.reward.step_rewards`).",
     )
     step_baseline: Annotated[Literal["all_steps", "same_step"], Added(before="all_steps")] = Field(
         default="all_steps",
@@ -53,9 +53,17 @@ class AdvantageConfig(Config):
         default=1.0,
         ge=0,
         le=1,
-        description="Factor by which a step counts less for the step before it; 0 gives a token only the advantage of "
-        "its own step.",
+        description="A step's advantage is multiplied by this once for every step between it and the token; with 0 a "
+        "token has only the advantage of its own step.",
     )
+
+    @model_validator(mode="after")
+    def _rewards_without_a_baseline_are_not_scaled(self) -> Self:
+        if self.baseline == "none" and self.scale != "none":
+            raise ValueError(
+                f"scale is {self.scale!r}, but without a baseline all rewards may be equal: set scale to none"
+            )
+        return self
 
 
 def batch_advantages(groups: Sequence[Rewards], config: AdvantageConfig) -> list[Rewards]:

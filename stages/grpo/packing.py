@@ -46,7 +46,8 @@ class PackConfig(Config):
     completions: Annotated[Literal["all", "right"], Added(before="all")] = Field(
         default="all",
         description="Completions that are trained on: all with an advantage, or only those with all answers right. "
-        "With the loss `cross_entropy` the latter is rejection-sampled fine-tuning (arXiv 2308.01825).",
+        "With the loss `cross_entropy` the latter is rejection-sampled fine-tuning (arXiv 2308.01825). Then set "
+        "`uniform_groups` to `kept`, or groups of right completions only are left out.",
     )
     last_token_advantage: Literal["kept", "zero"] = Field(
         default="kept",

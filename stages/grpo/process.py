@@ -1,8 +1,8 @@
 """Process supervision: advantages of single tokens, from a reward for each step of a completion.
 
-A step is a statement or a lettered answer, and ends at its last token. The rewards of the steps that end at or after a
-token, less a baseline, are the token's advantage (DeepSeekMath, arXiv 2402.03300, section 4.1.3), to which that of the
-whole completion is added.
+A step is a statement or a lettered answer and ends at its last token. A step's advantage is its reward minus a baseline
+(DeepSeekMath, arXiv 2402.03300, section 4.1.3). A token's advantage is that of its completion plus those of the steps
+that end at or after the token.
 
 Shapes: P puzzles (groups), G completions of one puzzle, S steps of one completion, T tokens of one completion.
 """
@@ -20,7 +20,10 @@ _Reward = Annotated[float, Field(ge=-1e6, le=1e6)] | None
 
 
 class StepRewards(Config):
-    """Rewards of the steps of a completion, by their verdict. Null: steps of this verdict have no part in anything."""
+    """Rewards of the steps of a completion, by their verdict.
+
+    A step whose verdict has the reward null is ignored: it has no advantage and does not count in a baseline.
+    """
 
     proved: _Reward = Field(default=1.0, description="A statement that the clues entail.")
     restated: _Reward = Field(default=0.0, description="A statement that is a clue.")
@@ -32,8 +35,8 @@ class StepRewards(Config):
     right: _Reward = Field(default=1.0, description="A right lettered answer.")
     wrong: _Reward = Field(
         default=-1.0,
-        description="A wrong lettered answer. An answer that faithfully repeats a false statement is punished for it "
-        "where this is not null.",
+        description="A wrong lettered answer. Set it to null if an answer that repeats a false statement should not be "
+        "penalized again.",
     )
 
     def of(self, verdict: str) -> float | None:
@@ -41,18 +44,35 @@ class StepRewards(Config):
         return getattr(self, verdict)
 
 
+STEP_REWARDS_BEFORE = StepRewards(
+    proved=1.0, restated=0.0, repeated=0.0, open=-1.0, contradicted=-1.0, right=1.0, wrong=-1.0
+)
+"""The rewards that identities leave out; they stay as they are if the defaults change."""
+
+
 def step_advantages(groups: Sequence[Sequence[Rewards]], config: AdvantageConfig) -> list[list[Rewards]]:
     """Returns the advantage of every step: its reward minus a baseline of its group, divided by the scale.
 
     Args:
-        groups: P lists of G arrays [S] with the rewards of a completion's steps; S may differ and be 0.
+        groups: P lists of G arrays [S] with the rewards of a completion's steps; S may differ and be 0. The reward of a
+            step that is ignored is NaN.
         config: Baseline and scale. Deviations are those of the rewards of all steps of the group, or of the batch.
 
     Returns:
-        Arrays of the same shapes. They are 0 for a group in which all rewards of steps are equal.
+        Arrays of the same shapes. They are 0 for a step that is ignored, and, if there is a baseline, for a group in
+        which all rewards of steps are equal.
     """
-    batch = [rewards_S for group in groups for rewards_S in group]
-    return [_in_group(group, batch, config) for group in groups]
+    counted = [[rewards_S[~np.isnan(rewards_S)] for rewards_S in group] for group in groups]
+    batch = [rewards_S for group in counted for rewards_S in group]
+    advantages: list[list[Rewards]] = []
+    for group, counted_of_group in zip(groups, counted, strict=True):
+        of_group = [np.zeros_like(rewards_S) for rewards_S in group]
+        for rewards_S, result_S, values in zip(
+            group, of_group, _in_group(counted_of_group, batch, config), strict=True
+        ):
+            result_S[~np.isnan(rewards_S)] = values
+        advantages.append(of_group)
+    return advantages
 
 
 def token_advantages(outcome: float, ends: Sequence[int], advantages: Rewards, tokens: int, discount: float) -> Rewards:
@@ -63,13 +83,15 @@ def token_advantages(outcome: float, ends: Sequence[int], advantages: Rewards, t
         ends: [S] number of tokens up to the end of each step, ascending.
         advantages: [S] advantage of each step.
         tokens: T.
-        discount: Factor by which a step counts less for the tokens of the step before it. With 1 a token's advantage
-            is the sum over all steps that end at or after it; with 0 it is that of its own step.
+        discount: Factor of a step's advantage for every step between it and the token. With 1 a token's advantage is
+            the sum over all steps that end at or after it; with 0 it is that of its own step. Steps that end at the
+            same token count as one.
     """
     per_token_T = np.full(tokens, outcome, dtype=np.float64)
     following = 0.0
     for i in range(len(ends) - 1, -1, -1):
-        following = advantages[i] + discount * following
+        shares_end = i + 1 < len(ends) and ends[i + 1] == ends[i]
+        following = advantages[i] + (1.0 if shares_end else discount) * following
         per_token_T[ends[i - 1] if i else 0 : ends[i]] += following
     return per_token_T
 

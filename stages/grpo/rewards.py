@@ -8,7 +8,7 @@ from pydantic import Field, model_validator
 
 from artifacts.config import Config
 from artifacts.identity import Added
-from stages.grpo.process import StepRewards
+from stages.grpo.process import STEP_REWARDS_BEFORE, StepRewards
 from stages.grpo.reward_terms import LengthCosineConfig, length_cosine, repetition, soft_overlong, well_formed
 from stages.grpo.script import Script, share_in_script
 
@@ -30,7 +30,7 @@ class RewardConfig(Config):
         description="Factor of the fraction of asserted statements that are proved. Statements that restate a clue are "
         "not counted; a completion without other statements gets 0.",
     )
-    step_rewards: Annotated[StepRewards, Added(before=StepRewards())] = Field(
+    step_rewards: Annotated[StepRewards, Added(before=STEP_REWARDS_BEFORE)] = Field(
         default_factory=StepRewards,
         description='Rewards of single steps, which only `grade.advantage.level = "process"` uses.',
     )

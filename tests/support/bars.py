@@ -73,7 +73,8 @@ def kept(promises: Mapping[str, str], campaign: Callable[[], Mapping[str, Any]])
         campaign: Returns the figures of a campaign that kept every promise.
 
     Returns:
-        The figures (of a broken campaign only the error, as `broken_by`), and a bar of 0 for each promise.
+        The figures (of a broken campaign only the error, as `broken_by`), and a bar of 0 for each promise. A broken
+        campaign has only the bar of the broken promise, because it ended before the others were measured.
     """
     figures: dict[str, Any] = {"broken_by": None}
     broken = None
@@ -85,4 +86,4 @@ def kept(promises: Mapping[str, str], campaign: Callable[[], Mapping[str, Any]])
         if broken is None:
             raise
         figures["broken_by"] = str(error)
-    return figures, [Bar.at_most(name, int(name == broken), 0) for name in promises]
+    return figures, [Bar.at_most(name, int(name == broken), 0) for name in ([broken] if broken else promises)]

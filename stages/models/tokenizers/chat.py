@@ -1,7 +1,7 @@
 """Turns text into token ids and back with the tokenizer and chat template of a checkpoint folder. No torch."""
 
 from collections.abc import Sequence
-from itertools import accumulate
+from functools import lru_cache
 from pathlib import Path
 from typing import Any, cast
 
@@ -65,7 +65,7 @@ class ChatTokenizer:
         self._settings = read_json(folder / "tokenizer_config.json")
         self._template.check()
         self.eos_ids = self._find_eos_ids(folder)
-        self._texts: dict[int, str] = {}
+        self._decoded = lru_cache(maxsize=1 << 16)(self._decode)
 
     def _find_eos_ids(self, folder: Path) -> tuple[int, ...]:
         """Returns the ids that end a text: that of `eos_token` first, then those of the generation config or config."""
@@ -117,14 +117,20 @@ class ChatTokenizer:
         return self._tokenizer.decode(token_ids, skip_special_tokens=True)
 
     def token_ends(self, token_ids: Sequence[int]) -> list[int]:
-        """Returns for each token the number of characters of `decode` up to its end."""
-        ends = list(accumulate(len(self._text(token_id)) for token_id in token_ids))
-        if any("\ufffd" in self._text(token_id) for token_id in token_ids):  # a character in parts has no own text
-            ends = [len(self.decode(list(token_ids[: i + 1]))) for i in range(len(token_ids))]
+        """Returns for each token the number of characters of `decode` up to its end, ascending.
+
+        A token that ends within a character counts up to the character before; the token that completes it counts it.
+        Some decoders join neighbours, so each token is decoded with the one before it.
+        """
+        ends: list[int] = []
+        done = before = start = 0  # characters of the first `start` tokens; `before` is where the token before begins
+        for count in range(1, len(token_ids) + 1):
+            text = self._decoded(tuple(token_ids[before:count]))
+            if not text.endswith("\ufffd"):
+                done += len(text) - len(self._decoded(tuple(token_ids[before:start])))
+                before, start = start, count
+            ends.append(done)
         return ends
 
-    def _text(self, token_id: int) -> str:
-        text = self._texts.get(token_id)
-        if text is None:
-            text = self._texts[token_id] = self.decode([token_id])
-        return text
+    def _decode(self, token_ids: tuple[int, ...]) -> str:
+        return self.decode(list(token_ids))

@@ -36,7 +36,9 @@ _BYTES = 256
 _SHARED_LINE_PERCENT = 10
 _RAREST_PAIR = 3
 _COMMON_LINE_PERCENT = 45
+"""Half of the texts are prompts, so this is a line of nine prompts in ten."""
 _RAREST_JOIN_PERCENT = 1
+"""Smallest count of a pair that is joined, in percent of the texts."""
 
 
 def _join_neighbours(sequences: list[list[str]], weights: list[int], *, both_ways: bool) -> list[list[str]]:

@@ -4,11 +4,13 @@ from typing import Any
 
 import numpy as np
 import pytest
+from pydantic import ValidationError
 
 from artifacts.identity import settings_of
-from stages.grade import GradeConfig
+from stages.grade import GradeConfig, effective_settings
 from stages.grpo.advantages import AdvantageConfig, batch_advantages
-from stages.grpo.process import step_advantages, token_advantages
+from stages.grpo.process import StepRewards, step_advantages, token_advantages
+from stages.grpo.rewards import RewardConfig
 
 GROUP = [np.array([1.0, -1.0]), np.array([1.0])]
 """One completion with a true and a false step, and one with a true step: mean 1/3, population variance 8/9."""
@@ -77,8 +79,26 @@ def test_a_completion_without_steps_keeps_the_advantage_of_its_outcome() -> None
     assert token_advantages(-0.5, [], np.zeros(0), 0, 1.0).tolist() == []
 
 
-def test_two_steps_that_end_with_the_same_token_both_count() -> None:
-    assert token_advantages(0.0, [2, 2], np.array([1.0, 3.0]), 3, 1.0).tolist() == [4.0, 4.0, 0.0]
+@pytest.mark.parametrize("discount", [0.0, 0.5, 1.0])
+def test_two_steps_that_end_with_the_same_token_both_count(discount: float) -> None:
+    assert token_advantages(0.0, [2, 2], np.array([1.0, 3.0]), 3, discount).tolist() == [4.0, 4.0, 0.0]
+
+
+def test_a_step_whose_reward_is_null_has_no_advantage_and_is_in_no_baseline() -> None:
+    config = AdvantageConfig(level="process", scale="none", step_baseline="same_step")
+    (advantages,) = step_advantages([[np.array([np.nan, 1.0]), np.array([0.0, np.nan])]], config)
+    assert [list(of_completion) for of_completion in advantages] == [[0.0, 0.5], [-0.5, 0.0]]
+    assert token_advantages(0.0, [2, 4], np.array([0.0, 0.5]), 4, 0.0).tolist() == [0.0, 0.0, 0.5, 0.5]
+
+
+def test_rewards_without_a_baseline_are_not_divided_by_their_deviation() -> None:
+    with pytest.raises(ValidationError, match="set scale to none"):
+        AdvantageConfig(baseline="none")
+
+
+def test_settings_of_steps_do_not_change_what_the_outcome_level_makes() -> None:
+    reward, advantage = RewardConfig(step_rewards=StepRewards(proved=0.5)), AdvantageConfig(step_discount=0.0)
+    assert effective_settings(GradeConfig(reward=reward, advantage=advantage)) == settings_of(GradeConfig())
 
 
 def test_grades_made_before_there_were_steps_are_found_again() -> None:

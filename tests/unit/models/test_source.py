@@ -13,6 +13,8 @@ import pytest
 import torch
 from pydantic import TypeAdapter, ValidationError
 from safetensors.torch import load_file, save_file
+from tokenizers import Tokenizer, decoders
+from tokenizers.models import BPE
 
 from artifacts.errors import BadInputError
 from artifacts.store.store import Store
@@ -77,6 +79,31 @@ def test_an_answer_is_closed_by_the_end_token_and_reads_as_written(folder: Path)
     ids = chat.answer_ids(TEXTS[-1])
     assert ids[-1] == chat.eos_ids[0]
     assert chat.decode(ids) == TEXTS[-1]
+
+
+@pytest.mark.parametrize("text", ["A. Miss Peach\nB. Lounge", "naïve 🕵️ in the Häll", ""])
+def test_the_ends_of_tokens_are_those_of_their_texts(folder: Path, text: str) -> None:
+    chat = ChatTokenizer(folder)
+    ids = chat.answer_ids(text)
+    ends = chat.token_ends(ids)
+    assert len(ends) == len(ids) and ends == sorted(ends)
+    for count, end in enumerate(ends, start=1):
+        decoded = chat.decode(ids[:count])
+        assert len(decoded.rstrip("\ufffd")) == end, "a character in parts belongs to the token that completes it"
+    assert ends[-1] == len(text)
+
+
+def test_the_ends_of_tokens_where_the_decoder_strips_the_first_space(folder: Path, tmp_path: Path) -> None:
+    shutil.copytree(folder, tmp_path / "llama")
+    vocabulary = {piece: number for number, piece in enumerate(["<unk>", "</s>", "▁Hello", "▁world", "!"])}
+    tokenizer = Tokenizer(BPE(vocabulary, [], unk_token="<unk>", byte_fallback=True))
+    tokenizer.decoder = decoders.Sequence(  # pyright: ignore[reportAttributeAccessIssue]
+        [decoders.Replace("▁", " "), decoders.ByteFallback(), decoders.Fuse(), decoders.Strip(" ", 1, 0)]
+    )
+    tokenizer.save(str(tmp_path / "llama" / "tokenizer.json"))
+    chat = ChatTokenizer(tmp_path / "llama")
+    assert chat.decode([2, 3, 4]) == "Hello world!"
+    assert chat.token_ends([2, 3, 4]) == [5, 11, 12]
 
 
 def test_the_parent_imports_neither_torch_nor_transformers() -> None:
