@@ -31,7 +31,7 @@ _KINDS = {
 
 @dataclass(frozen=True)
 class Segment:
-    """A part of a row, in tokens: a prompt, a completion (its kind is the sign of its mean advantage), or the padding."""
+    """A part of a row, in tokens: a prompt, a completion (its kind is its mean advantage's sign), or the padding."""
 
     row: int
     start: int
