@@ -68,8 +68,13 @@ def grade(
     reward of such a completion. A masked completion is graded, but it has no advantage and does not count in the
     advantages of others.
 
+    Under `advantage.level = "process"` every statement and every lettered answer of a completion is a step with a
+    reward of its own, and each token has its own advantage (see `stages.grpo.process`).
+
     Raises:
         IntegrityError: The rollouts name a puzzle that is not in the set.
+        BadInputError: The process is supervised, but nothing can be proved about a puzzle, or no completion states
+            anything.
     """
     identity = Identity.of("grade", REVISION, effective_settings(config), rollouts=rollouts, puzzles=puzzles)
     if published := out.find(identity):
@@ -96,9 +101,7 @@ def grade(
             exact=graded.exact,
             truncated=truncated,
             sound=deduced.sound if deduced else 0.0,
-            surprise=_surprise(row, graded.answers.keys(), config, tokenizer)
-            if tokenizer and config.reward.surprise_weight
-            else 0.0,
+            surprise=_surprise(row, graded.answers.keys(), config, tokenizer),
             text=row["text"],
             letters=graded.answers.keys(),
             tokens=len(row["completion_token_ids"]),
@@ -147,7 +150,12 @@ def _sampled_model(rollouts: Artifact, ctx: StageContext) -> Path:
     return ctx.local_folder(Ref(**rollouts.manifest.inputs["weights"]))
 
 
-def _surprise(row: Mapping[str, Any], letters: Collection[str], config: GradeConfig, tokenizer: ChatTokenizer) -> float:
+def _surprise(
+    row: Mapping[str, Any], letters: Collection[str], config: GradeConfig, tokenizer: ChatTokenizer | None
+) -> float:
+    """Returns the surprise of a completion; 0 if the reward does not depend on it."""
+    if tokenizer is None or not config.reward.surprise_weight:
+        return 0.0
     until = max(answer_ends(row["text"], letters, config.grader).values(), default=0)
     return surprise(row["sampler_logprobs"], tokens_until(tokenizer.token_ends(row["completion_token_ids"]), until))
 
