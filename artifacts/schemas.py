@@ -1,7 +1,7 @@
 """Schemas of all tables. They are strict, and are checked when a table is written and when it is read."""
 
 from collections.abc import Mapping, Sequence
-from typing import Any
+from typing import Any, Literal, get_args
 
 import pandera.polars as pa
 import polars as pl
@@ -24,7 +24,8 @@ _DEDUCTIONS = {  # statements of a completion about its puzzle by verdict; null 
     name: pa.Column(pl.Int32, pa.Check.ge(0), nullable=True)
     for name in ("statements", "proved", "restated", "open", "contradicted")
 }
-STEP_VERDICTS = ("proved", "restated", "repeated", "open", "contradicted", "right", "wrong")
+StepVerdict = Literal["proved", "restated", "repeated", "open", "contradicted", "right", "wrong"]
+STEP_VERDICTS = get_args(StepVerdict)
 _FINISH_REASONS = ("stop", "length", "abort", "early_stop")
 
 

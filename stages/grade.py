@@ -192,7 +192,7 @@ class _Supervised:
     def figures(self) -> dict[str, float]:
         """Returns the mean number of steps of a completion, by verdict."""
         counts = dict(self.steps["verdict"].value_counts().iter_rows())
-        return {f"steps/{verdict}/mean": counts.get(verdict, 0) / len(self.grades) for verdict in STEP_VERDICTS}
+        return {f"steps/{verdict}/mean": counts.get(verdict, 0) / max(1, len(self.grades)) for verdict in STEP_VERDICTS}
 
 
 def _supervised(

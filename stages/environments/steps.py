@@ -1,12 +1,10 @@
 """The steps of a completion: the statements that it asserts and its lettered answers, each with a verdict."""
 
 from dataclasses import dataclass
-from typing import Literal
 
+from artifacts.schemas import StepVerdict
 from stages.environments.grading import answer_ends
 from stages.environments.puzzle import Asserted, Graded, Grader
-
-StepVerdict = Literal["proved", "restated", "repeated", "open", "contradicted", "right", "wrong"]
 
 
 @dataclass(frozen=True)

@@ -85,18 +85,35 @@ def is_uniform(rewards: Rewards, config: AdvantageConfig) -> bool:
     return not rewards.size or (config.baseline != "none" and float(np.ptp(rewards)) <= config.uniform_tolerance)
 
 
+def without_itself(count: int, config: AdvantageConfig) -> float:
+    """Returns the factor that turns a difference from the mean of `count` rewards into one from the mean of the others.
+
+    It is 1 unless the baseline is `leave_one_out` and there are others.
+    """
+    return count / (count - 1) if config.baseline == "leave_one_out" and count > 1 else 1.0
+
+
+def divisor(rewards: Rewards, batch: Sequence[Rewards], config: AdvantageConfig) -> float:
+    """Returns the divisor of differences from the baseline.
+
+    Args:
+        rewards: Rewards of one group, [N].
+        batch: Arrays with all rewards of the batch.
+        config: The scale.
+    """
+    match config.scale:
+        case "none":
+            return 1.0
+        case "population_std":
+            return float(rewards.std()) + config.epsilon
+        case "sample_std":
+            return float(rewards.std(ddof=1)) + config.epsilon
+        case "batch_std":
+            return float(np.concatenate(batch).std(ddof=1)) + config.epsilon
+
+
 def _advantages(rewards_G: Rewards, groups: Sequence[Rewards], config: AdvantageConfig) -> Rewards:
     if is_uniform(rewards_G, config):
         return np.zeros_like(rewards_G)
     centred_G = rewards_G if config.baseline == "none" else rewards_G - rewards_G.mean()
-    if config.baseline == "leave_one_out":  # r - (sum of the others) / (G - 1)
-        centred_G = centred_G * (rewards_G.size / (rewards_G.size - 1))
-    match config.scale:
-        case "none":
-            return centred_G
-        case "population_std":
-            return centred_G / (rewards_G.std() + config.epsilon)
-        case "sample_std":
-            return centred_G / (rewards_G.std(ddof=1) + config.epsilon)
-        case "batch_std":
-            return centred_G / (np.concatenate(groups).std(ddof=1) + config.epsilon)
+    return centred_G * without_itself(rewards_G.size, config) / divisor(rewards_G, groups, config)

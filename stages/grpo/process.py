@@ -14,7 +14,7 @@ import numpy as np
 from pydantic import Field
 
 from artifacts.config import Config
-from stages.grpo.advantages import AdvantageConfig, Rewards, is_uniform
+from stages.grpo.advantages import AdvantageConfig, Rewards, divisor, is_uniform, without_itself
 
 _Reward = Annotated[float, Field(ge=-1e6, le=1e6)] | None
 
@@ -100,7 +100,7 @@ def _in_group(group: Sequence[Rewards], batch: Sequence[Rewards], config: Advant
     pooled = np.concatenate([np.zeros(0), *group])
     if is_uniform(pooled, config):
         return [np.zeros_like(rewards_S) for rewards_S in group]
-    scale = _scale(pooled, batch, config)
+    scale = divisor(pooled, batch, config)
     return [centred_S / scale for centred_S in _centred(group, pooled, config)]
 
 
@@ -109,28 +109,11 @@ def _centred(group: Sequence[Rewards], pooled: Rewards, config: AdvantageConfig)
     if config.baseline == "none":
         return list(group)
     if config.step_baseline == "all_steps":
-        return [(rewards_S - pooled.mean()) * _without_itself(pooled.size, config) for rewards_S in group]
+        return [(rewards_S - pooled.mean()) * without_itself(pooled.size, config) for rewards_S in group]
     centred = [np.zeros_like(rewards_S) for rewards_S in group]
     for number in range(max(len(rewards_S) for rewards_S in group)):
         reached = [index for index, rewards_S in enumerate(group) if len(rewards_S) > number]
         baseline = np.mean([group[index][number] for index in reached])
         for index in reached:
-            centred[index][number] = (group[index][number] - baseline) * _without_itself(len(reached), config)
+            centred[index][number] = (group[index][number] - baseline) * without_itself(len(reached), config)
     return centred
-
-
-def _without_itself(count: int, config: AdvantageConfig) -> float:
-    """Returns the factor that turns a difference from the mean into one from the mean of the others."""
-    return count / (count - 1) if config.baseline == "leave_one_out" and count > 1 else 1.0
-
-
-def _scale(pooled: Rewards, batch: Sequence[Rewards], config: AdvantageConfig) -> float:
-    match config.scale:
-        case "none":
-            return 1.0
-        case "population_std":
-            return float(pooled.std()) + config.epsilon
-        case "sample_std":
-            return float(pooled.std(ddof=1)) + config.epsilon
-        case "batch_std":
-            return float(np.concatenate(batch).std(ddof=1)) + config.epsilon

@@ -21,6 +21,7 @@ from typing import Any
 from rich.console import Console
 from rich.table import Table
 
+from stages.statistics.beta import t_quantile
 from stages.statistics.estimates import standard_error
 from tests.support.bars import Bar, add_json_option, tell
 from tests.support.whole_runs import from_warm_start, train
@@ -44,8 +45,6 @@ ARMS: dict[str, list[str]] = {
         "finetune.loss.kind=cross_entropy",
     ],
 }
-_T95 = {2: 12.706, 3: 4.303, 4: 3.182, 5: 2.776, 6: 2.571, 7: 2.447, 8: 2.365}
-"""Student's 97.5% quantile by number of values."""
 EXACT_BAR, GAIN_BAR, CONTRADICTED_BAR, WALL_BAR_S = 60.0, 10.0, 1 / 3, 25 * 60
 
 
@@ -77,8 +76,10 @@ def figures(document: dict[str, Any]) -> dict[str, float]:
 
 def interval(values: Sequence[float]) -> str:
     """The mean of some seeds with half of its 95% interval by Student's t."""
-    half = _T95.get(len(values), 1.96) * standard_error(values)
-    return f"{statistics.mean(values):.1f} ± {half:.1f}" if len(values) > 1 else f"{values[0]:.1f}"
+    if len(values) == 1:
+        return f"{values[0]:.1f}"
+    half = t_quantile(0.025, len(values) - 1) * standard_error(values)
+    return f"{statistics.mean(values):.1f} ± {half:.1f}"
 
 
 def bars(rows: dict[int, dict[str, dict[str, float]]]) -> list[Bar]:
