@@ -227,7 +227,7 @@ def _supervised(
     for token_ids, of_completion in zip(tokens, steps, strict=True):
         characters = tokenizer.token_ends(token_ids)
         ends.append([tokens_until(characters, step.end) for step in of_completion])
-    rewards = [[config.reward.step_rewards.of(step.verdict) for step in of_completion] for of_completion in steps]
+    rewards = [config.reward.step_rewards.of([step.verdict for step in of_completion]) for of_completion in steps]
     trained = [i for i, advantage in enumerate(grades["advantage"]) if advantage is not None]
     groups = [list(members) for _, members in groupby(trained, key=lambda i: keys[i][0])]
     by_group = step_advantages(

@@ -14,7 +14,11 @@ import numpy as np
 from pydantic import Field
 
 from artifacts.config import Config
+from artifacts.identity import Added
 from stages.grpo.advantages import AdvantageConfig, Rewards, divisor, is_uniform, without_itself
+
+FALSE = ("open", "contradicted")
+"""Verdicts of statements that the clues do not entail."""
 
 _Reward = Annotated[float, Field(ge=-1e6, le=1e6)] | None
 
@@ -38,10 +42,19 @@ class StepRewards(Config):
         description="A wrong lettered answer. Set it to null if an answer that repeats a false statement should not be "
         "penalized again.",
     )
+    until_first_false: Annotated[bool, Added(before=False)] = Field(
+        default=False,
+        description="Ignore all steps after the first statement that is open or contradicted: they may follow from it "
+        "without a further error, and only that statement is to blame.",
+    )
 
-    def of(self, verdict: str) -> float | None:
-        """Returns the reward of a step with one of the verdicts above."""
-        return getattr(self, verdict)
+    def of(self, verdicts: Sequence[str]) -> list[float | None]:
+        """Returns the rewards of the S steps of one completion, from their verdicts in the order of the text."""
+        rewards = [getattr(self, verdict) for verdict in verdicts]
+        if not self.until_first_false:
+            return rewards
+        first_false = next((i for i, verdict in enumerate(verdicts) if verdict in FALSE), len(verdicts))
+        return [reward if i <= first_false else None for i, reward in enumerate(rewards)]
 
 
 STEP_REWARDS_BEFORE = StepRewards(

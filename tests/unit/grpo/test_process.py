@@ -91,6 +91,14 @@ def test_a_step_whose_reward_is_null_has_no_advantage_and_is_in_no_baseline() ->
     assert token_advantages(0.0, [2, 4], np.array([0.0, 0.5]), 4, 0.0).tolist() == [0.0, 0.0, 0.5, 0.5]
 
 
+def test_steps_after_the_first_false_statement_can_be_ignored() -> None:
+    """They may follow from it by a valid inference; the false statement itself is to blame."""
+    verdicts = ["proved", "contradicted", "proved", "open", "repeated", "wrong"]
+    assert StepRewards().of(verdicts) == [1.0, -1.0, 1.0, -1.0, 0.0, -1.0]
+    assert StepRewards(until_first_false=True).of(verdicts) == [1.0, -1.0, None, None, None, None]
+    assert StepRewards(until_first_false=True).of(["proved", "right"]) == [1.0, 1.0]
+
+
 def test_rewards_without_a_baseline_are_not_divided_by_their_deviation() -> None:
     with pytest.raises(ValidationError, match="set scale to none"):
         AdvantageConfig(baseline="none")
