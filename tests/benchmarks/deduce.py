@@ -8,9 +8,14 @@ A seed is a warm start of its own (other puzzles, another model), from which thr
 
 The measurement is the recipe's own: the warm-started model before and the promoted one after, on test puzzles that no
 choice looked at. The seeds of the published table, 701 to 705, were used for nothing else.
+
+`--transfer` also measures the promoted model of `process` on boards that it was not trained on: one suspect more, one
+room more, and zebra puzzles. `--join FILE...` adds the rows of documents that earlier calls printed, so that the table
+can be measured in several sessions.
 """
 
 import argparse
+import json
 import statistics
 import sys
 import tempfile
@@ -21,10 +26,13 @@ from typing import Any
 from rich.console import Console
 from rich.table import Table
 
+from flows.config.recipes import load_recipe
+from stages.environments.generate import PuzzleConfig, ZebraConfig, generate_nth
+from stages.environments.zebra.config import TIERS as ZEBRA_TIERS
 from stages.statistics.beta import t_quantile
 from stages.statistics.estimates import standard_error
 from tests.support.bars import Bar, add_json_option, tell
-from tests.support.whole_runs import from_warm_start, train
+from tests.support.whole_runs import deerstalker, from_warm_start, train
 
 SEEDS = (701, 702, 703, 704, 705)
 ARMS: dict[str, list[str]] = {
@@ -45,6 +53,7 @@ ARMS: dict[str, list[str]] = {
         "finetune.loss.kind=cross_entropy",
     ],
 }
+TRANSFER_PUZZLES = 128
 EXACT_BAR, GAIN_BAR, CONTRADICTED_BAR, WALL_BAR_S = 60.0, 10.0, 1 / 3, 25 * 60
 
 
@@ -57,6 +66,35 @@ def measure(seed: int, arms: Sequence[str], options: argparse.Namespace, store: 
         settings = [f"seed={seed}", *options.settings, *start, *ARMS[arm]]
         run = f"{Path(options.recipe).stem}-{seed}-{arm}"
         rows[arm] = figures(train(options.recipe, run, store, settings, options.profile))
+    return rows
+
+
+def transfer(seed: int, options: argparse.Namespace, store: str) -> dict[str, dict[str, float]]:
+    """Measures the promoted model of the arm `process` on other boards; returns the figures of each board."""
+    recipe = load_recipe(options.recipe, options.settings)
+    own = recipe.puzzles.puzzle
+    assert isinstance(own, PuzzleConfig)
+    boards: dict[str, PuzzleConfig | ZebraConfig] = {
+        "its own board": own,
+        "one suspect more": own.model_copy(update={"suspects": tuple(size + 1 for size in own.suspects)}),
+        "one room more": own.model_copy(update={"rooms": tuple(size + 1 for size in own.rooms)}),
+        "zebra, easy": ZEBRA_TIERS["easy"],
+    }
+    rows: dict[str, dict[str, float]] = {}
+    for name, board in boards.items():
+        drawn = [generate_nth(board, seed + 1_000_000, number) for number in range(TRANSFER_PUZZLES)]
+        file = Path(store) / f"{name.replace(' ', '-').replace(',', '')}-{seed}.json"
+        fields = [{"num_clues": one.num_clues, "prompt": one.prompt, "solution": one.solution} for one in drawn]
+        file.write_text(json.dumps(fields))
+        run = f"{Path(options.recipe).stem}-{seed}-process"
+        sampling = ["--count", str(len(drawn)), "--max-tokens", str(2 * recipe.final.sampled.max_tokens)]
+        where = ["--puzzles", str(file), "--store", store, "--profile", options.profile]
+        strict = deerstalker("evaluate", "--checkpoint", run, *where, *sampling)["gradings"]["strict"]
+        rows[name] = {
+            f"{mode}_{metric}": 100 * strict[mode][metric]["mean"]
+            for mode in ("sampled", "greedy")
+            for metric in ("accuracy", "exact")
+        }
     return rows
 
 
@@ -101,8 +139,10 @@ def bars(rows: dict[int, dict[str, dict[str, float]]]) -> list[Bar]:
     ]
 
 
-def show(rows: dict[int, dict[str, dict[str, float]]], console: Console) -> None:
-    """Prints a row for each seed and arm, and the mean of each arm."""
+def show(
+    rows: dict[int, dict[str, dict[str, float]]], boards: dict[int, dict[str, dict[str, float]]], console: Console
+) -> None:
+    """Prints a row for each seed and arm, the mean of each arm, and a line for each seed and board."""
     table = Table(title="512 test puzzles, before and after GRPO", title_justify="left")
     shown = {
         "all right, sampled %": "sampled_exact", "all right, greedy %": "greedy_exact",
@@ -124,6 +164,10 @@ def show(rows: dict[int, dict[str, dict[str, float]]], console: Console) -> None
                 for name, key in shown.items()
             ]
             console.print(f"{arm}, gain over {len(of_arm)} seeds: {'; '.join(gains)}")
+    for seed, of_seed in boards.items():
+        for board, row in of_seed.items():
+            values = ", ".join(f"{name.replace('_', ', ')} {value:.1f}" for name, value in row.items())
+            console.print(f"{seed}, {board}: {values}")
 
 
 def main() -> int:
@@ -134,11 +178,20 @@ def main() -> int:
     parser.add_argument("--set", action="append", default=[], dest="settings", metavar="KEY=VALUE")
     parser.add_argument("--profile", default="cpu")
     parser.add_argument("--store", help="keep the runs here, and go on with those begun; else they go at the end")
+    parser.add_argument("--transfer", action="store_true", help="also measure the model on boards it has not seen")
+    parser.add_argument("--join", nargs="+", default=[], metavar="FILE", help="add the rows of these documents")
     add_json_option(parser)
     options = parser.parse_args()
     with tempfile.TemporaryDirectory(prefix="deduce-") as scratch:
-        rows = {seed: measure(seed, options.arms, options, options.store or scratch) for seed in options.seeds}
-    tell({"seeds": rows}, bars(rows), lambda: show(rows, Console()), as_json=options.json)
+        store = options.store or scratch
+        rows = {seed: measure(seed, options.arms, options, store) for seed in options.seeds}
+        boards = {seed: transfer(seed, options, store) for seed in options.seeds} if options.transfer else {}
+    for path in options.join:
+        earlier = json.loads(Path(path).read_text())
+        rows = {int(seed): row for seed, row in earlier["seeds"].items()} | rows
+        boards = {int(seed): row for seed, row in earlier["transfer"].items()} | boards
+    document = {"seeds": rows, "transfer": boards}
+    tell(document, bars(rows), lambda: show(rows, boards, Console()), as_json=options.json)
     return 0
 
 

@@ -14,21 +14,28 @@ from artifacts.store.store import Store
 from tests.support.scaled_recipes import as_toml
 
 
+def deerstalker(*arguments: str) -> dict[str, Any]:
+    """Runs a command with `--json` and returns its document.
+
+    Exits the benchmark if the command fails; its messages stand on stderr.
+    """
+    command = [str(Path(sys.executable).with_name("deerstalker")), *arguments, "--json"]
+    done = subprocess.run(command, stdout=subprocess.PIPE, check=False)
+    if done.returncode:
+        sys.exit(f"{' '.join(command)} ended with status {done.returncode}; its messages stand above")
+    return json.loads(done.stdout)
+
+
 def train(recipe: str, run: str, store: str, settings: Sequence[str], profile: str = "cpu") -> dict[str, Any]:
     """Runs a recipe with changes; returns the command's document, with the wall time in seconds as `wall_s`.
 
-    Exits the benchmark if the run fails; what it said stands on stderr.
+    Exits the benchmark if the run fails; its messages stand on stderr.
     """
     print(f"{run} ...", file=sys.stderr, flush=True)
-    command = [str(Path(sys.executable).with_name("deerstalker")), "train", "--json", "--recipe", recipe]
-    command += ["--run", run, "--store", store, "--profile", profile]
-    for setting in settings:
-        command += ["--set", setting]
+    options = ["--recipe", recipe, "--run", run, "--store", store, "--profile", profile]
     started = time.perf_counter()
-    done = subprocess.run(command, stdout=subprocess.PIPE, check=False)
-    if done.returncode:
-        sys.exit(f"run {run} ended with status {done.returncode}; what it said stands above")
-    return {**json.loads(done.stdout), "wall_s": time.perf_counter() - started}
+    document = deerstalker("train", *options, *(word for setting in settings for word in ("--set", setting)))
+    return {**document, "wall_s": time.perf_counter() - started}
 
 
 def from_warm_start(run: str, store: str) -> list[str]:
