@@ -1,4 +1,4 @@
-"""The differences of two runs: their settings, their first different artifact, their circumstances, their results."""
+"""Compares two runs: their settings, artifacts, circumstances (code and hardware) and results."""
 
 from typing import Any
 
@@ -20,7 +20,7 @@ def settings(a: RunRecord, b: RunRecord) -> list[Difference]:
 
 
 def first_parting(a: RunRecord, b: RunRecord) -> dict[str, Any] | None:
-    """Returns the first stage whose artifacts differ in content, with both digests; None if there is none.
+    """Returns iteration and name of the first stage whose artifacts differ, with both digests; None if there is none.
 
     Decisions are not compared, because each names its run.
     """
@@ -35,16 +35,16 @@ def first_parting(a: RunRecord, b: RunRecord) -> dict[str, Any] | None:
 
 
 def circumstances(a: RunRecord, b: RunRecord) -> dict[str, dict[str, Any]]:
-    """Returns code, versions and hardware where they differ; the newest artifact of each run records them."""
+    """Returns the host, hardware, code and versions that differ, as the last artifact of each run records them."""
     ours, theirs = (manifest.provenance if (manifest := _newest(item)) else {} for item in (a, b))
     names = ("host", "machine", "hardware", "code", "versions")
     return {name: {"a": ours.get(name), "b": theirs.get(name)} for name in names if ours.get(name) != theirs.get(name)}
 
 
 def paired(a: RunRecord, b: RunRecord, store: Store) -> dict[str, Interval]:
-    """Returns the test accuracy of b minus that of a, after training, by mode (see `flows.report.paired`).
+    """Returns the test accuracy of b minus that of a after training, by mode (see `flows.report.paired`).
 
-    Empty if a run has no measurement after training, or if the runs have different puzzles.
+    Empty if a run has no evaluation after training, or if the runs have different puzzles.
     """
     reports = [item.evaluations.get("after") for item in (a, b)]
     if (

@@ -200,7 +200,7 @@ def test_a_run_that_stored_nothing_keeps_no_name(request_of_mine: Callable[..., 
     [
         (["sample.sampling.top_p=0.9"], r"sampling\.top_p: 0\.9, .* expected 1\.0; or set .*old_logprobs to trainer"),
         (["sample.sampling.repetition_penalty=1.3"], r"sampling\.repetition_penalty: 1\.3, so the sampler's"),
-        (["grade.advantage.scale=batch_std", "sample.resample.max_rounds=1"], r"batch_std, that of all groups"),
+        (["grade.advantage.scale=batch_std", "sample.resample.max_rounds=1"], r"batch_std, which includes the groups"),
     ],
 )
 def test_what_no_run_should_begin_with_is_refused_and_what_has_begun_goes_on(
