@@ -39,13 +39,14 @@ class BackfillRequest(Config):
     suite: str = Field(description="Name of the suite; the same name with the same settings continues.")
     puzzles: str = Field(description="RUN:SPLIT, KEY:SPLIT of a puzzle set, or a JSON file in the published format.")
     checkpoints: Literal["all", "every", "best"] = Field(
-        default="all", description="All, every k-th and the last, or only the promoted one (`best`)."
+        default="all",
+        description="All; those of some iterations (see `every`) and the last; or only the promoted one (`best`).",
     )
     every: int = Field(
         default=10,
         ge=1,
         le=1_000_000,
-        description="With `every`: evaluate iterations whose number is a multiple of this.",
+        description="With checkpoints = `every`: the iterations whose number is a multiple of this.",
     )
     config: EvaluateConfig = Field(default_factory=EvaluateConfig, description="Number of puzzles, and sampling.")
     at_once: int = Field(
@@ -75,7 +76,7 @@ class Backfilled(Document):
 
 
 @dataclass(frozen=True)
-class Candidate:
+class RunCheckpoint:
     """A checkpoint of a run."""
 
     run: str
@@ -104,7 +105,7 @@ def backfill(request: BackfillRequest) -> Backfilled:
     """
     store = Store.open(request.store)
     runs = list(dict.fromkeys(request.runs))
-    chosen = [item for run in runs for item in candidates(read_run(store, run), request)]
+    chosen = [item for run in runs for item in requested_checkpoints(read_run(store, run), request)]
     profile = load_profile(request.profile)
     with open_lanes(store, profile, min(request.at_once, max(1, len(chosen)))) as lanes:
         puzzles, split = named_puzzles(request.puzzles, lanes.first)
@@ -128,19 +129,19 @@ def backfill(request: BackfillRequest) -> Backfilled:
     return result
 
 
-def candidates(record: RunRecord, request: BackfillRequest) -> list[Candidate]:
+def requested_checkpoints(record: RunRecord, request: BackfillRequest) -> list[RunCheckpoint]:
     """Returns the requested checkpoints of a run by iteration; 0 is the checkpoint before the first iteration.
 
     Raises:
         BadInputError: The run has no checkpoint.
     """
-    run, trained = record.layout.run, dict[int, Candidate]()
+    run, trained = record.layout.run, dict[int, RunCheckpoint]()
     for item in record.iterations:
         if item.number == 0 and "evaluate" in item.manifests:
-            trained[0] = Candidate(run, 0, Ref(**item.manifests["evaluate"].inputs["weights"]))
+            trained[0] = RunCheckpoint(run, 0, Ref(**item.manifests["evaluate"].inputs["weights"]))
         elif manifest := item.manifests.get("finetune"):
             ref = Ref[Checkpoint](manifest.kind, record.layout.iteration(item.number, "checkpoint"), manifest.digest)
-            trained[item.number] = Candidate(run, item.number, ref, pruned=manifest.pruned is not None)
+            trained[item.number] = RunCheckpoint(run, item.number, ref, pruned=manifest.pruned is not None)
     if request.checkpoints == "best" and record.promoted:
         return [trained[record.promoted.iteration]]
     if not trained or request.checkpoints == "best":
@@ -205,13 +206,13 @@ def open_lanes(store: Store, profile: Profile, width: int) -> Generator[Lanes]:
 
 def _evaluated(
     request: BackfillRequest,
-    available: Sequence[Candidate],
+    available: Sequence[RunCheckpoint],
     puzzles: Ref[Puzzles],
     split: str,
     store: Store,
     lanes: Lanes,
 ) -> Iterator[Ref[Report] | Exception]:
-    def evaluate_one(item: Candidate) -> Ref[Report]:
+    def evaluate_one(item: RunCheckpoint) -> Ref[Report]:
         layout = RunLayout(item.run)
         # After a refresh of the checkpoint, its new report replaces that of the old checkpoint.
         out = ArtifactAddress(
@@ -236,11 +237,11 @@ def _evaluated(
         yield result
 
 
-def _published(store: Store, suite: str, item: Candidate) -> bool:
+def _published(store: Store, suite: str, item: RunCheckpoint) -> bool:
     return store.exists(f"{RunLayout(item.run).suite(suite, item.iteration)}/{MANIFEST_NAME}")
 
 
-def _facts(store: Store, run: str, reports: dict[Candidate, Ref[Report]]) -> dict[int, dict[str, Any]]:
+def _facts(store: Store, run: str, reports: dict[RunCheckpoint, Ref[Report]]) -> dict[int, dict[str, Any]]:
     own = {item.iteration: ref for item, ref in reports.items() if item.run == run}
     return {
         number: {"report": f"{store.url}/{ref.key}", **Artifact.open(store, ref).manifest.facts}

@@ -1,4 +1,4 @@
-"""The flow that continues a run with its frozen recipe."""
+"""The `iterate` flow: continues a run with its frozen recipe."""
 
 from datetime import datetime
 from typing import Self
@@ -12,8 +12,7 @@ from artifacts.errors import BadInputError
 from artifacts.layout import RunLayout
 from artifacts.manifest import MANIFEST_NAME, Manifest
 from artifacts.store.store import Store
-from flows.config.recipe import Recipe
-from flows.config.recipes import load_profile, validate
+from flows.config.recipes import load_profile
 from flows.inputs.puzzle_sets import publish_set
 from flows.iteration import first_position, iteration
 from flows.lookup.history import STAGES, read_run
@@ -52,7 +51,7 @@ def iterate(request: IterateRequest) -> str:
     """
     store = Store.open(request.store)
     record = read_run(store, request.run)
-    recipe = validate(Recipe, record.recipe, f"recipe of {request.run}")
+    recipe = record.typed_recipe()
     last = request.until or iterations_done(store, record.layout, requested_at()) + (request.more or 0)
     profile = load_profile(request.profile, request.profile_overrides)
     with opened_run(store, record.layout, recipe, profile, request.refresh) as run:

@@ -46,7 +46,8 @@ class RunRequest(Config):
     recipe: str = Field(default="quickstart", description="Name of a recipe, or path of a TOML file.")
     profile: str = Field(default="cpu", description="Name of a profile, or path of a TOML file.")
     store: str = Field(
-        default="./deerstalker-data", description="Where artifacts live: a folder, file://, or s3://bucket/prefix."
+        default="./deerstalker-data",
+        description="Where artifacts are stored: a folder, file://, or s3://bucket/prefix.",
     )
     overrides: list[str] = Field(default=[], description="Changes of the recipe, `section.key=value` each.")
     profile_overrides: list[str] = Field(default=[], description="Changes of the profile, `section.key=value` each.")

@@ -114,7 +114,9 @@ def _always_kept(store: Store, promoted: Promoted) -> list[Ref[Any]]:
     try:
         decision = read_decision(promoted.decision, store)
     except BadInputError as error:
-        raise IntegrityError(error.where, error.found, error.expected, "run again: that writes it again") from error
+        raise IntegrityError(
+            error.where, error.found, error.expected, "continue the run, which writes it again"
+        ) from error
     return [promoted.checkpoint, decision.standing.checkpoint, decision.best.checkpoint]
 
 

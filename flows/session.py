@@ -167,7 +167,7 @@ class Session(Stages):
         return page
 
     def address(self, key: str, kind: type[K], label: str = "") -> ArtifactAddress[K]:
-        """Returns an address in the store; a refresh never applies to artifacts outside the run, which runs share."""
+        """Returns an address in the store; refreshes apply only to artifacts of this run, not to shared ones."""
         if not key.startswith(f"{self.layout.root}/"):
             return super().address(key, kind, label)
         return ArtifactAddress(self.ctx.store, key, kind, self.refresh.at(None), self._before_writing, label)

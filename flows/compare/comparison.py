@@ -5,16 +5,17 @@ from typing import Any
 from prefect import flow
 from pydantic import Field
 
+from artifacts.address import ArtifactAddress
 from artifacts.config import Config
 from artifacts.layout import RunLayout
 from artifacts.manifest import Manifest
 from artifacts.reading import Artifact
-from artifacts.refs import Batch, Checkpoint, Grades, Ref, Report, TrainingState
+from artifacts.refs import Batch, Checkpoint, Grades, K, Puzzles, Ref, Report, TrainingState
 from artifacts.store.store import Store
 from flows.compare.candidates import OWN, Candidate, candidates, page_folder, starting_weights
 from flows.compare.comparison_report import write_report
 from flows.config.recipe import Recipe
-from flows.config.recipes import load_profile, validate
+from flows.config.recipes import load_profile
 from flows.lookup.history import IterationRecord, read_run
 from flows.opening import opened_stages
 from flows.report.figures import compared
@@ -58,7 +59,7 @@ def compare(request: CompareRequest) -> dict[str, Any]:
     """
     store = Store.open(request.store)
     record = read_run(store, request.run)
-    own = validate(Recipe, record.recipe, f"recipe of {request.run}")
+    own = record.typed_recipe()
     tried = candidates(own, request.recipes, request.overrides)
     rollouts = Artifact.at(store, record.layout.iteration(request.iteration, "rollouts"))
     with opened_stages(store, load_profile(request.profile)) as stages:
@@ -78,12 +79,12 @@ def _trained_figures(
 ) -> dict[str, Any]:
     """Runs grade, pack, finetune and evaluate for a candidate, and returns its figures."""
 
-    def at(part: str, kind: Any) -> Any:
+    def at(part: str, kind: type[K]) -> ArtifactAddress[K]:
         return stages.address(layout.comparison(number, folder, part), kind, label=candidate.name)
 
     store, inputs, folder = stages.ctx.store, rollouts.manifest.inputs, candidate.folder(rollouts.ref)
     recipe = candidate.recipe
-    policy, puzzles = Ref[Any](**inputs["weights"]), Ref[Any](**inputs["puzzles"])
+    policy, puzzles = Ref[Checkpoint](**inputs["weights"]), Ref[Puzzles](**inputs["puzzles"])
     first = Artifact.at(store, layout.iteration(1, "rollouts")).manifest.inputs["weights"]
     start = starting_weights(recipe, own, policy, Ref(**first), store)
     grades = stages.run(grade, recipe.grade, rollouts.ref, puzzles, out=at("grades", Grades))

@@ -5,9 +5,7 @@ from typing import Any
 from artifacts.manifest import Manifest
 from artifacts.reading import Artifact
 from artifacts.store.store import Store
-from flows.config.recipe import Recipe
 from flows.config.recipe_diff import Difference, differences
-from flows.config.recipes import validate
 from flows.lookup.history import STAGES, RunRecord
 from flows.report.paired import PairedResults
 from stages.statistics.estimates import Interval
@@ -15,8 +13,7 @@ from stages.statistics.estimates import Interval
 
 def settings(a: RunRecord, b: RunRecord) -> list[Difference]:
     """Returns the settings in which the frozen recipes differ."""
-    ours, theirs = (validate(Recipe, item.recipe, f"recipe of {item.layout.run}") for item in (a, b))
-    return differences(ours, theirs)
+    return differences(a.typed_recipe(), b.typed_recipe())
 
 
 def first_parting(a: RunRecord, b: RunRecord) -> dict[str, Any] | None:

@@ -108,7 +108,7 @@ def hidden_size(config: ModelConfig) -> int | None:
 
 
 def size_by_name(name: str) -> ModelSize:
-    """Returns the size that a model's name states, such as `Qwen2.5-14B-Instruct`."""
+    """Returns the size that a model's name states, as `Qwen2.5-14B-Instruct` does."""
     if not (match := _IN_NAME.search(name.rpartition("/")[2])):
         return ModelSize(None, UNKNOWN)
     return ModelSize(float(match[1]) * _UNITS[match[2].lower()], f"by its name, {match[0]}")

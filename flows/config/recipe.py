@@ -61,9 +61,9 @@ class Recipe(Config):
                 "puzzles.file fills the test split only, but a run needs train puzzles: "
                 "drop it, and evaluate the run on the file with `deerstalker evaluate --puzzles FILE`"
             )
-        taught = self.warm_start.steps * self.warm_start.puzzles_per_step if self.warm_start else 0
+        warm_start_puzzles = self.warm_start.steps * self.warm_start.puzzles_per_step if self.warm_start else 0
         for value, name, bound, bound_name in (
-            (taught, "warm_start.steps x warm_start.puzzles_per_step", self.puzzles.train, "puzzles.train"),
+            (warm_start_puzzles, "warm_start.steps x warm_start.puzzles_per_step", self.puzzles.train, "puzzles.train"),
             (self.sample.puzzles_per_iteration, "sample.puzzles_per_iteration", self.puzzles.train, "puzzles.train"),
             (self.sample.stride, "the stride of sample.resample", self.puzzles.train, "puzzles.train"),
             (self.evaluate.puzzles, "evaluate.puzzles", self.puzzles.val, "puzzles.val"),

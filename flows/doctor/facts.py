@@ -32,7 +32,7 @@ class MachineFacts:
         cores: Cores that this process may run on.
         quota: CPU time that control groups grant, in cores; None without a limit.
         memory_bytes: Memory of the machine.
-        limit_bytes: Lowest memory limit of the control groups; None if the machine has less memory.
+        limit_bytes: Lowest memory limit of the control groups; None if none is below the machine's memory.
         spare_bytes: Memory that this process may still allocate.
         gpus: GPUs that CUDA offers to this process.
         present_gpus: Names of all GPUs that the kernel lists, usable or not.

@@ -271,27 +271,28 @@ def memory_checks(
 ) -> list[Check]:
     """Checks that trainer and engine together fit into the memory of their devices."""
     trainer = hardware.trainer
-    programs = _PROGRAM_BYTES + (need.replicas - 1) * _ENGINE_PROGRAM_BYTES
-    on_host, on_gpu = float(programs), 0.0
+    on_host: dict[str, float] = {}
+    on_gpu = 0.0
     gpus_of_trainer = trainer.processes if devices[0] == "cuda" else 0
     gpus_of_engines = need.replicas * hardware.engine.tensor_parallel_size if devices[1] == "cuda" else 0
     if devices[0] == "cpu" or trainer.cpu_offload:
-        on_host += need.trainer_bytes / trainer.nodes
+        on_host["trainer"] = need.trainer_bytes / trainer.nodes
     else:
         on_gpu += need.trainer_bytes / trainer.world
     if devices[1] == "cpu":
-        on_host += need.engine_bytes
+        on_host["engine"] = need.engine_bytes
     elif need.replicas:
         reserved = hardware.engine.memory_share * _least_gpu(machine) if hardware.engine.kv_cache_gib is None else 0.0
         on_gpu += max(reserved, need.engine_bytes / gpus_of_engines)
-    parts = f"trainer {gib(need.trainer_bytes)}, engine {gib(need.engine_bytes)}, programs {gib(programs)}"
-    checks = [_host_check(on_host, parts, machine)]
+    on_host["programs"] = _PROGRAM_BYTES + (need.replicas - 1) * _ENGINE_PROGRAM_BYTES
+    checks = [_host_check(on_host, machine)]
     if on_gpu:
         checks.append(_gpu_check(on_gpu, max(gpus_of_trainer, gpus_of_engines), machine))
     return checks
 
 
-def _host_check(needed: float, parts: str, machine: MachineFacts) -> Check:
+def _host_check(needs: Mapping[str, float], machine: MachineFacts) -> Check:
+    needed, parts = sum(needs.values()), ", ".join(f"{name} {gib(size)}" for name, size in needs.items())
     summary = f"about {gib(needed)} needed ({parts}), {gib(machine.spare_bytes)} left"
     figures = {"needed_bytes": int(needed), "spare_bytes": machine.spare_bytes}
     if needed > machine.room_bytes:

@@ -46,7 +46,7 @@ def fetched_source(
 
 
 def fetched_from_a_lost_folder(source: FolderModel, store: Store) -> Ref[Checkpoint] | None:
-    """Returns the model that was last fetched from a missing local folder; None if the folder exists or nothing was."""
+    """Returns the model that was last fetched from a missing local folder; None if it exists or was never fetched."""
     folder = local_folder(source.path)
     if folder is None or folder.exists():
         return None

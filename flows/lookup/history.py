@@ -15,6 +15,7 @@ from artifacts.refs import Batch, Checkpoint, Decision, Grades, Kind, Report, Ro
 from artifacts.store.store import MissingKeyError, Store
 from artifacts.verification import Damage, noted, noted_strays
 from flows.config.recipe import Recipe
+from flows.config.settings import validate
 from stages.promotion.promoted import Promoted, read_promoted
 
 STAGES = {
@@ -85,6 +86,14 @@ class RunRecord:
     evaluations: dict[str, Manifest]
     promoted: Promoted | None
     suites: dict[str, dict[int, Manifest]] = field(default_factory=dict[str, dict[int, Manifest]])
+
+    def typed_recipe(self) -> Recipe:
+        """Returns the frozen recipe as a config model.
+
+        Raises:
+            BadInputError: This version does not accept the recipe.
+        """
+        return validate(Recipe, self.recipe, f"recipe of {self.layout.run}")
 
 
 @dataclass(frozen=True)
