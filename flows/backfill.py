@@ -1,4 +1,4 @@
-"""The flow that evaluates checkpoints of runs on another suite of puzzles, after they were trained."""
+"""The `backfill` flow: evaluates checkpoints of finished runs on another suite of puzzles."""
 
 from collections.abc import Generator, Iterator, Sequence
 from contextlib import ExitStack, contextmanager
@@ -15,6 +15,7 @@ from artifacts.config import Config
 from artifacts.documents.document import Document
 from artifacts.errors import BadInputError, DeerstalkerError
 from artifacts.layout import RunLayout
+from artifacts.manifest import MANIFEST_NAME
 from artifacts.reading import Artifact
 from artifacts.refresh import Refreshes
 from artifacts.refs import Checkpoint, Puzzles, Ref, Report
@@ -32,15 +33,21 @@ from stages.evaluate import EvaluateConfig, evaluate
 
 
 class BackfillRequest(Config):
-    """Parameters of the flow."""
+    """Parameters of the `backfill` flow."""
 
     runs: list[str] = Field(min_length=1, description="Names of the runs whose checkpoints are evaluated.")
     suite: str = Field(description="Name of the suite; the same name with the same settings continues.")
     puzzles: str = Field(description="RUN:SPLIT, KEY:SPLIT of a puzzle set, or a JSON file in the published format.")
     checkpoints: Literal["all", "every", "best"] = Field(
-        default="all", description="All, every k-th and the last, or only the promoted one."
+        default="all",
+        description="All; those of some iterations (see `every`) and the last; or only the promoted one (`best`).",
     )
-    every: int = Field(default=10, ge=1, le=1_000_000, description="The k of `every`.")
+    every: int = Field(
+        default=10,
+        ge=1,
+        le=1_000_000,
+        description="With checkpoints = `every`: the iterations whose number is a multiple of this.",
+    )
     config: EvaluateConfig = Field(default_factory=EvaluateConfig, description="Number of puzzles, and sampling.")
     at_once: int = Field(
         default=1, ge=1, le=64, description="Number of evaluations at the same time, each with its own engine."
@@ -50,14 +57,14 @@ class BackfillRequest(Config):
 
 
 class Backfilled(Document):
-    """Result of the flow.
+    """Result of the `backfill` flow.
 
     Attributes:
         runs: Facts of the suite's reports by run and iteration.
         evaluated: Number of reports that this flow made.
         cached: Number of reports that existed.
         skipped: `RUN@ITERATION` of checkpoints without a report whose files have been pruned.
-        reports: Address of each run's page, which was written again.
+        reports: Address of each run's page, which the flow has rewritten.
     """
 
     suite: str
@@ -69,7 +76,7 @@ class Backfilled(Document):
 
 
 @dataclass(frozen=True)
-class Candidate:
+class RunCheckpoint:
     """A checkpoint of a run."""
 
     run: str
@@ -83,69 +90,68 @@ class Candidate:
 
 @flow(name="backfill", flow_run_name="backfill {request.suite}", persist_result=False)
 def backfill(request: BackfillRequest) -> Backfilled:
-    """Evaluates the checkpoints without a report on the suite, and draws each run's learning curve on the suite.
+    """Evaluates checkpoints that have no report on the suite yet, and draws each run's learning curve on the suite.
 
     A report is stored under its run, suite and iteration. Existing reports are not made again, and an interrupted
     evaluation continues with the missing puzzles. If a checkpoint fails, the others are still evaluated.
 
     Args:
-        request: Runs, checkpoints, suite, limit, store and profile.
+        request: Runs, checkpoints, suite, puzzles, store and profile.
 
     Raises:
         BadInputError: A run, the puzzles or the suite's name is wrong.
         IdentityMismatchError: The suite's name is taken by other settings.
-        DeerstalkerError: A checkpoint could not be evaluated; raised when all others are done.
+        DeerstalkerError: A checkpoint could not be evaluated; raised after all others are done.
     """
     store = Store.open(request.store)
-    chosen = [item for run in dict.fromkeys(request.runs) for item in candidates(read_run(store, run), request)]
+    runs = list(dict.fromkeys(request.runs))
+    chosen = [item for run in runs for item in requested_checkpoints(read_run(store, run), request)]
     profile = load_profile(request.profile)
-    with lanes(store, profile, min(request.at_once, max(1, len(chosen)))) as side_by_side:
-        puzzles, split = named_puzzles(request.puzzles, side_by_side.first)
-        side_by_side.first.live.opened(f"suite {request.suite}: {len(chosen)} checkpoints on {request.puzzles}")
+    with open_lanes(store, profile, min(request.at_once, max(1, len(chosen)))) as lanes:
+        puzzles, split = named_puzzles(request.puzzles, lanes.first)
+        lanes.first.live.opened(f"suite {request.suite}: {len(chosen)} checkpoints on {request.puzzles}")
         available = [item for item in chosen if not item.pruned or _published(store, request.suite, item)]
-        outcomes = dict(
-            zip(available, _evaluated(request, available, puzzles, split, store, side_by_side), strict=True)
-        )
-    made = {item: result for item, result in outcomes.items() if isinstance(result, Ref)}
+        outcomes = dict(zip(available, _evaluated(request, available, puzzles, split, store, lanes), strict=True))
+    reports = {item: outcome for item, outcome in outcomes.items() if isinstance(outcome, Ref)}
     result = Backfilled(
         suite=request.suite,
-        runs={run: _facts(store, run, made) for run in dict.fromkeys(request.runs)},
-        evaluated=sum(not ref.reused for ref in made.values()),
-        cached=sum(ref.reused for ref in made.values()),
+        runs={run: _facts(store, run, reports) for run in runs},
+        evaluated=sum(not ref.reused for ref in reports.values()),
+        cached=sum(ref.reused for ref in reports.values()),
         skipped=[str(item) for item in chosen if item not in outcomes],
-        reports={run: f"{store.url}/{publish_report(store, run)}" for run in dict.fromkeys(request.runs)},
+        reports={run: f"{store.url}/{publish_report(store, run)}" for run in runs},
     )
     create_table_artifact(_rows(result), key=f"suite-{slug(request.suite)}", description=f"Suite {request.suite}")
-    failed = {item: error for item, error in outcomes.items() if not isinstance(error, Ref)}
-    for item, error in failed.items():
-        summary = f"{len(failed)} of {len(outcomes)} not evaluated; first {item}: {error}"
+    failed = [f"{item}: {outcome}" for item, outcome in outcomes.items() if not isinstance(outcome, Ref)]
+    if failed:
+        summary = f"{len(failed)} of {len(outcomes)} not evaluated; first {failed[0]}"
         raise DeerstalkerError(f"backfill {request.suite}", summary, "", "the same command tries them again")
     return result
 
 
-def candidates(record: RunRecord, request: BackfillRequest) -> list[Candidate]:
+def requested_checkpoints(record: RunRecord, request: BackfillRequest) -> list[RunCheckpoint]:
     """Returns the requested checkpoints of a run by iteration; 0 is the checkpoint before the first iteration.
 
     Raises:
         BadInputError: The run has no checkpoint.
     """
-    run, trained = record.layout.run, dict[int, Candidate]()
+    run, trained = record.layout.run, dict[int, RunCheckpoint]()
     for item in record.iterations:
         if item.number == 0 and "evaluate" in item.manifests:
-            trained[0] = Candidate(run, 0, Ref(**item.manifests["evaluate"].inputs["weights"]))
+            trained[0] = RunCheckpoint(run, 0, Ref(**item.manifests["evaluate"].inputs["weights"]))
         elif manifest := item.manifests.get("finetune"):
             ref = Ref[Checkpoint](manifest.kind, record.layout.iteration(item.number, "checkpoint"), manifest.digest)
-            trained[item.number] = Candidate(run, item.number, ref, pruned=manifest.pruned is not None)
+            trained[item.number] = RunCheckpoint(run, item.number, ref, pruned=manifest.pruned is not None)
     if request.checkpoints == "best" and record.promoted:
         return [trained[record.promoted.iteration]]
     if not trained or request.checkpoints == "best":
-        raise BadInputError(f"run {run!r}", "no checkpoint yet", "one", "let it run first")
+        raise BadInputError(f"run {run!r}", "no checkpoint yet", "at least one", "let it run first")
     every = request.every if request.checkpoints == "every" else 1
     return [item for number, item in trained.items() if number % every == 0 or number == max(trained)]
 
 
 class Lanes:
-    """Stage contexts for evaluations at the same time, each with its own engine."""
+    """Stage contexts for parallel evaluations, each with its own engine."""
 
     def __init__(self, contexts: Sequence[Stages]) -> None:
         self.first, self._all = contexts[0], [stages.ctx for stages in contexts]
@@ -175,14 +181,18 @@ class Lanes:
 
 
 @contextmanager
-def lanes(store: Store, profile: Profile, width: int) -> Generator[Lanes]:
-    """Opens `width` contexts, which share the device's memory or the external engines, and closes them at the end."""
+def open_lanes(store: Store, profile: Profile, width: int) -> Generator[Lanes]:
+    """Opens up to `width` contexts and closes them at the end.
+
+    They share the device's memory or, if the profile names external engines, divide these; then there are at most as
+    many contexts as engines.
+    """
     urls = profile.engine.external_urls
     count = min(width, len(urls)) if urls else width
     with ExitStack() as stack:
         share: dict[str, object] = {"memory_share": profile.engine.memory_share / count}
         if count > 1 and profile.engine.replicas == "auto" and not urls:
-            share["replicas"] = 1  # the contexts work at the same time already
+            share["replicas"] = 1  # the contexts already work in parallel
         engines = [
             profile.engine.model_copy(update={**share, "external_urls": urls[number::count]}) for number in range(count)
         ]
@@ -196,30 +206,30 @@ def lanes(store: Store, profile: Profile, width: int) -> Generator[Lanes]:
 
 def _evaluated(
     request: BackfillRequest,
-    available: Sequence[Candidate],
+    available: Sequence[RunCheckpoint],
     puzzles: Ref[Puzzles],
     split: str,
     store: Store,
-    side: Lanes,
+    lanes: Lanes,
 ) -> Iterator[Ref[Report] | Exception]:
-    def evaluate_one(item: Candidate) -> Ref[Report]:
+    def evaluate_one(item: RunCheckpoint) -> Ref[Report]:
         layout = RunLayout(item.run)
-        # If a refresh has changed the checkpoint, the new report replaces that of the old one.
+        # After a refresh of the checkpoint, its new report replaces that of the old checkpoint.
         out = ArtifactAddress(
             store, layout.suite(request.suite, item.iteration), Report, Refreshes.read(store, layout).at(None)
         )
-        with side.one() as ctx:
+        with lanes.one() as ctx:
             return evaluate(ctx, request.config, item.checkpoint, puzzles, split=split, out=out)
 
     evaluate_one.__name__, evaluate_one.__doc__ = evaluate.__name__, evaluate.__doc__
-    live = side.first.live
+    live = lanes.first.live
     results = map_some_at_once(
         evaluate_one,
         available,
         run_name=f"evaluate-{request.suite}-{{item}}",
-        ctx=side.first.ctx,
-        at_once=side.width,
-        abandon=side.abandon,
+        ctx=lanes.first.ctx,
+        at_once=lanes.width,
+        abandon=lanes.abandon,
     )
     for number, (item, result) in enumerate(zip(available, results, strict=True), 1):
         outcome = ("cached" if result.reused else "evaluated") if isinstance(result, Ref) else f"failed: {result}"
@@ -227,12 +237,12 @@ def _evaluated(
         yield result
 
 
-def _published(store: Store, suite: str, item: Candidate) -> bool:
-    return store.exists(f"{RunLayout(item.run).suite(suite, item.iteration)}/manifest.json")
+def _published(store: Store, suite: str, item: RunCheckpoint) -> bool:
+    return store.exists(f"{RunLayout(item.run).suite(suite, item.iteration)}/{MANIFEST_NAME}")
 
 
-def _facts(store: Store, run: str, made: dict[Candidate, Ref[Report]]) -> dict[int, dict[str, Any]]:
-    own = {item.iteration: ref for item, ref in made.items() if item.run == run}
+def _facts(store: Store, run: str, reports: dict[RunCheckpoint, Ref[Report]]) -> dict[int, dict[str, Any]]:
+    own = {item.iteration: ref for item, ref in reports.items() if item.run == run}
     return {
         number: {"report": f"{store.url}/{ref.key}", **Artifact.open(store, ref).manifest.facts}
         for number, ref in sorted(own.items())

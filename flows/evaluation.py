@@ -1,4 +1,4 @@
-"""The flow that measures one checkpoint on one set of puzzles, outside of any run."""
+"""The `evaluate` flow: evaluates one checkpoint on one set of puzzles, outside of any run."""
 
 from typing import Any, get_args
 
@@ -23,7 +23,7 @@ from stages.statistics.totals import totals
 
 
 class EvaluationRequest(Config):
-    """Parameters of the flow."""
+    """Parameters of the `evaluate` flow."""
 
     checkpoint: str = Field(description="A checkpoint, in any form that `deerstalker evaluate --help` lists.")
     puzzles: str = Field(description="A JSON file in the published format, or RUN:SPLIT.")
@@ -33,10 +33,13 @@ class EvaluationRequest(Config):
 
 
 class Evaluation(Document):
-    """Result of the flow.
+    """Result of the `evaluate` flow.
 
     Attributes:
-        gradings: Totals of the same completions (see `stages.statistics.totals.totals`) by grader.
+        checkpoint: Ref of the checkpoint, as JSON.
+        puzzles: Number of puzzles.
+        report: Address of the stored report.
+        gradings: Totals (see `stages.statistics.totals.totals`) by grader; all grade the same completions.
     """
 
     checkpoint: dict[str, Any]
@@ -47,7 +50,7 @@ class Evaluation(Document):
 
 @flow(name="evaluate", flow_run_name="evaluate {request.checkpoint}", persist_result=False)
 def evaluate_checkpoint(request: EvaluationRequest) -> Evaluation:
-    """Samples a checkpoint's answers and its most likely ones, and grades the same completions with every grader.
+    """Evaluates a checkpoint, sampled and greedy as the config says, and grades its completions with every grader.
 
     Args:
         request: Checkpoint, puzzles, store, profile and settings.
@@ -64,10 +67,10 @@ def evaluate_checkpoint(request: EvaluationRequest) -> Evaluation:
         out = stages.address(key, Report)
         report = stages.run(evaluate, request.config, checkpoint, puzzles, split=split, out=out)
         results = Artifact.open(store, report).read_table("results.parquet", RESULTS)
-        known = Artifact.open(store, puzzles).read_table(f"{split}.parquet", PUZZLES)
+        solutions = Artifact.open(store, puzzles).read_table(f"{split}.parquet", PUZZLES)
         return Evaluation(
             checkpoint=checkpoint.as_json(),
             puzzles=results["puzzle_id"].n_unique(),
             report=f"{store.url}/{report.key}",
-            gradings={grader: totals(regrade(results, known, grader)).as_json() for grader in get_args(Grader)},
+            gradings={grader: totals(regrade(results, solutions, grader)).as_json() for grader in get_args(Grader)},
         )

@@ -1,4 +1,4 @@
-"""The flow that continues a run with its frozen recipe."""
+"""The `iterate` flow: continues a run with its frozen recipe."""
 
 from datetime import datetime
 from typing import Self
@@ -12,16 +12,15 @@ from artifacts.errors import BadInputError
 from artifacts.layout import RunLayout
 from artifacts.manifest import MANIFEST_NAME, Manifest
 from artifacts.store.store import Store
-from flows.config.recipe import Recipe
-from flows.config.recipes import load_profile, validate
+from flows.config.recipes import load_profile
 from flows.inputs.puzzle_sets import publish_set
 from flows.iteration import first_position, iteration
 from flows.lookup.history import STAGES, read_run
-from flows.opening import REFRESH, StageName, asked_at, opened_run
+from flows.opening import REFRESH, StageName, opened_run, requested_at
 
 
 class IterateRequest(Config):
-    """Parameters of the flow."""
+    """Parameters of the `iterate` flow."""
 
     run: str = Field(default="quickstart", description="Name of an existing run.")
     more: int | None = Field(
@@ -44,15 +43,16 @@ class IterateRequest(Config):
 def iterate(request: IterateRequest) -> str:
     """Continues a run and returns the key of its report.
 
-    Finished iterations end `Cached`. The test split is not used: `train` measures on it before and after training.
+    Stages of finished iterations end `Cached`. The test split is not used: `train` evaluates on it before and after
+    training.
 
     Args:
         request: Run, number of iterations, profile, store, and stages to run again.
     """
     store = Store.open(request.store)
     record = read_run(store, request.run)
-    recipe = validate(Recipe, record.recipe, f"recipe of {request.run}")
-    last = request.until or iterations_done(store, record.layout, asked_at()) + (request.more or 0)
+    recipe = record.typed_recipe()
+    last = request.until or iterations_done(store, record.layout, requested_at()) + (request.more or 0)
     profile = load_profile(request.profile, request.profile_overrides)
     with opened_run(store, record.layout, recipe, profile, request.refresh) as run:
         puzzles = publish_set(run, recipe.puzzles)
@@ -64,9 +64,10 @@ def iterate(request: IterateRequest) -> str:
 
 
 def iterations_done(store: Store, layout: RunLayout, before: datetime) -> int:
-    """Returns the last iteration decided before a time, so that a retried request ends where its first attempt would.
+    """Returns the last iteration whose decision was made before a time.
 
-    A decision that a refresh replaced since then counts with the time of the replaced one.
+    With the time of a request, a retry ends at the same iteration as the first attempt. If a refresh has replaced the
+    decision since then, the time of the replaced one counts.
 
     Raises:
         BadInputError: The run had no decision before that time.
@@ -82,4 +83,4 @@ def iterations_done(store: Store, layout: RunLayout, before: datetime) -> int:
             manifest = Manifest.from_bytes(store.read_bytes(key), f"{store.url}/{key}")
             if manifest.made_at < before:
                 return number
-    raise BadInputError(f"run {layout.run!r}", "not measured yet", "its first decision", "`deerstalker train` first")
+    raise BadInputError(f"run {layout.run!r}", "no decision yet", "at least one", "call `deerstalker train` first")

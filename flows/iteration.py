@@ -20,7 +20,7 @@ class Position:
     """The state of a run between iterations: the newest weights and the last decision on promotion."""
 
     weights: Weights
-    decision: Ref[Decision] | None
+    decision: Ref[Decision]
 
 
 def iteration(run: Session, puzzles: Ref[Puzzles], start: Position, n: int) -> Position:
@@ -57,7 +57,7 @@ def iteration(run: Session, puzzles: Ref[Puzzles], start: Position, n: int) -> P
 
 
 def first_position(run: Session, puzzles: Ref[Puzzles]) -> Position:
-    """Returns the position before iteration 1: the model, warm-started if the recipe says so, measured and promoted."""
+    """Returns the position before iteration 1: the model, after a warm start if the recipe has one, promoted."""
     recipe = run.recipe
     taught = recipe.warm_start.derivation_style if recipe.warm_start else None
     weights = fetched_source(run, recipe.model, puzzles, taught)

@@ -1,4 +1,4 @@
-"""Opens runs: checks the request, opens the store, and manages the child processes of the stages."""
+"""Opens runs: checks the request, opens the store, attaches the views, and closes the child processes at the end."""
 
 from collections.abc import Callable, Generator, Sequence
 from contextlib import contextmanager, suppress
@@ -24,19 +24,17 @@ from flows.orchestration.server.dead_runs import crash_dead_tasks
 from flows.report.shown_run import ShownRun
 from flows.report.terminal.live import current_view
 from flows.report.trackers import open_tracker
-from flows.session import LastStageDone, Session, Stages, check_recipe, freeze_recipe, going_on
+from flows.session import LastStageDone, Session, Stages, check_recipe, freeze_recipe, recipe_to_continue
 from stages.context import Profile, StageContext
 from stages.processes.scratch import Scratch
 
 REDOABLE = ("warm_start", "sample", "grade", "pack", "finetune", "evaluate", "promote")
 REFRESH = (
-    f"Stages to run again although they are published: {', '.join(REDOABLE)}; in every iteration, or in one as "
+    f"Stages to run again although they are published: {', '.join(REDOABLE)}; in every iteration, or in one, as "
     "`evaluate@3`. Later stages run again if their inputs change."
 )
 StageName = Annotated[str, Field(pattern=rf"^({'|'.join(REDOABLE)})(@[0-9]{{1,7}})?$")]
-STOP_AFTER = (
-    "Stage of an iteration, as `sample@1`, after which this part of the run ends; another machine can continue."
-)
+STOP_AFTER = "Stage of an iteration, as `sample@1`, after which the run stops; another machine can continue it."
 
 
 class RunRequest(Config):
@@ -48,7 +46,8 @@ class RunRequest(Config):
     recipe: str = Field(default="quickstart", description="Name of a recipe, or path of a TOML file.")
     profile: str = Field(default="cpu", description="Name of a profile, or path of a TOML file.")
     store: str = Field(
-        default="./deerstalker-data", description="Where artifacts live: a folder, file://, or s3://bucket/prefix."
+        default="./deerstalker-data",
+        description="Where artifacts are stored: a folder, file://, or s3://bucket/prefix.",
     )
     overrides: list[str] = Field(default=[], description="Changes of the recipe, `section.key=value` each.")
     profile_overrides: list[str] = Field(default=[], description="Changes of the profile, `section.key=value` each.")
@@ -72,10 +71,11 @@ def opened(request: RunRequest) -> Generator[Session]:
     profile = load_profile(request.profile, request.profile_overrides)
     layout = RunLayout(request.run)
     store = Store.open(request.store)
-    recipe = going_on(store, layout, recipe)
+    recipe = recipe_to_continue(store, layout, recipe)
     if not store.exists(layout.recipe):
         check_sound(recipe)
-    # A request to redo stages is stored at once. The recipe is stored before it: a refused start leaves neither.
+    # `opened_run` stores a request to redo stages at once, so the recipe must be stored now; otherwise checking it is
+    # enough.
     (freeze_recipe if request.refresh else check_recipe)(store, layout, recipe)
     with (
         suppress(LastStageDone),
@@ -98,38 +98,40 @@ def opened_run(
     stop_after: str | None = None,
     before_writing: Callable[[], None] = lambda: None,
 ) -> Generator[Session]:
-    """Opens a run whose recipe is frozen, and closes its child processes at the end (see `opened`).
+    """Opens a run with a given recipe, and closes its child processes at the end (see `opened`).
 
     Args:
-        refresh: Stages to make again. Those that earlier attempts were asked for and did not finish are added.
-        stop_after: `stage@iteration` after which the run ends; None goes to the end.
+        refresh: Stages to run again, besides those of earlier requests that are not finished.
+        stop_after: `stage@iteration` after which `LastStageDone` is raised; None runs to the end.
         before_writing: Called before any of the run's own artifacts is stored.
     """
-    precision = compute_types(profile, hidden_size(recipe.model))
-    renewals = ask(store, layout, refresh, asked_at(), REDOABLE)
+    type_lines = compute_types(profile, hidden_size(recipe.model))
+    refreshes = ask(store, layout, refresh, requested_at(), REDOABLE)
     with (
         open_tracker(profile, store, layout.run, recipe.model_dump(mode="json")) as tracker,
-        opened_stages(store, able_to_run(recipe, profile)) as stages,
+        opened_stages(store, with_early_stop(recipe, profile)) as stages,
     ):
         stages.live.run_opened(store, layout, recipe)
-        for line in precision:
+        for line in type_lines:
             stages.live.line(line)
         shown = ShownRun(layout, store, tracker, stages.ctx.log, profile.store_link)
-        session = Session(recipe, layout, stages, renewals, shown, stop_after=stop_after, before_writing=before_writing)
+        session = Session(
+            recipe, layout, stages, refreshes, shown, stop_after=stop_after, before_writing=before_writing
+        )
         yield session
-        if renewals.unfinished and session.reached >= last_iteration(store, layout):
-            finish(store, layout, renewals)
+        if refreshes.unfinished and session.reached >= last_iteration(store, layout):
+            finish(store, layout, refreshes)
 
 
-def asked_at() -> datetime:
-    """Returns the time at which the current flow run was created; a retry of it has the same time."""
+def requested_at() -> datetime:
+    """Returns the time at which the current flow run was created; a retry has the same time."""
     created = this_flow_run().created
     assert created is not None
     return created
 
 
-def able_to_run(recipe: Recipe, profile: Profile) -> Profile:
-    """Returns the profile with an engine that supports `early_stop` if the recipe uses it."""
+def with_early_stop(recipe: Recipe, profile: Profile) -> Profile:
+    """Returns the profile; its engines support `early_stop` if the recipe uses it."""
     sampled = (recipe.sample.sampling, recipe.evaluate.sampled, recipe.final.sampled)
     if not any(sampling.early_stop for sampling in sampled):
         return profile
@@ -138,9 +140,9 @@ def able_to_run(recipe: Recipe, profile: Profile) -> Profile:
 
 @contextmanager
 def opened_stages(store: Store, profile: Profile) -> Generator[Stages]:
-    """Yields the stages of a flow with their context, and closes the child processes at the end, also after an error.
+    """Yields the caller of a flow's stages, and closes the child processes at the end, also after an error.
 
-    Task runs that a killed attempt of the flow run left open are crashed first.
+    Task runs that a killed attempt of this flow run left open are set to `Crashed` first.
     """
     crash_dead_tasks(this_flow_run())
     live, log = current_view(), run_logger()

@@ -1,4 +1,4 @@
-"""The flow that makes a puzzle set: draws puzzles on all cores, divides them into disjoint splits, and reports."""
+"""The `prepare` flow: draws puzzles on all cores, divides them into disjoint splits, and writes a report."""
 
 from prefect import flow
 from pydantic import Field
@@ -16,11 +16,13 @@ from stages.prepare import PrepareConfig
 
 
 class PuzzleSetRequest(Config):
-    """Parameters of the flow."""
+    """Parameters of the `prepare` flow."""
 
     store: str = Field(default="./deerstalker-data", description="Where artifacts are stored.")
     profile: str = Field(default="cpu", description="Name of a profile, or path of a TOML file.")
-    puzzles: PrepareConfig = Field(default_factory=PrepareConfig, description="Family, difficulty, sizes and seed.")
+    puzzles: PrepareConfig = Field(
+        default_factory=PrepareConfig, description="Environment, difficulty, sizes and seed."
+    )
     tokenizer: str | None = Field(
         default=None,
         description="A checkpoint whose tokenizer measures prompt lengths for the report; null = the installed model.",
@@ -49,9 +51,9 @@ def make_puzzles(request: PuzzleSetRequest) -> PuzzleSet:
     store = Store.open(request.store)
     with opened_stages(store, load_profile(request.profile)) as stages:
         if request.tokenizer is not None:
-            check_checkpoint(request.tokenizer, store)  # fail before hours of drawing, after which it is fetched
+            check_checkpoint(request.tokenizer, store)  # fails now instead of after hours of drawing
         stages.live.opened(f"{request.puzzles.total} puzzles, seed {request.puzzles.seed}, into {store.url}")
-        made = publish_set(stages, request.puzzles)
-        tokenizer = None if request.tokenizer is None else fetched(stages, request.tokenizer, made)
-        page = write_report(stages, made, measure_of(stages, tokenizer, request.tokenizer))
-        return PuzzleSet(artifact=made.as_json(), report=f"{store.url}/{page}")
+        puzzles = publish_set(stages, request.puzzles)
+        tokenizer = None if request.tokenizer is None else fetched(stages, request.tokenizer, puzzles)
+        page = write_report(stages, puzzles, measure_of(stages, tokenizer, request.tokenizer))
+        return PuzzleSet(artifact=puzzles.as_json(), report=f"{store.url}/{page}")

@@ -1,4 +1,4 @@
-"""Finds the large artifacts of a store that a rule does not keep, and removes them."""
+"""Finds the large artifacts of runs that a retention rule does not keep, and removes them."""
 
 import re
 from collections.abc import Iterable, Sequence
@@ -29,7 +29,11 @@ _IN_ATTEMPT = re.compile(r"(.+?)/((?:attempt|progress)-[0-9a-f]+(?:-[0-9]{8}T[0-
 
 
 class Retention(Config):
-    """What is kept, besides manifests, grades, reports, decisions and a promoted checkpoint's ancestors."""
+    """A rule on the artifacts to keep.
+
+    Manifests, the grades, reports and decisions of iterations, and the ancestors of the promoted checkpoint always
+    stay.
+    """
 
     parts: tuple[Part, ...] = Field(default=("training_state",), description="Parts of an iteration that are removed.")
     keep_last: int = Field(
@@ -52,20 +56,21 @@ class Retention(Config):
     comparisons: bool = Field(default=False, description="Also remove the results of `compare`.")
 
     def __str__(self) -> str:
-        what = f"{', '.join(self.parts)} except the last {self.keep_last}"
-        return what + (f" and every {self.keep_every}th" if self.keep_every else "")
+        removed = f"{', '.join(self.parts)} except the last {self.keep_last}"
+        return removed + (f" and every {self.keep_every}th" if self.keep_every else "")
 
 
 @dataclass(frozen=True)
 class Removal:
-    """Files to remove.
+    """A folder to remove.
 
     Attributes:
-        key: Key of the artifact that is removed, or to which the attempt belongs.
-        what: The artifact's kind, `step checkpoints`, `sampled shards`, `set aside` or `lost attempt`.
-        size_bytes: Total size of the files.
-        folder: The folder that is removed.
-        manifest: Manifest of a removed artifact, which stays and records the removal; None for an attempt.
+        key: Key of the artifact to which the folder belongs.
+        what: The kind of a published artifact; `step checkpoints`, `sampled shards`, `set aside` or `lost attempt` for
+            other folders.
+        size_bytes: Total size of its files.
+        folder: Key of the folder.
+        manifest: Manifest of a published artifact, which stays and records the removal; None for other folders.
     """
 
     key: str
@@ -76,10 +81,10 @@ class Removal:
 
 
 def plan(store: Store, rule: Retention, runs: Sequence[str] = (), damaged: list[Damage] | None = None) -> list[Removal]:
-    """Returns the files that the rule does not keep, in the order of their keys.
+    """Returns the folders that the rule does not keep: run by run, sorted by key.
 
-    Nothing is removed from a run with a damaged artifact, because its dependencies are unknown. Other runs do not
-    depend on its artifacts.
+    Nothing is removed from a run with a damaged artifact, because its dependencies are unknown. No run depends on the
+    artifacts of another run.
 
     Args:
         runs: Names of runs; all runs if empty.
@@ -87,32 +92,21 @@ def plan(store: Store, rule: Retention, runs: Sequence[str] = (), damaged: list[
 
     Raises:
         BadInputError: The store has no such run.
-        IntegrityError: Something is damaged, and `damaged` is None.
+        IntegrityError: A run is damaged, and `damaged` is None.
     """
-    existing = run_names(store)
-    for run in set(runs) - set(existing):
-        read_run(store, run)
-    safe: set[str] = set()
-    sound: set[str] = set()
-    for run in existing:
-        others = runs and run not in runs and damaged is not None
-        ancestors = _ancestors(store, run, [] if others else damaged)
-        if ancestors is not None:
-            safe |= ancestors
-            sound.add(run)
-    return [removal for run in runs or existing if run in sound for removal in _of_run(store, run, rule, safe, damaged)]
+    return [removal for run in runs or run_names(store) for removal in _of_run(store, run, rule, damaged)]
 
 
 def _ancestors(store: Store, run: str, damaged: list[Damage] | None) -> set[str] | None:
     """Returns the keys of the ancestors of one run's promoted and best checkpoints; None if the run is damaged."""
-    known = len(damaged or ())
+    damage_before = len(damaged or ())
     with noted(damaged, RunLayout(run).recipe):
         promoted = read_run(store, run, damaged).promoted
         nodes: list[Node] = []
         if promoted is not None:
             with noted(damaged, promoted.decision.key):
                 nodes = lineage(store, _always_kept(store, promoted), damaged=damaged)
-        return {node.ref.key for node in nodes} if len(damaged or ()) == known else None
+        return {node.ref.key for node in nodes} if len(damaged or ()) == damage_before else None
     return None
 
 
@@ -120,12 +114,14 @@ def _always_kept(store: Store, promoted: Promoted) -> list[Ref[Any]]:
     try:
         decision = read_decision(promoted.decision, store)
     except BadInputError as error:
-        raise IntegrityError(error.where, error.found, error.expected, "run again: that writes it again") from error
+        raise IntegrityError(
+            error.where, error.found, error.expected, "continue the run, which writes it again"
+        ) from error
     return [promoted.checkpoint, decision.standing.checkpoint, decision.best.checkpoint]
 
 
 def remove(store: Store, removals: Iterable[Removal], rule: Retention) -> None:
-    """Removes files; first marks the manifest as pruned, so that the missing files are not taken for damage."""
+    """Removes folders. Manifests are first marked as pruned, so that missing files do not count as damage."""
     pruned = Pruned(at=datetime.now(UTC).isoformat(timespec="seconds"), rule=str(rule))
     for item in removals:
         if item.manifest is not None:
@@ -134,51 +130,54 @@ def remove(store: Store, removals: Iterable[Removal], rule: Retention) -> None:
         store.delete(item.folder)
 
 
-def _of_run(store: Store, run: str, rule: Retention, safe: set[str], damaged: list[Damage] | None) -> list[Removal]:
-    layout, known = RunLayout(run), len(damaged or ())
+def _of_run(store: Store, run: str, rule: Retention, damaged: list[Damage] | None) -> list[Removal]:
+    ancestors = _ancestors(store, run, damaged)
+    if ancestors is None:
+        return []
+    layout, damage_before = RunLayout(run), len(damaged or ())
     keys = store.list(layout.root)
     published: dict[str, Manifest] = {}
     for key in (key.removesuffix(f"/{MANIFEST_NAME}") for key in keys if key.endswith(f"/{MANIFEST_NAME}")):
         with noted(damaged, key):
             published[key] = Artifact.at(store, key).manifest
-    renewals = Refreshes()
+    refreshes = Refreshes()
     with noted(damaged, layout.renewals):
-        renewals = Refreshes.read(store, layout)
-    if len(damaged or ()) > known:
+        refreshes = Refreshes.read(store, layout)
+    if len(damaged or ()) > damage_before:
         return []
-    kept = _kept(layout, published, rule)
-    removals = _lost_attempts(store, layout, keys, published)
-    if renewals.unfinished:  # the promoted checkpoint was made from the artifacts that are set aside
+    kept_keys = ancestors | _kept_by_rule(layout, published, rule)
+    removals = _unpublished_folders(store, layout, keys, published)
+    if refreshes.unfinished:  # the promoted checkpoint descends from artifacts that were set aside
         removals = [removal for removal in removals if removal.what != "set aside"]
     for key, manifest in published.items():
         removable = _part(layout, key) in rule.parts or (
             rule.comparisons and key.startswith(f"{layout.root}/comparisons/")
         )
-        if removable and manifest.pruned is None and manifest.files and key not in safe | kept:
+        if removable and manifest.pruned is None and manifest.files and key not in kept_keys:
             size = sum(file.size_bytes for file in manifest.files.values())
             removals.append(Removal(key, manifest.kind, size, f"{key}/{manifest.attempt}", manifest))
     return sorted(removals, key=lambda removal: removal.folder)
 
 
-def _kept(layout: RunLayout, published: dict[str, Manifest], rule: Retention) -> set[str]:
+def _kept_by_rule(layout: RunLayout, published: dict[str, Manifest], rule: Retention) -> set[str]:
     trained = [_number(layout, key) for key in published if _part(layout, key) == "checkpoint"]
     first_of_last = max(trained, default=0) - rule.keep_last + 1
 
     def stays(number: int) -> bool:
         return number >= first_of_last or bool(rule.keep_every and number % rule.keep_every == 0)
 
-    kept = {key for key in published if _part(layout, key) and stays(_number(layout, key))}
+    keys = {key for key in published if _part(layout, key) and stays(_number(layout, key))}
     if rule.keep_for == "retrain":
-        kept |= {ref["key"] for key in tuple(kept) for ref in published[key].inputs.values()}
-    return kept
+        keys |= {ref["key"] for key in tuple(keys) for ref in published[key].inputs.values()}
+    return keys
 
 
-def _lost_attempts(
+def _unpublished_folders(
     store: Store, layout: RunLayout, keys: Iterable[str], published: dict[str, Manifest]
 ) -> list[Removal]:
-    """Lists folders beside published ones: lost attempts, artifacts that a refresh set aside, step checkpoints, shards.
+    """Returns the unpublished folders of published artifacts: lost attempts, step checkpoints, shards and so on.
 
-    Folders of a stage that has published nothing are not listed, because the stage may continue from them.
+    Folders of a stage that has published nothing are left out, because the stage may continue from them.
     """
     sizes: dict[tuple[str, str], int] = {}
     kinds: dict[tuple[str, str], str] = {}
@@ -203,7 +202,7 @@ def _lost_attempts(
 
 
 def _part(layout: RunLayout, key: str) -> str:
-    """Returns the part of an iteration that has this key; empty if it is none."""
+    """Returns the part of an iteration (such as `rollouts`) that has this key; empty if the key is of no part."""
     parts = key.removeprefix(f"{layout.root}/iterations/").split("/")
     return parts[1] if layout.iteration_of(key) is not None and len(parts) == 2 else ""
 

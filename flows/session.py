@@ -1,4 +1,4 @@
-"""One run in progress: its recipe, its addresses, and how its stages are called."""
+"""Calls stages inside a flow, and holds the recipe, the addresses and the views of a run in progress."""
 
 import json
 import time
@@ -34,7 +34,7 @@ ConfigT = TypeVar("ConfigT")
 
 
 class LastStageDone(Exception):  # noqa: N818 (no error)
-    """The stage after which this part of a run ends is done; nothing failed."""
+    """The stage that `stop_after` names is done; nothing failed."""
 
 
 class Stages:
@@ -44,7 +44,7 @@ class Stages:
         ctx: The context that every stage gets.
         live: The display of the flow's progress.
         permit: The permit to use a GPU, if the profile names a limit.
-        last_task_run: Name of the task run after which the flow ends early; None goes to the end.
+        last_task_run: Name of the task run after which `LastStageDone` is raised; None runs to the end.
     """
 
     last_task_run: str | None = None
@@ -53,19 +53,21 @@ class Stages:
         self.ctx, self.live, self.permit = ctx, live, permit
 
     def address(self, key: str, kind: type[K], label: str = "") -> ArtifactAddress[K]:
-        """Returns an address of the store; task runs that publish there carry the label in their names."""
+        """Returns an address in the store; the name of the task run that publishes there ends in the label."""
         return ArtifactAddress(self.ctx.store, key, kind, label=label)
 
     def run(self, stage: Callable[Concatenate[StageContext, P], R], *inputs: P.args, **keywords: P.kwargs) -> R:
-        """Runs a stage as a Prefect task: retried after transient failures, `Cached` if its artifact is published.
+        """Runs a stage as a Prefect task, and returns its result.
+
+        The task is retried after transient failures. It ends in `Cached` if the artifact was published before.
 
         Args:
-            stage: A function of `stages` whose address for its artifact is the keyword `out`.
-            *inputs: Its config and refs, without the context. Prefect shows them as the task run's parameters.
+            stage: A function of `stages`; its keyword `out` is the address of its artifact.
+            *inputs: Its config and its input refs. Prefect shows them as the task run's parameters.
             **keywords: Its addresses and numbers.
 
         Raises:
-            LastStageDone: It was the last stage of this part of the run.
+            LastStageDone: It is the stage that `last_task_run` names.
             Exception: The stage's own error, after the retries that the profile allows for transient errors.
         """
         name = _task_run_name(stage.__name__, cast(ArtifactAddress[Any], keywords["out"]).label)
@@ -89,7 +91,7 @@ class Stages:
         label: str,
         out: Callable[[ConfigT], ArtifactAddress[K]],
     ) -> list[R]:
-        """Runs a stage with each config as mapped Prefect tasks, side by side; results are in the order of the configs.
+        """Runs a stage with each config as mapped Prefect tasks in parallel; returns the results in the configs' order.
 
         Args:
             label: Added to the stage's name in each task run's name; `{config}` stands for the config.
@@ -120,12 +122,12 @@ class Session(Stages):
     Attributes:
         recipe: Its recipe, resolved and frozen in the store.
         layout: Keys of its artifacts.
-        refresh: Which of its artifacts are made again.
-        shown: What Prefect's interface and the tracker show of it.
-        reached: The last iteration that has published all its artifacts; -1 before the first measurement.
+        refresh: Requests to make its artifacts again.
+        shown: Its stored views.
+        reached: The last iteration that has published all its artifacts; -1 if none has.
 
     Args:
-        stop_after: `stage@iteration` after which `LastStageDone` is raised; None goes to the end.
+        stop_after: `stage@iteration` after which `LastStageDone` is raised; None runs to the end.
         before_writing: Called before any of the run's own artifacts is stored (see `freeze_recipe`).
     """
 
@@ -165,7 +167,7 @@ class Session(Stages):
         return page
 
     def address(self, key: str, kind: type[K], label: str = "") -> ArtifactAddress[K]:
-        """Returns an address of the store; artifacts that several runs share are never made again."""
+        """Returns an address in the store; refreshes apply only to artifacts of this run, not to shared ones."""
         if not key.startswith(f"{self.layout.root}/"):
             return super().address(key, kind, label)
         return ArtifactAddress(self.ctx.store, key, kind, self.refresh.at(None), self._before_writing, label)
@@ -179,10 +181,10 @@ class Session(Stages):
 
 
 def freeze_recipe(store: Store, layout: RunLayout, recipe: Recipe) -> None:
-    """Stores the resolved recipe under the run's name, once and for all.
+    """Stores the resolved recipe under the run's name; a stored recipe never changes.
 
-    That is the first thing stored of a run, and it comes when something else is about to be: an attempt that fails
-    before that leaves the name free, and of two that begin with different recipes the one that stores first keeps it.
+    It is called just before the first artifact of the run is stored. So an attempt that fails earlier leaves the name
+    free. If two attempts start with different recipes, the one that stores first keeps the name.
 
     Raises:
         IdentityMismatchError: The name is taken by a run of another recipe.
@@ -194,11 +196,14 @@ def freeze_recipe(store: Store, layout: RunLayout, recipe: Recipe) -> None:
         check_recipe(store, layout, recipe)
 
 
-def going_on(store: Store, layout: RunLayout, recipe: Recipe) -> Recipe:
-    """Returns the recipe by which a run goes on that an earlier version may have begun (see `continued`).
+def recipe_to_continue(store: Store, layout: RunLayout, recipe: Recipe) -> Recipe:
+    """Returns the recipe with which to start or continue a run.
+
+    If an earlier version of the program froze the run's recipe, settings that did not exist then keep the value that
+    describes the old behaviour, unless a person chose another (see `artifacts.identity.continued`).
 
     Raises:
-        IntegrityError: What is frozen under the run's name is no recipe.
+        IntegrityError: The file under the run's name is not a recipe.
     """
     frozen = _frozen(store, layout)
     return recipe if frozen is None else continued(recipe, frozen)
@@ -212,7 +217,7 @@ def _frozen(store: Store, layout: RunLayout) -> dict[str, Any] | None:
 
 
 def check_recipe(store: Store, layout: RunLayout, recipe: Recipe) -> None:
-    """Refuses a recipe where another one is frozen under the run's name.
+    """Checks that no other recipe is frozen under the run's name.
 
     Raises:
         IdentityMismatchError: The name is taken by a run of another recipe.
@@ -223,7 +228,7 @@ def check_recipe(store: Store, layout: RunLayout, recipe: Recipe) -> None:
     if changes := differences(with_added(Recipe, frozen), recipe.model_dump(mode="json")):
         raise IdentityMismatchError(
             f"run {layout.run!r}",
-            "made with another recipe: " + "; ".join(changes[:6]),
-            "the recipe it began with",
+            "started with another recipe: " + "; ".join(changes[:6]),
+            "the recipe that it started with",
             "choose another --run name, or drop the changed settings",
         )

@@ -1,4 +1,4 @@
-"""The main job: warm start, GRPO iterations, and a measurement before and after on puzzles that influence no choice."""
+"""The `train` flow: warm start, GRPO iterations, and an evaluation on the test split before and after them."""
 
 from prefect import flow
 
@@ -14,7 +14,7 @@ from stages.promote import promoted_checkpoint
 
 @flow(name="train", flow_run_name="{request.run}", persist_result=False, validate_parameters=True)
 def train(request: RunRequest) -> str:
-    """Trains a model by a recipe and returns the key of its report, or of the run where only a part was asked for.
+    """Trains a model by a recipe and returns the key of its report, or of the run if `stop_after` ended it early.
 
     Args:
         request: Run name, recipe, profile, store, overrides, and the stage after which to stop.
@@ -34,7 +34,6 @@ def train(request: RunRequest) -> str:
 
 def _measure(run: Session, position: Position, puzzles: Ref[Puzzles], when: str) -> None:
     """Evaluates the promoted checkpoint on the test split."""
-    assert position.decision is not None
     run.run(
         evaluate,
         run.recipe.final,

@@ -40,7 +40,7 @@ class ProgressView(Protocol):
         ...
 
     def stage_finished(self, name: str, seconds: float, reused: bool) -> None:
-        """A stage has published its artifact, or the artifact was found."""
+        """A stage has published its artifact, or found it in the store (`reused`)."""
         ...
 
     def iteration_finished(self, n: int) -> None:
@@ -49,13 +49,13 @@ class ProgressView(Protocol):
 
 
 class RunPages(Protocol):
-    """Lasting views of a run: Prefect's pages, the tracker and the report (see `flows.report.shown_run.ShownRun`)."""
+    """Stored views of a run: Prefect's pages, the tracker and the report (see `flows.report.shown_run.ShownRun`)."""
 
     def iteration_finished(self, n: int, *, executed: bool) -> None:
         """Shows the run up to iteration `n`.
 
         Args:
-            executed: Whether a stage of it was executed; a cached iteration has been shown before.
+            executed: Whether a stage of it was executed; if not, an earlier command has shown the iteration.
         """
         ...
 

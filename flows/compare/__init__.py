@@ -1,1 +1,1 @@
-"""Recipes compared on the same rollouts, and runs compared with each other."""
+"""Compares recipes on the same rollouts, and runs with each other."""

@@ -3,14 +3,14 @@
 These settings come from the published recipe:
 
 * how rewards become advantages (`grade.advantage`);
-* loss, clip range, aggregation, old log-probabilities, KL and entropy terms, corrections (`finetune.loss`). The length
-  that a `constant` aggregation divides by becomes the base recipe's longest completion; the temperature becomes that
-  at which the base recipe samples, unless the published loss has one of its own (`temperature_of`);
+* loss, clip range, aggregation, old log-probabilities, KL and entropy terms, corrections (`finetune.loss`). A
+  `constant` aggregation divides by the length of the base recipe's longest completion. The loss has the sampling
+  temperature of the base recipe, unless the published loss has one of its own (`temperature_of`);
 * the reference of the KL term (`finetune.reference`, `reference_iterations`, `reference_decay`);
 * the treatment of groups without a signal (`pack.uniform_groups`, `sample.resample`; at most 2 further rounds).
 
-The base recipe keeps all that belongs to its model and its task: rewards and grader, learning rate, optimizer and
-passes, row size, number of updates, which parameters learn, and all sizes.
+All other settings come from the base recipe, because they belong to its model and its task: rewards and grader,
+learning rate, optimizer and passes, row size, number of updates, trained parameters, and all sizes.
 """
 
 from typing import Any
@@ -26,7 +26,7 @@ _MOST_ROUNDS = 2
 
 
 def algorithm(base: Recipe, published: Recipe) -> dict[str, Any]:
-    """Returns the settings of a published recipe's algorithm, with the base recipe's lengths.
+    """Returns the settings of a published recipe's algorithm, adapted to the base recipe (see the module).
 
     Returns:
         Plain values by the setting's name, in the order of `TAKEN`.

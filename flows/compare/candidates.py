@@ -1,4 +1,4 @@
-"""The candidates of a comparison: recipes, each adapted to the run whose rollouts it learns from."""
+"""Builds the candidates of a comparison: recipes, each adapted to the run on whose rollouts it trains."""
 
 import re
 from collections.abc import Sequence
@@ -31,10 +31,10 @@ class Candidate:
     Attributes:
         name: The name that was given on the command line.
         recipe: The run's recipe with the candidate's changes.
-        taken: `sections` if grade, pack and finetune are the candidate's; `algorithm` if only its algorithm is (see
-            `flows.compare.algorithm`).
+        taken: `sections` if the candidate replaces grade, pack and finetune of the run; `algorithm` if it replaces only
+            the settings of `flows.compare.algorithm`.
         mixed_only: Whether groups whose completions are equally accurate are left out. The candidate's dynamic sampling
-            would have replaced them; the run kept them because it does not use it.
+            would have replaced them; the run kept them because it has no dynamic sampling.
     """
 
     name: str
@@ -43,13 +43,13 @@ class Candidate:
     mixed_only: bool
 
     def folder(self, rollouts: Ref[Any]) -> str:
-        """Returns the name of the folder for its artifacts; it depends on the settings and the rollouts."""
+        """Returns the name of the folder for its artifacts; it contains a digest of the settings and the rollouts."""
         settings = {part: settings_of(getattr(self.recipe, part)) for part in LEARNING}
         digest = sha256_json({**settings, "mixed_only": self.mixed_only, "rollouts": rollouts.digest})
         return f"{_slug(self.name)}-{digest[:_DIGITS]}"
 
     def laid_over(self, own: Recipe) -> dict[str, Any]:
-        """Returns the settings in which it differs from the run, with its values."""
+        """Returns the settings in which it differs from the run, each with the candidate's value."""
         changes = {item.setting: item.values.get("b") for item in differences(own, self.recipe)}
         learning = {name: value for name, value in changes.items() if name.partition(".")[0] in LEARNING}
         return learning | ({"groups of equal accuracy": "left out"} if self.mixed_only else {})
@@ -58,9 +58,9 @@ class Candidate:
 def candidates(own: Recipe, names: Sequence[str], overrides: Sequence[str]) -> list[Candidate]:
     """Returns the candidates of a comparison.
 
-    A recipe with the run's model and completion length is a variation of the run's recipe, so its sections `grade`,
-    `pack` and `finetune` are taken whole. Any other recipe was written for another scale, and its learning rate, number
-    of updates and lengths do not apply to this run, so only its algorithm is taken.
+    A recipe with the run's model and completion length is a variation of the run's recipe. It replaces the sections
+    `grade`, `pack` and `finetune`. Any other recipe was written for another scale; its learning rate, number of updates
+    and lengths do not apply to this run. It replaces only the settings of its algorithm.
 
     Args:
         own: The run's recipe.
@@ -76,15 +76,15 @@ def candidates(own: Recipe, names: Sequence[str], overrides: Sequence[str]) -> l
 def starting_weights(
     recipe: Recipe, own: Recipe, policy: Ref[Checkpoint], base: Ref[Checkpoint], store: Store
 ) -> Weights:
-    """Returns the weights that were sampled, with the training state beside them if the candidate can use it.
+    """Returns the weights that sampled the rollouts, with the training state beside them if the candidate can use it.
 
-    A candidate that carries no state starts with a new one, as it would in a run of its own. So does a candidate that
+    A candidate with `carry_state = false` starts with a new state, as in a run of its own. So does a candidate that
     trains other parameters than the run: the run's state lacks their moments and, with LoRA, the parameters themselves.
 
     Args:
         recipe: The candidate's recipe.
         own: The run's recipe.
-        policy: The weights that were sampled.
+        policy: The weights that sampled the rollouts.
         base: The reference of a KL term.
         store: The run's store.
     """
@@ -99,21 +99,21 @@ def page_folder(tried: Sequence[Candidate], rollouts: Ref[Any]) -> str:
 
 
 def _candidate(name: str, own: Recipe, overrides: Sequence[str]) -> Candidate:
-    named = own if name == OWN else load_recipe(name)
+    source = own if name == OWN else load_recipe(name)
     settings = own.model_dump(mode="json")
-    whole = _scale(named) == _scale(own)
-    if whole:
-        settings |= {part: getattr(named, part).model_dump(mode="json") for part in LEARNING}
+    same_scale = _scale(source) == _scale(own)
+    if same_scale:
+        settings |= {section: getattr(source, section).model_dump(mode="json") for section in LEARNING}
     else:
-        for setting, value in algorithm(own, named).items():
-            if setting != "sample.resample":  # nothing is sampled here; `mixed_only` takes its place
+        for setting, value in algorithm(own, source).items():
+            if setting != "sample.resample":  # a comparison samples nothing; `mixed_only` replaces this setting
                 section, key = setting.split(".")
                 settings[section][key] = value
     recipe = validate(Recipe, overridden(settings, overrides), name)
     _check_buffer(name, recipe, own)
-    resamples = named.sample.resample is not None or recipe.sample.resample is not None
+    resamples = source.sample.resample is not None or recipe.sample.resample is not None
     return Candidate(
-        name, recipe, "sections" if whole else "algorithm", mixed_only=resamples and own.sample.resample is None
+        name, recipe, "sections" if same_scale else "algorithm", mixed_only=resamples and own.sample.resample is None
     )
 
 
@@ -123,12 +123,12 @@ def _scale(recipe: Recipe) -> tuple[dict[str, Any], int]:
 
 
 def _check_buffer(name: str, recipe: Recipe, own: Recipe) -> None:
-    """Checks the candidate's overlong buffer.
+    """Checks that the candidate's overlong buffer is shorter than the longest completion.
 
-    If the buffer is at least as long as a completion, each token costs reward, and the reward depends on the length.
+    With a longer buffer, every token of a completion costs reward.
 
     Raises:
-        BadInputError: The candidate has such a buffer, and the run does not.
+        BadInputError: The buffer is too long, and the candidate's reward is not the run's own.
     """
     buffer, longest = recipe.grade.reward.overlong_buffer_tokens, own.sample.sampling.max_tokens
     if buffer is not None and buffer >= longest and recipe.grade.reward != own.grade.reward:

@@ -1,20 +1,21 @@
-"""Compares recipes on the same published rollouts; each gets its own grades, batch, checkpoint and report."""
+"""The `compare` flow: trains on the same rollouts under several recipes, and reports the differences."""
 
 from typing import Any
 
 from prefect import flow
 from pydantic import Field
 
+from artifacts.address import ArtifactAddress
 from artifacts.config import Config
 from artifacts.layout import RunLayout
 from artifacts.manifest import Manifest
 from artifacts.reading import Artifact
-from artifacts.refs import Batch, Checkpoint, Grades, Ref, Report, TrainingState
+from artifacts.refs import Batch, Checkpoint, Grades, K, Puzzles, Ref, Report, TrainingState
 from artifacts.store.store import Store
 from flows.compare.candidates import OWN, Candidate, candidates, page_folder, starting_weights
 from flows.compare.comparison_report import write_report
 from flows.config.recipe import Recipe
-from flows.config.recipes import load_profile, validate
+from flows.config.recipes import load_profile
 from flows.lookup.history import IterationRecord, read_run
 from flows.opening import opened_stages
 from flows.report.figures import compared
@@ -28,15 +29,17 @@ from stages.statistics.estimates import Interval
 
 
 class CompareRequest(Config):
-    """The parameters of a comparison."""
+    """Parameters of the `compare` flow."""
 
-    run: str = Field(description="The run whose rollouts are used.")
-    iteration: int = Field(default=1, ge=1, le=1_000_000, description="Which of its iterations.")
+    run: str = Field(description="Name of the run whose rollouts are used.")
+    iteration: int = Field(
+        default=1, ge=1, le=1_000_000, description="Number of the iteration whose rollouts are used."
+    )
     recipes: list[str] = Field(
         min_length=1, description=f"Names of recipes, paths of TOML files, or `{OWN}` for the run's own settings."
     )
     overrides: list[str] = Field(default=[], description="Changes of every recipe, `section.key=value` each.")
-    store: str = Field(default="./deerstalker-data", description="Where artifacts live.")
+    store: str = Field(default="./deerstalker-data", description="Where artifacts are stored.")
     profile: str = Field(default="cpu", description="Name of a profile, or path of a TOML file.")
 
 
@@ -44,8 +47,9 @@ class CompareRequest(Config):
 def compare(request: CompareRequest) -> dict[str, Any]:
     """Trains on one iteration's rollouts under each recipe, and reports the differences.
 
-    Rollouts, starting weights, optimizer state and evaluation are the run's; `flows.compare.candidates` says which
-    settings are the recipe's. The reference of a KL term is the model that the run's first iteration started from.
+    Each recipe has its own grades, batch, checkpoint and report. Rollouts, starting weights, optimizer state and
+    evaluation are the run's; `flows.compare.candidates` says which settings are the recipe's. The reference of a KL
+    term is the model from which the run's first iteration started.
 
     Args:
         request: Run, iteration, recipes, store and profile.
@@ -55,14 +59,14 @@ def compare(request: CompareRequest) -> dict[str, Any]:
     """
     store = Store.open(request.store)
     record = read_run(store, request.run)
-    own = validate(Recipe, record.recipe, f"recipe of {request.run}")
+    own = record.typed_recipe()
     tried = candidates(own, request.recipes, request.overrides)
     rollouts = Artifact.at(store, record.layout.iteration(request.iteration, "rollouts"))
     with opened_stages(store, load_profile(request.profile)) as stages:
         names = ", ".join(candidate.name for candidate in tried)
         stages.live.opened(f"comparing {names} on iteration {request.iteration} of {request.run}")
         rows = {
-            candidate.name: _learn(stages, record.layout, request.iteration, candidate, own, rollouts)
+            candidate.name: _trained_figures(stages, record.layout, request.iteration, candidate, own, rollouts)
             for candidate in tried
         }
         key = record.layout.comparison(request.iteration, page_folder(tried, rollouts.ref), "page")
@@ -70,15 +74,17 @@ def compare(request: CompareRequest) -> dict[str, Any]:
         return {"run": request.run, "iteration": request.iteration, "recipes": rows, "report": report}
 
 
-def _learn(
+def _trained_figures(
     stages: Stages, layout: RunLayout, number: int, candidate: Candidate, own: Recipe, rollouts: Artifact
 ) -> dict[str, Any]:
-    def at(part: str, kind: Any) -> Any:
+    """Runs grade, pack, finetune and evaluate for a candidate, and returns its figures."""
+
+    def at(part: str, kind: type[K]) -> ArtifactAddress[K]:
         return stages.address(layout.comparison(number, folder, part), kind, label=candidate.name)
 
     store, inputs, folder = stages.ctx.store, rollouts.manifest.inputs, candidate.folder(rollouts.ref)
     recipe = candidate.recipe
-    policy, puzzles = Ref[Any](**inputs["weights"]), Ref[Any](**inputs["puzzles"])
+    policy, puzzles = Ref[Checkpoint](**inputs["weights"]), Ref[Puzzles](**inputs["puzzles"])
     first = Artifact.at(store, layout.iteration(1, "rollouts")).manifest.inputs["weights"]
     start = starting_weights(recipe, own, policy, Ref(**first), store)
     grades = stages.run(grade, recipe.grade, rollouts.ref, puzzles, out=at("grades", Grades))
@@ -101,14 +107,14 @@ def _learn(
         reference_out=at("reference", Checkpoint),
     )
     report = stages.run(evaluate, own.evaluate, weights.checkpoint, puzzles, split="val", out=at("report", Report))
-    made = (Artifact.open(store, ref).manifest for ref in (grades, batch, weights.checkpoint, report))
-    return {"taken": candidate.taken, "laid_over": candidate.laid_over(own), **comparison_figures(*made)}
+    manifests = (Artifact.open(store, ref).manifest for ref in (grades, batch, weights.checkpoint, report))
+    return {"taken": candidate.taken, "laid_over": candidate.laid_over(own), **comparison_figures(*manifests)}
 
 
 def comparison_figures(grades: Manifest, batch: Manifest, checkpoint: Manifest, report: Manifest) -> dict[str, Any]:
-    """Returns the figures of a recipe from the manifests of its artifacts; None where one was not measured.
+    """Returns the figures of a recipe by name, from the manifests of its artifacts; None if not measured.
 
-    An estimate also has its bounds, under `_low` and `_high`.
+    The bounds of an interval are stored under the figure's name with `_low` and `_high`.
     """
     record = IterationRecord(1, {"grade": grades, "finetune": checkpoint, "evaluate": report})
     figures: dict[str, Any] = {}

@@ -46,14 +46,14 @@ def write_report(store: Store, key: str, title: str, rows: Rows) -> str:
 
 
 def text_rows(rows: Rows) -> list[list[str]]:
-    """Returns a row for each figure that any recipe has, with a cell for each recipe; empty where it has none."""
+    """Returns table rows for `taken` and each figure: name, then a cell for each recipe. Empty rows are left out."""
     table = [["taken", *(row["taken"] or "" for row in rows.values())]]
     table += [[item.compared_as, *(_text(row, item) for row in rows.values())] for item in compared()]
     return [cells for cells in table if any(cells[1:])]
 
 
 def setting_rows(rows: Rows) -> list[list[str]]:
-    """Returns a row for each setting in which a recipe differs from the run; the cells of other recipes are empty."""
+    """Returns a row for each setting in which a recipe differs from the run; cells of the other recipes are empty."""
     settings = dict.fromkeys(setting for row in rows.values() for setting in row["laid_over"])
     return [
         [
@@ -73,8 +73,10 @@ def _text(row: Mapping[str, Any], metric: Metric) -> str:
 
 def _bars(rows: Rows, name: str) -> bytes | None:
     """Draws a bar for each recipe that has the figure, with its interval; None if no recipe has it."""
-    known = {recipe: row for recipe, row in rows.items() if row[name] is not None}
-    if not known:
+    measured = {recipe: row for recipe, row in rows.items() if row[name] is not None}
+    if not measured:
         return None
-    spans = {recipe: (row[f"{name}_low"], row[f"{name}_high"]) for recipe, row in known.items() if f"{name}_low" in row}
-    return bars_plot({recipe: row[name] for recipe, row in known.items()}, name, spans or None)
+    spans = {
+        recipe: (row[f"{name}_low"], row[f"{name}_high"]) for recipe, row in measured.items() if f"{name}_low" in row
+    }
+    return bars_plot({recipe: row[name] for recipe, row in measured.items()}, name, spans or None)

@@ -1,13 +1,11 @@
-"""The differences of two runs: their settings, their first different artifact, their circumstances, their results."""
+"""Compares two runs: their settings, artifacts, circumstances (code and hardware) and results."""
 
 from typing import Any
 
 from artifacts.manifest import Manifest
 from artifacts.reading import Artifact
 from artifacts.store.store import Store
-from flows.config.recipe import Recipe
 from flows.config.recipe_diff import Difference, differences
-from flows.config.recipes import validate
 from flows.lookup.history import STAGES, RunRecord
 from flows.report.paired import PairedResults
 from stages.statistics.estimates import Interval
@@ -15,12 +13,11 @@ from stages.statistics.estimates import Interval
 
 def settings(a: RunRecord, b: RunRecord) -> list[Difference]:
     """Returns the settings in which the frozen recipes differ."""
-    ours, theirs = (validate(Recipe, item.recipe, f"recipe of {item.layout.run}") for item in (a, b))
-    return differences(ours, theirs)
+    return differences(a.typed_recipe(), b.typed_recipe())
 
 
 def first_parting(a: RunRecord, b: RunRecord) -> dict[str, Any] | None:
-    """Returns the first stage whose artifacts differ in content, with both digests; None if there is none.
+    """Returns iteration and name of the first stage whose artifacts differ, with both digests; None if there is none.
 
     Decisions are not compared, because each names its run.
     """
@@ -35,16 +32,16 @@ def first_parting(a: RunRecord, b: RunRecord) -> dict[str, Any] | None:
 
 
 def circumstances(a: RunRecord, b: RunRecord) -> dict[str, dict[str, Any]]:
-    """Returns code, versions and hardware where they differ; the newest artifact of each run records them."""
+    """Returns the host, hardware, code and versions that differ, as the last artifact of each run records them."""
     ours, theirs = (manifest.provenance if (manifest := _newest(item)) else {} for item in (a, b))
     names = ("host", "machine", "hardware", "code", "versions")
     return {name: {"a": ours.get(name), "b": theirs.get(name)} for name in names if ours.get(name) != theirs.get(name)}
 
 
 def paired(a: RunRecord, b: RunRecord, store: Store) -> dict[str, Interval]:
-    """Returns the test accuracy of b minus that of a, after training, by mode (see `flows.report.paired`).
+    """Returns the test accuracy of b minus that of a after training, by mode (see `flows.report.paired`).
 
-    Empty if a run has no measurement after training, or if the runs have different puzzles.
+    Empty if a run has no evaluation after training, or if the runs have different puzzles.
     """
     reports = [item.evaluations.get("after") for item in (a, b)]
     if (

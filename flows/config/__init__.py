@@ -1,1 +1,1 @@
-"""Recipes and profiles: TOML in, typed config out."""
+"""Loads recipes and profiles from TOML into typed configs."""

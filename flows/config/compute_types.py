@@ -1,4 +1,4 @@
-"""Tells the precision of a run on this machine: the choice, its reason, and a warning if it is slow."""
+"""Describes the compute types of a run on this machine."""
 
 from artifacts.errors import BadInputError, DeerstalkerError
 from stages.context import Profile
@@ -18,14 +18,14 @@ _TYPES: dict[str, ComputeType] = {"bfloat16": "bf16", "float32": "fp32", "bf16":
 
 
 def compute_types(profile: Profile, hidden: int | None) -> list[str]:
-    """Returns the lines on compute types that a run prints first: the choice, and a warning for each slow explicit one.
+    """Returns lines for a person: the chosen compute types with their reasons, and a warning if a chosen one is slow.
 
     Args:
-        profile: The run's hardware.
-        hidden: Hidden size of the run's model; None if it is not known yet.
+        profile: The run's profile.
+        hidden: Hidden size of the run's model; None if unknown.
 
     Raises:
-        BadInputError: The GPU cannot compute in the type that the profile asks for, or vLLM is not installed.
+        BadInputError: The GPU cannot compute in the profile's type, or vLLM is not installed.
     """
     engine, on_cpu = profile.engine.computes_in, False
     best_training = training_type("cuda" if profile.trainer.uses_cuda else "cpu", hidden)
@@ -63,7 +63,7 @@ def _check_engine(profile: Profile, on_gpu: bool) -> None:
 
 
 def _slow(setting: str, value: str, best: Choice) -> list[str]:
-    """Returns a warning if the matrix products of an explicit choice are slow on this CPU, by measurement."""
+    """Returns a warning if an explicit type is slow on this CPU, by measured matrix products; else an empty list."""
     if value not in _TYPES or _TYPES[value] in (best.type, native_type("cpu").type):
         return []
     try:
@@ -76,5 +76,5 @@ def _slow(setting: str, value: str, best: Choice) -> list[str]:
         return []
     return [
         f"warning: {setting} = {value} is {factor:.3g} times slower than {other} on this CPU "
-        f'({speeds[chosen]:.3g} against {speeds[other]:.3g} GFLOP/s on one core); "auto" takes {other}'
+        f'({speeds[chosen]:.3g} against {speeds[other]:.3g} GFLOP/s on one core); "auto" selects {other}'
     ]

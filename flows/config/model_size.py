@@ -1,4 +1,4 @@
-"""Finds the size of a recipe's model without fetching or loading it."""
+"""Determines the size of a recipe's model without fetching or loading it."""
 
 import json
 import os
@@ -30,8 +30,9 @@ class Shape:
     """Sizes of a decoder's layers.
 
     Attributes:
-        queries: Total width of the query heads.
-        keys: Total width of the key heads, equal to that of the value heads.
+        queries: Width of all query heads together.
+        keys: Width of all key heads together, equal to that of the value heads.
+        tied: Whether the output head shares the weights of the embedding.
     """
 
     vocabulary: int
@@ -59,7 +60,7 @@ class Shape:
 
     @property
     def parameters(self) -> int:
-        """Number of weights in the model, without biases and norms of single heads (less than a thousandth)."""
+        """Number of weights in the model, without biases and head norms (less than a thousandth)."""
         norms = (2 * self.layers + 1) * self.hidden
         return self.layers * self.layer + self.head * (1 if self.tied else 2) + norms
 
@@ -70,27 +71,27 @@ class ModelSize:
 
     Attributes:
         parameters: Number of parameters; None if unknown.
-        told_by: Source of the number, as text.
+        source: Source of the number, as text; why it is unknown if `parameters` is None.
         shape: Sizes of the layers, if known.
     """
 
     parameters: float | None
-    told_by: str
+    source: str
     shape: Shape | None = None
 
     def __str__(self) -> str:
         if self.parameters is None:
-            return f"size {self.told_by}"
+            return f"size {self.source}"
         billions = self.parameters / 1e9
         number = f"{billions:.3g} billion" if billions >= 1 else f"{self.parameters / 1e6:.3g} million"
-        return f"{number} parameters ({self.told_by})"
+        return f"{number} parameters ({self.source})"
 
 
 def model_size(config: ModelConfig) -> ModelSize:
     """Returns the size of a recipe's model: from the recipe, from files on this machine, or from its name."""
     match config:
         case ScratchModel():
-            return _of_shape(_scratch_shape(config), f"with {config.vocabulary} tokens, its most")
+            return _of_shape(_scratch_shape(config), f"with at most {config.vocabulary} tokens")
         case GgufPackageModel():
             return _packaged(config.package, config.file)
         case FolderModel():
@@ -107,7 +108,7 @@ def hidden_size(config: ModelConfig) -> int | None:
 
 
 def size_by_name(name: str) -> ModelSize:
-    """Returns the size in a model's name, as in `Qwen2.5-14B-Instruct`."""
+    """Returns the size that a model's name states, as `Qwen2.5-14B-Instruct` does."""
     if not (match := _IN_NAME.search(name.rpartition("/")[2])):
         return ModelSize(None, UNKNOWN)
     return ModelSize(float(match[1]) * _UNITS[match[2].lower()], f"by its name, {match[0]}")
@@ -132,8 +133,8 @@ def shape_of_config(config: Mapping[str, Any]) -> Shape:
     )
 
 
-def _of_shape(shape: Shape, told_by: str) -> ModelSize:
-    return ModelSize(shape.parameters, told_by, shape)
+def _of_shape(shape: Shape, source: str) -> ModelSize:
+    return ModelSize(shape.parameters, source, shape)
 
 
 def _scratch_shape(model: ScratchModel) -> Shape:
@@ -186,7 +187,7 @@ def _in_folder(folder: Path) -> ModelSize | None:
 
 def _in_hub_cache(config: HubModel) -> ModelSize | None:
     home = Path(os.environ.get("HF_HOME") or Path.home() / ".cache" / "huggingface")
-    cache = Path(os.environ.get("HF_HUB_CACHE") or home / "hub")
-    snapshots = cache / f"models--{config.id.replace('/', '--')}" / "snapshots"
+    hub_cache = Path(os.environ.get("HF_HUB_CACHE") or home / "hub")
+    snapshots = hub_cache / f"models--{config.id.replace('/', '--')}" / "snapshots"
     sizes = (_in_folder(folder) for folder in sorted(snapshots.glob("*")))
     return next((size for size in sizes if size), None)

@@ -1,4 +1,4 @@
-"""The recipe: everything that decides what a run learns, as one typed config."""
+"""The recipe of a run as one typed config."""
 
 from typing import Any, Self
 
@@ -49,18 +49,21 @@ class Recipe(Config):
         seeded += ["model"] if isinstance(model, dict) and model.get("source") == "scratch" else []
         seed = {"seed": data.get("seed", 0)}
         sections = {name: data.get(name, {}) for name in seeded}
-        return {**data, **{name: {**seed, **given} for name, given in sections.items() if isinstance(given, dict)}}
+        return {
+            **data,
+            **{name: {**seed, **section} for name, section in sections.items() if isinstance(section, dict)},
+        }
 
     @model_validator(mode="after")
     def _sections_agree(self) -> Self:
         if self.puzzles.file is not None:
             raise ValueError(
-                "puzzles.file fills the test split only, and a run learns from train puzzles: "
-                "drop it, and measure the run on the file with `deerstalker evaluate --puzzles FILE`"
+                "puzzles.file fills the test split only, but a run needs train puzzles: "
+                "drop it, and evaluate the run on the file with `deerstalker evaluate --puzzles FILE`"
             )
-        taught = self.warm_start.steps * self.warm_start.puzzles_per_step if self.warm_start else 0
-        for value, name, bound, what in (
-            (taught, "warm_start.steps x warm_start.puzzles_per_step", self.puzzles.train, "puzzles.train"),
+        warm_start_puzzles = self.warm_start.steps * self.warm_start.puzzles_per_step if self.warm_start else 0
+        for value, name, bound, bound_name in (
+            (warm_start_puzzles, "warm_start.steps x warm_start.puzzles_per_step", self.puzzles.train, "puzzles.train"),
             (self.sample.puzzles_per_iteration, "sample.puzzles_per_iteration", self.puzzles.train, "puzzles.train"),
             (self.sample.stride, "the stride of sample.resample", self.puzzles.train, "puzzles.train"),
             (self.evaluate.puzzles, "evaluate.puzzles", self.puzzles.val, "puzzles.val"),
@@ -68,12 +71,12 @@ class Recipe(Config):
             (self.pack.updates, "pack.updates", self.sample.puzzles_per_iteration, "sample.puzzles_per_iteration"),
         ):
             if value > bound:
-                raise ValueError(f"{name} is {value}, more than {what} ({bound})")
+                raise ValueError(f"{name} is {value}, more than {bound_name} ({bound})")
         sampled, trained = self.sample.sampling.temperature, self.finetune.loss.temperature
         if sampled != trained and self.finetune.loss.temperature_of == "sampler":
             raise ValueError(
                 f"finetune.loss.temperature is {trained}, but sample.sampling.temperature is {sampled}: write the same "
-                "for both, or, if the loss is meant to have a temperature of its own, "
+                "for both; for a loss with a temperature of its own, set "
                 'finetune.loss.temperature_of = "loss" and finetune.loss.old_logprobs = "trainer"'
             )
         if self.sample.resample and self.sample.resample.grader != self.grade.grader:
@@ -86,8 +89,8 @@ def check_sound(recipe: Recipe) -> None:
     """Refuses unsound recipes for new runs; a run that began with such a recipe before this check may continue.
 
     Raises:
-        BadInputError: The loss assumes that the sampler's probabilities are the model's, but the sampler changes them;
-            or groups that the batch drops would count in its standard deviation.
+        BadInputError: The loss uses the sampler's probabilities as the model's, but the sampler changes them; or the
+            standard deviation of the batch would include groups that `sample.resample` drops.
     """
     plain, drawn = SamplingConfig(), recipe.sample.sampling
     changed = [name for name in _CHANGE_PROBABILITIES if getattr(drawn, name) != getattr(plain, name)]
@@ -101,6 +104,6 @@ def check_sound(recipe: Recipe) -> None:
     if recipe.sample.resample and recipe.grade.advantage.scale == "batch_std":
         raise BadInputError(
             "grade.advantage.scale",
-            "batch_std, that of all groups, also of those that sample.resample does not keep",
+            "batch_std, which includes the groups that sample.resample drops",
             "another scale, or no sample.resample",
         )

@@ -67,9 +67,9 @@ def _source(folder: str, name: str) -> Path | Traversable:
 
 
 def overridden(data: dict[str, Any], overrides: Sequence[str]) -> dict[str, Any]:
-    """Returns settings with changes applied, `section.key=value` each; the string "null" becomes None.
+    """Applies changes to settings, `section.key=value` each, and returns the settings with each "null" as None.
 
-    TOML has no null.
+    TOML has no null, so the string "null" stands for it. `data` is changed.
 
     Raises:
         BadInputError: A change is not `key=value`, uses a value as a section, or is nested too deeply.
@@ -81,10 +81,10 @@ def overridden(data: dict[str, Any], overrides: Sequence[str]) -> dict[str, Any]
 
 
 def validate(model: type[M], data: Mapping[str, Any], where: str) -> M:
-    """Builds a config model from plain data.
+    """Returns a config model made from plain data.
 
     Raises:
-        BadInputError: Names each wrong key, its valid values, and the probable correction.
+        BadInputError: The data is invalid; names up to five wrong keys, each with valid values or a similar key.
     """
     check_plain(data, where, "settings")
     try:
@@ -96,21 +96,21 @@ def validate(model: type[M], data: Mapping[str, Any], where: str) -> M:
 
 def _problem(model: type[BaseModel], problem: ErrorDetails) -> str:
     at = ".".join(str(part)[:_MOST_SHOWN] for part in problem["loc"]) or "settings"
-    given = json.dumps(problem["input"], default=str)
-    value = f" (found {given})" if len(given) < _MOST_SHOWN else ""
+    shown = json.dumps(problem["input"], default=str)
+    value = f" (found {shown})" if len(shown) < _MOST_SHOWN else ""
     return f"{at}: {problem['msg']}{value}{_hint(model, problem)}"
 
 
 def _hint(model: type[BaseModel], problem: ErrorDetails) -> str:
-    """Returns a hint at the key or value that was probably meant; empty if none is similar."""
+    """Returns a hint at a similar valid key or value; empty if there is none."""
     if problem["type"] == "extra_forbidden":
         meant = meant_key(model, problem["loc"])
         return f", did you mean {meant!r}?" if meant else ""
-    given, context = problem["input"], problem.get("ctx", {})
+    value, context = problem["input"], problem.get("ctx", {})
     if problem["type"] == "union_tag_invalid":
-        given = context["tag"]
+        value = context["tag"]
     names = _QUOTED.findall(str(context.get("expected") or context.get("expected_tags") or ""))
-    return did_you_mean(given, names) if isinstance(given, str) else ""
+    return did_you_mean(value, names) if isinstance(value, str) else ""
 
 
 def _apply(data: dict[str, Any], override: str) -> None:
@@ -129,12 +129,16 @@ def _apply(data: dict[str, Any], override: str) -> None:
 
 
 def _named(override: str) -> str:
-    """Returns a change as error messages name it."""
+    """Returns the name of a change in error messages."""
     return f"--set {override if len(override) < _MOST_SHOWN else override[:_MOST_SHOWN] + '...'}"
 
 
 def _value(text: str, where: str) -> Any:
-    """Returns the value of a change: TOML if it parses, else the text; too large or deep TOML is an error."""
+    """Returns the value of a change: parsed TOML, or the text itself if it is not TOML.
+
+    Raises:
+        BadInputError: The TOML is too large or nested too deeply.
+    """
     try:
         return tomllib.loads(f"value = {text}")["value"]
     except tomllib.TOMLDecodeError:

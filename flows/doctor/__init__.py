@@ -1,4 +1,5 @@
 """The checks of `deerstalker doctor`: this machine, the store and Prefect, and whether a recipe fits.
 
-`facts`, `store_facts` and `model_size` gather facts, `checks` and `fit` judge them, `flows.cli.doctor` prints.
+`facts`, `store_facts` and `flows.config.model_size` gather facts, `checks` and `fit` judge them, and
+`flows.cli.doctor` prints.
 """

@@ -1,4 +1,4 @@
-"""Judges facts: each check takes facts and returns one line, with a remedy if it is not ok."""
+"""Judges facts: each function takes facts and returns one check, with a remedy unless it is ok."""
 
 import re
 from collections.abc import Iterable, Sequence
@@ -18,7 +18,7 @@ Status = Literal["ok", "warning", "problem"]
 GIB, MIB = 1 << 30, 1 << 20
 SMALLEST_RUN_BYTES = 5 * GIB
 """Memory of a `quickstart` run (flow, server, engine and trainer), measured on two cores."""
-_LITTLE_SPACE_BYTES = 2 * GIB
+_LOW_SPACE_BYTES = 2 * GIB
 _SLOW_WRITE_BYTES_S = 20 * MIB
 _SHOWN_NAMES = 3
 _SHOWN_FLAGS = ("avx2", "avx512f", "avx512_bf16", "amx_bf16")
@@ -27,11 +27,11 @@ _LONG_NAMES: dict[ComputeType, str] = {"bf16": "bfloat16", "fp32": "float32"}
 
 @dataclass(frozen=True)
 class Check:
-    """One line of the page.
+    """The result of a check, one line of the page.
 
     Attributes:
-        name: Subject of the check.
-        status: `problem` if runs fail because of it, `warning` if they are slow or at risk.
+        name: Name of the check.
+        status: `problem` if runs fail because of the facts, `warning` if they are slow or at risk.
         found: The facts, as text.
         remedy: What to do; empty only if the status is ok.
         figures: The facts as numbers, for programs.
@@ -45,7 +45,7 @@ class Check:
 
 
 def cpu_check(machine: MachineFacts) -> Check:
-    """Checks the cores, the feature flags, and the share of the cores' time that control groups grant."""
+    """Checks the feature flags of the CPU, and whether control groups limit its time."""
     flags = [flag for flag in _SHOWN_FLAGS if flag in machine.flags]
     cores = f"{machine.cores} core{'s' * (machine.cores != 1)}"
     summary = f"{machine.cpu}, {cores}, {' '.join(flags) or 'without AVX2'}"
@@ -60,25 +60,25 @@ def cpu_check(machine: MachineFacts) -> Check:
 
 
 def memory_check(machine: MachineFacts) -> Check:
-    """Checks the memory, the limit of control groups, and whether the free memory is enough for a small run."""
+    """Checks whether the memory, the limit of control groups and the free memory are enough for a small run."""
     limit = "no cgroup limit" if machine.limit_bytes is None else f"cgroup limit {gib(machine.limit_bytes)}"
     summary = f"{gib(machine.memory_bytes)}, {limit}, {gib(machine.spare_bytes)} left"
     figures = {
         "memory_bytes": machine.memory_bytes, "limit_bytes": machine.limit_bytes, "spare_bytes": machine.spare_bytes
     }  # fmt: skip
-    needs = f"even `quickstart` takes about {gib(SMALLEST_RUN_BYTES)}"
+    needs = f"even `quickstart` needs about {gib(SMALLEST_RUN_BYTES)}"
     if machine.room_bytes < SMALLEST_RUN_BYTES:
-        raised = "raise the cgroup limit" if machine.limit_bytes is not None else "use a machine with more"
-        return Check("memory", "problem", summary, f"{needs}: {raised}", figures)
+        remedy = "raise the cgroup limit" if machine.limit_bytes is not None else "use a machine with more"
+        return Check("memory", "problem", summary, f"{needs}: {remedy}", figures)
     if machine.spare_bytes < SMALLEST_RUN_BYTES:
         return Check("memory", "warning", summary, f"{needs}: end other programs", figures)
     return Check("memory", "ok", summary, figures=figures)
 
 
 def gpu_check(machine: MachineFacts, hardware: Hardware) -> Check:
-    """Checks the GPUs (driver, compute capability, memory), and whether the profile needs a missing one."""
+    """Checks that the profile needs no missing GPU, and that CUDA offers the GPUs of the machine."""
     driver = f"driver {machine.driver}" if machine.driver else "no driver"
-    shown = [
+    descriptions = [
         f"{gpu.name} (capability {gpu.capability[0]}.{gpu.capability[1]}, {gib(gpu.memory_bytes)})"
         for gpu in machine.gpus
     ]
@@ -90,13 +90,13 @@ def gpu_check(machine: MachineFacts, hardware: Hardware) -> Check:
         ],
     }
     if machine.gpus:
-        return Check("GPU", "ok", f"{', '.join(shown)}; {driver}", figures=figures)
+        return Check("GPU", "ok", f"{', '.join(descriptions)}; {driver}", figures=figures)
     if hardware.trainer.device == "cuda":
         remedy = "use `--profile cpu`, or check the driver (`nvidia-smi`) and CUDA_VISIBLE_DEVICES"
-        return Check("GPU", "problem", "none, but the profile computes on cuda", remedy, figures)
+        return Check("GPU", "problem", "none, but the profile sets trainer.device to cuda", remedy, figures)
     if machine.present_gpus:
-        summary = f"{', '.join(machine.present_gpus)}, which CUDA does not offer; {driver}"
-        remedy = "check CUDA_VISIBLE_DEVICES and, in a container, that it was given the GPU (--gpus all)"
+        summary = f"{', '.join(machine.present_gpus)}, not available to CUDA; {driver}"
+        remedy = "check CUDA_VISIBLE_DEVICES; start a container with --gpus all"
         return Check("GPU", "warning", summary, remedy, figures)
     return Check("GPU", "ok", "none; runs use the CPU", figures=figures)
 
@@ -125,13 +125,13 @@ def engine_check(software: SoftwareFacts, machine: MachineFacts, hardware: Hardw
     try:
         placement.check(hardware.engine)
     except BadInputError as error:
-        crowded = f"{summary}, engine.replicas {error.found}: {error.expected}"
-        return Check("engine", "problem", crowded, error.remedy, figures)
+        summary = f"{summary}, engine.replicas {error.found}: {error.expected}"
+        return Check("engine", "problem", summary, error.remedy, figures)
     return Check("engine", "ok", summary, figures=figures)
 
 
 def type_check(part: Part, device: Device, choice: Choice, speeds: SpeedFacts, explicit: str | None = None) -> Check:
-    """Checks the compute type of trainer or engine against the measured speed of matrix products in each type.
+    """Checks that the compute type of trainer or engine is not slow, by the measured speed of matrix products.
 
     Args:
         explicit: The profile's compute type, if it names one.
@@ -146,11 +146,11 @@ def type_check(part: Part, device: Device, choice: Choice, speeds: SpeedFacts, e
         remedy = "check that torch can be imported: `python -m stages.hardware.matmul`"
         return Check(f"{part} type", "problem", f"{shown}; not measured: {speeds.error}", remedy, figures)
     rates = ", ".join(f"{rate:.4g} in {other}" for other, rate in speeds.gflops.items())
-    summary = f"{shown}; {rates} GFLOP/s on a core"
-    quicker = max(speeds.gflops, key=lambda other: speeds.gflops[other])
-    if explicit and speeds.gflops[quicker] > SLOW_FACTOR * speeds.gflops[choice.type]:
-        times = speeds.gflops[quicker] / speeds.gflops[choice.type]
-        remedy = f"set {setting} of the profile to auto: it takes {quicker}, {times:.3g} times as quick here"
+    summary = f"{shown}; {rates} GFLOP/s on one core"
+    fastest = max(speeds.gflops, key=lambda other: speeds.gflops[other])
+    factor = speeds.gflops[fastest] / speeds.gflops[choice.type]
+    if explicit and factor > SLOW_FACTOR:
+        remedy = f"set {setting} of the profile to auto: it selects {fastest}, {factor:.3g} times as fast here"
         return Check(f"{part} type", "warning", summary, remedy, figures)
     return Check(f"{part} type", "ok", summary, figures=figures)
 
@@ -163,30 +163,30 @@ def store_check(store: StoreFacts) -> Check:
         return Check(
             "store", "problem", str(store.error).removesuffix(store.error.remedy).rstrip("; "), remedy, figures
         )
-    where = store.url if store.exists or store.place is None else f"{store.url}, not there yet, in {store.place}"
+    where = store.url if store.exists or store.place is None else f"{store.url}, not created yet, in {store.place}"
     speed = "" if store.write_bytes_s is None else f", writes {store.write_bytes_s / MIB:.0f} MiB/s"
     unit = "" if store.kind == "folder" else " (one object of 1 MiB)"
     summary = f"{where}{speed}{unit}"
     if store.write_bytes_s is not None and store.kind == "folder" and store.write_bytes_s < _SLOW_WRITE_BYTES_S:
-        remedy = "a checkpoint takes its size by this speed: name a folder on a faster disk with --store"
+        remedy = "checkpoints are written at this speed: name a folder on a faster disk with --store"
         return Check("store", "warning", summary, remedy, figures)
     return Check("store", "ok", summary, figures=figures)
 
 
 def space_check(store: StoreFacts) -> Check | None:
-    """Checks the free space of a folder; None for stores without a known limit."""
+    """Checks the free space of a store; None if it is unknown."""
     if store.free_bytes is None:
         return None
     total = "" if store.total_bytes is None else f" of {gib(store.total_bytes)}"
     summary, figures = f"{gib(store.free_bytes)}{total} free", {"free_bytes": store.free_bytes}
-    if store.free_bytes < _LITTLE_SPACE_BYTES:
-        status: Status = "problem" if store.free_bytes < _LITTLE_SPACE_BYTES // 10 else "warning"
+    if store.free_bytes < _LOW_SPACE_BYTES:
+        status: Status = "problem" if store.free_bytes < _LOW_SPACE_BYTES // 10 else "warning"
         return Check("disk space", status, summary, "free space, or see what `deerstalker prune` lists", figures)
     return Check("disk space", "ok", summary, figures=figures)
 
 
 def creates_check(store: StoreFacts) -> Check | None:
-    """Checks that create-only writes to an existing key are refused; None if that was not tried."""
+    """Checks that a create-only write to an existing key is refused; None if this was not tested."""
     if store.creates is None:
         return None
     figures = {"refuses_second_create": store.creates}
@@ -202,28 +202,27 @@ def creates_check(store: StoreFacts) -> Check | None:
 
 def prefect_check(prefect: PrefectFacts) -> Check:
     """Checks that the Prefect API answers and that its version is compatible with the installed one."""
-    figures = {"url": prefect.url, "server": prefect.server, "client": prefect.client}
+    figures = {"url": prefect.url, "server": prefect.server or None, "client": prefect.client}
     if prefect.error and prefect.url is None:
         return Check("Prefect", "problem", prefect.error, "remove the record", figures)
     if prefect.url is None:
         summary = f"no server runs; each command starts its own ({prefect.client})"
         return Check("Prefect", "ok", summary, figures=figures)
     named = f"{prefect.url}, named by {prefect.named_by}"
-    if prefect.error.startswith("HTTP 40"):
+    if prefect.error in ("HTTP 401", "HTTP 403"):
         remedy = "set PREFECT_API_KEY or PREFECT_API_AUTH_STRING, or name another server in PREFECT_API_URL"
         return Check("Prefect", "problem", f"{named}: refused ({prefect.error})", remedy, figures)
     if prefect.error:
         own = prefect.named_by != "PREFECT_API_URL"
-        start = "call `deerstalker up` again" if own else "start it, name another, or unset PREFECT_API_URL"
-        return Check("Prefect", "problem", f"{named}: no answer ({prefect.error})", start, figures)
+        remedy = "call `deerstalker up` again" if own else "start it, name another, or unset PREFECT_API_URL"
+        problem = "is no Prefect API" if prefect.error == "HTTP 404" else "no answer"
+        return Check("Prefect", "problem", f"{named}: {problem} ({prefect.error})", remedy, figures)
     summary = f"{named}; server {prefect.server or 'of unknown version'}, client {prefect.client}"
     if prefect.server and _release(prefect.server) < _release(prefect.client):
-        remedy = f"update the server to {prefect.client}: it may refuse what a newer client sends"
+        remedy = f"update the server to {prefect.client}: it may refuse requests of a newer client"
         return Check("Prefect", "warning", summary, remedy, figures)
     if prefect.others:
-        summary += (
-            f"; it asks for no password, and other accounts of this machine could use it ({_some(prefect.others)})"
-        )
+        summary += f"; it has no password, so other accounts of this machine could use it ({_some(prefect.others)})"
         remedy = "`deerstalker down`, then `deerstalker up --auth`"
         return Check("Prefect", "warning", summary, remedy, figures | {"others": list(prefect.others)})
     return Check("Prefect", "ok", summary, figures=figures)
@@ -234,7 +233,7 @@ def _some(names: Sequence[str]) -> str:
 
 
 def extras_check(software: SoftwareFacts, hardware: Hardware) -> Check:
-    """Checks the installed optional packages, and whether the profile needs a missing one."""
+    """Checks that the optional package of the profile's tracker is installed."""
     shown = [f"{name} {version or 'not installed'}" for name, version in software.extras.items()]
     summary, figures = ", ".join(shown), dict(software.extras)
     if hardware.tracker != "none" and software.extras.get(hardware.tracker) is None:
@@ -245,8 +244,8 @@ def extras_check(software: SoftwareFacts, hardware: Hardware) -> Check:
 
 def worst(checks: Iterable[Check]) -> Status:
     """Returns the worst status of all checks."""
-    met = {check.status for check in checks}
-    return "problem" if "problem" in met else "warning" if "warning" in met else "ok"
+    statuses = {check.status for check in checks}
+    return "problem" if "problem" in statuses else "warning" if "warning" in statuses else "ok"
 
 
 def gib(size_bytes: float) -> str:

@@ -1,4 +1,4 @@
-"""Gathers facts of the machine, the installed software and Prefect, without judging them."""
+"""Gathers facts of the machine, the installed software and Prefect."""
 
 import importlib.metadata
 import os
@@ -20,7 +20,7 @@ from stages.processes.memory import limit_bytes, spare_bytes
 EXTRAS = ("wandb", "tensorboard")
 _DRIVER_VERSION = Path("/proc/driver/nvidia/version")
 _ANSWER_LIMIT_S = 1.5
-_FIRST_PERSON, _NOBODY = 1000, 65534
+_FIRST_USER_ID, _NOBODY_ID = 1000, 65534
 
 
 @dataclass(frozen=True)
@@ -32,10 +32,10 @@ class MachineFacts:
         cores: Cores that this process may run on.
         quota: CPU time that control groups grant, in cores; None without a limit.
         memory_bytes: Memory of the machine.
-        limit_bytes: Lowest memory limit of the control groups; None if the machine has less memory.
-        spare_bytes: Memory that this process may still take.
-        gpus: GPUs that the CUDA driver offers.
-        present_gpus: Names of the GPUs that the kernel shows, whether or not they can be used.
+        limit_bytes: Lowest memory limit of the control groups; None if none is below the machine's memory.
+        spare_bytes: Memory that this process may still allocate.
+        gpus: GPUs that CUDA offers to this process.
+        present_gpus: Names of all GPUs that the kernel lists, usable or not.
         driver: Version of the NVIDIA kernel driver, empty without one.
     """
 
@@ -77,7 +77,12 @@ class SoftwareFacts:
 
 @dataclass(frozen=True)
 class SpeedFacts:
-    """Measured rates of matrix products on one CPU core, in GFLOP/s by type, or the error of the measurement."""
+    """Measured rates of matrix products on one CPU core.
+
+    Attributes:
+        gflops: GFLOP/s by compute type; empty if the measurement failed.
+        error: The error of the measurement; empty if it succeeded.
+    """
 
     gflops: Mapping[ComputeType, float] = field(default_factory=dict[ComputeType, float])
     error: str = ""
@@ -90,7 +95,7 @@ class PrefectFacts:
     Attributes:
         client: Installed version of Prefect.
         url: Address of the API; None if a command would start its own server.
-        named_by: Source of the address: `PREFECT_API_URL`, or the record of `deerstalker up`.
+        named_by: Source of the address: `PREFECT_API_URL` or `deerstalker up`.
         server: Version of the server; empty if unknown.
         error: Why the API cannot be used; empty if it answers.
         others: Other accounts of this machine that could use the API, because it is local and has no password.
@@ -105,7 +110,7 @@ class PrefectFacts:
 
 
 def machine_facts() -> MachineFacts:
-    """Reads the facts of this machine from the kernel and the CUDA driver."""
+    """Returns the facts of this machine, from the kernel and the CUDA driver."""
     recorded = hardware()
     version = re.search(r"(\d+\.\d+(?:\.\d+)?)\s", _DRIVER_VERSION.read_text()) if _DRIVER_VERSION.exists() else None
     return MachineFacts(
@@ -123,7 +128,7 @@ def machine_facts() -> MachineFacts:
 
 
 def software_facts() -> SoftwareFacts:
-    """Reads which engine and which optional packages are installed, without importing them."""
+    """Returns the installed engine and optional packages, without importing them."""
     try:
         engine = engine_build()
     except BadInputError:
@@ -132,7 +137,7 @@ def software_facts() -> SoftwareFacts:
 
 
 def speed_facts() -> SpeedFacts:
-    """Measures matrix products in a child process, which takes some seconds."""
+    """Measures matrix products in a child process; takes some seconds."""
     try:
         return SpeedFacts(matmul_gflops())
     except DeerstalkerError as error:
@@ -140,7 +145,7 @@ def speed_facts() -> SpeedFacts:
 
 
 def prefect_facts(home: Path) -> PrefectFacts:
-    """Asks the Prefect API to which a command in this environment would report; starts no server.
+    """Returns facts of the Prefect API to which a command in this environment would report; starts no server.
 
     Args:
         home: Folder of the local server's record, unless PREFECT_HOME is set.
@@ -166,17 +171,17 @@ def other_accounts() -> tuple[str, ...]:
     return tuple(
         account.pw_name
         for account in pwd.getpwall()
-        if account.pw_uid >= _FIRST_PERSON
-        and account.pw_uid not in (_NOBODY, os.getuid())
+        if account.pw_uid >= _FIRST_USER_ID
+        and account.pw_uid not in (_NOBODY_ID, os.getuid())
         and not account.pw_shell.endswith(("nologin", "false"))
     )
 
 
 def ask_prefect(client: str, url: str, named_by: str, auth: str | None = None) -> PrefectFacts:
-    """Asks an API for its health and its version.
+    """Returns facts of a Prefect API, from requests for its health and its version.
 
     Args:
-        auth: Auth string of the API; None uses the credentials of the environment.
+        auth: Auth string of the API, unless PREFECT_API_AUTH_STRING is set; None uses PREFECT_API_KEY, if set.
     """
     import httpx
 

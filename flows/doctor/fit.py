@@ -1,6 +1,6 @@
-"""Estimates whether a recipe fits a machine: memory, space for its artifacts, and the time of an iteration.
+"""Estimates whether a recipe fits a machine: memory, disk space, and the time of an iteration.
 
-The estimates are arithmetic on sizes. The comment of a measured constant says where it was measured.
+The estimates are computed from sizes and from constants, which were measured as the comments say.
 """
 
 from collections.abc import Mapping
@@ -20,24 +20,24 @@ from stages.training.trainable import TrainableConfig
 
 _BYTES: Mapping[ComputeType, int] = {"bf16": 2, "fp32": 4}
 _PROGRAM_BYTES = int(3.5 * (1 << 30))
-"""Memory of flow, Prefect's server, one engine and trainer without a model; `quickstart` on two cores."""
+"""Memory of flow, Prefect's server, one engine and trainer without a model; measured with `quickstart` on two cores."""
 _ENGINE_PROGRAM_BYTES = 1 << 30
 """Memory of each further engine without a model: two took 1066 MiB more than one (PSS), with a tiny model."""
 _CHECKPOINT_BYTES = 2
 """Bytes of a weight in a checkpoint."""
 _DISK_BYTES_A_TOKEN = 24
-"""Bytes of a sampled token in the store: id, log-probability, and share of text and batch."""
+"""Bytes of a sampled token in the store: its id and log-probability, and its share of text and batch."""
 _SHORT_TOKENS = 256
 
 _LOW, _HIGH = 0, 1
 _TRAINING_SHARE = 0.6, 0.15
 _PREFILL_SHARE = 0.6, 0.2
 _DECODING_SHARE = 0.3, 0.05
-"""Shares of the matrix product rate that the stages reach: for the lowest and the highest estimate of time."""
+"""Shares of the rate of matrix products that the stages reach, for the lowest and the highest estimate of the time."""
 _ITERATION_S = 1.0, 5.0
 _COMPLETION_S = 0.0005, 0.002
 _TOKEN_S = 0.00005, 0.0002
-"""Time of an iteration, a completion and a sampled token that does not depend on the model; from `quickstart`."""
+"""Seconds of an iteration, a completion and a sampled token that do not depend on the model; from `quickstart`."""
 
 
 @dataclass(frozen=True)
@@ -45,10 +45,10 @@ class Need:
     """Resources that a run needs.
 
     Attributes:
-        trainer_bytes: Memory of all trainer processes together, without the program itself.
-        engine_bytes: Memory of all engines of this machine together, without the programs.
+        trainer_bytes: Memory of all trainer processes together, without the memory of the programs.
+        engine_bytes: Memory of all engines on this machine together, without the memory of the programs.
         store_bytes: Growth of the store during the run.
-        seconds: Lowest and highest time of an iteration; None if it cannot be estimated.
+        seconds: Lowest and highest estimate of an iteration's time; None if it cannot be estimated.
         replicas: Number of engines that start on this machine.
     """
 
@@ -69,7 +69,7 @@ def fit_checks(
     devices: tuple[Device, Device],
     gflops: float | None,
 ) -> list[Check]:
-    """Returns the checks that tell whether a recipe fits.
+    """Returns the checks of a recipe: its model, memory, disk space and time.
 
     Args:
         types: Compute types of the trainer and of the engine.
@@ -77,7 +77,7 @@ def fit_checks(
         gflops: Rate of matrix products in the trainer's type on one core, in GFLOP/s; None if it was not measured.
     """
     if size.parameters is None:
-        remedy = "fetch it with the first `deerstalker train`, or name a model that says its size"
+        remedy = "start `deerstalker train`, which fetches it, and check again"
         return [Check("model", "warning", str(size), remedy)]
     replicas = replica_count(hardware, size, machine, devices[1])
     need = Need(
@@ -87,7 +87,7 @@ def fit_checks(
         seconds=None if gflops is None else iteration_seconds(recipe, size, gflops * 1e9, machine.usable_cores),
         replicas=replicas,
     )
-    model = Check("model", "ok", str(size), figures={"parameters": size.parameters, "told_by": size.told_by})
+    model = Check("model", "ok", str(size), figures={"parameters": size.parameters, "told_by": size.source})
     return [model, *memory_checks(hardware, machine, devices, need), room_check(recipe, store, need), time_check(need)]
 
 
@@ -98,10 +98,14 @@ def trainer_bytes(recipe: Recipe, hardware: Hardware, size: ModelSize, compute: 
     `optimizer.master_dtype` (fp32 4, bf16 2). The sum has these terms:
 
     * master weights b f N (frozen weights have none), gradients b f N, two moments 2 b f N;
-    * in the compute type, a copy of N (if that is the masters' type, only of the frozen weights) and a reference;
-    * in each process, for T tokens of a micro-batch, the activations for backward: about (14 hidden + 4 queries +
-      3 intermediate) T for each layer, or hidden T if layers are recomputed;
-    * in each process, the probabilities of `logprob_chunk_tokens` over the vocabulary, three times in float32.
+    * in the compute type, a copy of N numbers (only of the frozen ones if that is the masters' type), and N for a
+      reference model;
+    * in each process, the activations that the backward pass needs, in the compute type. With T tokens in a micro-batch
+      these are A = (14 hidden + 4 queries + 3 intermediate) T numbers a layer. With activation checkpointing they are
+      hidden T numbers a layer, and A once;
+    * in each process, the probabilities of `logprob_chunk_tokens` tokens over the vocabulary, three times in float32.
+
+    The last two terms are left out if the model's shape is unknown.
     """
     assert size.parameters is not None
     trainer, width, total = hardware.trainer, _BYTES[compute], size.parameters
@@ -115,17 +119,17 @@ def trainer_bytes(recipe: Recipe, hardware: Hardware, size: ModelSize, compute: 
     tokens = max(trainer.micro_batch_tokens, recipe.pack.row_tokens)
     if recipe.warm_start is not None:
         tokens = max(tokens, recipe.warm_start.row_tokens)
-    inside = 14 * shape.hidden + 4 * shape.queries + 3 * shape.intermediate
-    kept = shape.hidden * shape.layers + inside if trainer.activation_checkpointing else inside * shape.layers
+    layer = 14 * shape.hidden + 4 * shape.queries + 3 * shape.intermediate
+    activations = shape.hidden * shape.layers + layer if trainer.activation_checkpointing else layer * shape.layers
     chunk = 3 * 4 * min(trainer.logprob_chunk_tokens, tokens) * shape.vocabulary
-    return weights + reference + trainer.world * (width * kept * tokens + chunk)
+    return weights + reference + trainer.world * (width * activations * tokens + chunk)
 
 
 def engine_bytes(hardware: Hardware, size: ModelSize, compute: ComputeType, device: Device, replicas: int) -> float:
-    """Returns the memory of all engines of this machine in bytes, without the programs; 0 if all run elsewhere.
+    """Returns the memory of all engines on this machine in bytes, without the programs; 0 if all run elsewhere.
 
-    Each engine holds the weights in its compute type, and the KV cache if the profile sets its size. On a CPU the
-    engines divide the KV cache among them.
+    Each engine holds the weights in its compute type, and a KV cache if the profile sets its size. On a CPU the engines
+    divide the KV cache among them.
     """
     assert size.parameters is not None
     if replicas == 0:
@@ -135,7 +139,7 @@ def engine_bytes(hardware: Hardware, size: ModelSize, compute: ComputeType, devi
 
 
 def replica_count(hardware: Hardware, size: ModelSize, machine: MachineFacts, device: Device) -> int:
-    """Returns the number of engines on this machine like `stages.sampling.replicas.placement`, but without a model."""
+    """Returns the number of engines on this machine, by the rule of `stages.sampling.replicas.placement`."""
     assert size.parameters is not None
     engine = hardware.engine
     if engine.replicas != "auto":
@@ -177,9 +181,12 @@ def learning_parameters(trainable: TrainableConfig, size: ModelSize) -> float:
 def store_bytes(recipe: Recipe, size: ModelSize) -> float:
     """Returns the bytes that a whole run adds to its store without pruning.
 
-    Once: the model and the warm start, 2 N each. Each iteration: the checkpoint 2 N; the training state if it is kept
-    (masters and moments of trained weights 3 b f N, as in `trainer_bytes`, and 2 for each frozen weight); an averaged
-    reference 4 N; and 24 bytes for each sampled token. During training: one step checkpoint of the size of a state.
+    With N, f and b as in `trainer_bytes`:
+
+    * once: the model and, if there is one, the result of the warm start, 2 N each; a step checkpoint of the size of a
+      training state;
+    * in each iteration: the checkpoint 2 N; with `carry_state`, the training state (masters and moments of the trained
+      weights 3 b f N, and 2 for each frozen weight); an averaged reference 4 N; 24 for each sampled token.
     """
     assert size.parameters is not None
     total, learning = size.parameters, learning_parameters(recipe.finetune.trainable, size)
@@ -192,19 +199,24 @@ def store_bytes(recipe: Recipe, size: ModelSize) -> float:
 
 
 def iteration_seconds(recipe: Recipe, size: ModelSize, rate: float, cores: float) -> tuple[float, float]:
-    """Returns the lowest and highest seconds of an iteration with its evaluation on `val`, without imports.
+    """Returns the lowest and highest estimate of an iteration's seconds, with its evaluation on `val`.
 
-    The time is FLOPs / (rate x share) for training (three forward passes; prompts once, completions as branches), for
-    prompts in the engine, and for decoding, plus times of an iteration, a completion and a token that do not depend on
-    the model. A forward pass takes 2 FLOPs for each weight and token, and the output head is used on completions only;
-    attention over positions is neglected. The shares are 0.6 to 0.15 for training, 0.6 to 0.2 for prompts and 0.3 to
-    0.05 for decoding. The length of completions is unknown: from half of `max_tokens` (an eighth if it is above 256) to
-    all of it. Prompts take the part of `pack.row_tokens` that completions leave, or half of it.
+    The time is FLOPs / (rate x share) for training, for prompts in the engine and for decoding, plus the times of an
+    iteration, a completion and a token that do not depend on the model. Process starts and imports do not count.
+
+    * A forward pass takes 2 FLOPs for each weight and token; only completions use the output head. Attention scores are
+      neglected.
+    * Training costs as much as three forward passes an epoch, and one more each for a reference and for old
+      log-probabilities of the trainer. A prompt counts once for its group.
+    * The shares are 0.6 to 0.15 for training, 0.6 to 0.2 for prompts and 0.3 to 0.05 for decoding.
+    * Completions have at least half of `max_tokens` (an eighth if it is above 256) and at most all of it.
+    * Prompts have at most the part of `pack.row_tokens` that a group's completions leave (a quarter of the row if they
+      leave less than an eighth), and at least half as much.
 
     Args:
         rate: Rate of matrix products on one core, in FLOP/s.
-        cores: Number of cores. The lowest time assumes that each has its own matrix unit, the highest that all share
-            one, as the two threads of a core do.
+        cores: Number of cores. The lowest estimate assumes that each has its own matrix unit, the highest that all
+            share one, as the two threads of a core do.
     """
     return _seconds(recipe, size, rate * max(1.0, cores), _LOW), _seconds(recipe, size, rate * min(1.0, cores), _HIGH)
 
@@ -247,8 +259,8 @@ def _sampled_tokens(sampling: SamplingConfig, groups: int, end: int) -> float:
 def _prompt_tokens(recipe: Recipe, end: int) -> float:
     row, sampling = recipe.pack.row_tokens, recipe.sample.sampling
     left = row - sampling.samples_per_prompt * sampling.max_tokens
-    most = left if left >= row / 8 else row / 4
-    return most if end == _HIGH else most / 2
+    longest = left if left >= row / 8 else row / 4
+    return longest if end == _HIGH else longest / 2
 
 
 def memory_checks(
@@ -259,30 +271,33 @@ def memory_checks(
 ) -> list[Check]:
     """Checks that trainer and engine together fit into the memory of their devices."""
     trainer = hardware.trainer
-    programs = _PROGRAM_BYTES + (need.replicas - 1) * _ENGINE_PROGRAM_BYTES
-    on_host, on_gpu = float(programs), 0.0
+    on_host: dict[str, float] = {}
+    on_gpu = 0.0
+    gpus_of_trainer = trainer.processes if devices[0] == "cuda" else 0
+    gpus_of_engines = need.replicas * hardware.engine.tensor_parallel_size if devices[1] == "cuda" else 0
     if devices[0] == "cpu" or trainer.cpu_offload:
-        on_host += need.trainer_bytes / trainer.nodes
+        on_host["trainer"] = need.trainer_bytes / trainer.nodes
     else:
         on_gpu += need.trainer_bytes / trainer.world
     if devices[1] == "cpu":
-        on_host += need.engine_bytes
+        on_host["engine"] = need.engine_bytes
     elif need.replicas:
-        planned = hardware.engine.memory_share * _least_gpu(machine) if hardware.engine.kv_cache_gib is None else 0.0
-        on_gpu += max(planned, need.engine_bytes / (need.replicas * hardware.engine.tensor_parallel_size))
-    parts = f"trainer {gib(need.trainer_bytes)}, engine {gib(need.engine_bytes)}, programs {gib(programs)}"
-    checks = [_host_check(on_host, parts, machine)]
+        reserved = hardware.engine.memory_share * _least_gpu(machine) if hardware.engine.kv_cache_gib is None else 0.0
+        on_gpu += max(reserved, need.engine_bytes / gpus_of_engines)
+    on_host["programs"] = _PROGRAM_BYTES + (need.replicas - 1) * _ENGINE_PROGRAM_BYTES
+    checks = [_host_check(on_host, machine)]
     if on_gpu:
-        checks.append(_gpu_check(on_gpu, hardware, machine, need.replicas))
+        checks.append(_gpu_check(on_gpu, max(gpus_of_trainer, gpus_of_engines), machine))
     return checks
 
 
-def _host_check(needed: float, parts: str, machine: MachineFacts) -> Check:
+def _host_check(needs: Mapping[str, float], machine: MachineFacts) -> Check:
+    needed, parts = sum(needs.values()), ", ".join(f"{name} {gib(size)}" for name, size in needs.items())
     summary = f"about {gib(needed)} needed ({parts}), {gib(machine.spare_bytes)} left"
     figures = {"needed_bytes": int(needed), "spare_bytes": machine.spare_bytes}
     if needed > machine.room_bytes:
         remedy = (
-            f"this machine gives {gib(machine.room_bytes)}: use a larger one or a smaller model, "
+            f"this machine has {gib(machine.room_bytes)}: use a larger one or a smaller model, "
             "or lower trainer.micro_batch_tokens and engine.kv_cache_gib of the profile"
         )
         return Check("recipe memory", "problem", summary, remedy, figures)
@@ -291,10 +306,9 @@ def _host_check(needed: float, parts: str, machine: MachineFacts) -> Check:
     return Check("recipe memory", "ok", summary, figures=figures)
 
 
-def _gpu_check(needed: float, hardware: Hardware, machine: MachineFacts, replicas: int) -> Check:
-    count = max(hardware.trainer.processes, replicas * hardware.engine.tensor_parallel_size)
+def _gpu_check(needed: float, count: int, machine: MachineFacts) -> Check:
     least = _least_gpu(machine)
-    summary = f"about {gib(needed)} needed on each of {count}, {gib(least)} there on each of {len(machine.gpus)}"
+    summary = f"about {gib(needed)} needed on each of {count}, {gib(least)} available on each of {len(machine.gpus)}"
     figures = {"needed_bytes": int(needed), "gpu_bytes": least, "gpus": len(machine.gpus), "needed_gpus": count}
     if not machine.gpus:
         return Check("recipe GPU memory", "problem", summary, "use --profile cpu, or a machine with GPUs", figures)

@@ -1,4 +1,7 @@
-"""The part of a profile that `deerstalker doctor` reads, and its effect on this machine; quick to import."""
+"""The hardware settings of a profile, and the devices and compute types that follow on this machine.
+
+Quick to import, unlike `flows.config.recipes`.
+"""
 
 from collections.abc import Sequence
 from typing import Literal
@@ -27,7 +30,7 @@ class Hardware(Config):
 
     @property
     def starts_engines(self) -> bool:
-        """Whether engines start on this machine: there are no external ones, or `replicas` adds some."""
+        """Whether engines start on this machine: there are no external engines, or `replicas` is a number."""
         return not self.engine.external_urls or self.engine.replicas != "auto"
 
     def explicit_type(self, part: Part) -> str | None:
@@ -42,7 +45,11 @@ def load_hardware(profile: str, changes: Sequence[str]) -> Hardware:
 
 
 def device_of(part: Part, hardware: Hardware, machine: MachineFacts, software: SoftwareFacts) -> Device:
-    """Returns the device of trainer or engine, from the profile, or else from the installed engine and the GPUs."""
+    """Returns the device of trainer or engine.
+
+    The engine's is that of the installed build of vLLM. The trainer's is the profile's or, with `auto`, a GPU if there
+    is one.
+    """
     if part == "engine":
         return "cuda" if software.engine and software.engine[0] == "vllm" else "cpu"
     if hardware.trainer.device == "auto":
@@ -51,10 +58,10 @@ def device_of(part: Part, hardware: Hardware, machine: MachineFacts, software: S
 
 
 def choice_of(part: Part, hardware: Hardware, device: Device, hidden: int | None = None) -> Choice:
-    """Returns the compute type of trainer or engine: the profile's if it names one, else the faster on the device.
+    """Returns the compute type of trainer or engine: the profile's or, with `auto`, the faster one on the device.
 
     Args:
-        hidden: Hidden size of the trained model; None for any.
+        hidden: Hidden size of the trained model; None if unknown.
 
     Raises:
         DeerstalkerError: The system does not list the CPU's flags, and matrix products could not be timed.

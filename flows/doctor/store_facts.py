@@ -1,4 +1,4 @@
-"""Tests a store: whether it can be written, how fast, and its free space; removes the test files."""
+"""Tests whether a store can be written, how fast, and its free space; removes the test files."""
 
 import errno
 import os
@@ -29,13 +29,13 @@ class StoreFacts:
 
     Attributes:
         url: Address of the store.
-        kind: Kind of store.
+        kind: `folder`, or the scheme of the address (`s3`).
         place: Folder that was tested: the store's, or the nearest existing folder above it; None for other stores.
         exists: Whether the store's folder or bucket exists.
         free_bytes: Free space in bytes; None if unknown.
-        total_bytes: Size of the file system in bytes.
-        write_bytes_s: Speed of a write to the disk or store, in bytes per second.
-        creates: Whether a create-only write to an existing key is refused.
+        total_bytes: Size of the file system in bytes; None if unknown.
+        write_bytes_s: Speed of a write to the disk or store, in bytes per second; None if not measured.
+        creates: Whether a create-only write to an existing key is refused; None if not tested.
         error: The error of the tests, if they failed.
     """
 
@@ -51,7 +51,7 @@ class StoreFacts:
 
 
 def store_facts(url: str, options: S3Options = _QUICK_S3) -> StoreFacts:
-    """Tests a store; leaves no folder, bucket or file in it.
+    """Tests a store and returns the results; leaves no folder, bucket or file behind.
 
     Raises:
         BadInputError: The address is invalid.
@@ -73,7 +73,7 @@ def store_folder(url: str) -> Path | None:
 
 
 def folder_facts(folder: Path) -> StoreFacts:
-    """Tests the folder of a store, or the nearest existing folder above it.
+    """Tests the folder of a store, or the nearest existing folder above it, and returns the results.
 
     Raises:
         BadInputError: The path is a file.
@@ -106,7 +106,9 @@ def nearest_folder(folder: Path) -> Path:
 
 
 def object_facts(url: str, options: S3Options) -> StoreFacts:
-    """Puts, gets and deletes one small object, and tests whether a second create-only put of a key is refused.
+    """Tests an object store and returns the results: writes, reads and deletes an object of 1 MiB.
+
+    Also tests whether a second create-only put of a key is refused.
 
     Raises:
         BadInputError: The address is invalid.
@@ -131,7 +133,7 @@ def object_facts(url: str, options: S3Options) -> StoreFacts:
 
 
 def _write_speed(folder: Path, free_bytes: int) -> float:
-    """Returns the speed of writing an unnamed file with fsync, in bytes per second; it vanishes with this process."""
+    """Returns the speed of writing an unnamed temporary file with fsync, in bytes per second."""
     chunk = secrets.token_bytes(_CHUNK_BYTES)
     written, started = 0, time.monotonic()
     with tempfile.TemporaryFile(dir=folder, prefix=TEMPORARY_PREFIX, buffering=0) as stream:
@@ -142,7 +144,7 @@ def _write_speed(folder: Path, free_bytes: int) -> float:
 
 
 def _makes_links(folder: Path) -> bool:
-    """Returns whether a second hard link to a name is refused, on which create-only writes rely."""
+    """Returns whether the file system refuses a second hard link of the same name; create-only writes rely on it."""
     first, second = (folder / f"{TEMPORARY_PREFIX}{secrets.token_hex(8)}" for _ in range(2))
     try:
         first.touch(exist_ok=False)

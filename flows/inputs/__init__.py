@@ -1,1 +1,1 @@
-"""What a run begins with, by any name that a person gives: models and puzzle sets, made through their stages."""
+"""Resolves the names that people give to models and puzzle sets, and runs the stages that make them."""

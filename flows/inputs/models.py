@@ -16,7 +16,7 @@ _MODELS = "models"
 
 
 def fetched(stages: Stages, name: str, puzzles: Ref[Puzzles]) -> Ref[Checkpoint]:
-    """Returns the published checkpoint that `name` means (see `flows.lookup.checkpoints`); a source is fetched first.
+    """Returns the checkpoint that `name` means (see `flows.lookup.checkpoints`); fetches a model source first.
 
     Raises:
         BadInputError: There is no such checkpoint or source.
@@ -28,32 +28,34 @@ def fetched(stages: Stages, name: str, puzzles: Ref[Puzzles]) -> Ref[Checkpoint]
 def fetched_source(
     stages: Stages, source: ModelConfig, puzzles: Ref[Puzzles], taught: Style | None = None
 ) -> Ref[Checkpoint]:
-    """Fetches the model of a source and returns it; runs with the same source share it.
+    """Fetches the model of a source unless it is in the store, and returns it; runs with the same source share it.
 
-    A run continues from the store alone, even on a machine without the folder from which its model was fetched.
+    If a local folder no longer exists, the model that was last fetched from it is used. So a run can continue on a
+    machine without that folder.
 
     Args:
         puzzles: Puzzles whose texts give the vocabulary of a model made from scratch.
-        taught: Style of the derivations that the warm start teaches, which that vocabulary covers; None without any.
+        taught: Style of the derivations that the warm start teaches and that the vocabulary must cover; None without
+            derivations.
     """
-    if isinstance(source, FolderModel) and (before := fetched_from_a_lost_folder(source, stages.ctx.store)):
-        stages.ctx.log.warning("%s is not here; going on with what was fetched from it: %s", source.path, before.key)
-        return before
+    if isinstance(source, FolderModel) and (checkpoint := fetched_from_a_lost_folder(source, stages.ctx.store)):
+        stages.ctx.log.warning("%s does not exist; using the model fetched from it: %s", source.path, checkpoint.key)
+        return checkpoint
     out = stages.address(shared_key(_MODELS, source.source, identity_of(source, puzzles, taught)), Checkpoint)
     return stages.run(fetch, source, puzzles, taught, out=out)
 
 
 def fetched_from_a_lost_folder(source: FolderModel, store: Store) -> Ref[Checkpoint] | None:
-    """Returns the model that was last fetched from a missing local folder; None if the folder exists or nothing was."""
+    """Returns the model that was last fetched from a missing local folder; None if it exists or was never fetched."""
     folder = local_folder(source.path)
     if folder is None or folder.exists():
         return None
-    begins, ends = f"{_MODELS}/{source.source}-", f"/{MANIFEST_NAME}"
-    keys = [key for key in store.list(_MODELS) if key.startswith(begins) and key.endswith(ends) and key.count("/") == 2]
-    made: list[Artifact] = []
+    start, end = f"{_MODELS}/{source.source}-", f"/{MANIFEST_NAME}"
+    keys = [key for key in store.list(_MODELS) if key.startswith(start) and key.endswith(end) and key.count("/") == 2]
+    models: list[Artifact] = []
     for key in keys:
-        with noted([], key):  # damage of another model; `verify` names it
-            made.append(Artifact.at(store, key.removesuffix(ends)))
-    same_folder = [artifact for artifact in made if artifact.manifest.facts.get("folder") == source.path]
+        with noted([], key):  # skips a damaged model, which `verify` reports
+            models.append(Artifact.at(store, key.removesuffix(end)))
+    same_folder = [artifact for artifact in models if artifact.manifest.facts.get("folder") == source.path]
     newest = max(same_folder, key=lambda artifact: artifact.manifest.provenance["created_at"], default=None)
     return None if newest is None else newest.ref

@@ -1,4 +1,4 @@
-"""Puzzle sets from a config, a file or RUN:SPLIT, made by their stages."""
+"""Returns puzzle sets from a config, a file or RUN:SPLIT, and runs the stages that make them."""
 
 from artifacts.layout import shared_key
 from artifacts.refs import Puzzles, Ref
@@ -10,7 +10,7 @@ from stages.prepare import PrepareConfig, identity_of, prepare
 
 
 def named_puzzles(name: str, stages: Stages) -> tuple[Ref[Puzzles], str]:
-    """Returns the puzzle set and split of a name: RUN:SPLIT, KEY:SPLIT of a set in the store, or a JSON file.
+    """Returns the puzzle set and split that a name means: RUN:SPLIT, KEY:SPLIT of a set in the store, or a JSON file.
 
     Raises:
         BadInputError: There is no such run, set, split or file.
@@ -22,7 +22,7 @@ def named_puzzles(name: str, stages: Stages) -> tuple[Ref[Puzzles], str]:
 
 
 def publish_set(stages: Stages, config: PrepareConfig, name: str = "set") -> Ref[Puzzles]:
-    """Publishes the puzzle set of a config and returns it; runs with the same config share it."""
+    """Publishes the puzzle set of a config unless it exists, and returns it; runs with the same config share it."""
     identity = identity_of(config)
     out = stages.address(shared_key("puzzles", name, identity), Puzzles)
     if out.find(identity) is None and (missing := config.first_stretches()):

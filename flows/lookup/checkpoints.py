@@ -20,7 +20,8 @@ FORMS = "a run, RUN@ITERATION, a checkpoint's key, a Hugging Face folder, hub:ID
 def find_checkpoint(name: str, store: Store) -> Ref[Checkpoint] | ModelConfig:
     """Returns the published checkpoint or the model source that `name` means.
 
-    A name that starts with `.`, `/` or `~` is a model folder. So is a folder's name under which nothing is published.
+    A name that starts with `.`, `/` or `~`, or names a folder with a config.json, is a model folder. So is the name of
+    any other folder if nothing is published under it.
 
     Raises:
         BadInputError: There is no such checkpoint, source or folder.
@@ -48,7 +49,7 @@ def find_checkpoint(name: str, store: Store) -> Ref[Checkpoint] | ModelConfig:
 
 
 def check_checkpoint(name: str, store: Store) -> None:
-    """Checks that the checkpoint that `name` means exists; does not ask the hub.
+    """Checks that the checkpoint or source that `name` means exists, without asking the hub.
 
     Raises:
         BadInputError: There is no such checkpoint, the package is not installed, or the folder is not a model.

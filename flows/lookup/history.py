@@ -1,4 +1,4 @@
-"""Reads runs from a store. All views of a run are made from these records, so they agree with the artifacts."""
+"""Reads runs from a store. All views of a run use these records, so they agree with the artifacts."""
 
 from collections.abc import Iterable, Mapping
 from concurrent.futures import ThreadPoolExecutor
@@ -15,6 +15,7 @@ from artifacts.refs import Batch, Checkpoint, Decision, Grades, Kind, Report, Ro
 from artifacts.store.store import MissingKeyError, Store
 from artifacts.verification import Damage, noted, noted_strays
 from flows.config.recipe import Recipe
+from flows.config.settings import validate
 from stages.promotion.promoted import Promoted, read_promoted
 
 STAGES = {
@@ -48,11 +49,11 @@ class IterationRecord:
     manifests: dict[str, Manifest]
 
     def facts(self, stage: str) -> dict[str, Any]:
-        """Returns the facts that a stage stored; empty if it has not published."""
+        """Returns the facts in a stage's manifest; empty if the stage has not published."""
         return self.manifests[stage].facts if stage in self.manifests else {}
 
     def kept(self, *stages: str) -> bool:
-        """Returns whether these stages have published, and none of their artifacts was pruned."""
+        """Returns whether all these stages have published and none of their artifacts was pruned."""
         manifests = [self.manifests.get(stage) for stage in stages]
         return all(manifest is not None and manifest.pruned is None for manifest in manifests)
 
@@ -71,11 +72,11 @@ class RunRecord:
     """One run.
 
     Attributes:
-        layout: Its addresses.
+        layout: Keys of its artifacts.
         recipe: Its frozen recipe, as JSON.
         iterations: Its iterations, in order.
         evaluations: Reports on the test split: `before` and `after` training.
-        promoted: The promoted checkpoint ; None if there is none.
+        promoted: The promoted checkpoint; None if there is none.
         suites: Reports of backfills (see `flows.backfill`), by suite and iteration.
     """
 
@@ -85,6 +86,14 @@ class RunRecord:
     evaluations: dict[str, Manifest]
     promoted: Promoted | None
     suites: dict[str, dict[int, Manifest]] = field(default_factory=dict[str, dict[int, Manifest]])
+
+    def typed_recipe(self) -> Recipe:
+        """Returns the frozen recipe as a config model.
+
+        Raises:
+            BadInputError: This version does not accept the recipe.
+        """
+        return validate(Recipe, self.recipe, f"recipe of {self.layout.run}")
 
 
 @dataclass(frozen=True)
@@ -106,7 +115,7 @@ class RunOverview:
     promoted: Promoted | None = None
 
     def as_json(self) -> dict[str, Any]:
-        """Returns the run as JSON documents contain it."""
+        """Returns the run as it stands in JSON documents."""
         return {**vars(self), "promoted": self.promoted and self.promoted.as_json()}
 
 
@@ -116,7 +125,7 @@ def run_names(store: Store) -> list[str]:
 
 
 def overview(store: Store, damaged: list[Damage] | None = None) -> list[RunOverview]:
-    """Returns an overview of each run, from one listing of the store and two small files for each run.
+    """Returns an overview of each run; reads one listing of the store and two small files for each run.
 
     Args:
         damaged: A list to which unreadable runs, and objects that belong to no run, are added.
@@ -127,13 +136,13 @@ def overview(store: Store, damaged: list[Damage] | None = None) -> list[RunOverv
     keys = store.list(RUNS)
     if damaged is not None:
         noted_strays(store, RUNS, damaged)
-        damaged += _no_runs(keys)
+        damaged += _not_runs(keys)
     runs: list[RunOverview] = []
-    ends = f"/{STAGES['promote']}/{MANIFEST_NAME}"
+    decision_end = f"/{STAGES['promote']}/{MANIFEST_NAME}"
     for layout in map(RunLayout, _names(keys)):
         with noted(damaged, layout.recipe):
             recipe = read_recipe(store, layout)
-            numbers = [layout.iteration_of(key) for key in keys if key.endswith(ends)]
+            numbers = [layout.iteration_of(key) for key in keys if key.endswith(decision_end)]
             done = sum(number is not None and number > 0 for number in numbers)
             runs.append(RunOverview(layout.run, recipe["title"], recipe["iterations"], done))
             with noted(damaged, layout.promoted):
@@ -159,11 +168,11 @@ def read_run(store: Store, run: str, damaged: list[Damage] | None = None) -> Run
         raise BadInputError(
             f"run {run!r}", f"not in {store.url}", ", ".join(run_names(store)) or "a run", "see `deerstalker runs`"
         ) from error
-    keys, ends = store.list(layout.root), f"/{MANIFEST_NAME}"
+    keys, manifest_end = store.list(layout.root), f"/{MANIFEST_NAME}"
     if damaged is not None:
         noted_strays(store, layout.root, damaged)
-        damaged += _no_iterations(layout, keys)
-    published = {key.removesuffix(ends) for key in keys if key.endswith(ends)}
+        damaged += _not_iterations(layout, keys)
+    published = {key.removesuffix(manifest_end) for key in keys if key.endswith(manifest_end)}
     numbers = sorted({number for key in published if (number := layout.iteration_of(key)) is not None})
     keys_of_stages = {
         (number, stage): key
@@ -192,7 +201,7 @@ def _suites(
     iterations: Mapping[int, IterationRecord],
     damaged: list[Damage] | None,
 ) -> dict[str, dict[int, Manifest]]:
-    """Returns reports by suite and iteration, without those whose checkpoint was made again since."""
+    """Returns reports by suite and iteration, without those whose checkpoint has been replaced since."""
     keys = {place: key for key in sorted(published) if (place := layout.suite_of(key))}
     suites: dict[str, dict[int, Manifest]] = {}
     for (suite, number), manifest in _manifests(store, keys, damaged, dict.fromkeys(keys, Report)).items():
@@ -210,7 +219,7 @@ def last_iteration(store: Store, layout: RunLayout) -> int:
 
 
 def read_iteration(store: Store, layout: RunLayout, number: int) -> IterationRecord:
-    """Returns the record of a finished iteration; iteration 0 evaluates the weights that the first one starts from.
+    """Returns the record of a finished iteration; iteration 0 has only the stages `evaluate` and `promote`.
 
     Raises:
         BadInputError: A stage of it has not published.
@@ -233,18 +242,18 @@ def _manifests(
 
 
 def _names(keys: Iterable[str]) -> list[str]:
-    names = {part[1] for part in (key.split("/") for key in keys) if part[2:] == ["recipe.json"]}
+    names = {parts[1] for parts in (key.split("/") for key in keys) if parts[2:] == ["recipe.json"]}
     return sorted(filter(is_run_name, names))
 
 
-def _no_runs(keys: Iterable[str]) -> list[Damage]:
+def _not_runs(keys: Iterable[str]) -> list[Damage]:
     """Returns the folders beside the runs that are not runs; hidden ones are ignored."""
     folders = {key.split("/")[1] for key in keys if key.count("/") > 1}
-    no_runs = sorted(name for name in folders.difference(_names(keys)) if not name.startswith("."))
-    return [Damage(f"{RUNS}/{name}", "a folder without a recipe, or of no run's name", "a run") for name in no_runs]
+    strays = sorted(name for name in folders.difference(_names(keys)) if not name.startswith("."))
+    return [Damage(f"{RUNS}/{name}", "a folder without a recipe, or of no run's name", "a run") for name in strays]
 
 
-def _no_iterations(layout: RunLayout, keys: Iterable[str]) -> list[Damage]:
+def _not_iterations(layout: RunLayout, keys: Iterable[str]) -> list[Damage]:
     """Returns the folders beside the iterations that are not iterations."""
     top = f"{layout.root}/iterations/"
     others = {key for key in keys if key.startswith(top) and layout.iteration_of(key) is None}

@@ -1,4 +1,4 @@
-"""Splits of published puzzle sets by the names that people give them."""
+"""Finds the split of a published puzzle set that a name means."""
 
 from artifacts.errors import BadInputError
 from artifacts.layout import RunLayout
@@ -9,10 +9,10 @@ from stages.prepare import SPLITS
 
 
 def named_split(name: str, store: Store, where: str) -> tuple[Ref[Puzzles], str]:
-    """The puzzle set and split of a name: RUN:SPLIT, or KEY:SPLIT of a set in the store.
+    """Returns the puzzle set and split that a name means: RUN:SPLIT, or KEY:SPLIT of a set in the store.
 
     Args:
-        where: Start of an error message.
+        where: Start of error messages.
 
     Raises:
         BadInputError: There is no such set or split.
@@ -21,9 +21,9 @@ def named_split(name: str, store: Store, where: str) -> tuple[Ref[Puzzles], str]
     if split not in SPLITS:
         raise BadInputError(where, f"split {split!r}", ", ".join(SPLITS), "name it as RUN:SPLIT")
     if "/" in owner:
-        named = Artifact.at(store, owner)
-        if named.manifest.kind != Puzzles.__name__:
-            raise BadInputError(where, f"an artifact of kind {named.manifest.kind}", "Puzzles")
-        return named.ref, split
+        artifact = Artifact.at(store, owner)
+        if artifact.manifest.kind != Puzzles.__name__:
+            raise BadInputError(where, f"an artifact of kind {artifact.manifest.kind}", "Puzzles")
+        return artifact.ref, split
     report = Artifact.at(store, RunLayout(owner).iteration(0, "report"), Report)
     return Ref(**report.manifest.inputs["puzzles"]), split

@@ -23,8 +23,8 @@ from artifacts.refs import Checkpoint, Puzzles, Report
 from artifacts.store.store import Store
 from flows.config.recipe import Recipe
 from flows.config.recipes import load_profile, load_recipe, recipe_names
-from flows.opening import RunRequest, able_to_run, opened
-from flows.session import check_recipe, freeze_recipe, going_on
+from flows.opening import RunRequest, opened, with_early_stop
+from flows.session import check_recipe, freeze_recipe, recipe_to_continue
 from stages.models.from_scratch import ScratchModel
 
 
@@ -165,10 +165,10 @@ def test_a_run_begun_before_some_settings_existed_goes_on_as_it_began(tmp_path: 
     store, layout = Store.open(str(tmp_path)), RunLayout("mine")
     stored = without(load_recipe(name).model_dump(mode="json"), ADDED_SINCE)
     store.create_bytes(layout.recipe, json.dumps(stored).encode())
-    recipe = going_on(store, layout, load_recipe(name))
+    recipe = recipe_to_continue(store, layout, load_recipe(name))
     check_recipe(store, layout, recipe)
     assert settings_of(recipe) == stored
-    chosen = going_on(store, layout, load_recipe(name, ["finetune.epoch_order=shuffled"]))
+    chosen = recipe_to_continue(store, layout, load_recipe(name, ["finetune.epoch_order=shuffled"]))
     with pytest.raises(IdentityMismatchError, match=r"finetune\.epoch_order: 'same' -> 'shuffled'"):
         check_recipe(store, layout, chosen)
 
@@ -200,7 +200,7 @@ def test_a_run_that_stored_nothing_keeps_no_name(request_of_mine: Callable[..., 
     [
         (["sample.sampling.top_p=0.9"], r"sampling\.top_p: 0\.9, .* expected 1\.0; or set .*old_logprobs to trainer"),
         (["sample.sampling.repetition_penalty=1.3"], r"sampling\.repetition_penalty: 1\.3, so the sampler's"),
-        (["grade.advantage.scale=batch_std", "sample.resample.max_rounds=1"], r"batch_std, that of all groups"),
+        (["grade.advantage.scale=batch_std", "sample.resample.max_rounds=1"], r"batch_std, which includes the groups"),
     ],
 )
 def test_what_no_run_should_begin_with_is_refused_and_what_has_begun_goes_on(
@@ -248,8 +248,8 @@ def test_of_two_recipes_under_one_name_the_one_that_stores_first_keeps_it(
 @pytest.mark.parametrize("section", ["sample.sampling", "evaluate.sampled", "final.sampled"])
 def test_a_recipe_that_gives_up_on_completions_gets_an_engine_that_can(section: str) -> None:
     profile = load_profile("cpu")
-    assert able_to_run(load_recipe("quickstart"), profile) == profile
-    able = able_to_run(load_recipe("quickstart", [f"{section}.early_stop.threshold=-2.5"]), profile)
+    assert with_early_stop(load_recipe("quickstart"), profile) == profile
+    able = with_early_stop(load_recipe("quickstart", [f"{section}.early_stop.threshold=-2.5"]), profile)
     assert able.engine.early_stop
     assert able.trainer == profile.trainer
 

@@ -151,6 +151,8 @@ def test_memory_goes_with_the_engines_that_start_here() -> None:
     assert (on_one["needed_gpus"], on_four["needed_gpus"]) == (1, 4)
     trainer_alone = fit(elsewhere, gpus)["recipe GPU memory"].figures["needed_bytes"]
     assert 0 < trainer_alone < on_one["needed_bytes"]
+    engines_on_cpu = fit(["engine.replicas=8", "engine.kv_cache_gib=1"], ("cuda", "cpu"))["recipe GPU memory"]
+    says(engines_on_cpu, "ok", "on each of 1")
 
 
 @pytest.mark.parametrize(
@@ -177,7 +179,7 @@ def test_recipes_that_do_not_fit() -> None:
         checks = fit_checks(recipe, hardware, size, machine, store, ("bf16", "bf16"), ON_CPU, 430.0)
         return {check.name: check for check in checks}
 
-    says(fit(replace(MACHINE, limit_bytes=6 * GIB))["recipe memory"], "problem", "this machine gives 6.0 GiB")
+    says(fit(replace(MACHINE, limit_bytes=6 * GIB))["recipe memory"], "problem", "this machine has 6.0 GiB")
     says(fit(replace(MACHINE, spare_bytes=8 * GIB))["recipe memory"], "warning", "end other programs")
     says(fit(store=replace(FOLDER, free_bytes=GIB))["recipe disk"], "problem", "--store")
     says(fit(store=StoreFacts("s3://b", "s3"))["recipe disk"], "ok", "in a store of unknown size")
@@ -194,7 +196,7 @@ def test_recipes_on_gpus() -> None:
 
     small = fit(ModelSize(1.5e9, "by its name"), hardware)
     says(small["recipe GPU memory"], "ok", "on each of 1")
-    says(small["recipe memory"], "ok")
+    says(small["recipe memory"], "ok", "about 3.5 GiB needed (programs 3.5 GiB)")
     says(small["recipe time"], "ok", "not measured")
     large = ModelSize(14e9, "by its name")
     says(fit(large, hardware)["recipe GPU memory"], "problem", "trainer.processes")

@@ -112,14 +112,14 @@ def test_compute_types() -> None:
         type_check("engine", "cpu", amx, SPEEDS),
         "ok",
         "bfloat16 (the CPU has amx_bf16)",
-        "430 in bf16, 100 in fp32 GFLOP/s on a core",
+        "430 in bf16, 100 in fp32 GFLOP/s on one core",
     )
     slow = SpeedFacts({"bf16": 0.6, "fp32": 115.0})
     says(type_check("trainer", "cpu", avx2, slow), "ok", "fp32 (the CPU has neither", "0.6 in bf16, 115 in fp32")
     explicit = Choice("bf16", "as the profile says")
     says(
         type_check("trainer", "cpu", explicit, slow, "bf16"),
-        "warning", "bf16 (as the profile says)", "compute_dtype of the profile to auto: it takes fp32, 192 times",
+        "warning", "bf16 (as the profile says)", "compute_dtype of the profile to auto: it selects fp32, 192 times",
     )  # fmt: skip
     says(type_check("engine", "cpu", explicit, slow, "bfloat16"), "warning", "engine.dtype of the profile to auto")
     says(type_check("trainer", "cpu", amx, SpeedFacts(error="no torch")), "problem", "not measured: no torch")

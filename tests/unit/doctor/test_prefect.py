@@ -52,6 +52,10 @@ def test_prefect(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
         says(prefect_check(ask_prefect("3.7.7", url, "PREFECT_API_URL")), "warning", "3.4.1", "update the server")
     with _api("", 401) as url:
         says(prefect_check(ask_prefect("3.7.7", url, "PREFECT_API_URL")), "problem", "PREFECT_API_AUTH_STRING")
+    with _api("", 404) as url:
+        line = prefect_check(ask_prefect("3.7.7", url, "PREFECT_API_URL"))
+        says(line, "problem", "is no Prefect API (HTTP 404)", "name another")
+        assert line.figures["server"] is None, "docs/json.md: null where it is not known"
     open_to_all = PrefectFacts("3.7.7", "http://a/api", "`deerstalker up`", "3.7.7", others=("ann", "bob", "cy", "dee"))
     says(prefect_check(open_to_all), "warning", "no password", "(ann, bob, cy and 1 more)", "`deerstalker up --auth`")
     silent = f"http://user:secret@127.0.0.1:{free_port()}/api"

@@ -30,7 +30,7 @@ from tests.support.servers import free_port, rclone_server
 def test_stores() -> None:
     says(store_check(FOLDER), "ok", "/data, writes 286 MiB/s")
     says(store_check(replace(FOLDER, write_bytes_s=5e6)), "warning", "--store")
-    says(store_check(replace(FOLDER, exists=False, place=Path("/"))), "ok", "not there yet, in /")
+    says(store_check(replace(FOLDER, exists=False, place=Path("/"))), "ok", "not created yet, in /")
     full = StoreError("file:///data", "no space left", "", f"free space; {SEE_DOCTOR}")
     line = store_check(replace(FOLDER, error=full))
     says(line, "problem", "file:///data: no space left", "-> free space\n")

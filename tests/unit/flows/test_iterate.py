@@ -51,8 +51,8 @@ def test_a_decision_that_is_just_being_redone_counts() -> None:
 def test_a_run_without_a_decision_cannot_go_on() -> None:
     store = Store.open("memory://iterate-none")
     now = datetime.now(UTC)
-    with pytest.raises(BadInputError, match="not measured yet"):
+    with pytest.raises(BadInputError, match="no decision yet"):
         iterations_done(store, LAYOUT, now)
     decide(store, 0)
-    with pytest.raises(BadInputError, match="not measured yet"):
+    with pytest.raises(BadInputError, match="no decision yet"):
         iterations_done(store, LAYOUT, now)

@@ -57,7 +57,7 @@ def test_a_run_begins_with_the_choice_and_its_reason(on_avx2: dict[str, Any]) ->
 def test_an_explicit_choice_that_is_slow_is_warned_of_with_the_measured_factor(on_avx2: dict[str, Any]) -> None:
     choice, warning = on_avx2["slow"]
     assert choice.startswith("trainer computes in bf16 (as the profile says), engine in float32 (the CPU has neither")
-    assert warning.startswith("warning: trainer.compute_dtype = bf16 is ") and '"auto" takes fp32' in warning
+    assert warning.startswith("warning: trainer.compute_dtype = bf16 is ") and '"auto" selects fp32' in warning
     assert float(warning.split(" is ")[1].split(" times")[0]) > 2
 
 
