@@ -11,7 +11,7 @@ from pydantic import Field
 from artifacts.config import Config
 from artifacts.errors import DeerstalkerError
 from artifacts.layout import RunLayout
-from artifacts.refresh import ask, finish
+from artifacts.refresh import record_done, record_request
 from artifacts.store.store import Store
 from flows.config.compute_types import compute_types
 from flows.config.model_size import hidden_size
@@ -106,7 +106,7 @@ def opened_run(
         before_writing: Called before any of the run's own artifacts is stored.
     """
     precision = compute_types(profile, hidden_size(recipe.model))
-    renewals = ask(store, layout, refresh, asked_at(), REDOABLE)
+    renewals = record_request(store, layout, refresh, asked_at(), REDOABLE)
     with (
         open_tracker(profile, store, layout.run, recipe.model_dump(mode="json")) as tracker,
         opened_stages(store, able_to_run(recipe, profile)) as stages,
@@ -118,7 +118,7 @@ def opened_run(
         session = Session(recipe, layout, stages, renewals, shown, stop_after=stop_after, before_writing=before_writing)
         yield session
         if renewals.unfinished and session.reached >= last_iteration(store, layout):
-            finish(store, layout, renewals)
+            record_done(store, layout, renewals)
 
 
 def asked_at() -> datetime:

@@ -142,7 +142,7 @@ def _of_run(store: Store, run: str, rule: Retention, safe: set[str], damaged: li
         with noted(damaged, key):
             published[key] = Artifact.at(store, key).manifest
     renewals = Refreshes()
-    with noted(damaged, layout.renewals):
+    with noted(damaged, layout.refresh_requests):
         renewals = Refreshes.read(store, layout)
     if len(damaged or ()) > known:
         return []
