@@ -41,7 +41,9 @@ def _described(value: object) -> str:
         return "an empty object"
     if isinstance(value, str) and not value.strip():
         return "an empty string"
-    names = {dict: "an object", list: "a list", str: "a string", bool: "a boolean", int: "a number", float: "a number"}
+    names: dict[type, str] = {
+        dict: "an object", list: "a list", str: "a string", bool: "a boolean", int: "a number", float: "a number"
+    }  # fmt: skip
     return names.get(type(value), "null")
 
 
