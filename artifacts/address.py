@@ -1,4 +1,4 @@
-"""Publishing artifacts: an attempt writes files into its own folder, and the manifest last."""
+"""Publishes artifacts: an attempt writes files into its own folder and the manifest last."""
 
 import hashlib
 import io
@@ -27,7 +27,7 @@ from artifacts.store.directory import synchronise_folder
 from artifacts.store.store import MissingKeyError, StartProgress, Store
 
 SUPERSEDED_NAME = "superseded.json"
-"""Name under which the manifest of a superseded artifact is kept, beside the artifact's files."""
+"""Name of the manifest of a superseded artifact, beside the artifact's files."""
 
 
 class ArtifactAddress(Generic[K]):
@@ -37,10 +37,10 @@ class ArtifactAddress(Generic[K]):
         store: The store.
         key: Folder of the artifact in the store.
         kind: Kind of the artifact.
-        renewal: Request to make artifacts again. `find` supersedes an artifact that it outdates: the manifest moves to
-            the artifact's files, which stay.
+        refresh: Stages to make again. `find` supersedes an artifact that this outdates: it moves the manifest to the
+            artifact's files, which stay.
         before_writing: Called before an attempt stores a file; an error that it raises prevents the write.
-        label: Short name that task runs carry after the stage's name, such as `0003` in `sample-0003`.
+        label: Suffix of the names of task runs, such as `0003` in `sample-0003`.
     """
 
     def __init__(
@@ -48,11 +48,11 @@ class ArtifactAddress(Generic[K]):
         store: Store,
         key: str,
         kind: type[K],
-        renewal: Refresh | None = None,
+        refresh: Refresh | None = None,
         before_writing: Callable[[], None] = lambda: None,
         label: str = "",
     ) -> None:
-        self.store, self.key, self.kind, self.renewal = store, key, kind, renewal
+        self.store, self.key, self.kind, self.refresh = store, key, kind, refresh
         self.before_writing, self.label = before_writing, label
         self._looked_up_at = time.perf_counter()
 
@@ -70,7 +70,7 @@ class ArtifactAddress(Generic[K]):
         except MissingKeyError:
             return None
         manifest = Manifest.from_bytes(data, f"{self.store.url}/{self.key}/{MANIFEST_NAME}")
-        if self.renewal and self.renewal.outdates(manifest, identity):
+        if self.refresh and self.refresh.outdates(manifest, identity):
             self.store.write_bytes(f"{self.key}/{manifest.attempt}/{SUPERSEDED_NAME}", data)
             self.store.delete(f"{self.key}/{MANIFEST_NAME}")
             return None
@@ -102,13 +102,13 @@ class ArtifactAddress(Generic[K]):
 
     def _progress_name(self, identity: Identity) -> str:
         name = f"progress-{identity.digest[:12]}"
-        if self.renewal and (label := self.renewal.label(identity.stage)):
+        if self.refresh and (label := self.refresh.label(identity.stage)):
             name += f"-{label}"  # otherwise the attempt would adopt the files that are to be made again
         return name
 
 
 class Attempt(Generic[K]):
-    """Files that become an artifact by `publish`; no stage reads them before that."""
+    """Files that `publish` makes an artifact; no stage reads them before that."""
 
     def __init__(self, address: ArtifactAddress[K], identity: Identity, name: str, started: float) -> None:
         self.address, self.identity, self.name, self._started = address, identity, name, started
@@ -116,7 +116,7 @@ class Attempt(Generic[K]):
 
     @property
     def prefix(self) -> str:
-        """Key of the attempt's folder."""
+        """The key of the attempt's folder."""
         return f"{self.address.key}/{self.name}"
 
     def write_bytes(self, name: str, data: bytes) -> None:
@@ -144,9 +144,9 @@ class Attempt(Generic[K]):
         self.write_bytes(name, buffer.getvalue())
 
     def write_shard(self, stem: str, frame: pl.DataFrame, schema: TableSchema) -> None:
-        """Validates a table and stores it as Parquet under a name that carries its checksum.
+        """Validates a table and stores it as Parquet under a name that contains its checksum.
 
-        A retry checks that name before it adopts the table.
+        A retry checks the checksum before it adopts the table.
 
         Raises:
             IntegrityError: The table breaks its schema.
@@ -156,7 +156,7 @@ class Attempt(Generic[K]):
         self._write_summed(stem, ".parquet", buffer.getvalue())
 
     def write_json_shard(self, stem: str, value: object) -> None:
-        """Stores a value as JSON under a name that carries its checksum, so that it overwrites no other writer's file.
+        """Stores a value as JSON under a name that contains its checksum, so it overwrites no other writer's file.
 
         Raises:
             ValueError: The value holds a NaN or an infinity.
@@ -169,9 +169,9 @@ class Attempt(Generic[K]):
     def adopt_shards(self, stem: str, schema: TableSchema, *, by: str, rows: int) -> pl.DataFrame | None:
         """Adopts each complete group of rows from the shards of interrupted attempts and other writers, once.
 
-        If several shards hold the same group, the first shard in the order of names provides it. The new groups of a
-        shard that also repeats old ones are stored as another shard, so that the attempt's files hold no group twice.
-        Shards whose checksum fails and groups that lack rows are ignored.
+        If several shards contain a group, the first shard by name provides it. If only some groups of a shard are new,
+        they are stored as another shard, so no group is twice in the attempt's files. Shards whose checksum fails and
+        groups that lack rows are ignored.
 
         Args:
             stem: Beginning of the shards' names.
@@ -207,15 +207,15 @@ class Attempt(Generic[K]):
 
     @contextmanager
     def folder(self, scratch: Path, watch: StartProgress | None = None) -> Generator[Path, None, None]:
-        """Yields an empty local folder, into which child processes write the artifact's files.
+        """Yields an empty local folder for the artifact's files, which child processes may write.
 
         On a directory store it is the attempt's own folder, so that large files are written once. The folder is deleted
         if the block fails, because no other attempt knows its name.
 
         Args:
             scratch: Parent of the folder if the files have to be uploaded.
-            watch: Called with the size of an upload in bytes when it begins; the function that it returns is called
-                with the bytes of each part.
+            watch: Called with the size of an upload in bytes when it begins. It returns a function that is called with
+                the size of each part.
         """
         self.address.before_writing()
         local = self.address.store.local_path(self.prefix)
@@ -239,9 +239,9 @@ class Attempt(Generic[K]):
             shutil.rmtree(staging, ignore_errors=True)
 
     def publish(self, facts: Mapping[str, Any] | None = None, **inputs: Ref[Any] | None) -> Ref[K]:
-        """Writes the manifest, unless there is one, and returns the published artifact.
+        """Writes the manifest unless there is one, and returns the published artifact.
 
-        If another attempt under the same identity was published first, its artifact is returned.
+        That is the artifact of another attempt if one under the same identity was published first.
 
         Args:
             facts: Measurements and counts of the stage, JSON without NaN.
@@ -261,7 +261,7 @@ class Attempt(Generic[K]):
             facts=dict(facts or {}),
             provenance={**provenance(), "seconds": round(time.perf_counter() - self._started, 3)},
         )
-        for _ in range(2):  # the second time if the first found an artifact that a renewal supersedes
+        for _ in range(2):  # again if `find` superseded the artifact that was in the way
             if self.address.store.create_bytes(f"{self.address.key}/{MANIFEST_NAME}", manifest.to_bytes()):
                 return Ref(manifest.kind, self.address.key, manifest.digest)
             if winner := self.address.find(self.identity):
@@ -283,7 +283,7 @@ def _make_folder(folder: Path) -> None:
 
 
 def _discard(folder: Path, key: str) -> None:
-    """Removes a folder of a directory store, and each parent folder below the store's root that becomes empty."""
+    """Removes a folder of a directory store, and each parent below the store's root that becomes empty."""
     shutil.rmtree(folder, ignore_errors=True)
     with suppress(OSError):  # a folder that is not empty: others write there
         for _ in key.split("/")[1:]:
@@ -296,7 +296,7 @@ def _json_bytes(value: object) -> bytes:
 
 
 def _measure(folder: Path) -> dict[str, StoredFile]:
-    """Returns the digests of the files in a folder, and flushes the files to disk before a manifest names them."""
+    """Flushes the files of a folder to disk, before a manifest names them, and returns their digests."""
     measured: dict[str, StoredFile] = {}
     for path in sorted(folder.rglob("*")):
         if path.is_dir():

@@ -1,4 +1,4 @@
-"""The base class of all config models: it makes numbers strict, finite and bounded, and texts bounded."""
+"""The base class of all config models. It makes numbers strict, finite and bounded, and texts bounded."""
 
 from typing import Any, cast
 
@@ -6,11 +6,11 @@ from pydantic import BaseModel, ConfigDict, GetCoreSchemaHandler
 from pydantic_core import CoreSchema
 
 LARGEST_INT = 2**53 - 1
-"""Bound of integers without a bound of their own: the largest that every JSON reader represents exactly."""
+"""Bound of integers without their own bound: the largest that every JSON reader represents exactly."""
 LARGEST_FLOAT = 1e18
-"""Bound of floats without a bound of their own: float32 can represent it and its square."""
+"""Bound of floats without their own bound: float32 can represent it and its square."""
 LONGEST_TEXT = 4096
-"""Most characters of texts without a bound of their own: the longest path."""
+"""Largest length of texts without their own bound: that of the longest path."""
 
 _NESTED = (
     "schema", "fields", "items_schema", "choices", "keys_schema", "values_schema", "steps", "definitions"
@@ -52,8 +52,8 @@ class Config(BaseModel):
     """Settings that a person writes in a file, with `--set` or in Prefect's form.
 
     Unknown keys are refused. Numbers, booleans and texts are validated in pydantic's strict mode and are not converted
-    into one another; other types are not strict, so that a list is accepted for a tuple and an integer for a float.
-    Infinities and NaN are refused. Numbers and texts without a bound of their own get one of the constants above.
+    into one another, except an integer to a float; a list is accepted for a tuple. Infinities and NaN are refused.
+    Numbers and texts without their own bound get one of the constants above.
     """
 
     model_config = ConfigDict(extra="forbid", frozen=True, allow_inf_nan=False)

@@ -28,7 +28,7 @@ class DeerstalkerError(Exception):
 
 
 class BadInputError(DeerstalkerError):
-    """The user's recipe, option, file or model is wrong, so that a retry would fail again."""
+    """The user's recipe, option, file or model is wrong; a retry would fail again."""
 
 
 class IntegrityError(DeerstalkerError):

@@ -37,16 +37,16 @@ class Added:
     """Marks a setting that was added to a config later: `Annotated[int, Added(before=0)] = 3`.
 
     Attributes:
-        before: The value that describes how the stage worked before the setting existed. An identity leaves the setting
-            out where it has this value, so that artifacts made before are found again. A recipe that was frozen before
-            the setting existed has this value.
+        before: The value that describes how the stage worked before the setting existed. A setting with this value is
+            not part of an identity, so artifacts from before are still found. Recipes that were frozen before the
+            setting existed get this value.
     """
 
     before: Any
 
 
 def settings_of(config: BaseModel) -> dict[str, Any]:
-    """Returns a config as plain JSON, without the `Added` settings that have their value of before."""
+    """Returns a config as plain JSON, without `Added` settings that have their `before` value."""
     plain = config.model_dump(mode="json")
     for name, field in type(config).model_fields.items():
         value = getattr(config, name)
@@ -58,7 +58,7 @@ def settings_of(config: BaseModel) -> dict[str, Any]:
 
 
 def with_added(kind: type[BaseModel], data: dict[str, Any]) -> dict[str, Any]:
-    """Returns a config's stored JSON; settings `Added` after it was stored are filled in with their value of before."""
+    """Returns a config's stored JSON, in which settings `Added` since then have their `before` value."""
     filled = dict(data)
     for name, field in kind.model_fields.items():
         for mark in field.metadata:
@@ -72,24 +72,24 @@ def with_added(kind: type[BaseModel], data: dict[str, Any]) -> dict[str, Any]:
 
 
 def _may_be(kind: type[BaseModel], stored: object) -> bool:
-    """Returns whether stored JSON may be a config of a kind: it is a table, and no literal of the kind contradicts it.
+    """Returns whether stored JSON may be a config of a kind: a table that no literal of the kind contradicts.
 
-    So one kind of a union of configs is told from the others by its discriminator.
+    For a union of configs, this selects the one that its discriminator names.
     """
     if not isinstance(stored, dict):
         return False
     table = cast("dict[str, Any]", stored)
-    literals = {name: field.annotation for name, field in kind.model_fields.items() if name in table}
-    return all(get_origin(known) is not Literal or table[name] in get_args(known) for name, known in literals.items())
+    annotations = {name: field.annotation for name, field in kind.model_fields.items() if name in table}
+    return all(get_origin(hint) is not Literal or table[name] in get_args(hint) for name, hint in annotations.items())
 
 
 def continued(config: M, stored: Mapping[str, Any]) -> M:
-    """Returns the config with which to continue work that was begun under a stored config.
+    """Returns the config that continues work begun under a stored config.
 
-    It is `config`, except that a setting `Added` since then has its value of before unless a person chose it.
+    It is `config`, except that settings `Added` since then have their `before` value unless a person set them.
 
     Args:
-        config: The config of today.
+        config: The present config.
         stored: The config under which the work was begun, as JSON.
     """
     update: dict[str, Any] = {}
@@ -109,7 +109,7 @@ class Identity:
 
     Attributes:
         stage: Name of the stage.
-        revision: Number that is raised by hand when the stage's meaning changes, not by a refactoring.
+        revision: Number that is raised by hand when the stage's results change; a refactoring keeps it.
         config: The stage's resolved config as plain JSON.
         inputs: Content digest of each input artifact, by role.
     """
@@ -123,13 +123,13 @@ class Identity:
     def of(
         cls, stage: str, revision: int, config: BaseModel | Mapping[str, Any], **inputs: Ref[Any] | None
     ) -> "Identity":
-        """Returns the identity of a stage with a config model and input refs; inputs that are None are left out."""
+        """Returns the identity of a stage execution with a config and input refs; inputs that are None do not count."""
         plain = settings_of(config) if isinstance(config, BaseModel) else dict(config)
         return cls(stage, revision, plain, {role: ref.digest for role, ref in inputs.items() if ref is not None})
 
     @cached_property
     def digest(self) -> str:
-        """SHA-256 (hex) of the identity."""
+        """The SHA-256 (hex) of the identity."""
         return sha256_json(self.as_json())
 
     def as_json(self) -> dict[str, Any]:
@@ -139,11 +139,11 @@ class Identity:
 
 @dataclass(frozen=True)
 class Difference:
-    """A setting that two tables of settings do not share.
+    """A setting in which two tables of settings differ.
 
     Attributes:
-        setting: Its name, sections before it: `finetune.loss.clip_high`.
-        values: Its value on each side, `a` and `b`; a table that has no such setting is left out.
+        setting: Its name with its sections: `finetune.loss.clip_high`.
+        values: Its value in each table, by side (`a`, `b`); a side without the setting is missing.
     """
 
     setting: str
@@ -154,7 +154,9 @@ def different_settings(a: Mapping[str, Any], b: Mapping[str, Any], section: str 
     """Returns the settings in which two nested tables of JSON values differ, in the order of `a`, then of `b`.
 
     Args:
-        section: Stands before each setting's name, with a dot at its end; empty at the top.
+        a: One table.
+        b: The other table.
+        section: Prefix of the settings' names, with a dot at its end; empty at the top.
     """
     changes: list[Difference] = []
     for key in dict.fromkeys([*a, *b]):
@@ -169,7 +171,7 @@ def different_settings(a: Mapping[str, Any], b: Mapping[str, Any], section: str 
 def differences(stored: Mapping[str, Any], current: Mapping[str, Any]) -> list[str]:
     """Returns a line `setting: stored -> current` for each setting that differs, sorted.
 
-    A setting that one side lacks counts as None.
+    A missing setting counts as None.
     """
     changes = [
         (item.setting, item.values.get("a"), item.values.get("b")) for item in different_settings(stored, current)

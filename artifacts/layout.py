@@ -12,6 +12,7 @@ _NAME_RULE = "1 to 64 letters, digits, dots, dashes and underscores, beginning w
 _SHARED = ("puzzles", "models", "evaluations")
 """Folders of the artifacts that runs share (see `shared_key`)."""
 _RECIPE = re.compile(r"runs/[^/]+/recipe\.json")
+_SEALED = re.compile(r"runs/[^/]+/(?:promoted\.json|renewals/[^/]+\.json)")
 _NUMBER = re.compile(r"[0-9]{4}|[1-9][0-9]{4,8}")
 
 
@@ -24,6 +25,11 @@ def is_ours(key: str) -> bool:
     """Returns whether a key is that of a manifest or a frozen recipe. A folder that holds one of them is a store."""
     first, _, rest = key.partition("/")
     return (first in (RUNS, *_SHARED) and rest.endswith("/manifest.json")) or bool(_RECIPE.fullmatch(key))
+
+
+def is_sealed(key: str) -> bool:
+    """Returns whether a key is that of a file with its own checksum: a run's pointer or a request to redo stages."""
+    return bool(_SEALED.fullmatch(key))
 
 
 def is_run_name(name: str) -> bool:
@@ -51,7 +57,7 @@ class RunLayout:
 
     @property
     def root(self) -> str:
-        """Folder of the run."""
+        """The folder of the run."""
         return f"{RUNS}/{self.run}"
 
     @property
@@ -61,22 +67,22 @@ class RunLayout:
 
     @property
     def sums(self) -> str:
-        """File with the checksum of the frozen recipe."""
+        """The file with the checksum of the frozen recipe."""
         return f"{self.root}/SHA256SUMS"
 
     @property
-    def renewals(self) -> str:
-        """Folder of the requests to redo stages."""
+    def refresh_requests(self) -> str:
+        """The folder of the requests to redo stages."""
         return f"{self.root}/renewals"
 
     @property
     def promoted(self) -> str:
-        """The run's pointer to its best checkpoint so far, its only mutable object."""
+        """The run's pointer to its promoted checkpoint."""
         return f"{self.root}/promoted.json"
 
     @property
     def summary(self) -> str:
-        """Folder of the run's report for people."""
+        """The folder of the run's report for people."""
         return f"{self.root}/report"
 
     def warm_start(self, part: str) -> str:
@@ -88,17 +94,17 @@ class RunLayout:
         return f"{self.root}/iterations/{number:04d}/{part}"
 
     def iteration_of(self, key: str) -> int | None:
-        """Returns the iteration that a key belongs to; None for a key of no iteration or of a misnamed folder."""
+        """Returns the iteration to which a key belongs; None for other keys, such as those of misnamed folders."""
         number, slash, _ = key.removeprefix(f"{self.root}/iterations/").partition("/")
         inside = key.startswith(f"{self.root}/iterations/") and slash and _NUMBER.fullmatch(number)
         return int(number) if inside else None
 
     def comparison(self, number: int, recipe: str, part: str) -> str:
-        """Artifacts of a recipe that was tried on the rollouts of iteration `number`."""
+        """Returns the key of an artifact of a recipe that was tried on the rollouts of iteration `number`."""
         return f"{self.root}/comparisons/{number:04d}/{recipe}/{part}"
 
     def suite(self, suite: str, number: int) -> str:
-        """Returns the key of the report of an iteration on a suite, a puzzle set that is evaluated after the run."""
+        """Returns the key of an iteration's report on a suite, which is a puzzle set that a backfill evaluates."""
         _check_name("suite name", suite)
         return f"{self.root}/suites/{suite}/{number:04d}"
 
@@ -113,6 +119,6 @@ class RunLayout:
         return f"{self.root}/evaluations/{part}"
 
 
-def _check_name(what: str, name: str) -> None:
+def _check_name(where: str, name: str) -> None:
     if not _NAME.fullmatch(name):
-        raise BadInputError(what, repr(name), _NAME_RULE, "choose another name")
+        raise BadInputError(where, repr(name), _NAME_RULE, "choose another name")

@@ -18,9 +18,9 @@ class Node:
 
     Attributes:
         ref: The ref by which the artifact was used.
-        depth: Number of steps from the artifact whose lineage it is, on the shortest way.
-        manifest: The manifest under the ref's key; None if there is none any more or it is damaged.
-        replaced: Whether another artifact is published under the key now, which `manifest` describes.
+        depth: Number of steps on the shortest path from the artifacts whose lineage this is.
+        manifest: The manifest under the ref's key; None if it is gone or damaged.
+        replaced: Whether another artifact, the one that `manifest` describes, is now published under the key.
         damaged: Whether the manifest under the key cannot be read.
     """
 
@@ -32,7 +32,7 @@ class Node:
 
     @property
     def inputs(self) -> dict[str, Ref[Any]]:
-        """Refs of its inputs by role; empty if they are not known."""
+        """The refs of its inputs by role; empty if they are unknown."""
         if self.manifest is None or self.replaced:
             return {}
         return {role: Ref(**ref) for role, ref in self.manifest.inputs.items()}
@@ -41,13 +41,13 @@ class Node:
 def lineage(
     store: Store, refs: Iterable[Ref[Any]], depth: int | None = None, damaged: list[Damage] | None = None
 ) -> list[Node]:
-    """Returns the artifacts that `refs` name and all artifacts that they were made from, nearest first, each once.
+    """Returns the artifacts of `refs` and all artifacts from which they were made, nearest first, each once.
 
     Args:
         store: The store.
         refs: The artifacts whose lineage is returned.
         depth: Number of steps back; None for all.
-        damaged: List to which damaged manifests are added; the lineage ends at them.
+        damaged: List to which damaged manifests are added; the lineage ends at them. With None they raise an error.
 
     Raises:
         IntegrityError: A manifest is damaged, and `damaged` is None.

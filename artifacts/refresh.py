@@ -1,7 +1,7 @@
 """Requests to make published artifacts again: those of the stages that a person named, and those that depend on them.
 
-Requests are stored beside the run's recipe. So an interrupted command continues where it stopped, and a later command
-without such a request finishes the work of an earlier one.
+Requests are stored beside the run's recipe, so an interrupted command continues where it stopped, and a later command
+finishes the work of an earlier one without being asked again.
 """
 
 import json
@@ -23,24 +23,24 @@ _NAME = re.compile(r"([a-z_]+)(?:@(\d+))?")
 
 @dataclass(frozen=True)
 class Refresh:
-    """The stages whose artifact at an address is to be made again.
+    """The stages whose artifacts are to be made again, for one iteration.
 
     Attributes:
-        stages: Time of the request by name of stage. An older artifact of the stage is outdated; a newer one is not, so
-            that a retry keeps the artifacts that its first attempt made.
-        since: Time of the run's last request. An older artifact with other inputs than those of today is outdated too,
-            because one of its inputs was made again.
+        stages: Time of the request by name of stage. Older artifacts of the stage are outdated; newer ones are not, so
+            a retry keeps the artifacts that its first attempt made.
+        since: Time of the run's last request. An older artifact is also outdated if its inputs differ from the present
+            ones, because one of them was made again.
     """
 
     stages: Mapping[str, datetime]
     since: datetime
 
     def label(self, stage: str) -> str:
-        """Returns the name of a stage's request, as used in keys; empty if there is none."""
+        """Returns the name of a stage's request in keys; empty if there is none."""
         return _label(self.stages[stage]) if stage in self.stages else ""
 
     def outdates(self, manifest: Manifest, identity: Identity) -> bool:
-        """Returns whether a published artifact is outdated for a stage execution with this identity."""
+        """Returns whether a stage execution with this identity must replace a published artifact."""
         made, stored = manifest.made_at, manifest.identity
         if identity.stage in self.stages and made < self.stages[identity.stage]:
             return True
@@ -59,7 +59,7 @@ class RefreshRequest:
     Attributes:
         names: `stage` for every iteration, or `stage@3` for one iteration.
         since: Time of the request.
-        done: Whether all artifacts that depend on these stages have been made again, or found to be unaffected.
+        done: Whether every artifact that depends on these stages was made again or found to be unaffected.
     """
 
     names: tuple[str, ...]
@@ -67,7 +67,7 @@ class RefreshRequest:
     done: bool = False
 
     def named_at(self, iteration: int | None) -> list[str]:
-        """Returns the stages that are named for an iteration; None stands for the artifacts outside the iterations."""
+        """Returns the stages that are named for an iteration, or with None for the artifacts outside iterations."""
         parts = (name.partition("@") for name in self.names)
         return [stage for stage, at, number in parts if not at or number == str(iteration)]
 
@@ -86,7 +86,7 @@ class Refreshes:
             IntegrityError: A request is damaged.
         """
         requests: list[RefreshRequest] = []
-        for key in store.list(layout.renewals):
+        for key in store.list(layout.refresh_requests):
             data = store.read_bytes(key)
             check_seal(data, f"{store.url}/{key}")
             plain = json.loads(data)
@@ -96,11 +96,11 @@ class Refreshes:
 
     @property
     def unfinished(self) -> bool:
-        """Whether some artifacts may still depend on inputs that have been made again since."""
+        """Whether a request is not done, so that artifacts may depend on inputs that have been made again."""
         return any(not request.done for request in self.requests)
 
     def at(self, iteration: int | None) -> Refresh | None:
-        """Returns what the requests mean for the artifacts of an iteration; None if there is no request.
+        """Returns the stages to make again for an iteration; None if there is no request.
 
         Args:
             iteration: Number of the iteration; None for the artifacts outside the iterations.
@@ -111,11 +111,13 @@ class Refreshes:
         return Refresh(stages, self.requests[-1].since)
 
 
-def ask(store: Store, layout: RunLayout, names: Sequence[str], since: datetime, known: Collection[str]) -> Refreshes:
+def record_request(
+    store: Store, layout: RunLayout, names: Sequence[str], since: datetime, known: Collection[str]
+) -> Refreshes:
     """Records a request and returns all requests of the run.
 
-    Nothing is recorded if the same names are requested already and not done, or if an earlier attempt recorded this
-    request.
+    Nothing is recorded without names, if a request for the same names is not done yet, or if an earlier attempt
+    recorded this request.
 
     Args:
         store: The store.
@@ -140,16 +142,16 @@ def ask(store: Store, layout: RunLayout, names: Sequence[str], since: datetime, 
     return Refreshes(tuple(sorted((*stored.requests, request), key=lambda item: item.since)))
 
 
-def finish(store: Store, layout: RunLayout, renewals: Refreshes) -> None:
-    """Records that these requests are done."""
-    for request in renewals.requests:
+def record_done(store: Store, layout: RunLayout, refreshes: Refreshes) -> None:
+    """Records that the requests are done."""
+    for request in refreshes.requests:
         if not request.done:
             _write(store, layout, replace(request, done=True))
 
 
 def _write(store: Store, layout: RunLayout, request: RefreshRequest) -> None:
     plain = {"names": request.names, "since": request.since.isoformat(), "done": request.done}
-    store.write_bytes(f"{layout.renewals}/{_label(request.since)}.json", sealed_json(plain))
+    store.write_bytes(f"{layout.refresh_requests}/{_label(request.since)}.json", sealed_json(plain))
 
 
 def _label(since: datetime) -> str:

@@ -1,4 +1,4 @@
-"""Kinds of artifacts, and refs, which name one artifact in a store."""
+"""Kinds of artifacts, and refs, each of which names one artifact in a store."""
 
 from dataclasses import asdict, dataclass, field
 from typing import Any, Generic, TypeVar
@@ -13,7 +13,7 @@ class Puzzles(Kind):
 
 
 class Draw(Kind):
-    """A section of a puzzle generator's stream of puzzles."""
+    """A stretch of a puzzle generator's stream of puzzles, of which sets are made."""
 
 
 class Rollouts(Kind):
@@ -21,7 +21,7 @@ class Rollouts(Kind):
 
 
 class Grades(Kind):
-    """Rewards and advantages of rollouts, with the reason for each."""
+    """Rewards and advantages of rollouts, with the answers that were read."""
 
 
 class Batch(Kind):
@@ -33,11 +33,11 @@ class Checkpoint(Kind):
 
 
 class TrainingState(Kind):
-    """fp32 master weights, optimizer state and position (torch distributed checkpoint)."""
+    """Master weights and optimizer state (torch distributed checkpoint)."""
 
 
 class StepCheckpoint(Kind):
-    """State of an unfinished training job after an optimizer step; removed when the job is published."""
+    """State of an unfinished training job after an optimizer step; removed when the job's result is published."""
 
 
 class Report(Kind):
@@ -45,7 +45,7 @@ class Report(Kind):
 
 
 class Decision(Kind):
-    """A recorded promotion or refusal."""
+    """The decision of an iteration: which checkpoint stands, and why."""
 
 
 K = TypeVar("K", bound=Kind)
@@ -68,7 +68,7 @@ class Ref(Generic[K]):
     reused: bool = field(default=False, compare=False)
 
     def as_json(self) -> dict[str, Any]:
-        """Returns the ref as JSON files contain it."""
+        """Returns the ref as plain JSON, without `reused`."""
         plain = asdict(self)
         del plain["reused"]
         return plain

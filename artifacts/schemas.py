@@ -1,4 +1,4 @@
-"""Schemas of all tables. They are strict, and are checked when a table is written and when it is read."""
+"""Schemas of all tables. They are strict and are checked when a table is written and when it is read."""
 
 from collections.abc import Mapping, Sequence
 from typing import Any, Literal, get_args
@@ -13,14 +13,14 @@ TableSchema = pa.DataFrameSchema
 
 GRADES_FILE = "grades.parquet"
 STEPS_FILE = "steps.parquet"
-"""Beside the grades, if the recipe supervises the process: the steps of the completions with their rewards."""
+"""The steps of completions with their rewards; in the artifact of the grades if the recipe supervises the process."""
 TOKEN_ADVANTAGES_FILE = "token_advantages.parquet"
-"""Beside the grades, if the tokens of a completion differ in their advantages."""
+"""Advantages by token; in the artifact of the grades if the tokens of a completion differ in them."""
 
 _ID = pa.Column(pl.String, pa.Check.str_length(min_value=1))
 _COUNT = pa.Column(pl.Int32, pa.Check.ge(0))
 _FRACTION = pa.Column(pl.Float64, pa.Check.in_range(0.0, 1.0))
-_DEDUCTIONS = {  # statements of a completion about its puzzle by verdict; null if none were checked or can be proved
+_DEDUCTIONS = {  # numbers of statements by verdict; null if they were not checked or nothing can be proved
     name: pa.Column(pl.Int32, pa.Check.ge(0), nullable=True)
     for name in ("statements", "proved", "restated", "open", "contradicted")
 }
@@ -79,8 +79,10 @@ GRADES = TableSchema(
         "exact": pa.Column(pl.Boolean),
         "truncated": pa.Column(pl.Boolean),  # cut by the sampler: at the token limit or by early_stop
         "reward": pa.Column(pl.Float64),
-        "advantage": pa.Column(pl.Float64, nullable=True),  # null: no part in training; of tokens that differ, the mean
-        "answers": pa.Column(pl.String, pa.Check.str_startswith("{")),  # JSON: letter -> the answer as read, and why
+        "advantage": pa.Column(pl.Float64, nullable=True),  # null: not trained on; the mean if tokens differ
+        "answers": pa.Column(
+            pl.String, pa.Check.str_startswith("{")
+        ),  # JSON: letter -> the answer that was read, and its note
         "grader": _ID,
         **_DEDUCTIONS,
     },

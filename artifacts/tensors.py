@@ -1,7 +1,7 @@
-"""The packed batch: the tensors that the finetune stage trains on, and their invariants.
+"""The packed batch: the tensors on which the finetune stage trains, and their invariants.
 
-A row is a sequence of segments: a prompt, then the completions sampled from it, then perhaps another prompt with
-its completions. A completion attends to its prompt and to itself. Shapes: R rows, T tokens a row, padded on the right.
+A row is a sequence of segments: a prompt, the completions sampled from it, perhaps another prompt with its
+completions. A completion attends to its prompt and to itself. Shapes: R rows, T tokens a row, padded on the right.
 """
 
 from collections.abc import Mapping
@@ -21,11 +21,11 @@ _REMEDY = "pack the batch again"
 
 @dataclass(frozen=True)
 class PackedBatch:
-    """Tensors of a packed batch. A value at index t is about token t itself.
+    """Tensors of a packed batch. A value at index t describes token t itself.
 
     Attributes:
         tokens: int32 [R, T], 0 in padding.
-        position_ids: int32 [R, T], position within the token's own sequence; a completion continues its prompt.
+        position_ids: int32 [R, T], position in prompt and completion together; a prompt begins at 0.
         segment_ids: int32 [R, T], unique in the batch, contiguous in a row, -1 in padding.
         parent_ids: int32 [R, T], segment id of a completion's prompt; a prompt's own id; -1 in padding.
         completion_mask: uint8 [R, T], 1 for completion tokens in the loss.
@@ -47,7 +47,7 @@ class PackedBatch:
 
     @classmethod
     def dtypes(cls) -> dict[str, np.dtype[np.generic]]:
-        """Returns the element type of each tensor by its name, as the fields declare them."""
+        """Returns the declared element type of each tensor, by name."""
         hints = get_type_hints(cls)  # of a field: ndarray[shape, dtype[scalar]]
         scalars: dict[str, type[np.generic]] = {
             field.name: get_args(get_args(hints[field.name])[1])[0] for field in fields(cls)
@@ -56,7 +56,7 @@ class PackedBatch:
 
     @property
     def minibatches(self) -> int:
-        """Number of optimizer steps in one pass."""
+        """The number of optimizer steps in one pass."""
         return int(self.minibatch.max()) + 1 if self.minibatch.size else 0
 
     def to_bytes(self) -> bytes:
@@ -102,27 +102,29 @@ class PackedBatch:
         _require(gapless, where, f"minibatch ids {steps.tolist()}", "0, 1, ... without gaps")
 
     def _check_tokens(self, where: str) -> None:
-        """Checks what holds for each token on its own."""
+        """Checks the invariants of single tokens."""
         padding = self.segment_ids < 0
         completion = ~padding & (self.segment_ids != self.parent_ids)
         counted = self.completion_mask == 1
         finite = np.isfinite(self.sampler_logprobs) & np.isfinite(self.advantages) & np.isfinite(self.weights)
         stray = (self.weights < 0) | ((self.weights != 0) & ~counted)
-        _rows(~padding[:, 1:] & padding[:, :-1], where, "a token after padding", "padding on the right only")
-        _rows(padding & ((self.tokens != 0) | counted), where, "content in padding", "zeros")
-        _rows(counted & ~completion, where, "a prompt token in the loss", "completion tokens only")
-        _rows(~finite, where, "a NaN or an infinity", "finite numbers")
-        _rows(self.sampler_logprobs > 1e-3, where, "a positive logprob", "at most 0")
-        _rows(stray, where, "a stray loss weight", ">= 0, masked tokens 0")
+        _refuse_rows(~padding[:, 1:] & padding[:, :-1], where, "a token after padding", "padding on the right only")
+        _refuse_rows(padding & ((self.tokens != 0) | counted), where, "content in padding", "zeros")
+        _refuse_rows(counted & ~completion, where, "a prompt token in the loss", "completion tokens only")
+        _refuse_rows(~finite, where, "a NaN or an infinity", "finite numbers")
+        _refuse_rows(self.sampler_logprobs > 1e-3, where, "a positive logprob", "at most 0")
+        _refuse_rows(stray, where, "a stray loss weight", ">= 0, masked tokens 0")
 
     def _check_segments(self, where: str) -> None:
-        """Checks that each segment is in one piece, and that each completion continues a prompt earlier in its row."""
+        """Checks that each segment is contiguous, and that each completion continues a prompt earlier in its row."""
         same = self.segment_ids[:, 1:] == self.segment_ids[:, :-1]
         inside = same & (self.segment_ids[:, 1:] >= 0)
         steps = self.position_ids[:, 1:] - self.position_ids[:, :-1]
-        _rows(inside & (steps != 1), where, "positions that do not count up", "consecutive positions in a segment")
+        _refuse_rows(
+            inside & (steps != 1), where, "positions that do not count up", "consecutive positions in a segment"
+        )
         other_parent = self.parent_ids[:, 1:] != self.parent_ids[:, :-1]
-        _rows(inside & other_parent, where, "a completion without its prompt", "one prompt for all its tokens")
+        _refuse_rows(inside & other_parent, where, "a completion without its prompt", "one prompt for all its tokens")
         edge = np.ones_like(self.segment_ids[:, :1], dtype=np.bool_)
         starts = np.concatenate([edge, ~same], axis=1) & (self.segment_ids >= 0)
         ends = np.concatenate([~same, edge], axis=1) & (self.segment_ids >= 0)
@@ -135,9 +137,9 @@ class PackedBatch:
         prompt = order[np.searchsorted(ids, parents, sorter=order).clip(max=len(ids) - 1)]  # [S], index of the prompt
         absent = (ids[prompt] != parents) | (parents[prompt] != parents)
         orphan = absent | (rows[prompt] != rows) | (prompt > np.arange(len(ids)))
-        _segments(orphan, rows, where, "a completion without its prompt", "the prompt earlier in the same row")
+        _refuse_segments(orphan, rows, where, "a completion without its prompt", "the prompt earlier in the same row")
         first = np.where(ids == parents, 0, self.position_ids[ends][prompt] + 1)
-        _segments(
+        _refuse_segments(
             positions != first,
             rows,
             where,
@@ -150,17 +152,17 @@ def _listed(dtypes: Mapping[str, np.dtype[np.generic]]) -> str:
     return ", ".join(f"{dtype} {name}" for name, dtype in sorted(dtypes.items()))
 
 
-def _rows(broken: npt.NDArray[np.bool_], where: str, problem: str, expected: str) -> None:
-    """Refuses a batch in which a token [R, T] is broken."""
+def _refuse_rows(broken: npt.NDArray[np.bool_], where: str, problem: str, expected: str) -> None:
+    """Raises an error that names the first row with a broken token; `broken` is [R, T]."""
     if broken.any():
         row = int(np.flatnonzero(broken.any(axis=1))[0])
         raise IntegrityError(where, f"row {row}: {problem}", expected, _REMEDY)
 
 
-def _segments(
+def _refuse_segments(
     broken: npt.NDArray[np.bool_], rows: npt.NDArray[np.intp], where: str, problem: str, expected: str
 ) -> None:
-    """Refuses a batch in which a segment [S], in row `rows` [S], is broken."""
+    """Raises an error that names the row of the first broken segment; `broken` and `rows` are [S]."""
     if broken.any():
         raise IntegrityError(where, f"row {int(rows[broken][0])}: {problem}", expected, _REMEDY)
 

@@ -1,4 +1,4 @@
-"""Verification of a store: hashes every file again, so that every flipped bit is found."""
+"""Verification of a store: hashes every file again and so finds every flipped bit."""
 
 from collections.abc import Callable, Generator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
@@ -9,6 +9,7 @@ from functools import partial
 from artifacts.documents.checksums import SUMS_NAME, read_sums
 from artifacts.documents.self_checksum import check_seal, checksum_in_name
 from artifacts.errors import BadInputError, IntegrityError
+from artifacts.layout import is_sealed
 from artifacts.manifest import MANIFEST_NAME, Manifest
 from artifacts.store.keys import shown
 from artifacts.store.store import LeadsOutError, MissingKeyError, Store
@@ -22,7 +23,7 @@ class Damage:
 
     Attributes:
         file: Its key.
-        found: Its present state, such as its checksum.
+        found: Its present state, such as a checksum.
         expected: Its state when it was written.
     """
 
@@ -33,11 +34,11 @@ class Damage:
 
 @contextmanager
 def noted(damaged: list[Damage] | None, file: str) -> Generator[None]:
-    """Adds an entry to `damaged` if the block raises an error about a damaged artifact.
+    """Returns a context that turns an error about a damaged artifact into an entry of `damaged`.
 
     Args:
-        damaged: The list; with None the error is raised.
-        file: Key of the artifact or of its file.
+        damaged: The list; None raises the error instead.
+        file: Key of the artifact or of its file, for the entry.
     """
     try:
         yield
@@ -67,12 +68,12 @@ class Verification:
 
     Attributes:
         artifacts: Number of intact manifests.
-        pruned: Number of them whose artifacts' files were removed on purpose.
+        pruned: Number of intact manifests whose artifacts were pruned.
         files: Number of files that were read, manifests included.
-        size_bytes: Size of these files.
-        damaged: Files that are missing or changed, and entries that no store has: symbolic links, sockets, impossible
-            names.
-        unchecked: Keys of files without a stated checksum: those of attempts that have not been published.
+        size_bytes: Total size of these files.
+        damaged: Files that are missing or changed, and entries that do not belong in a store: symbolic links, sockets,
+            impossible names.
+        unchecked: Keys of files whose checksum is stated nowhere, such as those of unpublished attempts.
     """
 
     artifacts: int = 0
@@ -88,7 +89,7 @@ def verify(store: Store, progress: Callable[[int, int], None] | None = None) -> 
 
     Args:
         store: The store.
-        progress: Called with the number of files that have been read and the number of all files.
+        progress: Called with the number of files that have been read and the total number.
 
     Raises:
         StoreError: The store cannot be read.
@@ -111,7 +112,7 @@ def verify(store: Store, progress: Callable[[int, int], None] | None = None) -> 
     for key in sorted(keys - listings - stated.keys()):
         if checksum := checksum_in_name(key):
             stated[key] = checksum
-        elif key.endswith("/promoted.json") or "/renewals/" in key:
+        elif is_sealed(key):
             _check_sealed(store, key, result)
         else:
             result.unchecked.append(key)
@@ -148,7 +149,7 @@ def _of_sums(store: Store, key: str, result: Verification) -> dict[str, str]:
 
 
 def _check_sealed(store: Store, key: str, result: Verification) -> None:
-    """Checks a file that may be overwritten and so carries its own checksum: a pointer or a request to redo stages."""
+    """Checks a file that carries its own checksum, because it may be overwritten."""
     try:
         check_seal(_counted(store.read_bytes(key), result), key)
     except IntegrityError as error:

@@ -11,7 +11,7 @@ from pydantic import Field
 from artifacts.config import Config
 from artifacts.errors import DeerstalkerError
 from artifacts.layout import RunLayout
-from artifacts.refresh import ask, finish
+from artifacts.refresh import record_done, record_request
 from artifacts.store.store import Store
 from flows.config.compute_types import compute_types
 from flows.config.model_size import hidden_size
@@ -106,7 +106,7 @@ def opened_run(
         before_writing: Called before any of the run's own artifacts is stored.
     """
     type_lines = compute_types(profile, hidden_size(recipe.model))
-    refreshes = ask(store, layout, refresh, requested_at(), REDOABLE)
+    refreshes = record_request(store, layout, refresh, requested_at(), REDOABLE)
     with (
         open_tracker(profile, store, layout.run, recipe.model_dump(mode="json")) as tracker,
         opened_stages(store, with_early_stop(recipe, profile)) as stages,
@@ -120,7 +120,7 @@ def opened_run(
         )
         yield session
         if refreshes.unfinished and session.reached >= last_iteration(store, layout):
-            finish(store, layout, refreshes)
+            record_done(store, layout, refreshes)
 
 
 def requested_at() -> datetime:

@@ -141,7 +141,7 @@ def _of_run(store: Store, run: str, rule: Retention, damaged: list[Damage] | Non
         with noted(damaged, key):
             published[key] = Artifact.at(store, key).manifest
     refreshes = Refreshes()
-    with noted(damaged, layout.renewals):
+    with noted(damaged, layout.refresh_requests):
         refreshes = Refreshes.read(store, layout)
     if len(damaged or ()) > damage_before:
         return []

@@ -1,1 +1,1 @@
-"""JSON and TOML: read with the place of each fault, sealed by a checksum, with hints at misspelt names."""
+"""JSON and TOML: errors that name the place of a fault, checksums, suggestions for misspelled names."""

@@ -1,7 +1,6 @@
 """Checksums of files that belong to no artifact: frozen recipes and reports for people.
 
-They are stored beside the files in a list in the format of `sha256sum`, with the checksum of the list itself in a
-comment at its end.
+A list beside the files, in the format of `sha256sum`, contains them. A comment at its end has the checksum of the list.
 """
 
 import hashlib
@@ -25,7 +24,7 @@ def write_files(store: Store, folder: str, files: Mapping[str, bytes]) -> None:
 
 
 def sums_of(files: Mapping[str, bytes]) -> bytes:
-    """Returns the list of checksums of files, given by name."""
+    """Returns the list of the checksums of files; `files` has their content by name."""
     return sealed_list("".join(f"{hashlib.sha256(data).hexdigest()}  {name}\n" for name, data in sorted(files.items())))
 
 

@@ -4,6 +4,6 @@ from pydantic import BaseModel, ConfigDict
 
 
 class Document(BaseModel):
-    """A JSON document. It does not change once it is made, and unknown fields are refused."""
+    """A JSON document. It is immutable, and unknown fields are refused."""
 
     model_config = ConfigDict(extra="forbid", frozen=True)

@@ -1,4 +1,4 @@
-"""Reading of JSON and TOML files from users: returns plain data, or raises an error that names the fault."""
+"""Reads JSON and TOML files from users: returns plain data or raises an error that names the fault."""
 
 import json
 import tomllib
@@ -8,7 +8,7 @@ from typing import Any
 from artifacts.errors import BadInputError
 
 DEEPEST = 32
-"""Most levels of nested lists and tables; Deerstalker's own documents have fewer than ten."""
+"""Largest number of levels of nested lists and tables; Deerstalker's own documents have fewer than ten."""
 _MOST_BITS = 64
 
 

@@ -1,4 +1,4 @@
-"""Reading of a run's JSON files that are not manifests, and of its frozen recipe."""
+"""Reads the frozen recipe and other JSON files of a run that are not manifests."""
 
 import json
 from typing import Any
@@ -33,7 +33,7 @@ def json_object(data: bytes, where: str) -> dict[str, Any]:
 
 
 def read_recipe(store: Store, layout: RunLayout) -> dict[str, Any]:
-    """Returns a run's frozen recipe, as it was stored.
+    """Returns a run's frozen recipe in its stored form.
 
     Raises:
         MissingKeyError: The run has no frozen recipe.

@@ -1,7 +1,7 @@
-"""Files that carry a checksum of their own content, so that every flipped bit in them is found.
+"""Files that contain a checksum of their own content, so that every flipped bit in them is found.
 
-A file has it in one of three places: a JSON object in its last field, a list of checksums in its last line, and a
-shard, which is written once and never changed, in its name.
+The checksum of a JSON object is its last field, that of a list of checksums is its last line, and that of a shard,
+which is written once and never changed, is in its name.
 """
 
 import hashlib
@@ -18,7 +18,7 @@ BLANK = "0" * 64
 
 @dataclass(frozen=True)
 class _Seal:
-    """A place at the end of a file for its own SHA-256.
+    """The format of a file's own SHA-256 at its end.
 
     Attributes:
         before: Text between the content and the checksum.
@@ -31,7 +31,7 @@ class _Seal:
     blank: bytes
 
     def add(self, content: bytes) -> bytes:
-        """Returns the file that consists of the content and its checksum."""
+        """Returns the content with its checksum at the end."""
         return content + self.before + self._checksum(content).encode() + self.after
 
     def check(self, data: bytes, where: str) -> bytes:
@@ -76,13 +76,13 @@ def check_seal(data: bytes, where: str) -> None:
     """Checks the text of a JSON object that `sealed` or `sealed_json` made.
 
     Raises:
-        IntegrityError: There is no checksum at its end, or it is not that of the other bytes.
+        IntegrityError: The checksum at its end is missing or wrong.
     """
     _IN_JSON.check(data, where)
 
 
 def sealed_list(lines: str) -> bytes:
-    """Returns a list of checksums, one a line, with a checksum of the lines in a comment at the end."""
+    """Returns a list of checksums with a checksum of its lines in a comment at the end."""
     return _IN_LIST.add(lines.encode())
 
 
@@ -90,7 +90,7 @@ def check_sealed_list(data: bytes, where: str) -> str:
     """Checks a list that `sealed_list` made, and returns its lines.
 
     Raises:
-        IntegrityError: There is no checksum at its end, or it is not that of the lines.
+        IntegrityError: The checksum at its end is missing or wrong.
     """
     return _IN_LIST.check(data, where).decode()
 
@@ -101,6 +101,6 @@ def shard_name(stem: str, suffix: str, data: bytes) -> str:
 
 
 def checksum_in_name(name: str) -> str | None:
-    """Returns the first 16 hex digits of a shard's SHA-256, as its name or key states them; None for other files."""
+    """Returns the first 16 hex digits of the SHA-256 in the name or key of a shard; None for other files."""
     match = _SHARD.fullmatch(name)
     return match[1] if match else None

@@ -11,7 +11,7 @@ _ALIKE = 0.6
 
 
 def closest(name: str, names: Iterable[str]) -> str | None:
-    """Returns the name most similar to `name`, ignoring case, or the first one that it abbreviates.
+    """Returns the name most similar to `name`, ignoring case, or else the first one that it abbreviates.
 
     For example, `lr` abbreviates `learning_rate`. Returns None if there is no such name.
     """
@@ -29,13 +29,13 @@ def did_you_mean(name: str, names: Iterable[str]) -> str:
 
 
 def meant_key(model: type[BaseModel], place: Sequence[int | str]) -> str | None:
-    """Returns the setting that was probably meant by an unknown key, with its sections: `finetune.loss.clip_high`.
+    """Returns the setting that an unknown key probably means, with its sections: `finetune.loss.clip_high`.
 
-    It is the most similar name in the same section, or else a setting of exactly this name in any section. Returns None
-    if there is neither.
+    It is the most similar name in the same section, or else a setting of exactly this name in any section; None if
+    there is neither.
 
     Args:
-        model: The config that the key was given to.
+        model: The config that was to have the key.
         place: Location of the key, as in an error of pydantic.
     """
     *sections, key = (str(part) for part in place if isinstance(part, str))
@@ -45,7 +45,9 @@ def meant_key(model: type[BaseModel], place: Sequence[int | str]) -> str | None:
         inner = [part for kind in models if section in kind.model_fields for part in models_of(kind, section)]
         if inner:
             path.append(section)
-        tagged = [kind for kind in models if section in _tags(kind)]  # pydantic names the member of a union
+        tagged = [
+            kind for kind in models if section in _tags(kind)
+        ]  # pydantic puts the tag of a union's member into the location
         models = inner or tagged or models
     near = closest(key, {name: None for kind in models for name in kind.model_fields})
     if near:
@@ -78,6 +80,6 @@ def _tags(model: type[BaseModel]) -> list[str]:
 
 
 def _abbreviates(short: str, name: str) -> bool:
-    """Returns whether `short` is the beginning of the name, or consists of the initials of its words."""
+    """Returns whether `short` is the beginning of a name or the initials of its words."""
     initials = "".join(word[0] for word in name.split("_") if word)
     return len(short) > 1 and (initials == short or (len(short) > 2 and name.startswith(short)))

@@ -27,13 +27,13 @@ class DirectoryBackend:
     Readers never see half a file: content is written under a temporary name in the same folder, flushed to disk and
     then renamed (to replace a file) or hard-linked (to create one).
 
-    The folder itself may be a symbolic link. Links below it are not followed, because their targets are outside the
-    store: these are neither read nor listed, written or deleted.
+    The folder itself may be a symbolic link. Links below it are not followed: their targets are outside the store and
+    are not read, listed, written or deleted.
 
     Args:
         root: The folder.
-        writable: Whether to try a write. An absent folder is made by the first write, so that a refused command leaves
-            no folder. With False the folder must exist.
+        writable: Whether to try a write. The first write makes an absent folder, so a refused command leaves no folder.
+            With False the folder must exist.
 
     Raises:
         BadInputError: The path is not a folder, or it is missing and `writable` is False.
@@ -45,9 +45,9 @@ class DirectoryBackend:
     def __init__(self, root: Path, *, writable: bool) -> None:
         self._root = root.absolute()
         self.url = self._root.as_uri()
-        self._still_to_make = False
+        self._never_existed = False
         with self._failures(self.url):
-            self._still_to_make = not self._root.exists()
+            self._never_existed = not self._root.exists()
             if self._root.exists() and not self._root.is_dir():
                 raise BadInputError(self.url, "a file", "a folder", "name a folder for the store")
             if not writable:
@@ -158,11 +158,11 @@ class DirectoryBackend:
         """Does nothing: no transfer takes long."""
 
     def _usable(self) -> bool:
-        """Returns whether the folder exists, or has never existed yet. A folder that vanished is not made again."""
+        """Returns whether the folder exists or has never existed. A folder that vanished is not made again."""
         if self._root.is_dir():
-            self._still_to_make = False
+            self._never_existed = False
             return True
-        return self._still_to_make
+        return self._never_existed
 
     def _path(self, key: str) -> Path:
         """Returns the path of a key.
@@ -198,7 +198,7 @@ class DirectoryBackend:
 
     @contextmanager
     def _opened(self, folder: str) -> Generator[int]:
-        """Opens a folder below the root without following links, also if another process replaces folders by links."""
+        """Opens a folder below the root without following links, even if another process replaces folders by links."""
         descriptor = os.open(self._root, os.O_RDONLY | os.O_DIRECTORY)
         try:
             for segment in folder.split("/") if folder else ():
@@ -211,7 +211,7 @@ class DirectoryBackend:
 
     @contextmanager
     def _temporary(self, path: Path) -> Generator[tuple[Path, IO[bytes]]]:
-        """Opens a new file in the folder of `path`, and removes it afterwards unless it was renamed."""
+        """Yields a new open file in the folder of `path`, and removes it afterwards unless it was renamed."""
         temporary = path.parent / f"{TEMPORARY_PREFIX}{os.getpid()}-{secrets.token_hex(8)}"
         stream = self._created(temporary)
         try:
@@ -229,7 +229,7 @@ class DirectoryBackend:
                 if not self._usable():
                     raise
                 path.parent.mkdir(parents=True, exist_ok=True)
-                self._still_to_make = False
+                self._never_existed = False
         raise FileNotFoundError(errno.ENOENT, "another process keeps removing its folder", str(path))
 
     @contextmanager
@@ -267,7 +267,7 @@ class _Kind(Enum):
 
 
 def _below(root: Path, prefix: str) -> Iterator[tuple[str, _Kind]]:
-    """Yields the entries below a prefix, except folders and unfinished files, by path from the root.
+    """Yields path from the root and kind of each entry below a prefix, except folders and unfinished files.
 
     Links are not followed.
     """

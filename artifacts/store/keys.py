@@ -15,7 +15,7 @@ StartProgress = Callable[[int], Progress]
 """Called with the number of bytes to move, before the first byte is moved."""
 
 TEMPORARY_PREFIX = ".tmp-"
-"""Beginning of the names of unfinished files in a directory store; no segment of a key begins like this."""
+"""Beginning of the names of unfinished files in a directory store; no segment of a key may begin like this."""
 
 _SEGMENT = re.compile(r"[A-Za-z0-9._=+@,-]+")
 _MAX_SEGMENT_BYTES = 200
@@ -23,20 +23,20 @@ _MAX_KEY_BYTES = 800
 
 
 class MissingKeyError(StoreError):
-    """The store answered that it holds nothing under a key. It is never raised for a store that cannot be reached."""
+    """The store answered that it has nothing under a key. A store that cannot be reached never raises this error."""
 
 
 class LeadsOutError(StoreError):
-    """The path of a key contains a symbolic link. Its target is outside the store, and is not touched."""
+    """The path of a key contains a symbolic link. Its target is outside the store and is not touched."""
 
 
 @dataclass(frozen=True, slots=True, order=True)
 class Stray:
-    """An entry in a store's folder that no key names, and that no operation reads, overwrites or deletes.
+    """An entry in a store's folder that has no key; no operation reads, overwrites or deletes it.
 
     Attributes:
         path: Its path below the store's root; bytes and characters that cannot be printed are escaped.
-        what: Description of it, such as `a symbolic link`.
+        what: Description, such as `a symbolic link`.
     """
 
     path: str

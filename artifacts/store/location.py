@@ -1,4 +1,4 @@
-"""Reading of addresses of stores and folders, as people type them."""
+"""Parses addresses of stores and folders that people type."""
 
 from pathlib import Path
 from urllib.parse import SplitResult, unquote, urlsplit
@@ -6,7 +6,7 @@ from urllib.parse import SplitResult, unquote, urlsplit
 from artifacts.errors import BadInputError
 
 DEFAULT_STORE = "./deerstalker-data"
-"""Where artifacts live unless a person names another place."""
+"""The store that is used if a person names none."""
 _FORMS = "a folder, file:///absolute/path, or s3://bucket/prefix"
 _SCHEMES = ("file:", "s3:", "memory:")
 
@@ -72,7 +72,7 @@ def _of_path(address: str) -> Path:
 
 
 def _check_text(address: str) -> None:
-    """Refuses an empty address, and control characters, which could make an address look like another one."""
+    """Raises BadInputError for an empty address and for control characters, which can disguise an address."""
     if not address.strip():
         raise BadInputError("address of a store", repr(address), _FORMS, "name one, or leave the option out")
     if any(ord(c) < 32 or 127 <= ord(c) < 160 or 0xD800 <= ord(c) < 0xE000 for c in address):

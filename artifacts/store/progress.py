@@ -16,22 +16,23 @@ def watched(label: str, report: ProgressReport) -> StartProgress:
 
     Args:
         label: Name of the transfer on the progress display.
-        report: Called with `(label, done, total, figures)` in megabytes, from any thread, each time the transfer has
-            completed another megabyte.
+        report: Called from any thread with `(label, done, total, figures)` in megabytes, each time at least one more
+            megabyte has been transferred.
     """
 
     def begin(total_bytes: int) -> Progress:
-        lock, started, moved = threading.Lock(), time.perf_counter(), 0
+        lock, started, total_moved = threading.Lock(), time.perf_counter(), 0
 
-        def moved_on(by_bytes: int) -> None:
-            nonlocal moved
+        def count(moved_bytes: int) -> None:
+            nonlocal total_moved
             with lock:
-                shown, moved = moved // _MB, min(moved + by_bytes, total_bytes)  # a part may be sent twice
-                done = moved // _MB
-            if done > shown:
+                reported = total_moved // _MB
+                total_moved = min(total_moved + moved_bytes, total_bytes)  # a part may be sent twice
+                done = total_moved // _MB
+            if done > reported:
                 seconds = time.perf_counter() - started
                 report(f"{label}, MB", done, max(1, total_bytes // _MB), {"MB_per_s": done / max(seconds, 1e-3)})
 
-        return moved_on
+        return count
 
     return begin

@@ -1,4 +1,4 @@
-"""A store in an S3 bucket, with create-only writes and with large files in parallel parts."""
+"""A store in an S3 bucket, with create-only writes and parallel transfer of the parts of large files."""
 
 import hashlib
 import secrets
@@ -25,7 +25,7 @@ _HONOURS_CONDITIONS: dict[tuple[str, str], bool] = {}
 
 
 class _UploadGoneError(StoreError):
-    """The server no longer knows a multipart upload, and the object does not exist either."""
+    """The server has forgotten a multipart upload, and the object is not the one that was uploaded."""
 
 
 class S3Backend:
@@ -150,9 +150,9 @@ class S3Backend:
         self._s3.abandoned.set()
 
     def _put_if_missing(self, key: str, data: bytes) -> float | None:
-        """Puts an object if a request shows that there is none; for servers that ignore the condition of a put.
+        """Puts an object if a request shows that there is none, for servers that ignore the condition of a put.
 
-        Both requests are one attempt: a put that is repeated without checking again would overwrite another writer.
+        Both requests are one attempt, because a repeated put without a new check would overwrite another writer.
 
         Returns:
             The seconds from the check to the end of the put; None if there was an object.
@@ -255,7 +255,7 @@ class S3Backend:
         )
 
     def refuses_second_create(self) -> bool:
-        """Returns whether the server refuses to create an object twice; tried once per endpoint and bucket."""
+        """Returns whether the server refuses to create an object twice; it is tried once per endpoint and bucket."""
         place = (self._s3.endpoint, self._s3.bucket)
         if place not in _HONOURS_CONDITIONS:
             probe = f"probe-{secrets.token_hex(8)}"

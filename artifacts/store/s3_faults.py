@@ -1,4 +1,4 @@
-"""Failures of S3 endpoints: translates them into errors, and retries those that may pass."""
+"""Failures of S3 endpoints: translates them into errors and retries those that may pass."""
 
 import logging
 import random
@@ -56,7 +56,7 @@ _FIRST_DELAY_S, _LONGEST_DELAY_S = 0.1, 5.0
 
 @dataclass(frozen=True)
 class S3Options:
-    """How to reach an S3 endpoint. Options that are None come from the usual environment and AWS configuration files.
+    """How to reach an S3 endpoint. Options that are None come from the environment and AWS configuration files.
 
     Options are not pickled with a store, because they may hold credentials.
 
@@ -161,7 +161,7 @@ def _translate_answer(cause: Any, where: str) -> DeerstalkerError:
 
 
 def is_transport_error(error: BaseException) -> bool:
-    """Returns whether an exception may come from the communication with an endpoint; others are programming errors."""
+    """Returns whether an exception may come from communication with an endpoint; others are programming errors."""
     from aiohttp import ClientError as AiohttpError
     from botocore.exceptions import BotoCoreError, ClientError
     from botocore.parsers import ResponseParserError
@@ -186,8 +186,8 @@ def with_retries(
         action: One attempt.
         where: Name of the object or store, for error messages.
         retry_for_s: Time after which no new attempt starts, unless fewer than `at_least` were made.
-        at_least: Number of attempts that are made in any case.
-        pause: Waits for a delay in seconds.
+        at_least: Number of attempts before the time counts.
+        pause: Called to wait for a delay in seconds.
 
     Raises:
         TransientError: The last attempt failed too, in a way that may pass.

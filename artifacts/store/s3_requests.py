@@ -1,4 +1,4 @@
-"""Single requests to an S3 bucket through s3fs, with retries, and with proof that a missing object is missing."""
+"""Single requests to an S3 bucket through s3fs, with retries and with proof that an object is missing."""
 
 import base64
 import hashlib
@@ -65,7 +65,10 @@ class S3Requests:
         return f"{key} in {self.url}" if key else self.url
 
     def get(self, key: str, span: tuple[int, int] | None) -> tuple[list[bytes], int]:
-        """Returns those of the bytes [start, end) that exist, in blocks, and the length of the whole object."""
+        """Returns the existing bytes of the span [start, end), in blocks, and the length of the whole object.
+
+        Without a span, returns the whole object.
+        """
         arguments: dict[str, Any] = {"Range": f"bytes={span[0]}-{span[1] - 1}"} if span else {}
         try:
             answer, blocks = self.call("get_object", read=True, Key=self.prefix + key, **arguments)
@@ -93,7 +96,7 @@ class S3Requests:
         self.call("put_object", Key=self.prefix + key, Body=data, ContentMD5=content_md5(data), **arguments)
 
     def put_if_absent(self, key: str, data: bytes) -> bool:
-        """Puts an object on the condition that there is none, and returns whether the server accepted it.
+        """Puts an object on the condition that there is none and returns whether the server accepted it.
 
         A server may ignore the condition.
         """
@@ -132,12 +135,12 @@ class S3Requests:
 
         Args:
             method: Name of the operation in botocore.
-            read: Whether to return the answer and its body, in blocks as they were received.
+            read: Whether to return a pair: the answer, and its body in blocks.
             **arguments: Arguments of the operation, without the bucket.
 
         Raises:
             Exception: Errors of s3fs, which `with_retries` translates.
-            BadInputError: The configured address is not that of a server.
+            BadInputError: The configured endpoint is not the address of a server.
         """
         import fsspec.asyn
 
@@ -183,7 +186,7 @@ class S3Requests:
 
 
 def _keep_inherited() -> None:
-    """Keeps the parent's connections open in a fork: closing one would remove its sockets from the parent's epoll."""
+    """Keeps the parent's connections open in a fork; closing one would remove its sockets from the parent's epoll."""
     _INHERITED.extend(connection for reference in _CONNECTIONS if (connection := reference()) is not None)
 
 

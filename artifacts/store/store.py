@@ -39,9 +39,9 @@ ResultT = TypeVar("ResultT")
 class Store:
     """Files under '/'-separated keys. A store may be used from several threads, and after a fork.
 
-    Every operation raises StoreError if the store refuses it, and TransientError if the store could not be reached for
-    some time. MissingKeyError means that the store answered and has no such key. A pickled store contains its URL only,
-    and is opened again with the options of the environment.
+    Every operation raises StoreError if the store refuses it, and TransientError if the store cannot be reached for
+    some time. MissingKeyError means that the store answered and has no such key. A pickled store contains only its URL;
+    unpickling opens it with the options of the environment.
     """
 
     def __init__(self, backend: Backend) -> None:
@@ -54,12 +54,12 @@ class Store:
         Args:
             url: `s3://bucket/prefix`, `file:///folder`, a plain path, or `memory://name` (this process only).
             options: Endpoint, credentials and limits for S3; by default those of the environment.
-            writable: Whether to try a write, for a folder. An absent folder is made by the first write. With False the
+            writable: For a folder: whether to try a write. The first write makes an absent folder. With False the
                 folder must exist.
 
         Raises:
-            BadInputError: The address is empty, has an unknown scheme or credentials, or is the path of something else
-                than a folder.
+            BadInputError: The address is empty, has an unknown scheme or credentials, or names something that is not a
+                folder.
             StoreError: The bucket is missing (none is ever created), the folder cannot be written, the endpoint does
                 not answer or the credentials are refused.
         """
@@ -94,14 +94,14 @@ class Store:
         return self._backend.read(check_key(key))
 
     def write_bytes(self, key: str, data: bytes) -> None:
-        """Stores content under a key. It replaces earlier content atomically: readers see the old or the new."""
+        """Stores content under a key and replaces earlier content atomically: readers see the old or the new."""
         self._backend.write(check_key(key), data)
 
     def create_bytes(self, key: str, data: bytes) -> bool:
         """Stores content under a key if the key has no content yet.
 
         Readers see no content or all of it. If an S3 server ignores the condition of a conditional put, the content is
-        written and read again after a moment; of writers that overlap the last one wins.
+        written and read again after a moment; if writers overlap, the last one wins.
 
         Args:
             key: The key.
@@ -132,7 +132,7 @@ class Store:
         return sorted([*self._backend.strays(prefix), *foreign])
 
     def list(self, prefix: str = "") -> list[str]:
-        """Returns the sorted keys at and below a prefix, as whole keys, without strays and targets of symbolic links.
+        """Returns the whole keys at and below a prefix, sorted, without strays and targets of symbolic links.
 
         Args:
             prefix: Whole segments of a key; empty for all keys.
@@ -236,9 +236,9 @@ class Store:
         return self._backend.refuses_second_create()
 
     def abandon(self) -> None:
-        """Ends running transfers after their current part, and refuses new ones, because the process is to end.
+        """Ends running transfers after their current part and refuses new requests, because the process is to end.
 
-        Artifacts of these transfers are not published. Only S3 has transfers that take long enough to need this.
+        Artifacts of these transfers are not published. Only transfers to and from S3 take long enough to need this.
         """
         self._backend.abandon()
 
@@ -256,7 +256,7 @@ def _in_parallel(backend: Backend, action: Callable[[ItemT], ResultT], items: It
             return [future.result() for future in futures]
         except BaseException as error:
             if not isinstance(error, Exception):
-                backend.abandon()  # a signal: its sender does not wait until whole files are transferred
+                backend.abandon()  # a signal, whose sender does not wait for whole files
             pool.shutdown(wait=True, cancel_futures=True)
             raise
 

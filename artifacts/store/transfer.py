@@ -36,7 +36,7 @@ def write_hashed(chunks: Iterable[bytes], stream: IO[bytes], progress: Progress)
 
 
 def digest_of(chunks: Iterable[bytes], progress: Progress) -> FileDigest:
-    """Returns the digest of the content that the chunks have together; `progress` is called with their sizes."""
+    """Returns the digest of all chunks together; `progress` is called with the size of each."""
     sha256, size_bytes = hashlib.sha256(), 0
     for chunk in chunks:
         sha256.update(chunk)

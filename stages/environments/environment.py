@@ -1,6 +1,6 @@
 """The interface of environments, and the list of environments.
 
-An environment is a folder beside this file with an object of this interface, which `_ENVIRONMENTS` names.
+An environment is a folder beside this file. `_ENVIRONMENTS` names the object in it that has this interface.
 """
 
 from importlib import import_module
@@ -8,18 +8,18 @@ from typing import Any, Protocol, cast
 
 from artifacts.documents.suggestions import did_you_mean
 from artifacts.errors import BadInputError
-from stages.environments.puzzle import Asserted, Checked, Graded, Grader, Kinds, Puzzle, Style
+from stages.environments.puzzle import Asserted, Checked, Kinds, Puzzle, Style
 
 
 class Environment(Protocol):
-    """A kind of puzzle: generates, reads and solves puzzles, grades completions, and proves statements about a puzzle.
+    """A kind of puzzle: generates, reads and solves puzzles, and proves statements about a puzzle.
 
     All environments ask lettered questions and share `stages.environments.grading` and `stages.environments.answers`.
     """
 
     @property
     def name(self) -> str:
-        """Name of the environment, which `Puzzle.environment` contains."""
+        """The name of the environment, as in `Puzzle.environment`."""
         ...
 
     @property
@@ -29,7 +29,7 @@ class Environment(Protocol):
 
     @property
     def tiers(self) -> dict[str, Any]:
-        """Configs for `generate` by name of difficulty, easiest first."""
+        """The configs for `generate` by name of difficulty, easiest first."""
         ...
 
     def generate(self, config: Any, seed: int) -> Puzzle:
@@ -52,16 +52,8 @@ class Environment(Protocol):
         """
         ...
 
-    def grade(self, text: str, puzzle: Puzzle, grader: Grader = "strict") -> Graded:
-        """Returns the grade of a completion, which may be any text."""
-        ...
-
-    def write_answer(self, puzzle: Puzzle) -> str:
-        """Returns the right answers in the format that the prompt asks for."""
-        ...
-
     def kinds(self, puzzle: Puzzle) -> Kinds:
-        """Returns the numbers of the puzzle's clues and questions by kind, without those that cannot be read."""
+        """Returns the numbers of the puzzle's clues and questions by kind; those that cannot be read do not count."""
         ...
 
     def check(self, puzzle: Puzzle, *, minimal: bool = False) -> Checked:
@@ -76,9 +68,9 @@ class Environment(Protocol):
         ...
 
     def write_derivation(self, puzzle: Puzzle, style: Style = "plain") -> str:
-        """Returns a short derivation, of which every step is proved, followed by the right answers.
+        """Returns a short derivation, whose steps are all proved, followed by the right answers.
 
-        `deductions` reads every step of it, in every style.
+        `deductions` can read every step, in every style.
 
         Raises:
             BadInputError: The puzzle's text has a clue that cannot be read, or the clues do not determine the answers.
@@ -101,12 +93,12 @@ class Environment(Protocol):
         the rules of the environment alone decide the statement.
 
         Args:
-            statement: The words of one statement, as `Asserted.text` has them.
+            statement: The words of one statement, as in `Asserted.text`.
             puzzle: The puzzle.
 
         Returns:
-            The numbers, in order; None if the clues leave the statement open, if the words are not a statement, or if
-            nothing can be proved about the puzzle.
+            The numbers in ascending order; None if the clues leave the statement open, if the words are not a
+            statement, or if nothing can be proved about the puzzle.
         """
         ...
 
@@ -136,9 +128,9 @@ def get(name: str) -> Environment:
 
 
 def of_text(prompt: str) -> Environment:
-    """Returns the environment of a prompt, by its mark.
+    """Returns the environment whose mark is in a prompt.
 
-    For a prompt without a mark it is the first environment, whose reader names the error.
+    If no mark is, returns the first environment, whose reader then reports the error.
     """
     environments = [get(name) for name in _ENVIRONMENTS]
     return next((item for item in environments if item.mark in prompt), environments[0])

@@ -1,4 +1,4 @@
-"""Generates puzzles of any environment, which the config names.
+"""Generates puzzles of any environment; the config names it.
 
 Processes of a pool import this module before they generate, so it imports no library of tables: 0.1 s instead of 0.8 s.
 """
@@ -19,13 +19,13 @@ __all__ = ["TIERS", "AnyPuzzleConfig", "PuzzleConfig", "ZebraConfig", "generate"
 def _environment_of(config: Any) -> str:
     if isinstance(config, dict):
         return config.get("environment", "temporal_clue")
-    return getattr(config, "environment", "temporal_clue")  # other types are refused by the validation of this config
+    return getattr(config, "environment", "temporal_clue")  # pydantic refuses other types afterwards
 
 
 AnyPuzzleConfig = Annotated[
     Annotated[PuzzleConfig, Tag("temporal_clue")] | Annotated[ZebraConfig, Tag("zebra")], Discriminator(_environment_of)
 ]
-"""The config of any environment, which its `environment` names; without it, the config of Temporal Clue."""
+"""The config of any environment. Its field `environment` selects the class; the default is Temporal Clue."""
 
 
 def generate(config: PuzzleConfig | ZebraConfig, seed: int) -> Puzzle:
@@ -42,5 +42,5 @@ def generate(config: PuzzleConfig | ZebraConfig, seed: int) -> Puzzle:
 
 
 def generate_nth(config: PuzzleConfig | ZebraConfig, seed: int, number: int) -> Puzzle:
-    """Returns puzzle `number` of the endless stream of a config and a seed."""
+    """Returns puzzle `number` of the endless stream that a config and a seed determine."""
     return generate(config, int.from_bytes(hashlib.sha256(f"{seed}/{number}".encode()).digest()[:6], "big"))

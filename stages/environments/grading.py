@@ -1,6 +1,6 @@
 """Reads and grades the lettered answers of a completion.
 
-It raises no error for any text, and takes time that is linear in the length of the text.
+No text raises an error, and the time is linear in the length of the text.
 """
 
 import re
@@ -17,11 +17,11 @@ _ALTERNATIVE = re.compile(
     r"[/&|]|^\W*(?:and|to|until|through|then|vs|versus)\b(?! not\b)|\b(?:or|either|maybe|perhaps|possibly|otherwise|"
     r"alternatively|else|also|plus|as well as|(?:could|might|may)(?! not\b))\b"
 )
-"""Between two values: words that make the second value an alternative to the first."""
+"""Words between two values that make the second value an alternative to the first."""
 _LISTED = re.compile(r"(?:[^a-z0-9]|\b(?:the|in|at|a)\b)*")
-"""Between two values: words without meaning, as in a list of values."""
+"""Words without meaning between two values, as in a list of values."""
 _CLAUSE = re.compile(r"\W*(?:was|were|is(?! the\b)|has|had|did|moved|left|never|cannot|could not)\b")
-"""After a value: words that begin a statement about it, so that the value is part of an explanation, not an answer."""
+"""Words after a value that begin a statement about it, so that the value belongs to an explanation, not an answer."""
 _LEAD_IN = re.compile(
     r"[^,;!?]{0,80}?(?:[:=–—-]|\b(?:is|was|were|be|used|happened))(?: (?:in|at|by|with|the|done|committed|murdered))* ?"
 )
@@ -30,8 +30,7 @@ _DOUBT = re.compile(
     r"\b(?:not|no|never|neither|nor|nobody|cannot|if|unless|whether|suppose|assume|except|but|innocent)\b|n t\b|"
     + _ALTERNATIVE.pattern
 )
-"""Before a value: words after which the value is not an answer."""
-_NOTHING = None, 0
+"""Words before a value that show that the value is not an answer."""
 _READ_CHARACTERS = 300
 """Number of characters after a letter in which its answer is searched."""
 
@@ -43,8 +42,8 @@ def grade(text: str, puzzle: Puzzle, grader: Grader = "strict") -> Graded:
     (`SUSPECT:`, `the murderer is`) and explanations are ignored. A line may have several answers, and times can be
     answers. Alternatives ("Miss Peach or Mr. Green") are not answers.
 
-    `published` is the rule of the published accuracies. It cannot read times, so that its accuracy stays below 1 on
-    puzzles that ask for one.
+    `published` is the rule of the published accuracies. It cannot read times, so its accuracy stays below 1 on puzzles
+    that ask for a time.
 
     Args:
         text: The completion, any text.
@@ -57,7 +56,7 @@ def grade(text: str, puzzle: Puzzle, grader: Grader = "strict") -> Graded:
     else:
         segments = _last_segments(text)
         answers = {
-            letter: _strict(segments.get(letter, _NOTHING)[0], right, values[letter])
+            letter: _strict(segments[letter][0] if letter in segments else None, right, values[letter])
             for letter, right in puzzle.solution.items()
         }
     right_count = sum(parsed.correct for parsed in answers.values())
@@ -65,7 +64,7 @@ def grade(text: str, puzzle: Puzzle, grader: Grader = "strict") -> Graded:
 
 
 def answer_ends(text: str, letters: Collection[str], grader: Grader) -> dict[str, int]:
-    """Returns for each letter that `grade` reads the number of characters up to the end of its last answer."""
+    """Returns the number of characters up to the end of the last answer to each letter that `grade` can read."""
     if grader == "strict":
         return {letter: end for letter, (_, end) in _last_segments(text).items() if letter in letters}
     ends = {letter: max((m.end() for m in _published_matches(text, letter)), default=0) for letter in letters}
@@ -88,9 +87,9 @@ def _published(text: str, letter: str, right: str, values: tuple[str, ...]) -> P
 
 
 def _last_segments(text: str) -> dict[str, tuple[str, int]]:
-    """Returns the words after the last mark of each letter, and the position of their end.
+    """Returns, by letter, the words after its last mark that has any, and the position of their end.
 
-    The words end at the next mark or at the end of the line.
+    The words end at the next mark, at the end of the line or after `_READ_CHARACTERS`.
     """
     marks = list(_MARKER.finditer(text))
     segments: dict[str, tuple[str, int]] = {}
@@ -131,9 +130,9 @@ def _without_opening(words: str) -> str:
 
 
 def _first_value(words: str, values: tuple[str, ...]) -> tuple[str | None, Note]:
-    """Returns the value that `words` begin with, and a note.
+    """Returns the value at the beginning of `words`, and a note.
 
-    The value is None if another value follows that is an alternative and not part of an explanation.
+    The value is None if a second value follows as an alternative rather than as part of an explanation.
     """
     places = {value: _find(words, plain(value)) for value in values}
     mentioned = [value for value in values if places[value] >= 0]
@@ -166,8 +165,8 @@ def _after_lead_in(segment: str, words: str, values: tuple[str, ...]) -> int | N
     """Returns the position of the first value if it follows an introduction, such as `SUSPECT:` or `the murderer is`.
 
     Args:
-        segment: The words as the completion has them.
-        words: The words in the form of `plain`.
+        segment: The words of the completion.
+        words: The same words after `plain`.
         values: The possible answers.
     """
     start = min((place for value in values if (place := _find(words, plain(value))) >= 0), default=-1)

@@ -17,8 +17,8 @@ def terse_line(number: int, premises: Sequence[str], statement: str) -> str:
 def cited_line(premises: Sequence[str], statement: str) -> str:
     """Returns a line such as `- The Knife was in the Hall; Mr. Green was in the Hall; so ...`, with the words of clues.
 
-    A conclusion that is its only premise is written once. Semicolons separate the statements, because a clue may itself
-    contain "and" or "or".
+    If the only premise equals the conclusion, it is written once. Semicolons separate the statements, because a clue
+    may itself contain "and" or "or".
 
     Args:
         premises: Sentences without a full stop; empty if the statement follows from the rules alone.

@@ -1,11 +1,11 @@
 """Minimal sets of clues for any environment.
 
-`drop_needless` asks a solver about each set. `keep_needed` uses a growing pool of worlds that the clues must rule out:
-two steps repeat. Clues are dropped in order as long as the others rule out all worlds of the pool. Then the
-environment's solver searches for a world besides the solution that the kept clues allow, and adds it to the pool. The
-search ends if there is no such world. The result does not depend on the worlds that the solver finds: a clue is dropped
-if and only if the solution is the only world that the clues kept before it and all clues after it allow. For every kept
-clue the pool has a world that only this clue rules out.
+`drop_needless` proves something from each set that it tries. `keep_needed` uses a growing pool of worlds that the clues
+must rule out, and repeats two steps. It drops clues in order as long as the others rule out all worlds of the pool.
+Then the environment's solver searches for a world besides the solution that the kept clues allow, and adds it to the
+pool. The search ends if there is none. The result does not depend on the worlds that the solver finds: a clue is
+dropped if and only if the solution is the only world that the clues kept before it and all clues after it allow. For
+every kept clue the pool has a world that only this clue rules out.
 """
 
 from collections.abc import Callable, Sequence
@@ -18,7 +18,7 @@ class WorldPool:
     """Worlds other than the solution, with the clues that rule them out."""
 
     def __init__(self, clues: int) -> None:
-        """Makes an empty pool for a number of clues."""
+        """Makes an empty pool; `clues` is the number of clues."""
         self._ruled_out = [0] * clues
         self._size = 0
 
@@ -26,7 +26,7 @@ class WorldPool:
         """Adds N worlds, none of which is the solution.
 
         Args:
-            truths: For each clue the worlds in which it is true, bool [N].
+            truths: For each clue, the worlds in which it is true: bool [N].
         """
         for i, holds in enumerate(truths):
             bits = np.packbits(~holds, bitorder="little").tobytes()
@@ -34,22 +34,22 @@ class WorldPool:
         self._size += len(truths[0]) if truths else 0
 
     def greedy(self) -> list[int] | None:
-        """Returns the clues that remain if each clue, in order, is dropped unless the pool needs it.
+        """Drops each clue, in order, unless the pool needs it, and returns the positions of the others.
 
         Returns:
-            Positions of the clues; None if all clues together do not rule out the pool.
+            Positions of the remaining clues; None if all clues together do not rule out the pool.
         """
-        every = (1 << self._size) - 1
+        all_worlds = (1 << self._size) - 1
         later = [0]
         for mask in reversed(self._ruled_out):
             later.append(later[-1] | mask)
         later.reverse()
-        if later[0] != every:
+        if later[0] != all_worlds:
             return None
         kept: list[int] = []
         covered = 0
         for i, mask in enumerate(self._ruled_out):
-            if covered | later[i + 1] != every:
+            if covered | later[i + 1] != all_worlds:
                 kept.append(i)
                 covered |= mask
         return kept
@@ -73,13 +73,14 @@ def keep_needed(pool: WorldPool, find_other: Callable[[list[int]], bool]) -> lis
 
 
 def drop_needless(clues: Sequence[int], entailed: Callable[[list[int]], bool]) -> list[int]:
-    """Returns clues that entail something, none of which can be dropped. The last clues are dropped first.
+    """Returns those clues that are needed to entail a conclusion. The last clues are dropped first.
 
-    Halves are dropped before single clues, which gives the same result with fewer solves, as most clues are not needed.
+    Halves are dropped before single clues. That gives the same result with fewer solves, since most clues are not
+    needed.
 
     Args:
-        clues: Positions of clues that entail it.
-        entailed: Whether the clues at some positions entail it.
+        clues: Positions of clues that entail the conclusion.
+        entailed: Returns whether the clues at some positions entail the conclusion.
     """
     kept, blocks = list(clues), [list(clues)] if clues else []
     while blocks:

@@ -28,28 +28,28 @@ def read_puzzles(path: Path | str) -> list[Puzzle]:
         raise BadInputError(str(path), f"cannot be read ({reason})", "a readable JSON file") from error
     content = parse_json(data, str(path), "a JSON list of puzzles")
     if not isinstance(content, list):
-        raise BadInputError(str(path), f"a JSON {_kind(content)}", "a JSON list of puzzles")
+        raise BadInputError(str(path), _described(content), "a JSON list of puzzles")
     entries = cast(list[Any], content)
     if not entries:
         raise BadInputError(str(path), "an empty list", "at least one puzzle")
     return [_read_one(f"{path}[{i}]", f"{path.stem}-{i:05d}", entry) for i, entry in enumerate(entries)]
 
 
-def _kind(value: object) -> str:
+def _described(value: object) -> str:
+    """Returns the JSON type of a value in words, such as `a list` or `an empty string`."""
+    if value == {}:
+        return "an empty object"
+    if isinstance(value, str) and not value.strip():
+        return "an empty string"
     names: dict[type, str] = {
-        dict: "object",
-        list: "list",
-        str: "string",
-        bool: "boolean",
-        int: "number",
-        float: "number",
-    }
+        dict: "an object", list: "a list", str: "a string", bool: "a boolean", int: "a number", float: "a number"
+    }  # fmt: skip
     return names.get(type(value), "null")
 
 
 def _read_one(where: str, puzzle_id: str, entry: Any) -> Puzzle:
     if not isinstance(entry, dict):
-        raise BadInputError(where, f"a {_kind(entry)}", "an object with num_clues, prompt and solution")
+        raise BadInputError(where, _described(entry), "an object with num_clues, prompt and solution")
     fields = cast(dict[str, Any], entry)
     for name in sorted(_FIELDS - set(fields)):
         raise BadInputError(f"{where}.{name}", "the field is missing", "num_clues, prompt and solution")
@@ -59,18 +59,15 @@ def _read_one(where: str, puzzle_id: str, entry: Any) -> Puzzle:
     if type(num_clues) is not int or num_clues < 0:
         raise BadInputError(f"{where}.num_clues", repr(num_clues)[:80], "a whole number, 0 or more")
     if not isinstance(prompt, str) or not prompt.strip():
-        found = "an empty string" if isinstance(prompt, str) else f"a {_kind(prompt)}"
-        raise BadInputError(f"{where}.prompt", found, "the text of the puzzle")
+        raise BadInputError(f"{where}.prompt", _described(prompt), "the text of the puzzle")
     if not isinstance(solution, dict) or not solution:
-        found = "an empty object" if isinstance(solution, dict) else f"a {_kind(solution)}"
-        raise BadInputError(f"{where}.solution", found, "an object from letter to answer")
+        raise BadInputError(f"{where}.solution", _described(solution), "an object from letter to answer")
     answers = cast(dict[str, Any], solution)
     for letter, answer in answers.items():
         if not (len(letter) == 1 and "A" <= letter <= "Z"):
             raise BadInputError(f"{where}.solution", f"key {letter[:40]!r}", "single letters A to Z")
         if not isinstance(answer, str) or not answer.strip():
-            found = "an empty string" if isinstance(answer, str) else f"a {_kind(answer)}"
-            raise BadInputError(f"{where}.solution.{letter}", found, "a string")
+            raise BadInputError(f"{where}.solution.{letter}", _described(answer), "a string that is not empty")
     try:
         return environment.of_text(prompt).read(puzzle_id, num_clues, prompt, cast(dict[str, str], answers))
     except BadInputError as error:

@@ -8,10 +8,11 @@ from typing import Literal
 Grader = Literal["strict", "published"]
 Verdict = Literal["restated", "proved", "open", "contradicted"]
 Style = Literal["plain", "terse", "cited"]
-"""How a derivation is written.
+"""The format of a derivation.
 
-`plain`: numbered lines, each a statement and then its premises by number. `terse`: the premises come first, and every
-line has a name that later lines use. `cited`: the premises come first, in the words of the clues or earlier lines.
+`plain`: numbered lines; each has a statement and then the numbers of its premises. `terse`: the premises come first,
+and every line has a name that later lines use. `cited`: the premises come first, in the words of clues and earlier
+lines.
 """
 Note = Literal["", "missing", "outside", "ambiguous"]
 
@@ -27,7 +28,7 @@ class Puzzle:
         solution: Answer to each question, by letter.
         num_clues: Number of clues in the prompt.
         seed: Seed that the puzzle was generated from; None for a puzzle from a file.
-        digest: SHA-256 (hex) of the formal puzzle (cast, layout and clues in any order), not of the text.
+        digest: SHA-256 (hex) of the formal puzzle, not of its text; it ignores the order of the clues.
         difficulty: Sizes of the puzzle by name (`suspects`, `weapons`, `rooms`, `times`, `motives`, ...).
     """
 
@@ -43,11 +44,11 @@ class Puzzle:
 
 @dataclass(frozen=True)
 class Parsed:
-    """The answer to one letter, as it was read from a completion.
+    """The answer to one letter that was read from a completion.
 
     Attributes:
         text: The words after the letter; None if the completion does not have the letter.
-        value: The value of the puzzle that the words name, or None.
+        value: The value of the puzzle that the words name; None if they name none.
         correct: Whether this value is the right answer.
         note: `missing` (no such letter), `outside` (no value of the puzzle), `ambiguous` (several values), or empty.
     """
@@ -65,7 +66,7 @@ class Graded:
     Attributes:
         accuracy: Fraction of the lettered questions answered right, 0 to 1.
         exact: Whether all questions are answered right.
-        answers: The answers as they were read, by letter.
+        answers: The answers that were read, by letter.
     """
 
     accuracy: float
@@ -82,7 +83,7 @@ class Asserted:
         verdict: `restated` (it is one of the clues), `proved` (the clues entail it), `contradicted` (the clues entail
             the opposite), or `open` (none of these).
         start: Offset of the words in the completion, in characters.
-        repeated: Whether the completion asserts the same earlier, in the same or other words.
+        repeated: Whether the completion has asserted the same before, in these or other words.
     """
 
     text: str
@@ -92,7 +93,7 @@ class Asserted:
 
     @property
     def end(self) -> int:
-        """Offset after the words, in characters."""
+        """The offset after the words, in characters."""
         return self.start + len(self.text)
 
 
@@ -143,7 +144,7 @@ class Checked:
         unread: Sentences that the reader could not read, each with its place; such a puzzle is not solved.
         answers: The solver's answers by letter; empty if there is no solution.
         unique: Whether the clues allow no other answer (proved), by letter.
-        different: Letters whose answer differs from the given one.
+        different: Letters whose answer differs from that of the given solution.
         same_text: Whether writing the formal puzzle as text gives the prompt.
         needless: Numbers (from 1) of clues that can be dropped without a second solution; None if not checked.
         seconds: Wall time of reading and solving.

@@ -13,7 +13,7 @@ class Step:
 
     Attributes:
         verdict: `right` or `wrong` for an answer. A statement that repeats an earlier one is `repeated`, true or not.
-        end: Number of characters of the completion up to its end.
+        end: Number of characters of the completion up to the end of the step.
     """
 
     verdict: StepVerdict

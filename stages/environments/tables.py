@@ -1,9 +1,8 @@
-"""Conversion between tables of puzzles and `Puzzle` objects, and columns of grades."""
+"""Converts tables of puzzles to `Puzzle` objects and back, and grades to columns."""
 
 import json
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, fields
-from typing import Literal
 
 import polars as pl
 
@@ -12,7 +11,7 @@ from artifacts.schemas import PUZZLES, as_table
 from stages.environments import environment
 from stages.environments.answers import write_answer
 from stages.environments.grading import Graded, grade
-from stages.environments.puzzle import Asserted, DeductionCounts, Puzzle, Style
+from stages.environments.puzzle import Asserted, DeductionCounts, Grader, Puzzle, Style
 
 DEDUCTION_COLUMNS = tuple(field.name for field in fields(DeductionCounts))
 
@@ -48,9 +47,7 @@ def puzzles_by_id(table: pl.DataFrame) -> dict[str, Puzzle]:
     return {puzzle.puzzle_id: puzzle for puzzle in from_table(table)}
 
 
-def graded_text(
-    text: str, puzzle_id: str, known: Mapping[str, Puzzle], grader: Literal["strict", "published"]
-) -> Graded:
+def graded_text(text: str, puzzle_id: str, known: Mapping[str, Puzzle], grader: Grader) -> Graded:
     """Returns the grade of one completion.
 
     Args:
@@ -79,12 +76,12 @@ def count_deductions(text: str, puzzle: Puzzle) -> DeductionCounts | None:
 
 
 def deduction_columns(counts: DeductionCounts | None) -> dict[str, int | None]:
-    """Returns counts as columns of a table; they are null for None."""
+    """Returns counts as columns of a table; all are null if `counts` is None."""
     return dict.fromkeys(DEDUCTION_COLUMNS) if counts is None else asdict(counts)
 
 
 def taught_texts(table: pl.DataFrame, style: Style | None) -> list[str]:
-    """Returns the solver's text for every puzzle of a table.
+    """Returns the text that a model is taught for every puzzle of a table: derivations, or answers alone.
 
     Args:
         table: A table of the `puzzles` schema.

@@ -27,7 +27,7 @@ class Unit:
 
     @property
     def size(self) -> tuple[int, int, int]:
-        """Numbers of rows, groups and completions. Units of equal size may change places."""
+        """The numbers of rows, groups and completions. Units of equal size may change places."""
         return len(self.rows), len(self.groups), len(self.completions)
 
     def joined(self, other: "Unit") -> "Unit":
@@ -51,24 +51,24 @@ def epoch_steps(batch: TrainerBatch, epochs: int, order: EpochOrder, seed: int) 
         return [batch.steps] * epochs
     unit_of_row = _single_rows(batch)
     units = [_joined([unit_of_row[row] for row in rows]) for rows in batch.steps]
-    return [batch.steps, *(_drawn(units, random.Random(f"{seed} {epoch}")) for epoch in range(1, epochs))]
+    return [batch.steps, *(_shuffled(units, random.Random(f"{seed} {epoch}")) for epoch in range(1, epochs))]
 
 
-def _drawn(steps: list[list[Unit]], draw: random.Random) -> list[list[int]]:
-    """Returns the rows of mini-batches in a new order, with units of equal size exchanged at random."""
-    waiting: defaultdict[tuple[int, int, int], list[Unit]] = defaultdict(list)
+def _shuffled(steps: list[list[Unit]], rng: random.Random) -> list[list[int]]:
+    """Returns the rows of each mini-batch after units of equal size and then whole mini-batches changed places."""
+    by_size: defaultdict[tuple[int, int, int], list[Unit]] = defaultdict(list)
     for units in steps:
         for unit in units:
-            waiting[unit.size].append(unit)
-    for units in waiting.values():
-        draw.shuffle(units)
-    drawn = [sorted(row for unit in units for row in waiting[unit.size].pop().rows) for units in steps]
-    draw.shuffle(drawn)
-    return drawn
+            by_size[unit.size].append(unit)
+    for units in by_size.values():
+        rng.shuffle(units)
+    shuffled = [sorted(row for unit in units for row in by_size[unit.size].pop().rows) for units in steps]
+    rng.shuffle(shuffled)
+    return shuffled
 
 
 def _single_rows(batch: TrainerBatch) -> list[Unit]:
-    """Returns each row of a batch as a unit, with the groups and completions that it has in the loss."""
+    """Returns each row of a batch as a unit, with its groups and completions that are in the loss."""
     rows, width = batch.shape
     units = [Unit({row}) for row in range(rows)]
     addresses, completions = batch.loss_sequences(list(range(rows)))
@@ -80,7 +80,7 @@ def _single_rows(batch: TrainerBatch) -> list[Unit]:
 
 
 def _joined(rows: list[Unit]) -> list[Unit]:
-    """Returns the units of a mini-batch, with rows that share a group joined to one unit."""
+    """Returns the units of a mini-batch: rows that share a group are joined."""
     units: list[Unit] = []
     for row in rows:
         sharing = [unit for unit in units if unit.groups & row.groups]

@@ -75,19 +75,21 @@ class LossConfig(Config):
     kl_coef: float = Field(default=0.0, ge=0.0, le=1e6, description="weight of the divergence from the reference")
     kl_estimator: Literal["k1", "k2", "k3", "unbiased_k3"] = Field(
         default="k3",
-        description="with d = new - reference: d, d^2 / 2, exp(-d) + d - 1, or the third times exp(new - old)",
+        description="with d = new - reference: k1 = d, k2 = d^2 / 2, k3 = exp(-d) + d - 1, "
+        "unbiased_k3 = k3 exp(new - old)",
     )
     kl_clamp: Annotated[float | None, Added(before=None)] = Field(
         default=None,
         gt=0.0,
         le=1e6,
-        description="bound of the estimate at each token, +-kl_clamp; outside it has no gradient; null = off",
+        description="the estimate at each token is clamped to +-kl_clamp and has no gradient outside; null = off",
     )
     kl_place: Literal["loss", "token_reward", "sequence_reward"] = Field(
         default="loss",
-        description="`loss`: the divergence is a term of the loss. Else it is part of the reward: kl_coef times the "
-        "divergence under the old log-probabilities is subtracted from advantages. `token_reward`: that of this token "
-        "and the tokens after it; `sequence_reward`: that of the completion less the mean of its group",
+        description="`loss`: the divergence is a term of the loss. Otherwise it is part of the reward: kl_coef times "
+        "the divergence under the old log-probabilities is subtracted from the advantages. `token_reward`: the "
+        "divergence of this token and the tokens after it; `sequence_reward`: that of the completion minus the mean of "
+        "its group",
     )
     importance_correction: Literal["none", "token_truncate", "token_mask", "sequence_truncate", "sequence_mask"] = (
         Field(
@@ -129,7 +131,7 @@ class LossConfig(Config):
 Dtype = Literal["bf16", "fp32"]
 """Name of a precision in configs."""
 EpochOrder = Literal["shuffled", "same"]
-"""Whether each pass over a batch after the first draws its mini-batches again (see `stages.training.epochs`)."""
+"""Mini-batches of the passes after the first: drawn again or as packed (see `stages.training.epochs`)."""
 
 
 class OptimizerConfig(Config):
@@ -157,7 +159,7 @@ class OptimizerConfig(Config):
         default=3,
         ge=0,
         le=1_000_000,
-        description="steps of a job that may be skipped for a gradient that is not finite; the next one fails",
+        description="steps of a job that may be skipped because the gradient is not finite; the next one fails",
     )
 
     @model_validator(mode="after")
@@ -240,12 +242,12 @@ class TrainHardware(Config):
 
     @property
     def world(self) -> int:
-        """Number of worker processes on all machines."""
+        """The number of worker processes on all machines."""
         return self.nodes * self.processes
 
     @property
     def rendezvous_host(self) -> str | None:
-        """Name or address of the first machine, without a port."""
+        """The name or address of the first machine, without a port."""
         return self.rendezvous and self.rendezvous.partition(":")[0]
 
     @property
@@ -254,14 +256,14 @@ class TrainHardware(Config):
         return self.device == "cuda" or (self.device == "auto" and bool(cuda_capabilities()))
 
     def on_this_machine(self, hidden: int | None = None) -> Self:
-        """Returns the same hardware with the compute type decided, for models of this hidden size if one is given."""
+        """Returns the same hardware with `compute_dtype` decided for this machine and a model of width `hidden`."""
         if self.compute_dtype != "auto":
             return self
         decided = training_type("cuda" if self.uses_cuda else "cpu", hidden).type
         return self.model_copy(update={"compute_dtype": decided})
 
     def same_layout(self, other: Self) -> bool:
-        """Returns whether the same worker processes can run jobs of both; only the compute type may differ."""
+        """Returns whether the same worker processes can run jobs of both. Only the compute type may differ."""
         return self == other.model_copy(update={"compute_dtype": self.compute_dtype})
 
     @model_validator(mode="after")
@@ -315,7 +317,7 @@ class TrainJob(Document):
     events_file: Path = Field(description="JSON lines of progress, appended to")
 
     @model_validator(mode="after")
-    def _reference_is_there(self) -> Self:
+    def _inputs_agree(self) -> Self:
         if self.reference_dir is None and (self.loss.kl_coef or self.out_reference_dir is not None):
             raise ValueError("reference_dir must be set: kl_coef is not 0, or the next reference is to be written")
         if self.resume_dir is not None and (self.warm or self.state_dir is not None):

@@ -21,9 +21,9 @@ class KLReward:
     Args:
         loss: Coefficient, estimator and place of the divergence.
         batch: The whole batch.
-        old: [R * T] log-probabilities under the starting weights of this process's rows; not read if the old
+        old: [R * T] log-probabilities of this process's rows under the starting weights; not read if the old
             log-probabilities are the sampler's.
-        reference: [R * T] the same under the reference.
+        reference: [R * T] log-probabilities of this process's rows under the reference.
 
     Attributes:
         advantages: [R * T], by address: the amount subtracted from the advantages, coefficient included.
@@ -33,23 +33,24 @@ class KLReward:
         rows, _ = batch.shape
         addresses, sequences = batch.loss_sequences(list(range(rows)))
         if loss.old_logprobs == "sampler":
-            drawn = batch.values("sampler_logprobs", addresses)
+            old_logprobs = batch.values("sampler_logprobs", addresses)
         else:
-            drawn = _of_all_processes(old)[addresses]
-        known = _of_all_processes(reference)[addresses]
-        divergences = loss.kl_coef * divergence(loss.kl_estimator, drawn, known, drawn, loss.kl_clamp)
+            old_logprobs = _of_all_processes(old)[addresses]
+        reference_logprobs = _of_all_processes(reference)[addresses]
+        estimates = divergence(loss.kl_estimator, old_logprobs, reference_logprobs, old_logprobs, loss.kl_clamp)
+        divergences = loss.kl_coef * estimates
         self._divergences, self.advantages = torch.zeros_like(reference), torch.zeros_like(reference)
         self._divergences[addresses] = divergences
         self.advantages[addresses] = kl_in_advantages(loss.kl_place, divergences, sequences, batch.groups(addresses))
 
     @classmethod
-    def restored(cls, kept: Mapping[str, Tensor]) -> "KLReward":
-        """Rebuilds the penalty from the tensors that `kept` returned."""
+    def restored(cls, tensors: Mapping[str, Tensor]) -> "KLReward":
+        """Rebuilds the penalty from the tensors that `tensors` returned."""
         reward = cls.__new__(cls)
-        reward._divergences, reward.advantages = kept["kl_divergences"], kept["kl_advantages"]
+        reward._divergences, reward.advantages = tensors["kl_divergences"], tensors["kl_advantages"]
         return reward
 
-    def kept(self) -> dict[str, Tensor]:
+    def tensors(self) -> dict[str, Tensor]:
         """Returns the tensors that `restored` needs, by name, [R * T] each."""
         return {"kl_divergences": self._divergences, "kl_advantages": self.advantages}
 
@@ -57,16 +58,16 @@ class KLReward:
         """Returns the mean reward that completions lost.
 
         Args:
-            addresses: [C] addresses of all their tokens.
+            addresses: [C] addresses of the completions' tokens.
             sequences: [C] number of each token's completion.
         """
         return float(self._divergences[addresses].sum()) / max(1, sequences.unique().numel())
 
 
 def _of_all_processes(logprobs: Tensor) -> Tensor:
-    """Returns the log-probabilities of all rows from tensors that are NaN outside a process's own rows (collective)."""
+    """Returns the log-probabilities of all rows; each process passes its own rows, with NaN elsewhere (collective)."""
     if dist.get_world_size() == 1:
         return logprobs
-    together = torch.where(torch.isnan(logprobs), -torch.inf, logprobs)
-    dist.all_reduce(together, op=dist.ReduceOp.MAX)
-    return together
+    merged = torch.where(torch.isnan(logprobs), -torch.inf, logprobs)
+    dist.all_reduce(merged, op=dist.ReduceOp.MAX)
+    return merged

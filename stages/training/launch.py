@@ -67,7 +67,7 @@ class Target:
 
 @dataclass(frozen=True)
 class Schedule:
-    """What a training job does with its batch.
+    """How a training job trains on its batch.
 
     Attributes:
         learning_rates: One per optimizer step of all epochs.
@@ -75,7 +75,7 @@ class Schedule:
         loss: Settings of the loss.
         optimizer: Settings of AdamW.
         trainable: Which parameters learn.
-        reference: Model from which the divergence is measured; None for no measurement.
+        reference: Model from which the divergence is measured; None if it is not measured.
         reference_decay: Weight of the old reference in the next averaged one.
         epoch_order: Mini-batches of the passes after the first.
         epoch_seed: Seed of the order of those passes.
@@ -97,12 +97,12 @@ def train_and_publish(
 ) -> Weights:
     """Runs one job on the worker group and publishes training state, next averaged reference and checkpoint.
 
-    The checkpoint comes last: once it is published, so are the others.
+    The checkpoint is published last, so its presence shows that the others are there.
 
     Args:
         weights: Weights to start from.
         batch_file: Packed batch (safetensors).
-        schedule: What the job does with the batch.
+        schedule: How the job trains on the batch.
         target: Where the results are published.
         ctx: The context of the stage.
         label: Name of the job in progress reports and logs.
@@ -115,12 +115,12 @@ def train_and_publish(
     for ref in (weights.checkpoint, schedule.reference):
         if ref is not None:
             check_weights(ctx.local_folder(ref))
-    gang = ctx.gang
+    worker_group = ctx.gang
     checkpoint_attempt = target.checkpoint.attempt(target.identity)
     state_attempt = target.state.attempt(target.identity) if target.state else None
     reference_attempt = target.reference.attempt(target.identity) if target.reference else None
 
-    def follow(event: Mapping[str, Any]) -> None:
+    def on_event(event: Mapping[str, Any]) -> None:
         if event["event"] == "step":
             figures = {key: event[key] for key in ("loss", "tokens_per_s") if event[key] is not None}
             ctx.progress(label, event["step"], event["of"], figures)
@@ -134,10 +134,10 @@ def train_and_publish(
 
     with KeptSteps(target.checkpoint, target.identity, ctx) as kept, ExitStack() as folders:
         resume_dir = kept.latest()
-        warm = resume_dir is None and weights.state is not None and gang.holding == _label(weights.state, schedule)
-        state_dir = None
-        if weights.state is not None and resume_dir is None and not warm:
-            state_dir = ctx.local_folder(weights.state)
+        state_dir, warm = None, False
+        if weights.state is not None and resume_dir is None:
+            warm = worker_group.holding == _label(weights.state, schedule)
+            state_dir = None if warm else ctx.local_folder(weights.state)
 
         def folder(attempt: Attempt[Any] | None) -> Path | None:
             return folders.enter_context(ctx.folder(attempt)) if attempt else None
@@ -165,24 +165,24 @@ def train_and_publish(
             out_state_dir=folder(state_attempt),
             events_file=ctx.scratch / f"events-{uuid.uuid4().hex[:8]}.jsonl",
         )
-        result = gang.run(job, follow)
+        result = worker_group.run(job, on_event)
     state = state_attempt.publish({}, **target.inputs) if state_attempt else None
     if state is not None and not state.reused:
         # A reused state was published by an interrupted attempt, and its numbers are not those in memory.
-        gang.remember(_label(state, schedule))
+        worker_group.remember(_label(state, schedule))
     reference = reference_attempt.publish({}, **target.inputs) if reference_attempt else None
-    facts: dict[str, Any] = {
+    facts = {
         "steps": [step.model_dump() for step in result.steps],
         "totals": result.totals.model_dump(),
+        "compute_dtype": job.hardware.compute_dtype,
     }
-    facts["compute_dtype"] = job.hardware.compute_dtype
     checkpoint = checkpoint_attempt.publish(facts, **target.inputs, state=state)
     kept.discard()
     return Weights(checkpoint, state, reference)
 
 
 def _label(state: Ref[TrainingState], schedule: Schedule) -> str:
-    """Returns the label of a state in the workers' memory, which has the precision of the job that left it there."""
+    """Returns the label of a state in the workers' memory: its digest, and the precision of the job that left it."""
     return f"{state.digest} {schedule.optimizer.master_dtype}"
 
 

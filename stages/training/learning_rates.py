@@ -28,12 +28,12 @@ class RateConfig(Config):
     )
     learning_rate_of: Literal["step", "iteration"] = Field(
         default="step",
-        description="`step`: every optimizer step has the rate. `iteration`: the steps of an iteration share it, each "
-        "has rate / max(steps of a pass, `least_shares`): OpenPipe's dynamic rate (rl-experiments notebook 026, of "
-        "6e-5).",
+        description="`step`: every optimizer step has the rate. `iteration`: the steps of an iteration share the rate; "
+        "each has rate / max(steps of a pass, `least_shares`). It is OpenPipe's dynamic rate (rl-experiments notebook "
+        "026, with a rate of 6e-5).",
     )
     least_shares: int = Field(
-        default=25, ge=1, le=1_000_000, description="Under `iteration`, least divisor of the rate."
+        default=25, ge=1, le=1_000_000, description="Least divisor of the rate under `learning_rate_of = 'iteration'`."
     )
 
     @model_validator(mode="after")
@@ -42,8 +42,8 @@ class RateConfig(Config):
             raise ValueError(f"min_learning_rate {self.min_learning_rate} is above learning_rate {self.learning_rate}")
         if self.schedule == "cosine" and self.warmup_iterations >= self.schedule_iterations:
             raise ValueError(
-                f"warmup_iterations {self.warmup_iterations} leaves nothing of schedule_iterations "
-                f"{self.schedule_iterations} to the cosine"
+                f"warmup_iterations {self.warmup_iterations} must be below schedule_iterations "
+                f"{self.schedule_iterations} for the cosine to fall"
             )
         return self
 
@@ -62,20 +62,20 @@ def learning_rate_at(config: RateConfig, iteration: int) -> float:
         iteration: Number of the iteration, from 1.
     """
     warmup = min(1.0, iteration / config.warmup_iterations) if config.warmup_iterations else 1.0
-    waited = config.warmup_iterations if config.schedule == "cosine" else 0
-    length = config.schedule_iterations - waited
+    warmup_length = config.warmup_iterations if config.schedule == "cosine" else 0
+    length = config.schedule_iterations - warmup_length
     last = length - (0 if config.min_learning_rate else 1)
-    spent = min(max(0, iteration - max(1, waited)), last) / length
-    decay = {"constant": 1.0, "linear": 1.0 - spent, "cosine": (1.0 + math.cos(math.pi * spent)) / 2}
+    elapsed = min(max(0, iteration - max(1, warmup_length)), last) / length
+    decay = {"constant": 1.0, "linear": 1.0 - elapsed, "cosine": (1.0 + math.cos(math.pi * elapsed)) / 2}
     falling = config.learning_rate - config.min_learning_rate
     return falling * warmup * decay[config.schedule] + config.min_learning_rate * warmup
 
 
 def step_rate(config: RateConfig, iteration: int, steps: int) -> float:
-    """Returns the learning rate of an iteration's optimizer steps; `steps` is the number of steps in one pass."""
+    """Returns the learning rate of each optimizer step of an iteration; a pass has `steps` of them."""
     return shared_rate(config, learning_rate_at(config, iteration), steps)
 
 
 def shared_rate(config: RateConfig, rate: float, steps: int) -> float:
-    """Returns the rate of one optimizer step: `rate`, or a share of it if the steps of an iteration share it."""
+    """Returns the learning rate of one optimizer step; the iteration has `rate`, and a pass has `steps` steps."""
     return rate / max(steps, config.least_shares) if config.learning_rate_of == "iteration" else rate

@@ -35,21 +35,25 @@ class StepMetrics(Document):
     entropy: Measured = Field(description="mean entropy of the predicting distribution, nats per token")
     kl: Measured = Field(description="estimated divergence from the reference, aggregated like the loss")
     kl_penalty: Measured = Field(
-        description="mean reward that a completion lost for it: kl_coef x the sum of its tokens' divergences "
-        "under the old log-probabilities; null where kl_place is `loss`"
+        description="mean reward that a completion lost for its divergence: kl_coef x the sum of its tokens' "
+        "divergences under the old log-probabilities; null where kl_place is `loss`"
     )
     grad_norm: Measured = Field(description="norm of the whole gradient before clipping")
     learning_rate: float
     ratio_mean: Measured = Field(description="mean importance ratio new / old")
     ratio_max: Measured
     clip_low_fraction: float = Field(description="share of tokens whose ratio was clipped from below (A < 0)")
-    clip_high_fraction: float = Field(description="... from above (A > 0; A < 0 under dual_clip)")
+    clip_high_fraction: float = Field(
+        description="share of tokens whose ratio was clipped from above (A > 0; A < 0 under dual_clip)"
+    )
     sampler_gap_mean: Measured = Field(
         description="mean |trainer - sampler| log-probability under the starting weights; null after the first update, "
         "and if the loss has a temperature of its own"
     )
     sampler_gap_max: Measured
-    sampler_ratio_mean: Measured = Field(description="mean importance ratio trainer / sampler; null when the gap is")
+    sampler_ratio_mean: Measured = Field(
+        description="mean importance ratio trainer / sampler; null where sampler_gap_mean is null"
+    )
     sampler_ratio_max: Measured
     sampler_ess: Measured = Field(
         description="effective sample size of the tokens for the trainer, as a share: (sum r)^2 / (n sum r^2), 0 to 1"

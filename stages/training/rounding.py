@@ -1,13 +1,13 @@
-"""Estimates which share of the weights an update changes if the result is rounded to bf16."""
+"""Estimates the share of the weights that an update changes if the result is rounded to bf16."""
 
 import math
 
 SPREAD = 0.02
-"""Assumed standard deviation of weights: `initializer_range` of Qwen2.5 and Llama. A measurement would have to read
-every weight."""
+"""Assumed standard deviation of weights (`initializer_range` of Qwen2.5 and Llama), since measuring it would mean
+reading every weight."""
 
 
-def moved_share(reach: float) -> float:
+def moved_share(max_change: float) -> float:
     """Returns the share of normally distributed weights (mean 0, deviation `SPREAD`) that an update changes in bf16.
 
     bf16 has 8 bits of significand, so its numbers from 2^e to 2^(e+1) are 2^(e-7) apart. A weight in that range is
@@ -16,9 +16,9 @@ def moved_share(reach: float) -> float:
     the full u.
 
     Args:
-        reach: Largest change of a weight by the update, before rounding.
+        max_change: Largest change of a weight by the update, before rounding.
     """
-    limit = 2.0 ** (math.floor(math.log2(reach)) + 9)
+    limit = 2.0 ** (math.floor(math.log2(max_change)) + 9)
     return math.erf(limit / (SPREAD * math.sqrt(2.0)))
 
 

@@ -16,7 +16,7 @@ _SUMS = (
     "policy_loss", "kl", "entropy", "ratio", "clipped_low", "clipped_high", "loss_tokens", "tokens",
     "gap", "gap_tokens", "sampler_ratio", "sampler_ratio_squared",
 )  # fmt: skip
-_TOPS = ("ratio", "gap", "sampler_ratio")
+_MAXIMA = ("ratio", "gap", "sampler_ratio")
 
 
 class StepSums:
@@ -27,7 +27,7 @@ class StepSums:
 
     def __init__(self) -> None:
         self._sums: defaultdict[str, float] = defaultdict(float)
-        self._tops: dict[str, float] = dict.fromkeys(_TOPS, 0.0)
+        self._maxima: dict[str, float] = dict.fromkeys(_MAXIMA, 0.0)
 
     def add(self, token: TokenLoss, entropies: Tensor, gap: Tensor | None, tokens: int) -> None:
         """Adds a micro-batch.
@@ -35,8 +35,8 @@ class StepSums:
         Args:
             token: Losses and ratios of its tokens.
             entropies: [C].
-            gap: [C] log-probabilities of the trainer less those of the sampler; None if they are not comparable.
-            tokens: Number of all its tokens, prompts included.
+            gap: [C] log-probabilities of the trainer minus those of the sampler; None if they are not comparable.
+            tokens: Number of its tokens, prompts included.
         """
         self._sum("entropy", entropies)
         self._sum("ratio", token.ratio)
@@ -44,15 +44,15 @@ class StepSums:
         self._sum("clipped_high", token.clipped_high)
         self._sums["loss_tokens"] += token.ratio.numel()
         self._sums["tokens"] += tokens
-        self._top("ratio", token.ratio)
+        self._maximum("ratio", token.ratio)
         if gap is not None:
             importance = importance_ratio(gap.double())
             self._sum("gap", gap.abs())
             self._sum("sampler_ratio", importance)
             self._sum("sampler_ratio_squared", importance.square())
             self._sums["gap_tokens"] += gap.numel()
-            self._top("gap", gap.abs())
-            self._top("sampler_ratio", importance)
+            self._maximum("gap", gap.abs())
+            self._maximum("sampler_ratio", importance)
 
     def add_losses(self, policy_loss: Tensor, kl: Tensor | None) -> None:
         """Adds a micro-batch's shares of the step's loss and divergence: scalars, None without a reference."""
@@ -63,20 +63,20 @@ class StepSums:
     def _sum(self, name: str, values: Tensor) -> None:
         self._sums[name] += float(values.detach().sum())
 
-    def _top(self, name: str, values: Tensor) -> None:
+    def _maximum(self, name: str, values: Tensor) -> None:
         if values.numel():
-            self._tops[name] = max(self._tops[name], float(values.max()))
+            self._maxima[name] = max(self._maxima[name], float(values.max()))
 
     def reduce(self, device: torch.device) -> None:
         """Combines the sums and maxima of all processes (collective)."""
         if dist.get_world_size() == 1:
             return
         sums = torch.tensor([self._sums[name] for name in _SUMS], dtype=torch.float64, device=device)
-        tops = torch.tensor([self._tops[name] for name in _TOPS], dtype=torch.float64, device=device)
+        maxima = torch.tensor([self._maxima[name] for name in _MAXIMA], dtype=torch.float64, device=device)
         dist.all_reduce(sums)
-        dist.all_reduce(tops, op=dist.ReduceOp.MAX)
+        dist.all_reduce(maxima, op=dist.ReduceOp.MAX)
         self._sums = defaultdict(float, zip(_SUMS, sums.tolist(), strict=True))
-        self._tops = dict(zip(_TOPS, tops.tolist(), strict=True))
+        self._maxima = dict(zip(_MAXIMA, maxima.tolist(), strict=True))
 
     def metrics(
         self,
@@ -100,11 +100,12 @@ class StepSums:
             with_kl: Whether there is a reference.
             kl_penalty: Mean reward that completions lost for the divergence; None if it is not in the reward.
         """
-        sums, each, compared = self._sums, max(1.0, self._sums["loss_tokens"]), self._sums["gap_tokens"]
-        entropy = sums["entropy"] / each
+        sums, gap_tokens = self._sums, self._sums["gap_tokens"]
+        loss_tokens = max(1.0, sums["loss_tokens"])
+        entropy = sums["entropy"] / loss_tokens
         kl_coef = loss.kl_coef if loss.kl_place == "loss" else 0.0
         skipped = not math.isfinite(norm)
-        squares = compared * sums["sampler_ratio_squared"]
+        squares = gap_tokens * sums["sampler_ratio_squared"]
         return StepMetrics(
             step=at[0],
             of=at[1],
@@ -116,15 +117,15 @@ class StepSums:
             kl_penalty=kl_penalty,
             grad_norm=norm,
             learning_rate=rate,
-            ratio_mean=sums["ratio"] / each,
-            ratio_max=self._tops["ratio"],
-            clip_low_fraction=sums["clipped_low"] / each,
-            clip_high_fraction=sums["clipped_high"] / each,
-            sampler_gap_mean=sums["gap"] / compared if compared else None,
-            sampler_gap_max=self._tops["gap"] if compared else None,
-            sampler_ratio_mean=sums["sampler_ratio"] / compared if compared else None,
-            sampler_ratio_max=self._tops["sampler_ratio"] if compared else None,
-            sampler_ess=sums["sampler_ratio"] ** 2 / squares if compared else None,
+            ratio_mean=sums["ratio"] / loss_tokens,
+            ratio_max=self._maxima["ratio"],
+            clip_low_fraction=sums["clipped_low"] / loss_tokens,
+            clip_high_fraction=sums["clipped_high"] / loss_tokens,
+            sampler_gap_mean=sums["gap"] / gap_tokens if gap_tokens else None,
+            sampler_gap_max=self._maxima["gap"] if gap_tokens else None,
+            sampler_ratio_mean=sums["sampler_ratio"] / gap_tokens if gap_tokens else None,
+            sampler_ratio_max=self._maxima["sampler_ratio"] if gap_tokens else None,
+            sampler_ess=sums["sampler_ratio"] ** 2 / squares if gap_tokens else None,
             tokens=int(sums["tokens"]),
             loss_tokens=int(sums["loss_tokens"]),
             seconds=seconds,

@@ -21,7 +21,7 @@ PROJECTIONS: dict[Projection, str] = {
     "up_proj": "mlp.w3",
     "down_proj": "mlp.w2",
 }
-"""Names of a layer's linear maps: the Hugging Face name, and the name inside the policy."""
+"""The linear maps of a layer: Hugging Face name to name inside the policy."""
 
 
 class TrainableConfig(Config):
@@ -33,7 +33,9 @@ class TrainableConfig(Config):
     [rank, in] and B [out, rank]; B starts at 0. Checkpoints contain the sum, so that any engine can load them.
     """
 
-    parameters: Literal["all", "attention", "top_layers", "lora"] = Field(default="all", description="what is trained")
+    parameters: Literal["all", "attention", "top_layers", "lora"] = Field(
+        default="all", description="which parameters learn"
+    )
     top_fraction: float = Field(
         default=0.5, gt=0.0, le=1.0, description="`top_layers`: share of the layers, counted from the last, rounded up"
     )

@@ -29,7 +29,7 @@ from stages.training.trainer_batch import FlatRows, TrainerBatch, micro_batches
 
 @dataclass(frozen=True)
 class MicroBatchLoss:
-    """The loss of a micro-batch and the parts that metrics are made of.
+    """The loss of a micro-batch, and its parts for the metrics.
 
     Attributes:
         total: Scalar that is minimised; the sum over micro-batches and processes is the loss of the step.
@@ -37,7 +37,7 @@ class MicroBatchLoss:
         kl: Scalar, the aggregated divergence from the reference; None without a reference.
         token: [C] losses and ratios.
         entropies: [C] of the predicting distributions.
-        gap: [C] log-probabilities of the trainer less the sampler's, None where they are not comparable.
+        gap: [C] log-probabilities of the trainer minus those of the sampler; None if they are not comparable.
     """
 
     total: Tensor
@@ -58,7 +58,7 @@ class Trainer:
         beat: Called after each micro-batch to report progress.
 
     Attributes:
-        skipped: Numbers, from 1, of the optimizer steps that were skipped for a gradient that is not finite.
+        skipped: Numbers, from 1, of the optimizer steps that were skipped because their gradient was not finite.
     """
 
     def __init__(self, weights: TrainedWeights, job: TrainJob, batch: TrainerBatch, beat: Callable[[], None]) -> None:
@@ -67,11 +67,11 @@ class Trainer:
         self.skipped: list[int] = []
         rows, width = batch.shape
         self._old: Tensor = torch.full((rows * width,), torch.nan)
-        """[R * T] log-probabilities under the starting weights by address; NaN where this process has none (yet)."""
+        """[R * T] log-probabilities under the starting weights by address; NaN where this process computed none."""
         self._reference: Tensor | None = None
-        """[R * T] the same under the reference; None without one."""
+        """[R * T] log-probabilities under the reference, likewise; None without a reference."""
         self._kl_reward: KLReward | None = None
-        """The divergence as part of the reward; None where it is not in the reward."""
+        """The divergence as part of the reward; None if it is not part of it."""
 
     def steps(self) -> list[tuple[int, list[int]]]:
         """Returns the optimizer steps in order: number from 0, and rows."""
@@ -90,7 +90,7 @@ class Trainer:
             Metrics over all processes.
 
         Raises:
-            BadInputError: The gradient is not finite, and `max_skipped_steps` steps were skipped before.
+            BadInputError: The gradient is not finite, and `max_skipped_steps` steps of the job were skipped before.
         """
         started = time.perf_counter()
         job, batch, device = self._job, self._batch, self._weights.device
@@ -100,11 +100,11 @@ class Trainer:
         groups = batch.groups(addresses) if job.loss.aggregation == "group_mean" else None
         shares = token_shares(job.loss.aggregation, sequences, job.loss.constant_tokens, batch.mean_length, groups)
         sums = StepSums()
-        for micro in self._share(rows):
+        for micro in self._own_micro_batches(rows):
             flat = batch.flat(micro or rows[:1])
             share = shares[torch.searchsorted(addresses, flat.addresses)]
             entropy_share = torch.full_like(share, 1.0 / max(1, addresses.numel()))
-            if not micro:  # this process has fewer rows than others, and takes part in the collectives with weight 0
+            if not micro:  # this process has fewer rows than others; it takes part in the collectives with weight 0
                 share, entropy_share = torch.zeros_like(share), torch.zeros_like(share)
             loss = self._loss(number, flat, share.to(device), entropy_share.to(device))
             (loss.total * self._world).backward()  # FSDP2 divides the sum over processes by their number
@@ -135,7 +135,7 @@ class Trainer:
             number: Number of the optimizer step, from 0.
             flat: The rows of the micro-batch.
             share: [C] factor of each token's loss in the loss of the step.
-            entropy_share: [C] the same for its entropy.
+            entropy_share: [C] factor of each token's entropy in the entropy bonus of the step.
         """
         config, device = self._job.loss, self._weights.device
         logprobs, entropies = self._forward(flat, self._weights.policy)
@@ -179,9 +179,9 @@ class Trainer:
         return policy(inputs, self._job.loss.temperature)
 
     def _old_logprobs(self, flat: FlatRows, logprobs: Tensor, number: int) -> tuple[Tensor, Tensor | None]:
-        """Returns the old log-probabilities of the ratio, and trainer - sampler under the starting weights.
+        """Returns two [C] tensors: the old log-probabilities of the ratio, and the gap trainer - sampler.
 
-        Both are [C]. The second is None where the two are not comparable.
+        The gap compares log-probabilities under the starting weights; it is None if they are not comparable.
         """
         sampler = flat.sampler_logprobs
         if self._job.loss.kind == "cross_entropy":
@@ -202,23 +202,23 @@ class Trainer:
         Raises:
             BadInputError: As many steps as allowed were skipped before.
         """
-        before, most = self.skipped, self._job.optimizer.max_skipped_steps
-        if len(before) < most:
-            before.append(step)
+        skipped, limit = self.skipped, self._job.optimizer.max_skipped_steps
+        if len(skipped) < limit:
+            skipped.append(step)
             return
-        also = f", and {len(before)} steps before it were skipped for the same reason: {before}" if before else ""
+        also = f", and {len(skipped)} steps before it were skipped for the same reason: {skipped}" if skipped else ""
         raise BadInputError(
             f"optimizer step {step} of {of}",
             f"the norm of its gradient is {norm}{also}",
-            "a finite number" + (f", except in at most {most} steps (optimizer.max_skipped_steps)" if most else ""),
+            "a finite number" + (f", except in at most {limit} steps (optimizer.max_skipped_steps)" if limit else ""),
             "try a lower learning_rate or a max_grad_norm; if the model or the batch holds such numbers from the "
             "start, raise optimizer.max_skipped_steps",
         )
 
-    def _share(self, rows: list[int]) -> list[list[int]]:
-        """Returns this process's micro-batches of some rows."""
-        plan = micro_batches(rows, self._batch.row_tokens, self._world, self._job.hardware.micro_batch_tokens)
-        return plan[self._rank]
+    def _own_micro_batches(self, rows: list[int]) -> list[list[int]]:
+        """Returns the micro-batches of a mini-batch that this process computes, each as a list of rows."""
+        by_process = micro_batches(rows, self._batch.row_tokens, self._world, self._job.hardware.micro_batch_tokens)
+        return by_process[self._rank]
 
     def recompute_old_logprobs(self) -> None:
         """Computes the log-probabilities under the starting weights for every mini-batch but the first (collective).
@@ -236,43 +236,42 @@ class Trainer:
         if self._job.loss.kl_place != "loss":
             self._kl_reward = KLReward(self._job.loss, self._batch, self._old, self._reference)
 
-    def _fill_logprobs(self, policy: Policy, steps: list[list[int]], into: Tensor) -> None:
-        """Writes the log-probabilities under a policy of the tokens of some mini-batches into `into`, by address."""
+    def _fill_logprobs(self, policy: Policy, steps: list[list[int]], logprobs: Tensor) -> None:
+        """Sets the log-probabilities of some mini-batches' tokens under a policy, by address."""
         with torch.no_grad():
             for rows in steps:
-                for micro in self._share(rows):
+                for micro in self._own_micro_batches(rows):
                     flat = self._batch.flat(micro or rows[:1])
-                    logprobs, _ = self._forward(flat, policy)
-                    into[flat.addresses] = logprobs.cpu()
+                    logprobs[flat.addresses] = self._forward(flat, policy)[0].cpu()
                     self._beat()
 
     def kept_logprobs(self) -> dict[str, Tensor]:
-        """Returns the log-probabilities that any process has computed so far (collective).
+        """Returns the log-probabilities that all processes have computed so far (collective).
 
         Returns:
-            `old` (starting weights), `reference` and, for a divergence in the reward, the tensors of `KLReward.kept`:
+            `old` (starting weights), `reference` and, for a divergence in the reward, those of `KLReward.tensors`:
             [R * T] each, by address, NaN where unknown.
         """
         rows, width = self._batch.shape
-        # A process without rows of its own computed another's, so only rows of its own share count as its own.
+        # A process without rows computed those of another one, so a row counts only for the process that it belongs to.
         own = torch.zeros(rows, dtype=torch.bool)
         for step in self._batch.steps:
-            for micro in self._share(step):
+            for micro in self._own_micro_batches(step):
                 own[micro] = True
         own = own.repeat_interleave(width)
-        kept: dict[str, Tensor] = {}
+        logprobs: dict[str, Tensor] = {}
         for name, values in (("old", self._old), ("reference", self._reference)):
             if values is not None:
-                whole = torch.where(own & values.isfinite(), values, -torch.inf)
-                dist.all_reduce(whole, op=dist.ReduceOp.MAX)
-                kept[name] = whole.masked_fill_(whole == -torch.inf, torch.nan)
-        return kept if self._kl_reward is None else kept | self._kl_reward.kept()
+                merged = torch.where(own & values.isfinite(), values, -torch.inf)
+                dist.all_reduce(merged, op=dist.ReduceOp.MAX)
+                logprobs[name] = merged.masked_fill_(merged == -torch.inf, torch.nan)
+        return logprobs if self._kl_reward is None else logprobs | self._kl_reward.tensors()
 
-    def take_logprobs(self, kept: dict[str, Tensor], where: str) -> None:
-        """Sets the log-probabilities that `kept_logprobs` returned, under any number of processes.
+    def restore_logprobs(self, logprobs: dict[str, Tensor], where: str) -> None:
+        """Sets the log-probabilities to those that `kept_logprobs` returned, for any number of processes.
 
         Args:
-            kept: The tensors.
+            logprobs: The tensors.
             where: Name of their source, for errors.
 
         Raises:
@@ -281,11 +280,11 @@ class Trainer:
         names = {"old", "reference"} if self._job.reference_dir else {"old"}
         if self._job.reference_dir and self._job.loss.kl_place != "loss":
             names |= {"kl_divergences", "kl_advantages"}
-        if kept.keys() != names or any(values.shape != self._old.shape for values in kept.values()):
-            tensors = ", ".join(f"{name} {list(values.shape)}" for name, values in kept.items())
+        if logprobs.keys() != names or any(values.shape != self._old.shape for values in logprobs.values()):
+            tensors = ", ".join(f"{name} {list(values.shape)}" for name, values in logprobs.items())
             raise BadInputError(where, tensors, f"{', '.join(sorted(names))} {list(self._old.shape)}")
-        self._old, self._reference = kept["old"], kept.get("reference")
-        self._kl_reward = KLReward.restored(kept) if "kl_advantages" in kept else None
+        self._old, self._reference = logprobs["old"], logprobs.get("reference")
+        self._kl_reward = KLReward.restored(logprobs) if "kl_advantages" in logprobs else None
 
     def _share_logprobs(self) -> None:
         """Gives every process the log-probabilities of all rows after the first epoch (collective).
@@ -293,4 +292,4 @@ class Trainer:
         In later epochs a row may be trained by another process than in the first.
         """
         if self._world > 1:
-            self.take_logprobs(self.kept_logprobs(), "log-probabilities of the first epoch")
+            self.restore_logprobs(self.kept_logprobs(), "log-probabilities of the first epoch")

@@ -22,7 +22,6 @@ class FlatRows:
     """Some rows of a batch without their padding, concatenated.
 
     Attributes:
-        rows: Numbers of the rows in the batch.
         tokens: [N] int64.
         positions: [N] int64.
         segment_ids: [N] int64.
@@ -32,10 +31,9 @@ class FlatRows:
         sampler_logprobs: [C] float32.
         advantages: [C] float32.
         weights: [C] float32.
-        addresses: [C] int64, row * T + column in the batch; per-token results are kept under it between steps.
+        addresses: [C] int64, row * T + column in the batch; values that are kept between steps have this index.
     """
 
-    rows: list[int]
     tokens: Tensor
     positions: Tensor
     segment_ids: Tensor
@@ -49,7 +47,7 @@ class FlatRows:
 
 
 class TrainerBatch:
-    """A batch file in memory, checked.
+    """A packed batch in memory, checked.
 
     Args:
         path: Safetensors file in the packed layout.
@@ -68,7 +66,7 @@ class TrainerBatch:
             raise BadInputError(error.where, error.found, error.expected, error.remedy) from error
         self._columns = {name: torch.from_numpy(getattr(packed, name)) for name in tensors.PackedBatch.dtypes()}
         self.real = self._columns["segment_ids"] >= 0
-        """[R, T] where there is a token."""
+        """[R, T] bool, False in padding."""
         self.row_tokens: list[int] = self.real.sum(1).tolist()
         tokens = self._columns["tokens"][self.real]
         if tokens.numel() == 0:
@@ -86,7 +84,7 @@ class TrainerBatch:
 
     @property
     def shape(self) -> tuple[int, int]:
-        """Number of rows R and of padded tokens T."""
+        """The number of rows R and the padded length T."""
         rows, tokens = self.real.shape
         return rows, tokens
 
@@ -109,21 +107,22 @@ class TrainerBatch:
         """
         segments, parents = self._columns["segment_ids"].view(-1), self._columns["parent_ids"].view(-1)
         prompt = self.real.view(-1) & (segments == parents)
-        names, lengths = segments[prompt].unique_consecutive(return_counts=True)
-        texts = [text.numpy().tobytes() for text in self._columns["tokens"].view(-1)[prompt].split(lengths.tolist())]
-        numbers = {text: number for number, text in enumerate(dict.fromkeys(texts))}
-        order = torch.argsort(names)
-        numbered = torch.tensor([numbers[text] for text in texts])[order]
-        return numbered[torch.searchsorted(names[order], parents[addresses])]
+        prompt_ids, lengths = segments[prompt].unique_consecutive(return_counts=True)
+        prompts = self._columns["tokens"].view(-1)[prompt].split(lengths.tolist())
+        contents = [tokens.numpy().tobytes() for tokens in prompts]
+        group_of = {content: number for number, content in enumerate(dict.fromkeys(contents))}
+        order = torch.argsort(prompt_ids)
+        groups = torch.tensor([group_of[content] for content in contents])[order]
+        return groups[torch.searchsorted(prompt_ids[order], parents[addresses])]
 
     @cached_property
     def mean_length(self) -> float:
-        """Mean number of tokens in the loss per completion that has any, over the whole batch; 0 without any."""
+        """The mean number of tokens in the loss per completion that has any, over the whole batch; 0 if none has."""
         _, sequences = self.loss_sequences(list(range(self.shape[0])))
         return sequences.numel() / max(1, sequences.unique().numel())
 
     def flat(self, rows: list[int]) -> FlatRows:
-        """Cuts rows out of the batch, dropping the padding."""
+        """Returns some rows of the batch without their padding."""
         real = self.real[rows]
         column = {name: self._columns[name][rows][real] for name in COLUMNS}
         segments, parents = column["segment_ids"].long(), column["parent_ids"].long()
@@ -139,7 +138,6 @@ class TrainerBatch:
         width = self.real.shape[1]
         addresses = (torch.tensor(rows)[:, None] * width + torch.arange(width))[real]
         return FlatRows(
-            rows=rows,
             tokens=column["tokens"].long(),
             positions=column["position_ids"].long(),
             segment_ids=segments,

@@ -62,7 +62,7 @@ class PuzzleConfig(Config):
     )
     referents: bool = Field(
         default=True,
-        description="Whether clues may refer to the murderer, the murder weapon or a suspect with some motive.",
+        description="Whether clues may refer to the murderer, the murder weapon or a suspect with a given motive.",
     )
     fixed_cast: bool = Field(
         default=False, description="Whether all puzzles have the same suspects and weapons, in the same order."
@@ -98,4 +98,4 @@ TIERS: dict[str, PuzzleConfig] = {
     "large": PuzzleConfig(suspects=(8, 8), weapons=(6, 6), rooms=(10, 10), times=(9, 9), motives=(8, 8)),
     "full": PuzzleConfig(suspects=(10, 10), weapons=(8, 8), rooms=(17, 17), times=(11, 11), motives=(10, 10)),
 }
-"""Named sizes, from `reduced`, for models without any skill, and `easy` to the full board."""
+"""Named difficulties, easiest first: `reduced`, for models without any skill, to `full`, the whole board."""

@@ -5,8 +5,7 @@ from collections import Counter
 
 from artifacts.errors import BadInputError
 from stages.environments.answers import write_answer
-from stages.environments.grading import grade
-from stages.environments.puzzle import Asserted, Checked, Graded, Grader, Kinds, Puzzle, Style
+from stages.environments.puzzle import Asserted, Checked, Kinds, Puzzle, Style
 from stages.environments.temporal_clue.config import TIERS, PuzzleConfig
 from stages.environments.temporal_clue.formal import FormalPuzzle
 from stages.environments.temporal_clue.generation.generate import difficulty, generate
@@ -69,14 +68,6 @@ class TemporalClue:
             difficulty=difficulty(sections.scenario),
         )
 
-    def grade(self, text: str, puzzle: Puzzle, grader: Grader = "strict") -> Graded:
-        """See `stages.environments.grading.grade`."""
-        return grade(text, puzzle, grader)
-
-    def write_answer(self, puzzle: Puzzle) -> str:
-        """See `stages.environments.answers.write_answer`."""
-        return write_answer(puzzle)
-
     def kinds(self, puzzle: Puzzle) -> Kinds:
         """Returns the numbers of clues by their class in `formal`, and of questions by `Question.kind`."""
         formal = read_formal(puzzle.prompt).puzzle
@@ -107,7 +98,7 @@ class TemporalClue:
     def write_derivation(self, puzzle: Puzzle, style: Style = "plain") -> str:
         """Returns the steps of `derivation.derive`, an empty line and the answers.
 
-        Only plain derivations prefer clues to earlier steps as premises; checkpoints in use were taught them so.
+        Only plain derivations prefer clues to earlier steps as premises, because existing checkpoints learned them so.
 
         Raises:
             BadInputError: The puzzle's text has a clue that cannot be read, or the clues do not determine the answers.

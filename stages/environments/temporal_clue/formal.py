@@ -111,9 +111,9 @@ class Scenario:
 
 @dataclass(frozen=True, slots=True)
 class Ref:
-    """A reference to a piece: by its name or by its role (murderer, murder weapon, suspect with a motive).
+    """A reference to a piece, by its name or by its role (murderer, murder weapon, suspect with a motive).
 
-    A motive that several suspects share refers to one of them, without saying to which.
+    If several suspects share the motive, it refers to one of them and does not say which.
     """
 
     kind: RefKind
@@ -159,7 +159,7 @@ class Together:
 
 @dataclass(frozen=True, slots=True)
 class Moved:
-    """`ref` was in `origin` the time before `time`, which is not the first, and in `target` at `time`."""
+    """`ref` was in `origin` at the time before `time` and in `target` at `time`, which is not the first time."""
 
     ref: Ref
     origin: int
@@ -169,7 +169,7 @@ class Moved:
 
 @dataclass(frozen=True, slots=True)
 class Carried:
-    """`ref` and `weapon` made the same move, from `origin` to `target` at `time`, which is not the first."""
+    """`ref` and `weapon` both moved from `origin` to `target` at `time`, which is not the first time."""
 
     ref: Ref
     weapon: Ref
@@ -283,7 +283,7 @@ class Question:
 
     @property
     def answer_type(self) -> AnswerType:
-        """Type of its answer."""
+        """The type of its answer."""
         return ANSWER_TYPES[self.kind]
 
 

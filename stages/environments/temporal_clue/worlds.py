@@ -57,7 +57,7 @@ class World:
 
     @property
     def room(self) -> int:
-        """Room of the murder, which is Mr. Boddy's last room, because he stays where he died."""
+        """The room of the murder: Mr. Boddy's last room, because he stays where he died."""
         return self.rooms[-1][-1]
 
 
@@ -73,12 +73,12 @@ class Worlds:
     time: Ints
 
     def __len__(self) -> int:
-        """Number of worlds."""
+        """Returns the number of worlds."""
         return len(self.murderer)
 
     @staticmethod
     def of(shape: Shape, worlds: list[World]) -> "Worlds":
-        """Returns single worlds stacked."""
+        """Returns single worlds as arrays."""
         count = len(worlds)
         return Worlds(
             shape,
@@ -123,11 +123,11 @@ class Worlds:
         """
         shape, rooms = self.shape, self.rooms
         suspects, weapons, boddy = rooms[:, : shape.suspects], rooms[:, shape.suspects : -1], rooms[:, -1]
-        each = np.arange(len(self))
+        index = np.arange(len(self))
         scene = boddy[:, -1]
-        present = suspects[each, :, self.time] == scene[:, None]
-        lawful = (present.sum(axis=1) == 1) & present[each, self.murderer]
-        lawful &= weapons[each, self.weapon, self.time] == scene
+        present = suspects[index, :, self.time] == scene[:, None]
+        lawful = (present.sum(axis=1) == 1) & present[index, self.murderer]
+        lawful &= weapons[index, self.weapon, self.time] == scene
         dead = np.arange(shape.times)[None, :] >= self.time[:, None]
         lawful &= (~dead | (boddy == scene[:, None])).all(axis=1)
         if shape.times > 1:
@@ -288,9 +288,9 @@ def enumerate_worlds(shape: Shape) -> Worlds:
             for weapons in itertools.product(range(shape.rooms), repeat=shape.weapons):
                 rooms = tuple((r,) for r in (*suspects, *weapons, room))
                 worlds.extend(
-                    World(rooms, given, murderer, weapon, 0)
+                    World(rooms, assigned, murderer, weapon, 0)
                     for weapon, place in enumerate(weapons)
                     if place == room
-                    for given in motives
+                    for assigned in motives
                 )
     return Worlds.of(shape, worlds)

@@ -13,7 +13,7 @@ WORDS: dict[str, tuple[str, ...]] = {
     "colour": ("red", "blue", "green", "white", "yellow", "grey"),
     "hobby": ("chess", "painting", "gardening", "sailing", "baking", "fencing"),
 }
-"""Values that grids are drawn from, by attribute."""
+"""The values from which grids are drawn, by attribute."""
 
 
 class ZebraConfig(Config):

@@ -65,7 +65,7 @@ class Reasoner:
     def needed(self, statement: Clue, clues: int, earlier: Sequence[Clue]) -> tuple[list[int], list[int]]:
         """Returns positions (from 0) of clues and of earlier statements from which a statement follows.
 
-        Without any of them it does not follow. Earlier statements are kept rather than clues.
+        None of them can be left out. Clues are dropped before earlier statements.
 
         Args:
             statement: A statement that the first clues entail.
@@ -79,7 +79,7 @@ class Reasoner:
             fewer = [j for j in kept if j != i]
             if self._model.solve([*fewer, opposite]) is None:
                 kept = fewer
-        return [i for i in kept if i < clues], [i - steps[0] for i in kept if i >= clues]
+        return [i for i in kept if i < clues], [n for n, step in enumerate(steps) if step in kept]
 
     def verdict(self, statement: Clue) -> Verdict:
         """Returns the verdict on a statement, which is proved."""
@@ -123,9 +123,9 @@ class Reasoner:
         if statement is None or (verdict := self.verdict(statement)) == "open":
             return None
         opposite = statement if verdict == "contradicted" else replace(statement, no=not statement.no)
-        against = self._model.add(opposite)
-        first = [self._stated[statement]] if verdict == "restated" else self._every
-        return tuple(i + 1 for i in drop_needless(first, lambda some: self._model.solve([*some, against]) is None))
+        switch = self._model.add(opposite)
+        start = [self._stated[statement]] if verdict == "restated" else self._every
+        return tuple(i + 1 for i in drop_needless(start, lambda some: self._model.solve([*some, switch]) is None))
 
     def needless(self) -> tuple[int, ...]:
         """Returns numbers (from 1) of the clues that can each be dropped while `world` stays the only world."""
@@ -153,10 +153,10 @@ def statement_of(grid: Grid, world: Houses, question: ZebraQuestion) -> Clue:
 
 
 def write_derivation(puzzle: ZebraPuzzle, style: Style = "plain") -> str:
-    """Returns the houses of the values that the answers need, as statements, each on a line.
+    """Returns a derivation: the houses of the values that the answers need, one statement a line.
 
-    A statement in `plain` style names the smallest number of first clues from which it follows. In the other styles it
-    names those of them that it needs, and earlier statements.
+    In `plain` style a statement cites the shortest run of first clues from which it follows. In the other styles it
+    cites a minimal set of these clues and of earlier statements.
 
     Args:
         puzzle: The puzzle.
@@ -184,7 +184,7 @@ def write_derivation(puzzle: ZebraPuzzle, style: Style = "plain") -> str:
 
 
 def _line(puzzle: ZebraPuzzle, reasoner: Reasoner, style: Style, steps: Sequence[tuple[Clue, int]]) -> str:
-    """Returns the line of the last statement; each comes with the number of first clues that it follows from."""
+    """Returns the line of the last step. A step is a statement and the number of first clues that entail it."""
     number, (fact, count), earlier = len(steps) - 1, steps[-1], [step for step, _ in steps[:-1]]
     statement = write_clue(puzzle.grid, fact)
     if style == "plain":

@@ -9,9 +9,8 @@ import numpy as np
 
 from artifacts.errors import BadInputError
 from stages.environments.answers import write_answer
-from stages.environments.grading import grade
 from stages.environments.minimal import WorldPool, keep_needed
-from stages.environments.puzzle import Asserted, Checked, Graded, Grader, Kinds, Puzzle, Style
+from stages.environments.puzzle import Asserted, Checked, Kinds, Puzzle, Style
 from stages.environments.zebra.config import TIERS, WORDS, ZebraConfig
 from stages.environments.zebra.deductions import Reasoner, reasoner_of, statement_of, write_derivation
 from stages.environments.zebra.formal import (
@@ -30,14 +29,14 @@ from stages.environments.zebra.solver import Model
 from stages.environments.zebra.text import ORDINALS, answer_type, formal_digest, read_prompt, values_of, write_prompt
 
 _OTHERS = 12
-"""Number of candidate clues for each value, besides its placement."""
+"""Number of candidate clues for each value besides its placement."""
 _RELATIONS: tuple[Relation, ...] = ("same", "left", "before", "next")
 
 
 def _candidates(grid: Grid, world: Houses, rng: random.Random) -> list[Clue]:
     """Returns true clues that determine `world`, in random order.
 
-    Denials and placements tend to come first, and so to be dropped first, relations last.
+    The first clues are the first to be dropped. Denials and placements tend to come first, relations last.
     """
     things: list[Thing] = [(a, v) for a in range(len(grid.values)) for v in range(grid.houses)]
     clues: list[Clue] = [InHouse(t, house, no) for t in things for house in range(grid.houses) for no in (False, True)]
@@ -48,11 +47,11 @@ def _candidates(grid: Grid, world: Houses, rng: random.Random) -> list[Clue]:
                 continue
             clues += (Related(first, relation, second, no) for no in (False, True))
     true = [clue for clue in clues if holds(clue, world)[0]]
-    # The placements alone determine the world; of the many others a random part is enough.
+    # The placements alone determine the world, so a random part of the many others is enough.
     placed = [clue for clue in true if isinstance(clue, InHouse) and not clue.no]
     others = [clue for clue in true if clue not in set(placed)]
     true = placed + rng.sample(others, min(len(others), _OTHERS * len(things)))
-    # Few placements and denials are kept: a placement says most, a denial least.
+    # A placement says most and a denial least, so the weights make both likely to be dropped.
     weight = [0.2 * isinstance(clue, Related) - 0.4 * clue.no for clue in true]
     order = sorted(range(len(true)), key=lambda i: (rng.random() + weight[i], i))
     return [true[i] for i in order]
@@ -123,13 +122,16 @@ class Zebra:
         formal, world = generate_formal(config, seed)
         answers = [_answer(formal.grid, world, question) for question in formal.questions]
         solution = {chr(ord("A") + i): answer for i, answer in enumerate(answers)}
-        return self._puzzle(f"zebra-{seed}-{formal_digest(formal)[:8]}", formal, solution, seed)
+        prompt = write_prompt(formal)
+        return self._puzzle(f"zebra-{seed}-{formal_digest(formal)[:8]}", formal, prompt, solution, seed)
 
-    def _puzzle(self, puzzle_id: str, formal: ZebraPuzzle, solution: dict[str, str], seed: int | None) -> Puzzle:
+    def _puzzle(
+        self, puzzle_id: str, formal: ZebraPuzzle, prompt: str, solution: dict[str, str], seed: int | None
+    ) -> Puzzle:
         return Puzzle(
             puzzle_id=puzzle_id,
             environment=self.name,
-            prompt=write_prompt(formal),
+            prompt=prompt,
             solution=solution,
             num_clues=len(formal.clues),
             seed=seed,
@@ -156,19 +158,16 @@ class Zebra:
         """
         formal = read_prompt(prompt)
         if sorted(solution) != [chr(ord("A") + i) for i in range(len(formal.questions))]:
-            found = ", ".join(sorted(solution))
-            raise BadInputError("solution", f"letters {found}", f"one for each of {len(formal.questions)} questions")
+            letters = ", ".join(sorted(solution))
+            raise BadInputError("solution", f"letters {letters}", f"one for each of {len(formal.questions)} questions")
         if num_clues != len(formal.clues):
             raise BadInputError("num_clues", str(num_clues), f"{len(formal.clues)}, the clues in the text")
-        return self._puzzle(puzzle_id, formal, {letter: solution[letter] for letter in sorted(solution)}, None)
-
-    def grade(self, text: str, puzzle: Puzzle, grader: Grader = "strict") -> Graded:
-        """See `stages.environments.grading.grade`."""
-        return grade(text, puzzle, grader)
-
-    def write_answer(self, puzzle: Puzzle) -> str:
-        """See `stages.environments.answers.write_answer`."""
-        return write_answer(puzzle)
+        answers = {letter: solution[letter] for letter in sorted(solution)}
+        for (letter, answer), question in zip(answers.items(), formal.questions, strict=True):
+            kind = answer_type(formal.grid, question)
+            if answer not in values_of(formal.grid, kind):
+                raise BadInputError(f"solution.{letter}", repr(answer), f"a {kind} of the puzzle")
+        return self._puzzle(puzzle_id, formal, prompt, answers, None)
 
     def kinds(self, puzzle: Puzzle) -> Kinds:
         """Returns the numbers of clues by relation (`house` for a placement), and of questions by answer type."""
@@ -186,8 +185,8 @@ class Zebra:
         except ValueError:  # the clues contradict one another
             seconds = time.perf_counter() - started
             return Checked(puzzle.puzzle_id, (), {}, {}, tuple(puzzle.solution), same_text, None, seconds)
-        given = [_answer(formal.grid, reasoner.world, question) for question in formal.questions]
-        answers = dict(zip(puzzle.solution, given, strict=True))
+        values = [_answer(formal.grid, reasoner.world, question) for question in formal.questions]
+        answers = dict(zip(puzzle.solution, values, strict=True))
         statements = [statement_of(formal.grid, reasoner.world, question) for question in formal.questions]
         unique = [reasoner.entails(statement) for statement in statements]
         return Checked(

@@ -7,7 +7,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 Thing = tuple[int, int]
-"""A value as indices (attribute, value). It refers to the person that it belongs to."""
+"""A value as a pair of indices (attribute, value). It stands for the person that it belongs to."""
 
 Relation = Literal["same", "left", "before", "next"]
 
@@ -26,7 +26,7 @@ class Grid:
 
     @property
     def houses(self) -> int:
-        """Number of houses."""
+        """The number of houses."""
         return len(self.values[0])
 
 
@@ -41,10 +41,10 @@ class InHouse:
 
 @dataclass(frozen=True, slots=True)
 class Related:
-    """A relation of the persons that `first` and `second` belong to; with `no` it is denied.
+    """A relation between the persons of `first` and `second`; with `no` it is denied.
 
-    `same`: they are one person. The other relations are between the houses of `first` and `second`: `left`: directly to
-    the left of; `before`: somewhere to the left of; `next`: next to.
+    `same`: they are one person. The other relations say where the house of `first` is: `left`: directly to the left of
+    the house of `second`; `before`: somewhere to its left; `next`: next to it.
     """
 
     first: Thing
@@ -58,7 +58,7 @@ Clue = InHouse | Related
 
 @dataclass(frozen=True, slots=True)
 class ZebraQuestion:
-    """A question for the house of `thing` (if `attribute` is None), or for the person's value of `attribute`."""
+    """A question about the person of `thing`: the value of `attribute`, or the house if `attribute` is None."""
 
     thing: Thing
     attribute: int | None

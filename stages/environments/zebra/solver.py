@@ -9,9 +9,9 @@ from stages.environments.zebra.formal import Clue, Grid, Houses, InHouse, Relate
 
 
 class Model:
-    """The rules of a grid, and clues that can be switched on.
+    """The rules of a grid, with clues that can be switched on.
 
-    By the rules every value is in one house, and every house has one value of each attribute.
+    The rules say that every value is in one house, and that every house has one value of each attribute.
     """
 
     def __init__(self, grid: Grid, clues: Sequence[Clue]) -> None:
@@ -24,6 +24,7 @@ class Model:
                 self._model.add_exactly_one(table[i])
                 self._model.add_exactly_one(row[i] for row in table)
         self._switches = [self._switch(clue) for clue in clues]
+        self._added: dict[Clue, int] = {}
 
     def _switch(self, clue: Clue) -> cp_model.IntVar:
         on = self._model.new_bool_var("")
@@ -43,12 +44,14 @@ class Model:
         return truth != clue.no
 
     def add(self, clue: Clue) -> int:
-        """Adds a clue, which is switched off, and returns its position."""
-        self._switches.append(self._switch(clue))
-        return len(self._switches) - 1
+        """Adds a clue that is switched off, unless it was added before, and returns its position."""
+        if clue not in self._added:
+            self._added[clue] = len(self._switches)
+            self._switches.append(self._switch(clue))
+        return self._added[clue]
 
     def exclude(self, world: Houses) -> None:
-        """Excludes a world, [1, attributes, values], from the solutions."""
+        """Excludes a world, int8 [1, attributes, values], from the solutions."""
         self._model.add_bool_or(
             ~self._at[a][v][int(house)] for a, row in enumerate(world[0]) for v, house in enumerate(row)
         )
@@ -60,7 +63,7 @@ class Model:
             clues: Positions of the clues.
 
         Returns:
-            The world, [1, attributes, values]; None if there is none.
+            The world, int8 [1, attributes, values]; None if there is none.
 
         Raises:
             RuntimeError: CP-SAT stopped without a result.

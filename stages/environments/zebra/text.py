@@ -93,8 +93,11 @@ def read_prompt(prompt: str) -> ZebraPuzzle:
             raise BadInputError("prompt", "a part is missing", f"a paragraph that reads {heading!r}")
     rows = [line.removeprefix("- ").partition(": ") for line in blocks[blocks.index(CLUES_HEADING) - 1].splitlines()]
     grid = Grid(tuple(name for name, _, _ in rows), tuple(tuple(values.split(", ")) for _, _, values in rows))
-    if any(a not in PHRASES for a in grid.attributes) or any(len(v) != grid.houses for v in grid.values):
+    known = all(attribute in PHRASES for attribute in grid.attributes)
+    if not known or any(len(set(v)) != grid.houses or len(v) != grid.houses for v in grid.values):
         raise BadInputError("prompt, attributes", repr(rows)[:120], "known attributes with one value a house")
+    if grid.houses > len(ORDINALS):
+        raise BadInputError("prompt, attributes", f"{grid.houses} houses", f"at most {len(ORDINALS)} houses")
     people = people_of(grid)
     clues: list[Clue] = []
     for position, line in enumerate(after[CLUES_HEADING].splitlines(), start=1):
@@ -107,7 +110,7 @@ def read_prompt(prompt: str) -> ZebraPuzzle:
 
 
 def people_of(grid: Grid) -> dict[str, Thing]:
-    """Returns the value that each phrase for a person names, by the phrase in lower case."""
+    """Returns the value that each phrase for a person contains, by the phrase in lower case."""
     return {phrase(grid, (a, v)).lower(): (a, v) for a in range(len(grid.values)) for v in range(grid.houses)}
 
 
@@ -134,7 +137,7 @@ def _question(grid: Grid, people: dict[str, Thing], sentence: str) -> ZebraQuest
 
 
 def formal_digest(puzzle: ZebraPuzzle) -> str:
-    """Returns the SHA-256 (hex) of words and clues, regardless of their order, without the questions."""
+    """Returns the SHA-256 (hex) of words and clues. It ignores their order and the questions."""
     rows = zip(puzzle.grid.attributes, puzzle.grid.values, strict=True)
     content = {
         "values": sorted((name, sorted(values)) for name, values in rows),

@@ -88,10 +88,10 @@ class StoredWeights:
         by_file: dict[Path, list[str]] = {}
         for name in names:
             by_file.setdefault(self._stored[published_name(name)].file, []).append(name)
-        for path, inside in by_file.items():
+        for path, names_in_file in by_file.items():
             try:
                 with safe_open(path, framework="pt") as file:
-                    for name in inside:
+                    for name in names_in_file:
                         tensor = file.get_tensor(published_name(name))
                         if tensor.shape != shape_of(name):
                             raise BadInputError(
@@ -136,7 +136,7 @@ def write_checkpoint(
     plan = split_torch_state_dict_into_shards(tensors, max_shard_size=file_bytes)
     for file, names in plan.filename_to_tensors.items():
         save_file({name: tensors[name].contiguous() for name in names}, out / file, metadata={"format": "pt"})
-        (out / file).chmod((out / "config.json").stat().st_mode)  # safetensors makes it private
+        (out / file).chmod((out / "config.json").stat().st_mode)  # safetensors lets only the owner read it
         beat()
     if plan.is_sharded:
         index = {"metadata": plan.metadata, "weight_map": plan.tensor_to_filename}

@@ -3,7 +3,7 @@
 import re
 import shutil
 import tempfile
-from concurrent.futures import Future, ThreadPoolExecutor
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
 from pathlib import Path
 from types import TracebackType
@@ -21,7 +21,7 @@ _MANIFEST = re.compile(rf"step-(\d{{6}})/{re.escape(MANIFEST_NAME)}")
 
 
 class KeptSteps:
-    """The step checkpoints of a job in the store. Each is an artifact, so it is complete or not there.
+    """The step checkpoints of a job in the store. Each is an artifact, so it is complete or absent.
 
     Args:
         address: Address at which the job publishes its result.
@@ -29,16 +29,15 @@ class KeptSteps:
         ctx: The context of the stage.
 
     Attributes:
-        inbox: Local folder in which the workers leave each step checkpoint as a folder, for `keep`.
+        inbox: Local folder in which the workers write each step checkpoint as a folder, for `keep`.
     """
 
     def __init__(self, address: ArtifactAddress[Any], identity: Identity, ctx: StageContext) -> None:
         self._identity, self._ctx = identity, ctx
         self._key = address.progress_key(identity)
-        self._seen: set[int] = set()
+        self._stored_steps: set[int] = set()
         self.inbox = Path(tempfile.mkdtemp(prefix="steps-", dir=ctx.scratch))
         self._storing = ThreadPoolExecutor(1, thread_name_prefix="kept-steps")
-        self._stored: Future[None] | None = None
 
     def __enter__(self) -> Self:
         return self
@@ -46,9 +45,9 @@ class KeptSteps:
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
-        """Waits until pending step checkpoints are stored, for the next attempt, and removes the inbox.
+        """Waits until pending step checkpoints are stored and removes the inbox.
 
-        After a signal it does not wait; the next attempt then uses the step checkpoint before.
+        After a signal it abandons the pending ones; the next attempt then uses an older step checkpoint.
         """
         if kind is not None and not issubclass(kind, Exception):
             self._ctx.store.abandon()
@@ -58,11 +57,11 @@ class KeptSteps:
     def latest(self) -> Path | None:
         """Returns a local folder with the newest intact step checkpoint, or None if there is none."""
         manifests = (_MANIFEST.fullmatch(key.removeprefix(f"{self._key}/")) for key in self._ctx.store.list(self._key))
-        self._seen = {int(match[1]) for match in manifests if match}
-        for step in sorted(self._seen, reverse=True):
-            with suppress(MissingKeyError):  # another machine is ahead and removed it
+        self._stored_steps = {int(match[1]) for match in manifests if match}
+        for step in sorted(self._stored_steps, reverse=True):
+            with suppress(MissingKeyError):  # another machine has got further and removed it
                 try:
-                    if ref := self._slot(step).find(self._identity):
+                    if ref := self._address(step).find(self._identity):
                         return self._ctx.local_folder(ref)
                 except (IntegrityError, BadInputError) as error:
                     self._ctx.log.warning("a step checkpoint is ignored: %s", error)
@@ -73,22 +72,21 @@ class KeptSteps:
 
         If the store fails, a warning is logged and the training continues.
         """
-        self._stored = self._storing.submit(self._keep, step, folder)
+        self._storing.submit(self._keep, step, folder)
 
     def _keep(self, step: int, folder: Path) -> None:
         try:
-            attempt = self._slot(step).attempt(self._identity)
+            attempt = self._address(step).attempt(self._identity)
             with attempt.folder(self._ctx.scratch) as stored:
                 for path in folder.iterdir():
                     shutil.move(path, stored / path.name)
             attempt.publish({"step": step})
-            for older in {seen for seen in self._seen if seen < step}:
-                self._ctx.store.delete(
-                    f"{self._slot(older).key}/{MANIFEST_NAME}"
-                )  # first, so that no reader meets a partial one
-                self._ctx.store.delete(self._slot(older).key)
-                self._seen.discard(older)
-            self._seen.add(step)
+            for older in {known for known in self._stored_steps if known < step}:
+                key = self._address(older).key
+                self._ctx.store.delete(f"{key}/{MANIFEST_NAME}")  # first, so that no reader meets a partial artifact
+                self._ctx.store.delete(key)
+                self._stored_steps.discard(older)
+            self._stored_steps.add(step)
         except (DeerstalkerError, OSError) as error:
             self._ctx.log.warning("the checkpoint of step %d was not kept: %s", step, error)
         finally:
@@ -99,5 +97,5 @@ class KeptSteps:
         self._storing.shutdown(wait=True)
         self._ctx.store.delete(self._key)
 
-    def _slot(self, step: int) -> ArtifactAddress[StepCheckpoint]:
+    def _address(self, step: int) -> ArtifactAddress[StepCheckpoint]:
         return ArtifactAddress(self._ctx.store, f"{self._key}/step-{step:06d}", StepCheckpoint)

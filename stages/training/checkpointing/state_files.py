@@ -1,4 +1,4 @@
-"""Writer and planners for torch's distributed checkpoints: reproducible files, and a report of progress per tensor."""
+"""Writer and planners for torch's distributed checkpoints: reproducible files, and progress reports per tensor."""
 
 from collections.abc import Callable
 from typing import Any

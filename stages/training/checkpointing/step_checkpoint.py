@@ -25,7 +25,7 @@ class StepCheckpoints:
     Args:
         job: The job, which names the inbox and, in its hardware, the interval.
         weights: The weights that are trained.
-        trainer: Has the log-probabilities under the starting weights and under the reference.
+        trainer: The source of the log-probabilities under the starting weights and the reference.
     """
 
     def __init__(self, job: TrainJob, weights: TrainedWeights, trainer: Trainer) -> None:
@@ -34,7 +34,7 @@ class StepCheckpoints:
         self._written_at = time.monotonic()
 
     def due(self) -> bool:
-        """Returns whether the interval is over and the owner has moved the last one out of the inbox (collective)."""
+        """Returns whether the interval is over and the owner has emptied the inbox (collective)."""
         if self._inbox is None or self._every_s is None:
             return False
         mine = time.monotonic() - self._written_at >= self._every_s and not any(self._inbox.iterdir())
@@ -62,17 +62,17 @@ class StepCheckpoints:
         return folder
 
 
-def take_up(folder: Path, weights: TrainedWeights, trainer: Trainer) -> list[StepMetrics]:
+def resume(folder: Path, weights: TrainedWeights, trainer: Trainer) -> list[StepMetrics]:
     """Restores weights, optimizer, log-probabilities and skipped steps from a step checkpoint (collective).
 
     Returns:
-        Metrics of the steps that are done.
+        Metrics of the steps that were taken before.
 
     Raises:
         BadInputError: The folder is not a step checkpoint of this job.
     """
     weights.load_state(folder / STATE_FOLDER)
-    trainer.take_logprobs(load_file(folder / LOGPROBS_FILE), str(folder / LOGPROBS_FILE))
+    trainer.restore_logprobs(load_file(folder / LOGPROBS_FILE), str(folder / LOGPROBS_FILE))
     try:
         steps = [StepMetrics.model_validate(step) for step in json.loads((folder / STEPS_FILE).read_text())]
     except ValueError as error:

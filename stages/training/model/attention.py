@@ -19,8 +19,8 @@ class AttentionInputs:
 
     Attributes:
         cos: [N, 1, D] cosines of the rotation, in the compute dtype.
-        sin: [N, 1, D / 2 doubled] sines, the first half negated, in the compute dtype.
-        tree: The pairs that attend: a plan on the CPU, a block mask on CUDA.
+        sin: [N, 1, D] sines, the first half negated, in the compute dtype.
+        tree: The pairs of tokens that attend: a plan on the CPU, a block mask on CUDA.
     """
 
     cos: Tensor
@@ -29,7 +29,7 @@ class AttentionInputs:
 
 
 def attention_tree(segment_ids: Tensor, parent_ids: Tensor, device: torch.device) -> "TreePlan | BlockMask":
-    """Returns the pairs of tokens that attend: i to j <= i of its own segment, and to every j of its prompt.
+    """Returns the pairs of tokens that attend: token i attends to j <= i of its segment and to its whole prompt.
 
     Args:
         segment_ids: [N] on the CPU.

@@ -26,7 +26,7 @@ def _blocks(hidden: Tensor, vocabulary: int, chunk: int) -> list[slice]:
 
 
 class _TokenStatistics(torch.autograd.Function):
-    """Keeps the probabilities for backward if they fit into one chunk, in the compute dtype; else recomputes them."""
+    """Keeps the probabilities for backward if all positions fit into one chunk, else recomputes them."""
 
     @staticmethod
     def forward(
@@ -36,42 +36,44 @@ class _TokenStatistics(torch.autograd.Function):
         logprobs = torch.empty(count, dtype=torch.float32, device=hidden.device)
         entropies = torch.empty_like(logprobs)
         keep = count <= chunk and any(ctx.needs_input_grad)
-        kept = hidden.new_empty(count, vocabulary) if keep else None
+        saved_p = hidden.new_empty(count, vocabulary) if keep else None
         for rows in _blocks(hidden, vocabulary, chunk):
             logp, p = _probabilities(hidden[rows], weight, temperature)
             logprobs[rows] = logp.gather(1, targets[rows, None]).squeeze(1)
-            if kept is not None:
-                kept[rows] = p
+            if saved_p is not None:
+                saved_p[rows] = p
             entropies[rows] = -torch.linalg.vecdot(p, logp)
-        ctx.save_for_backward(hidden, weight, targets, logprobs, entropies, kept)
+        ctx.save_for_backward(hidden, weight, targets, logprobs, entropies, saved_p)
         ctx.temperature, ctx.chunk = temperature, chunk
         return logprobs, entropies
 
     @staticmethod
     def backward(ctx: Any, *grads: Any) -> tuple[Tensor, Tensor | None, None, None, None]:
-        hidden, weight, targets, logprobs, entropies, kept = ctx.saved_tensors
+        hidden, weight, targets, logprobs, entropies, saved_p = ctx.saved_tensors
         grad_logprobs, grad_entropies = (g / ctx.temperature for g in grads)
         with_entropy = bool(grad_entropies.any())
         grad_hidden = torch.empty_like(hidden)
         pieces = range(0, hidden.shape[0], ctx.chunk)
-        summed = weight.dtype if len(pieces) <= 1 else torch.float32
-        grad_weight = torch.zeros_like(weight, dtype=summed) if ctx.needs_input_grad[1] else None
+        sum_dtype = weight.dtype if len(pieces) <= 1 else torch.float32
+        grad_weight = torch.zeros_like(weight, dtype=sum_dtype) if ctx.needs_input_grad[1] else None
         for start in pieces:
             piece = slice(start, start + ctx.chunk)
-            p = _recomputed(hidden[piece], weight, ctx.temperature) if kept is None else kept
+            p = _recomputed(hidden[piece], weight, ctx.temperature) if saved_p is None else saved_p
             for block in _blocks(hidden[piece], weight.shape[0], ctx.chunk):
                 rows = slice(start + block.start, start + block.stop)
+                # The gradient of logit j is [j = target] g - p_j (g + g_H (log p_j + H)), with the gradients g of the
+                # log-probability and g_H of the entropy H. At the target p_j comes from the float32 log-probability.
                 g = grad_logprobs[rows, None]
                 if with_entropy:
                     logp = p[block].float().clamp(min=1e-30).log_()
                     logp.add_(entropies[rows, None]).mul_(grad_entropies[rows, None]).add_(g)
                     p[block] = p[block] * logp.neg_()
-                    own = g + grad_entropies[rows, None] * (logprobs[rows, None] + entropies[rows, None])
+                    factor = g + grad_entropies[rows, None] * (logprobs[rows, None] + entropies[rows, None])
                 else:
                     p[block].mul_(-g)
-                    own = g
-                exact = g - own * logprobs[rows, None].exp()
-                p[block].scatter_(1, targets[rows, None], exact.to(p.dtype))
+                    factor = g
+                at_target = g - factor * logprobs[rows, None].exp()
+                p[block].scatter_(1, targets[rows, None], at_target.to(p.dtype))
             grad_hidden[piece] = p @ weight
             if grad_weight is not None:
                 share = p.t() @ hidden[piece]

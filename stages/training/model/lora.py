@@ -28,8 +28,8 @@ def add_adapters(decoder: TransformerDecoder, config: TrainableConfig) -> None:
             setattr(part, leaf, adapted)
 
 
-def first_adapter(name: str, shape: torch.Size) -> Tensor:
-    """Returns the starting value of an adapter: float32 on the CPU, the same on every process and in every run.
+def initial_adapter(name: str, shape: torch.Size) -> Tensor:
+    """Returns the initial value of an adapter: float32 on the CPU, equal on every process and in every run.
 
     B is 0. A is uniform within 1 / sqrt(in), as in the code of the LoRA authors, with a seed derived from the name of
     the parameter.
@@ -44,7 +44,7 @@ def merged(weights: dict[str, Tensor], config: TrainableConfig) -> dict[str, Ten
     """Returns full weights with the adapters added in: W + (alpha / rank) B A, computed in float32.
 
     Args:
-        weights: Tensors by policy name, adapters included, those in float32. Not changed.
+        weights: Tensors by policy name, not changed; the adapters among them are in float32.
         config: Rank and alpha of the adapters.
 
     Returns:

@@ -25,13 +25,13 @@ from stages.models.shape import DecoderShape
 from stages.training.checkpointing.checkpoint import StoredWeights, write_checkpoint
 from stages.training.checkpointing.state_files import BeatingLoadPlanner, BeatingSavePlanner, StateWriter
 from stages.training.job import Dtype, OptimizerConfig, TrainHardware
-from stages.training.model.lora import first_adapter, merged
+from stages.training.model.lora import initial_adapter, merged
 from stages.training.model.placement import compute_dtype, fill, place, place_policy, torch_dtype
 from stages.training.trainable import EVERYTHING, TrainableConfig, is_adapter
 
 
 class TrainedWeights:
-    """The policy and everything an optimizer step changes.
+    """The policy, its master weights and its optimizer.
 
     Args:
         shape: Sizes and switches of the decoder.
@@ -43,8 +43,7 @@ class TrainedWeights:
         master_dtype: Precision of the parameters that learn, of their gradients and of AdamW's moments.
 
     Attributes:
-        masters: Every parameter by policy name: in `master_dtype` if it learns, else the one that the model computes
-            with.
+        masters: Every parameter by policy name: in `master_dtype` if it learns, else the model's own.
     """
 
     def __init__(
@@ -61,8 +60,8 @@ class TrainedWeights:
         self.master_dtype: Dtype = master_dtype
         self._beat = beat
         self.dtype, masters = compute_dtype(hardware, shape), torch_dtype(master_dtype)
-        stored = masters if sharded else self.dtype
-        policy = place_policy(shape, hardware, device, sharded, stored, trainable)
+        parameter_dtype = masters if sharded else self.dtype
+        policy = place_policy(shape, hardware, device, sharded, parameter_dtype, trainable)
         self.masters: dict[str, nn.Parameter] = dict(policy.named_parameters())
         if not sharded and self.dtype != masters:
             for name, p in policy.named_parameters():
@@ -75,7 +74,7 @@ class TrainedWeights:
 
     @staticmethod
     def _collector(master: nn.Parameter) -> Any:
-        """Returns a hook that moves a gradient of the compute copy into the sum of its master."""
+        """Returns a hook that adds a gradient of the compute copy to the gradient of its master."""
 
         def collect(p: Tensor) -> None:
             if p.grad is not None:
@@ -105,7 +104,7 @@ class TrainedWeights:
         fill({name: p for name, p in self.masters.items() if not is_adapter(name)}, folder, self.shape, self._beat)
         for name, p in self.masters.items():
             if is_adapter(name):
-                place(p, first_adapter(name, p.shape))
+                place(p, initial_adapter(name, p.shape))
         self.reset_optimizer()
         self.refresh()
 
@@ -119,14 +118,14 @@ class TrainedWeights:
     def step(self, config: OptimizerConfig, learning_rate: float) -> float:
         """Clips the gradient, updates the masters and refreshes the compute copy (collective).
 
-        A gradient that is not finite is dropped and changes nothing.
+        If the gradient is not finite, it is dropped and nothing changes.
 
         Args:
             config: AdamW's constants.
             learning_rate: Learning rate of this step.
 
         Returns:
-            The norm of the whole gradient before clipping. If it is not finite, the step was skipped.
+            Norm of the whole gradient before clipping; not finite if the step was skipped.
         """
         gradients = [p.grad for p in self.masters.values() if p.grad is not None]
         norm = torch.nn.utils.get_total_norm(gradients)

@@ -20,7 +20,7 @@ from stages.training.trainable import EVERYTHING, TrainableConfig
 
 
 def torch_dtype(name: Dtype) -> torch.dtype:
-    """Returns the torch dtype of a precision that a config names."""
+    """Returns torch's type for a precision of a config."""
     return torch.bfloat16 if name == "bf16" else torch.float32
 
 
@@ -36,7 +36,7 @@ def place_policy(
     hardware: TrainHardware,
     device: torch.device,
     sharded: bool,
-    stored: torch.dtype,
+    parameter_dtype: torch.dtype,
     trainable: TrainableConfig = EVERYTHING,
 ) -> Policy:
     """Builds a policy with uninitialised parameters.
@@ -45,8 +45,8 @@ def place_policy(
         shape: Sizes and switches of the decoder.
         hardware: Precision and memory savers.
         device: Device of the policy.
-        sharded: Whether the weights are sharded over all processes, which then compute in the hardware's precision.
-        stored: Type of the parameters.
+        sharded: Whether FSDP2 shards the weights over all processes and casts them to the hardware's compute type.
+        parameter_dtype: Type of the parameters.
         trainable: Which parameters learn, and which adapters are added.
     """
     with torch.device("meta"):
@@ -60,7 +60,7 @@ def place_policy(
     policy.place_frequencies()
     for name, p in policy.named_parameters():
         p.requires_grad_(trainable.trains(name, shape.layers))
-    policy.to(stored)
+    policy.to(parameter_dtype)
     if sharded:
         precision = MixedPrecisionPolicy(param_dtype=compute_dtype(hardware, shape), reduce_dtype=torch.float32)
         mesh = init_device_mesh(device.type, (dist.get_world_size(),))
@@ -79,7 +79,7 @@ def place_policy(
 
 
 def shards(hardware: TrainHardware, device: torch.device, processes: int) -> bool:
-    """Returns whether weights are sharded with FSDP2: over several processes, or to keep them in the host's memory.
+    """Returns whether FSDP2 shards the weights: over several processes, or to keep them in the host's memory.
 
     Raises:
         BadInputError: CPU offload is set for one process on the CPU, whose weights are in the host's memory anyway.

@@ -25,8 +25,8 @@ class ModelInputs:
 
     Attributes:
         tokens: [1, N] token ids.
-        attention: Rotation, and the pairs of tokens that attend.
-        predictors: [C] flat index of the token that predicts each target.
+        attention: Rotation of the positions, and the pairs of tokens that attend.
+        predictors: [C] flat index of the token before each target, whose logits predict it.
         targets: [C] token ids.
     """
 
@@ -79,7 +79,7 @@ class Policy(nn.Module):
         self.place_frequencies()
 
     def place_frequencies(self) -> None:
-        """Computes the constants of the rotation on the CPU; to be repeated for a policy built on the meta device."""
+        """Computes the constants of the rotation on the CPU; repeat it for a policy built on the meta device."""
         with torch.device("cpu"):
             self.frequencies = rotation_frequencies(self.shape)
 

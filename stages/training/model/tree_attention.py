@@ -42,7 +42,12 @@ class Part:
 
 @dataclass(frozen=True)
 class TreePlan:
-    """The parts of one micro-batch: own segments, with each token once, and completions over their prompts."""
+    """The parts of one micro-batch.
+
+    Attributes:
+        own: Segments that attend to themselves; every token is in exactly one of them.
+        prompts: Completions that attend to their prompts.
+    """
 
     own: list[Part]
     prompts: list[Part]
@@ -150,7 +155,7 @@ def _kernel_inputs(q: Tensor, k: Tensor, v: Tensor, part: Part) -> tuple[list[Te
 
 
 def _part_forward(q: Tensor, k: Tensor, v: Tensor, part: Part) -> tuple[Tensor, Tensor]:
-    """Returns the part's own output [real tokens, H, D] and log-sum-exp [real tokens, H], float32."""
+    """Returns the output [real tokens, H, D] and log-sum-exp [real tokens, H] of one part alone, float32."""
     inputs, options = _kernel_inputs(q, k, v, part)
     out, lse = torch.ops.aten._scaled_dot_product_flash_attention_for_cpu(*inputs, **options)
     batch, width = part.queries.shape
@@ -194,7 +199,7 @@ def _part_backward(
 
 
 class TreeAttention(torch.autograd.Function):
-    """softmax(q k^T * scale) v over the pairs of a plan."""
+    """softmax(q k^T / sqrt(D)) v over the pairs of a plan."""
 
     @staticmethod
     def forward(ctx: Any, q: Tensor, k: Tensor, v: Tensor, plan: TreePlan) -> Tensor:
@@ -205,7 +210,7 @@ class TreeAttention(torch.autograd.Function):
             q: [N, H, D].
             k: [N, K, D].
             v: [N, K, D].
-            plan: The parts; every token is a query of exactly one own part.
+            plan: The parts of the micro-batch.
 
         Returns:
             [N, H, D] in q's dtype.

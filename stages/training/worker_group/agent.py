@@ -17,7 +17,7 @@ pages again for the next ones: 340,000 page faults per step of SmolLM2-135M, 8% 
 def start_agent(queue: JobQueue, hardware: TrainHardware, node_rank: int, network: Mapping[str, str]) -> GuardedProcess:
     """Starts the workers of one machine. They end when this process ends.
 
-    The agents of several machines do not know one another: the workers of all machines meet through the job queue.
+    Agents of different machines do not communicate; the workers of all machines meet through the job queue.
 
     Args:
         queue: Job queue, in a folder that all machines see.
@@ -27,14 +27,14 @@ def start_agent(queue: JobQueue, hardware: TrainHardware, node_rank: int, networ
     """
     scratch = queue.folder / f"agent-{node_rank}"
     # torchrun's own store listens on every interface, whatever address it is given, and the agent unpickles anything
-    # that is put there. So the rendezvous is a file, and the second store, for the workers, is not started. Without
-    # --local-addr torchrun looks up this machine's own name, and waits if no name server answers.
-    meeting = [
+    # that is put there. So the rendezvous is a file, and torchrun's second store, the one for workers, is not started.
+    # Without --local-addr torchrun looks up this machine's own name, and waits if no name server answers.
+    rendezvous = [
         "--nnodes=1", "--rdzv-backend=c10d", "--rdzv-conf=store_type=file",
         f"--rdzv-endpoint={queue.agent_file(node_rank)}", f"--rdzv-id={queue.folder.name}", "--local-addr=127.0.0.1",
     ]  # fmt: skip
     command = [
-        sys.executable, "-P", "-m", "torch.distributed.run", *meeting, "--max-restarts=0", f"--log-dir={scratch}",
+        sys.executable, "-P", "-m", "torch.distributed.run", *rendezvous, "--max-restarts=0", f"--log-dir={scratch}",
         f"--nproc-per-node={hardware.processes}", "-m", "stages.training.worker_group.worker",
         f"--queue={queue.folder}", f"--node-rank={node_rank}",
     ]  # fmt: skip

@@ -37,6 +37,6 @@ class EventReader:
         self._file.close()
 
     def new(self) -> list[dict[str, Any]]:
-        """Returns the events since the last call, without a line that is not complete yet."""
+        """Returns the events since the last call; an incomplete last line waits for the next call."""
         *lines, self._partial = (self._partial + self._file.read()).split("\n")
         return [json.loads(line) for line in lines]

@@ -1,5 +1,6 @@
 """The owner's side of the trainer: starts the worker processes, gives them jobs and watches them."""
 
+import re
 import tempfile
 import time
 from collections.abc import Callable
@@ -20,6 +21,8 @@ from stages.training.worker_group.network import network_environment
 POLL_S = 0.02
 START_LIMIT_S = 180.0
 LOG_TAIL_LINES = 15
+_AGENT_REPORT = re.compile(r"^[EW]\d{4} .*torch/distributed/elastic/multiprocessing/", re.MULTILINE)
+"""First line that torchrun's agent logs about a worker that failed."""
 
 
 class WorkerGroup:
@@ -89,7 +92,7 @@ class WorkerGroup:
         """Runs one job and waits for it.
 
         Args:
-            job: The job; `warm` needs a state that the workers hold.
+            job: The job. A warm one needs `holding` not to be None.
             on_event: Called with each event of the workers as it comes.
 
         Returns:
@@ -120,7 +123,7 @@ class WorkerGroup:
             raise
 
     def _result(self, events: EventReader, on_event: Callable[[dict[str, Any]], None]) -> TrainResult:
-        """Follows the events of the job at work until it is done, and watches the workers meanwhile."""
+        """Reads the events of the running job until it is done, and checks meanwhile that the workers make progress."""
         assert self._queue is not None and self._agent is not None
         steps: list[StepMetrics] = []
         alive_at, watch = time.time(), Watch(self._queue)
@@ -143,7 +146,7 @@ class WorkerGroup:
             if new_events:
                 alive_at = time.time()
             alive_at = max(alive_at, self._queue.last_beat_s())
-            if problem := watch.wrong(time.time() - alive_at, self.hardware.no_progress_limit_s):
+            if problem := watch.problem(time.time() - alive_at, self.hardware.no_progress_limit_s):
                 raise TransientError("trainer", problem, "", self._log_tail())
             if not new_events:
                 time.sleep(POLL_S)
@@ -152,7 +155,8 @@ class WorkerGroup:
         """Waits until all started processes accept jobs.
 
         Raises:
-            TransientError: They died or were not ready in time.
+            TransientError: They died, were stopped or were not ready in time.
+            DeerstalkerError: They ran out of memory.
         """
         agent, queue = self._agent, self._queue
         if agent is None or queue is None:
@@ -198,9 +202,7 @@ class WorkerGroup:
     def _log_tail(self) -> str:
         assert self._queue is not None
         path = self._queue.log_file(0)
-        text = path.read_text(errors="replace")
-        before_summary, _, _ = text.partition("=" * 40 + "\nstages.training.worker FAILED")  # torchrun's own summary
-        tail = before_summary.splitlines()[-LOG_TAIL_LINES:]
+        tail = worker_output(path.read_text(errors="replace")).splitlines()[-LOG_TAIL_LINES:]
         return f"last lines of {path}:\n" + "\n".join(tail)
 
     def stop(self) -> None:
@@ -214,8 +216,14 @@ class WorkerGroup:
         agent.kill()
 
 
+def worker_output(log: str) -> str:
+    """Returns the part of a log that the workers wrote, without the report and traceback that torchrun adds."""
+    report = _AGENT_REPORT.search(log)
+    return log[: report.start()] if report else log
+
+
 def memory_remedy(hardware: TrainHardware) -> str:
-    """Returns advice for a trainer that lacks memory: settings of profile and recipe, without those already set."""
+    """Returns advice for a trainer that lacks memory: the settings of profile and recipe that would lower its need."""
     switches = {
         "trainer.activation_checkpointing": not hardware.activation_checkpointing,
         "trainer.cpu_offload": not hardware.cpu_offload and (hardware.processes > 1 or hardware.device == "cuda"),

@@ -1,7 +1,7 @@
-"""Tells worker processes that hang from workers that are busy, by what the kernel reports about them.
+"""Tells hung worker processes from busy ones by the kernel's counters.
 
-A step may take minutes, and a start reads gigabytes, so silence alone says little. A process that hangs neither needs a
-core nor moves data, and the kernel marks a stopped process as such.
+A step may take minutes and a start reads gigabytes, so silence alone says little. A hung process neither needs a core
+nor moves data, and the kernel marks a stopped process as such.
 """
 
 import time
@@ -15,14 +15,14 @@ import psutil
 from stages.processes.stopped_processes import STOPPED_LIMIT_S, StoppedProcessWatch
 from stages.training.worker_group.job_queue import JobQueue
 
-LOOK_INTERVAL_S = 1.0
+CHECK_INTERVAL_S = 1.0
 IDLE_LIMIT_S = 10.0
-HAD_SHARE = 0.03
-"""Least share of a core that a working thread gets; a thread that only polls gets a tenth of it."""
-WANTED_SHARE = 0.5
-"""Least share of the time that a working thread runs or waits for a core, when other programs keep it off the cores."""
+MIN_RUNNING_SHARE = 0.03
+"""A thread works if it ran for this share of the idle limit; a thread that only polls runs for a tenth of it."""
+MIN_RUNNABLE_SHARE = 0.5
+"""A thread works if it ran or waited for a core for this share of the idle limit: other programs may use the cores."""
 WORK_BYTES = 1 << 20
-"""Bytes that a process reads or writes between two checks that count as work too."""
+"""A process works if it read or wrote this many bytes."""
 
 
 class Watch:
@@ -30,59 +30,59 @@ class Watch:
 
     Args:
         queue: The group's job queue, which lists their process ids.
-        idle_limit_s: Seconds that all processes may neither report progress nor work.
+        idle_limit_s: Seconds for which the processes may neither report progress nor work.
     """
 
     def __init__(self, queue: JobQueue, *, idle_limit_s: float = IDLE_LIMIT_S) -> None:
         self._queue, self._idle_limit_s = queue, idle_limit_s
         self._stopped_watch = StoppedProcessWatch(queue.announced)
-        self._looked_at = self._looked_for_work_at = float("-inf")
+        self._processes_checked_at = self._work_checked_at = float("-inf")
         self._lost = False
         self._work = _Work({}, {})
         self._worked_at = time.monotonic()
 
     def lost(self) -> bool:
         """Returns whether a process is gone."""
-        self._look()
+        self._check_processes()
         return self._lost
 
     def stopped(self) -> bool:
         """Returns whether a signal has stopped a process for `stages.processes.stopped_processes.STOPPED_LIMIT_S`."""
         return self._stopped_watch.stopped_for_long()
 
-    def wrong(self, silent_s: float, limit_s: float) -> str:
-        """Returns what is wrong with the processes, or "" if nothing is.
+    def problem(self, silent_s: float, limit_s: float) -> str:
+        """Returns why the processes count as hung, or "" if they do not.
 
         Args:
             silent_s: Seconds since the last report of progress.
-            limit_s: Seconds that working processes may be silent.
+            limit_s: Seconds for which working processes may be silent.
         """
-        self._look()
+        self._check_processes()
         if self.stopped():
             return f"no progress: a worker has been stopped for {STOPPED_LIMIT_S:.0f} s"
         if silent_s > limit_s:
             return f"no progress for {limit_s:.0f} s"
-        if silent_s < LOOK_INTERVAL_S:
+        if silent_s < CHECK_INTERVAL_S:
             self._worked_at = time.monotonic()
             return ""
-        self._look_for_work()
+        self._check_work()
         idle_s = time.monotonic() - self._worked_at
         return f"neither progress nor work for {self._idle_limit_s:.0f} s" if idle_s > self._idle_limit_s else ""
 
-    def _look(self) -> None:
+    def _check_processes(self) -> None:
         now = time.monotonic()
-        if now - self._looked_at < LOOK_INTERVAL_S:
+        if now - self._processes_checked_at < CHECK_INTERVAL_S:
             return
-        if now - self._looked_at > 4 * LOOK_INTERVAL_S:  # this process itself did not run
+        if now - self._processes_checked_at > 4 * CHECK_INTERVAL_S:  # this process itself did not run
             self._worked_at = now
-        self._looked_at = now
+        self._processes_checked_at = now
         self._lost = not all(self._queue.processes().values())
 
-    def _look_for_work(self) -> None:
+    def _check_work(self) -> None:
         now = time.monotonic()
-        if now - self._looked_for_work_at < LOOK_INTERVAL_S:
+        if now - self._work_checked_at < CHECK_INTERVAL_S:
             return
-        self._looked_for_work_at = now
+        self._work_checked_at = now
         work = _work_so_far(_with_descendants(list(self._queue.processes())))
         if work.exceeds(self._work, self._idle_limit_s):
             self._work, self._worked_at = work, now
@@ -93,24 +93,26 @@ class _Work:
     """The work that processes have done since they started.
 
     Attributes:
-        threads: By thread id, seconds that it ran and seconds that it waited for a core.
-        moved: By process id, bytes read and written.
+        threads: By thread id, the seconds for which it ran and the seconds for which it waited for a core.
+        bytes_moved: By process id, bytes read and written.
         disk: Whether a thread waits for a disk.
     """
 
     threads: Mapping[str, tuple[float, float]]
-    moved: Mapping[int, int]
+    bytes_moved: Mapping[int, int]
     disk: bool = False
 
     def exceeds(self, before: "_Work", limit_s: float) -> bool:
-        """Returns whether there was work since an earlier check; the shares of a core refer to `limit_s` seconds."""
+        """Returns whether a process worked since an earlier reading; `limit_s` is the idle limit."""
         for thread, (ran_s, waited_s) in self.threads.items():
             ran_before_s, waited_before_s = before.threads.get(thread, (0.0, 0.0))
             ran_since_s = ran_s - ran_before_s
-            needed_since_s = ran_since_s + waited_s - waited_before_s
-            if ran_since_s >= HAD_SHARE * limit_s or needed_since_s >= WANTED_SHARE * limit_s:
+            runnable_since_s = ran_since_s + waited_s - waited_before_s
+            if ran_since_s >= MIN_RUNNING_SHARE * limit_s or runnable_since_s >= MIN_RUNNABLE_SHARE * limit_s:
                 return True
-        return self.disk or any(moved - before.moved.get(pid, 0) >= WORK_BYTES for pid, moved in self.moved.items())
+        return self.disk or any(
+            moved - before.bytes_moved.get(pid, 0) >= WORK_BYTES for pid, moved in self.bytes_moved.items()
+        )
 
 
 def _with_descendants(pids: list[int]) -> list[int]:
@@ -121,15 +123,15 @@ def _with_descendants(pids: list[int]) -> list[int]:
     """
     parents = {process.pid: process.info["ppid"] for process in psutil.process_iter(["ppid"])}
     family = dict.fromkeys(pids)
-    while more := {pid for pid, parent in parents.items() if parent in family and pid not in family}:
-        family |= dict.fromkeys(more)
+    while children := {pid for pid, parent in parents.items() if parent in family and pid not in family}:
+        family |= dict.fromkeys(children)
     return list(family)
 
 
 def _work_so_far(pids: list[int]) -> _Work:
-    """Reads the work of processes; threads from /proc, since psutil knows neither their waits nor their states."""
+    """Returns the work of processes. Threads are read from /proc, because psutil reports neither waits nor states."""
     threads: dict[str, tuple[float, float]] = {}
-    moved: dict[int, int] = {}
+    bytes_moved: dict[int, int] = {}
     disk = False
     for pid in pids:
         for thread in Path(f"/proc/{pid}/task").glob("*"):
@@ -141,5 +143,5 @@ def _work_so_far(pids: list[int]) -> _Work:
             threads[thread.name] = int(ran_ns) / 1e9, int(waited_ns) / 1e9
         with suppress(psutil.Error, OSError):
             counts = psutil.Process(pid).io_counters()
-            moved[pid] = counts.read_chars + counts.write_chars
-    return _Work(threads, moved, disk)
+            bytes_moved[pid] = counts.read_chars + counts.write_chars
+    return _Work(threads, bytes_moved, disk)

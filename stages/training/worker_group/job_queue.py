@@ -15,7 +15,7 @@ def _machine() -> str:
 
 
 class JobQueue:
-    """Job files by number, and a heartbeat and a process id for each process.
+    """Numbered job files, and a heartbeat and a process id for each process.
 
     Args:
         folder: Folder that the owner made, on a disk that all processes see.
@@ -43,7 +43,7 @@ class JobQueue:
         return TrainHardware.model_validate_json((self.folder / "hardware.json").read_bytes())
 
     def log_file(self, node_rank: int) -> Path:
-        """Returns the path of the output of a machine's workers."""
+        """Returns the path of the log of a machine's workers."""
         return self.folder / (f"log-{node_rank}.txt" if node_rank else "log.txt")
 
     def meeting_file(self) -> Path:
@@ -51,7 +51,7 @@ class JobQueue:
         return self.folder / "meeting"
 
     def agent_file(self, node_rank: int) -> Path:
-        """Returns the path of the rendezvous of a machine's agent, which meets no other agent."""
+        """Returns the path of the rendezvous file that torchrun requires; each machine's agent has its own."""
         return self.folder / f"meeting-{node_rank}"
 
     def announce(self, rank: int) -> None:

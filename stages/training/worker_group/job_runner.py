@@ -10,7 +10,7 @@ import torch.distributed as dist
 
 from artifacts.errors import BadInputError
 from stages.models.shape import DecoderShape, read_shape
-from stages.training.checkpointing.step_checkpoint import StepCheckpoints, take_up
+from stages.training.checkpointing.step_checkpoint import StepCheckpoints, resume
 from stages.training.job import TrainHardware, TrainJob
 from stages.training.model.master_weights import TrainedWeights
 from stages.training.model.placement import compute_dtype, load_reference, shards
@@ -27,7 +27,7 @@ BYTES_A_PARAMETER = {"fp32": 14, "bf16": 8}
 class JobRunner:
     """Runs jobs and keeps the weights in memory from one job to the next.
 
-    Joins the process group of all workers when it is made (collective).
+    The constructor joins the process group of all workers (collective).
 
     Args:
         queue: Job queue of the worker group.
@@ -63,26 +63,26 @@ class JobRunner:
                 shape, job.hardware, self._device, sharded, job.trainable, self._beat, job.optimizer.master_dtype
             )
         trainer = Trainer(weights, job, batch, self._beat)
-        done = _load(job, weights, trainer)
+        resumed = _load(job, weights, trainer)
         self._beat()
         loaded = time.perf_counter()
         plan = trainer.steps()
         if first:
             tokens = sum(batch.row_tokens)
             events.send("started", steps=len(plan), rows=batch.shape[0], tokens=tokens, load_s=loaded - started)
-            if done:
-                events.send("resumed", steps=[step.model_dump() for step in done])
+            if resumed:
+                events.send("resumed", steps=[step.model_dump() for step in resumed])
         if self._device.type == "cuda":
             torch.cuda.reset_peak_memory_stats(self._device)
-        if not done:
+        if not resumed:
             if job.loss.old_logprobs == "trainer" and job.loss.kind != "cross_entropy":
                 trainer.recompute_old_logprobs()
             if job.reference_dir is not None:
                 reference = (job.reference_dir, shape.vocab_size, job.hardware, self._device, sharded, self._beat)
                 trainer.compute_reference_logprobs(load_reference(*reference))
         recomputed = time.perf_counter()
-        steps, checkpoints = list(done), StepCheckpoints(job, weights, trainer)
-        for number, rows in plan[len(done) :]:
+        steps, checkpoints = list(resumed), StepCheckpoints(job, weights, trainer)
+        for number, rows in plan[len(resumed) :]:
             steps.append(trainer.step(number, rows, len(plan)))
             if first:
                 events.send("step", **steps[-1].model_dump())
@@ -91,12 +91,12 @@ class JobRunner:
                 if first:
                     events.send("step_checkpoint", step=number + 1, folder=str(folder))
         trained = time.perf_counter()
-        _save_where_there_is_room(weights, job)
+        _save_or_report_full_disk(weights, job)
         self._weights = weights
         totals = TrainTotals(
             tokens=sum(step.tokens for step in steps),
             loss_tokens=sum(step.loss_tokens for step in steps),
-            tokens_per_s=sum(step.tokens for step in steps[len(done) :]) / max(trained - recomputed, 1e-9),
+            tokens_per_s=sum(step.tokens for step in steps[len(resumed) :]) / max(trained - recomputed, 1e-9),
             peak_memory_bytes=_peak_memory_bytes(self._device),
             load_s=loaded - started,
             old_logprobs_s=recomputed - loaded,
@@ -110,10 +110,10 @@ class JobRunner:
         self._queue.beat(self._rank)
 
     def _kept_weights(self, job: TrainJob, shape: DecoderShape) -> TrainedWeights | None:
-        """Returns the weights in memory if their shape and precision are the job's, else None.
+        """Returns the weights in memory, or None if there are none that fit the job's model and precision.
 
         Raises:
-            BadInputError: The job is warm and there are none.
+            BadInputError: The job is warm, and no weights in memory fit.
         """
         weights = self._weights
         expected = (shape, job.trainable, job.optimizer.master_dtype, compute_dtype(job.hardware, shape))
@@ -150,7 +150,7 @@ def _check_learning_rates(job: TrainJob, batch: TrainerBatch) -> None:
 def _load(job: TrainJob, weights: TrainedWeights, trainer: Trainer) -> list[StepMetrics]:
     """Loads the job's starting state and returns the metrics of the steps that it already contains."""
     if job.resume_dir is not None:
-        return take_up(job.resume_dir, weights, trainer)
+        return resume(job.resume_dir, weights, trainer)
     if job.state_dir is not None:
         weights.load_state(job.state_dir)
     elif not job.warm:
@@ -158,10 +158,10 @@ def _load(job: TrainJob, weights: TrainedWeights, trainer: Trainer) -> list[Step
     return []
 
 
-def _save_where_there_is_room(weights: TrainedWeights, job: TrainJob) -> None:
-    """Saves, and turns a failure on a full disk into a readable error.
+def _save_or_report_full_disk(weights: TrainedWeights, job: TrainJob) -> None:
+    """Saves the results of a job, and reports a full disk in words.
 
-    torch's writers raise errors that do not mention a full disk, so the free space is looked up after a failure.
+    torch's writers raise errors that do not mention a full disk, so the free space is checked after a failure.
 
     Raises:
         BadInputError: The disk is full.
@@ -197,6 +197,6 @@ def _peak_memory_bytes(device: torch.device) -> int:
         peak = torch.cuda.max_memory_allocated(device)
     else:
         peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024
-    top = torch.tensor(peak, dtype=torch.int64, device=device)
-    dist.all_reduce(top, op=dist.ReduceOp.MAX)
-    return int(top)
+    highest = torch.tensor(peak, dtype=torch.int64, device=device)
+    dist.all_reduce(highest, op=dist.ReduceOp.MAX)
+    return int(highest)

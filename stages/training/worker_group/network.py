@@ -1,8 +1,8 @@
 """Chooses the network interface on which the trainer's processes listen.
 
-That is the loopback interface, or with several machines the interface between them. The processes open no port to find
-one another. They meet through a file in the worker group's folder, because torch's own store listens on every interface
-and accepts anything from anybody. The only open ports are those over which gloo and NCCL send tensors.
+On one machine it is the loopback interface, on several the interface that connects them. The processes find one another
+through a file in the worker group's folder, because torch's own store listens on every interface and accepts anything
+from anybody. The only open ports are those over which gloo and NCCL send tensors.
 """
 
 import socket
@@ -33,8 +33,8 @@ class Interface:
 def network_environment(hardware: TrainHardware) -> dict[str, str]:
     """Returns environment variables that name the interface on which gloo and NCCL listen.
 
-    With one machine that is the loopback interface. With several it is the interface over which this machine reaches
-    the address in `rendezvous`; on the first machine, the interface that has this address.
+    With several machines it is the interface over which this machine reaches the address in `rendezvous`; on the first
+    machine, the interface with this address.
 
     Raises:
         BadInputError: The address is unusable, or it is public and `rendezvous_public` is not set.

@@ -1,8 +1,8 @@
-"""A further machine of a gang, beside a run on the first one.
+"""Runs trainer workers on a second or later machine, for a run on the first one.
 
 Started as `python -m stages.training.worker_group.node FOLDER --node-rank N`.
 
-The command joins every worker group that appears in the folder, one after the other, until a signal ends it.
+The command joins each worker group that appears in the folder, one after the other, until a signal ends it.
 """
 
 import argparse
@@ -38,8 +38,8 @@ class OwnerWatch:
         return time.monotonic() - self._changed_at > limit_s
 
 
-def open_gangs(folder: Path) -> list[JobQueue]:
-    """Returns this user's worker groups in a folder that have a layout and have not ended, the newest last.
+def open_groups(folder: Path) -> list[JobQueue]:
+    """Returns the job queues of this user's worker groups in a folder that have not ended, the newest last.
 
     Groups of other users are skipped, because whoever can write into a group's folder controls its processes.
     """
@@ -76,7 +76,7 @@ def join(queue: JobQueue, node_rank: int) -> str:
     """
     hardware = queue.hardware()
     if not 0 < node_rank < hardware.nodes:
-        return f"it has {hardware.nodes} nodes, so none with rank {node_rank}"
+        return f"it has {hardware.nodes} nodes, and none of them is number {node_rank}"
     agent = start_agent(queue, hardware, node_rank, network_environment(hardware))
     owner, watch = OwnerWatch(queue), Watch(queue)
     try:
@@ -100,12 +100,12 @@ def main() -> int:
     parser.add_argument("folder", type=Path, help="the profile's trainer.shared_dir")
     parser.add_argument("--node-rank", type=int, required=True, help="number of this machine; the first one is 0")
     arguments = parser.parse_args()
-    left: set[Path] = set()
+    joined: set[Path] = set()
     while True:
-        for queue in open_gangs(arguments.folder)[-1:]:  # older ones have lost their owner
-            if queue.folder not in left:
+        for queue in open_groups(arguments.folder)[-1:]:  # owners of older groups are gone
+            if queue.folder not in joined:
                 print(f"joining {queue.folder}", flush=True)
-                left.add(queue.folder)
+                joined.add(queue.folder)
                 try:
                     print(f"left it: {join(queue, arguments.node_rank)}", flush=True)
                 except DeerstalkerError as error:

@@ -35,7 +35,7 @@ def serve(queue: JobQueue, rank: int) -> None:
 
     An error ends the process and with it the worker group, so that a half-changed state is never used again.
     """
-    gc.disable()  # garbage collection takes a tenth of the time that the imports take
+    gc.disable()  # collecting garbage during the imports would take a tenth of their time
     from stages.training.worker_group.job_runner import JobRunner
 
     runner = JobRunner(queue, rank)
@@ -81,10 +81,10 @@ def end_with_agent() -> None:
         sys.exit("torchrun's agent is gone")
 
 
-def show_owner(queue: JobQueue) -> None:
+def start_owner_heartbeat(queue: JobQueue) -> None:
     """Starts a thread that writes the owner's heartbeat for other machines.
 
-    The owner's guard ends this process when the owner ends, and the heartbeat with it.
+    The heartbeat ends with the owner, because the owner's guard then ends this process.
     """
 
     def beat() -> None:
@@ -105,7 +105,7 @@ def main() -> None:
     end_with_agent()
     rank = arguments.node_rank * int(os.environ["LOCAL_WORLD_SIZE"]) + int(os.environ["LOCAL_RANK"])
     if rank == 0:
-        show_owner(queue)
+        start_owner_heartbeat(queue)
     queue.announce(rank)
     serve(queue, rank)
 

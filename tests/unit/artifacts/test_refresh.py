@@ -8,7 +8,7 @@ from artifacts.address import ArtifactAddress
 from artifacts.errors import BadInputError, IdentityMismatchError, IntegrityError
 from artifacts.identity import Identity
 from artifacts.layout import RunLayout
-from artifacts.refresh import Refresh, Refreshes, RefreshRequest, ask, finish
+from artifacts.refresh import Refresh, Refreshes, RefreshRequest, record_done, record_request
 from artifacts.refs import Grades, Ref, Rollouts
 from artifacts.store.store import Store
 from artifacts.verification import verify
@@ -31,7 +31,7 @@ def publish(
 
 
 def renewals(*names: str, since: datetime = LATER, store: Store | None = None) -> Refreshes:
-    return ask(store or Store.open("memory://renewal-names"), LAYOUT, names, since, KNOWN)
+    return record_request(store or Store.open("memory://renewal-names"), LAYOUT, names, since, KNOWN)
 
 
 def renewal(*names: str, since: datetime = LATER) -> Refresh | None:
@@ -58,7 +58,7 @@ def test_the_same_request_goes_on_until_it_is_done() -> None:
     first = renewals("sample", "grade@2", store=store)
     assert renewals("grade@2", "sample", since=LATER + hour, store=store) == first  # a second command, after a kill
     assert renewals(store=store) == first and first.unfinished  # one that has no wish of its own
-    finish(store, LAYOUT, first)
+    record_done(store, LAYOUT, first)
     done = Refreshes.read(store, LAYOUT)
     assert not done.unfinished and done.at(2) == first.at(2)
     assert renewals("sample", "grade@2", store=store) == done  # a retry of the flow run that asked

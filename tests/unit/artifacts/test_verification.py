@@ -114,6 +114,14 @@ def test_unpublished_attempts_are_named_as_unchecked_except_shards(tmp_path: Pat
     assert result.unchecked == ["runs/r/iterations/0001/batch/attempt-1/batch.safetensors"]
 
 
+def test_a_run_may_be_called_renewals(tmp_path: Path) -> None:
+    store = Store.open(str(tmp_path))
+    store.write_bytes("runs/renewals/iterations/0001/batch/attempt-1/batch.safetensors", b"whatever")
+    assert verify(store).damaged == []
+    store.write_bytes("runs/r/renewals/20260101T000000000000.json", b"{}")
+    assert [damage.file for damage in verify(store).damaged] == ["runs/r/renewals/20260101T000000000000.json"]
+
+
 def test_sums_are_those_of_sha256sum() -> None:
     data = sums_of({"b": b"2", "a": b"1"})
     assert data.startswith(b"6b86b273ff34fce19d6b804eff5a3f5747ada4eaa22f1d49c01e52ddb7875b4b  a\n")

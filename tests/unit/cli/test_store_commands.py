@@ -16,7 +16,7 @@ from artifacts.layout import RunLayout
 from artifacts.lineage import lineage
 from artifacts.manifest import MANIFEST_NAME
 from artifacts.reading import Artifact
-from artifacts.refresh import Refresh, Refreshes, ask, finish
+from artifacts.refresh import Refresh, Refreshes, record_done, record_request
 from artifacts.refs import Checkpoint, Decision, Ref, Rollouts, StepCheckpoint, TrainingState
 from artifacts.store.store import Store
 from artifacts.verification import verify
@@ -163,7 +163,7 @@ def test_what_finished_stages_left_behind_goes_and_what_an_unfinished_one_needs_
     attempt = ArtifactAddress(store, layout.iteration(7, "rollouts"), Rollouts).attempt(Identity.of("sample", 1, {}))
     attempt.write_bytes("rollouts-0.parquet", b"old")
     attempt.publish({})
-    renewals = ask(store, layout, ["sample"], datetime.now(UTC), ["sample"])
+    renewals = record_request(store, layout, ["sample"], datetime.now(UTC), ["sample"])
     for number in (6, 7):  # redone once; in iteration 7 the new one is not finished yet
         address = ArtifactAddress(store, layout.iteration(number, "rollouts"), Rollouts)
         identity = Identity(**Artifact.at(store, address.key).manifest.identity.model_dump())
@@ -175,7 +175,7 @@ def test_what_finished_stages_left_behind_goes_and_what_an_unfinished_one_needs_
             attempt.publish({})
     command = ["prune", "linked", "--keep-last", "100", "--store", store.url]
     assert {item.what for item in plan(store, Retention(keep_last=100))} == {"step checkpoints"}  # not all is redone
-    finish(store, layout, Refreshes.read(store, layout))
+    record_done(store, layout, Refreshes.read(store, layout))
 
     before = store.list()
     assert run_command([*command, "--json"]) == 0

@@ -8,7 +8,9 @@ import pytest
 from artifacts.errors import BadInputError
 from flows.config.recipes import load_recipe
 from stages.environments import environment
+from stages.environments.answers import write_answer
 from stages.environments.generate import TIERS, PuzzleConfig, ZebraConfig, generate
+from stages.environments.grading import grade
 from stages.environments.puzzle import Asserted, Puzzle, Style
 from stages.environments.tables import names_of, taught_texts, to_table
 from stages.environments.temporal_clue.environment import TemporalClue
@@ -38,8 +40,8 @@ def test_every_step_is_read_with_its_verdict(board: PuzzleConfig | ZebraConfig, 
         read_words = {item.text.lower() for item in asserted}
         assert [words for words in conclusions if words.lower() not in read_words] == []
         assert style == "cited" or len(asserted) == len(conclusions)
-        assert family.grade(text, puzzle, "strict").exact
-        assert family.grade(text, puzzle, "published") == family.grade(family.write_answer(puzzle), puzzle, "published")
+        assert grade(text, puzzle, "strict").exact
+        assert grade(text, puzzle, "published") == grade(write_answer(puzzle), puzzle, "published")
 
 
 def read(text: str, puzzle: Puzzle) -> list[Asserted]:
@@ -95,7 +97,7 @@ class _Silent(TemporalClue):
     name = "silent"
 
     def write_derivation(self, puzzle: Puzzle, style: Style = "plain") -> str:
-        return self.write_answer(puzzle)
+        return write_answer(puzzle)
 
 
 SILENT = _Silent()
@@ -105,7 +107,7 @@ def test_an_environment_that_writes_no_derivation_is_named(monkeypatch: pytest.M
     monkeypatch.setitem(environment._ENVIRONMENTS, "silent", f"{__name__}:SILENT")
     puzzle = replace(generate(BOARDS[0], 0), environment="silent")
     table = to_table([puzzle])
-    assert taught_texts(table, None) == [SILENT.write_answer(puzzle)]
+    assert taught_texts(table, None) == [write_answer(puzzle)]
     with pytest.raises(BadInputError, match=f"environment silent wrote no step for puzzle {puzzle.puzzle_id}"):
         taught_texts(table, "terse")
 

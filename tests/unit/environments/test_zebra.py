@@ -13,7 +13,9 @@ from hypothesis import strategies as st
 from artifacts.errors import BadInputError
 from flows.cli.app import run_command
 from stages.environments import environment
+from stages.environments.answers import write_answer
 from stages.environments.generate import ZebraConfig, generate
+from stages.environments.grading import grade
 from stages.environments.puzzle import DeductionCounts
 from stages.environments.tables import count_deductions
 from stages.environments.zebra.config import TIERS
@@ -42,8 +44,8 @@ def test_by_hand() -> None:
     prompt = write_prompt(ZebraPuzzle(grid, (clue,), (ZebraQuestion((0, 0), None), ZebraQuestion((0, 1), 1))))
     assert "- Ada lives directly to the left of the keeper of the cat\n" in prompt
     puzzle = FAMILY.read("x", 1, prompt, {"A": "first", "B": "cat"})
-    assert FAMILY.grade("A. the first house\nB. **Cat**.", puzzle).exact
-    assert FAMILY.grade("A. second\nB. ferret", puzzle).accuracy == 0.0
+    assert grade("A. the first house\nB. **Cat**.", puzzle).exact
+    assert grade("A. second\nB. ferret", puzzle).accuracy == 0.0
 
 
 @settings(max_examples=30)
@@ -59,8 +61,8 @@ def test_unique_minimal_and_readable(seed: int) -> None:
         assert np.delete(truths, i, axis=0).all(axis=0).sum() > 1
     puzzle = generate(config, seed)
     assert read_prompt(puzzle.prompt) == formal
-    assert FAMILY.grade(FAMILY.write_answer(puzzle), puzzle, "strict").exact
-    assert FAMILY.grade(FAMILY.write_answer(puzzle), puzzle, "published").exact
+    assert grade(write_answer(puzzle), puzzle, "strict").exact
+    assert grade(write_answer(puzzle), puzzle, "published").exact
     again = FAMILY.read("x", puzzle.num_clues, puzzle.prompt, puzzle.solution)
     assert (again.digest, again.prompt, again.solution) == (puzzle.digest, puzzle.prompt, puzzle.solution)
 
@@ -172,6 +174,28 @@ def test_names_what_it_cannot_read() -> None:
     with pytest.raises(BadInputError, match="environment"):
         environment.get("chess")
     assert holds(InHouse((0, 0), 0, no=True), np.zeros((1, 1, 1), dtype=np.int8)).tolist() == [False]
+
+
+def test_a_file_keeps_its_prompt_and_must_have_answers_of_the_puzzle() -> None:
+    puzzle = generate(TIERS["easy"], 1)
+    prompt = f"Think aloud.\n\n{puzzle.prompt}"
+    read = FAMILY.read("x", puzzle.num_clues, prompt, puzzle.solution)
+    assert (read.prompt, read.digest) == (prompt, puzzle.digest)
+    with pytest.raises(BadInputError, match=r"solution\.A: 'seventh'; expected a [A-Z]+ of the puzzle"):
+        FAMILY.read("x", puzzle.num_clues, prompt, {**puzzle.solution, "A": "seventh"})
+    names, pets = (tuple(f"{word}{i}" for i in range(7)) for word in ("person", "animal"))
+    large = ZebraPuzzle(Grid(("name", "pet"), (names, pets)), (), (ZebraQuestion((0, 0), 1),))
+    heading = "There are 7 houses in a row, the first on the left:"
+    rows = f"- name: {', '.join(names)}\n- pet: {', '.join(pets)}"
+    rest = write_prompt(replace(large, grid=Grid(("name", "pet"), (names[:6], pets[:6])))).partition("Clues:")[2]
+    with pytest.raises(BadInputError, match="7 houses; expected at most 6 houses"):
+        FAMILY.read("x", 0, f"{heading}\n\n{rows}\n\nClues:{rest}", {"A": "animal0"})
+
+
+def test_a_statement_enters_the_model_once() -> None:
+    model = Model(Grid(("name",), (("Ada", "Bruno"),)), [])
+    assert model.add(InHouse((0, 0), 1)) == model.add(InHouse((0, 0), 1)) == 0
+    assert model.add(InHouse((0, 1), 1)) == 1
 
 
 def test_contradicting_clues_are_reported_and_other_puzzles_of_the_file_solved(

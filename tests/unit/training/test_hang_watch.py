@@ -115,11 +115,11 @@ def test_silence_is_no_hang_where_there_is_work(tmp_path: Path) -> None:
         faults, began = dict.fromkeys(SILENT, ""), time.monotonic()
         while time.monotonic() - began < 6.0:
             for name, watch in watches.items():
-                faults[name] = faults[name] or watch.wrong(1.0 + time.monotonic() - began, 300.0)
+                faults[name] = faults[name] or watch.problem(1.0 + time.monotonic() - began, 300.0)
             time.sleep(0.1)
         assert faults == {name: fault for name, (_, fault) in SILENT.items()}
         assert not any(watch.lost() for watch in watches.values())
 
 
 def test_silence_at_work_has_its_limit(tmp_path: Path) -> None:
-    assert Watch(JobQueue(tmp_path)).wrong(301.0, 300.0) == "no progress for 300 s"
+    assert Watch(JobQueue(tmp_path)).problem(301.0, 300.0) == "no progress for 300 s"

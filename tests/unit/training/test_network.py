@@ -17,7 +17,7 @@ from stages.training.job import TrainHardware
 from stages.training.worker_group.group import WorkerGroup
 from stages.training.worker_group.job_queue import JobQueue
 from stages.training.worker_group.network import interface_towards, network_environment
-from stages.training.worker_group.node import open_gangs
+from stages.training.worker_group.node import open_groups
 from tests.support.hosts import Host, hosts
 from tests.support.sockets import break_in, cluster_environment, listeners, outside
 from tests.support.tiers import long_except
@@ -190,4 +190,4 @@ def test_a_further_machine_passes_over_gangs_that_others_can_write_to(tmp_path: 
         foreign.folder.mkdir(mode=0o700)
         foreign.write_hardware(TrainHardware())
         os.chown(foreign.folder, 12345, 12345)
-    assert [queue.folder.name for queue in open_gangs(tmp_path)] == ["gang-own"]
+    assert [queue.folder.name for queue in open_groups(tmp_path)] == ["gang-own"]

@@ -13,7 +13,7 @@ from safetensors.numpy import save_file
 from artifacts.errors import BadInputError
 from artifacts.identity import canonical_json
 from stages.models.shape import read_shape
-from stages.training.checkpointing.step_checkpoint import StepCheckpoints, take_up
+from stages.training.checkpointing.step_checkpoint import StepCheckpoints, resume
 from stages.training.job import OptimizerConfig, TrainHardware, TrainJob
 from stages.training.model.master_weights import TrainedWeights
 from stages.training.results import StepMetrics
@@ -121,7 +121,7 @@ def test_skipped_steps_are_counted_over_a_resumption(checkpoint: Path, tmp_path:
     folder = StepCheckpoints(whole, weights, trainer).write(steps)
     assert json.loads((folder / "steps.json").read_text())[1]["skipped"] is True
     weights, trainer = trainer_of(whole)
-    assert take_up(folder, weights, trainer) == steps
+    assert resume(folder, weights, trainer) == steps
     assert trainer.skipped == [2]
     assert not trainer.step(*plan[2], 4).skipped
     with pytest.raises(BadInputError, match="1 steps before it were skipped"):

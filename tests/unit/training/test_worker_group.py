@@ -17,7 +17,7 @@ from safetensors.torch import load_file
 
 from artifacts.errors import BadInputError, DeerstalkerError, TransientError
 from stages.training.job import LossConfig, TrainHardware, TrainJob
-from stages.training.worker_group.group import WorkerGroup
+from stages.training.worker_group.group import WorkerGroup, worker_output
 from tests.support.memory_limits import refuse_above
 from tests.support.tiers import long_except
 from tests.support.trainer_processes import command_lines, workers
@@ -119,6 +119,19 @@ def test_refused_memory_is_not_tried_again_and_says_what_to_change(folder: Path)
         with pytest.raises(DeerstalkerError, match=r"out of memory \(.*lower trainer\.micro_batch_tokens") as failure:
             gang.run(job(folder, "refused"))
     assert not isinstance(failure.value, TransientError)
+
+
+def test_the_tail_of_a_log_is_what_the_workers_wrote() -> None:
+    """torchrun adds a traceback of its own and a summary, which say less and are longer than the tail."""
+    written = "Traceback (most recent call last):\nRuntimeError: gloo lost a peer\n"
+    api = "torch/distributed/elastic/multiprocessing/api.py"
+    added = (
+        f"W1123 08:25:35.943000 9306 {api}:930] Sending process 9424 closing signal SIGTERM\n"
+        f"E1123 08:25:35.943000 9306 {api}:1002] failed (exitcode: 1) local_rank: 0 (pid: 9423) of binary: python\n"
+        f"Traceback (most recent call last):\n{'=' * 60}\nstages.training.worker_group.worker FAILED\n"
+    )
+    assert worker_output(written + added) == written
+    assert worker_output(written) == written
 
 
 OWNER = """

@@ -1,1 +1,1 @@
-"""Generates Temporal Clue puzzles: a night, true clues, and no more than needed."""
+"""Generates Temporal Clue puzzles: a random world, true clues about it, and a minimal set of these."""

@@ -1,4 +1,4 @@
-"""Proposes true clues about a world, each with a priority. Clues of a low priority are tried to be dropped first."""
+"""Proposes true clues about a world, each with a priority. The search tries to drop clues of low priority first."""
 
 import random
 from collections.abc import Iterator
@@ -31,7 +31,7 @@ Proposal = tuple[float, Statement]
 
 
 def piece_ref(shape: Shape, piece: int) -> Ref:
-    """Returns the reference to a piece by its name."""
+    """Returns the reference that names a piece."""
     if piece < shape.suspects:
         return Ref("suspect", piece)
     if piece < shape.boddy:
@@ -40,7 +40,7 @@ def piece_ref(shape: Shape, piece: int) -> Ref:
 
 
 def propose(config: PuzzleConfig, shape: Shape, world: World, rng: random.Random) -> list[Statement]:
-    """Returns true clues that determine `world`, in the order in which they are tried to be dropped.
+    """Returns true clues that determine `world`, in the order in which the search tries to drop them.
 
     The priorities and the numbers of clues per kind are those of the published generator, so that puzzles have similar
     shares of each kind.

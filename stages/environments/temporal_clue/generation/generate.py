@@ -22,28 +22,28 @@ ENUMERATION_LIMIT = 3_000
 
 @lru_cache(maxsize=20_000)
 def _mask(shape: Shape, statement: Statement) -> int:
-    """Returns the worlds of a shape in which a statement is true, bit i for world i."""
+    """Returns the worlds of a shape in which a statement is true, as bits: bit i stands for world i."""
     bits = np.packbits(enumerate_worlds(shape).holds(statement), bitorder="little")
     return int.from_bytes(bits.tobytes(), "little")
 
 
 def _minimise_by_enumeration(shape: Shape, world: World, clues: list[Statement]) -> list[Statement] | None:
-    """Returns the clues that remain if each, in order, is dropped unless the others allow another world.
+    """Drops each clue, in order, unless the others would allow a second world, and returns the rest.
 
     Returns:
-        The clues; None if all clues together allow another world.
+        The remaining clues; None if all clues together allow a second world.
     """
     masks = [_mask(shape, clue) for clue in clues]
     worlds = enumerate_worlds(shape)
     alone = 1 << int(np.flatnonzero(worlds.same_as(world))[0])
-    every = (1 << len(worlds)) - 1
-    rest = [every]
+    all_worlds = (1 << len(worlds)) - 1
+    rest = [all_worlds]
     for mask in reversed(masks):
         rest.append(rest[-1] & mask)
     rest.reverse()
     if rest[0] != alone:
         return None
-    kept, kept_mask = [], every
+    kept, kept_mask = [], all_worlds
     for i, clue in enumerate(clues):
         if kept_mask & rest[i + 1] != alone:
             kept.append(clue)
@@ -52,7 +52,7 @@ def _minimise_by_enumeration(shape: Shape, world: World, clues: list[Statement])
 
 
 def prove_unique(shape: Shape, world: World, clues: list[Statement]) -> bool:
-    """Returns whether CP-SAT proves that the rules and `clues` allow no other world than `world`."""
+    """Returns whether CP-SAT proves that rules and clues allow no world but `world`."""
     encoding = rules(shape).copy()
     for clue in clues:
         encoding.require([encoding.literal(clue)])
@@ -61,10 +61,10 @@ def prove_unique(shape: Shape, world: World, clues: list[Statement]) -> bool:
 
 
 def generate_formal(config: PuzzleConfig, seed: int) -> tuple[FormalPuzzle, World]:
-    """Returns a formal puzzle and its only solution, which are the same for (config, seed) on every machine.
+    """Returns a formal puzzle and its only solution, the same for (config, seed) on every machine.
 
     Raises:
-        RuntimeError: CP-SAT finds a second world where enumeration finds one only, so that the rules of one are wrong.
+        RuntimeError: CP-SAT finds a second world that enumeration does not have, so the rules of one are wrong.
     """
     rng = random.Random(f"temporal_clue:{seed}")
     while True:

@@ -1,4 +1,4 @@
-"""Finds a minimal set of clues. CP-SAT searches for other worlds, and the lawful worlds near each of them are added."""
+"""Finds a minimal set of clues. CP-SAT searches for other worlds; the lawful worlds near each join the pool."""
 
 import random
 
@@ -15,7 +15,7 @@ def minimise(encoding: Encoding, world: World, clues: list[Statement]) -> list[S
     Args:
         encoding: The rules; the clues are added to it.
         world: The solution, in which all clues are true.
-        clues: Candidates, in the order in which they are tried to be dropped.
+        clues: Candidates, in the order in which the search tries to drop them.
 
     Returns:
         The kept clues in their order, or None if all clues together allow another world.

@@ -1,6 +1,6 @@
-"""Lawful worlds that differ from a given world in one small change.
+"""Lawful worlds that differ from a given world by one small change.
 
-They are cheap to compute, and often show that some clues allow more than one world.
+They are cheap to compute, and often show that a set of clues allows more than one world.
 """
 
 import itertools
@@ -12,14 +12,14 @@ from stages.environments.temporal_clue.worlds import Ints, World, Worlds, reach_
 
 
 def nearby(shape: Shape, world: World) -> Worlds:
-    """Returns the lawful worlds that differ from a world in one of three ways.
+    """Returns the lawful worlds that differ from a world by one of three changes.
 
-    In the first, one piece, or two pieces that are together, are in another room for some consecutive times. In the
-    second, two suspects have exchanged their motives. In the third, murderer, weapon or time of the murder differ and
-    all pieces are where they were.
+    * One piece, or two pieces that are together, are in another room for some consecutive times.
+    * Two suspects have exchanged their motives.
+    * Murderer, weapon or time of the murder differ; all pieces are in the same rooms.
     """
     rooms = np.array(world.rooms, dtype=np.int8)
-    parts = [_moved(shape, rooms, world), _swapped(shape, world, rooms), _other_murders(shape, world, rooms)]
+    parts = [_moved(shape, world, rooms), _swapped(shape, world, rooms), _other_murders(shape, world, rooms)]
     changed = Worlds(
         shape,
         np.concatenate([part.rooms for part in parts]),
@@ -44,9 +44,9 @@ def _repeated(shape: Shape, world: World, rooms: Ints) -> Worlds:
     )
 
 
-def _moved(shape: Shape, rooms: Ints, world: World) -> Worlds:
+def _moved(shape: Shape, world: World, rooms: Ints) -> Worlds:
     reach = reach_table(shape)
-    made: list[Ints] = []
+    variants: list[Ints] = []
     stretches = [(a, b) for a in range(shape.times) for b in range(a + 1, shape.times + 1)]
     for first, last in stretches:
         part = rooms[:, first:last]
@@ -64,8 +64,8 @@ def _moved(shape: Shape, rooms: Ints, world: World) -> Worlds:
             targets = np.flatnonzero(fits)
             changed = np.repeat(rooms[None], len(targets), axis=0)
             changed[:, [p, q], first:last] = targets[:, None, None]
-            made.append(changed)
-    return _repeated(shape, world, np.concatenate(made))
+            variants.append(changed)
+    return _repeated(shape, world, np.concatenate(variants))
 
 
 def _swapped(shape: Shape, world: World, rooms: Ints) -> Worlds:
@@ -79,8 +79,8 @@ def _swapped(shape: Shape, world: World, rooms: Ints) -> Worlds:
 
 
 def _other_murders(shape: Shape, world: World, rooms: Ints) -> Worlds:
-    here = (world.murderer, world.weapon, world.time)
-    every = itertools.product(range(shape.suspects), range(shape.weapons), range(shape.times))
-    chosen = np.array([murder for murder in every if murder != here], dtype=np.int8).reshape(-1, 3)
-    base = _repeated(shape, world, np.repeat(rooms[None], len(chosen), axis=0))
-    return Worlds(shape, base.rooms, base.motives, chosen[:, 0], chosen[:, 1], chosen[:, 2])
+    murder = (world.murderer, world.weapon, world.time)
+    murders = itertools.product(range(shape.suspects), range(shape.weapons), range(shape.times))
+    others = np.array([other for other in murders if other != murder], dtype=np.int8).reshape(-1, 3)
+    base = _repeated(shape, world, np.repeat(rooms[None], len(others), axis=0))
+    return Worlds(shape, base.rooms, base.motives, others[:, 0], others[:, 1], others[:, 2])

@@ -26,7 +26,7 @@ def choose_questions(
 ) -> tuple[tuple[Question, ...], tuple[Question, ...]]:
     """Returns the main and the bonus questions.
 
-    `published` leaves out questions that a clue answers directly, so that a puzzle may have fewer than eight.
+    Published questions exclude those that a clue answers directly, so a puzzle may have fewer than eight.
     """
     if config.questions == "placements":
         pieces = [Ref("suspect", s) for s in range(shape.suspects)] + [Ref("weapon", w) for w in range(shape.weapons)]
@@ -42,10 +42,10 @@ def choose_questions(
     if world.motives:
         main.append((MurderedBy(Ref("motive", world.motives[world.murderer])), Question("motive")))
     questions = tuple(question for clue, question in main if clue not in stated)
-    more = _bonus(shape, world, rng)
-    rng.shuffle(more)
-    room_left = PUBLISHED_QUESTIONS - len(questions)
-    return questions, tuple(question for clue, question in more[:room_left] if clue not in stated)
+    bonus = _bonus(shape, world, rng)
+    rng.shuffle(bonus)
+    still_allowed = PUBLISHED_QUESTIONS - len(questions)
+    return questions, tuple(question for clue, question in bonus[:still_allowed] if clue not in stated)
 
 
 def _bonus(shape: Shape, world: World, rng: random.Random) -> list[tuple[Statement, Question]]:

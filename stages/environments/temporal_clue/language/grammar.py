@@ -1,6 +1,6 @@
 """The grammar of statements and questions, as patterns over a scenario's names.
 
-It reads single sentences, and finds statements in texts.
+It reads single sentences and finds statements in texts.
 """
 
 import re
@@ -172,8 +172,8 @@ class Grammar:
             return _FIXED_QUESTIONS[sentence]
         template = self._template(sentence.strip())
         if match := _WHERE.fullmatch(template):
-            known = bool(match["time"]) == self._timed
-            return Question("where", _ref(match["ref"]), _index(match["time"])) if known else None
+            valid = bool(match["time"]) == self._timed
+            return Question("where", _ref(match["ref"]), _index(match["time"])) if valid else None
         if match := _MOTIVE_OF.fullmatch(template):
             return Question("motive_of", Ref("suspect", _index(match["suspect"])))
         if match := _SUSPECT_OF.fullmatch(template):

@@ -1,4 +1,4 @@
-"""Divides a prompt into its parts: lists, board, clues, questions. The story before the first list may be any text."""
+"""Divides a prompt into its parts: lists, board, clues, questions. The story before the first list is free text."""
 
 import re
 from dataclasses import dataclass
@@ -54,10 +54,10 @@ def cut(prompt: str) -> Sections:
     stripped = [block.strip() for block in blocks]
     after = {block: blocks[i + 1] for i, block in enumerate(stripped[:-1])}
 
-    def part(heading: str, *, needed: bool = True) -> str:
+    def part(heading: str, *, required: bool = True) -> str:
         if heading in after:
             return after[heading]
-        if needed:
+        if required:
             raise BadInputError("prompt", "a part is missing", f"a paragraph that reads {heading!r}")
         return ""
 
@@ -66,9 +66,9 @@ def cut(prompt: str) -> Sections:
     suspects = _bullets(blocks[stripped.index(WEAPONS_HEADING) - 1], "suspects")
     rooms = tuple(re.sub(r"^\d+\. ", "", line.strip()) for line in part(ROOMS_HEADING).splitlines())
     motives, counts = _motives(
-        part(UNIQUE_MOTIVES_HEADING, needed=False), part(SHARED_MOTIVES_HEADING, needed=False), len(suspects)
+        part(UNIQUE_MOTIVES_HEADING, required=False), part(SHARED_MOTIVES_HEADING, required=False), len(suspects)
     )
-    times = part(TIMES_HEADING, needed=False)
+    times = part(TIMES_HEADING, required=False)
     scenario = Scenario(
         suspects=suspects,
         weapons=_bullets(part(WEAPONS_HEADING), "weapons"),
@@ -81,19 +81,19 @@ def cut(prompt: str) -> Sections:
     return Sections(
         scenario,
         tuple(line.strip()[2:] for line in part(CLUES_HEADING).splitlines()),
-        _lettered(part(QUESTIONS_HEADING, needed=False)),
-        _lettered(part(BONUS_HEADING, needed=False)),
+        _lettered(part(QUESTIONS_HEADING, required=False)),
+        _lettered(part(BONUS_HEADING, required=False)),
         _lettered(part(FORMAT_HEADING)),
     )
 
 
-def _bullets(block: str, what: str) -> tuple[str, ...]:
+def _bullets(block: str, name: str) -> tuple[str, ...]:
     lines = [line.strip() for line in block.splitlines()]
     if not lines or not all(line.startswith(("• ", "- ", "* ")) for line in lines):
-        raise BadInputError(f"prompt, {what}", repr(block[:80]), "a list with one item a line")
+        raise BadInputError(f"prompt, {name}", repr(block[:80]), "a list with one item a line")
     items = tuple(line[2:].strip() for line in lines)
     if len(set(items)) != len(items):
-        raise BadInputError(f"prompt, {what}", "an item occurs twice", "distinct items")
+        raise BadInputError(f"prompt, {name}", "an item occurs twice", "distinct items")
     return items
 
 

@@ -134,10 +134,7 @@ def _negated(scenario: Scenario, inner: Statement) -> str:
     if isinstance(inner, Together):
         pair = f"{write_ref(scenario, inner.first)} and {write_ref(scenario, inner.second)}"
         return f"{pair} were never {_place(scenario, inner.room)} together"
-    if isinstance(inner, Moved):
-        start = write_ref(scenario, inner.ref)
-        return _sentence(scenario, inner).replace(f"{start} moved", f"{start} did not move", 1)
-    if isinstance(inner, Carried):
+    if isinstance(inner, Moved | Carried):
         start = write_ref(scenario, inner.ref)
         return _sentence(scenario, inner).replace(f"{start} moved", f"{start} did not move", 1)
     if isinstance(inner, HasMotive):
@@ -217,9 +214,9 @@ def write_prompt(puzzle: FormalPuzzle, story: str = STORY) -> str:
 
 
 def formal_digest(puzzle: FormalPuzzle, unread: tuple[str, ...] = ()) -> str:
-    """Returns the SHA-256 (hex) of cast, board and clues, regardless of their order, without the questions.
+    """Returns the SHA-256 (hex) of cast, board and clues. It ignores the questions, and the order of cast and clues.
 
-    Two puzzles that differ only in their questions have the same digest, because they must not be in different splits.
+    Puzzles that differ only in their questions have the same digest, because they must not be in different splits.
 
     Args:
         puzzle: The formal puzzle.

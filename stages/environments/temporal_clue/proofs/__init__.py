@@ -1,1 +1,1 @@
-"""What follows from the clues of a Temporal Clue puzzle: rules, solver, derivations, deductions."""
+"""Proofs from the clues of a Temporal Clue puzzle: rules, solver, derivations, deductions."""

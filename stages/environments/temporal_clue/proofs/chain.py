@@ -1,10 +1,10 @@
 """Derives the answers of puzzles with too many worlds to list. CP-SAT proves facts; worlds that it found refute them.
 
-Clues are added one by one, the simplest first. After each, the simple facts are found that follow from the clues so
-far: a fact that is true in every known world that these clues allow may follow, and one solve proves all such facts or
-finds another world. Facts that follow from the same clues are sorted by the number of clues that each needs, as the
-known worlds show. Then, from the answers backwards, each fact is explained by clues and earlier facts, all of which it
-needs.
+Clues are added one by one, the simplest first. Each time, the search finds the simple facts that follow from the clues
+so far. A fact may follow if it is true in every known world that these clues allow; one solve proves all such facts or
+finds a new world. Facts that follow from the same clues are sorted by the number of clues that each needs, judged by
+the known worlds. Then the search goes back from the answers and explains each fact by a minimal set of clues and
+earlier facts.
 """
 
 from collections.abc import Iterable, Sequence
@@ -32,14 +32,14 @@ from stages.environments.temporal_clue.proofs.solver import encode, rules
 from stages.environments.temporal_clue.proofs.steps import Step, answer_statements, facts_of
 from stages.environments.temporal_clue.worlds import Worlds
 
-_PLAIN = (At, HasMotive, MurderedBy, KilledWith, MurderedIn, MurderedAt)
-_COMPLEX = (Together, Either, Iff)
+_SIMPLE = (At, HasMotive, MurderedBy, KilledWith, MurderedIn, MurderedAt)
+_COMPOUND = (Together, Either, Iff)
 _MOST_WORLDS = 40_000
-"""Number of known worlds from which the worlds near a new one are no longer added."""
+"""Number of known worlds above which the worlds near a new one are not added."""
 _MOST_CLUES = 30
-"""With more clues the answers are the only steps, because there are many other facts with many premises each."""
+"""Number of clues above which the answers are the only steps, because other facts are many and need many premises."""
 _MOST_PROOFS = 600
-"""If dropping premises takes more proofs, the answers are the only steps too."""
+"""Number of proofs for dropping premises above which the answers are the only steps."""
 
 
 def chained_steps(puzzle: FormalPuzzle) -> list[Step]:
@@ -64,7 +64,7 @@ class _TooLongError(Exception):
 
 
 class _Known:
-    """The worlds that are known, and those of them in which a statement is false: bit i for world i."""
+    """Known worlds, as bits of integers: bit i stands for world i."""
 
     def __init__(self) -> None:
         self._parts: list[Worlds] = []
@@ -77,7 +77,7 @@ class _Known:
         self.count += len(worlds)
 
     def false(self, statement: Statement) -> int:
-        """Returns the known worlds in which a statement is false, as bits."""
+        """Returns the known worlds in which a statement is false."""
         mask, size, done = self._false.get(statement, (0, 0, 0))
         for worlds in self._parts[done:]:
             bits = np.packbits(~worlds.holds(statement), bitorder="little").tobytes()
@@ -110,12 +110,12 @@ class _Chain:
     Args:
         puzzle: The puzzle.
         values: Values of all variables in a world that the clues allow.
-        proofs: Number of proofs that may be used to drop premises; None for any number, with the answers as the only
+        proofs: Number of proofs that may be used to drop premises. None sets no limit and makes the answers the only
             facts.
     """
 
     def __init__(self, puzzle: FormalPuzzle, values: Sequence[int], proofs: int | None) -> None:
-        self._puzzle, self._plain, self._proofs_left = puzzle, proofs is None, proofs
+        self._puzzle, self._answers_only, self._proofs_left = puzzle, proofs is None, proofs
         self._encoding = encoding = rules(puzzle.scenario.shape).copy()
         self._world = encoding.world(values)
         self._order = sorted(range(len(puzzle.clues)), key=lambda i: _difficulty(puzzle.clues[i]))
@@ -125,9 +125,9 @@ class _Chain:
         self._known.add(nearby(encoding.shape, self._world))
 
     def _refuted(self, facts: Sequence[Statement], premises: Sequence[Statement]) -> bool:
-        """Returns whether one of the facts is false in a world in which the premises are true, by one solve.
+        """Returns whether a world exists in which the premises are true and one of the facts is false, by one solve.
 
-        The world that the solve finds is added to the known worlds.
+        That world is added to the known worlds.
         """
         literal = self._encoding.literal
         values = self._encoding.solve([literal(p) for p in premises], some=[~literal(fact) for fact in facts])
@@ -140,13 +140,13 @@ class _Chain:
         return True
 
     def _facts_in_order(self) -> list[tuple[Statement, int]]:
-        """Returns the facts that follow, in order, each with the number of first clues that it follows from."""
+        """Returns the facts in the order in which they follow, each with the number of first clues that entail it."""
         scenario = self._puzzle.scenario
         stated = {canonical(scenario, clue) for clue in self._clues}
         others = [fact for fact in facts_of(scenario.shape, self._world) if canonical(scenario, fact) not in stated]
-        pending = list(dict.fromkeys(self._targets if self._plain else [*self._targets, *others]))
+        pending = list(dict.fromkeys(self._targets if self._answers_only else [*self._targets, *others]))
         facts: list[tuple[Statement, int]] = []
-        for count in range(len(self._clues) if self._plain else 0, len(self._clues) + 1):
+        for count in range(len(self._clues) if self._answers_only else 0, len(self._clues) + 1):
             clues = self._clues[:count]
             entailed = [fact for fact in pending if not self._known.refute(fact, clues)]
             while entailed and self._refuted(entailed, clues):
@@ -184,24 +184,26 @@ class _Chain:
         ]
 
     def _explained(self, fact: Statement, count: int, earlier: list[Statement]) -> tuple[list[int], list[int]]:
-        """Returns positions of a few of the first `count` clues and a few earlier facts from which a fact follows.
+        """Returns positions of clues (of the first `count`) and of earlier facts from which a fact follows.
 
-        Dropping facts first and dropping clues first are tried; the way with fewer premises is taken.
+        Two orders are tried, facts dropped first and clues dropped first; the one that leaves fewer premises wins.
         """
         clues, facts = list(range(count)), list(range(count, count + len(earlier)))
         premises = [*self._clues[:count], *earlier]
-        ways = [facts + clues, clues[:-1] + facts + clues[-1:]] if facts and not self._plain else [clues + facts]
-        kept = min((self._kept(fact, premises, way) for way in ways), key=len)
+        orders = (
+            [facts + clues, clues[:-1] + facts + clues[-1:]] if facts and not self._answers_only else [clues + facts]
+        )
+        kept = min((self._kept(fact, premises, order) for order in orders), key=len)
         return [i for i in kept if i < count], [i - count for i in kept if i >= count]
 
     def _kept(self, fact: Statement, premises: list[Statement], order: list[int]) -> list[int]:
-        """Returns positions of the premises that remain after all that are not needed are dropped, in `order`.
+        """Drops the premises that are not needed and returns the positions of the rest, in `order`.
 
-        Halves are dropped first, which is fast if most premises are not needed. With many clues as the only premises,
-        more than half of them are needed, so they are dropped one by one.
+        Halves are dropped first, which is fast if most premises are not needed. If clues are the only premises, more
+        than half of them are needed, so they are dropped one by one.
         """
         kept = dict.fromkeys(order)
-        blocks = [[i] for i in reversed(order)] if self._plain else [order]
+        blocks = [[i] for i in reversed(order)] if self._answers_only else [order]
         while blocks:
             block = blocks.pop()
             rest = [premises[i] for i in kept if i not in set(block)]
@@ -224,9 +226,9 @@ class _Chain:
 
 
 def _difficulty(clue: Statement) -> int:
-    """Returns the rank of a clue in the order of adding: placements, moves, relations of pieces, compound clues."""
-    if isinstance(clue, _PLAIN):
+    """Returns the rank in which a clue is added: 0 placements, 1 moves, 2 relations of pieces, 3 compound clues."""
+    if isinstance(clue, _SIMPLE):
         return 0
     if isinstance(clue, Moved | Carried):
         return 1
-    return 3 if isinstance(clue, _COMPLEX) else 2
+    return 3 if isinstance(clue, _COMPOUND) else 2

@@ -26,8 +26,8 @@ _SENTENCE_CHARACTERS = 300
 class Judge:
     """Verdicts on statements about one puzzle, whose model is built once.
 
-    A world that the clues allow is found first. If CP-SAT proves it to be the only one, the truth of a statement in it
-    is the verdict. Otherwise each statement takes one solve, which searches for a world with the opposite truth.
+    The constructor finds a world that the clues allow. If CP-SAT proves that it is the only one, the truth of a
+    statement in it is the verdict. Otherwise each statement takes one solve, for a world with the opposite truth.
 
     Attributes:
         decided: Whether the clues allow one world only.
@@ -61,11 +61,11 @@ class Judge:
         return "proved" if truth else "contradicted"
 
     def proves(self, statement: Statement, truth: bool = True) -> bool:
-        """Returns whether CP-SAT proves, in one solve, that all worlds that the clues allow give a statement one truth.
+        """Returns whether a statement has this truth in every world that the clues allow (one solve).
 
         Args:
             statement: The statement.
-            truth: Whether to prove it true or false.
+            truth: The truth to prove.
         """
         literal = self._encoding.literal(statement)
         return self._encoding.solve([~literal if truth else literal]) is None
@@ -78,19 +78,19 @@ class Judge:
         literal = self._optional.literal(statement)
         opposite = literal if verdict == "contradicted" else ~literal
         clues = [self._optional.literal(clue) for clue in self._puzzle.clues]
-        first = list(range(len(clues)))
+        start = list(range(len(clues)))
         if verdict == "restated":
-            first = [self._clues[canonical(self._scenario, statement)]]
-        kept = drop_needless(first, lambda some: self._optional.solve([*(clues[i] for i in some), opposite]) is None)
+            start = [self._clues[canonical(self._scenario, statement)]]
+        kept = drop_needless(start, lambda some: self._optional.solve([*(clues[i] for i in some), opposite]) is None)
         return tuple(i + 1 for i in kept)
 
     @cached_property
     def _optional(self) -> Encoding:
-        """The rules without the clues, so that each proof chooses its clues."""
+        """The rules without the clues; each proof adds the clues that it uses."""
         return rules(self._scenario.shape).copy()
 
     def read(self, text: str) -> list[Asserted]:
-        """Returns the statements that a text asserts, in order, except in hypotheses, questions and alternatives."""
+        """Returns the statements that a text asserts, in order; hypotheses, questions and alternatives do not count."""
         statements: list[Asserted] = []
         verdicts: dict[Statement, Verdict] = {}
         for item in grammar_of(self._scenario).find(text):
@@ -105,7 +105,7 @@ class Judge:
 
 
 def _asserted(text: str, start: int, end: int) -> bool:
-    """Returns whether the words from `start` to `end` are asserted: no hypothesis or question, by their sentence."""
+    """Returns whether the sentence around a statement asserts it and is neither hypothesis nor question."""
     before = text[max(0, start - _SENTENCE_CHARACTERS) : start]
     boundaries = [match.end() for match in _BOUNDARY.finditer(before)]
     opening = before[boundaries[-1] :] if boundaries else before

@@ -1,4 +1,4 @@
-"""Writes derivations: proved statements, each from a few clues and earlier statements, that end in the answers."""
+"""Writes derivations: proved statements, each from a few clues and earlier statements, up to the answers."""
 
 import itertools
 from collections.abc import Sequence
@@ -19,16 +19,16 @@ _MOST_PREMISES = 3
 
 
 def derive(puzzle: FormalPuzzle, *, from_steps: bool = False) -> list[Step]:
-    """Returns the steps to all answers of a puzzle; the rules and the premises that a step names entail it.
+    """Returns the steps to all answers of a puzzle. The rules and the premises of a step entail it.
 
     If the worlds of a puzzle can be listed, each step has as few premises as possible. In larger puzzles, and in all
-    puzzles with times, each step needs all of its premises (see `chain`). Steps that no answer needs are left out. With
-    more than 30 clues the answers are the only steps.
+    puzzles with times, no premise of a step can be dropped (see `chain`). Steps that no answer needs are left out. With
+    more than 30 clues in such puzzles, the answers are the only steps.
 
     Args:
         puzzle: The puzzle.
-        from_steps: Whether, of the ways with the fewest premises, one from earlier steps is taken before one from clues
-            alone, so that a step is a short way from the facts before it. Without effect on puzzles of `chain`.
+        from_steps: Whether earlier steps are preferred to clues among equally small sets of premises, so that a step
+            is close to the facts before it. Puzzles of `chain` ignore it.
 
     Raises:
         ValueError: The clues do not determine the answers.
@@ -69,14 +69,14 @@ def _easiest(
 
     Args:
         premises: Truth of each premise in every world, bool [worlds].
-        pending: The same of each fact.
-        order: Positions of all premises; of combinations of one size, the first in this order is taken.
+        pending: Truth of each fact in every world, bool [worlds].
+        order: Positions of all premises; among combinations of one size the first in this order is taken.
     """
     for size in range(_MOST_PREMISES + 1):
         for chosen in itertools.combinations(order, size):
-            both = np.logical_and.reduce([premises[i] for i in chosen], axis=0) if chosen else None
+            allowed = np.logical_and.reduce([premises[i] for i in chosen], axis=0) if chosen else None
             for fact, holds in pending.items():
-                if holds.all() if both is None else holds[both].all():
+                if holds.all() if allowed is None else holds[allowed].all():
                     return fact, chosen
     fact, holds = next(iter(pending.items()))
     kept = list(range(len(premises)))
@@ -98,7 +98,7 @@ def _needed(steps: list[Step], targets: set[Statement]) -> list[Step]:
 
 
 def write_derivation(puzzle: FormalPuzzle, steps: list[Step], style: Style = "plain") -> str:
-    """Returns the steps as lines in the grammar of clues, each with the clues and steps it follows from.
+    """Returns the steps as lines in the grammar of clues, each with its premises.
 
     Args:
         puzzle: The puzzle.

@@ -1,4 +1,4 @@
-"""Literals for statements, added to the rules. Generator, solver and the proofs of deductions use them."""
+"""Adds literals for statements to the rules, for generator, solver and proofs."""
 
 from collections.abc import Sequence
 
@@ -24,7 +24,7 @@ from stages.environments.temporal_clue.proofs.rules import Literal, Rules
 
 
 class Encoding(Rules):
-    """The rules, and a literal for every statement; equal statements have the same literal."""
+    """The rules with a literal for every statement. Equal statements have the same literal."""
 
     def _bearers(self, ref: Ref) -> list[tuple[int, Literal]]:
         """Returns the pieces that `ref` may refer to, each with the literal that it does."""
@@ -47,7 +47,7 @@ class Encoding(Rules):
         return ref.kind != "motive" or self.shape.motive_counts[ref.index] == 1
 
     def located(self, ref: Ref, time: int) -> list[Literal]:
-        """Returns for each room the literal that `ref`, or one of several suspects it refers to, is in it at `time`."""
+        """Returns a literal for each room: `ref`, or one of the suspects with its motive, is there at `time`."""
         bearers = self._bearers(ref)
         if len(bearers) == 1:
             return self.at[bearers[0][0]][time]
@@ -125,7 +125,7 @@ class Encoding(Rules):
         )
 
     def _paired(self, first: Ref, second: Ref, time: int, partner: Sequence[int | None]) -> Literal:
-        """Returns the literal that `first` is in `partner[r]`, where r is the room of `second`."""
+        """Returns the literal for `first` being in room `partner[r]`, where r is the room of `second`."""
         here, there = self.located(first, time), self.located(second, time)
         matches = [~self.true if p is None else here[p] for p in partner]
         if not (self._single(first) or self._single(second)):

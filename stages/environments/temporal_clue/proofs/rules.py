@@ -42,7 +42,7 @@ class Rules:
             self._one_of(len(shape.motive_counts)) for _ in range(shape.suspects if shape.motive_counts else 0)
         ]
         self.primary_count = len(self._proto.variables)
-        self._rules()
+        self._add_rules()
 
     def copy(self) -> Self:
         """Returns an independent copy; additions to it do not change this model."""
@@ -68,21 +68,21 @@ class Rules:
     def _clause(self, literals: Iterable[Literal]) -> None:
         self._proto.constraints.add().bool_or.literals.extend(literals)
 
-    def _rules(self) -> None:
+    def _add_rules(self) -> None:
         shape = self.shape
         suspects, boddy, last = range(shape.suspects), shape.boddy, shape.times - 1
         for room in range(shape.rooms):
             final = self.at[boddy][last][room]
             for time in range(shape.times):
-                given = [~self.time[time], ~final]
+                unless = [~self.time[time], ~final]
                 for earlier in range(time + 1):
                     if time != last:
                         self._clause([~self.time[earlier], ~final, self.at[boddy][time][room]])
                 for s in suspects:
-                    self._clause([*given, ~self.murderer[s], self.at[s][time][room]])
-                    self._clause([*given, self.murderer[s], ~self.at[s][time][room]])
+                    self._clause([*unless, ~self.murderer[s], self.at[s][time][room]])
+                    self._clause([*unless, self.murderer[s], ~self.at[s][time][room]])
                 for w in range(shape.weapons):
-                    self._clause([*given, ~self.weapon[w], self.at[shape.suspects + w][time][room]])
+                    self._clause([*unless, ~self.weapon[w], self.at[shape.suspects + w][time][room]])
         for motive, count in enumerate(shape.motive_counts):
             holders = [self.motive[s][motive] for s in suspects]
             if count == 1:
@@ -93,9 +93,9 @@ class Rules:
                 linear.coeffs.extend([1] * len(holders))
                 linear.domain.extend((count, count))
         for time in range(1, shape.times):
-            self._steps(time)
+            self._add_moves(time)
 
-    def _steps(self, time: int) -> None:
+    def _add_moves(self, time: int) -> None:
         """Adds the rules for moves between `time - 1` and `time`."""
         shape = self.shape
         for origin in range(shape.rooms):
@@ -163,7 +163,7 @@ class Rules:
 
         Args:
             given: Literals that must be true in this solve.
-            near: Literals that the search sets to true in this order, so that few of them are false in the solution.
+            near: Literals that the search sets to true, in this order, so that few of them are false in the solution.
             some: Literals of which at least one must be true in this solve, unless the list is empty.
 
         Returns:
@@ -180,7 +180,7 @@ class Rules:
         solver = cp_model.CpSolver()
         solver.parameters.num_workers = 1
         solver.parameters.random_seed = 0
-        # Presolve would take most of the time: these models are small, and propagation does nearly all of the work.
+        # Presolve would take most of the time, because propagation nearly solves these small models.
         solver.parameters.cp_model_presolve = False
         solver.parameters.linearization_level = 0
         solver.parameters.symmetry_level = 0

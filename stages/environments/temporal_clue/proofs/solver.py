@@ -32,7 +32,7 @@ class Solved:
 
 @lru_cache(maxsize=32)
 def rules(shape: Shape) -> Encoding:
-    """Returns the rules for a shape. The result is shared: copy it before adding to it."""
+    """Returns the rules for a shape. The result is shared, so copy it before you add clues."""
     return Encoding(shape)
 
 
@@ -45,7 +45,7 @@ def encode(puzzle: FormalPuzzle) -> Encoding:
 
 
 def answer_literal(encoding: Encoding, question: Question, value: int) -> BooleanLiteral:
-    """Returns the literal that the answer to a question is the one at index `value` of its answer type."""
+    """Returns the literal that is true if the answer to a question is number `value` of its answer type."""
     ref = question.ref or Ref("boddy")
     match question.kind:
         case "murderer":
@@ -67,7 +67,7 @@ def answer_literal(encoding: Encoding, question: Question, value: int) -> Boolea
 
 
 def solve(puzzle: FormalPuzzle) -> Solved:
-    """Finds a solution, and proves it unique as a whole or, if it is not, letter by letter."""
+    """Finds a solution and checks by proof whether it is unique: as a whole or, if it is not, letter by letter."""
     started = time.perf_counter()
     encoding = encode(puzzle)
     values = encoding.solve()

@@ -59,7 +59,7 @@ def answer_statements(shape: Shape, world: World, questions: tuple[Question, ...
 
 
 def facts_of(shape: Shape, world: World) -> list[Statement]:
-    """Returns simple statements that are true in a world, from which derivations are built."""
+    """Returns the simple statements that are true in a world; derivations consist of them."""
     statements: list[Statement] = [
         At(piece_ref(shape, piece), room, time)
         for piece, path in enumerate(world.rooms)
