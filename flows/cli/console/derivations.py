@@ -21,8 +21,7 @@ _STYLES: dict[Verdict, str] = {
 def print_lines(console: Console, derivation: Derivation) -> None:
     """Prints the lines of a completion, each after a bar, and below each line its statements with verdicts.
 
-    The colour of a statement is that of its verdict, which is also a word. The bar tells the words of the model from
-    ours.
+    The colour of a statement is that of its verdict, which is also printed as a word. The bar marks text of the model.
     """
     for line in derivation.lines:
         text = Text("| ")
@@ -36,7 +35,7 @@ def print_lines(console: Console, derivation: Derivation) -> None:
 
 
 def derivation_json(derivation: Derivation) -> dict[str, Any]:
-    """Returns the same content as a JSON object (see `docs/json.md`, `solve`)."""
+    """Returns a derivation without its text as a JSON object (see `explanation` of `solve` in `docs/json.md`)."""
     first = derivation.first_false
     return {
         "steps": [{"step": step.number, **asdict(step.said), "premises": step.premises} for step in derivation.steps],
