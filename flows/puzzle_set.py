@@ -11,7 +11,7 @@ from flows.inputs.models import fetched
 from flows.inputs.puzzle_sets import publish_set
 from flows.lookup.checkpoints import check_checkpoint
 from flows.opening import opened_stages
-from flows.report.html.puzzle_report import measure_of, write_report
+from flows.report.html.puzzle_report import length_measure, write_report
 from stages.prepare import PrepareConfig
 
 
@@ -53,5 +53,5 @@ def make_puzzles(request: PuzzleSetRequest) -> PuzzleSet:
         stages.live.opened(f"{request.puzzles.total} puzzles, seed {request.puzzles.seed}, into {store.url}")
         made = publish_set(stages, request.puzzles)
         tokenizer = None if request.tokenizer is None else fetched(stages, request.tokenizer, made)
-        page = write_report(stages, made, measure_of(stages, tokenizer, request.tokenizer))
+        page = write_report(stages, made, length_measure(stages, tokenizer, request.tokenizer))
         return PuzzleSet(artifact=made.as_json(), report=f"{store.url}/{page}")

@@ -30,7 +30,7 @@ def print_lines(console: Console, derivation: Derivation) -> None:
         console.print(text, soft_wrap=True)
         for step in line.steps:
             console.print(
-                Text(f"    {visible(step_line(step, line.steps))}", _STYLES[step.said.verdict]), soft_wrap=True
+                Text(f"    {visible(step_line(step, line.steps))}", _STYLES[step.statement.verdict]), soft_wrap=True
             )
 
 
@@ -38,7 +38,9 @@ def derivation_json(derivation: Derivation) -> dict[str, Any]:
     """Returns a derivation without its text as a JSON object (see `explanation` of `solve` in `docs/json.md`)."""
     first = derivation.first_false
     return {
-        "steps": [{"step": step.number, **asdict(step.said), "premises": step.premises} for step in derivation.steps],
+        "steps": [
+            {"step": step.number, **asdict(step.statement), "premises": step.premises} for step in derivation.steps
+        ],
         "counts": asdict(derivation.counts),
         "first_false_step": first.number if first else None,
         "unfinished": derivation.is_unfinished,

@@ -36,7 +36,7 @@ def terminal(width: int | None = None) -> "Console":
     `rich.text.Text(visible(text))`.
 
     Args:
-        width: Columns of a line; None uses the width of the terminal, or 80 if there is none.
+        width: Columns of a line; None uses COLUMNS if set, else the width of the terminal, or 80 if there is none.
     """
     from flows.cli.console.terminal import Terminal  # JSON does not need rich
 
