@@ -109,11 +109,7 @@ def before_after_page(shown: BeforeAfter) -> str:
     ]
     for item in (shown.before, shown.after):
         lines += [f"### {judged_title(item)}", "", fenced(_derivation_text(item.derivation)), ""]
-        lines += [
-            *item.derivation.conclusions,
-            statement_counts([step.statement for step in item.derivation.steps]),
-            "",
-        ]
+        lines += [*item.derivation.conclusions, statement_counts(item.derivation.statements), ""]
         if item.answers:
             lines += ["What the grader read:", "", fenced(_answers(item.answers)), ""]
     return "\n".join([*lines, "### The puzzle", "", fenced(shown.prompt, 12_000), ""])
