@@ -55,7 +55,7 @@ class GpuPermit:
             self._give_back()
 
     def close(self) -> None:
-        """Gives the slot back. From now on `take` fails, also where another thread is waiting in it."""
+        """Gives the slot back. From now on `take` fails, also in a thread that is waiting in it."""
         self._closed = True
         self._give_back()
 

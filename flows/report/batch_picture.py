@@ -103,7 +103,7 @@ def batch_view(batch: PackedBatch) -> BatchView:
     return BatchView(segments, [int(step) + 1 for step in batch.minibatch], width, used, unshared)
 
 
-def description(batch: BatchView) -> str:
+def describe_batch(batch: BatchView) -> str:
     """Returns a description of the batch."""
     rows = len(batch.steps)
     if not rows:

@@ -186,7 +186,7 @@ def _finish(
 
     Args:
         percent: Whether the values on the y axis are shares.
-        horizontal: Whether the values are on the x axis; otherwise x has iterations and only whole ticks.
+        horizontal: Whether the values are on the x axis; otherwise ticks of the x axis are whole numbers.
     """
     from matplotlib.ticker import MaxNLocator, PercentFormatter
 

@@ -17,11 +17,11 @@ if TYPE_CHECKING:
 
 @contextmanager
 def prefect_session(store: Store, options: Output) -> Generator[Callable[[], AbstractContextManager[None]]]:
-    """Starts a Prefect server, unless one is configured, and yields a context manager in which to run the flow.
+    """Starts a Prefect server, unless one runs already, and yields a function whose context manager wraps the flow.
 
     The server starts while the block imports modules and checks arguments; import Prefect inside the block, not before
-    it. Use it as `with prefect_session(store, options) as running: ...; with running(): flow()`. Entering `running()`
-    waits for the server and shows the flow's progress.
+    it. Entering the inner context manager waits for the server; inside of it the flow's progress is shown. Use them as
+    `with prefect_session(store, options) as running: ...; with running(): flow()`.
     """
     home = local_folder(store)
     prepare_command_environment(home, debug=options.debug)

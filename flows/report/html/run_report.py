@@ -7,7 +7,7 @@ from typing import Any
 from artifacts.documents.checksums import write_files
 from artifacts.store.store import Store
 from flows.lookup.history import RunRecord
-from flows.report.batch_picture import description, draw, read_batch
+from flows.report.batch_picture import describe_batch, draw, read_batch
 from flows.report.before_after import BeforeAfter, JudgedCompletion, find_before_after
 from flows.report.derivation import statement_counts, text_pieces
 from flows.report.example_group import Completion, ExampleGroup, ReadAnswer, find_example_group
@@ -85,7 +85,7 @@ def report_files(record: RunRecord, store: Store) -> dict[str, bytes]:
         "pictures": pictures,
         "derivations": _derivations(pair) if pair else None,
         "example": _example(example) if example else None,
-        "batch": description(batch) if batch else None,
+        "batch": describe_batch(batch) if batch else None,
     }
     return {**pictures, "summary.json": _json(summary(record, store)), PAGE: page("report.html", **values).encode()}
 

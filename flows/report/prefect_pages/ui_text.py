@@ -188,7 +188,7 @@ def plots_page(drawn: Mapping[str, bytes], note: str) -> str:
 
 def batch_page(iteration: int, batch: BatchView, note: str) -> str:
     """Returns the page of a packed batch: a description, a picture and a note."""
-    lines = [f"## The packed batch of iteration {iteration}", "", batch_picture.description(batch), ""]
+    lines = [f"## The packed batch of iteration {iteration}", "", batch_picture.describe_batch(batch), ""]
     if batch.steps:
         lines += [
             picture(batch_picture.draw(batch, _BATCH_DPI), "one bar for each row: prompts, completions, padding"),

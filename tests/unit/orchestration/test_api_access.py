@@ -22,6 +22,7 @@ from flows.orchestration.server.api_access import (
     wait_for_external_server,
     write_private,
 )
+from flows.orchestration.server.up_server import parse_external_server
 from tests.support.servers import free_port
 
 
@@ -53,6 +54,15 @@ def test_what_is_no_address_is_refused_and_its_password_not_shown(text: str) -> 
         parse_server(text)
     assert str(refused.value).isprintable() or "\ud800" in text
     assert not any(part in str(refused.value) for part in ("me-as", "secret@", ":secret"))
+
+
+def test_options_of_a_local_server_are_refused_beside_an_address() -> None:
+    """Only --auth has a counterpart on the machine of the other server."""
+    url = "http://host/api"
+    with pytest.raises(BadInputError, match=r"--auth: .*on the machine of that server set PREFECT_SERVER_API_AUTH_STR"):
+        parse_external_server(url, "127.0.0.1", auth=True)
+    with pytest.raises(BadInputError, match=r"--host 0\.0\.0\.0: .*; leave it out$"):
+        parse_external_server(url, "0.0.0.0", auth=False)
 
 
 def test_what_is_shown_of_an_address_holds_no_password() -> None:
