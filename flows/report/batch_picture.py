@@ -12,7 +12,7 @@ from artifacts.reading import Artifact
 from artifacts.store.store import Store
 from artifacts.tensors import BATCH_FILE, PackedBatch
 from flows.lookup.history import STAGES, IterationRecord
-from flows.report.plots import INK, MUTED, to_png
+from flows.report.png import INK, MUTED, to_png
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes

@@ -1,11 +1,11 @@
 """Draws plots as PNG. Matplotlib is imported when the first plot is drawn; its `pyplot` never is."""
 
-import io
 from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING
 
 from flows.lookup.history import STAGES
 from flows.report.figures import IterationFigures, plotted
+from flows.report.png import INK, MUTED, to_png
 from flows.report.text.visible import visible
 from stages.statistics.records import Measurement
 
@@ -13,7 +13,7 @@ if TYPE_CHECKING:
     from matplotlib.axes import Axes
     from matplotlib.figure import Figure
 
-INK, MUTED, GRID = "#1f2937", "#6b7280", "#e5e7eb"
+GRID = "#e5e7eb"
 SAMPLED, GREEDY, TRAIN = "#0f766e", "#c2410c", "#9ca3af"
 CONTRADICTED = "#b91c1c"
 MODE_COLOURS = {"sampled": SAMPLED, "greedy": GREEDY}
@@ -211,12 +211,3 @@ def _finish(
 def _label(name: str) -> str:
     """Returns a name as a label; dollar signs are escaped, because matplotlib reads text between two as a formula."""
     return visible(name).replace("$", r"\$")
-
-
-def to_png(figure: "Figure") -> bytes:
-    """Returns a figure as PNG."""
-    from matplotlib.backends.backend_agg import FigureCanvasAgg
-
-    buffer = io.BytesIO()
-    FigureCanvasAgg(figure).print_png(buffer)
-    return buffer.getvalue()
