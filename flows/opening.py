@@ -152,7 +152,7 @@ def opened_stages(store: Store, profile: Profile) -> Generator[Stages]:
             gpu_permit(profile.gpu_slot, profile.gpu_slot_spans, log) as permit,
             StageContext(store, scratch.path, profile, live.progress, log, use_gpu=permit.take) as ctx,
         ):
-            permit.users.append(ctx.close)
+            permit.enders.append(ctx.close)
             yield Stages(ctx, live, permit)
     except DeerstalkerError as error:
         if str(scratch.path) in str(error):  # it names the log of the engine or the trainer

@@ -11,7 +11,7 @@ from flows.inputs.models import fetched
 from flows.inputs.puzzle_sets import publish_set
 from flows.lookup.checkpoints import check_checkpoint
 from flows.opening import opened_stages
-from flows.report.html.puzzle_report import measure_of, write_report
+from flows.report.html.puzzle_report import length_measure, write_report
 from stages.prepare import PrepareConfig
 
 
@@ -55,5 +55,5 @@ def make_puzzles(request: PuzzleSetRequest) -> PuzzleSet:
         stages.live.opened(f"{request.puzzles.total} puzzles, seed {request.puzzles.seed}, into {store.url}")
         puzzles = publish_set(stages, request.puzzles)
         tokenizer = None if request.tokenizer is None else fetched(stages, request.tokenizer, puzzles)
-        page = write_report(stages, puzzles, measure_of(stages, tokenizer, request.tokenizer))
+        page = write_report(stages, puzzles, length_measure(stages, tokenizer, request.tokenizer))
         return PuzzleSet(artifact=puzzles.as_json(), report=f"{store.url}/{page}")

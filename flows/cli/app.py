@@ -72,7 +72,7 @@ Every line is ok, or says what to do. The files that it writes to try the store 
     "up:up": "Start a Prefect server with its user interface and a worker, and deploy every flow; may be repeated.",
     "up:down": "Stop the server and the worker that `up` started.",
 }
-"""Help texts of the commands, by their functions or groups of commands below `flows.cli`."""
+"""Help text of each command, by `module:name` of its function or group of commands in `flows.cli`."""
 
 for _target, _help in _COMMANDS.items():
     app.command(f"flows.cli.{_target}", help=_help)
@@ -95,7 +95,7 @@ def run_command(arguments: Sequence[str]) -> int:
         check_arguments(app, arguments)
         app(arguments, exit_on_error=False, print_error=False, result_action="return_value")
         sys.stdout.flush()
-    except BrokenPipeError:  # the reader of the output has ended, as `head` does; rich ends the same way
+    except BrokenPipeError:  # the reader, such as `head`, closed the pipe; rich exits the same way
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         return FAILED
     except (Exception, KeyboardInterrupt, Terminated) as error:
@@ -112,7 +112,7 @@ def run_command(arguments: Sequence[str]) -> int:
 
 
 def _sweep() -> None:
-    """Removes scratch folders of killed commands; runs after the command, which has imported the modules already."""
+    """Removes scratch folders of killed commands; runs last, because the command has imported the slow modules."""
     from stages.processes.scratch import sweep
 
     sweep()

@@ -9,7 +9,7 @@ from artifacts.layout import RunLayout
 from artifacts.store.store import Store
 from flows.cli.console.options import ANSWERS, STORED, Answers, ProfileName, Stored
 from flows.cli.console.output import print_json, terminal
-from flows.cli.console.prefect_beside import prefect_beside
+from flows.cli.console.prefect_session import prefect_session
 
 
 def backfill(
@@ -49,7 +49,7 @@ def backfill(
         "profile": profile,
         "store": options.store,
     }
-    with prefect_beside(store, options) as running:
+    with prefect_session(store, options) as running:
         from flows.backfill import BackfillRequest
         from flows.backfill import backfill as backfill_flow
         from flows.config.recipes import load_profile, validate

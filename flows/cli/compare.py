@@ -7,7 +7,7 @@ from cyclopts import Parameter
 from artifacts.store.store import Store
 from flows.cli.console.options import STORED, ProfileName, RecipeChanges, Stored
 from flows.cli.console.output import print_json, terminal
-from flows.cli.console.prefect_beside import prefect_beside
+from flows.cli.console.prefect_session import prefect_session
 
 
 def compare(
@@ -31,7 +31,7 @@ def compare(
     """
     names = recipes.split(",")
     store = Store.open(options.store, writable=False)
-    with prefect_beside(store, options) as running:
+    with prefect_session(store, options) as running:
         from flows.compare.candidates import candidates
         from flows.compare.comparison import CompareRequest
         from flows.compare.comparison import compare as compare_flow

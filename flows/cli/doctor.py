@@ -31,8 +31,8 @@ def doctor(
         str | None,
         Parameter(
             show_default=False,
-            help=f"Name of a recipe ({shipped('recipes')}), or path of a TOML file: checks its memory, its room in the "
-            "store, and the time of an iteration.",
+            help=f"Name of a recipe ({shipped('recipes')}), or path of a TOML file. Also checks the memory and disk "
+            "space that it needs, and estimates the time of an iteration.",
         ),
     ] = None,
     profile: ProfileName = "cpu",
@@ -40,10 +40,10 @@ def doctor(
     set_profile: ProfileChanges = (),
     options: Stored = STORED,
 ) -> None:
-    """Prints a line for each check as soon as it is done, or one JSON document at the end.
+    """Prints a line for each check as soon as it is done, or with `--json` one document at the end.
 
     Raises:
-        DeerstalkerError: A check failed; the page or the document has been printed on stdout.
+        DeerstalkerError: A check found a problem; the lines or the document have been printed.
         BadInputError: There is no such recipe or profile, or the store's address is invalid.
     """
     done: list[Check] = []
@@ -63,7 +63,7 @@ def doctor(
 
 
 def page_line(check: Check) -> str:
-    """Returns a check as the page shows it: one line, and a second one with the remedy if there is one."""
+    """Returns a check as text: one line, and a second one with the remedy if there is one."""
     remedy = f"\n{'':28}-> {one_line(check.remedy)}" if check.remedy else ""
     return f"{check.status:<9}{check.name:<19}{one_line(check.found)}{remedy}\n"
 
@@ -71,25 +71,24 @@ def page_line(check: Check) -> str:
 def _checks(recipe: str | None, changes: Sequence[str], hardware: Hardware, url: str) -> Iterator[Check]:
     """Yields each check as soon as its facts are known; slow facts are gathered in parallel."""
     with ThreadPoolExecutor(thread_name_prefix="doctor") as pool:
-        coming_speeds = pool.submit(speed_facts)
-        coming_store = pool.submit(store_facts, url)
-        coming_prefect = pool.submit(prefect_facts, (store_folder(url) or Path(DEFAULT_STORE)) / ".prefect")
+        pending_speeds = pool.submit(speed_facts)
+        pending_store = pool.submit(store_facts, url)
+        pending_prefect = pool.submit(prefect_facts, (store_folder(url) or Path(DEFAULT_STORE)) / ".prefect")
         machine, software = machine_facts(), software_facts()
         yield checks.cpu_check(machine)
         yield checks.memory_check(machine)
         yield checks.gpu_check(machine, hardware)
         yield checks.engine_check(software, machine, hardware)
         yield checks.extras_check(software, hardware)
-        yield checks.prefect_check(coming_prefect.result())
-        store = coming_store.result()
+        yield checks.prefect_check(pending_prefect.result())
+        store = pending_store.result()
         yield checks.store_check(store)
         yield from filter(None, (checks.space_check(store), checks.creates_check(store)))
-        coming_recipe = (
-            pool.submit(_sized, recipe, changes) if recipe else None
-        )  # slow imports: print the quick lines first
+        # Submitted only now, because its slow imports would delay the lines above.
+        pending_recipe = pool.submit(_load_sized, recipe, changes) if recipe else None
         devices = device_of("trainer", hardware, machine, software), device_of("engine", hardware, machine, software)
-        speeds = coming_speeds.result()
-        resolved, size = coming_recipe.result() if coming_recipe else (None, None)
+        speeds = pending_speeds.result()
+        resolved, size = pending_recipe.result() if pending_recipe else (None, None)
         hidden = size.shape.hidden if size and size.shape else None
         choices = choice_of("trainer", hardware, devices[0], hidden), choice_of("engine", hardware, devices[1])
         yield checks.type_check("trainer", devices[0], choices[0], speeds, hardware.explicit_type("trainer"))
@@ -104,7 +103,8 @@ def _checks(recipe: str | None, changes: Sequence[str], hardware: Hardware, url:
     yield from fit_checks(resolved, hardware, size, machine, store, types, devices, gflops)
 
 
-def _sized(name: str, changes: Sequence[str]) -> "tuple[Recipe, ModelSize]":
+def _load_sized(name: str, changes: Sequence[str]) -> "tuple[Recipe, ModelSize]":
+    """Returns a recipe and the size of its model."""
     from flows.config.model_size import model_size
     from flows.config.recipes import load_recipe
 

@@ -3,7 +3,7 @@
 from artifacts.store.store import Store
 from flows.cli.console.options import ANSWERS, STORED, Answers, ProfileName, Stored
 from flows.cli.console.output import print_json, terminal
-from flows.cli.console.prefect_beside import prefect_beside
+from flows.cli.console.prefect_session import prefect_session
 
 
 def evaluate(
@@ -22,7 +22,7 @@ def evaluate(
         puzzles: A JSON file in the published format, or RUN:SPLIT with train, val or test.
     """
     store = Store.open(options.store)
-    with prefect_beside(store, options) as running:
+    with prefect_session(store, options) as running:
         from flows.config.recipes import load_profile, validate
         from flows.lookup.checkpoints import find_checkpoint
         from stages.evaluate import EvaluateConfig

@@ -5,7 +5,7 @@ from typing import Annotated
 from artifacts.store.store import Store
 from flows.cli.console.options import STORED, Optional, ProfileName, Refresh, Stored
 from flows.cli.console.output import show_run
-from flows.cli.console.prefect_beside import prefect_beside
+from flows.cli.console.prefect_session import prefect_session
 
 
 def iterate(
@@ -26,7 +26,7 @@ def iterate(
         until: Last iteration to run; instead of --more.
     """
     store = Store.open(options.store, writable=False)
-    with prefect_beside(store, options) as running:
+    with prefect_session(store, options) as running:
         from flows.config.recipes import load_profile, validate
         from flows.iterate import IterateRequest
         from flows.iterate import iterate as iterate_flow

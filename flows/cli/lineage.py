@@ -14,7 +14,7 @@ from artifacts.refs import Ref
 from artifacts.store.store import Store
 from artifacts.verification import Damage
 from flows.cli.console.options import STORED, Stored, Wide
-from flows.cli.console.output import print_damaged_json, print_json, tell_damage, terminal
+from flows.cli.console.output import fail_if_damaged, print_damaged_json, print_json, terminal
 from flows.report.text.wrapping import UNLIMITED, print_labelled
 
 if TYPE_CHECKING:
@@ -33,9 +33,9 @@ def lineage(artifact: str, /, *, depth: int = 2, wide: Wide = False, options: St
     Args:
         artifact: A key, such as runs/quickstart/iterations/0003/rollouts; a run (its promoted checkpoint); or
             RUN@ITERATION.
-        depth: Number of steps back; 0 goes to the beginning.
-        wide: Print whole lines. Without it, lines are as wide as the terminal, or 80 columns if there is none, and the
-            tree is as deep as they allow.
+        depth: Number of steps back; 0 for all.
+        wide: Print lines of any length. By default lines are as wide as the terminal, or 80 columns if there is none,
+            and the tree is only as deep as fits.
     """
     from artifacts.lineage import lineage as ancestry
 
@@ -45,7 +45,7 @@ def lineage(artifact: str, /, *, depth: int = 2, wide: Wide = False, options: St
     nodes = ancestry(store, [_ref(artifact, store)], depth or None, damaged)
     if options.json:
         print_json({"store": store.url, "artifact": _node(nodes[0]), "ancestors": [_node(node) for node in nodes[1:]]})
-        tell_damage(store, damaged, json=True)
+        fail_if_damaged(store, damaged, json=True)
         return
     console = terminal(UNLIMITED if wide else None)
     for label, text in _facts(nodes[0]).items():
@@ -55,9 +55,9 @@ def lineage(artifact: str, /, *, depth: int = 2, wide: Wide = False, options: St
     console.print(_tree(nodes[0], known, drawn, deepest), highlight=False)
     if any(node.inputs and node.ref not in drawn for node in nodes):
         more = f", --wide draws {_DEEPEST_TREE} steps" if deepest < _DEEPEST_TREE else ""
-        words = f"{len(nodes)} artifacts in all, drawn {deepest} steps deep; --json lists them{more}"
-        print_labelled(console, "... ", words)
-    tell_damage(store, damaged, json=False)
+        note = f"{len(nodes)} artifacts in all, drawn {deepest} steps deep; --json lists them{more}"
+        print_labelled(console, "... ", note)
+    fail_if_damaged(store, damaged, json=False)
 
 
 def diff(a: str, b: str, /, *, options: Stored = STORED) -> None:
@@ -72,43 +72,40 @@ def diff(a: str, b: str, /, *, options: Stored = STORED) -> None:
     from flows.report.summary import measure_rows
 
     store, damaged = Store.open(options.store, writable=False), list[Damage]()
-    ours = read_run(store, a, damaged)
-    theirs = ours if a == b else read_run(store, b, damaged)
-    differing, parting = settings(ours, theirs), first_parting(ours, theirs)
-    around, gains = circumstances(ours, theirs), paired(ours, theirs, store)
-    after = {
-        name: item.evaluations["after"].facts for name, item in ((a, ours), (b, theirs)) if "after" in item.evaluations
-    }
+    run_a = read_run(store, a, damaged)
+    run_b = run_a if a == b else read_run(store, b, damaged)
+    differing, parting = settings(run_a, run_b), first_parting(run_a, run_b)
+    differing_circumstances, gains = circumstances(run_a, run_b), paired(run_a, run_b, store)
+    runs = {a: run_a, b: run_b}
+    after = {name: run.evaluations["after"].facts for name, run in runs.items() if "after" in run.evaluations}
     if options.json:
         print_damaged_json(
             {
                 "a": a,
                 "b": b,
-                "settings": [{"setting": one.setting, **one.values} for one in differing],
-                "circumstances": around,
+                "settings": [{"setting": item.setting, **item.values} for item in differing],
+                "circumstances": differing_circumstances,
                 "first_parting": parting,
                 "after": after,
                 "gain_of_b": {mode: asdict(gain) for mode, gain in gains.items()},
-                "promoted": {
-                    name: item.promoted and item.promoted.as_json() for name, item in ((a, ours), (b, theirs))
-                },
+                "promoted": {name: run.promoted and run.promoted.as_json() for name, run in runs.items()},
             },
             store,
             damaged,
         )
         return
     console = terminal()
-    rows = [(one.setting, *(_shown(one.values, side) for side in ("a", "b"))) for one in differing]
-    rows += [(name, *(_shown(values, side) for side in ("a", "b"))) for name, values in around.items()]
+    values_by_name = {item.setting: item.values for item in differing} | differing_circumstances
+    rows = [(name, *(_json_cell(values, side) for side in ("a", "b"))) for name, values in values_by_name.items()]
     _print_table(console, ("setting", a, b), rows or [("no difference", "", "")])
-    where = f"iteration {parting['iteration']}, {parting['stage']}" if parting else "nowhere, as far as both have come"
-    console.print(f"they part at: {where}", soft_wrap=True)
+    where = f"iteration {parting['iteration']}, {parting['stage']}" if parting else "none so far"
+    console.print(f"first stage whose artifacts differ: {where}", soft_wrap=True)
     if len(after) == 2:
         _print_table(console, ("after training", a, b), measure_rows(list(after.values())))
     for mode, gain in gains.items():
         points = f"{gain.mean * 100:+.1f} points ({gain.low * 100:+.1f} to {gain.high * 100:+.1f})"
-        console.print(f"{b} less {a}, accuracy {mode}, puzzle by puzzle: {points}", soft_wrap=True)
-    tell_damage(store, damaged, json=False)
+        console.print(f"{b} minus {a}, accuracy {mode}, paired by puzzle: {points}", soft_wrap=True)
+    fail_if_damaged(store, damaged, json=False)
 
 
 def _ref(name: str, store: Store) -> Ref[Any]:
@@ -119,7 +116,7 @@ def _ref(name: str, store: Store) -> Ref[Any]:
         return Artifact.at(store, name.strip("/").removesuffix("/manifest.json")).ref
     source = find_checkpoint(name, store)
     if not isinstance(source, Ref):
-        raise BadInputError(name, "a model source", "an artifact: its key, a run, or RUN@ITERATION")
+        raise BadInputError(name, "a model outside of the store", "an artifact: its key, a run, or RUN@ITERATION")
     Artifact.at(store, source.key)
     return source
 
@@ -151,20 +148,20 @@ def _state(node: "Node") -> str:
 def _facts(node: "Node") -> dict[str, str]:
     manifest = node.manifest
     assert manifest is not None  # `_ref` has read it
-    made, identity = manifest.provenance, manifest.identity
-    hardware, code = made.get("hardware", {}), made.get("code", {})
+    provenance, identity = manifest.provenance, manifest.identity
+    hardware, code = provenance.get("hardware", {}), provenance.get("code", {})
     size_bytes = sum(file.size_bytes for file in manifest.files.values())
     gpus = "".join(f", {name}" for name in hardware.get("gpus", []))
-    computed = manifest.facts.get("compute_dtype")
+    compute_dtype = manifest.facts.get("compute_dtype")
     return {
         "artifact": f"{node.ref.kind} {node.ref.key}",
         "content": f"{node.ref.digest}, {len(manifest.files)} files, {size_bytes:,} bytes, {_state(node)}",
-        "made by": f"stage {identity.stage}, revision {identity.revision}, in {made.get('seconds', 0):.1f} s",
-        "when": f"{made['created_at']} on {made['host']}",
-        "hardware": f"{hardware.get('cpu') or made['machine']}, {hardware.get('cores', '?')} cores, "
-        f"{hardware.get('memory_gib', '?')} GiB{gpus}" + (f", computed in {computed}" if computed else ""),
+        "made by": f"stage {identity.stage}, revision {identity.revision}, in {provenance.get('seconds', 0):.1f} s",
+        "when": f"{provenance['created_at']} on {provenance['host']}",
+        "hardware": f"{hardware.get('cpu') or provenance['machine']}, {hardware.get('cores', '?')} cores, "
+        f"{hardware.get('memory_gib', '?')} GiB{gpus}" + (f", computed in {compute_dtype}" if compute_dtype else ""),
         "code": f"{code.get('commit', '')} sources {code.get('sources', 'not recorded')}",
-        "versions": ", ".join(f"{name} {version}" for name, version in made["versions"].items()),
+        "versions": ", ".join(f"{name} {version}" for name, version in provenance["versions"].items()),
         "config": json.dumps(identity.config, ensure_ascii=False),
     }
 
@@ -172,21 +169,27 @@ def _facts(node: "Node") -> dict[str, str]:
 def _tree(
     node: "Node", known: "dict[Ref[Any], Node]", drawn: set[Ref[Any]], deepest: int, role: str = "", level: int = 0
 ) -> Tree:
-    """Returns the tree of an artifact's inputs, `deepest` branches deep; draws the inputs of an artifact once."""
+    """Returns the tree of an artifact's inputs, `deepest` branches deep.
+
+    Args:
+        known: The artifacts by ref; an input that is missing here becomes a branch without a tree of its own.
+        drawn: Artifacts whose inputs have been drawn and are not drawn again; this call adds to it.
+        role: Role of the artifact as an input of its parent branch; empty at the root.
+    """
     stage = node.manifest.identity.stage if node.manifest and not node.replaced else _state(node)
     state = "" if _state(node) == "kept" else f" [{_state(node)}]"
-    words = f"{f'{role}: ' if role else ''}{node.ref.key}  {node.ref.digest[:12]}  by {stage}{state}"
+    label = f"{f'{role}: ' if role else ''}{node.ref.key}  {node.ref.digest[:12]}  by {stage}{state}"
     if (node.ref in drawn or level >= deepest) and node.inputs:
-        return Tree(f"{words} ...")
+        return Tree(f"{label} ...")
     drawn.add(node.ref)
-    tree = Tree(words)
+    tree = Tree(label)
     for name, ref in node.inputs.items():
         branch = _tree(known[ref], known, drawn, deepest, name, level + 1) if ref in known else None
         tree.add(branch or f"{name}: {ref.key}  ...")
     return tree
 
 
-def _shown(values: dict[str, Any], side: str) -> str:
+def _json_cell(values: dict[str, Any], side: str) -> str:
     return json.dumps(values[side], ensure_ascii=False) if side in values else ""
 
 

@@ -18,9 +18,9 @@ from artifacts.store.keys import TEMPORARY_PREFIX, shown
 from artifacts.store.store import Store
 from flows.cli.console.options import OUTPUT, Flag, Output
 from flows.cli.console.output import print_json, print_line
-from flows.cli.console.prefect_beside import prefect_beside
-from flows.cli.console.provable import not_provable
-from flows.cli.console.texts import given_text
+from flows.cli.console.prefect_session import prefect_session
+from flows.cli.console.puzzle_checks import not_provable, puzzle_at
+from flows.cli.console.texts import read_text_argument
 from flows.cli.console.version import version
 from flows.config.settings import validate
 from stages.environments import environment as environments
@@ -29,12 +29,12 @@ from stages.environments.puzzle import Checked, DeductionCounts, Puzzle
 
 puzzles = App(name="puzzles", version=version)
 
-_DRAWN = ("puzzles", "models", ".prefect", "written.json", TEMPORARY_PREFIX)
-"""Prefixes of the names in the hidden folder beside a file that is being made."""
+_WORK_NAMES = ("puzzles", "models", ".prefect", "written.json", TEMPORARY_PREFIX)
+"""Prefixes of all names in the hidden working folder of `puzzles make --out FILE`."""
 
 
 def split_sizes(count: int, val: int | None, test: int | None) -> dict[str, int]:
-    """Returns the number of puzzles by split; without `val` and `test`, a tenth of `count` is held out for each."""
+    """Returns the number of puzzles by split from the options of `puzzles make`; its help describes the rule."""
     if val is not None or test is not None:
         return {"train": count, "val": val or 0, "test": test or 0}
     held_out = max(1, count // 10) if count >= 3 else 0
@@ -55,7 +55,7 @@ def make(
     profile: Annotated[
         str,
         Parameter(
-            help="Name of a profile, or path of a TOML file; its `workers` is the number of cores used, all by default."
+            help="Name of a profile, or path of a TOML file. Its `workers` is the number of cores used, by default all."
         ),
     ] = "cpu",
     options: Output = OUTPUT,
@@ -63,10 +63,10 @@ def make(
     """Make different puzzles with one solution each and no needless clue; a killed run continues where it stopped.
 
     Args:
-        out: A store, for a report and splits that share no puzzle; or a file that ends in .json, in the published
-            format. Until a file is written, its puzzles are kept in a hidden folder beside it.
-        count: Number of puzzles. A tenth (at least one of three or more) is held out for validation, and a tenth for
-            the test. With --val or --test it is the number of training puzzles. A file holds all of them.
+        out: A store, which gets splits without common puzzles and a report; or a file NAME.json, which gets all
+            puzzles in the published format. Until the file is written, a hidden folder beside it keeps the puzzles.
+        count: Number of puzzles in all. Of three or more, a tenth (at least one) becomes the validation split and a
+            tenth the test split. With --val or --test it is the number of training puzzles.
         val: Number of further puzzles for validation; with --test alone none.
         test: Number of further puzzles for the final test; with --val alone none.
         size: temporal_clue: reduced, easy, small, large, full; zebra: easy, medium, full.
@@ -82,21 +82,21 @@ def make(
         unknown = f"unknown to {environment}{did_you_mean(size, tiers)}"
         raise BadInputError(f"--size {size}", unknown, ", ".join(tiers))
     settings = {"puzzle": tiers[size].model_dump(), "seed": seed, **sizes}
-    validate(PrepareConfig, settings, "puzzles make")  # each split by itself, before a file joins them
+    validate(PrepareConfig, settings, "puzzles make")  # checks each split; a file joins them below
     request = {"profile": profile, "tokenizer": tokenizer}
     if not out.endswith(".json"):
         made = _publish(out, settings, request, options)
         if options.json:
             print_json({"store": Store.open(out).url, "tier": size, "seed": seed, **sizes, **made})
         else:
-            shown = ", ".join(f"{split} {count}" for split, count in sizes.items() if count)
-            print_line(f"{made['artifact']['key']} ({shown})")
+            splits = ", ".join(f"{split} {puzzle_count}" for split, puzzle_count in sizes.items() if puzzle_count)
+            print_line(f"{made['artifact']['key']} ({splits})")
             print_line(f"report: {made['report']}")
         return
     path = Path(out)
     _check_writable(path)
     folder = path.with_name(f".{path.name}.drawn")
-    _check_own(folder)
+    _check_work_folder(folder)
     made = _publish(str(folder), {**settings, "train": 0, "val": 0, "test": sum(sizes.values())}, request, options)
     drawn = _drawn_puzzles(folder, made["artifact"])
     published = [{"num_clues": item.num_clues, "prompt": item.prompt, "solution": item.solution} for item in drawn]
@@ -117,19 +117,17 @@ def _drawn_puzzles(folder: Path, ref: dict[str, Any]) -> list[Puzzle]:
     return from_table(Artifact.open(Store.open(str(folder)), Ref(**ref)).read_table("test.parquet", PUZZLES))
 
 
-def _check_own(folder: Path) -> None:
-    """Refuses a folder that holds other files: the folder is removed after the file is written."""
+def _check_work_folder(folder: Path) -> None:
+    """Refuses a working folder with other files, because it is removed once the puzzle file is written."""
     if folder.is_symlink() or (folder.exists() and not folder.is_dir()):
-        raise BadInputError(str(folder), "a link or a file", "a folder of its own, or nothing", "move it away")
-    others = (
-        sorted(path.name for path in folder.iterdir() if not path.name.startswith(_DRAWN)) if folder.is_dir() else []
-    )
-    if others:
+        raise BadInputError(str(folder), "a link or a file", "a folder, or nothing", "move it away")
+    names = sorted(path.name for path in folder.iterdir()) if folder.is_dir() else []
+    if others := [name for name in names if not name.startswith(_WORK_NAMES)]:
         raise BadInputError(str(folder), f"holds {others[0]!r}", "files of `puzzles make`, or nothing", "move it away")
 
 
 def _write_whole(path: Path, draft: Path, text: str) -> None:
-    """Writes a file completely or not at all; does not follow a symbolic link that appeared in its place."""
+    """Writes a file completely or not at all, by renaming `draft`; a symbolic link at `path` is not followed."""
     try:
         with draft.open("w", encoding="utf-8") as stream:
             stream.write(text)
@@ -139,17 +137,17 @@ def _write_whole(path: Path, draft: Path, text: str) -> None:
 
 
 def _check_writable(path: Path) -> None:
-    """Opens `path` for writing before hours are spent on its content; an existing file keeps its content."""
+    """Refuses a path that cannot be written, before hours are spent; an existing file keeps its content."""
     if path.is_symlink():
         target = shown(str(path.readlink()))
         raise BadInputError(f"--out {path}", f"a symbolic link to {target}", "a file", "name the file itself")
     if not path.parent.is_dir():
         raise BadInputError(f"--out {path}", "no such folder", "a file in an existing folder", "make the folder first")
-    there = path.exists() or path.is_symlink()
+    existed = path.exists()
     try:
         with path.open("ab"):
             pass
-        if not there:
+        if not existed:
             path.unlink()
     except OSError as error:
         raise _unwritable(path, error) from error
@@ -167,7 +165,7 @@ def _publish(url: str, settings: dict[str, Any], request: dict[str, Any], option
     load_profile(request["profile"])
     if request["tokenizer"] is not None:
         _check_tokenizer(request["tokenizer"], url)
-    with prefect_beside(Store.open(url), options) as running:
+    with prefect_session(Store.open(url), options) as running:
         from flows.puzzle_set import PuzzleSetRequest, make_puzzles
 
         puzzle_set = PuzzleSetRequest(store=url, puzzles=config, **request)
@@ -197,10 +195,10 @@ def solve(file: str, /, *, minimal: Flag = False, options: Output = OUTPUT) -> N
         file: Puzzles as JSON in the published format.
         minimal: Also prove that every clue is needed.
     """
-    given = read_puzzles(file)
-    workers = min(len(given), len(os.sched_getaffinity(0)))
+    puzzles = read_puzzles(file)
+    workers = min(len(puzzles), len(os.sched_getaffinity(0)))
     with ProcessPoolExecutor(workers) as pool:
-        checked = list(pool.map(partial(_check, minimal=minimal), given))
+        checked = list(pool.map(partial(_check, minimal=minimal), puzzles))
     report: dict[str, Any] = {
         "file": file,
         "count": len(checked),
@@ -212,13 +210,13 @@ def solve(file: str, /, *, minimal: Flag = False, options: Output = OUTPUT) -> N
         "seconds": sum(item.seconds for item in checked),
         "puzzles": [
             {**asdict(item), "all_unique": item.all_unique, "equal": item.equal, "given": puzzle.solution}
-            for item, puzzle in zip(checked, given, strict=True)
+            for item, puzzle in zip(checked, puzzles, strict=True)
         ],
     }
     if options.json:
         print_json(report)
         return
-    for item, puzzle in zip(checked, given, strict=True):
+    for item, puzzle in zip(checked, puzzles, strict=True):
         print_line(f"{item.puzzle_id}: {_verdict(item, puzzle)}; {item.seconds:.2f} s")
     proved = f", {report['minimal']} minimal" if minimal else ""
     print_line(
@@ -236,27 +234,24 @@ def prove(
     index: int = 0,
     options: Output = OUTPUT,
 ) -> None:
-    """List the statements of a completion about a puzzle: proved, restating a clue, left open, or contradicted.
+    """List the statements of a completion about a puzzle: proved, restated from a clue, open, or contradicted.
 
     Args:
         file: Puzzles as JSON in the published format.
         completion: A text file; - reads stdin.
         index: Number of the puzzle in the file, from 0.
     """
-    given = read_puzzles(file)
-    if not 0 <= index < len(given):
-        raise BadInputError(f"--index {index}", f"{len(given)} puzzles in {file}", f"0 to {len(given) - 1}")
-    puzzle = given[index]
-    text = given_text(completion, "a text file, or - for stdin")
-    asserted = environments.get(puzzle.environment).deductions(text, puzzle)
-    if asserted is None:
+    puzzle = puzzle_at(read_puzzles(file), index, file)
+    text = read_text_argument(completion, "a text file, or - for stdin")
+    statements = environments.get(puzzle.environment).deductions(text, puzzle)
+    if statements is None:
         raise not_provable(f"{file}[{index}]", _check(puzzle, minimal=False))
-    counts = asdict(DeductionCounts.of(asserted))
+    counts = asdict(DeductionCounts.of(statements))
     if options.json:
-        statements = [asdict(item) for item in asserted]
-        print_json({"puzzle_id": puzzle.puzzle_id, "counts": counts, "statements": statements})
+        listed = [asdict(item) for item in statements]
+        print_json({"puzzle_id": puzzle.puzzle_id, "counts": counts, "statements": listed})
         return
-    for item in asserted:
+    for item in statements:
         if not item.repeated:
             print_line(f"{item.verdict:<13} {item.text}")
     print_line(", ".join(f"{count} {name}" for name, count in counts.items()))
@@ -271,9 +266,9 @@ def _verdict(item: Checked, puzzle: Puzzle) -> str:
         return "not solved, unread: " + "; ".join(item.unread)
     if not item.answers:
         return "the clues contradict one another"
-    words = " ".join(f"{letter} {answer}" for letter, answer in item.answers.items())
+    answers = " ".join(f"{letter} {answer}" for letter, answer in item.answers.items())
     open_letters = ", ".join(letter for letter, unique in item.unique.items() if not unique)
-    parts = [words, f"not unique: {open_letters}" if open_letters else "unique"]
+    parts = [answers, f"not unique: {open_letters}" if open_letters else "unique"]
     if item.different:
         given = ", ".join(f"{letter} {puzzle.solution[letter]}" for letter in item.different)
         parts.append(f"differs from the given {given}")
@@ -281,5 +276,5 @@ def _verdict(item: Checked, puzzle: Puzzle) -> str:
         parts.append("equal")
     if item.needless is not None:
         numbers = ", ".join(map(str, item.needless))
-        parts.append(f"clues that may go: {numbers}" if numbers else "minimal")
+        parts.append(f"unneeded clues: {numbers}" if numbers else "minimal")
     return "; ".join(parts)

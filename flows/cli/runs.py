@@ -5,11 +5,11 @@ from rich.table import Table
 from artifacts.store.store import Store
 from artifacts.verification import Damage
 from flows.cli.console.options import STORED, Stored, Wide
-from flows.cli.console.output import print_damaged_json, tell_damage, terminal
+from flows.cli.console.output import fail_if_damaged, print_damaged_json, terminal
 
 
 def runs(*, options: Stored = STORED) -> None:
-    """Lists the runs of a store."""
+    """Prints the runs of a store."""
     from flows.lookup.history import overview
 
     store, damaged = Store.open(options.store, writable=False), list[Damage]()
@@ -21,7 +21,7 @@ def runs(*, options: Stored = STORED) -> None:
     table.add_column("run", no_wrap=True)
     for name in ("iterations", "promoted", "held-out"):
         table.add_column(name, justify="right", no_wrap=True)
-    table.add_column("recipe")  # is narrowed in a narrow terminal
+    table.add_column("recipe")  # the only column that a narrow terminal narrows
     for run in listed:
         promoted = run.promoted
         table.add_row(
@@ -32,7 +32,7 @@ def runs(*, options: Stored = STORED) -> None:
             run.title,
         )
     terminal().print(table)
-    tell_damage(store, damaged, json=False)
+    fail_if_damaged(store, damaged, json=False)
 
 
 def show(run: str, /, *, wide: Wide = False, options: Stored = STORED) -> None:
@@ -40,8 +40,8 @@ def show(run: str, /, *, wide: Wide = False, options: Stored = STORED) -> None:
 
     Args:
         run: Name of the run.
-        wide: Print whole lines and every column. Without it, lines are as wide as the terminal, or 80 columns if there
-            is none.
+        wide: Print every column, and lines of any length. By default lines are as wide as the terminal, or 80 columns
+            if there is none.
     """
     from flows.lookup.history import read_run
     from flows.report.figures import iteration_figures
@@ -60,7 +60,7 @@ def show(run: str, /, *, wide: Wide = False, options: Stored = STORED) -> None:
     print_iterations(console, [iteration_figures(iteration) for iteration in record.iterations])
     console.print()
     print_summary(record, store, console)
-    tell_damage(store, damaged, json=False)
+    fail_if_damaged(store, damaged, json=False)
 
 
 def report(run: str, /, *, options: Stored = STORED) -> None:
@@ -78,4 +78,4 @@ def report(run: str, /, *, options: Stored = STORED) -> None:
         print_damaged_json({"run": run, "report": page}, store, damaged)
         return
     terminal().print(page, soft_wrap=True)
-    tell_damage(store, damaged, json=False)
+    fail_if_damaged(store, damaged, json=False)

@@ -16,8 +16,8 @@ from artifacts.refs import Ref
 from artifacts.store.store import Store
 from flows.cli.console.options import STORED, Flag, ProfileName, Stored
 from flows.cli.console.output import print_json, terminal
-from flows.cli.console.provable import not_provable
-from flows.cli.console.texts import given_text
+from flows.cli.console.puzzle_checks import not_provable, puzzle_at
+from flows.cli.console.texts import read_text_argument
 from flows.config.settings import validate
 from flows.report.text.visible import visible
 from stages.environments.environment import get, of_text
@@ -39,7 +39,7 @@ class Question:
     """A prompt for the model.
 
     Attributes:
-        puzzle: The puzzle, where its solution is known; None for a prompt from a text file.
+        puzzle: The puzzle with its solution; None for a prompt from a text file or stdin.
     """
 
     prompt: str
@@ -59,11 +59,11 @@ def solve(
     profile: ProfileName = "cpu",
     options: Stored = STORED,
 ) -> None:
-    """Prints a model's answers to one puzzle, graded where the solution is known.
+    """Prints a model's answers to one puzzle, with their grades if the solution is known.
 
     Args:
-        file: Puzzles as JSON in the published format, RUN:SPLIT with train, val or test, or a prompt as plain text; -
-            reads the prompt from stdin.
+        file: Puzzles as JSON in the published format; RUN:SPLIT with train, val or test; a prompt as plain text; or -
+            to read a prompt from stdin.
         checkpoint: A run (its promoted checkpoint), RUN@ITERATION, a checkpoint's key, or any other form that evaluate
             takes.
         index: Number of the puzzle in the file or split, from 0.
@@ -76,12 +76,11 @@ def solve(
     from stages.sampling.config import SamplingConfig
 
     question = read_question(file, index, options.store)
-    puzzle = explained_puzzle(question, file) if explain else None
+    explained = explained_puzzle(question, file) if explain else None
     settings = {"samples_per_prompt": samples, "temperature": temperature, "max_tokens": max_tokens}
-    completions = _completions(
-        question.prompt, checkpoint, profile, validate(SamplingConfig, settings, "solve"), options
-    )
-    print_answers(question, checkpoint, completions, options, explained=puzzle)
+    sampling = validate(SamplingConfig, settings, "solve")
+    completions = _completions(question.prompt, checkpoint, profile, sampling, options)
+    print_answers(question, checkpoint, completions, options, explained)
 
 
 def _completions(
@@ -127,43 +126,40 @@ def read_question(file: str, index: int, store: str) -> Question:
     """
     puzzles = _puzzles(file, store)
     if puzzles is not None:
-        if not 0 <= index < len(puzzles):
-            raise BadInputError(f"--index {index}", f"{len(puzzles)} puzzles in {file}", f"0 to {len(puzzles) - 1}")
-        return Question(puzzles[index].prompt, puzzles[index])
-    text = given_text(file, _FORMS)
+        puzzle = puzzle_at(puzzles, index, file)
+        return Question(puzzle.prompt, puzzle)
+    text = read_text_argument(file, _FORMS)
     if not text.strip():
-        raise BadInputError(file, "no text", "a prompt")
+        raise BadInputError(file, "empty", "a prompt")
     return Question(text, None)
 
 
 def explained_puzzle(question: Question, where: str) -> Puzzle:
-    """Returns the puzzle whose clues decide the statements of an answer.
-
-    A prompt from a text file is read as a puzzle without a known solution.
+    """Returns the puzzle of a question; a prompt without one is read as a puzzle without a known solution.
 
     Args:
         question: The question.
         where: Name of the puzzle in error messages.
 
     Raises:
-        BadInputError: The prompt is not a puzzle, one of its clues cannot be read, or the clues contradict one another.
+        BadInputError: The prompt is not a puzzle, a sentence of it cannot be read, or its clues contradict one another.
     """
     name = of_text(question.prompt).name
     puzzle = question.puzzle or Puzzle(where, name, question.prompt, {}, 0, None, "", {})
-    known = get(puzzle.environment)
+    environment = get(puzzle.environment)
     try:
-        provable = known.deductions("", puzzle) is not None
+        provable = environment.deductions("", puzzle) is not None
     except BadInputError as error:
         raise BadInputError(
             f"{where}, {error.where}", error.found, error.expected, "leave out --explain to ask any prompt"
         ) from error
     if not provable:
-        raise not_provable(where, known.check(puzzle))
+        raise not_provable(where, environment.check(puzzle))
     return puzzle
 
 
-def _puzzles(file: str, store: str) -> list[Puzzle] | None:
-    """Returns the puzzles of a file or split; None where the file is a prompt."""
+def _puzzles(file: str, store_url: str) -> list[Puzzle] | None:
+    """Returns the puzzles of a file or split; None if `file` names a prompt."""
     from artifacts.reading import Artifact
     from artifacts.schemas import PUZZLES
     from flows.lookup.splits import named_split
@@ -173,13 +169,13 @@ def _puzzles(file: str, store: str) -> list[Puzzle] | None:
         return read_puzzles(Path(file))
     if ":" not in file or is_file(Path(file)):
         return None
-    opened = Store.open(store)
-    puzzles, split = named_split(file, opened, file)
-    return from_table(Artifact.open(opened, puzzles).read_table(f"{split}.parquet", PUZZLES))
+    store = Store.open(store_url)
+    puzzles, split = named_split(file, store, file)
+    return from_table(Artifact.open(store, puzzles).read_table(f"{split}.parquet", PUZZLES))
 
 
 def _folder(source: "Ref[Any] | ModelConfig", store: Store, scratch: Path) -> Path:
-    """Returns a local folder with the model, downloaded or written below `scratch` where necessary."""
+    """Returns a local folder with the model; unless it is local already, it is written below `scratch`."""
     from artifacts.reading import Artifact
     from stages.models.folder import check_folder
     from stages.models.source import FolderModel, materialise
@@ -200,14 +196,14 @@ def print_answers(
     options: Stored,
     explained: Puzzle | None = None,
 ) -> None:
-    """Prints completions, each with its grades where the solution is known.
+    """Prints completions, each with its grade if the solution is known.
 
     Args:
         question: The question.
-        checkpoint: The checkpoint as it was named.
+        checkpoint: Name of the checkpoint on the command line.
         completions: The answers.
-        options: Where and how to print.
-        explained: The puzzle whose clues decide the statements of the answers; None to print the answers alone.
+        options: Whether to print JSON.
+        explained: The puzzle by whose clues each statement of an answer is judged; None prints no verdicts.
     """
     from flows.cli.console.derivations import derivation_json, print_lines
     from flows.report.derivation import read_derivation
@@ -249,12 +245,12 @@ def print_answers(
             console.print(sentence, soft_wrap=True)
 
 
-def _grade_table(puzzle: Puzzle, graded: Graded) -> Table:
-    right = sum(answer.correct for answer in graded.answers.values())
-    table = Table(title=f"{right} of {len(graded.answers)} right: {graded.accuracy:.1%}", title_justify="left")
+def _grade_table(puzzle: Puzzle, grades: Graded) -> Table:
+    right = sum(answer.correct for answer in grades.answers.values())
+    table = Table(title=f"{right} of {len(grades.answers)} right: {grades.accuracy:.1%}", title_justify="left")
     for name in ("", "read", "right answer", ""):
         table.add_column(name)
-    for letter, answer in graded.answers.items():
-        said = answer.value or answer.text or answer.note
-        table.add_row(letter, said or "", puzzle.solution[letter], "right" if answer.correct else "wrong")
+    for letter, answer in grades.answers.items():
+        answer_text = answer.value or answer.text or answer.note
+        table.add_row(letter, answer_text or "", puzzle.solution[letter], "right" if answer.correct else "wrong")
     return table

@@ -9,7 +9,7 @@ from artifacts.layout import RunLayout
 from artifacts.store.store import Store
 from flows.cli.console.options import STORED, Optional, ProfileChanges, RecipeChanges, Refresh, Stored, shipped
 from flows.cli.console.output import show_run
-from flows.cli.console.prefect_beside import prefect_beside
+from flows.cli.console.prefect_session import prefect_session
 
 
 def train(
@@ -37,10 +37,10 @@ def train(
         run: Name of the run; the recipe's name by default.
     """
     name = Path(recipe).stem if run is None else run
-    if run is not None or recipe.endswith(".toml"):  # any other recipe is a shipped one, or is refused below
+    if run is not None or recipe.endswith(".toml"):  # other names are shipped recipes, or `load_recipe` refuses them
         RunLayout(name)
     store = Store.open(options.store)
-    with prefect_beside(store, options) as running:
+    with prefect_session(store, options) as running:
         from flows.config.recipes import load_profile, load_recipe, validate
 
         load_recipe(recipe, set_)

@@ -17,24 +17,24 @@ from artifacts.store.store import Store
 from flows.cli.console.options import STORED, Flag, Optional, Stored
 from flows.cli.console.output import local_folder, print_json
 from flows.config.settings import validate
-from flows.orchestration.run_environment import lasting_surroundings
+from flows.orchestration.run_environment import prepare_server_environment
 from flows.orchestration.server.api_access import masked, private_folder
 from flows.orchestration.server.local_server import (
     Record,
     database_lock,
-    end,
     remove_settings,
     start_worker,
+    stop_process,
     wait_until_healthy,
     write_settings,
 )
 from flows.orchestration.server.up_server import (
-    Local,
-    exports,
-    forget_password,
-    let_prefect_find,
-    named_elsewhere,
-    with_server,
+    LocalServer,
+    ensure_server,
+    export_command,
+    parse_external_server,
+    remove_external_password,
+    set_client_environment,
 )
 from flows.report.text.visible import one_line
 
@@ -56,23 +56,26 @@ def up(
 
     Args:
         port: Port of the local server; 0 takes a free one.
-        host: Name or address of this machine where the local server listens. Any other than 127.0.0.1 needs --auth.
-        auth: Protect the local server with a password, which is generated and kept in a file that only you can read.
+        host: Name or address of this machine on which the local server listens. If other machines can reach it, --auth
+            is required.
+        auth: Protect the local server with a generated password, which is kept in a file that only you can read.
         server: Use the Prefect API at this address, such as http://HOST:PORT/api, instead of starting a server.
-        pool: Work pool of the deployments; a missing pool is created as a process pool. Names of deployments in any
-            other pool than `deerstalker` end in the pool's name.
+        pool: Work pool of the deployments; a missing pool is created as a process pool. If it is not `deerstalker`, the
+            names of the deployments end in its name.
         image: Container image of the flow runs, for pools that start containers.
         gpu_slots: Number of runs that may use a GPU at the same time; by default the current number, 1 at first.
-        zombie_after: Seconds without a heartbeat after which a run is marked crashed; by default the current value, 120
-            at first.
+        zombie_after: Seconds without an event of a run, such as its heartbeat, after which it is marked crashed; by
+            default the current value, 120 at first.
         worker: Start a worker on this machine.
     """
-    elsewhere = named_elsewhere(server, host, auth)
+    external = parse_external_server(server, host, auth)
     store = Store.open(options.store)
-    home = lasting_surroundings(local_folder(store))
+    home = prepare_server_environment(local_folder(store))
     private_folder(home)
-    with _undone_where_it_fails(home):
-        record, alone_since = with_server(Record.read(home) or Record(url=""), home, elsewhere, Local(host, port, auth))
+    with _stopped_on_failure(home):
+        record, alone_since = ensure_server(
+            Record.read(home) or Record(url=""), home, external, LocalServer(host, port, auth)
+        )
         if worker and record.worker and record.worker.alive and record.worker.pool != pool:
             running = f"a worker of pool {record.worker.pool} runs for {home}"
             raise BadInputError(
@@ -80,20 +83,20 @@ def up(
             )
         if record.server:
             wait_until_healthy(record.url, record.server, home / "server.log")
-        let_prefect_find(record)
+        set_client_environment(record)
         from flows.orchestration.installation import Installation, install
-        from flows.orchestration.server.backend import named_where_silent
+        from flows.orchestration.server.backend import explain_no_answer
 
         settings = {
             "store": options.store if "://" in options.store else str(Path(options.store).expanduser().resolve()),
-            "folder": "." if server else str(Path.cwd()),  # runs may be on machines that lack it
+            "folder": "." if server else str(Path.cwd()),  # other machines may not have this folder
             "pool": pool,
             "image": image,
             "gpu_slots": gpu_slots,
             "zombie_after_s": zombie_after,
         }
         installation = validate(Installation, settings, "up")
-        with named_where_silent(f"see {home / 'server.log'}" if record.server else "restart it"):
+        with explain_no_answer(f"see {home / 'server.log'}" if record.server else "restart it"):
             if record.gone_workers or alone_since:
                 _crash_runs("Found without a process by `deerstalker up`.", record.gone_workers, alone_since)
             deployments = install(installation, home, os.environ)
@@ -115,41 +118,47 @@ def up(
         f"work pool {one_line(pool)}: {'a worker runs here' if record.worker else 'no worker started here'}\n"
         f"deployments: {one_line(', '.join(deployments))}\n"
         + (f"password of its pages, auth string of its API: in {one_line(str(record.auth))}\n" if record.auth else "")
-        + ("\n" if prefect_toml else f"\n{exports(record)}")
+        + ("\n" if prefect_toml else f"\n{export_command(record)}")
         + f"prefect deployment run {one_line(deployments[0])} --watch\n"
         f"deerstalker down{folder}\n"
     )
 
 
 @contextmanager
-def _undone_where_it_fails(home: Path) -> Generator[None]:
-    """Stops the processes that the block has started if the block fails."""
+def _stopped_on_failure(home: Path) -> Generator[None]:
+    """Stops the server and the worker that the block has started if the block fails."""
     before = Record.read(home)
     try:
         yield
     except BaseException:
         after = Record.read(home)
-        for started in (after.worker, after.server) if after else ():
-            if started and (before is None or started not in (before.worker, before.server)):
-                end(started)
+        for process in (after.worker, after.server) if after else ():
+            if process and (before is None or process not in (before.worker, before.server)):
+                stop_process(process)
         raise
 
 
 def _crash_runs(message: str, workers: Collection[str], alone_since: datetime | None = None) -> None:
-    """Marks dead runs as crashed: those of workers that are gone and, with `alone_since`, those before that time."""
+    """Marks dead runs as crashed.
+
+    Args:
+        message: Message of the runs' new state.
+        workers: Names of workers that have ended; their runs are marked.
+        alone_since: Also marks runs that no worker started, if they were created before this time.
+    """
     from flows.orchestration.server.dead_runs import crash_dead_runs
 
     before = alone_since or datetime.now(UTC)
     crash_dead_runs(message, before=before, workers=workers, unclaimed=alone_since is not None)
 
 
-def _crashed_runs(record: Record) -> bool:
-    """Marks the runs of ended workers as crashed on a server that is about to end; returns whether it succeeded.
+def _crash_runs_of_ended_workers(record: Record) -> bool:
+    """Marks the runs of ended workers as crashed, before the server is stopped; returns whether that succeeded.
 
-    A server that is stopped or cannot write must not prevent its own end.
+    A failure is printed and not raised, because a broken server must still be stopped.
     """
     try:
-        let_prefect_find(record)
+        set_client_environment(record)
     except BadInputError as error:
         sys.stderr.write(f"{error}\n")
         return False
@@ -168,21 +177,21 @@ def _crashed_runs(record: Record) -> bool:
 
 def down(*, options: Stored = STORED) -> None:
     """Stops the worker with its flows, then the server."""
-    home = lasting_surroundings(local_folder(Store.open(options.store, writable=False)))
+    home = prepare_server_environment(local_folder(Store.open(options.store, writable=False)))
     record = Record.read(home)
     ended: list[str] = []
     if record is not None:
         runs_marked = True
         if record.worker:
-            if end(record.worker):
+            if stop_process(record.worker):
                 ended.append("worker")
             if record.server.alive if record.server else ended:
-                runs_marked = _crashed_runs(record)
-        if record.server and end(record.server):
+                runs_marked = _crash_runs_of_ended_workers(record)
+        if record.server and stop_process(record.server):
             ended.append("server")
         for path in record.settings:
             remove_settings(path)
-        forget_password(record)
+        remove_external_password(record)
         if runs_marked:
             (home / "up.json").unlink()
         else:

@@ -14,10 +14,11 @@ from artifacts.store.store import Store
 from artifacts.verification import Damage
 from artifacts.verification import verify as verify_store
 from flows.cli.console.options import STORED, Flag, Stored
-from flows.cli.console.output import print_damaged_json, print_json, print_line, tell_damage, terminal
+from flows.cli.console.output import fail_if_damaged, print_damaged_json, print_json, print_line, terminal
 from flows.config.settings import validate
 
-_SHOWN = 20
+_UNCHECKED_SHOWN = 20
+"""Maximum number of files without a checksum that `verify` lists; it counts the others."""
 
 
 def prune(
@@ -32,17 +33,17 @@ def prune(
     yes: Flag = False,
     options: Stored = STORED,
 ) -> None:
-    """Prints the artifacts that the rule does not keep, and removes them with `yes`.
+    """Prints the artifacts whose files the rule does not keep, and with `yes` removes these files.
 
     Args:
         runs: Names of runs; by default all runs of the store.
         parts: Parts of an iteration to remove, separated by commas: training_state, checkpoint, reference, batch,
             rollouts.
         keep_last: Number of a run's last iterations that stay complete.
-        keep_every: Every iteration whose number is a multiple of this stays complete; 0: none.
+        keep_every: Every iteration whose number is a multiple of this stays complete; 0 for none.
         keep_for: With retrain, also keep the checkpoints from which the kept iterations started.
         comparisons: Also remove the results of compare.
-        yes: Remove the files. Without it nothing is changed.
+        yes: Remove the files; without this option they are only listed.
     """
     from flows.retention import Retention, plan, remove
 
@@ -74,22 +75,22 @@ def prune(
         for item in removals:
             table.add_row(item.key, item.what, _size(item.size_bytes))
         console.print(table)
-    done = "removed" if yes else "would be removed; --yes removes them"
-    console.print(f"{len(removals)} artifacts, {_size(total)}, {done}", soft_wrap=True)
-    tell_damage(store, damaged, json=False)
+    outcome = "removed" if yes else "would be removed; --yes removes them"
+    console.print(f"{len(removals)} artifacts, {_size(total)}, {outcome}", soft_wrap=True)
+    fail_if_damaged(store, damaged, json=False)
 
 
 def verify(
     address: Annotated[str | None, Parameter(show_default=False)] = None, /, *, options: Stored = STORED
 ) -> None:
-    """Prints which files of a store are missing or differ from their checksums.
+    """Prints the files of a store that are missing, damaged, or without a checksum.
 
     Args:
-        address: The store; the same as --store.
+        address: The store; another way to give --store.
 
     Raises:
         BadInputError: The folder or bucket is not a Deerstalker store.
-        IntegrityError: A file is damaged; the document or the list has been printed on stdout.
+        IntegrityError: A file is damaged; the list or the document has been printed.
     """
     if address is not None and options.store not in (DEFAULT_STORE, address):
         raise BadInputError("verify", f"two stores, {address} and --store {options.store}", "one")
@@ -105,10 +106,10 @@ def verify(
     else:
         for damage in result.damaged:
             print_line(f"damaged: {damage.file}: {damage.found}; expected {damage.expected}")
-        for key in result.unchecked[:_SHOWN]:
+        for key in result.unchecked[:_UNCHECKED_SHOWN]:
             print_line(f"no checksum: {key}")
-        if len(result.unchecked) > _SHOWN:
-            print_line(f"no checksum: {len(result.unchecked) - _SHOWN} more")
+        if len(result.unchecked) > _UNCHECKED_SHOWN:
+            print_line(f"no checksum: {len(result.unchecked) - _UNCHECKED_SHOWN} more")
         print_line(
             f"{store.url}: {result.artifacts} artifacts ({result.pruned} pruned), {result.files} files, "
             f"{_size(result.size_bytes)}; {len(result.damaged)} damaged, {len(result.unchecked)} without a checksum"

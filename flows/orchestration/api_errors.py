@@ -4,4 +4,4 @@ import httpx
 from prefect.exceptions import PrefectException
 
 API_ERRORS = (httpx.HTTPError, PrefectException)
-"""The server is gone, refuses, or answers with something that the client does not understand."""
+"""Raised if the server is gone, refuses a request, or sends a reply that the client does not understand."""

@@ -1,4 +1,4 @@
-"""Keys of Prefect artifacts; a key is stable, so that its versions are a run's history."""
+"""Keys of Prefect artifacts. A name always gives the same key, so the versions under a key are a run's history."""
 
 import hashlib
 import re

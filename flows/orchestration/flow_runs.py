@@ -1,4 +1,4 @@
-"""The flow run that this code is a part of."""
+"""The current flow run and its logger."""
 
 import logging
 
@@ -8,12 +8,12 @@ from prefect.logging import get_run_logger
 
 
 def this_flow_run() -> FlowRun:
-    """The flow run that we are in."""
+    """Returns the current flow run; call it in a flow only."""
     context = FlowRunContext.get()
     assert context is not None and context.flow_run is not None
     return context.flow_run
 
 
 def run_logger() -> logging.Logger | logging.LoggerAdapter[logging.Logger]:
-    """The logger whose lines Prefect shows with the flow run or the task run that we are in."""
+    """Returns the logger whose lines Prefect shows with the current task run or flow run."""
     return get_run_logger()

@@ -24,9 +24,9 @@ LEASE_S = 60.0
 """Time after which the slot of a dead holder is free; the shortest lease that Prefect grants."""
 RENEW_EVERY_S = 10.0
 _RETRY_EVERY_S = 1.0
-_ASK_EVERY_S = 3.0
-_ANSWER_LIMIT_S = 15.0
-_PARTING_LIMIT_S = 2.0
+_POLL_EVERY_S = 3.0
+_REQUEST_TIMEOUT_S = 15.0
+_JOIN_TIMEOUT_S = 2.0
 
 
 class GpuLease:
@@ -41,7 +41,7 @@ class GpuLease:
         self.limit, self._log = limit, log
         self._lease: UUID | None = None
         self._ending = threading.Event()
-        self._renewing: threading.Thread | None = None
+        self._renewal_thread: threading.Thread | None = None
 
     def take(self) -> None:
         """Waits for a slot, without a time limit.
@@ -53,18 +53,18 @@ class GpuLease:
             lease = None
             while lease is None:
                 if self._ending.is_set():
-                    raise DeerstalkerError(f"slot of {self.limit}", "the wait was given up", "a run that goes on")
-                if (lease := self._requested(client)) is None:
-                    self._ending.wait(_ASK_EVERY_S)
+                    raise DeerstalkerError(f"slot of {self.limit}", "the run ended while waiting", "a run that goes on")
+                if (lease := self._request(client)) is None:
+                    self._ending.wait(_POLL_EVERY_S)
         self._lease = lease
-        self._renewing = threading.Thread(target=self._renew, name=f"lease of {self.limit}", daemon=True)
-        self._renewing.start()
+        self._renewal_thread = threading.Thread(target=self._keep_renewing, name=f"lease of {self.limit}", daemon=True)
+        self._renewal_thread.start()
 
     def give_back(self) -> None:
-        """Frees the slot, or stops waiting for one. Without the server's answer it is free when the lease ends."""
+        """Frees the slot, or ends the wait for one; if the server does not answer, the slot is free after `LEASE_S`."""
         self._ending.set()
-        if self._renewing is not None:
-            self._renewing.join(_PARTING_LIMIT_S)
+        if self._renewal_thread is not None:
+            self._renewal_thread.join(_JOIN_TIMEOUT_S)
         lease, self._lease = self._lease, None
         if lease is None:
             return
@@ -72,9 +72,9 @@ class GpuLease:
             with _client() as client:
                 client.release_concurrency_slots_with_lease(lease)
         except httpx.HTTPError as error:
-            self._log.warning("the slot of %s comes free in %.0f s: %s", self.limit, LEASE_S, error)
+            self._log.warning("the slot of %s stays taken for up to %.0f s: %s", self.limit, LEASE_S, error)
 
-    def _requested(self, client: SyncPrefectClient) -> UUID | None:
+    def _request(self, client: SyncPrefectClient) -> UUID | None:
         """Requests a slot and returns its lease; None if no slot is free or the server does not answer."""
         try:
             ensure_limit(client, self.limit)
@@ -87,13 +87,14 @@ class GpuLease:
             return None
         return UUID(answer.json()["lease_id"])
 
-    def _renew(self) -> None:
+    def _keep_renewing(self) -> None:
         pause = RENEW_EVERY_S
         with _client() as client:
             while not self._ending.wait(pause):
-                pause = RENEW_EVERY_S if self._renewed(client) else _RETRY_EVERY_S
+                pause = RENEW_EVERY_S if self._renew(client) else _RETRY_EVERY_S
 
-    def _renewed(self, client: SyncPrefectClient) -> bool:
+    def _renew(self, client: SyncPrefectClient) -> bool:
+        """Renews the lease, or takes the slot again if it was lost; returns whether there is a valid lease now."""
         try:
             if self._lease is not None:
                 client.renew_concurrency_lease(self._lease, LEASE_S)
@@ -104,7 +105,7 @@ class GpuLease:
             self._log.warning("the slot of %s was lost while the server was away; taking it again", self.limit)
         except httpx.HTTPError:
             return False
-        self._lease = self._requested(client)
+        self._lease = self._request(client)
         return self._lease is not None
 
 
@@ -121,7 +122,7 @@ def ensure_limit(client: SyncPrefectClient, name: str) -> None:
 
 @contextmanager
 def _client() -> Generator[SyncPrefectClient]:
-    """Yields a client without retries of its own, because this module decides how long to wait."""
-    settings = {"timeout": _ANSWER_LIMIT_S}
+    """Yields a client that does not retry, because this module decides how long to wait."""
+    settings = {"timeout": _REQUEST_TIMEOUT_S}
     with temporary_settings({PREFECT_CLIENT_MAX_RETRIES: 0}), get_client(settings, sync_client=True) as client:
         yield client

@@ -1,4 +1,4 @@
-"""A run's permit to use a GPU: a slot of a Prefect concurrency limit, leased while engine or trainer may use it."""
+"""A run's permit to use a GPU: a slot of a Prefect concurrency limit, leased while engine or trainer may run."""
 
 import logging
 import signal
@@ -13,25 +13,25 @@ Log = logging.Logger | logging.LoggerAdapter[logging.Logger]
 
 
 class GpuPermit:
-    """Waits for a slot when a GPU is first needed, so that CPU stages and stages that are published already never wait.
+    """A slot that is taken when a GPU is first needed, so CPU stages and stages that are published already never wait.
 
     Args:
-        limit: Name of the limit; None takes no slot. A missing limit is created with one slot.
+        limit: Name of the limit; a missing limit is created with one slot. With None, no slot is needed.
         spans: Whether the slot is given back at the end of the run or of each stage.
 
     Attributes:
-        users: Functions that end the GPU's processes; called before a slot is given back after a stage.
+        enders: Functions that end the processes on the GPU; called before a slot is given back after a stage.
     """
 
     def __init__(self, limit: str | None, spans: Literal["run", "stage"], log: Log) -> None:
         self.limit, self.spans, self._log = limit, spans, log
-        self.users: list[Callable[[], None]] = []
+        self.enders: list[Callable[[], None]] = []
         self._lease: GpuLease | None = None
         self._lock = Lock()
         self._closed = self.leased = False
 
     def take(self) -> None:
-        """Waits for a slot unless one is held. The wait does not count towards the time limit of a stage.
+        """Waits for a slot unless this permit has one. The wait does not count towards the time limit of a stage.
 
         Raises:
             DeerstalkerError: `close` was called before a slot was free.
@@ -48,14 +48,14 @@ class GpuPermit:
             self.leased = True
 
     def stage_ended(self) -> None:
-        """If the slot spans a stage: ends the GPU's processes and gives the slot back."""
+        """Ends the processes on the GPU and gives the slot back, if slots span stages."""
         if self.leased and self.spans == "stage":
-            for end in self.users:
+            for end in self.enders:
                 end()
             self._give_back()
 
     def close(self) -> None:
-        """Gives the slot back; waits for a slot in other threads fail, now and later."""
+        """Gives the slot back. From now on `take` fails, also in a thread that is waiting in it."""
         self._closed = True
         self._give_back()
 
@@ -73,7 +73,7 @@ class GpuPermit:
 
 @contextmanager
 def _clock_stopped() -> Generator[None]:
-    """Pauses the alarm with which Prefect limits a task's time; the remaining time continues after the block.
+    """Pauses the alarm by which Prefect limits a task's time; it goes on with the remaining time after the block.
 
     Tasks in other threads have no time limit (see `flows.orchestration.tasks`).
     """
@@ -93,7 +93,11 @@ _open: dict[str | None, GpuPermit] = {}
 
 @contextmanager
 def gpu_permit(limit: str | None, spans: Literal["run", "stage"], log: Log) -> Generator[GpuPermit]:
-    """Yields this process's permit; engines of one flow run share it, because they would wait for each other."""
+    """Yields the permit of this process for a limit.
+
+    All callers of a process share it, because with permits of their own the engines of one flow run would wait for each
+    other.
+    """
     if shared := _open.get(limit):
         yield shared
         return

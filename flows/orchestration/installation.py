@@ -1,6 +1,6 @@
 """Installs on a Prefect server: a work pool, GPU slots, automations for dead runs, and the deployments.
 
-Missing objects are created and the others brought up to date, so `install` may be called any number of times.
+Missing objects are created and existing ones are updated, so `install` may be called any number of times.
 """
 
 import os
@@ -36,14 +36,15 @@ GPU_SLOTS = "gpu"
 """Name of the concurrency limit in profiles for GPUs."""
 
 ZOMBIES = "deerstalker: crash runs whose process is gone"
-STILLBORN = "deerstalker: crash runs whose process never came"
+NEVER_STARTED = "deerstalker: crash runs whose process never came"
 IMAGE_FOLDER = "/opt/deerstalker"
 _ZOMBIE_AFTER = timedelta(seconds=120)
 _START_FACTOR = 3
-_HEARD = (
+_SIGNS_OF_LIFE = (
     "Scheduled", "AwaitingConcurrencySlot", "Pending", "Submitting", "Running", "heartbeat",
     "Completed", "Failed", "Cancelled", "Crashed",
 )  # fmt: skip
+"""Last parts of the names of the events that show that a flow run is alive or has ended."""
 
 
 class Installation(Config):
@@ -51,7 +52,10 @@ class Installation(Config):
 
     Attributes:
         store: Default store of the deployments.
-        folder: Working directory of flow runs, to which relative paths refer; `.` is the worker's choice.
+        folder: Working directory of flow runs, to which relative paths refer; `.` leaves it to the worker.
+        image: Container image of flow runs, for pools that start containers.
+        gpu_slots: Number of runs that may use a GPU at the same time; None keeps the current number.
+        zombie_after_s: See `make_zombie_automations`; None keeps the current value.
     """
 
     store: str
@@ -66,7 +70,7 @@ def install(installation: Installation, home: Path, environment: Mapping[str, st
     """Installs everything on the server of Prefect's current settings, and returns the names of the deployments.
 
     Raises:
-        DeerstalkerError: The deployments are refused.
+        DeerstalkerError: `prefect deploy` fails.
     """
     with get_client(sync_client=True) as client:
         make_pool(client, installation.pool)
@@ -78,7 +82,7 @@ def install(installation: Installation, home: Path, environment: Mapping[str, st
 
 
 def make_pool(client: SyncPrefectClient, name: str) -> None:
-    """Creates a process work pool unless a pool of that name exists, of any type."""
+    """Creates a process work pool; an existing pool of that name, of any type, stays as it is."""
     template = ProcessWorker.get_default_base_job_template()
     try:
         client.create_work_pool(WorkPoolCreate(name=name, type="process", base_job_template=template))
@@ -87,7 +91,7 @@ def make_pool(client: SyncPrefectClient, name: str) -> None:
 
 
 def make_slots(client: SyncPrefectClient, slots: int | None) -> None:
-    """Sets the number of GPU slots; without a number, creates a missing limit with one slot."""
+    """Sets the number of GPU slots; None creates the limit with one slot if it is missing."""
     if slots is None:
         ensure_limit(client, GPU_SLOTS)
     else:
@@ -95,43 +99,43 @@ def make_slots(client: SyncPrefectClient, slots: int | None) -> None:
 
 
 def make_zombie_automations(client: SyncPrefectClient, within: timedelta | None) -> None:
-    """Installs automations that mark a silent run as crashed; nothing else notices if worker and flow die together.
+    """Installs automations that mark runs without events as crashed; nothing else notices if worker and flow die.
 
-    A run is silent if its heartbeats stop, or if its worker took it and died at once (`Pending`, before the run is
-    `Submitting` and has the worker's name). A submitted run may wait for its machine or image for hours. It is watched
-    only in process pools, where it may take `_START_FACTOR` times as long until the first event.
+    One automation watches running runs, whose heartbeats may stop, and `Pending` runs, whose worker may die right after
+    it took them. The other watches `Submitting` runs, in process pools only: elsewhere a run may wait hours for its
+    machine or image. It allows `_START_FACTOR` times as long until the first event.
 
     Args:
-        within: Time of silence after which a run counts as dead; several heartbeats. None keeps the current value.
+        within: Time without events after which a run counts as dead, several heartbeats long; None keeps the current
+            value.
     """
     if within is None:
         existing = client.read_automations_by_name(ZOMBIES)
-        before = existing[0].trigger if existing else None
-        within = before.within if isinstance(before, EventTrigger) else _ZOMBIE_AFTER
+        trigger = existing[0].trigger if existing else None
+        within = trigger.within if isinstance(trigger, EventTrigger) else _ZOMBIE_AFTER
     # Flows of others on the same server may send no heartbeats, or send them rarely.
     ours = {"prefect.resource.role": "tag", "prefect.resource.id": f"prefect.tag.{TAG}"}
     process = {"prefect.resource.role": "work-pool", "prefect.work-pool.type": "process"}
-    _crash_the_silent(client, ZOMBIES, {"Pending", "Running", "heartbeat"}, [ours], within)
-    _crash_the_silent(client, STILLBORN, {"Submitting"}, [ours, process], _START_FACTOR * within)
+    _install_crash_automation(client, ZOMBIES, {"Pending", "Running", "heartbeat"}, [ours], within)
+    _install_crash_automation(client, NEVER_STARTED, {"Submitting"}, [ours, process], _START_FACTOR * within)
 
 
-def _crash_the_silent(
+def _install_crash_automation(
     client: SyncPrefectClient, name: str, after: set[str], related: list[dict[str, str]], within: timedelta
 ) -> None:
-    """Creates or updates an automation that marks flow runs as crashed after these events and a time of silence.
-
-    An automation that is up to date is not written.
+    """Creates an automation that marks flow runs as crashed, or updates it if it differs.
 
     Args:
-        after: Last parts of the events' names; each such event restarts the time.
-        related: Resources to which a run must be related, all of them.
+        after: Events that start the clock, as the last parts of their names. An event of `_SIGNS_OF_LIFE` stops it.
+        related: Resources to all of which a run must be related.
+        within: Time without events after which a run is marked.
     """
     automation = AutomationCore(
         name=name,
         description="Installed by `deerstalker up`. A crashed run can be retried; a running one cannot.",
         trigger=EventTrigger(
             after={f"prefect.flow-run.{event}" for event in after},
-            expect={f"prefect.flow-run.{event}" for event in _HEARD},
+            expect={f"prefect.flow-run.{event}" for event in _SIGNS_OF_LIFE},
             match=ResourceSpecification({"prefect.resource.id": ["prefect.flow-run.*"]}),
             match_related=[ResourceSpecification(dict(item)) for item in related],
             for_each={"prefect.resource.id"},
@@ -156,7 +160,15 @@ def _crash_the_silent(
 
 
 def deploy(installation: Installation, home: Path, environment: Mapping[str, str]) -> list[str]:
-    """Deploys `deployments/prefect.yaml` with this store, pool and image, and returns `flow/deployment` names."""
+    """Deploys `deployments/prefect.yaml` with the settings of the installation, and returns `flow/deployment` names.
+
+    Args:
+        home: Folder to which the completed file is written.
+        environment: Variables of the `prefect deploy` process.
+
+    Raises:
+        DeerstalkerError: `prefect deploy` fails.
+    """
     document = deployment_file(installation)
     path = home / "prefect.yaml"
     path.write_text(yaml.safe_dump(document, sort_keys=False))
@@ -166,16 +178,12 @@ def deploy(installation: Installation, home: Path, environment: Mapping[str, str
         stdout=subprocess.PIPE,
         stderr=subprocess.STDOUT,
         text=True,
-        env={
-            **environment,
-            "PREFECT_API_URL": os.environ["PREFECT_API_URL"],
-            "NO_COLOR": "1",
-        },
+        env={**environment, "PREFECT_API_URL": os.environ["PREFECT_API_URL"], "NO_COLOR": "1"},
         cwd=home,
         check=False,
     )
     if done.returncode != 0:
-        raise DeerstalkerError("deployments", "refused", "a server that takes them", done.stdout.strip()[-1500:])
+        raise DeerstalkerError("deployments", "refused", "a server that accepts them", done.stdout.strip()[-1500:])
     return [f"{import_object(item['entrypoint']).name}/{item['name']}" for item in document["deployments"]]
 
 
@@ -186,10 +194,8 @@ def deployment_file(installation: Installation) -> dict[str, Any]:
         deployment["parameters"]["request"]["store"] = installation.store
         if installation.pool != POOL:
             deployment["name"] += f"-{installation.pool}"  # unique among the pools
-        variables = {
-            **deployment["work_pool"]["job_variables"],
-            **({"image": installation.image} if installation.image else {}),
-        }
+        image = {"image": installation.image} if installation.image else {}
+        variables = {**deployment["work_pool"]["job_variables"], **image}
         deployment["work_pool"] = {"name": installation.pool, "job_variables": variables}
     folder = IMAGE_FOLDER if installation.image else installation.folder
     document["pull"] = [{"prefect.deployments.steps.set_working_directory": {"directory": folder}}]

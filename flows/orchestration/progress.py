@@ -21,7 +21,7 @@ _CLOSE_TIMEOUT_S = 5.0
 
 @contextmanager
 def shown_progress(ctx: StageContext) -> Generator[None]:
-    """Shows the stage's reports to `ctx.progress` also as a progress bar of the current task run.
+    """Also shows what a stage reports to `ctx.progress` as a progress bar of the current task run, inside the block.
 
     Each kind of report (`sample`, `finetune`, `evaluate sampled`) has one key in a run, the same in all iterations.
     """
@@ -88,9 +88,9 @@ class _Board:
 
     def _show(self, shown: ShownArtifacts, label: str, done: int, total: int) -> None:
         percent = 100.0 * done / max(1, total)
-        words = f"{label}: {done} of {total}"
+        description = f"{label}: {done} of {total}"
         if label in self._artifacts:
-            shown.move(self._artifacts[label], percent, words)
+            shown.update_progress(self._artifacts[label], percent, description)
         else:
             key = f"{self._run}-{slug(kind_of(label).replace(' ', '-'))}"
-            self._artifacts[label] = shown.progress(key, percent, words)
+            self._artifacts[label] = shown.progress(key, percent, description)

@@ -1,4 +1,7 @@
-"""Environment variables of a flow's process, set before Prefect is imported: quiet, local, without telemetry."""
+"""Environment variables for Prefect, vLLM and the hub clients: quiet, local, without telemetry.
+
+They must be set before Prefect is imported. Variables that the user has set stay.
+"""
 
 import os
 from pathlib import Path
@@ -36,26 +39,24 @@ _SHORT_LIVED_SERVER = {
 }
 """A server that ends with its command needs no scheduler and no services that expire or watch runs."""
 
-_WATCHED = {
+_RECOVERABLE = {
     "PREFECT_FLOWS_HEARTBEAT_FREQUENCY": "30",
     "PREFECT_SERVER_CONCURRENCY_LEASE_STORAGE": "prefect.server.concurrency.lease_storage.filesystem",
 }
 """Heartbeats at the interval that the automation for dead runs expects; leases that survive a server's restart."""
 
-_LASTING = {
+_UP_SERVER = {
     "PREFECT_SERVER_UI_ENABLED": "true",
     "PREFECT_WORKER_QUERY_SECONDS": "2",
     "PREFECT_LOGGING_TO_API_WHEN_MISSING_FLOW": "ignore",
 }
 
 
-def prepare_surroundings(home: Path, *, debug: bool) -> None:
-    """Sets the environment variables that Prefect, vLLM and the hub clients read; call it before importing Prefect.
-
-    Variables that the user has set stay. If `deerstalker up` runs a server for this folder, flows report to it.
+def prepare_command_environment(home: Path, *, debug: bool) -> None:
+    """Sets the variables for a command that runs a flow. If `up` runs a server for the folder, flows report to it.
 
     Args:
-        home: Local folder for Prefect's database, unless PREFECT_HOME is set.
+        home: PREFECT_HOME, which holds Prefect's database, unless the user has set that variable.
         debug: Let Prefect log to the console.
     """
     from flows.orchestration.server.api_access import CLIENT_VARIABLE
@@ -74,9 +75,13 @@ def prepare_surroundings(home: Path, *, debug: bool) -> None:
         os.environ.setdefault(name, value)
 
 
-def lasting_surroundings(home: Path) -> Path:
-    """Sets the variables for the server and worker of `deerstalker up`; returns the folder of Prefect's database."""
-    variables = {**_common(home), **_LASTING}
+def prepare_server_environment(home: Path) -> Path:
+    """Sets the variables for the server and worker of `deerstalker up`, and returns PREFECT_HOME.
+
+    Args:
+        home: PREFECT_HOME, unless the user has set that variable.
+    """
+    variables = {**_common(home), **_UP_SERVER}
     variables["PREFECT_SERVER_UI_STATIC_DIRECTORY"] = str(Path(variables["PREFECT_HOME"]) / "ui")
     for name, value in variables.items():
         os.environ.setdefault(name, value)
@@ -87,7 +92,7 @@ def _common(home: Path) -> dict[str, str]:
     home = Path(os.environ.get("PREFECT_HOME") or home.expanduser().resolve())
     return {
         **_SILENT,
-        **_WATCHED,
+        **_RECOVERABLE,
         "PREFECT_HOME": str(home),
         "PREFECT_LOCAL_STORAGE_PATH": str(home / "storage"),
         "PREFECT_MEMO_STORE_PATH": str(home / "memo_store.toml"),

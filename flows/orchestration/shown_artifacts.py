@@ -1,7 +1,7 @@
 """Creates artifacts in Prefect's interface over one connection.
 
-Prefect's own functions open a client for each artifact. Loading the certificates of five clients took half of the time
-that showing an iteration took.
+Prefect's own functions open a client for each artifact. Loading certificates for five clients took half of the time of
+showing an iteration.
 """
 
 import json
@@ -21,15 +21,15 @@ from prefect.settings import PREFECT_CLIENT_MAX_RETRIES, temporary_settings
 class ShownArtifacts:
     """Creates artifacts of the current task run and flow run.
 
-    Prefect retries for a minute before it gives up on a server. This happens once: after a failure, requests are not
-    retried until one succeeds.
+    Prefect's client retries a request for a minute. If that fails, later requests of this process are not retried until
+    one succeeds, so that a missing server costs the minute only once.
     """
 
-    _away: ClassVar[bool] = False
+    _server_missing: ClassVar[bool] = False
 
     def __enter__(self) -> Self:
         with ExitStack() as opened:
-            if ShownArtifacts._away:
+            if ShownArtifacts._server_missing:
                 opened.enter_context(temporary_settings({PREFECT_CLIENT_MAX_RETRIES: 0}))
             self._client = opened.enter_context(get_client(sync_client=True))
             self._opened = opened.pop_all()
@@ -42,7 +42,7 @@ class ShownArtifacts:
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
         if isinstance(error, httpx.TransportError):
-            ShownArtifacts._away = True
+            ShownArtifacts._server_missing = True
         self._opened.__exit__(kind, error, trace)
 
     def markdown(self, key: str, text: str, description: str) -> UUID:
@@ -61,15 +61,15 @@ class ShownArtifacts:
         """Creates a progress bar, from 0 to 100."""
         return self._create("progress", key, percent, description)
 
-    def move(self, artifact: UUID, percent: float, description: str) -> None:
-        """Moves a progress bar."""
+    def update_progress(self, artifact: UUID, percent: float, description: str) -> None:
+        """Changes a progress bar."""
         self._client.update_artifact(artifact, ArtifactUpdate(data=percent, description=description))
 
     def _create(self, kind: str, key: str, data: str | float, description: str) -> UUID:
-        made = ArtifactCreate(
+        artifact = ArtifactCreate(
             type=kind, key=key, data=data, description=description,
             task_run_id=self._task_run, flow_run_id=self._flow_run,
         )  # fmt: skip
-        created = self._client.create_artifact(made).id
-        ShownArtifacts._away = False
-        return created
+        artifact_id = self._client.create_artifact(artifact).id
+        ShownArtifacts._server_missing = False
+        return artifact_id

@@ -1,4 +1,4 @@
-"""The one place where stages become Prefect tasks."""
+"""Runs stages as Prefect tasks; nothing else creates tasks."""
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any, Concatenate, Protocol, TypeVar
@@ -24,7 +24,7 @@ R_co = TypeVar("R_co", covariant=True)
 
 
 class MappedStage(Protocol[ConfigT_contra, K, R_co]):
-    """A stage that needs nothing but its config."""
+    """A stage whose only input is its config."""
 
     __name__: str
 
@@ -43,15 +43,15 @@ def map_as_tasks(
     ctx: StageContext,
     out: Callable[[ConfigT], ArtifactAddress[K]],
 ) -> Iterator[R]:
-    """Runs a stage with each config, as mapped Prefect tasks side by side, and yields the results in order.
+    """Runs a stage with each config, as mapped Prefect tasks in parallel, and yields the results in order.
 
     Args:
         run_name: Name of each task run; `{config}` stands for the config.
-        ctx: The stage's context.
+        ctx: The stage's context; its profile sets the number of retries after transient errors.
         out: Returns the address for the artifact of a config.
 
     Raises:
-        Exception: Whatever the stage raised first, after the retries that the profile grants to transient errors.
+        Exception: The error of the first task, in order, that failed.
     """
 
     def body(config: ConfigT) -> Any:
@@ -70,14 +70,14 @@ def map_some_at_once(
     at_once: int,
     abandon: Callable[[], None],
 ) -> Iterator[R | Exception]:
-    """Runs a stage on each input, as mapped Prefect tasks, and yields in order what each returned or failed with.
+    """Runs a stage on each input, as mapped Prefect tasks, and yields the result or the error of each, in order.
 
     Args:
-        stage: Takes an input.
+        stage: A stage that takes one input.
         run_name: Name of each task run; `{item}` stands for the input.
-        ctx: Whose profile says how often a task is tried again after a transient failure.
-        at_once: How many run side by side.
-        abandon: Makes those fail that are running; called when this is interrupted, which else would wait for them.
+        ctx: A context; its profile sets the number of retries after transient errors.
+        at_once: Maximum number of tasks that run in parallel.
+        abandon: Makes running tasks fail; called if this generator is interrupted, which otherwise waits for them.
     """
 
     def body(item: Any) -> Any:
@@ -97,11 +97,11 @@ def map_some_at_once(
 def as_task(
     run_name: str, ctx: StageContext, stage: Callable[Concatenate[StageContext, ...], Any], keywords: Mapping[str, Any]
 ) -> Task[..., Any]:
-    """Returns the Prefect task with the stage's name that runs `stage(ctx, *inputs, **keywords)` in this thread.
+    """Returns a Prefect task that, called with `inputs`, runs `stage(ctx, *inputs, **keywords)` in the calling thread.
 
     The store alone decides whether a stage is done; Prefect caches nothing. The task run of a stage whose artifact was
     published before ends in a `Completed` state named `Cached`. Prefect shows `inputs` as the task run's parameters.
-    Transient errors are retried as the profile says; then the final state holds the stage's own error.
+    The profile sets the number of retries after transient errors; then the final state holds the stage's own error.
     """
 
     def body(*inputs: Any) -> Any:
@@ -118,7 +118,7 @@ def _labelled(result: Any) -> Any:
 def _task(
     stage: Callable[..., Any], body: Callable[..., Any], run_name: str, ctx: StageContext, *, timeout_s: float | None
 ) -> Task[..., Any]:
-    """The task; one that runs in another thread takes no timeout, because Prefect cannot interrupt it there."""
+    """Returns the task; `timeout_s` must be None for tasks in other threads, which Prefect cannot interrupt."""
     profile = ctx.profile
     return Task(
         body,

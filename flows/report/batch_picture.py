@@ -1,6 +1,5 @@
 """Draws a packed batch: one bar for each row, in which each prompt is followed by its completions."""
 
-import io
 import itertools
 from collections import defaultdict
 from dataclasses import dataclass
@@ -13,13 +12,13 @@ from artifacts.reading import Artifact
 from artifacts.store.store import Store
 from artifacts.tensors import BATCH_FILE, PackedBatch
 from flows.lookup.history import STAGES, IterationRecord
+from flows.report.png import INK, MUTED, to_png
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
 
 ROWS_SHOWN = 32
 _PROMPT, _BETTER, _WORSE, _EVEN, _PADDING = "#334155", "#0f766e", "#c2410c", "#9ca3af", "#f1f5f9"
-_INK, _MUTED = "#1f2937", "#6b7280"
 _KINDS = {
     "prompt": _PROMPT,
     "advantage > 0": _BETTER,
@@ -31,7 +30,14 @@ _KINDS = {
 
 @dataclass(frozen=True)
 class Segment:
-    """A part of a row, in tokens: a prompt, a completion (its kind is its mean advantage's sign), or the padding."""
+    """A part of a row: a prompt, a completion or the padding.
+
+    Attributes:
+        row: Index of the row.
+        start: Its first token in the row.
+        length: Its number of tokens.
+        kind: A key of `_KINDS`; that of a completion is the sign of its mean advantage.
+    """
 
     row: int
     start: int
@@ -48,7 +54,7 @@ class BatchView:
         steps: The optimizer step of each row, from 1; [R].
         row_tokens: Tokens of a row.
         used_tokens: Tokens of all rows without padding.
-        unshared_tokens: The same if each completion had a prompt of its own.
+        unshared_tokens: Number of tokens if completions did not share prompts.
     """
 
     segments: list[Segment]
@@ -67,11 +73,13 @@ def read_batch(record: IterationRecord, layout: RunLayout, store: Store) -> Batc
     if "pack" not in record.manifests:
         return None
     key = layout.iteration(record.number, STAGES["pack"])
-    return view(PackedBatch.from_bytes(Artifact(store, key, record.manifests["pack"]).read_bytes(BATCH_FILE), key))
+    return batch_view(
+        PackedBatch.from_bytes(Artifact(store, key, record.manifests["pack"]).read_bytes(BATCH_FILE), key)
+    )
 
 
-def view(batch: PackedBatch) -> BatchView:
-    """Returns the layout of a batch: each row is cut where its segment changes."""
+def batch_view(batch: PackedBatch) -> BatchView:
+    """Returns the layout of a batch."""
     segments: list[Segment] = []
     prompt_tokens: dict[int, int] = {}
     unshared = 0
@@ -95,73 +103,70 @@ def view(batch: PackedBatch) -> BatchView:
     return BatchView(segments, [int(step) + 1 for step in batch.minibatch], width, used, unshared)
 
 
-def words(shown: BatchView) -> str:
+def describe_batch(batch: BatchView) -> str:
     """Returns a description of the batch."""
-    rows = len(shown.steps)
+    rows = len(batch.steps)
     if not rows:
         return "No rows: no group had anything to learn from."
-    filled = shown.used_tokens / (rows * shown.row_tokens)
-    completions = sum(item.kind.startswith("advantage") for item in shown.segments)
-    prompts = sum(item.kind == "prompt" for item in shown.segments)
+    filled = batch.used_tokens / (rows * batch.row_tokens)
+    completions = sum(item.kind.startswith("advantage") for item in batch.segments)
+    prompts = sum(item.kind == "prompt" for item in batch.segments)
     return (
-        f"Rows: {rows} of {shown.row_tokens} tokens, {filled:.1%} filled. Optimizer steps: {max(shown.steps)}. "
-        f"Prompts: {prompts}, completions: {completions}. Tokens: {shown.used_tokens}; "
-        f"were each completion to carry its own prompt, {shown.unshared_tokens}."
+        f"Rows: {rows} of {batch.row_tokens} tokens, {filled:.1%} filled. Optimizer steps: {max(batch.steps)}. "
+        f"Prompts: {prompts}, completions: {completions}. Tokens: {batch.used_tokens}; "
+        f"if completions did not share prompts: {batch.unshared_tokens}."
     )
 
 
-def draw(shown: BatchView, dpi: int = 150) -> bytes:
+def draw(batch: BatchView, dpi: int = 150) -> bytes:
     """Draws the first `ROWS_SHOWN` rows as PNG; a gap separates optimizer steps.
 
     Raises:
         ValueError: The batch has no rows.
     """
-    if not shown.steps:
+    if not batch.steps:
         raise ValueError("a batch without rows has no picture")
-    from matplotlib.backends.backend_agg import FigureCanvasAgg
     from matplotlib.figure import Figure
     from matplotlib.patches import Patch
 
-    rows = min(len(shown.steps), ROWS_SHOWN)
-    places = _places(shown.steps[:rows])
-    figure = Figure(figsize=(8.4, 1.3 + 0.2 * (places[-1] + 1)), dpi=dpi, layout="constrained")
+    rows = min(len(batch.steps), ROWS_SHOWN)
+    positions = _row_positions(batch.steps[:rows])
+    figure = Figure(figsize=(8.4, 1.3 + 0.2 * (positions[-1] + 1)), dpi=dpi, layout="constrained")
     axes = figure.subplots()
     bars: defaultdict[tuple[int, str], list[tuple[float, float]]] = defaultdict(list)
-    for item in shown.segments:
+    for item in batch.segments:
         if item.row < rows:
             bars[item.row, item.kind].append((item.start, item.length))
     for (row, kind), spans in bars.items():
-        axes.broken_barh(spans, (places[row] - 0.4, 0.8), facecolors=_KINDS[kind], edgecolors="white", linewidth=0.4)
-    _finish(axes, shown, places)
+        axes.broken_barh(spans, (positions[row] - 0.4, 0.8), facecolors=_KINDS[kind], edgecolors="white", linewidth=0.4)
+    _finish(axes, batch, positions)
     drawn = {kind for _, kind in bars}
     patches = [Patch(facecolor=colour, label=kind) for kind, colour in _KINDS.items() if kind in drawn]
     figure.legend(
-        handles=patches, loc="outside upper right", ncols=len(patches), fontsize=8, frameon=False, labelcolor=_INK
+        handles=patches, loc="outside upper right", ncols=len(patches), fontsize=8, frameon=False, labelcolor=INK
     )
-    buffer = io.BytesIO()
-    FigureCanvasAgg(figure).print_png(buffer)
-    return buffer.getvalue()
+    return to_png(figure)
 
 
-def _places(steps: list[int]) -> list[float]:
-    """Returns the vertical middle of each row, from the top, in rows; between optimizer steps there is a gap of 0.6."""
-    places = [0.0]
-    for before, step in itertools.pairwise(steps):
-        places.append(places[-1] + (1.0 if step == before else 1.6))
-    return places
+def _row_positions(steps: list[int]) -> list[float]:
+    """Returns the vertical middle of each row, in rows from the top; between optimizer steps there is a gap of 0.6."""
+    positions = [0.0]
+    for previous, step in itertools.pairwise(steps):
+        positions.append(positions[-1] + (1.0 if step == previous else 1.6))
+    return positions
 
 
-def _finish(axes: "Axes", shown: BatchView, places: list[float]) -> None:
+def _finish(axes: "Axes", batch: BatchView, positions: list[float]) -> None:
     from matplotlib.ticker import MaxNLocator
 
-    rows = len(places)
-    firsts = [row for row in range(rows) if row == 0 or shown.steps[row] != shown.steps[row - 1]]
-    axes.set_yticks([places[row] for row in firsts], [f"step {shown.steps[row]}" for row in firsts])
-    axes.set_ylim(places[-1] + 0.7, -0.7)
-    axes.set_xlim(0, shown.row_tokens)
+    rows = len(positions)
+    firsts = [row for row in range(rows) if row == 0 or batch.steps[row] != batch.steps[row - 1]]
+    axes.set_yticks([positions[row] for row in firsts], [f"step {batch.steps[row]}" for row in firsts])
+    axes.set_ylim(positions[-1] + 0.7, -0.7)
+    axes.set_xlim(0, batch.row_tokens)
     axes.xaxis.set_major_locator(MaxNLocator(integer=True))
-    hidden = f" (the first {rows} of {len(shown.steps)} rows)" if rows < len(shown.steps) else ""
-    axes.set_xlabel(f"token of the row{hidden}", fontsize=9, color=_MUTED)
-    axes.tick_params(labelsize=8, colors=_MUTED, length=0)
+    hidden = f" (the first {rows} of {len(batch.steps)} rows)" if rows < len(batch.steps) else ""
+    axes.set_xlabel(f"token of the row{hidden}", fontsize=9, color=MUTED)
+    axes.tick_params(labelsize=8, colors=MUTED, length=0)
     for side in ("top", "right", "left", "bottom"):
         axes.spines[side].set_visible(False)

@@ -15,15 +15,26 @@ from flows.report.derivation import Derivation, read_derivation
 from flows.report.example_group import ReadAnswer, read_answers
 from stages.environments.tables import puzzles_by_id
 
-_SHOWN = ("puzzle_id", "accuracy", "exact", "finish_reason", "text", "answers", "statements", "proved", "contradicted")
+_TITLES = {"before": "before GRPO", "after": "after GRPO, promoted"}
+_COLUMNS = (
+    "puzzle_id",
+    "accuracy",
+    "exact",
+    "finish_reason",
+    "text",
+    "answers",
+    "statements",
+    "proved",
+    "contradicted",
+)
 
 
 @dataclass(frozen=True)
-class Answered:
-    """The completion of one model.
+class JudgedCompletion:
+    """The completion of one model, with verdicts and grades.
 
     Attributes:
-        title: Which model, such as `before GRPO`.
+        title: Name of the model, such as `before GRPO`.
         derivation: The completion with its statements.
         answers: The grader's reading of its answers.
     """
@@ -38,9 +49,9 @@ class BeforeAfter:
     """A puzzle with the completions of two models.
 
     Attributes:
-        puzzle_id: Its puzzle.
-        prompt: The puzzle's text.
-        split: Split of the puzzle set that has it.
+        puzzle_id: Id of the puzzle.
+        prompt: Its text.
+        split: Its split of the puzzle set.
         before: The completion before GRPO.
         after: The completion of the later model.
     """
@@ -48,21 +59,23 @@ class BeforeAfter:
     puzzle_id: str
     prompt: str
     split: str
-    before: Answered
-    after: Answered
+    before: JudgedCompletion
+    after: JudgedCompletion
 
 
 def find_before_after(record: RunRecord, store: Store) -> BeforeAfter | None:
-    """Returns a puzzle with its greedy completions before GRPO and after it.
+    """Returns the puzzle that shows best what a run has learned, with its greedy completions before GRPO and later.
 
-    They are those of the test split if the run has finished. Otherwise they are those of the validation split, before
-    GRPO and of the promoted iteration, or of the newest one if none is promoted yet. A puzzle is preferred that was
-    answered wrong before and right after, then one whose later completion makes statements, then by its gain in
-    accuracy, in proved and in fewer contradicted statements, then by its place in the split.
+    The puzzle is from the test split if the run was measured there before and after training. Otherwise it is from the
+    validation split, and the later completion is that of the promoted iteration, or of the newest one if none after
+    iteration 0 is promoted.
+
+    Puzzles that were answered wrong before and right later come first, then those whose later completion makes
+    statements, then those with the highest gain in accuracy, then those with the highest gain in proved minus
+    contradicted statements, then those that come first in the split.
 
     Returns:
-        The puzzle; None if two reports are not stored, have no greedy completions, or if no completion of these makes
-        a statement that can be judged.
+        The puzzle; None if fewer than two reports are stored or if none of their greedy completions makes a statement.
 
     Raises:
         IntegrityError: A stored file is damaged.
@@ -71,24 +84,24 @@ def find_before_after(record: RunRecord, store: Store) -> BeforeAfter | None:
     if len(reports) < 2:
         return None
     tables = {
-        title: report.read_table("results.parquet", RESULTS).filter(pl.col("mode") == "greedy").select(_SHOWN)
+        title: report.read_table("results.parquet", RESULTS).filter(pl.col("mode") == "greedy").select(_COLUMNS)
         for title, report in reports.items()
     }
     (first, before), (second, after) = tables.items()
-    puzzle_id = _chosen(before, after)
+    puzzle_id = _best_puzzle(before, after)
     if puzzle_id is None:
         return None
     manifest = reports[first].manifest
     split = str(manifest.facts["split"])
-    known = Artifact.open(store, Ref(**manifest.inputs["puzzles"])).read_table(f"{split}.parquet", PUZZLES)
-    puzzle = puzzles_by_id(known.filter(pl.col("puzzle_id") == puzzle_id))[puzzle_id]
-    answered: list[Answered] = []
+    puzzles = Artifact.open(store, Ref(**manifest.inputs["puzzles"])).read_table(f"{split}.parquet", PUZZLES)
+    puzzle = puzzles_by_id(puzzles.filter(pl.col("puzzle_id") == puzzle_id))[puzzle_id]
+    completions: list[JudgedCompletion] = []
     for title, table in ((first, before), (second, after)):
         row = table.filter(pl.col("puzzle_id") == puzzle_id).row(0, named=True)
         derivation = read_derivation(row["text"], row["finish_reason"], puzzle, every_premise=False)
         assert derivation is not None  # its statements were counted
-        answered.append(Answered(title, derivation, read_answers(row, puzzle)))
-    return BeforeAfter(puzzle_id, puzzle.prompt, split, *answered)
+        completions.append(JudgedCompletion(title, derivation, read_answers(row, puzzle)))
+    return BeforeAfter(puzzle_id, puzzle.prompt, split, *completions)
 
 
 def _reports(record: RunRecord, store: Store) -> Mapping[str, Artifact]:
@@ -102,36 +115,34 @@ def _reports(record: RunRecord, store: Store) -> Mapping[str, Artifact]:
                 layout.iteration(number, STAGES["evaluate"]),
                 manifest,
             )
-            for number, manifest in _iterations(record)
+            for number, manifest in _iteration_reports(record)
         }
     return {title: Artifact(store, key, item) for title, (key, item) in stored.items() if item.pruned is None}
 
 
-_TITLES = {"before": "before GRPO", "after": "after GRPO, promoted"}
-
-
-def _iterations(record: RunRecord) -> list[tuple[int, Manifest]]:
-    """Returns the reports of iteration 0 and of the promoted one, or else of the newest one."""
+def _iteration_reports(record: RunRecord) -> list[tuple[int, Manifest]]:
+    """Returns the reports of iteration 0 and of a later one: the promoted one, or else the newest."""
     reports = {item.number: item.manifests["evaluate"] for item in record.iterations if item.kept("evaluate")}
     promoted = record.promoted.iteration if record.promoted else 0
     later = promoted if promoted and promoted in reports else max(reports, default=0)
     return [(number, reports[number]) for number in (0, later) if number in reports] if later else []
 
 
-def _chosen(before: pl.DataFrame, after: pl.DataFrame) -> str | None:
+def _best_puzzle(before: pl.DataFrame, after: pl.DataFrame) -> str | None:
     """Returns the id of the puzzle to show; None if no completion makes a statement."""
-    pairs = before.with_row_index("place").join(after, on="puzzle_id", suffix="_after", validate="1:1")
-    said = pairs.filter(pl.col("statements") + pl.col("statements_after") > 0)
-    if said.is_empty():
+    pairs = before.with_row_index("position").join(after, on="puzzle_id", suffix="_after", validate="1:1")
+    with_statements = pairs.filter(pl.col("statements") + pl.col("statements_after") > 0)
+    if with_statements.is_empty():
         return None
-    ranked = said.select(
+    ranked = with_statements.select(
         "puzzle_id",
-        "place",
-        (~pl.col("exact") & pl.col("exact_after")).alias("solved"),
-        (pl.col("statements_after") > 0).alias("talks"),
-        (pl.col("accuracy_after") - pl.col("accuracy")).alias("gain"),
-        (pl.col("proved_after") - pl.col("proved") - pl.col("contradicted_after") + pl.col("contradicted")).alias(
-            "sounder"
-        ),
-    ).sort("solved", "talks", "gain", "sounder", "place", descending=[True, True, True, True, False])
+        "position",
+        newly_solved=~pl.col("exact") & pl.col("exact_after"),
+        makes_statements=pl.col("statements_after") > 0,
+        accuracy_gain=pl.col("accuracy_after") - pl.col("accuracy"),
+        proved_gain=pl.col("proved_after") - pl.col("proved") - (pl.col("contradicted_after") - pl.col("contradicted")),
+    ).sort(
+        "newly_solved", "makes_statements", "accuracy_gain", "proved_gain", "position",
+        descending=[True, True, True, True, False],
+    )  # fmt: skip
     return str(ranked["puzzle_id"][0])

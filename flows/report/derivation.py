@@ -1,4 +1,4 @@
-"""A completion as a derivation: its text with a verdict on each statement, their premises, and the first false step."""
+"""A completion as a derivation: its text, its statements with verdicts and premises, and its first false step."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
@@ -6,14 +6,14 @@ from dataclasses import dataclass, replace
 from stages.environments import environment
 from stages.environments.puzzle import Asserted, DeductionCounts, Puzzle, Verdict
 
-_ORDER: tuple[Verdict, ...] = ("proved", "contradicted", "restated", "open")
+_VERDICT_ORDER: tuple[Verdict, ...] = ("proved", "contradicted", "restated", "open")
 SYMBOLS: dict[Verdict, str] = {
     "proved": "\N{CHECK MARK}",
     "restated": "=",
     "open": "?",
     "contradicted": "\N{BALLOT X}",
 }
-"""A sign for each verdict, so that it is seen without colour."""
+"""A sign for each verdict, for pages without colours."""
 
 
 @dataclass(frozen=True)
@@ -22,13 +22,13 @@ class Step:
 
     Attributes:
         number: Its number among all statements of the completion, from 1; repeated ones count.
-        said: The statement with its verdict.
+        statement: The statement with its verdict.
         premises: Numbers (from 1) of the clues that decide it (see `Environment.premises`); None if the statement is
             open, or if the premises were not searched.
     """
 
     number: int
-    said: Asserted
+    statement: Asserted
     premises: tuple[int, ...] | None = None
 
 
@@ -73,14 +73,19 @@ class Derivation:
     steps: tuple[Step, ...]
 
     @property
+    def statements(self) -> list[Asserted]:
+        """The statements with their verdicts, in order."""
+        return [step.statement for step in self.steps]
+
+    @property
     def counts(self) -> DeductionCounts:
         """Numbers of different statements by verdict."""
-        return DeductionCounts.of([step.said for step in self.steps])
+        return DeductionCounts.of(self.statements)
 
     @property
     def first_false(self) -> Step | None:
         """The first statement that the clues contradict; None if there is none."""
-        return next((step for step in self.steps if step.said.verdict == "contradicted"), None)
+        return next((step for step in self.steps if step.statement.verdict == "contradicted"), None)
 
     @property
     def is_unfinished(self) -> bool:
@@ -89,21 +94,21 @@ class Derivation:
 
     @property
     def lines(self) -> list[Line]:
-        """The text by lines."""
+        """The lines of the text."""
         lines: list[Line] = []
         start = 0
-        said = [step.said for step in self.steps]
+        statements = self.statements
         for text in self.text.split("\n"):
             end = start + len(text)
-            begun = [step for step in self.steps if start <= step.said.start < max(end, start + 1)]
-            lines.append(Line(_pieces(self.text, said, start, end - text.endswith("\r")), begun))
+            steps = [step for step in self.steps if start <= step.statement.start < max(end, start + 1)]
+            lines.append(Line(_pieces(self.text, statements, start, end - text.endswith("\r")), steps))
             start = end + 1
         return lines
 
     @property
     def conclusions(self) -> list[str]:
-        """Sentences about the whole: its first false step, or that it has none, and that it is unfinished."""
-        first, open_steps = self.first_false, [step for step in self.steps if step.said.verdict == "open"]
+        """Sentences about the whole completion: its first false step, if any, and whether it is unfinished."""
+        first, open_steps = self.first_false, [step for step in self.steps if step.statement.verdict == "open"]
         if first is not None:
             sentences = [f"First false step: step {first.number} is {step_words(first)}."]
         elif not self.steps:
@@ -124,23 +129,23 @@ def read_derivation(text: str, finish_reason: str, puzzle: Puzzle, *, every_prem
         text: The completion, any text.
         finish_reason: Why it ended.
         puzzle: Its puzzle.
-        every_premise: Whether to search the premises of each statement, which takes several proofs a statement;
-            otherwise only those of the first false one are searched.
+        every_premise: Whether to search the premises of each statement, which takes several proofs for each; otherwise
+            only those of the first false one are searched.
     """
-    known = environment.get(puzzle.environment)
-    asserted = known.deductions(text, puzzle)
-    if asserted is None:
+    puzzle_environment = environment.get(puzzle.environment)
+    statements = puzzle_environment.deductions(text, puzzle)
+    if statements is None:
         return None
-    derivation = Derivation(text, finish_reason, tuple(Step(i, said) for i, said in enumerate(asserted, start=1)))
+    derivation = Derivation(text, finish_reason, tuple(Step(i, item) for i, item in enumerate(statements, start=1)))
     first, premises = derivation.first_false, dict[str, tuple[int, ...] | None]()
     explained = derivation.steps if every_premise else () if first is None else (first,)
-    for words in dict.fromkeys(step.said.text for step in explained):
-        premises[words] = known.premises(words, puzzle)
+    for statement in dict.fromkeys(step.statement.text for step in explained):
+        premises[statement] = puzzle_environment.premises(statement, puzzle)
     numbers = {step.number for step in explained}
     return replace(
         derivation,
         steps=tuple(
-            replace(step, premises=premises[step.said.text]) if step.number in numbers else step
+            replace(step, premises=premises[step.statement.text]) if step.number in numbers else step
             for step in derivation.steps
         ),
     )
@@ -148,7 +153,7 @@ def read_derivation(text: str, finish_reason: str, puzzle: Puzzle, *, every_prem
 
 def step_words(step: Step) -> str:
     """Returns the verdict on a step with its premises, such as `proved by clues 1 and 3`."""
-    verdict = step.said.verdict
+    verdict = step.statement.verdict
     if verdict == "open":
         words = "open: the clues neither entail nor contradict it"
     elif step.premises is None:
@@ -157,17 +162,17 @@ def step_words(step: Step) -> str:
         words = f"restated from {_clues(step.premises)}"
     else:
         words = f"{verdict} by {_clues(step.premises)}"
-    return f"{words} (repeated)" if step.said.repeated else words
+    return f"{words} (repeated)" if step.statement.repeated else words
 
 
-def step_line(step: Step, among: Sequence[Step]) -> str:
-    """Returns a step in a line, such as `step 2: proved by clue 1`, with its words if a line has several steps.
+def step_line(step: Step, line_steps: Sequence[Step]) -> str:
+    """Returns a step in words, such as `step 2: proved by clue 1`, with its text if its line has several steps.
 
     Args:
         step: The step.
-        among: All steps of the same line of the completion.
+        line_steps: All steps of its line of the completion.
     """
-    words = f": {step.said.text}" if len(among) > 1 else ""
+    words = f": {step.statement.text}" if len(line_steps) > 1 else ""
     return f"step {step.number}: {step_words(step)}{words}"
 
 
@@ -179,9 +184,9 @@ def _clues(numbers: Sequence[int]) -> str:
 
 
 def text_pieces(text: str, statements: Sequence[Asserted], limit: int) -> list[Piece]:
-    """Returns a text in pieces, statements apart from what surrounds them.
+    """Returns a text in pieces, so that each statement is a piece of its own.
 
-    A text longer than `limit` characters loses its middle and says so, as in `flows.report.text.markdown.shortened`.
+    In a text longer than `limit` characters a note replaces the middle, as in `flows.report.text.markdown.shortened`.
     """
     if len(text) <= limit:
         return _pieces(text, statements, 0, len(text))
@@ -194,10 +199,10 @@ def text_pieces(text: str, statements: Sequence[Asserted], limit: int) -> list[P
 def _pieces(text: str, statements: Sequence[Asserted], start: int, end: int) -> list[Piece]:
     """Returns the characters from `start` to `end` in pieces; a statement that reaches beyond them is cut."""
     pieces: list[Piece] = []
-    for said in statements:
-        first, last = max(start, said.start), min(end, said.end)
+    for statement in statements:
+        first, last = max(start, statement.start), min(end, statement.end)
         if first < last:
-            pieces += [Piece(text[start:first]), Piece(text[first:last], said.verdict)]
+            pieces += [Piece(text[start:first]), Piece(text[first:last], statement.verdict)]
             start = last
     return [piece for piece in [*pieces, Piece(text[start:end])] if piece.text]
 
@@ -205,9 +210,11 @@ def _pieces(text: str, statements: Sequence[Asserted], start: int, end: int) -> 
 def statement_counts(statements: Sequence[Asserted]) -> str:
     """Returns how many different statements the clues prove, contradict, restate and leave open, in words."""
     different = [item.verdict for item in statements if not item.repeated]
-    return "Statements about the puzzle: " + ", ".join(f"{different.count(name)} {name}" for name in _ORDER) + "."
+    counts = ", ".join(f"{different.count(verdict)} {verdict}" for verdict in _VERDICT_ORDER)
+    return f"Statements about the puzzle: {counts}."
 
 
 def statements_by_verdict(statements: Sequence[Asserted]) -> list[Asserted]:
     """Returns the different statements; proved and contradicted ones come first."""
-    return sorted((item for item in statements if not item.repeated), key=lambda item: _ORDER.index(item.verdict))
+    different = [item for item in statements if not item.repeated]
+    return sorted(different, key=lambda item: _VERDICT_ORDER.index(item.verdict))

@@ -30,7 +30,7 @@ class ReadAnswer:
         said: The answer in the completion; empty if it is missing.
         right: The right answer.
         correct: Whether they agree.
-        note: Why the answer was refused (`missing`, `outside`, `ambiguous`); empty if it was accepted.
+        note: Why the grader read no value (`missing`, `outside`, `ambiguous`); empty if it read one.
     """
 
     letter: str
@@ -76,7 +76,7 @@ class ExampleGroup:
 
 
 def find_example_group(record: IterationRecord, layout: RunLayout, store: Store) -> ExampleGroup | None:
-    """Returns the group of the first stored shard whose rewards differ most; None if nothing was graded.
+    """Returns the group of the first stored shard whose rewards differ most; None if the rollouts are not graded.
 
     Raises:
         IntegrityError: A stored file is damaged.
@@ -91,16 +91,17 @@ def find_example_group(record: IterationRecord, layout: RunLayout, store: Store)
     rows = sampled.join(grades, on=["puzzle_id", "group", "sample"], validate="1:1")
     spread = rows.group_by("group").agg((pl.col("reward").max() - pl.col("reward").min()).alias("spread"))
     group = spread.sort("spread", "group", descending=[True, False])["group"][0]
-    chosen = rows.filter(pl.col("group") == group).sort("reward", "sample", descending=[True, False])
-    known = Artifact.open(store, Ref(**inputs["puzzles"])).read_table("train.parquet", PUZZLES)
-    puzzle = puzzles_by_id(known.filter(pl.col("puzzle_id") == chosen["puzzle_id"][0]))[chosen["puzzle_id"][0]]
-    picked = {"best": 0, "median": len(chosen) // 2, "worst": len(chosen) - 1}
+    ranked = rows.filter(pl.col("group") == group).sort("reward", "sample", descending=[True, False])
+    puzzles = Artifact.open(store, Ref(**inputs["puzzles"])).read_table("train.parquet", PUZZLES)
+    puzzle_id = ranked["puzzle_id"][0]
+    puzzle = puzzles_by_id(puzzles.filter(pl.col("puzzle_id") == puzzle_id))[puzzle_id]
+    row_by_title = {"best": 0, "median": len(ranked) // 2, "worst": len(ranked) - 1}
     return ExampleGroup(
         record.number,
         puzzle.puzzle_id,
         puzzle.prompt,
-        len(chosen),
-        [_completion(title, chosen.row(index, named=True), puzzle) for title, index in picked.items()],
+        len(ranked),
+        [_completion(title, ranked.row(index, named=True), puzzle) for title, index in row_by_title.items()],
     )
 
 

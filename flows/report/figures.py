@@ -12,16 +12,16 @@ from stages.statistics.records import Measurement
 
 @dataclass(frozen=True)
 class IterationFigures:
-    """One iteration.
+    """The figures of one iteration.
 
     Attributes:
-        number: The iteration.
-        values: Its metrics by key (see `flows.report.metrics.METRICS`); None where nothing was measured.
-        sampled: Held-out measurement at the recipe's temperature.
-        greedy: Held-out measurement with the most likely answers.
+        number: Its number.
+        values: Its metrics by key (see `flows.report.metrics.METRICS`); None if not measured.
+        sampled: Held-out measurement of answers at the recipe's temperature; None if not measured.
+        greedy: Held-out measurement of the most likely answers; None if not measured.
         promoted: Whether its checkpoint was promoted.
         reason: Why it was or was not.
-        seconds: Wall time of each stage when it was executed.
+        seconds: Wall time of each stage that has published.
     """
 
     number: int
@@ -33,7 +33,7 @@ class IterationFigures:
     seconds: dict[str, float] = field(default_factory=dict[str, float])
 
     def value(self, key: str) -> float | None:
-        """Returns a metric as one number: the mean, where it has an interval.
+        """Returns a metric as one number, an interval as its mean; None if it was not measured.
 
         Raises:
             KeyError: The registry has no such metric.
@@ -42,12 +42,12 @@ class IterationFigures:
 
     @property
     def total_s(self) -> float:
-        """Wall time of the iteration's stages."""
+        """Wall time of all stages of the iteration."""
         return sum(self.seconds.values())
 
 
 def measurement(facts: dict[str, Any], mode: str) -> Measurement | None:
-    """Returns one mode, `sampled` or `greedy`, of an evaluation's facts; None where it was not measured."""
+    """Returns the measurement of one mode, `sampled` or `greedy`, from an evaluation's facts; None if it has none."""
     return Measurement.of(facts[mode], f"report, {mode}") if facts.get(mode) is not None else None
 
 
@@ -86,12 +86,12 @@ def plotted(iterations: Sequence[IterationFigures]) -> list[Metric]:
 
 
 def summary_metrics() -> list[Metric]:
-    """Returns the metrics of an iteration in `summary.json`, in their order."""
+    """Returns the metrics of an iteration in `summary.json`, in the order of its fields."""
     return sorted((item for item in metrics.METRICS if item.summary), key=lambda item: item.presence)
 
 
 def compared() -> list[Metric]:
-    """Returns the metrics of a comparison of recipes, in the order of its rows: that of the stages."""
+    """Returns the metrics of a comparison of recipes in the order of its rows, which is that of the stages."""
     stages = list(STAGES)
     return sorted((item for item in metrics.METRICS if item.compare), key=lambda item: stages.index(item.source.stage))
 

@@ -13,8 +13,8 @@ from flows.report.metrics import MODES, number
 def iteration_metrics(record: IterationRecord) -> dict[str, float]:
     """Returns the finite figures of one iteration by tracker name.
 
-    Beside the metrics of the registry: the mean of each reward term (`rewards/format/mean`), the held-out measurement
-    (`eval/sampled/accuracy`) and the seconds of each stage (`timing_s/sample`).
+    These are the metrics of the registry, the mean of each reward term (`rewards/format/mean`), the held-out
+    measurement (`eval/sampled/accuracy`) and the seconds of each stage (`timing_s/sample`).
     """
     values = {item.tracker: number(item.source.read(record)) for item in metrics.METRICS if item.tracker}
     terms = {

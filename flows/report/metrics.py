@@ -1,4 +1,4 @@
-"""The registry of metrics: for each figure its source, its words, its formats and the views that show it.
+"""The registry of metrics: for each figure its source, its title, its formats and the views that show it.
 
 The terminal, the HTML report, Prefect's tables, trackers, `summary.json` and comparisons of recipes read it. To add a
 metric, let a stage store the number in its facts and add a line here: to `METRICS` for a figure of an iteration, to
@@ -27,13 +27,13 @@ Values = Mapping[str, Value]
 """The figures of one iteration by metric key."""
 
 MODES = ("sampled", "greedy")
-"""How an evaluation answers: at the recipe's temperature, or with the most likely tokens."""
+"""How the answers of an evaluation are decoded: at the recipe's temperature, or as the most likely tokens."""
 INTERVAL = "interval"
 """The format of a mean with its 95% interval: `62.1% (58.0 to 66.2)`."""
 
 
 class Presence(IntEnum):
-    """When a table of iterations has a metric's column; columns are in this order, then in the registry's."""
+    """When a table of iterations has a metric's column. Columns are sorted by this, then as in the registry."""
 
     ALWAYS = 0
     WHERE_KNOWN = 1
@@ -50,7 +50,7 @@ class Source:
 
     Attributes:
         stage: The stage that stores it.
-        read: Returns the value of an iteration; None where the stage has not published or not measured it.
+        read: Returns the value of an iteration; None if the stage has not published or did not measure it.
     """
 
     stage: str
@@ -63,8 +63,8 @@ class Metric:
 
     Attributes:
         key: Its unique name, also in JSON documents.
-        title: What it is, in words; the title of its plot.
-        source: Where it comes from.
+        title: Its name in words; the title of its plot.
+        source: The stage that stores it, and how to read it.
         unit: Its unit; empty for shares and counts.
         column: Its heading in tables of iterations.
         terminal: Format specification in the terminal's table of iterations.
@@ -74,10 +74,10 @@ class Metric:
         summary: Whether `summary.json` has it.
         tracker: Its name in trackers.
         compare: Format specification in comparisons of recipes.
-        compare_key: Its name in a comparison's JSON document, where that is not `key`.
+        compare_key: Its name in a comparison's JSON document, if that is not `key`.
         plotted: Whether it has a panel in the plot of a run's health.
         presence: When tables of iterations have its column.
-        default: The value of an iteration that has none.
+        default: Its value in an iteration for which `source` has none.
     """
 
     key: str
@@ -107,7 +107,7 @@ class Metric:
 
     @property
     def is_percent(self) -> bool:
-        """Whether people read it in percent."""
+        """Whether the page and plots show it in percent."""
         return isinstance(self.page, str) and self.page.endswith("%")
 
 
@@ -119,9 +119,9 @@ class Measure:
         key: Its name in the mode's part of an evaluation's facts.
         title: Its title in tables of measurements; empty where it has no row of its own.
         cell: Returns the text of a cell from the mode's facts.
-        tracker: Its name in trackers, under the split and the mode; a value with several parts has a name for each.
-        tracker_bounds: Whether trackers also take the bounds of its 95% interval.
-        is_shown: Whether the facts of a mode have something to show.
+        tracker: Its name in trackers, after the split and the mode; a value with several parts has a name for each.
+        tracker_bounds: Whether trackers also get the bounds of its 95% interval.
+        is_shown: Returns whether the facts of a mode have something to show.
     """
 
     key: str
@@ -149,15 +149,15 @@ def mean_known(values: Iterable[float | None]) -> float | None:
 
 
 def number(value: Value) -> float | None:
-    """Returns a value as one number: the mean of an estimate."""
+    """Returns a value as one number; an interval as its mean."""
     return value.mean if isinstance(value, Interval) else value
 
 
 def text(value: Value, form: str) -> str:
-    """Returns a value as text; empty where it is None.
+    """Returns a value as text; empty if it is None.
 
     Args:
-        form: A format specification, or `INTERVAL` for an estimate.
+        form: A format specification, which shows the mean of an interval, or `INTERVAL`, which adds the bounds.
     """
     if isinstance(value, Interval):
         return interval_text(value) if form == INTERVAL else format(value.mean, form)
@@ -200,7 +200,10 @@ def _accuracy(mode: str) -> Source:
 
 
 def _statements(verdict: str) -> Source:
-    """Mean of a sampled answer; trackers have it as `eval/sampled/statements/proved`, by `MEASURES`."""
+    """Returns the source of the mean number of statements with a verdict in a sampled held-out answer.
+
+    Trackers get it by `MEASURES`, as `eval/sampled/statements/proved`.
+    """
 
     def read(record: IterationRecord) -> float | None:
         measured = record.facts("evaluate").get("sampled") or {}
@@ -325,7 +328,7 @@ def _interval_cell(key: str) -> Callable[[Mapping[str, Any]], str]:
 
 
 def _statements_cell(mode_facts: Mapping[str, Any]) -> str:
-    """Means a completion: all statements, and of these how many the clues prove, state, leave open and contradict."""
+    """Returns the mean number of statements in a completion, and of these the mean number with each verdict."""
     if mode_facts["deductions"]["statements"] is None:
         return "not provable"
     return (
@@ -345,19 +348,10 @@ MEASURES: tuple[Measure, ...] = (
     Measure("deductions", "statements", _statements_cell, "statements",
             is_shown=lambda facts: facts["deductions"]["statements"] != 0),
 )  # fmt: skip
-"""The figures of an evaluation, of each mode."""
-
-
-def metric(key: str) -> Metric:
-    """Returns the metric of a key.
-
-    Raises:
-        KeyError: There is none.
-    """
-    return {item.key: item for item in METRICS}[key]
+"""The figures of an evaluation in one mode."""
 
 
 def values_of(record: IterationRecord) -> dict[str, Value]:
-    """Returns every metric of an iteration by key."""
+    """Returns the value of every metric in an iteration, by key; None if it was not measured and has no default."""
     values = {item.key: item.source.read(record) for item in METRICS}
     return {item.key: item.default if values[item.key] is None else values[item.key] for item in METRICS}

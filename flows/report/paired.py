@@ -13,7 +13,9 @@ from stages.statistics.estimates import Interval, estimate_gain
 
 
 class PairedResults:
-    """The results of two evaluations on the same split, each read once. Puzzles and modes that one lacks are left out.
+    """The results of two evaluations on the same split, for gains paired puzzle by puzzle.
+
+    Puzzles and modes that only one evaluation has are left out. Each table is read once.
 
     Args:
         before: A report (see `stages.evaluate`).
@@ -34,7 +36,7 @@ class PairedResults:
             metric: `accuracy` or `exact`.
 
         Returns:
-            The gain; None where no puzzle was measured in both.
+            The gain; None if no puzzle was measured in both.
         """
         return estimate_gain(self._after, self._before, mode=mode, metric=metric)
 

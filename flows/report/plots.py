@@ -1,11 +1,11 @@
 """Draws plots as PNG. Matplotlib is imported when the first plot is drawn; its `pyplot` never is."""
 
-import io
 from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING
 
 from flows.lookup.history import STAGES
 from flows.report.figures import IterationFigures, plotted
+from flows.report.png import INK, MUTED, to_png
 from flows.report.text.visible import visible
 from stages.statistics.records import Measurement
 
@@ -13,7 +13,7 @@ if TYPE_CHECKING:
     from matplotlib.axes import Axes
     from matplotlib.figure import Figure
 
-INK, MUTED, GRID = "#1f2937", "#6b7280", "#e5e7eb"
+GRID = "#e5e7eb"
 SAMPLED, GREEDY, TRAIN = "#0f766e", "#c2410c", "#9ca3af"
 CONTRADICTED = "#b91c1c"
 MODE_COLOURS = {"sampled": SAMPLED, "greedy": GREEDY}
@@ -37,14 +37,14 @@ def accuracy_plot(iterations: Sequence[IterationFigures], dpi: int = _DPI) -> by
     if stars:
         axes.scatter(*zip(*stars, strict=True), marker="*", s=70, color=SAMPLED, zorder=4, label="promoted")
     _finish(axes, "accuracy", "weights after iteration", percent=True)
-    return _png(figure)
+    return to_png(figure)
 
 
 def suites_plot(curves: Mapping[str, Mapping[str, Sequence[tuple[int, Measurement]]]], dpi: int = _DPI) -> bytes:
     """Draws accuracy with its 95% band, one panel for each suite, on one scale.
 
     Args:
-        curves: Pairs of iteration and measurement, by title of the suite and by mode.
+        curves: Curves as pairs of iteration and measurement, by title of the suite and by mode.
     """
     from matplotlib.figure import Figure
 
@@ -57,7 +57,7 @@ def suites_plot(curves: Mapping[str, Mapping[str, Sequence[tuple[int, Measuremen
         _finish(axes, title, "weights after iteration", percent=True)
     for axes in list(figure.axes)[len(curves) :]:
         axes.set_visible(False)
-    return _png(figure)
+    return to_png(figure)
 
 
 def reward_plot(iterations: Sequence[IterationFigures], dpi: int = _DPI) -> bytes:
@@ -66,26 +66,26 @@ def reward_plot(iterations: Sequence[IterationFigures], dpi: int = _DPI) -> byte
     _line(axes, iterations, "reward", label="mean reward")
     _line(axes, iterations, "reward_spread", colour=GREEDY, label="spread within a group", style="--")
     _finish(axes, "reward", "iteration")
-    return _png(figure)
+    return to_png(figure)
 
 
 def makes_statements(iterations: Sequence[IterationFigures]) -> bool:
-    """Returns whether the answers of any iteration make statements about their puzzles, which can be drawn."""
+    """Returns whether held-out answers of any iteration make statements; otherwise `statements_plot` is empty."""
     return any(item.value("proved_statements") is not None for item in iterations)
 
 
 def statements_plot(iterations: Sequence[IterationFigures], dpi: int = _DPI) -> bytes:
-    """Draws the numbers of proved and of contradicted statements of a held-out answer, in each iteration."""
+    """Draws the mean numbers of proved and of contradicted statements in a held-out answer, for each iteration."""
     figure, axes = _figure(5.6, 3.3, dpi)
     _line(axes, iterations, "proved_statements", label="proved by the clues")
     _line(axes, iterations, "contradicted_statements", colour=CONTRADICTED, label="contradicted", style="--")
     _finish(axes, "statements of a held-out answer, sampled", "weights after iteration")
     axes.set_ylim(bottom=0)
-    return _png(figure)
+    return to_png(figure)
 
 
 def health_plot(iterations: Sequence[IterationFigures], dpi: int = _DPI) -> bytes:
-    """Draws the metrics that the registry marks as plotted, a panel each; KL only where it was measured."""
+    """Draws the metrics that the registry marks as plotted, a panel each; KL only if it was measured."""
     from matplotlib.figure import Figure
 
     panels = plotted(iterations)
@@ -98,7 +98,7 @@ def health_plot(iterations: Sequence[IterationFigures], dpi: int = _DPI) -> byte
             axes.set_ylim(bottom=0)
     for axes in list(figure.axes)[len(panels) :]:
         axes.set_visible(False)
-    return _png(figure)
+    return to_png(figure)
 
 
 def seconds_plot(iterations: Sequence[IterationFigures], dpi: int = _DPI) -> bytes:
@@ -112,7 +112,7 @@ def seconds_plot(iterations: Sequence[IterationFigures], dpi: int = _DPI) -> byt
             axes.bar([item.number for item in timed], height, bottom=bottom, color=colour, width=0.8, label=stage)
         bottom = [low + part for low, part in zip(bottom, height, strict=True)]
     _finish(axes, "seconds a stage", "iteration", legend_columns=3)
-    return _png(figure)
+    return to_png(figure)
 
 
 def histogram_plot(values: Sequence[int], title: str, x_label: str) -> bytes:
@@ -122,19 +122,19 @@ def histogram_plot(values: Sequence[int], title: str, x_label: str) -> bytes:
     bins = [low - 0.5 + i for i in range(high - low + 2)] if high - low < 40 else 30
     axes.hist(values, bins=bins, color=SAMPLED, rwidth=0.9)
     _finish(axes, title, x_label)
-    return _png(figure)
+    return to_png(figure)
 
 
 def bars_plot(values: Mapping[str, float], title: str, spans: Mapping[str, tuple[float, float]] | None = None) -> bytes:
     """Draws a bar for each name, the first on top; `spans` adds a line from the lowest to the highest value to each."""
     figure, axes = _figure(5.6, 0.9 + 0.28 * len(values))
     names = list(values)[::-1]
-    axes.barh([_letters(name) for name in names], [values[name] for name in names], color=SAMPLED, height=0.7)
-    for place, name in enumerate(names):
+    axes.barh([_label(name) for name in names], [values[name] for name in names], color=SAMPLED, height=0.7)
+    for position, name in enumerate(names):
         if spans:
-            axes.plot(spans[name], (place, place), color=GREEDY, linewidth=2)
+            axes.plot(spans[name], (position, position), color=GREEDY, linewidth=2)
     _finish(axes, title, "", horizontal=True)
-    return _png(figure)
+    return to_png(figure)
 
 
 def _band(axes: "Axes", points: Sequence[tuple[int, Measurement]], colour: str, label: str) -> None:
@@ -182,7 +182,12 @@ def _line(
 def _finish(
     axes: "Axes", title: str, x_label: str, *, percent: bool = False, legend_columns: int = 1, horizontal: bool = False
 ) -> None:
-    """Adds title, ticks, grid and legend; `horizontal` bars have their values along x, where ticks may be fractions."""
+    """Adds title, ticks, grid and legend.
+
+    Args:
+        percent: Whether the values on the y axis are shares.
+        horizontal: Whether the values are on the x axis; otherwise ticks of the x axis are whole numbers.
+    """
     from matplotlib.ticker import MaxNLocator, PercentFormatter
 
     axes.set_title(title, loc="left", fontsize=10, color=INK, fontweight="bold", pad=8)
@@ -203,14 +208,6 @@ def _finish(
         axes.legend(fontsize=8, frameon=False, labelcolor=INK, ncols=legend_columns)
 
 
-def _letters(name: str) -> str:
+def _label(name: str) -> str:
     """Returns a name as a label; dollar signs are escaped, because matplotlib reads text between two as a formula."""
     return visible(name).replace("$", r"\$")
-
-
-def _png(figure: "Figure") -> bytes:
-    from matplotlib.backends.backend_agg import FigureCanvasAgg
-
-    buffer = io.BytesIO()
-    FigureCanvasAgg(figure).print_png(buffer)
-    return buffer.getvalue()

@@ -14,11 +14,11 @@ from flows.report.prefect_pages.ui import show_in_prefect
 from flows.report.trackers import Tracker
 
 SLOW_INTERVAL_S = 30.0
-"""Pages that take as long to make as a short stage are updated at most once in this time."""
+"""Minimum time between updates of the slow pages, each of which takes as long as a short stage."""
 
 
 class ShownRun:
-    """Shows a run in its tracker and in Prefect's interface; a failure to show is logged and stops nothing."""
+    """Shows a run in its tracker and in Prefect's interface; errors of Prefect's API are logged and stop nothing."""
 
     def __init__(
         self,
@@ -31,18 +31,18 @@ class ShownRun:
         self.layout, self.store, self.tracker, self._log, self._link = layout, store, tracker, log, link
         self._record: RunRecord | None = None
         self._tracked = -1
-        self._slow_at = -SLOW_INTERVAL_S
+        self._slow_shown_at = -SLOW_INTERVAL_S
 
     def iteration_finished(self, n: int, *, executed: bool) -> None:
         """Shows the run up to iteration `n`.
 
         Args:
-            executed: Whether a stage of it was executed; a cached iteration has been shown in Prefect before.
+            executed: Whether a stage of it was executed; otherwise Prefect's pages have it already.
         """
         record = self._up_to(n)
         self._track(record)
         if executed:
-            self._in_prefect(record, slow=time.monotonic() - self._slow_at >= SLOW_INTERVAL_S)
+            self._show_in_prefect(record, slow=time.monotonic() - self._slow_shown_at >= SLOW_INTERVAL_S)
 
     def finished(self) -> str:
         """Writes the report, shows the whole run with before and after, and returns the key of the report's page."""
@@ -50,11 +50,11 @@ class ShownRun:
         page = store_report(record, self.store)
         self._track(record)
         self.tracker.conclude(before_after_metrics(record.evaluations))
-        self._in_prefect(record, slow=True)
+        self._show_in_prefect(record, slow=True)
         return page
 
     def _up_to(self, n: int) -> RunRecord:
-        """Returns the run up to iteration `n`. That iteration is read again, because it may have been made again."""
+        """Returns the run up to iteration `n`, which is read again, because it may have been refreshed."""
         if self._record is None:
             self._record = read_run(self.store, self.layout.run)
         known = {item.number: item for item in self._record.iterations}
@@ -68,20 +68,20 @@ class ShownRun:
                 self.tracker.log(item.number, iteration_metrics(item))
                 self._tracked = item.number
 
-    def _in_prefect(self, record: RunRecord, *, slow: bool) -> None:
+    def _show_in_prefect(self, record: RunRecord, *, slow: bool) -> None:
         try:
             show_in_prefect(record, self.store, slow=slow, link=self._link)
         except API_ERRORS as error:
-            self._log.warning("iteration is not shown in Prefect: %s", error)
+            self._log.warning("the run's pages in Prefect are not up to date: %s", error)
         if slow:
-            self._slow_at = time.monotonic()
+            self._slow_shown_at = time.monotonic()
 
 
 def publish_report(store: Store, run: str) -> str:
     """Writes a run's report into the store, shows it in Prefect, and returns the key of its page; call it in a flow.
 
     Raises:
-        IntegrityError: An artifact that it reads is damaged.
+        IntegrityError: A file that the report shows is damaged.
     """
     record = read_run(store, run)
     page = store_report(record, store)

@@ -24,7 +24,7 @@ def curves(record: RunRecord) -> dict[str, Curve]:
 
 
 def suites_section(record: RunRecord) -> dict[str, Any] | None:
-    """Returns the values of the page's section on suites; None where the run has none."""
+    """Returns the values of the report's section on suites; None if the run has none."""
     if not record.suites:
         return None
     facts = {suite: next(iter(reports.values())).facts for suite, reports in record.suites.items()}
@@ -39,7 +39,10 @@ def suites_section(record: RunRecord) -> dict[str, Any] | None:
 
 
 def suite_rows(record: RunRecord) -> list[list[str]]:
-    """Returns a row for each iteration: accuracy with its 95% interval by suite and mode, empty where not measured."""
+    """Returns a row for each iteration: its number, then accuracy with its 95% interval by suite and mode.
+
+    A cell is empty if the iteration was not measured on the suite in this mode.
+    """
     cells: dict[int, dict[tuple[str, str], str]] = {}
     titles = curves(record)
     for title, curve in titles.items():

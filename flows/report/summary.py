@@ -1,4 +1,4 @@
-"""Summaries of a run: as JSON, and in a few lines for the terminal."""
+"""Summaries of a run: as JSON, and as a few lines for the terminal."""
 
 import shlex
 from collections.abc import Sequence
@@ -43,7 +43,7 @@ def summary(record: RunRecord, store: Store) -> dict[str, Any]:
 
 
 def print_summary(record: RunRecord, store: Store, console: Console) -> None:
-    """Prints the table of before and after, the report's address, and the command that runs the promoted model."""
+    """Prints results before and after training, the report's address, and a command that runs the promoted model."""
     if record.evaluations:
         console.print(before_after_table(record))
     if record.promoted:
@@ -59,12 +59,11 @@ def before_after_table(record: RunRecord) -> Table:
     """Returns `before_after_rows` as a table for the terminal."""
     puzzles = next(iter(record.evaluations.values())).facts["puzzles"]
     title = f"{record.layout.run}: {puzzles} test puzzles, means with 95% intervals"
-    names = ["before GRPO" if when == "before" else "promoted" for when in record.evaluations]
-    return figures_table(title, names, before_after_rows(record))
+    return figures_table(title, before_after_names(record), before_after_rows(record))
 
 
 def figures_table(title: str, names: Sequence[str], rows: Sequence[Sequence[str]]) -> Table:
-    """Returns a table with a named column of figures for each of some models; rows begin with the figure's name."""
+    """Returns a table for the terminal with a column for each name; each row begins with the name of its figure."""
     table = Table(title=title, title_justify="left")
     table.add_column("")
     for name in names:
@@ -72,6 +71,11 @@ def figures_table(title: str, names: Sequence[str], rows: Sequence[Sequence[str]
     for row in rows:
         table.add_row(*row)
     return table
+
+
+def before_after_names(record: RunRecord) -> list[str]:
+    """Returns the names of the columns of figures in `before_after_rows`."""
+    return ["before GRPO" if when == "before" else "promoted" for when in record.evaluations]
 
 
 def before_after_rows(record: RunRecord) -> list[list[str]]:
@@ -82,7 +86,7 @@ def before_after_rows(record: RunRecord) -> list[list[str]]:
 def measure_rows(columns: Sequence[dict[str, Any]]) -> list[list[str]]:
     """Returns a row for each figure and mode, with a cell for each evaluation's facts.
 
-    Rows without a measurement are left out, and the row of statements if no completion makes any.
+    Rows without a measurement are left out, and so is the row of statements if no completion makes any.
     """
     rows: list[list[str]] = []
     for measure in metrics.MEASURES:

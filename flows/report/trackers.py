@@ -21,7 +21,7 @@ PROJECT = "deerstalker"
 
 
 class Tracker(Protocol):
-    """Receives the figures of a run, iteration by iteration; a continued run sends all iterations again."""
+    """Receives the figures of a run, iteration by iteration. A continued run sends its earlier iterations again."""
 
     def log(self, iteration: int, figures: Mapping[str, float]) -> None:
         """Receives the figures of one iteration."""
@@ -52,16 +52,16 @@ NO_TRACKER: Tracker = _Nothing()
 
 @contextmanager
 def open_tracker(profile: Profile, store: Store, run: str, recipe: Mapping[str, Any]) -> Generator[Tracker]:
-    """Opens the profile's tracker and closes it at the end. Call it first, so that its errors come before the work.
+    """Opens the profile's tracker and closes it at the end. Call it before the work, so that its errors come early.
 
     Args:
-        profile: Has the name of the tracker, and optionally its folder.
-        store: If it is a directory, its folder `trackers` is the default for the tracker's files.
+        profile: Names the tracker, and optionally the folder of its files.
+        store: If it is a directory, its folder `trackers` is the default for these files.
         run: Name of the run.
         recipe: The settings to record.
 
     Raises:
-        BadInputError: Its package is not installed, or W&B has neither a key nor offline mode.
+        BadInputError: Its package is not installed, or W&B refuses the run or has neither a key nor offline mode.
     """
     tracker = NO_TRACKER if profile.tracker == "none" else _open(profile.tracker, _folder(profile, store), run, recipe)
     try:
@@ -71,8 +71,8 @@ def open_tracker(profile: Profile, store: Store, run: str, recipe: Mapping[str, 
 
 
 def _folder(profile: Profile, store: Store) -> Path:
-    beside = profile.tracker_folder or store.local_path("trackers") or Path(DEFAULT_STORE) / "trackers"
-    return Path(beside).expanduser().resolve()
+    folder = profile.tracker_folder or store.local_path("trackers") or Path(DEFAULT_STORE) / "trackers"
+    return Path(folder).expanduser().resolve()
 
 
 def _open(name: Literal["wandb", "tensorboard"], folder: Path, run: str, recipe: Mapping[str, Any]) -> Tracker:
@@ -95,7 +95,7 @@ class _TensorBoard:
         self._summary: Any = importlib.import_module("tensorboard.compat.proto.summary_pb2")
         (folder / run).mkdir(parents=True, exist_ok=True)
         self._writer = EventFileWriter(str(folder / run))
-        # A continued run sends its iterations again; this event makes readers drop those of earlier files.
+        # A continued run sends its iterations again; this event makes readers drop them from earlier files.
         self._add(0, session_log=self._event.SessionLog(status=self._event.SessionLog.START))
         settings = "\n".join(f"    {line}" for line in json.dumps(recipe, indent=2, ensure_ascii=False).splitlines())
         self._add(0, summary=text_pb("recipe", settings))
@@ -116,15 +116,15 @@ class _TensorBoard:
 
 
 class _WeightsAndBiases:
-    """A W&B run whose id is made from the run's name, so that a continued run continues it; WANDB_* variables apply."""
+    """A W&B run with an id made from the run's name, so that a continued run continues it; WANDB_* variables apply."""
 
     def __init__(self, folder: Path, run: str, recipe: Mapping[str, Any]) -> None:
         import wandb
 
         settings = wandb.Settings(silent=True, console="off")
         mode = os.environ.get("WANDB_MODE") or wandb.setup(settings).settings.mode
-        away = mode in {"offline", "disabled"}
-        if not away and not wandb.login(prompt=False):
+        is_offline = mode in {"offline", "disabled"}
+        if not is_offline and not wandb.login(prompt=False):
             raise BadInputError(
                 "tracker 'wandb'", "no API key", "a key, or offline mode",
                 "set WANDB_API_KEY, or WANDB_MODE=offline and later `wandb sync`",
@@ -137,8 +137,8 @@ class _WeightsAndBiases:
                 name=run,
                 dir=folder,
                 config=dict(recipe),
-                mode="disabled" if mode == "disabled" else "offline" if away else "online",
-                resume=None if away else "allow",
+                mode="disabled" if mode == "disabled" else "offline" if is_offline else "online",
+                resume=None if is_offline else "allow",
                 settings=settings,
             )
         except wandb.Error as error:

@@ -187,7 +187,7 @@ def test_the_password_of_a_server_elsewhere_is_neither_shown_nor_readable(tmp_pa
             "--store",
             str(tmp_path / "s"),
         )
-        assert wrong.returncode == 2 and "refuses us (HTTP 401)" in wrong.stderr
+        assert wrong.returncode == 2 and "refuses the request (HTTP 401)" in wrong.stderr
         assert "wrong-secret" not in wrong.stdout + wrong.stderr + (tmp_path / "s").as_posix()
         installed.down()
         assert holders_of(["their-secret-password"], [installed.folder], of_at_least=1) == []

@@ -15,7 +15,7 @@ import httpx
 
 from flows.orchestration.server.api_access import auth_headers
 from flows.orchestration.server.listening import HOST
-from flows.orchestration.server.local_server import database_lock, end, start_server, wait_until_healthy
+from flows.orchestration.server.local_server import database_lock, start_server, stop_process, wait_until_healthy
 
 _START_TIMEOUT_S = 180.0
 _BUSY_LIMIT_S = 400.0
@@ -74,7 +74,7 @@ def own_server(folder: Path, host: str = HOST, auth: str | None = None, **variab
         wait_until_healthy(url, started, folder / "server.log")
         yield url
     finally:
-        end(started)
+        stop_process(started)
 
 
 def prefect_api(api: str, method: str, path: str, content: Any = None, auth: str | None = None) -> Any:

@@ -15,10 +15,10 @@ _MOST_SHOWN = 60
 
 
 def check_arguments(app: App, arguments: Sequence[str]) -> None:
-    """Refuses words that are not text, and commands in the wrong case (cyclopts accepts `Train`).
+    """Refuses arguments that are not text, and misspelt commands that cyclopts accepts, such as `Train`.
 
     Raises:
-        BadInputError: A word is not UTF-8 or contains a NUL, or is a command only in another spelling.
+        BadInputError: An argument is not UTF-8, contains a NUL, or differs from a command in case, `-` or `_`.
     """
     for number, word in enumerate(arguments, 1):
         if problem := text_problem(word):
@@ -37,10 +37,10 @@ def check_arguments(app: App, arguments: Sequence[str]) -> None:
 
 
 def exact_number(kind: type, tokens: Sequence[Token]) -> Any:
-    """Converts an option as cyclopts does, but refuses 1.5 for a whole number and `nan` for any number.
+    """Converts an argument as cyclopts does, but refuses 1.5 for a whole number, and `nan` and infinities.
 
     Raises:
-        BadInputError: The text is not a number of that kind.
+        BadInputError: `kind` is int and the text is no whole number, or `kind` is float and it is no finite number.
     """
     for token in tokens:
         if kind is int and not _WHOLE.fullmatch(token.value):

@@ -21,8 +21,7 @@ _STYLES: dict[Verdict, str] = {
 def print_lines(console: Console, derivation: Derivation) -> None:
     """Prints the lines of a completion, each after a bar, and below each line its statements with verdicts.
 
-    The colour of a statement is that of its verdict, which is also a word. The bar tells the words of the model from
-    ours.
+    The colour of a statement is that of its verdict, which is also printed as a word. The bar marks text of the model.
     """
     for line in derivation.lines:
         text = Text("| ")
@@ -31,15 +30,17 @@ def print_lines(console: Console, derivation: Derivation) -> None:
         console.print(text, soft_wrap=True)
         for step in line.steps:
             console.print(
-                Text(f"    {visible(step_line(step, line.steps))}", _STYLES[step.said.verdict]), soft_wrap=True
+                Text(f"    {visible(step_line(step, line.steps))}", _STYLES[step.statement.verdict]), soft_wrap=True
             )
 
 
 def derivation_json(derivation: Derivation) -> dict[str, Any]:
-    """Returns the same content as a JSON object (see `docs/json.md`, `solve`)."""
+    """Returns a derivation without its text as a JSON object (see `explanation` of `solve` in `docs/json.md`)."""
     first = derivation.first_false
     return {
-        "steps": [{"step": step.number, **asdict(step.said), "premises": step.premises} for step in derivation.steps],
+        "steps": [
+            {"step": step.number, **asdict(step.statement), "premises": step.premises} for step in derivation.steps
+        ],
         "counts": asdict(derivation.counts),
         "first_false_step": first.number if first else None,
         "unfinished": derivation.is_unfinished,

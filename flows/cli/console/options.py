@@ -11,9 +11,9 @@ from artifacts.store.location import DEFAULT_STORE
 _DEPLOYMENTS = Path(__file__).parents[3] / "deployments"
 
 Repeated = Parameter(negative=(), show_default=False)
-"""Of an option that may be given several times."""
+"""For options that may be given several times."""
 Optional = Parameter(show_default=False)
-"""Of an option whose default is None."""
+"""For options whose default the help page does not show."""
 Refresh = Annotated[
     tuple[str, ...],
     Repeated,
@@ -34,7 +34,7 @@ ProfileChanges = Annotated[
 ]
 ProfileName = Annotated[str, Parameter(help="Name of a profile, or path of a TOML file.")]
 Flag = Annotated[bool, Parameter(negative=())]
-"""A switch that is off unless it is given."""
+"""A switch that is off by default and has no `--no-` form."""
 Wide = Annotated[bool, Parameter(negative=(), show_default=False)]
 
 

@@ -30,25 +30,27 @@ def print_line(text: str) -> None:
 
 
 def terminal(width: int | None = None) -> "Console":
-    """Returns a console for tables and lines on stdout, which prints every string as one line or cell of plain text.
+    """Returns a console for stdout that prints every string as plain text on one line (see `Terminal`).
 
-    Rich itself interprets `[red]`, `:bomb:` and `[link=...]` in strings, and passes on escape sequences and line ends.
     The strings of this program come from files that anybody may have written. Print text of several lines as
     `rich.text.Text(visible(text))`.
+
+    Args:
+        width: Columns of a line; None uses COLUMNS if set, else the width of the terminal, or 80 if there is none.
     """
     from flows.cli.console.terminal import Terminal  # JSON does not need rich
 
     return Terminal(width=width)
 
 
-def tell_damage(store: Store, damaged: Sequence[Damage], *, json: bool) -> None:
-    """Fails a command whose results lack damaged artifacts; does nothing if none is damaged.
+def fail_if_damaged(store: Store, damaged: Sequence[Damage], *, json: bool) -> None:
+    """Raises an error if artifacts are damaged, because the printed results lack them; returns otherwise.
 
     Args:
-        json: The damage is part of the printed document; otherwise it is printed here.
+        json: Whether the printed JSON document lists the damage; if not, the damage is printed here.
 
     Raises:
-        IntegrityError: Something is damaged.
+        IntegrityError: An artifact is damaged.
     """
     if not damaged:
         return
@@ -60,13 +62,13 @@ def tell_damage(store: Store, damaged: Sequence[Damage], *, json: bool) -> None:
 
 
 def print_damaged_json(document: Mapping[str, Any], store: Store, damaged: Sequence[Damage]) -> None:
-    """Prints a JSON document with the damaged artifacts that it lacks as `damaged`, and fails if there are any.
+    """Prints a JSON document with a further field, `damaged`, that lists the damaged artifacts which it lacks.
 
     Raises:
-        IntegrityError: Something is damaged.
+        IntegrityError: An artifact is damaged; the document has been printed.
     """
     print_json({**document, "damaged": [asdict(damage) for damage in damaged]})
-    tell_damage(store, damaged, json=True)
+    fail_if_damaged(store, damaged, json=True)
 
 
 def local_folder(store: Store) -> Path:
@@ -80,7 +82,7 @@ def local_folder(store: Store) -> Path:
     if links:
         raise StoreError(
             str(links[0]), "a symbolic link", "a file or a folder of its own",
-            "remove it; PREFECT_HOME names another place for Prefect's database",
+            "remove it; PREFECT_HOME can name another folder for Prefect's database",
         )  # fmt: skip
     return folder
 

@@ -10,7 +10,7 @@ from flows.report.text.visible import one_line
 class Terminal(Console):
     """A console that prints every string, also in tables and trees, as plain text on one line.
 
-    Rich's own console interprets markup and emoji codes in strings, and passes on control characters and line ends.
+    Rich's own console interprets `[red]`, `:bomb:` and `[link=...]`, and passes on escape sequences and line ends.
     """
 
     def render_str(

@@ -6,11 +6,11 @@ from pathlib import Path
 from artifacts.errors import BadInputError
 
 
-def given_text(name: str, forms: str) -> str:
+def read_text_argument(name: str, forms: str) -> str:
     """Returns the text of a file, or of stdin if `name` is `-`; line ends become newlines.
 
     Args:
-        forms: Accepted forms of the argument, for the error message.
+        forms: What the argument may be, for the error message.
 
     Raises:
         BadInputError: The file cannot be read, or is not UTF-8.
@@ -18,7 +18,7 @@ def given_text(name: str, forms: str) -> str:
     where = "stdin" if name == "-" else name
     try:
         data = _stdin() if name == "-" else Path(name).read_bytes()
-    except (OSError, ValueError) as error:  # ValueError: a name that no file can have
+    except (OSError, ValueError) as error:  # ValueError: no file can have this name
         reason = error.strerror if isinstance(error, OSError) else str(error)
         raise BadInputError(where, f"cannot be read ({reason})", forms) from error
     try:

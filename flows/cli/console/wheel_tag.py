@@ -32,7 +32,7 @@ def correct_wheel_tag(site_packages: Path | None = None) -> None:
         record = (folder / "RECORD").read_bytes().replace(_entry(before), _entry(after))
         _replace(folder / "RECORD", record)
         _replace(folder / "WHEEL", after)
-    except OSError:  # not installed, being replaced, or read-only: uv installs it again, as without this module
+    except OSError:  # vLLM is not installed, is being replaced, or is read-only: uv behaves as without this module
         return
 
 

@@ -23,15 +23,15 @@ if TYPE_CHECKING:
 
 CLIENT_VARIABLE = "PREFECT_API_AUTH_STRING"
 SERVER_VARIABLE = "PREFECT_SERVER_API_AUTH_STRING"
-ELSEWHERE_TIMEOUT_S = 30.0
+EXTERNAL_TIMEOUT_S = 30.0
 _EXPECTED = "http://HOST:PORT/api"
 _REFUSED = (401, 403)
-_PASSING = (502, 503, 504)
+_TEMPORARY = (502, 503, 504)
 """HTTP statuses of a server that is starting, or of a proxy in front of it."""
 
 
 def masked(address: str) -> str:
-    """Returns an address, or any text given as one, with `***` in place of user and password."""
+    """Returns an address with `***` in place of user and password; the text may be any that was given as an address."""
     return re.sub(r"^([A-Za-z][\w+.-]*://)?.*@", r"\1***@", address, flags=re.DOTALL)
 
 
@@ -56,7 +56,7 @@ def parse_server(text: str) -> tuple[str, str | None]:
         raise _no_address(text, "not the address of an API")
     auth = unquote(url.userinfo.decode("ascii")) or None
     if auth is not None and not _is_auth_string(auth):
-        raise _no_address(text, "contains a user or a password that cannot be sent")
+        raise _no_address(text, "the user or the password contains unprintable characters")
     return str(url.copy_with(userinfo=b"")).rstrip("/"), auth
 
 
@@ -64,15 +64,16 @@ def _no_address(text: str, problem: str) -> BadInputError:
     return BadInputError(f"--server {masked(text)!r}", problem, _EXPECTED, "name the API of a Prefect server")
 
 
-def wait_for_server_elsewhere(url: str, auth: str | None) -> None:
-    """Waits until a Prefect API that runs elsewhere answers and accepts the auth string.
+def wait_for_external_server(url: str, auth: str | None) -> None:
+    """Waits until the Prefect API that `--server` names answers and accepts the auth string.
 
     Args:
         url: Address of the API, without a password.
+        auth: Its auth string; see `auth_headers` for None.
 
     Raises:
         BadInputError: There is no such host, the server is not a Prefect API, or it refuses the auth string.
-        DeerstalkerError: The server does not answer within `ELSEWHERE_TIMEOUT_S`.
+        DeerstalkerError: The server does not answer within `EXTERNAL_TIMEOUT_S`.
     """
     import httpx
 
@@ -80,19 +81,19 @@ def wait_for_server_elsewhere(url: str, auth: str | None) -> None:
     try:
         socket.getaddrinfo(parsed.host, parsed.port)
     except (OSError, UnicodeError) as error:
-        raise BadInputError(where, f"no host is called {parsed.host}", _EXPECTED, "correct the name") from error
-    deadline = time.monotonic() + ELSEWHERE_TIMEOUT_S
+        raise BadInputError(where, f"there is no host {parsed.host}", _EXPECTED, "correct the name") from error
+    deadline = time.monotonic() + EXTERNAL_TIMEOUT_S
     with httpx.Client(base_url=url, headers=auth_headers(auth, os.environ), timeout=5.0, trust_env=False) as client:
-        while (health := _get(client, "/health")) is None or health.status_code in _PASSING:
+        while (health := _get(client, "/health")) is None or health.status_code in _TEMPORARY:
             if time.monotonic() > deadline:
-                limit = f"no answer within {ELSEWHERE_TIMEOUT_S:.0f} s"
+                limit = f"no answer within {EXTERNAL_TIMEOUT_S:.0f} s"
                 raise DeerstalkerError(where, limit, "a Prefect API", "is it running?")
             time.sleep(0.2)
         version = _get(client, "/admin/version") if health.is_success else None
-    refused = next((one.status_code for one in (health, version) if one and one.status_code in _REFUSED), None)
+    refused = next((reply.status_code for reply in (health, version) if reply and reply.status_code in _REFUSED), None)
     if refused:
         remedy = f"set {CLIENT_VARIABLE}=USER:PASSWORD"
-        raise BadInputError(where, f"refuses us (HTTP {refused})", "its auth string", remedy)
+        raise BadInputError(where, f"refuses the request (HTTP {refused})", "its auth string", remedy)
     if not health.is_success or health.text.strip() != "true":
         raise BadInputError(
             where, f"answers, but is no Prefect API (HTTP {health.status_code})", _EXPECTED, "add /api?"
@@ -135,7 +136,7 @@ def read_auth_string(path: Path) -> str:
     except (OSError, UnicodeError) as error:
         raise BadInputError(str(path), "cannot be read", "an auth string", "`deerstalker down`, then `up`") from error
     if not _is_auth_string(auth):
-        raise BadInputError(str(path), "holds no auth string", "USER:PASSWORD in one line", "remove it")
+        raise BadInputError(str(path), "contains no auth string", "USER:PASSWORD in one line", "remove it")
     return auth
 
 
@@ -145,17 +146,17 @@ def _is_auth_string(text: str) -> bool:
 
 def write_private(path: Path, text: str) -> None:
     """Writes a file that only its owner can read (mode 0600), completely or not at all."""
-    fresh = path.with_name(f".{path.name}.{secrets.token_hex(4)}")
+    draft = path.with_name(f".{path.name}.{secrets.token_hex(4)}")
     try:
-        with open(fresh, "x", encoding="utf-8", opener=private) as file:
+        with open(draft, "x", encoding="utf-8", opener=private) as file:
             file.write(text)
-        fresh.replace(path)
+        draft.replace(path)
     finally:
-        fresh.unlink(missing_ok=True)
+        draft.unlink(missing_ok=True)
 
 
 def private(path: str, flags: int) -> int:
-    """An opener for `open` that lets only the owner read the file, also if the file exists already."""
+    """Opens a file that only its owner can read, new or existing, and returns its descriptor; an opener for `open`."""
     descriptor = os.open(path, flags, 0o600)
     with suppress(PermissionError):  # the file belongs to another user: leave its mode
         os.fchmod(descriptor, 0o600)

@@ -1,7 +1,7 @@
-"""The Prefect server of a command: one that the user named, or a local one that ends with the command.
+"""The Prefect server of a command: one that runs already, or a local one that ends with the command.
 
-Prefect can start a server by itself, but it waits idly for the server, passes Ctrl-C on to it, and leaves it running
-when killed. Here the server starts while the command imports modules, in its own session, under the guard of
+Prefect can start a server by itself, but then the command waits for it, Ctrl-C reaches it, and it survives a command
+that is killed. Here the server starts while the command imports modules, in a session of its own, under the guard of
 `stages/processes/guard.py`.
 """
 
@@ -30,8 +30,8 @@ TAG = "deerstalker"
 
 _START_TIMEOUT_S = 120.0
 _DRAIN_TIMEOUT_S = 30.0
-_LOOK_INTERVAL_S = 0.5
-_VAIN_STARTS = 5
+_CHECK_INTERVAL_S = 0.5
+_MAX_FAILED_RESTARTS = 5
 _TAIL_CHARACTERS = 1500
 
 
@@ -50,9 +50,9 @@ class Backend:
         self.log = log
         self._home = Path(os.environ.get("PREFECT_HOME") or log.parent)
         self._process: GuardedProcess | None = None
-        self._held = ExitStack()
+        self._exit_stack = ExitStack()
         self._lock = -1
-        self._absent = [folder for folder in (self._home, *self._home.parents) if not folder.exists()]
+        self._missing_folders = [folder for folder in (self._home, *self._home.parents) if not folder.exists()]
         self._alone_since: datetime | None = None
         self._address = ("127.0.0.1", 0)
         self._answered = self._entered = False
@@ -62,7 +62,7 @@ class Backend:
     def __enter__(self) -> Self:
         named = os.environ.get("PREFECT_API_URL")
         if not named or named == running_server(self._home):
-            self._lock, self._alone_since = self._held.enter_context(database_lock(self._home))
+            self._lock, self._alone_since = self._exit_stack.enter_context(database_lock(self._home))
         if not named:
             self._process = self._start()
             self._watch.start()
@@ -78,12 +78,12 @@ class Backend:
             self._process.stop()
             self._process = None
         if error is not None and not self._entered:
-            self._remove_what_we_made()
-        self._held.close()
+            self._remove_new_folders()
+        self._exit_stack.close()
 
     @property
     def pid(self) -> int | None:
-        """Process id of the local server's guard, which is also its session id; None if the user named a server."""
+        """Process id of the local server's guard, which is also its session id; None if another server is used."""
         return self._process.pid if self._process else None
 
     @contextmanager
@@ -97,7 +97,7 @@ class Backend:
         if self._process is None:
             from prefect import tags
 
-            with tags(TAG), named_where_silent("start it, or name another"):
+            with tags(TAG), explain_no_answer("start it, or name another"):
                 yield
             return
         self._wait()
@@ -110,39 +110,44 @@ class Backend:
             crash_dead_runs(message, before=self._alone_since, workers=workers, unclaimed=True)
         from prefect.settings import PREFECT_FLOWS_HEARTBEAT_FREQUENCY, temporary_settings
 
-        # A heartbeat adds a second to the end of each run, and nothing watches for it on the command's own server.
+        # Heartbeats lengthen each run by a second, and the command's own server has no automation that needs them.
         with temporary_settings(updates={PREFECT_FLOWS_HEARTBEAT_FREQUENCY: None}):
             try:
-                with named_where_silent(f"see {self.log}"):
+                with explain_no_answer(f"see {self.log}"):
                     yield
             finally:
                 _drain()
 
-    def _remove_what_we_made(self) -> None:
-        """Removes the folders that this command created, unless another process uses them; no flow has run."""
-        if self._lock < 0 or self._home not in self._absent:
+    def _remove_new_folders(self) -> None:
+        """Removes the folders that this command created if no other process uses them; call it if no flow has run."""
+        if self._lock < 0 or self._home not in self._missing_folders:
             return
         with suppress(OSError):
             fcntl.flock(self._lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
             shutil.rmtree(self._home)
-            for folder in self._absent[1:]:
+            for folder in self._missing_folders[1:]:
                 folder.rmdir()
 
     def _keep_alive(self) -> None:
-        """Restarts the server when it has died, unless it never answered or several restarts failed in a row."""
-        vain = 0
-        while not self._leaving.wait(_LOOK_INTERVAL_S) and vain < _VAIN_STARTS:
+        """Restarts the server whenever it dies; stops if it never answered or several restarts failed in a row."""
+        failed_restarts = 0
+        while not self._leaving.wait(_CHECK_INTERVAL_S) and failed_restarts < _MAX_FAILED_RESTARTS:
             if self._process is None or self._process.exit_code() is None or not self._answered:
                 continue
             self._process.stop()
             with suppress(OSError):  # the port is still in use: try again later
                 self._process = self._start()
-                vain += 1
+                failed_restarts += 1
                 with suppress(DeerstalkerError):
                     self._wait()
-                    vain = 0
+                    failed_restarts = 0
 
     def _start(self) -> GuardedProcess:
+        """Starts the server without waiting for it; a later start reuses the address of the first.
+
+        Raises:
+            OSError: The port of the first start is in use.
+        """
         private_folder(self.log.parent)
         mode = "wb" if self._process is None else "ab"
         with socket.create_server(self._address) as listener, open(self.log, mode, opener=private) as log:
@@ -150,7 +155,7 @@ class Backend:
             scratch = Scratch(f"{PREFIX}server-")
             script = str(Path(__file__).with_name("server_process.py"))
             environment = {**os.environ, "PREFECT_SERVER_UI_ENABLED": "false"}
-            environment.pop("PYTHONDONTWRITEBYTECODE", None)  # a start without cached bytecode takes 8 s longer
+            environment.pop("PYTHONDONTWRITEBYTECODE", None)  # without cached bytecode a start takes 8 s longer
             command = [sys.executable, "-P", script, str(listener.fileno())]
             keep = [listener.fileno(), scratch.lock]
             process = GuardedProcess(command, scratch.path, log, environment, keep=keep)
@@ -159,6 +164,11 @@ class Backend:
         return process
 
     def _wait(self) -> None:
+        """Waits until the server answers.
+
+        Raises:
+            DeerstalkerError: It ended, did not answer within `_START_TIMEOUT_S`, or this command is leaving.
+        """
         import httpx
 
         process = self._process
@@ -166,12 +176,11 @@ class Backend:
         url = os.environ["PREFECT_API_URL"] + "/health"
         deadline = time.monotonic() + _START_TIMEOUT_S
         while time.monotonic() < deadline and process.exit_code() is None and not self._leaving.is_set():
-            try:
+            with suppress(httpx.TransportError):
                 if httpx.get(url, timeout=0.5, trust_env=False).is_success:
                     self._answered = True
                     return
-            except httpx.TransportError:
-                time.sleep(0.05)
+            time.sleep(0.05)
         tail = self.log.read_text(errors="replace")[-_TAIL_CHARACTERS:].strip()
         raise DeerstalkerError(
             "local Prefect server",
@@ -184,8 +193,8 @@ class Backend:
 
 
 @contextmanager
-def named_where_silent(remedy: str) -> Generator[None]:
-    """Raises an error that names the API if the block fails because Prefect's client got no answer.
+def explain_no_answer(remedy: str) -> Generator[None]:
+    """Replaces the error of a block in which Prefect's client got no answer by one that names the API and a remedy.
 
     Raises:
         DeerstalkerError: The API did not answer.
@@ -195,20 +204,20 @@ def named_where_silent(remedy: str) -> Generator[None]:
     try:
         yield
     except (httpx.TransportError, RuntimeError) as error:
-        reason = (
-            error if isinstance(error, httpx.TransportError) else error.__cause__
-        )  # the client wraps the error of its first request
+        # The client wraps the error of its first request in a RuntimeError.
+        reason = error if isinstance(error, httpx.TransportError) else error.__cause__
         if not isinstance(reason, httpx.TransportError):
             raise
         raise DeerstalkerError(
             f"Prefect API {httpx.URL(os.environ['PREFECT_API_URL']).copy_with(userinfo=b'')}",  # without a password
             f"{type(reason).__name__}: {reason}",
             "a server that answers",
-            f"{remedy}; then the same command goes on where it stopped; {SEE_DOCTOR}",
+            f"{remedy}; then the same command continues where it stopped; {SEE_DOCTOR}",
         ) from error
 
 
 def _drain() -> None:
+    """Waits until the server has received the logs and events of this process."""
     from prefect.events.worker import EventsWorker
     from prefect.logging.handlers import APILogWorker
 

@@ -1,6 +1,6 @@
-"""Creates Prefect's database from a template, so that a machine runs Prefect's migrations only once, not per store.
+"""Creates Prefect's database from a template, so that a machine runs Prefect's migrations once, not for every store.
 
-Prefect creates a new SQLite file by about a hundred migrations. They take 4 s of CPU, more than the rest of the
+Prefect creates a new SQLite file by about a hundred migrations. They take 4 s of CPU time, more than the rest of the
 server's start. The result depends only on Prefect's version, so a copy is kept in the user's cache folder.
 """
 
@@ -16,9 +16,9 @@ from prefect.settings import get_current_settings
 
 
 def fill_new_database() -> None:
-    """Creates the migrated database of a server that is about to start, unless it exists or Prefect uses another.
+    """Creates the database of a server that is about to start, unless it exists or Prefect is set to another database.
 
-    An existing file becomes readable by its owner only.
+    If the file exists, only its permissions change: it becomes readable by its owner only.
     """
     database = own_database()
     if database is None:
@@ -53,16 +53,19 @@ def own_database() -> Path | None:
 def _copy(source: Path, target: Path) -> None:
     """Copies a database completely or not at all; does not replace a file that has appeared meanwhile."""
     with tempfile.TemporaryDirectory(dir=target.parent, prefix=f".{target.name}-") as folder:
-        made = Path(folder) / target.name
-        with closing(sqlite3.connect(f"file:{source}?mode=ro", uri=True)) as old, closing(sqlite3.connect(made)) as new:
+        draft = Path(folder) / target.name
+        with (
+            closing(sqlite3.connect(f"file:{source}?mode=ro", uri=True)) as old,
+            closing(sqlite3.connect(draft)) as new,
+        ):
             old.backup(new)
-            new.execute("pragma journal_mode = delete")  # needs no further files; Prefect sets its own mode
+            new.execute("pragma journal_mode = delete")  # one file only; Prefect sets its own mode
         with suppress(FileExistsError):
-            os.link(made, target)
+            os.link(draft, target)
 
 
 async def _migrate() -> None:
-    from prefect.server.database import provide_database_interface  # 0.6 s, of which a client has no need
+    from prefect.server.database import provide_database_interface  # takes 0.6 s to import
 
     interface = provide_database_interface()
     await interface.create_db()

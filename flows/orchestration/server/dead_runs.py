@@ -1,4 +1,4 @@
-"""Marks runs and tasks as crashed that Prefect still lists as running although their process is gone."""
+"""Marks flow runs and task runs as crashed if Prefect lists them as running although their process is gone."""
 
 import math
 import re
@@ -22,43 +22,44 @@ from prefect.states import Crashed
 
 from flows.orchestration.server.database_template import own_database
 
-_EXECUTED = re.compile(rb"(?:^|\0)PREFECT__FLOW_RUN_ID=([0-9a-f-]{36})")
+_FLOW_RUN_ID = re.compile(rb"(?:^|\0)PREFECT__FLOW_RUN_ID=([0-9a-f-]{36})")
 _OPEN = [StateType.RUNNING, StateType.PENDING, StateType.CANCELLING]
 
 
 def crash_dead_runs(message: str, *, before: datetime, workers: Collection[str], unclaimed: bool) -> int:
     """Marks dead runs as crashed, so that they can be retried; returns their number.
 
-    Runs of other workers are left to the automation for dead runs, because this process cannot know whether they live.
-    Runs that a process of this machine executes are left alone too, even if their worker is gone.
+    Runs of other workers are left to the automation for dead runs, because this process cannot know whether they are
+    alive. A run that a process of this machine executes is alive, even if its worker is gone.
 
     Args:
+        message: Message of the new state.
         before: Only runs that were created before this time (with a time zone).
         workers: Names of workers that are gone.
         unclaimed: Also runs that no worker started. Pass True only if no other process can be running one, see
-            `flows.orchestration.server.local_server.database_lock`; it has no effect for a database
-            that other machines may use.
+            `flows.orchestration.server.local_server.database_lock`; it has no effect for a database that other machines
+            may use.
     """
     unclaimed = unclaimed and own_database() is not None
-    living = _executed_here()
-    chosen = FlowRunFilter(state=FlowRunFilterState(type=FlowRunFilterStateType(any_=_OPEN)))
+    alive = _executed_here()
+    open_runs = FlowRunFilter(state=FlowRunFilterState(type=FlowRunFilterStateType(any_=_OPEN)))
     with get_client(sync_client=True) as client:
-        left = [
+        dead = [
             run
-            for run in client.read_flow_runs(flow_run_filter=chosen)
-            if run.created and run.created < before and _dead(run, workers, unclaimed) and str(run.id) not in living
+            for run in client.read_flow_runs(flow_run_filter=open_runs)
+            if run.created and run.created < before and _is_lost(run, workers, unclaimed) and str(run.id) not in alive
         ]
-        for run in left:
+        for run in dead:
             client.set_flow_run_state(run.id, Crashed(message=message), force=True)
             _crash_tasks(client, run, message)
-    return len(left)
+    return len(dead)
 
 
 def crash_dead_tasks(run: FlowRun) -> None:
-    """Marks the task runs of killed attempts of a flow run as crashed; Prefect would list them as running for ever.
+    """Marks the task runs of earlier, killed attempts of a flow run as crashed; Prefect lists them as running for ever.
 
     Args:
-        run: The current flow run: only a later attempt knows that the earlier ones have ended.
+        run: The current flow run. Its earlier attempts have ended, because it is running again.
     """
     if run.run_count > 1:
         with get_client(sync_client=True) as client:
@@ -66,11 +67,11 @@ def crash_dead_tasks(run: FlowRun) -> None:
 
 
 def _crash_tasks(client: SyncPrefectClient, run: FlowRun, message: str, before_attempt: float = math.inf) -> None:
-    chosen = TaskRunFilter(
+    open_tasks = TaskRunFilter(
         flow_run_id=TaskRunFilterFlowRunId(any_=[run.id]),
         state=TaskRunFilterState(type=TaskRunFilterStateType(any_=_OPEN), name=None),
     )
-    for task in client.read_task_runs(task_run_filter=chosen):
+    for task in client.read_task_runs(task_run_filter=open_tasks):
         if task.flow_run_run_count < before_attempt:
             client.set_task_run_state(task.id, Crashed(message=message), force=True)
 
@@ -80,10 +81,10 @@ def _executed_here() -> set[str]:
     run_ids: set[str] = set()
     for path in Path("/proc").glob("[0-9]*/environ"):
         with suppress(OSError):
-            run_ids |= {match.decode() for match in _EXECUTED.findall(path.read_bytes())}
+            run_ids |= {match.decode() for match in _FLOW_RUN_ID.findall(path.read_bytes())}
     return run_ids
 
 
-def _dead(run: FlowRun, workers: Collection[str], unclaimed: bool) -> bool:
-    started_by = run.labels.get("prefect.worker.name")  # set after `Pending`: see `make_zombie_automations`
-    return unclaimed if started_by is None else started_by in workers
+def _is_lost(run: FlowRun, workers: Collection[str], unclaimed: bool) -> bool:
+    worker = run.labels.get("prefect.worker.name")  # set when a run is submitted, after `Pending`
+    return unclaimed if worker is None else worker in workers

@@ -7,11 +7,11 @@ from dataclasses import dataclass
 from artifacts.errors import BadInputError
 
 HOST = "127.0.0.1"
-"""The default; only programs of this machine reach it."""
+"""The default; only programs of this machine can reach it."""
 
 
 @dataclass(frozen=True)
-class Place:
+class ListenAddress:
     """An address on which a server listens.
 
     Attributes:
@@ -25,8 +25,8 @@ class Place:
     family: socket.AddressFamily
 
     @classmethod
-    def of(cls, host: str) -> "Place":
-        """Looks up a name.
+    def of(cls, host: str) -> "ListenAddress":
+        """Returns the address of a host name; an empty name is the loopback address.
 
         Raises:
             BadInputError: The name has no address.
@@ -41,11 +41,11 @@ class Place:
 
     @property
     def loopback(self) -> bool:
-        """Whether only programs of this machine reach it."""
+        """Whether only programs of this machine can reach it."""
         return ipaddress.ip_address(self.address.partition("%")[0]).is_loopback
 
     @property
-    def called(self) -> str:
+    def url_host(self) -> str:
         """The host name in the URL that clients of this machine use."""
         if ipaddress.ip_address(self.address.partition("%")[0]).is_unspecified:
             return HOST

@@ -1,8 +1,7 @@
 """The Prefect server and the worker of a data folder, which `deerstalker up` starts and `deerstalker down` stops.
 
 Each runs under `stages/processes/guard.py`, as engines do: when the guard ends, all processes below it end. A record
-beside Prefect's database names the started processes. A process matches the record only if its start time does, because
-process ids are reused.
+beside Prefect's database lists the started processes by id and start time, because process ids are reused.
 """
 
 import fcntl
@@ -30,19 +29,19 @@ from flows.orchestration.server.api_access import (
     read_auth_string,
     write_private,
 )
-from flows.orchestration.server.listening import HOST, Place
+from flows.orchestration.server.listening import HOST, ListenAddress
 from stages.processes import guard
 from stages.processes.process_pool import start_ticks
 
 START_TIMEOUT_S = 300.0
 STOP_TIMEOUT_S = 15.0
 _TAIL_CHARACTERS = 1500
-_PAGES_ASK = "PREFECT_SERVER_UI_API_URL"
+_UI_API_URL_VARIABLE = "PREFECT_SERVER_UI_API_URL"
 _SIGNATURE = "# Written by `deerstalker up`, removed by `deerstalker down`.\n"
 
 
-class Started(Document):
-    """A process that was started under a guard.
+class StartedProcess(Document):
+    """A process that runs, or ran, under a guard.
 
     Attributes:
         pid: Process id of the guard, which is also the session id.
@@ -54,12 +53,12 @@ class Started(Document):
 
     @property
     def alive(self) -> bool:
-        """Whether the process still runs (and not another one with its id)."""
+        """Whether the process still runs; another process with its id does not count."""
         return start_ticks(self.pid) == self.ticks
 
 
-class StartedWorker(Started):
-    """A worker that was started.
+class StartedWorker(StartedProcess):
+    """A worker that runs, or ran, under a guard.
 
     Attributes:
         name: Name of the worker; Prefect labels the worker's runs with it.
@@ -75,15 +74,15 @@ class Record(Document):
 
     Attributes:
         url: Address of the Prefect API.
-        server: The server; None if it runs elsewhere.
+        server: The server; None if `up --server` uses another.
         worker: The worker, if one was started.
-        gone: Names of earlier workers. A run can outlive its worker and end only before a later `up` than the next.
+        gone: Names of earlier workers. They are kept because a run of theirs may still be alive at the next `up`.
         settings: `prefect.toml` files that `up` wrote, which give the API's address to Prefect's commands.
-        auth: File with the API's auth string, if it asks for one.
+        auth: File with the API's auth string, if it requires one.
     """
 
     url: str
-    server: Started | None = None
+    server: StartedProcess | None = None
     worker: StartedWorker | None = None
     gone: tuple[str, ...] = ()
     settings: tuple[Path, ...] = ()
@@ -91,10 +90,10 @@ class Record(Document):
 
     @property
     def auth_string(self) -> str | None:
-        """The API's auth string; None if it needs none.
+        """The API's auth string; None if it requires none.
 
         Raises:
-            BadInputError: Its file cannot be read.
+            BadInputError: Its file cannot be read or contains none.
         """
         return read_auth_string(self.auth) if self.auth else None
 
@@ -120,7 +119,7 @@ class Record(Document):
                 str(path), "a damaged record", "the record that `deerstalker up` wrote", "remove it"
             ) from error
         except OSError as error:
-            remedy = "where it is another account's, set PREFECT_HOME to a folder of yours"
+            remedy = "if it belongs to another account, set PREFECT_HOME to a folder of yours"
             raise BadInputError(str(path), f"cannot be read ({error.strerror})", "a record", remedy) from error
 
     def write(self, home: Path) -> None:
@@ -133,13 +132,13 @@ def _record(home: Path) -> Path:
 
 
 def write_settings(folder: Path, url: str, auth: str | None) -> Path | None:
-    """Writes a `prefect.toml` with which Prefect's commands in a folder find the API.
+    """Writes a `prefect.toml` by which Prefect's commands in a folder find the API.
 
     Args:
         auth: The API's auth string, if any; then only the owner can read the file.
 
     Returns:
-        The file; None if the folder has a `prefect.toml` of its own, or cannot be written.
+        The file; None if the folder has a `prefect.toml` that `up` did not write, or cannot be written.
     """
     path = folder / "prefect.toml"
     try:
@@ -159,19 +158,19 @@ def write_settings(folder: Path, url: str, auth: str | None) -> Path | None:
 
 
 def remove_settings(path: Path) -> None:
-    """Removes a file that `write_settings` wrote, unless it was replaced since."""
+    """Removes a file that `write_settings` wrote, unless another file has replaced it."""
     if path.exists() and path.read_text().startswith(_SIGNATURE):
         path.unlink()
 
 
 def running_server(home: Path) -> str | None:
-    """Returns the address of the Prefect API that `up` runs for a data folder; None if none runs."""
+    """Returns the address of the Prefect API that `up` runs for a data folder; None if it does not run."""
     record = Record.read(home)
     return record.url if record and record.server and record.server.alive else None
 
 
 def auth_string_of(url: str | None, home: Path) -> str | None:
-    """Returns the auth string of an API; None if the record of the data folder names another API or no auth string.
+    """Returns the auth string of an API from the record of a data folder; None if it names another API or no string.
 
     Raises:
         BadInputError: The record or the auth string cannot be read.
@@ -182,11 +181,11 @@ def auth_string_of(url: str | None, home: Path) -> str | None:
 
 @contextmanager
 def database_lock(home: Path) -> Generator[tuple[int, datetime | None]]:
-    """Locks Prefect's database (shared) and yields the descriptor of the lock and a time.
+    """Takes a shared lock on Prefect's database and yields the lock's descriptor and a time.
 
-    The time is when this process was found to be the only user of the database; None if there are other users. Runs
-    that started before it and that the database lists as running are dead. The lock belongs to an open file: a child
-    that inherits the descriptor keeps the lock as long as it lives, even if its parent ends.
+    The time is None if other processes use the database. Otherwise it is the present, and runs that were created
+    earlier and that the database lists as running are dead. A child process that inherits the descriptor keeps the lock
+    until it ends, even if its parent ends earlier.
     """
     private_folder(home)
     descriptor = os.open(home / "in-use.lock", os.O_RDWR | os.O_CREAT, 0o600)
@@ -204,39 +203,42 @@ def database_lock(home: Path) -> Generator[tuple[int, datetime | None]]:
 
 def start_server(
     home: Path, port: int, lock: int, environment: Mapping[str, str], host: str = HOST, auth: str | None = None
-) -> tuple[str, Started]:
+) -> tuple[str, StartedProcess]:
     """Starts a server without waiting for it.
 
     Args:
         lock: Descriptor of the lock on the database; the server inherits it.
         host: Name or address on which the server listens.
-        auth: Auth string of the server; None admits everybody who reaches it.
+        auth: Auth string of the server; None admits everybody who can reach it.
+
+    Returns:
+        The address of its API, and its process.
 
     Raises:
-        BadInputError: The port is in use; the host is not an address of this machine; or other machines reach it and
-            there is no auth string.
+        BadInputError: The port is in use; the host is not an address of this machine; or other machines can reach it
+            and there is no auth string.
     """
-    place = Place.of(host)
-    if not place.loopback and auth is None:
-        risk = "other machines reach it, and the server would run what anybody sends"
+    listen_address = ListenAddress.of(host)
+    if not listen_address.loopback and auth is None:
+        risk = "other machines can reach it and would have their programs run here"
         raise BadInputError(f"--host {host}", risk, f"{HOST}, or a password", "add --auth")
     try:
-        listener = socket.create_server((place.address, port), family=place.family)
+        listener = socket.create_server((listen_address.address, port), family=listen_address.family)
     except OSError as error:
         raise BadInputError(
             f"--port {port}" if host == HOST else f"--host {host} --port {port}",
             f"cannot be used ({error.strerror})",
             "a free port" if host == HOST else "an address of this machine and a free port",
-            "choose another, or end what uses it",
+            "choose another, or end the program that uses it",
         ) from error
     with listener:
         script = str(Path(__file__).with_name("server_process.py"))
         command = [sys.executable, "-P", script, str(listener.fileno()), host]
-        url = f"http://{place.called}:{listener.getsockname()[1]}/api"
-        environment = {_PAGES_ASK: "/api", **environment}  # by default pages ask port 4200
+        url = f"http://{listen_address.url_host}:{listener.getsockname()[1]}/api"
+        environment = {_UI_API_URL_VARIABLE: "/api", **environment}  # by default pages send requests to port 4200
         if auth:
             environment[SERVER_VARIABLE] = auth
-        started = guarded(command, home / "server.log", environment, keep=(listener.fileno(), lock))
+        started = start_guarded(command, home / "server.log", environment, keep=(listener.fileno(), lock))
         return url, started
 
 
@@ -245,17 +247,24 @@ def start_worker(home: Path, pool: str, environment: Mapping[str, str], lock: in
 
     Args:
         lock: Descriptor of the lock on the database. The worker inherits it, so that its runs do not count as dead when
-            the server is started again.
+            a server is started again.
     """
     name = f"{socket.gethostname()}-{secrets.token_hex(3)}"
     script = str(Path(__file__).with_name("worker_process.py"))
     command = [sys.executable, "-P", script, "worker", "start", "--pool", pool, "--type", "process", "--name", name]
-    started = guarded(command, home / "worker.log", environment, keep=(lock,))
+    started = start_guarded(command, home / "worker.log", environment, keep=(lock,))
     return StartedWorker(**started.model_dump(), name=name, pool=pool)
 
 
-def guarded(command: Sequence[str], log: Path, environment: Mapping[str, str], keep: Sequence[int] = ()) -> Started:
-    """Starts a command under a guard in a new session, so that it outlives this process."""
+def start_guarded(
+    command: Sequence[str], log: Path, environment: Mapping[str, str], keep: Sequence[int] = ()
+) -> StartedProcess:
+    """Starts a command under a guard in a new session, so that it outlives this process.
+
+    Args:
+        log: File to which its output is appended.
+        keep: File descriptors that it inherits.
+    """
     scratch = log.parent / f"scratch-{secrets.token_hex(4)}"
     with open(log, "ab", opener=private) as output:
         process = subprocess.Popen(
@@ -267,10 +276,10 @@ def guarded(command: Sequence[str], log: Path, environment: Mapping[str, str], k
             pass_fds=tuple(keep),
             start_new_session=True,
         )
-    return Started(pid=process.pid, ticks=start_ticks(process.pid) or 0)
+    return StartedProcess(pid=process.pid, ticks=start_ticks(process.pid) or 0)
 
 
-def wait_until_healthy(url: str, process: Started, log: Path) -> None:
+def wait_until_healthy(url: str, process: StartedProcess, log: Path) -> None:
     """Waits until a local server answers.
 
     Raises:
@@ -286,13 +295,13 @@ def wait_until_healthy(url: str, process: Started, log: Path) -> None:
         time.sleep(0.1)
     raise DeerstalkerError(
         "Prefect server",
-        f"not ready after {START_TIMEOUT_S:.0f} s" if process.alive else "ended by itself",
+        f"not ready after {START_TIMEOUT_S:.0f} s" if process.alive else "ended",
         "a server that starts",
         f"see {log}. Its last lines:\n{log.read_text(errors='replace')[-_TAIL_CHARACTERS:].strip()}",
     )
 
 
-def end(process: Started) -> bool:
+def stop_process(process: StartedProcess) -> bool:
     """Stops a process and its children; returns whether it was still running.
 
     Raises:
@@ -304,6 +313,6 @@ def end(process: Started) -> bool:
     deadline = time.monotonic() + STOP_TIMEOUT_S
     while process.alive:
         if time.monotonic() > deadline:
-            raise DeerstalkerError(f"process {process.pid}", f"still there after {STOP_TIMEOUT_S:.0f} s", "its end")
+            raise DeerstalkerError(f"process {process.pid}", f"still runs after {STOP_TIMEOUT_S:.0f} s", "its end")
         time.sleep(0.05)
     return True

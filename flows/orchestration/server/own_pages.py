@@ -1,7 +1,7 @@
 """A guard in front of our Prefect server that refuses requests by web pages of other origins.
 
-Prefect's server answers any page in a browser of this machine, and a deployment that a page creates is a program that
-the worker runs. CORS alone hides replies but lets requests through. The guard refuses them before the server sees them.
+Prefect's server answers any page in a browser of this machine, and the worker runs programs that such a page deploys.
+CORS only hides replies from a page; the server would still act on its requests. The guard refuses them beforehand.
 """
 
 import ipaddress
@@ -17,7 +17,7 @@ Send = Callable[[MutableMapping[str, Any]], Awaitable[None]]
 Application = Callable[[Scope, Receive, Send], Awaitable[None]]
 
 ORIGINS_VARIABLES = ("PREFECT_SERVER_API_CORS_ALLOWED_ORIGINS", "PREFECT_SERVER_CORS_ALLOWED_ORIGINS")
-"""Prefect's two settings of allowed origins; the first one takes precedence."""
+"""Variables of Prefect's two settings of allowed origins; the first one takes precedence."""
 
 _HOST = re.compile(r"(\[[0-9a-f:.%]+\]|[^\s:/@\[\]]+)(?::[0-9]{1,5})?")
 _FOREIGN_SITES = ("cross-site", "same-site")
@@ -32,8 +32,8 @@ class OwnNames:
     Attributes:
         hosts: Names and addresses accepted in a Host header, in lower case, IPv6 in brackets, without a port.
         origins: Origins whose pages may use the server, besides pages that the same host serves.
-        any_address: Whether a Host header may be any IP address. An attacker can point a name at this machine (DNS
-            rebinding), but not an address.
+        any_address: Whether a Host header may be any IP address. That is safe, because DNS rebinding points a foreign
+            name at this machine, not an address.
     """
 
     hosts: frozenset[str]
@@ -56,12 +56,13 @@ class OwnNames:
 
 
 def own_names(address: str, port: int, name: str, environment: Mapping[str, str]) -> OwnNames:
-    """Returns the accepted names of a server.
+    """Returns the host names and origins that a server accepts.
 
     Args:
-        address: Address on which the server listens.
+        address: IP address on which the server listens.
+        port: Its port.
         name: Host name or address that the user gave; empty for the loopback address.
-        environment: Variables of the process. The origins in Prefect's settings are accepted too, except `*`.
+        environment: Variables of the process; the origins in `ORIGINS_VARIABLES` are accepted too, except `*`.
     """
     hosts = {"localhost", _bracketed(address)}
     origins = {f"http://{host}:{port}" for host in hosts}
@@ -78,14 +79,14 @@ def own_names(address: str, port: int, name: str, environment: Mapping[str, str]
 
 
 class OwnPagesOnly:
-    """An ASGI application that guards another, for HTTP and WebSockets.
+    """An ASGI application that passes only requests of the server's own pages and of programs, for HTTP and WebSockets.
 
     It refuses a foreign Host header (421) and all requests by pages of other origins (403), except links to the
-    server's pages. Programs other than browsers send neither Origin nor Sec-Fetch-Site.
+    server's pages. It recognises pages by the headers Origin and Sec-Fetch-Site, which only browsers send.
 
     Args:
-        application: The server.
-        names: Accepted names of the server.
+        application: The server that is guarded.
+        names: The host names and origins that it accepts.
     """
 
     def __init__(self, application: Application, names: OwnNames) -> None:
@@ -106,6 +107,7 @@ class OwnPagesOnly:
             await send({"type": "websocket.close", "code": _POLICY_VIOLATION})
 
     def _refusal(self, scope: Scope) -> tuple[int, str] | None:
+        """Returns the HTTP status and the reason of a refusal; None if the request is accepted."""
         hosts, origins = _header(scope, b"host"), _header(scope, b"origin")
         if len(hosts) != 1 or not self._names.is_own_host(hosts[0]):
             return _MISDIRECTED, "This server has another name; see PREFECT_SERVER_CORS_ALLOWED_ORIGINS in the runbook."
@@ -117,7 +119,7 @@ class OwnPagesOnly:
 
 
 def _foreign_page(scope: Scope) -> bool:
-    """Whether the request comes from a page of another origin and is not a link to a page."""
+    """Whether a page of another origin sent the request, other than by a link to a page of the server."""
     if not any(site in _FOREIGN_SITES for site in _header(scope, b"sec-fetch-site")):
         return False
     link = _header(scope, b"sec-fetch-mode") == ["navigate"] and _header(scope, b"sec-fetch-dest") == ["document"]
@@ -129,7 +131,7 @@ def _header(scope: Scope, name: bytes) -> list[str]:
 
 
 def _unframed(send: Send) -> Send:
-    """Adds a header that forbids pages of other origins to show the response in a frame."""
+    """Returns a `send` that adds a header by which pages of other origins cannot show the response in a frame."""
 
     async def send_with_header(message: MutableMapping[str, Any]) -> None:
         if message["type"] == "http.response.start":

@@ -1,8 +1,8 @@
-"""Changes to Prefect's server that work around faults of Prefect 3.7.7; `FIXED_IN` says when each of them goes.
+"""Changes to Prefect's server that work around faults of Prefect 3.7.7; `FIXED_IN` says when each can be removed.
 
-All of them live in the server's process (`server_process.py`), which calls `apply_workarounds()` before it makes the
-server. Prefect 3.8 and later need a fastapi that vLLM 0.32 refuses. The faults that 3.9.1 still has would stay in a
-newer server in an environment of its own, too.
+The server's process (`server_process.py`) calls `apply_workarounds()` before it creates the server. Prefect 3.8 and
+later need a fastapi that vLLM 0.32 does not support. A newer server in an environment of its own would still have the
+faults of 3.9.1.
 """
 
 import asyncio
@@ -16,7 +16,7 @@ import prefect.server.events.ordering.memory
 import prefect.server.services.task_run_recorder
 from prefect.server.database.configurations import AioSqliteConfiguration
 
-# As `Any`: what is assigned to them has other types than Prefect's own.
+# As `Any`, because the functions assigned below differ in type from Prefect's own.
 _configuration: Any = AioSqliteConfiguration
 _automations: Any = prefect.server.events.models.automations
 _ordering: Any = prefect.server.events.ordering.memory
@@ -38,30 +38,30 @@ class Finishing:
         return await asyncio.shield(call)
 
     async def finished(self) -> None:
-        """Waits for the calls that have begun."""
+        """Waits for the calls that are running."""
         await asyncio.gather(*self._running, return_exceptions=True)
 
 
 def finish_batches() -> None:
     """Makes the recorder of task runs write a batch to its end when the server stops.
 
-    The recorder takes a batch off its queue and then writes it. The server's end cancels the write, and the batch is
-    lost: task runs stay `Running` for ever. `batches_finished()` waits for the writes.
+    The recorder takes a batch off its queue and then writes it. A server that stops cancels the write, the batch is
+    lost, and its task runs stay `Running` for ever. `batches_finished()` waits for the writes.
     """
     _recorder.record_bulk_task_run_events = Finishing(_recorder.record_bulk_task_run_events)
 
 
 async def batches_finished() -> None:
-    """Waits for the batches that the recorder is writing; `finish_batches` has been called."""
+    """Waits for the batches that the recorder is writing; call it after `finish_batches` only."""
     await _recorder.record_bulk_task_run_events.finished()
 
 
 def announce_on_the_loop() -> None:
-    """Makes the server take in a changed automation on its event loop, as Prefect does from 3.8.6 on.
+    """Makes the server announce a changed automation on its event loop, as Prefect does from 3.8.6 on.
 
-    Prefect 3.7 takes it in on another thread, and the event loop waits for that thread. The thread needs a lock that a
-    task of the loop may hold (the server looks for changes every 5 s). Then the server never answers again
-    (PrefectHQ/prefect#23055). PostgreSQL does not have this fault.
+    Prefect 3.7 does so on another thread, for which the event loop waits. The thread needs a lock that a task of the
+    loop may hold, because the server looks for changes every 5 s. Then the server is deadlocked
+    (PrefectHQ/prefect#23055). With PostgreSQL this does not happen.
     """
     running: set[asyncio.Task[Any]] = set()
 
@@ -78,23 +78,23 @@ def begin_as_writer() -> None:
 
     Prefect begins a transaction as a reader. SQLite refuses its first write at once ("database is locked", HTTP 503) if
     another transaction has written since. During a run this happens to about one request in twenty, and clients then
-    wait 2 s, 4 s, 8 s, up to minutes. PostgreSQL does not have this fault.
+    wait 2 s, 4 s, 8 s, up to minutes. With PostgreSQL this does not happen.
     """
     begin = _configuration.begin_transaction
 
     def begin_transaction(self: Any, session: Any, with_for_update: bool = False) -> AbstractAsyncContextManager[Any]:
-        del with_for_update  # for SQLite it has this meaning only
+        del with_for_update  # Prefect uses it for SQLite only to choose `BEGIN IMMEDIATE`
         return begin(self, session, with_for_update=True)
 
     _configuration.begin_transaction = begin_transaction
 
 
 def wait_briefly_for_earlier_events() -> None:
-    """Limits to 5 s the time for which automations hold an event back until its predecessor arrives (Prefect: 15 min).
+    """Lets automations hold back an event for at most 5 s (Prefect: 15 min) until the event that it follows arrives.
 
     Prefect keeps in memory which events it has seen. After a restart of the server, each change of a run's state waits
-    for a predecessor that came before the restart, and the automation for dead runs calls the run dead. In one process
-    events arrive in order. PostgreSQL does not help.
+    for an event from before the restart, and meanwhile the automation for dead runs marks the run as crashed. 5 s are
+    enough, because in one process events arrive in order. PostgreSQL does not help.
     """
     _ordering.PRECEDING_EVENT_LOOKBACK = timedelta(seconds=5)
 
@@ -105,10 +105,10 @@ FIXED_IN: dict[Callable[[], None], str | None] = {
     begin_as_writer: None,
     wait_briefly_for_earlier_events: None,
 }
-"""The first version of Prefect that does not need a workaround; None where 3.9.1 (2026-10-30), the newest, needs it."""
+"""The first version of Prefect that does not need a workaround; None if the newest, 3.9.1 (2026-10-30), needs it."""
 
 
 def apply_workarounds() -> None:
-    """Applies all of them to the Prefect server of this process; call it once."""
+    """Applies all workarounds to the Prefect server of this process; call it once."""
     for apply in FIXED_IN:
         apply()

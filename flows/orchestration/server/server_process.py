@@ -1,8 +1,8 @@
 """The process of a local Prefect server; run as a script with a listening socket: `python server_process.py FD [NAME]`.
 
-NAME is the server's host name if it listens on more than the loopback address. The server is Prefect's own, with the
-changes of `prefect_workarounds.py`, a guard that refuses pages of other origins (`own_pages.py`), and a new database
-that is copied from a template (`database_template.py`).
+NAME is the host name or address that the user gave. The server is Prefect's own, with the changes of
+`prefect_workarounds.py`, a guard that refuses pages of other origins (`own_pages.py`), and a database that is copied
+from a template if it is new (`database_template.py`).
 """
 
 import gc
@@ -30,7 +30,7 @@ if __name__ == "__main__":
     apply_workarounds()
 
     class Server(uvicorn.Server):
-        """Ends after the last batch of task runs is written."""
+        """A server that ends only after the last batch of task runs is written."""
 
         async def shutdown(self, sockets: list[socket.socket] | None = None) -> None:
             """Stops serving, then waits for the batches that are being written."""

@@ -1,4 +1,4 @@
-"""The server that `deerstalker up` uses: one that runs elsewhere, or one that it starts."""
+"""The server that `deerstalker up` uses: an external one, which `--server` names, or a local one, which it starts."""
 
 import os
 import shlex
@@ -14,20 +14,20 @@ from flows.orchestration.server.api_access import (
     new_auth_string,
     parse_server,
     read_auth_string,
-    wait_for_server_elsewhere,
+    wait_for_external_server,
     write_private,
 )
 from flows.orchestration.server.listening import HOST
-from flows.orchestration.server.local_server import Record, database_lock, end, start_server
+from flows.orchestration.server.local_server import Record, database_lock, start_server, stop_process
 
 
 @dataclass(frozen=True)
-class Elsewhere:
-    """A server that runs elsewhere.
+class ExternalServer:
+    """A server that `--server` names and that `up` does not start.
 
     Attributes:
         url: Address of the API, without a password.
-        auth: Auth string of the API, if one was given.
+        auth: Auth string in that address, if it has one.
     """
 
     url: str
@@ -35,11 +35,13 @@ class Elsewhere:
 
 
 @dataclass(frozen=True)
-class Local:
+class LocalServer:
     """A server that `up` starts if none runs.
 
     Attributes:
-        auth: Whether the server asks for an auth string.
+        host: Name or address on which it listens.
+        port: Its port; 0 takes a free one.
+        auth: Whether it requires an auth string.
     """
 
     host: str
@@ -47,60 +49,65 @@ class Local:
     auth: bool
 
 
-def named_elsewhere(server: str | None, host: str, auth: bool) -> Elsewhere | None:
+def parse_external_server(server: str | None, host: str, auth: bool) -> ExternalServer | None:
     """Returns the server that `--server` names; None without `--server`.
 
     Raises:
-        BadInputError: The address is invalid, or options are given that only a local server has.
+        BadInputError: The address is invalid, or `--auth` or `--host` is given, which only a local server has.
     """
     if server is None:
         return None
-    for option in (["--auth"] if auth else []) + ([f"--host {host}"] if host != HOST else []):
-        expected = "an option of the server that `up` starts"
-        raise BadInputError(
-            option, "given together with --server", expected, f"leave it out; there it is {SERVER_VARIABLE}"
-        )
-    return Elsewhere(*parse_server(server))
+    if auth or host != HOST:
+        option = "--auth" if auth else f"--host {host}"
+        remedy = f"leave it out; on the machine of that server set {SERVER_VARIABLE}" if auth else "leave it out"
+        raise BadInputError(option, "given together with --server", "an option of the server that `up` starts", remedy)
+    return ExternalServer(*parse_server(server))
 
 
-def with_server(
-    record: Record, home: Path, elsewhere: Elsewhere | None, local: Local
+def ensure_server(
+    record: Record, home: Path, external: ExternalServer | None, local: LocalServer
 ) -> tuple[Record, datetime | None]:
-    """Starts a local server if it is needed and does not run.
+    """Makes sure that the server runs: starts a local server, unless it runs, or waits for an external one.
+
+    Args:
+        record: The record of the last `up`, or an empty one.
+        home: PREFECT_HOME of the local server.
 
     Returns:
-        The new record, and the time since which only the new server has used its database; None for the time if the
-        server ran already, or if other processes use the database.
+        The new record, which has been written, and the time of the start (see `database_lock`). The time is None if no
+        server was started or if other processes use its database.
+
+    Raises:
+        BadInputError: Another server runs for the folder, or the options fit no server.
+        DeerstalkerError: An external server does not answer.
     """
     if record.server and record.server.alive:
-        if elsewhere and elsewhere.url != record.url:
+        if external and external.url != record.url:
             running = f"{masked(record.url)} runs for {home}"
-            raise BadInputError(f"--server {elsewhere.url}", running, "one server a folder", "`deerstalker down` first")
+            raise BadInputError(f"--server {external.url}", running, "one server a folder", "`deerstalker down` first")
         if local.auth and not record.auth:
             running = f"{masked(record.url)} runs without an auth string"
-            raise BadInputError("--auth", running, "a server that is started with it", "`deerstalker down` first")
+            raise BadInputError("--auth", running, "a server that is started with --auth", "`deerstalker down` first")
         return record, None
-    if elsewhere:
-        return _with_server_elsewhere(record, home, elsewhere), None
+    if external:
+        return _record_external_server(record, home, external), None
     with database_lock(home) as (lock, alone_since):
-        path = _own_auth(home, record, local)
+        path = _write_own_auth(home, record, local)
         auth = read_auth_string(path) if path else None
         url, started = start_server(home, local.port, lock, os.environ, local.host, auth)
-        record.model_copy(update={"server": started, "auth": path}).write(
-            home
-        )  # record the server before anything can fail
-        record = _moved(record, url).model_copy(update={"server": started, "auth": path})
+        record.model_copy(update={"server": started, "auth": path}).write(home)  # before stopping a worker can fail
+        record = _replace_server(record, url).model_copy(update={"server": started, "auth": path})
     record.write(home)
     return record, alone_since
 
 
-def _with_server_elsewhere(record: Record, home: Path, elsewhere: Elsewhere) -> Record:
-    """Waits for a server that runs elsewhere and returns its record; writes its auth string to a private file."""
-    known = record.auth_string if record.url == elsewhere.url and not record.server else None
-    auth = elsewhere.auth or known or os.environ.get(CLIENT_VARIABLE) or None
-    wait_for_server_elsewhere(elsewhere.url, auth)
-    record, path = _moved(record, elsewhere.url), None
-    if auth and (elsewhere.auth or known):
+def _record_external_server(record: Record, home: Path, external: ExternalServer) -> Record:
+    """Waits for an external server and writes and returns its record; its auth string goes to a private file."""
+    known = record.auth_string if record.url == external.url and not record.server else None
+    auth = external.auth or known or os.environ.get(CLIENT_VARIABLE) or None
+    wait_for_external_server(external.url, auth)
+    record, path = _replace_server(record, external.url), None
+    if auth and (external.auth or known):
         path = home.resolve() / "auth-string-elsewhere"
         write_private(path, auth + "\n")
     record = record.model_copy(update={"auth": path})
@@ -108,10 +115,11 @@ def _with_server_elsewhere(record: Record, home: Path, elsewhere: Elsewhere) -> 
     return record
 
 
-def _own_auth(home: Path, record: Record, local: Local) -> Path | None:
-    """Writes the auth string of a server that is about to start and returns its file; None without an auth string.
+def _write_own_auth(home: Path, record: Record, local: LocalServer) -> Path | None:
+    """Writes the auth string of a server that is about to start and returns its file; None if it requires none.
 
-    A server that died is started again with its auth string. The string stays the same from one `up` to the next.
+    PREFECT_SERVER_API_AUTH_STRING takes precedence. A generated string stays the same from one `up` to the next. A
+    server that died is started again with an auth string if it had one.
     """
     path, set_by_user = home.resolve() / "auth-string", os.environ.get(SERVER_VARIABLE)
     if set_by_user:
@@ -123,30 +131,33 @@ def _own_auth(home: Path, record: Record, local: Local) -> Path | None:
     return path
 
 
-def let_prefect_find(record: Record) -> None:
-    """Sets the API address for Prefect's clients, here and in the worker; call it before importing Prefect."""
+def set_client_environment(record: Record) -> None:
+    """Sets address and auth string of the API for Prefect's clients, here and in child processes.
+
+    Call it before importing Prefect.
+    """
     os.environ["PREFECT_API_URL"] = record.url
     if auth := record.auth_string:
         os.environ[CLIENT_VARIABLE] = auth
 
 
-def exports(record: Record) -> str:
-    """Returns the shell command with which Prefect's commands find the API."""
+def export_command(record: Record) -> str:
+    """Returns the shell command after which Prefect's commands in the same shell find the API."""
     auth = f' {CLIENT_VARIABLE}="$(cat {shlex.quote(str(record.auth))})"' if record.auth else ""
     return f"export PREFECT_API_URL={shlex.quote(record.url)}{auth}\n"
 
 
-def forget_password(record: Record) -> None:
-    """Removes the password file of a server that runs elsewhere; that of a local server stays for the next `up`."""
+def remove_external_password(record: Record) -> None:
+    """Removes the password file of an external server; that of a local server stays for the next `up`."""
     if record.auth and record.server is None:
         record.auth.unlink(missing_ok=True)
 
 
-def _moved(record: Record, url: str) -> Record:
-    """Returns the record of a server that replaces another; stops the old server's worker if the address changes."""
+def _replace_server(record: Record, url: str) -> Record:
+    """Returns the record for a new server at `url`; if the address changes, stops the worker of the old one."""
     if record.url == url:
         return record.model_copy(update={"server": None})
-    forget_password(record)
+    remove_external_password(record)
     if record.worker:
-        end(record.worker)
+        stop_process(record.worker)
     return Record(url=url, gone=record.gone_workers, settings=record.settings)

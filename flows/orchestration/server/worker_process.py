@@ -1,7 +1,7 @@
 """The process of a local worker: `python worker_process.py worker start ...` is `prefect` with the flows imported.
 
-After a run is cancelled, a worker imports its flow to look for hooks, and only then sets the state `Cancelled`. Flows
-that are imported already cost no time then.
+To cancel a run, a worker imports its flow, looks for hooks, and only then sets the state `Cancelled`. Importing all
+flows at the start makes this fast.
 """
 
 import importlib

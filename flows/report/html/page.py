@@ -15,11 +15,11 @@ STYLE = files("flows.report.html").joinpath("page.css").read_text()
 def page(template: str | Template, **values: Any) -> str:
     """Renders a page.
 
-    Every value is shown as text: markup in it is escaped, and each of its characters is visible.
+    Every value is shown as text: markup in it is escaped, and so are invisible characters.
 
     Args:
-        template: Name of a file of `templates/`, or a template made by `TEMPLATES.from_string`.
-        **values: The variables of the template.
+        template: Name of a file in `templates/`, or a template made by `TEMPLATES.from_string`.
+        **values: The variables of the template, except `style`.
 
     Raises:
         jinja2.UndefinedError: The template uses a variable that is not given.
@@ -28,7 +28,7 @@ def page(template: str | Template, **values: Any) -> str:
 
 
 def _shown(value: Any) -> Any:
-    """Makes the characters of a text visible; markup that the templates made passes."""
+    """Returns a value for a template with invisible characters escaped; markup made by the templates stays as it is."""
     return visible(value) if isinstance(value, str) and not isinstance(value, Markup) else value
 
 

@@ -28,12 +28,12 @@ PAGE = "report.html"
 
 
 @dataclass(frozen=True)
-class Measure:
-    """How the length of a prompt is measured.
+class LengthMeasure:
+    """A way to measure the length of a prompt.
 
     Attributes:
         unit: `tokens` or `characters`.
-        by: Name of the tokenizer; empty for characters.
+        by: Name of the tokenizer; empty if the unit is characters.
         length: Returns the length of a prompt.
     """
 
@@ -42,14 +42,13 @@ class Measure:
     length: Callable[[str], int]
 
 
-def measure_of(stages: Stages, tokenizer: Ref[Checkpoint] | None, name: str | None) -> Measure:
-    """Returns how to measure prompts.
-
-    The unit is the tokens of a checkpoint if there is one, else of the installed model, else characters.
+def length_measure(stages: Stages, tokenizer: Ref[Checkpoint] | None, name: str | None) -> LengthMeasure:
+    """Returns the measure of prompt lengths: tokens of a checkpoint, else of the installed model, else characters.
 
     Args:
-        tokenizer: A checkpoint, whose tokenizer is used.
-        name: The name of that checkpoint.
+        stages: The run whose scratch folder and store are used.
+        tokenizer: A checkpoint whose tokenizer is used; None for the installed model.
+        name: Name of that checkpoint.
     """
     if tokenizer is not None:
         folder = stages.ctx.local_folder(tokenizer)
@@ -58,14 +57,14 @@ def measure_of(stages: Stages, tokenizer: Ref[Checkpoint] | None, name: str | No
         try:
             write_tokenizer(find_packaged_file(installed.package, installed.file), folder)
         except BadInputError:
-            return Measure("characters", "", len)
+            return LengthMeasure("characters", "", len)
         name = installed.file.partition(".")[0]
     chat = ChatTokenizer(folder)
-    return Measure("tokens", name or "", lambda prompt: len(chat.prompt_ids(prompt)))
+    return LengthMeasure("tokens", name or "", lambda prompt: len(chat.prompt_ids(prompt)))
 
 
-def write_report(stages: Stages, made: Ref[Puzzles], measure: Measure) -> str:
-    """Writes the report of a set into its folder in the store, and returns the key of the page."""
+def write_report(stages: Stages, made: Ref[Puzzles], measure: LengthMeasure) -> str:
+    """Writes the report of a puzzle set into its folder in the store, and returns the key of the page."""
     artifact = Artifact.open(stages.ctx.store, made)
     splits = {
         name: from_table(artifact.read_table(f"{name}.parquet", PUZZLES))
@@ -77,11 +76,12 @@ def write_report(stages: Stages, made: Ref[Puzzles], measure: Measure) -> str:
     return f"{made.key}/report/{PAGE}"
 
 
-def describe(splits: dict[str, list[Puzzle]], measure: Measure) -> dict[str, Any]:
-    """Returns the figures of a set as JSON.
+def describe(splits: dict[str, list[Puzzle]], measure: LengthMeasure) -> dict[str, Any]:
+    """Returns the figures of a puzzle set, as `report.json` contains them.
 
     Args:
         splits: The puzzles by split.
+        measure: How prompt lengths are measured.
     """
     puzzles = [puzzle for rows in splits.values() for puzzle in rows]
     clue_kinds, question_kinds = Counter[str](), Counter[str]()
@@ -123,7 +123,7 @@ def report_files(facts: dict[str, Any]) -> dict[str, bytes]:
 
 
 def _values(facts: dict[str, Any]) -> dict[str, Any]:
-    """Returns the values of the page's template, but for the pictures."""
+    """Returns the values of the page's template, except the pictures."""
     total, prompt = sum(facts["splits"].values()), facts["prompt"]
     splits = ", ".join(f"{name} {count}" for name, count in facts["splits"].items() if count)
     tokenizer = f"; by {prompt['tokenizer']}" if prompt["tokenizer"] else ""

@@ -1,4 +1,4 @@
-"""The HTML report of a run and its files. It is a view: each call writes it again from the artifacts."""
+"""The report of a run: an HTML page, its pictures and `summary.json`. Each call writes it again from the artifacts."""
 
 import json
 from collections.abc import Sequence
@@ -7,8 +7,8 @@ from typing import Any
 from artifacts.documents.checksums import write_files
 from artifacts.store.store import Store
 from flows.lookup.history import RunRecord
-from flows.report.batch_picture import draw, read_batch, words
-from flows.report.before_after import Answered, BeforeAfter, find_before_after
+from flows.report.batch_picture import describe_batch, draw, read_batch
+from flows.report.before_after import BeforeAfter, JudgedCompletion, find_before_after
 from flows.report.derivation import statement_counts, text_pieces
 from flows.report.example_group import Completion, ExampleGroup, ReadAnswer, find_example_group
 from flows.report.figures import IterationFigures, iteration_figures, measurement, page_columns
@@ -24,19 +24,19 @@ from flows.report.plots import (
     suites_plot,
 )
 from flows.report.prefect_pages.ui_text import (
-    answered_title,
     completion_title,
+    judged_title,
     seconds_rows,
     statement_lines,
     store_keys,
 )
 from flows.report.suites import curves, suites_section
-from flows.report.summary import before_after_rows, solve_command, summary
+from flows.report.summary import before_after_names, before_after_rows, solve_command, summary
 from flows.report.text.markdown import shortened
 
 PAGE = "report.html"
 _COMPLETION_CHARACTERS, _ANSWER_CHARACTERS = 20_000, 200
-"""Longer texts lose their middle in the page."""
+"""Maximum numbers of characters that the page shows; a note replaces the middle of longer texts."""
 
 _HEADLINES = (
     ("test accuracy, sampled", "sampled", "accuracy"),
@@ -47,7 +47,7 @@ _HEADLINES = (
 
 
 def store_report(record: RunRecord, store: Store) -> str:
-    """Writes the report into the store and returns the key of the page; needs no Prefect.
+    """Writes the report into the store and returns the key of the page; works without Prefect.
 
     Raises:
         IntegrityError: A file that the report shows is damaged.
@@ -75,7 +75,7 @@ def report_files(record: RunRecord, store: Store) -> dict[str, bytes]:
         pictures["suites.png"] = suites_plot(curves(record))
     pair = find_before_after(record, store)
     graded = [item for item in record.iterations if item.kept("sample", "grade")]
-    specimen = find_example_group(graded[-1], record.layout, store) if graded else None
+    example = find_example_group(graded[-1], record.layout, store) if graded else None
     packed = [item for item in record.iterations if item.kept("pack")]
     batch = read_batch(packed[-1], record.layout, store) if packed else None
     if batch and batch.steps:
@@ -84,8 +84,8 @@ def report_files(record: RunRecord, store: Store) -> dict[str, bytes]:
         **_values(record, store, iterations),
         "pictures": pictures,
         "derivations": _derivations(pair) if pair else None,
-        "specimen": _specimen(specimen) if specimen else None,
-        "batch": words(batch) if batch else None,
+        "example": _example(example) if example else None,
+        "batch": describe_batch(batch) if batch else None,
     }
     return {**pictures, "summary.json": _json(summary(record, store)), PAGE: page("report.html", **values).encode()}
 
@@ -115,7 +115,7 @@ def _before_after(record: RunRecord) -> dict[str, Any] | None:
         return None
     facts = next(iter(record.evaluations.values())).facts
     return {
-        "head": ["", *("before GRPO" if when == "before" else "promoted" for when in record.evaluations)],
+        "head": ["", *before_after_names(record)],
         "rows": before_after_rows(record),
         "puzzles": facts["puzzles"],
         "grader": facts["grader"],
@@ -143,7 +143,10 @@ def _cards(record: RunRecord, store: Store, iterations: Sequence[IterationFigure
 
 
 def _standing(record: RunRecord, candidates: int) -> str:
-    """Returns how the promoted checkpoint compares by the rule of promotion (`stages.promotion.gate.PromoteConfig`)."""
+    """Returns the score of the promoted checkpoint and why it is promoted, by the run's rule of promotion.
+
+    `stages.promotion.gate.PromoteConfig` describes the rules.
+    """
     assert record.promoted is not None
     rule, score = record.recipe["promote"], f"{record.promoted.score:.1%} on the validation split"
     if rule["tolerance_se"]:
@@ -173,14 +176,14 @@ def _seconds_table(iterations: Sequence[IterationFigures]) -> dict[str, Any]:
     }
 
 
-def _specimen(specimen: ExampleGroup) -> dict[str, Any]:
+def _example(example: ExampleGroup) -> dict[str, Any]:
     return {
-        "iteration": specimen.iteration,
-        "puzzle_id": specimen.puzzle_id,
-        "size": specimen.size,
-        "talks": any(item.statements for item in specimen.completions),
-        "completions": [_completion(item) for item in specimen.completions],
-        "prompt": specimen.prompt,
+        "iteration": example.iteration,
+        "puzzle_id": example.puzzle_id,
+        "size": example.size,
+        "has_statements": any(item.statements for item in example.completions),
+        "completions": [_completion(item) for item in example.completions],
+        "prompt": example.prompt,
     }
 
 
@@ -193,10 +196,10 @@ def _derivations(pair: BeforeAfter) -> dict[str, Any]:
     }
 
 
-def _derivation(item: Answered) -> dict[str, Any]:
-    statements = [step.said for step in item.derivation.steps]
+def _derivation(item: JudgedCompletion) -> dict[str, Any]:
+    statements = item.derivation.statements
     return {
-        "title": answered_title(item),
+        "title": judged_title(item),
         "pieces": text_pieces(item.derivation.text, statements, _COMPLETION_CHARACTERS),
         "answers": _answers(item.answers),
         "statements": {"counts": statement_counts(statements), "lines": ""},
@@ -206,12 +209,15 @@ def _derivation(item: Answered) -> dict[str, Any]:
 
 def _completion(item: Completion) -> dict[str, Any]:
     statements = item.statements or []
-    words = {"counts": statement_counts(statements), "lines": shortened(statement_lines(statements))}
+    summary_of_statements = {
+        "counts": statement_counts(statements),
+        "lines": shortened(statement_lines(statements)),
+    }
     return {
         "title": completion_title(item),
         "pieces": text_pieces(item.text, statements, _COMPLETION_CHARACTERS),
         "answers": _answers(item.answers),
-        "statements": None if item.statements is None else words,
+        "statements": None if item.statements is None else summary_of_statements,
         "conclusions": [],
     }
 
@@ -229,7 +235,7 @@ def _answers(answers: Sequence[ReadAnswer]) -> list[dict[str, Any]]:
 
 
 def _addresses(record: RunRecord, store: Store) -> list[tuple[str, str]]:
-    """Returns where the run and its parts are stored, by name."""
+    """Returns names with the addresses of the run and its parts, and with the digest of the promoted checkpoint."""
     addresses = [("store", store.url), ("run", f"{store.url}/{record.layout.root}")]
     addresses += [(name, f"{store.url}/{key}") for name, key in store_keys(record).items()]
     if record.promoted:

@@ -1,6 +1,6 @@
-"""Shows a run in Prefect's interface. Call it in a flow, outside tasks, because a cached task does not run.
+"""Shows a run in Prefect's interface.
 
-Each key belongs to one run and one page, so the versions under a key are the history of the run.
+Each key belongs to one page of one run, so the versions under a key are the history of the run.
 """
 
 import base64
@@ -26,16 +26,18 @@ from flows.report.prefect_pages import ui_text
 from flows.report.suites import curves
 
 _SMALL_DPI = 70
-"""The interface stores pictures in its database, and prints the data URL of a picture below it."""
+"""Low, because Prefect stores pictures in its database and prints the data URL of a picture below it."""
 
 
 def show_in_prefect(record: RunRecord, store: Store, *, slow: bool = True, link: str | None = None) -> None:
-    """Adds a version under each of the run's keys: RUN-summary, -iterations, -seconds and -store, and the slow ones.
+    """Creates new versions of a run's pages: RUN-summary, RUN-iterations, RUN-seconds, RUN-store and the slow ones.
+
+    Call it in a flow, outside tasks, because a cached task does not run.
 
     Args:
         record: The run so far.
         store: The run's store.
-        slow: Also update the slow pages: RUN-completions and RUN-derivations (read tables), RUN-plots, RUN-accuracy and
+        slow: Whether to update the slow pages, too: RUN-completions, RUN-derivations, RUN-plots, RUN-accuracy and
             RUN-batch.
         link: The profile's `store_link`: a web address with `{key}`.
     """
@@ -46,20 +48,20 @@ def show_in_prefect(record: RunRecord, store: Store, *, slow: bool = True, link:
         shown.markdown(f"{run}-summary", ui_text.summary_page(record, store), title)
         shown.table(f"{run}-iterations", ui_text.iteration_rows(figures), title)
         shown.table(f"{run}-seconds", ui_text.seconds_rows(figures), "Seconds of each stage")
-        shown.markdown(f"{run}-store", ui_text.store_page(record, store, link), "Where the artifacts lie")
+        shown.markdown(f"{run}-store", ui_text.store_page(record, store, link), "Where the artifacts are stored")
         if slow:
             _show_completions(shown, record, store, run)
             if pair := find_before_after(record, store):
-                words = "One puzzle before and after GRPO, with a verdict on each statement"
-                shown.markdown(f"{run}-derivations", ui_text.before_after_page(pair), words)
-            _show_pictures(shown, record, store, figures, run, title, ui_text.elsewhere(record, store, link))
+                description = "One puzzle before and after GRPO, with a verdict on each statement"
+                shown.markdown(f"{run}-derivations", ui_text.before_after_page(pair), description)
+            _show_pictures(shown, record, store, figures, run, title, ui_text.pictures_note(record, store, link))
 
 
 def _show_completions(shown: ShownArtifacts, record: RunRecord, store: Store, run: str) -> None:
     graded = [item for item in record.iterations if item.kept("sample", "grade")]
-    if graded and (specimen := find_example_group(graded[-1], record.layout, store)):
-        words = f"Best, median and worst completion of one puzzle of iteration {specimen.iteration}"
-        shown.markdown(f"{run}-completions", ui_text.completions_page(specimen), words)
+    if graded and (example := find_example_group(graded[-1], record.layout, store)):
+        description = f"Best, median and worst completion of one puzzle of iteration {example.iteration}"
+        shown.markdown(f"{run}-completions", ui_text.completions_page(example), description)
 
 
 def _show_pictures(

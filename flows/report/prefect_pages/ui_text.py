@@ -9,11 +9,11 @@ from artifacts.store.store import Store
 from flows.lookup.history import STAGES, RunRecord
 from flows.report import batch_picture
 from flows.report.batch_picture import BatchView
-from flows.report.before_after import Answered, BeforeAfter
+from flows.report.before_after import BeforeAfter, JudgedCompletion
 from flows.report.derivation import SYMBOLS, Derivation, statement_counts, statements_by_verdict, step_line
 from flows.report.example_group import Completion, ExampleGroup, ReadAnswer
 from flows.report.figures import IterationFigures, prefect_columns
-from flows.report.summary import before_after_rows, solve_command
+from flows.report.summary import before_after_names, before_after_rows, solve_command
 from flows.report.text.markdown import code, fenced, picture, table
 from stages.environments.puzzle import Asserted
 
@@ -23,7 +23,7 @@ _STATEMENTS_SHOWN = 40
 
 
 def headline(iterations: Sequence[IterationFigures]) -> str:
-    """Returns the newest iteration in a line; the timeline of a key then reads as a learning curve."""
+    """Returns the main figures of the newest iteration in a line; as titles of versions they form a learning curve."""
     newest = iterations[-1]
     parts = [f"iteration {newest.number}"]
     if newest.sampled:
@@ -36,12 +36,11 @@ def headline(iterations: Sequence[IterationFigures]) -> str:
 
 
 def summary_page(record: RunRecord, store: Store) -> str:
-    """Returns the page of results: before and after, addresses, and the command that runs the promoted model."""
+    """Returns the page of results: before and after training, addresses, and a command that runs the promoted model."""
     done = sum(1 for item in record.iterations if item.number)
     lines = [f"## {record.layout.run}", "", f"{done} of {record.recipe['iterations']} iterations.", ""]
     if record.evaluations:
-        names = ["before GRPO" if when == "before" else "promoted" for when in record.evaluations]
-        lines += [*table(["", *names], before_after_rows(record)), ""]
+        lines += [*table(["", *before_after_names(record)], before_after_rows(record)), ""]
     if record.promoted:
         score = record.promoted.score
         lines += [f"Promoted: iteration {record.promoted.iteration}, validation {score:.1%}.", ""]
@@ -65,7 +64,7 @@ def iteration_rows(iterations: Sequence[IterationFigures]) -> list[dict[str, Any
 
 
 def seconds_rows(iterations: Sequence[IterationFigures]) -> list[dict[str, Any]]:
-    """Returns a row for each iteration: the seconds of each executed stage; None if a stage has not published."""
+    """Returns a row for each iteration: the seconds of each stage, None if it has not published, and of all stages."""
     return [
         {
             "iteration": item.number,
@@ -77,15 +76,15 @@ def seconds_rows(iterations: Sequence[IterationFigures]) -> list[dict[str, Any]]
     ]
 
 
-def completions_page(specimen: ExampleGroup) -> str:
+def completions_page(example: ExampleGroup) -> str:
     """Returns the page of an example group: completions, the grader's reading of each, and their statements."""
     lines = [
-        f"## One puzzle of iteration {specimen.iteration}",
+        f"## One puzzle of iteration {example.iteration}",
         "",
-        f"Puzzle {code(specimen.puzzle_id)}: three of its {specimen.size} completions, as the model wrote them.",
+        f"Puzzle {code(example.puzzle_id)}: three of its {example.size} completions, as the model wrote them.",
         "",
     ]
-    for item in specimen.completions:
+    for item in example.completions:
         lines += [f"### {completion_title(item)}", "", fenced(item.text), ""]
         if item.answers:
             lines += ["What the grader read:", "", fenced(_answers(item.answers)), ""]
@@ -93,13 +92,13 @@ def completions_page(specimen: ExampleGroup) -> str:
             lines += [statement_counts(item.statements), ""]
             if item.statements:
                 lines += [fenced(statement_lines(item.statements)), ""]
-    return "\n".join([*lines, "### The puzzle", "", fenced(specimen.prompt, 12_000), ""])
+    return "\n".join([*lines, "### The puzzle", "", fenced(example.prompt, 12_000), ""])
 
 
 def before_after_page(shown: BeforeAfter) -> str:
     """Returns the page of one puzzle before and after GRPO: each line of a completion, then its steps with verdicts.
 
-    Prefect's interface shows no colours, so a sign and a word tell the verdict.
+    Prefect's interface shows no colours, so verdicts are signs and words.
     """
     lines = [
         "## One puzzle before and after GRPO",
@@ -109,22 +108,22 @@ def before_after_page(shown: BeforeAfter) -> str:
         "",
     ]
     for item in (shown.before, shown.after):
-        lines += [f"### {answered_title(item)}", "", fenced(_marked(item.derivation)), ""]
-        lines += [*item.derivation.conclusions, statement_counts([step.said for step in item.derivation.steps]), ""]
+        lines += [f"### {judged_title(item)}", "", fenced(_derivation_text(item.derivation)), ""]
+        lines += [*item.derivation.conclusions, statement_counts(item.derivation.statements), ""]
         if item.answers:
             lines += ["What the grader read:", "", fenced(_answers(item.answers)), ""]
     return "\n".join([*lines, "### The puzzle", "", fenced(shown.prompt, 12_000), ""])
 
 
-def _marked(derivation: Derivation) -> str:
+def _derivation_text(derivation: Derivation) -> str:
     lines: list[str] = []
     for line in derivation.lines:
         lines.append("| " + "".join(piece.text for piece in line.pieces))
-        lines += [f"    {SYMBOLS[step.said.verdict]} {step_line(step, line.steps)}" for step in line.steps]
+        lines += [f"    {SYMBOLS[step.statement.verdict]} {step_line(step, line.steps)}" for step in line.steps]
     return "\n".join(lines)
 
 
-def answered_title(item: Answered) -> str:
+def judged_title(item: JudgedCompletion) -> str:
     """Returns, for instance, `before GRPO: 3 of 7 right, ended by length`."""
     right = sum(answer.correct for answer in item.answers)
     end = f", ended by {item.derivation.finish_reason}" if item.derivation.is_unfinished else ""
@@ -148,9 +147,9 @@ def statement_lines(statements: Sequence[Asserted]) -> str:
 
 
 def store_page(record: RunRecord, store: Store, link: str | None = None) -> str:
-    """Returns the page of a run's addresses, to be copied; each is a link if the profile has a `store_link`."""
+    """Returns the page of the addresses of a run and its parts, which are links if the profile has a `store_link`."""
     layout = record.layout
-    lines = [f"## Where {layout.run} lies", ""]
+    lines = [f"## Where {layout.run} is stored", ""]
     lines += table(["", "address"], [[name, _address(store, key, link)] for name, key in store_keys(record).items()])
     folder = f"{store.url}/{layout.root}/"
     if store.url.startswith("s3://"):
@@ -175,8 +174,8 @@ def store_keys(record: RunRecord) -> dict[str, str]:
     return keys | {f"test {when}": layout.evaluation(when) for when in record.evaluations}
 
 
-def elsewhere(record: RunRecord, store: Store, link: str | None = None) -> str:
-    """Returns where a page's pictures are too, because Prefect's second interface removes pictures from text."""
+def pictures_note(record: RunRecord, store: Store, link: str | None = None) -> str:
+    """Returns a note that names the report, for readers whose Prefect interface removes pictures from text."""
     layout = record.layout
     report = _address(store, f"{layout.summary}/report.html", link)
     return f"No pictures here? They are in the report: {report}, which `deerstalker report {layout.run}` writes again."
@@ -189,10 +188,10 @@ def plots_page(drawn: Mapping[str, bytes], note: str) -> str:
 
 def batch_page(iteration: int, batch: BatchView, note: str) -> str:
     """Returns the page of a packed batch: a description, a picture and a note."""
-    lines = [f"## The packed batch of iteration {iteration}", "", batch_picture.words(batch), ""]
+    lines = [f"## The packed batch of iteration {iteration}", "", batch_picture.describe_batch(batch), ""]
     if batch.steps:
         lines += [
-            picture(batch_picture.draw(batch, _BATCH_DPI), "a bar a row: prompt, completions, padding"),
+            picture(batch_picture.draw(batch, _BATCH_DPI), "one bar for each row: prompts, completions, padding"),
             "",
             note,
             "",
@@ -203,9 +202,9 @@ def batch_page(iteration: int, batch: BatchView, note: str) -> str:
 def _answers(answers: Sequence[ReadAnswer]) -> str:
     lines: list[str] = []
     for answer in answers:
-        said = " ".join(answer.said.split())[:_ANSWER_CHARACTERS] or f"({answer.note})"
+        answer_text = " ".join(answer.said.split())[:_ANSWER_CHARACTERS] or f"({answer.note})"
         verdict = "right" if answer.correct else f"wrong, {answer.right}" + (f" ({answer.note})" if answer.note else "")
-        lines.append(f"{answer.letter}. {said:<30} {verdict}")
+        lines.append(f"{answer.letter}. {answer_text:<30} {verdict}")
     return "\n".join(lines)
 
 

@@ -17,8 +17,8 @@ from flows.report.metrics import Metric, text
 from flows.report.text.visible import one_line
 from flows.report.text.wrapping import print_labelled
 
-_REMINDER_INTERVAL_S = 30.0
-"""A progress report is printed if nothing else was for this long."""
+_REPORT_INTERVAL_S = 30.0
+"""A progress report is printed if nothing was printed for this long."""
 _STAGES_SHOWN = ("sample", "finetune", "evaluate")
 """The stages whose seconds a row of the table shows."""
 _UNKNOWN = "-"
@@ -51,24 +51,24 @@ class LiveView:
 
     @property
     def executed(self) -> bool:
-        """Whether a stage was executed, and not found in the store, since the last iteration finished."""
+        """Whether a stage was executed, rather than found in the store, since the last iteration finished."""
         return self._executed
 
     def stage_started(self, name: str) -> None:
-        """Shows that a stage begins: it is looked up in the store and, if it is not there, executed."""
+        """Shows that a stage begins: its artifact is looked up in the store, and made if it is missing."""
         self._stage = name
 
     def progress(self, label: str, done: int, total: int, figures: Mapping[str, float]) -> None:
         """Shows that a long stage has done `done` of `total` units."""
         with self._lock:
-            due = time.monotonic() - self._last_line >= _REMINDER_INTERVAL_S
+            due = time.monotonic() - self._last_line >= _REPORT_INTERVAL_S
             if due:
                 self._last_line = time.monotonic()
         if due:
             self.line(progress_text(label, done, total, figures))
 
     def stage_finished(self, name: str, seconds: float, reused: bool) -> None:
-        """Shows that a stage has published, or was found in the store (`reused`)."""
+        """Shows that a stage has published its artifact, or found it in the store (`reused`)."""
         self._stage = ""
         self._executed |= not reused
         self.line(f"{name:<22} " + ("cached" if reused else f"{seconds:8.1f} s"))
@@ -82,7 +82,7 @@ class LiveView:
         self._executed = False
 
     def show_row(self, figures: IterationFigures, suffix: str) -> None:
-        """Writes one row of the table of iterations; the first time, the header before it."""
+        """Writes one row of the table of iterations, and before the first row the header."""
         if self._columns is None:
             self._columns = terminal_columns([figures])
             self.line(table_header(self._columns))
@@ -99,39 +99,39 @@ class LiveView:
 
 
 def progress_text(label: str, done: int, total: int, figures: Mapping[str, float]) -> str:
-    """Returns a progress report in words; a figure called `starting` means that the engine is starting."""
+    """Returns a progress report in words; a figure named `starting` means that the engine is starting."""
     if "starting" in figures:
         return f"{label}: starting the engine"
     shown = ", ".join(f"{name.replace('_per_s', '/s')} {value:.4g}" for name, value in figures.items())
     return f"{label}: {done} of {total}" + (f", {shown}" if shown else "")
 
 
-def table_header(columns: Sequence[Metric] | None = None) -> str:
+def table_header(columns: Sequence[Metric]) -> str:
     """Returns the header of the table of iterations.
 
     Args:
-        columns: The metrics of the table (see `terminal_columns`); None for those that every run has.
+        columns: The metrics of the table (see `terminal_columns`).
     """
-    return f"{_figures_header(_with_default(columns))}  of which {', '.join(_STAGES_SHOWN)}; * promoted"
+    return f"{_figures_header(columns)}  of which {', '.join(_STAGES_SHOWN)}; * promoted"
 
 
-def table_row(figures: IterationFigures, columns: Sequence[Metric] | None = None) -> str:
+def table_row(figures: IterationFigures, columns: Sequence[Metric]) -> str:
     """Returns an iteration as a row of the table; a star marks a promoted checkpoint, skipped steps come last.
 
     Args:
         figures: The iteration.
-        columns: As in `table_header`.
+        columns: The metrics of the table, as in `table_header`.
     """
     parts = (f"{figures.seconds.get(stage, 0.0):.1f}" for stage in _STAGES_SHOWN)
     skipped = f"  {_skipped(figures)}" if figures.value("skipped_steps") else ""
-    return f"{_figures_row(figures, _with_default(columns))}  {', '.join(parts)}{skipped}"
+    return f"{_figures_row(figures, columns)}  {', '.join(parts)}{skipped}"
 
 
 def print_iterations(console: Console, iterations: Sequence[IterationFigures]) -> None:
     """Prints the table of iterations.
 
-    If the console is too narrow, it has no seconds of single stages, and metrics that only some runs have are in a
-    second table.
+    If the console is too narrow for it, the seconds of single stages are left out, and a second table has the metrics
+    that only some runs have.
     """
     columns = terminal_columns(iterations)
     header, rows = table_header(columns), [table_row(figures, columns) for figures in iterations]
@@ -140,7 +140,7 @@ def print_iterations(console: Console, iterations: Sequence[IterationFigures]) -
         return
     common = terminal_columns([])
     _print_rows(console, _figures_header(common), [_figures_row(figures, common) for figures in iterations])
-    _print_others(console, iterations, [item for item in columns if item not in common])
+    _print_figures(console, iterations, [item for item in columns if item not in common])
     stages = ", ".join(_STAGES_SHOWN)
     print_labelled(console, "* ", f"promoted; --wide also shows the seconds of {stages}")
     for figures in iterations:
@@ -154,8 +154,8 @@ def _print_rows(console: Console, header: str, rows: Sequence[str]) -> None:
         console.print(row, highlight=False, soft_wrap=True)
 
 
-def _print_others(console: Console, iterations: Sequence[IterationFigures], columns: Sequence[Metric]) -> None:
-    """Prints a table of metrics that the main table has no room for; nothing if there are none."""
+def _print_figures(console: Console, iterations: Sequence[IterationFigures], columns: Sequence[Metric]) -> None:
+    """Prints a table of these metrics only; nothing if there are none."""
     if not columns:
         return
     width = _widths(columns)
@@ -166,12 +166,8 @@ def _print_others(console: Console, iterations: Sequence[IterationFigures], colu
     _print_rows(console, "iteration" + "".join(f"{item.column:>{width[item.key]}}" for item in columns), rows)
 
 
-def _with_default(columns: Sequence[Metric] | None) -> Sequence[Metric]:
-    return terminal_columns([]) if columns is None else columns
-
-
 def _widths(columns: Sequence[Metric]) -> dict[str, int]:
-    """Returns the width of each column by the metric's key: the heading or a number, and a space."""
+    """Returns the width of each column by the metric's key: that of its heading or a number, and a space."""
     return {item.key: max(len(item.column), len(format(0.0, item.terminal))) + 1 for item in columns}
 
 
@@ -199,7 +195,7 @@ _views = [LiveView()]
 
 
 def current_view() -> LiveView:
-    """Returns the view of this process: the plain one, unless `use_view` set another."""
+    """Returns the view of this process: that of the innermost `use_view`, or else the plain one."""
     return _views[-1]
 
 

@@ -1,4 +1,4 @@
-"""The moving view for a terminal: finished rows scroll up, a status line below them shows the current stage."""
+"""The animated view for a terminal: finished rows scroll up, a status line below them shows the current stage."""
 
 import time
 from collections.abc import Mapping
@@ -18,7 +18,7 @@ _REFRESHES_PER_S = 6
 
 
 class TerminalView(LiveView):
-    """Shows the lines of the plain view, except those of an iteration's stages, above a moving status line."""
+    """Shows the lines of the plain view, except those of an iteration's stages, above an animated status line."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -38,8 +38,8 @@ class TerminalView(LiveView):
 
     def stage_started(self, name: str) -> None:
         super().stage_started(name)
-        _, _, label = name.rpartition("-")
-        self._iteration = int(label) if label.isdigit() else self._iteration
+        _, _, suffix = name.rpartition("-")
+        self._iteration = int(suffix) if suffix.isdigit() else self._iteration
         self._report, self._stage_started_at = None, time.monotonic()
 
     def progress(self, label: str, done: int, total: int, figures: Mapping[str, float]) -> None:
@@ -69,11 +69,11 @@ class TerminalView(LiveView):
         now = time.monotonic()
         status = Table.grid(padding=(0, 1))
         report = self._report
-        words = self._stage
-        if report is not None:
-            words = f"{self._stage}  {progress_text(*report)}"
+        status_text = f"{self._stage}  {progress_text(*report)}" if report else self._stage
         bar = ProgressBar(report[2], report[1], width=24) if report and report[2] else Text("")
-        status.add_row(self._spinner, Text(words, style="bold"), bar, Text(f"{now - self._stage_started_at:.0f} s"))
+        status.add_row(
+            self._spinner, Text(status_text, style="bold"), bar, Text(f"{now - self._stage_started_at:.0f} s")
+        )
         yield Text("")
         yield status
         parts = [f"{_clock(now - self._started)} elapsed"]

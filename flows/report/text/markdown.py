@@ -1,4 +1,4 @@
-"""Markdown for Prefect's interface. The text of a model is shown letter by letter and never interpreted.
+"""Markdown for Prefect's interface, which shows the text of a model character by character and never interprets it.
 
 Prefect's two interfaces treat HTML, entities and images in running text differently; both show a fenced block as it is.
 So the text of a model goes into fenced blocks only, and a fence is longer than any run of backticks inside it.
@@ -12,12 +12,12 @@ from collections.abc import Sequence
 from flows.report.text.visible import visible
 
 TEXT_LIMIT = 4000
-"""Characters of a completion that are shown, because each page is a row of Prefect's database."""
+"""Maximum number of characters of a completion on a page, because each page is a row of Prefect's database."""
 _LINE_CHARACTERS = 96
 
 
 def shortened(text: str, limit: int = TEXT_LIMIT) -> str:
-    """Returns the visible text (`flows.report.text.visible`); one longer than `limit` loses its middle and says so."""
+    """Returns the visible text (`flows.report.text.visible`); beyond `limit` characters, a note replaces its middle."""
     if len(text) > limit:
         tail = limit // 3
         left_out = f"\n[... {len(text) - limit} characters left out ...]\n"

@@ -1,4 +1,4 @@
-"""Escapes text of other origins, so that a terminal or page shows every character and obeys none.
+"""Escapes untrusted text, so that a terminal or page shows every character and interprets none.
 
 Names, titles, clues, completions and the contents of stores come from files that anybody may have written. A control
 character would steer the terminal, a bidirectional mark would reorder the line, and an end of line would start a line
@@ -22,7 +22,8 @@ def one_line(text: str, longest: int | None = None) -> str:
     """Returns visible text for one line; line ends become `\\u000a`.
 
     Args:
-        longest: Maximum number of characters; in longer text the number of omitted characters replaces the middle.
+        longest: Characters that are kept; of longer text, a note with the number of omitted characters replaces the
+            middle. None keeps all.
     """
     text = visible(text).replace("\n", "\\u000a")
     if longest is None or len(text) <= longest:

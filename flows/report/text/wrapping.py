@@ -1,7 +1,4 @@
-"""Breaks text into lines that fit the terminal.
-
-The width is COLUMNS if set, else the width of the terminal, or 80 if there is none; `--wide` prints whole lines.
-"""
+"""Breaks text into lines that fit the width of a console."""
 
 import re
 import shlex
@@ -13,13 +10,13 @@ from rich.console import Console
 from flows.report.text.visible import one_line
 
 UNLIMITED = 10_000
-"""Columns of a console that never breaks a line."""
+"""Width of a console that never breaks a line, for `--wide`."""
 _NARROWEST = 20
 _PART_OF_PATH = re.compile(r"[^/]*/+|[^/]+")
 
 
 def print_labelled(console: Console, label: str, text: str) -> None:
-    """Prints `label` and `text`; further lines are indented by the label's width if that leaves half of the line."""
+    """Prints `label` and `text`; later lines are indented by the label's width, unless it exceeds half a line."""
     label, text = one_line(label), one_line(text)
     indent = cell_len(label)
     if indent > console.width // 2:
@@ -30,14 +27,14 @@ def print_labelled(console: Console, label: str, text: str) -> None:
 
 
 def print_command(console: Console, label: str, command: str) -> None:
-    """Prints a shell command; several lines end in backslashes, so that a shell reads them as one."""
+    """Prints a shell command in lines that a shell reads as one command (see `command_lines`)."""
     _print_lines(console, command_lines(one_line(command), console.width, label))
 
 
 def wrapped(text: str, width: int) -> list[str]:
     """Returns lines of at most `width` columns.
 
-    Lines break between words. A word that is longer than a line breaks after a slash if it has one, else anywhere.
+    Lines break between words. A word longer than a line breaks after a slash if possible, else anywhere.
     """
     width = max(width, _NARROWEST)
     lines: list[str] = []
@@ -50,10 +47,10 @@ def wrapped(text: str, width: int) -> list[str]:
 
 
 def command_lines(command: str, width: int, label: str = "") -> list[str]:
-    """Returns a shell command in lines of at most `width` columns that a shell reads as one; `label` starts the first.
+    """Returns a shell command in lines of at most `width` columns that a shell reads as one; `label` begins the first.
 
     An option and its value stay on one line. An argument longer than a line continues in the first column of the next,
-    where a shell still reads it as the same argument.
+    because a shell would take an indent as the end of the argument.
     """
     room = max(width, _NARROWEST) - len(" \\")
     indent = " " * (cell_len(label) + 2)
@@ -74,7 +71,7 @@ def command_lines(command: str, width: int, label: str = "") -> list[str]:
 
 
 def _continued(argument: str, width: int) -> list[str]:
-    """Returns one argument in several lines, each quoted by itself: a backslash inside quotes continues no line."""
+    """Returns one argument in several lines, each with its own quotes: a backslash inside quotes continues no line."""
     growth = len(shlex.quote("'")) if "'" in argument else 1
     *pieces, last = _pieces(argument, width // growth - len("''"))
     return [*(f"{shlex.quote(piece)}\\" for piece in pieces), shlex.quote(last)]

@@ -8,16 +8,16 @@ import sys
 import time
 from pathlib import Path
 
-from flows.orchestration.run_environment import lasting_surroundings
-from flows.orchestration.server.local_server import Record, Started, StartedWorker, guarded
+from flows.orchestration.run_environment import prepare_server_environment
+from flows.orchestration.server.local_server import Record, StartedProcess, StartedWorker, start_guarded
 from tests.support.json_page import check_documented
 
 SLEEP = [sys.executable, "-c", "import time; time.sleep(600)"]
 
 
-def _sleeper(folder: Path, name: str) -> Started:
+def _sleeper(folder: Path, name: str) -> StartedProcess:
     folder.mkdir(parents=True, exist_ok=True)
-    return guarded(SLEEP, folder / f"{name}.log", os.environ)
+    return start_guarded(SLEEP, folder / f"{name}.log", os.environ)
 
 
 def _down(store: Path) -> subprocess.CompletedProcess[str]:
@@ -26,7 +26,7 @@ def _down(store: Path) -> subprocess.CompletedProcess[str]:
 
 
 def test_a_server_that_does_not_answer_is_ended_and_its_worker_remembered(tmp_path: Path) -> None:
-    home = lasting_surroundings(tmp_path)
+    home = prepare_server_environment(tmp_path)
     server, worker = _sleeper(home, "server"), _sleeper(home, "worker")
     with socket.create_server(("127.0.0.1", 0)) as listener:  # takes connections, as a stopped server does
         url = f"http://127.0.0.1:{listener.getsockname()[1]}/api"

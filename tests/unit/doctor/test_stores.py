@@ -19,7 +19,7 @@ from flows.doctor.checks import (
     store_check,
 )
 from flows.doctor.store_facts import StoreFacts, folder_facts, nearest_folder, object_facts
-from flows.orchestration.server.backend import named_where_silent
+from flows.orchestration.server.backend import explain_no_answer
 from stages.hardware.compute_type import engine_build
 from stages.training.job import TrainHardware
 from stages.training.worker_group.group import memory_remedy
@@ -110,7 +110,7 @@ def test_errors_for_want_of_what_is_checked_name_the_command(monkeypatch: pytest
     with pytest.raises(StoreError, match=SEE_DOCTOR):
         Store.open("s3://bucket/x", options=options)
     monkeypatch.setenv("PREFECT_API_URL", f"{silent}/api")
-    with pytest.raises(Exception, match=f"Prefect API.*{SEE_DOCTOR}"), named_where_silent("start it"):
+    with pytest.raises(Exception, match=f"Prefect API.*{SEE_DOCTOR}"), explain_no_answer("start it"):
         httpx.get(silent)
     assert SEE_DOCTOR in memory_remedy(TrainHardware())
     monkeypatch.setattr(sys, "path", [str(tmp_path)])

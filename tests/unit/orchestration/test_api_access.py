@@ -19,9 +19,10 @@ from flows.orchestration.server.api_access import (
     private,
     private_folder,
     read_auth_string,
-    wait_for_server_elsewhere,
+    wait_for_external_server,
     write_private,
 )
+from flows.orchestration.server.up_server import parse_external_server
 from tests.support.servers import free_port
 
 
@@ -55,6 +56,15 @@ def test_what_is_no_address_is_refused_and_its_password_not_shown(text: str) -> 
     assert not any(part in str(refused.value) for part in ("me-as", "secret@", ":secret"))
 
 
+def test_options_of_a_local_server_are_refused_beside_an_address() -> None:
+    """Only --auth has a counterpart on the machine of the other server."""
+    url = "http://host/api"
+    with pytest.raises(BadInputError, match=r"--auth: .*on the machine of that server set PREFECT_SERVER_API_AUTH_STR"):
+        parse_external_server(url, "127.0.0.1", auth=True)
+    with pytest.raises(BadInputError, match=r"--host 0\.0\.0\.0: .*; leave it out$"):
+        parse_external_server(url, "0.0.0.0", auth=False)
+
+
 def test_what_is_shown_of_an_address_holds_no_password() -> None:
     assert masked("http://user:p@ss/w:rd@host:4200/api") == "http://***@host:4200/api"
     assert masked("user:pw@host") == "***@host"
@@ -84,30 +94,30 @@ def _answers(status: int, body: str = "true", version_status: int = 200) -> Gene
         (200, "<!doctype html>", 200, "is no Prefect API (HTTP 200)"),
         (404, "true", 200, "is no Prefect API (HTTP 404)"),
         (500, "true", 200, "is no Prefect API (HTTP 500)"),
-        (401, "true", 200, "refuses us (HTTP 401)"),
-        (200, "true", 401, "refuses us (HTTP 401); expected its auth string; set PREFECT_API_AUTH_STRING"),
+        (401, "true", 200, "refuses the request (HTTP 401)"),
+        (200, "true", 401, "refuses the request (HTTP 401); expected its auth string; set PREFECT_API_AUTH_STRING"),
     ],
 )
 def test_what_answers_otherwise_than_a_prefect_api_is_named_at_once(
     status: int, body: str, version_status: int, words: str
 ) -> None:
     with _answers(status, body, version_status) as url, pytest.raises(BadInputError) as refused:
-        wait_for_server_elsewhere(url, "user:pw")
+        wait_for_external_server(url, "user:pw")
     assert f"--server {url}: " in str(refused.value) and words in str(refused.value)
 
 
 def test_a_server_that_answers_is_taken() -> None:
     with _answers(200) as url:
-        wait_for_server_elsewhere(url, None)
+        wait_for_external_server(url, None)
 
 
 def test_a_name_that_nobody_has_and_a_port_that_nobody_serves(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(api_access, "ELSEWHERE_TIMEOUT_S", 0.5)
+    monkeypatch.setattr(api_access, "EXTERNAL_TIMEOUT_S", 0.5)
     for name in ("nobody.invalid", "x" * 300):
-        with pytest.raises(BadInputError, match="no host is called"):
-            wait_for_server_elsewhere(f"http://{name}/api", None)
+        with pytest.raises(BadInputError, match="there is no host"):
+            wait_for_external_server(f"http://{name}/api", None)
     with pytest.raises(DeerstalkerError, match="no answer within"):
-        wait_for_server_elsewhere(f"http://127.0.0.1:{free_port()}/api", None)
+        wait_for_external_server(f"http://127.0.0.1:{free_port()}/api", None)
 
 
 def _mode(path: Path) -> int:

@@ -23,10 +23,10 @@ SCRIPT = """
     import os, signal, sys, time
     from pathlib import Path
     from flows.orchestration.server.backend import Backend
-    from flows.orchestration.run_environment import prepare_surroundings
+    from flows.orchestration.run_environment import prepare_command_environment
 
     home = Path(sys.argv[1])
-    prepare_surroundings(home, debug=False)
+    prepare_command_environment(home, debug=False)
     with Backend(home / "server.log") as backend:
         from prefect import flow, task
 
@@ -134,7 +134,7 @@ def test_a_server_lost_for_good_is_named_with_its_log(tmp_path: Path) -> None:
     assert done.returncode == 1
     last = done.stderr.splitlines()[-1]
     assert "Prefect API http://127.0.0.1:" in last
-    assert f"expected a server that answers; see {tmp_path / 'server.log'}; then the same command goes on" in last
+    assert f"expected a server that answers; see {tmp_path / 'server.log'}; then the same command continues" in last
 
 
 def test_a_named_server_that_does_not_answer_is_named(tmp_path: Path) -> None:

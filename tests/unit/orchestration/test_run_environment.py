@@ -5,7 +5,7 @@ from pathlib import Path
 
 import pytest
 
-from flows.orchestration.run_environment import prepare_surroundings
+from flows.orchestration.run_environment import prepare_command_environment
 
 
 @pytest.fixture(autouse=True)
@@ -14,7 +14,7 @@ def _bare(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def test_prefect_lives_in_the_data_folder_and_phones_nobody(tmp_path: Path) -> None:
-    prepare_surroundings(tmp_path / ".prefect", debug=False)
+    prepare_command_environment(tmp_path / ".prefect", debug=False)
     assert os.environ["PREFECT_HOME"] == str(tmp_path / ".prefect")
     for name in ("PREFECT_LOCAL_STORAGE_PATH", "PREFECT_MEMO_STORE_PATH"):
         assert Path(os.environ[name]).parent == tmp_path / ".prefect"
@@ -26,7 +26,7 @@ def test_prefect_lives_in_the_data_folder_and_phones_nobody(tmp_path: Path) -> N
 def test_what_the_user_set_stays(tmp_path: Path) -> None:
     os.environ.update({"PREFECT_HOME": "/mine", "PREFECT_API_URL": "http://a/api"})
     os.environ["PREFECT_SERVER_ANALYTICS_ENABLED"] = "1"
-    prepare_surroundings(tmp_path, debug=False)
+    prepare_command_environment(tmp_path, debug=False)
     assert os.environ["PREFECT_HOME"] == "/mine"
     assert os.environ["PREFECT_LOCAL_STORAGE_PATH"] == "/mine/storage"
     assert os.environ["PREFECT_SERVER_ANALYTICS_ENABLED"] == "1"
@@ -34,5 +34,5 @@ def test_what_the_user_set_stays(tmp_path: Path) -> None:
 
 
 def test_debug_leaves_the_console_log_on(tmp_path: Path) -> None:
-    prepare_surroundings(tmp_path, debug=True)
+    prepare_command_environment(tmp_path, debug=True)
     assert "PREFECT_LOGGING_HANDLERS_CONSOLE_LEVEL" not in os.environ

@@ -38,7 +38,7 @@ def requests(monkeypatch: pytest.MonkeyPatch) -> Generator[list[int]]:
             yield received
         listener.shutdown(socket.SHUT_RDWR)
     thread.join()
-    ShownArtifacts._away = False
+    ShownArtifacts._server_missing = False
 
 
 def show() -> None:

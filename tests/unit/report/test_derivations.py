@@ -81,7 +81,7 @@ def said_by_solver(puzzle: Puzzle) -> list[str]:
     """True statements that no clue states."""
     derivation = read_derivation(written(puzzle), "stop", puzzle, every_premise=False)
     assert derivation is not None
-    return [step.said.text for step in derivation.steps if step.said.verdict == "proved"]
+    return [step.statement.text for step in derivation.steps if step.statement.verdict == "proved"]
 
 
 def written(puzzle: Puzzle) -> str:
@@ -95,7 +95,7 @@ def test_a_derivation_has_verdicts_premises_and_a_first_false_step(puzzle: Puzzl
     text = f"{clue}. So {true}\r\n\nBut {false}.\nAgain {true}."
     derivation = read_derivation(text, "length", puzzle, every_premise=True)
     assert derivation is not None
-    assert [step.said.verdict for step in derivation.steps] == ["restated", "proved", "contradicted", "proved"]
+    assert [step.statement.verdict for step in derivation.steps] == ["restated", "proved", "contradicted", "proved"]
     assert [step.number for line in derivation.lines for step in line.steps] == [1, 2, 3, 4]
     assert [len(line.steps) for line in derivation.lines] == [2, 0, 1, 1]
     lines = ["".join(piece.text for piece in line.pieces) for line in derivation.lines]
@@ -255,9 +255,9 @@ def test_prefects_page_marks_verdicts_with_signs_and_words(
     marks = [line.strip() for line in before if not line.startswith("|")]
     signs = {"proved": "\u2713", "restated": "=", "open": "?", "contradicted": "\u2717"}
     assert [mark.split(":")[0] for mark in marks] == [
-        f"{signs[step.said.verdict]} step {step.number}" for step in pair.before.derivation.steps
+        f"{signs[step.statement.verdict]} step {step.number}" for step in pair.before.derivation.steps
     ]
-    assert all(step.said.verdict in mark for step, mark in zip(pair.before.derivation.steps, marks, strict=True))
+    assert all(step.statement.verdict in mark for step, mark in zip(pair.before.derivation.steps, marks, strict=True))
     assert pair.before.derivation.conclusions[0] in shown
 
 

@@ -6,7 +6,7 @@ from artifacts.layout import RunLayout
 from artifacts.store.store import Store
 from flows.config.recipe import Recipe
 from flows.lookup.history import read_iteration, read_run
-from flows.report.figures import iteration_figures
+from flows.report.figures import iteration_figures, terminal_columns
 from flows.report.terminal.live import LiveView, current_view, progress_text, table_header, table_row, use_view
 from flows.report.terminal.live_terminal import TerminalView
 
@@ -31,7 +31,7 @@ def test_plain_view_writes_a_line_a_stage_and_a_row_an_iteration(
     title = "A run for tests, with a title as long as those of the recipes that come with the package"
     assert lines[0] == f"run made: {title}"
     assert lines[2].split() == ["sample-0001", "12.3", "s"]
-    assert lines[3] == table_header()
+    assert lines[3] == table_header(terminal_columns([]))
     assert lines[4].split()[0] in {"1", "1*"}
     assert lines[5].split() == ["sample-0002", "cached"]
     assert lines[6].endswith("cached")
@@ -41,7 +41,7 @@ def test_plain_view_writes_a_line_a_stage_and_a_row_an_iteration(
 def test_a_row_shows_the_figures_of_the_manifests(made: tuple[Store, RunLayout]) -> None:
     store, layout = made
     figures = iteration_figures(read_iteration(store, layout, 2))
-    cells = table_row(figures).split()
+    cells = table_row(figures, terminal_columns([])).split()
     assert cells[0].rstrip("*") == "2"
     assert float(cells[1]) == pytest.approx(figures.value("reward"), abs=5e-4)
     assert cells[6:9] == ["0.640", "0.0300", "0.0120"], "entropy 1.2 - 0.56; clipped 0.01 + 0.02; gap"
@@ -56,7 +56,7 @@ def test_iteration_0_has_a_row_of_what_was_measured(
     view.run_opened(store, layout, Recipe.model_validate(read_run(store, "made").recipe))
     view.iteration_finished(0)
     header, row = capsys.readouterr().err.splitlines()[-2:]
-    assert header == table_header()
+    assert header == table_header(terminal_columns([]))
     assert row.split()[:3] == ["0*", "-", "-"]
     measured = iteration_figures(read_iteration(store, layout, 0)).sampled
     assert measured and float(row.split()[3]) == pytest.approx(measured.accuracy.mean, abs=5e-4)
@@ -98,7 +98,7 @@ def test_terminal_view_gives_the_terminal_back(
         view.iteration_finished(1)
     captured = capsys.readouterr()
     assert captured.out == ""
-    assert table_header()[:60] in captured.err
+    assert table_header(terminal_columns([]))[:60] in captured.err
 
 
 def _texts(view: TerminalView) -> list["object"]:

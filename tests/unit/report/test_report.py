@@ -17,10 +17,10 @@ from artifacts.schemas import RESULTS, TableSchema
 from artifacts.store.store import Store
 from flows.lookup.history import RunRecord, overview, read_run
 from flows.report.example_group import find_example_group
-from flows.report.figures import iteration_figures
+from flows.report.figures import iteration_figures, terminal_columns
 from flows.report.html.run_report import PAGE, report_files
 from flows.report.metric_names import iteration_metrics
-from flows.report.metrics import metric
+from flows.report.metrics import METRICS
 from flows.report.paired import before_and_after
 from flows.report.plots import health_plot
 from flows.report.prefect_pages.ui_text import iteration_rows
@@ -157,7 +157,7 @@ def test_skipped_steps_are_shown_everywhere_where_there_are_any(made: tuple[Stor
     record = read_run(store, layout.run)
     assert not any("skipped" in row for row in iteration_rows([iteration_figures(item) for item in record.iterations]))
     assert "<th>skipped</th>" not in report_files(record, store)[PAGE].decode()
-    assert "skipped" not in table_row(iteration_figures(record.iterations[2]))
+    assert "skipped" not in table_row(iteration_figures(record.iterations[2]), terminal_columns([]))
     assert iteration_metrics(record.iterations[2])["skipped_steps"] == 0.0
 
     finetuned = record.iterations[2].manifests["finetune"]
@@ -172,7 +172,7 @@ def test_skipped_steps_are_shown_everywhere_where_there_are_any(made: tuple[Stor
     assert [row["skipped"] for row in iteration_rows(figures)] == [0, 0, 2, 0, 0]
     page = report_files(record, store)[PAGE].decode()
     assert "<th>skipped</th>" in page and "2 of 3" in page
-    assert table_row(figures[2]).endswith("  2 of 3 steps skipped")
+    assert table_row(figures[2], terminal_columns([])).endswith("  2 of 3 steps skipped")
     assert [item["skipped_steps"] for item in summary(record, store)["iterations"]] == [0, 0, 2, 0, 0]
     metrics = iteration_metrics(iterations[2])
     assert (metrics["skipped_steps"], metrics["grad_norm"]) == (2.0, step["grad_norm"])
@@ -204,7 +204,7 @@ def test_what_early_stop_ended_is_shown_beside_what_is_unfinished(made: tuple[St
     assert rows["unfinished, greedy"] == "0.0%"
     figures = iteration_figures(record.iterations[1])
     assert figures.value("early_stopped_fraction") == 0.0
-    cell = metric("truncated_fraction").page_text
+    (cell,) = (item.page_text for item in METRICS if item.key == "truncated_fraction")
     assert cell(figures.values) == "4.2%"
     assert cell({**figures.values, "early_stopped_fraction": 0.25}) == "4.2% + 25.0% stopped early"
     assert cell({**figures.values, "early_stopped_fraction": None}) == "4.2%", "graded before it was counted"

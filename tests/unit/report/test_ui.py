@@ -141,7 +141,7 @@ def _packed() -> PackedBatch:
 
 
 def test_the_packed_batch_is_cut_into_its_segments() -> None:
-    shown = batch_picture.view(_packed())
+    shown = batch_picture.batch_view(_packed())
     kinds = {row: [(s.kind, s.length) for s in shown.segments if s.row == row] for row in range(len(shown.steps))}
     assert sorted(kinds.values()) == [
         [("prompt", 4), ("advantage > 0", 3), ("advantage < 0", 2), ("padding", 3)],
@@ -153,7 +153,7 @@ def test_the_packed_batch_is_cut_into_its_segments() -> None:
 
 
 def test_the_packed_batch_is_drawn_even_where_it_is_large_or_empty() -> None:
-    shown = batch_picture.view(_packed())
+    shown = batch_picture.batch_view(_packed())
     assert batch_picture.draw(shown, 60).startswith(b"\x89PNG")
     many = replace(
         shown,
@@ -161,7 +161,7 @@ def test_the_packed_batch_is_drawn_even_where_it_is_large_or_empty() -> None:
         steps=list(range(1, 301)),
     )
     assert len(batch_picture.draw(many, 80)) < 150_000
-    empty = batch_picture.view(pack_groups([], PackConfig())[0])
+    empty = batch_picture.batch_view(pack_groups([], PackConfig())[0])
     assert empty.steps == []
     assert "No rows" in batch_page(3, empty, "")
     assert "data:image" not in batch_page(3, empty, "")

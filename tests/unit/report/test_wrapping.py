@@ -16,7 +16,7 @@ from artifacts.reading import Artifact
 from artifacts.store.store import Store
 from flows.cli.app import run_command
 from flows.lookup.history import read_iteration, read_run
-from flows.report.figures import IterationFigures, iteration_figures
+from flows.report.figures import IterationFigures, iteration_figures, terminal_columns
 from flows.report.summary import solve_command
 from flows.report.terminal.live import print_iterations, table_header
 from flows.report.text.wrapping import command_lines, print_labelled, wrapped
@@ -86,11 +86,11 @@ def test_a_wider_terminal_is_used_and_wide_prints_whole_lines(
     show, lineage = (["show", "made", "--store", store.url], ["lineage", "made", "--store", store.url])
     monkeypatch.setenv("COLUMNS", "150")
     at_150 = printed(show, capsys)
-    assert table_header() in at_150 and WIDTH < max(map(len, at_150.splitlines())) <= 150
+    assert table_header(terminal_columns([])) in at_150 and WIDTH < max(map(len, at_150.splitlines())) <= 150
     monkeypatch.setenv("COLUMNS", str(WIDTH))
-    assert table_header() not in printed(show, capsys)
+    assert table_header(terminal_columns([])) not in printed(show, capsys)
     wide = printed([*show, "--wide"], capsys)
-    assert table_header() in wide
+    assert table_header(terminal_columns([])) in wide
     assert f"report:   {store.url}/{layout.summary}/report.html\n" in wide
     assert f"try it:   {solve_command(read_run(store, 'made'), store)}\n" in wide
     versions = Artifact.at(store, layout.iteration(4, "checkpoint")).manifest.provenance["versions"]

@@ -1,4 +1,4 @@
-"""Prefect's settings, server and progress view for commands that run a flow."""
+"""Sets up Prefect and the progress view for commands that run a flow."""
 
 import sys
 from collections.abc import Callable, Generator
@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 from artifacts.store.store import Store
 from flows.cli.console.options import Output
 from flows.cli.console.output import local_folder
-from flows.orchestration.run_environment import prepare_surroundings
+from flows.orchestration.run_environment import prepare_command_environment
 from flows.orchestration.server.backend import Backend
 
 if TYPE_CHECKING:
@@ -16,14 +16,15 @@ if TYPE_CHECKING:
 
 
 @contextmanager
-def prefect_beside(store: Store, options: Output) -> Generator[Callable[[], AbstractContextManager[None]]]:
-    """Starts a Prefect server for a command that runs a flow; import Prefect inside of the block, not before.
+def prefect_session(store: Store, options: Output) -> Generator[Callable[[], AbstractContextManager[None]]]:
+    """Starts a Prefect server, unless one runs already, and yields a function whose context manager wraps the flow.
 
-    The server starts while the command imports modules and checks its arguments. Yields a function that returns a
-    context manager for the flow itself: entering it waits for the server, and shows the flow's progress.
+    The server starts while the block imports modules and checks arguments; import Prefect inside the block, not before
+    it. Entering the inner context manager waits for the server; inside of it the flow's progress is shown. Use them as
+    `with prefect_session(store, options) as running: ...; with running(): flow()`.
     """
     home = local_folder(store)
-    prepare_surroundings(home, debug=options.debug)
+    prepare_command_environment(home, debug=options.debug)
     with Backend(home / "server.log") as backend:
 
         @contextmanager
@@ -37,11 +38,7 @@ def prefect_beside(store: Store, options: Output) -> Generator[Callable[[], Abst
 
 
 def _view(*, plain: bool) -> "LiveView":
-    """Returns the moving view if stderr is a terminal, else the plain one.
-
-    Args:
-        plain: Return the plain one in any case.
-    """
+    """Returns the animated view if stderr is a terminal and `plain` is false, else the view that prints lines."""
     if plain or not sys.stderr.isatty():
         from flows.report.terminal.live import LiveView
 
