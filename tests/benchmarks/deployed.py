@@ -182,7 +182,7 @@ def lineage(walk: Walk) -> None:
         "deerstalker diff first second",
         lambda: walk.command("diff", "first", "second"),
         lambda told: (
-            f"settings: {', '.join(one['setting'] for one in told['settings'])}; they part at "
+            f"settings: {', '.join(one['setting'] for one in told['settings'])}; they first differ at "
             f"iteration {told['first_parting']['iteration']}, {told['first_parting']['stage']}"
         ),
     )

@@ -130,15 +130,15 @@ def test_a_run_that_has_only_begun_has_a_report(made: tuple[Store, RunLayout]) -
     assert "Before and after" not in page
 
 
-def test_the_specimen_is_the_group_that_differs_most(made: tuple[Store, RunLayout]) -> None:
+def test_the_example_is_the_group_that_differs_most(made: tuple[Store, RunLayout]) -> None:
     store, layout = made
-    specimen = find_example_group(read_run(store, layout.run).iterations[-1], layout, store)
-    assert specimen is not None
-    assert [item.title for item in specimen.completions] == ["best", "median", "worst"]
-    rewards = [item.reward for item in specimen.completions]
+    example = find_example_group(read_run(store, layout.run).iterations[-1], layout, store)
+    assert example is not None
+    assert [item.title for item in example.completions] == ["best", "median", "worst"]
+    rewards = [item.reward for item in example.completions]
     assert rewards == sorted(rewards, reverse=True)
-    assert specimen.size == 4
-    wrong = [answer for item in specimen.completions for answer in item.answers if not answer.correct]
+    assert example.size == 4
+    wrong = [answer for item in example.completions for answer in item.answers if not answer.correct]
     assert wrong
     assert {answer.note for answer in wrong} == {"outside"}
 
