@@ -17,7 +17,7 @@ from artifacts.schemas import PUZZLES, RESULTS, as_table
 from stages.context import StageContext
 from stages.environments.puzzle import Grader, Puzzle
 from stages.environments.tables import count_deductions, deduction_columns, graded_text, puzzles_by_id
-from stages.sampling.collect import adopted, collect
+from stages.sampling.collect import adopt_rollouts, collect
 from stages.sampling.config import SamplingConfig
 from stages.statistics.records import ReportFigures
 from stages.statistics.totals import totals
@@ -53,9 +53,9 @@ def evaluate(
     split: str,
     out: ArtifactAddress[Report],
 ) -> Ref[Report]:
-    """Samples answers to held-out puzzles, grades them and reports means with 95% intervals.
+    """Samples answers to held-out puzzles, grades them and publishes a report of means with 95% intervals.
 
-    Each group is stored as soon as it is complete, apart from the report. A retry samples only the missing groups.
+    Each group is stored as soon as it is complete, in a folder of its own. A retry samples only the missing groups.
 
     Args:
         weights: The checkpoint to measure.
@@ -82,7 +82,7 @@ def evaluate(
     results = pl.concat(
         _results(mode, sampling, chosen, weights, config, shards, ctx) for mode, sampling in modes.items()
     )
-    attempt = out.attempt(identity)  # a new folder: another writer may have published its report and its shards
+    attempt = out.attempt(identity)  # not the shards' folder, which another writer may have published with its report
     attempt.write_table("results.parquet", results, RESULTS)
     measured = totals(results)
     figures = ReportFigures(
@@ -107,7 +107,7 @@ def _results(
     ctx: StageContext,
 ) -> pl.DataFrame:
     collect(puzzles, sampling, weights, shards, ctx, stem=f"rollouts-{mode}", label=f"evaluate {mode}")
-    sampled = adopted(shards, f"rollouts-{mode}", sampling)
+    sampled = adopt_rollouts(shards, f"rollouts-{mode}", sampling)
     assert sampled is not None  # collect has just written them
     known = puzzles_by_id(puzzles)
     rows: list[dict[str, Any]] = []

@@ -73,8 +73,8 @@ def grade(
 
     Raises:
         IntegrityError: The rollouts name a puzzle that is not in the set.
-        BadInputError: The process is supervised, but nothing can be proved about a puzzle, or no completion states
-            anything.
+        BadInputError: The level is `process`, but nothing can be proved about a puzzle, or no completion makes a
+            statement.
     """
     identity = Identity.of("grade", REVISION, effective_settings(config), rollouts=rollouts, puzzles=puzzles)
     if published := out.find(identity):
@@ -82,8 +82,8 @@ def grade(
     opened = Artifact.open(ctx.store, rollouts)
     sampled = opened.read_tables(ROLLOUTS).sort("group", "sample")
     by_process = config.advantage.level == "process"
-    reads_tokens = by_process or config.reward.surprise_weight
-    tokenizer = ChatTokenizer(_sampled_model(opened, ctx)) if reads_tokens else None
+    needs_token_ends = by_process or config.reward.surprise_weight
+    tokenizer = ChatTokenizer(_sampled_model(opened, ctx)) if needs_token_ends else None
     known = puzzles_by_id(Artifact.open(ctx.store, puzzles).read_table("train.parquet", PUZZLES))
     rows: list[dict[str, Any]] = []
     steps: list[list[Step]] = []
@@ -136,7 +136,7 @@ def grade(
 
 
 def effective_settings(config: GradeConfig) -> dict[str, Any]:
-    """Returns the settings that have an effect: without process supervision there are no steps."""
+    """Returns the settings that enter the identity: under the level `outcome` those of steps have no effect."""
     settings = settings_of(config)
     if config.advantage.level == "outcome":
         settings["reward"].pop("step_rewards", None)
@@ -183,7 +183,13 @@ def _with_advantages(rows: Sequence[dict[str, Any]], config: GradeConfig) -> pl.
 
 @dataclass(frozen=True)
 class _Supervised:
-    """The tables of process supervision: grades whose advantages are means over tokens, steps, and token advantages."""
+    """The tables of process supervision.
+
+    Attributes:
+        grades: Rows of the `grades` schema; an advantage is the mean over the completion's tokens.
+        steps: Rows of the `steps` schema.
+        token_advantages: Rows of the `token_advantages` schema, without masked completions.
+    """
 
     grades: pl.DataFrame
     steps: pl.DataFrame
@@ -202,7 +208,7 @@ def _supervised(
     config: GradeConfig,
     tokenizer: ChatTokenizer,
 ) -> _Supervised:
-    """Returns the advantage of each token, from the advantages of its completion and of its steps.
+    """Returns the tables of process supervision; a token's advantage is that of its completion plus those of its steps.
 
     Args:
         grades: Grades with the advantages of whole completions.
@@ -212,7 +218,7 @@ def _supervised(
         tokenizer: The tokenizer of the sampled model.
 
     Raises:
-        BadInputError: No completion asserts anything.
+        BadInputError: No completion makes a statement.
     """
     if steps and not any(step.verdict not in ("right", "wrong") for of_completion in steps for step in of_completion):
         raise BadInputError(

@@ -28,7 +28,7 @@ class Record(BaseModel):
 
         Args:
             content: The decoded JSON.
-            where: Names the document in the error.
+            where: Name of the document, for the error.
 
         Raises:
             IntegrityError: A field is missing or has another type.
@@ -53,7 +53,7 @@ class MeasuredCheckpoint(Record):
         report: Its evaluation.
         iteration: Number of the iteration that made it; 0 is the model before GRPO.
         score: Mean over puzzles of the metric that promotion compares.
-        decided_in: Key of the decision that promoted it; None where no decision did.
+        decided_in: Key of the decision that made it stand; None if no decision did.
     """
 
     checkpoint: CheckpointRef
@@ -111,7 +111,7 @@ class PromotionDecision(Record):
     @model_validator(mode="before")
     @classmethod
     def _without_rollback(cls, content: Any) -> Any:
-        """Completes a decision that was made before there was a rollback."""
+        """Adds the fields that decisions lack which were made before rollback existed."""
         return {"rolled_back": False, "degraded": 0, **content} if isinstance(content, Mapping) else content
 
 
@@ -120,7 +120,7 @@ def read_decision(decision: Ref[Decision], store: Store) -> PromotionDecision:
 
     Raises:
         BadInputError: There is no such decision.
-        IntegrityError: Its content is damaged, or is no decision.
+        IntegrityError: Its content is damaged or lacks a field.
     """
     content = Artifact.open(store, decision).read_json(DECISION_FILE)
     return PromotionDecision.of(content, f"{store.url}/{decision.key}/{DECISION_FILE}")
