@@ -13,7 +13,7 @@ from artifacts.config import Config
 from artifacts.refs import Checkpoint, Ref
 from stages.context import StageContext
 from stages.environments.tables import graded_text, puzzles_by_id
-from stages.sampling.collect import adopted, collect
+from stages.sampling.collect import adopt_rollouts, collect
 from stages.sampling.config import KEPT_GROUPS, SamplingConfig
 
 STEM = "rollouts"
@@ -46,7 +46,7 @@ def collect_mixed(
     *,
     label: str,
 ) -> dict[str, Any]:
-    """Samples groups until enough of them are mixed, or the rounds or the puzzles are used up.
+    """Samples groups until enough of them are mixed (differ in accuracy), or the rounds or the puzzles are used up.
 
     Every group stays in the rollouts. The file `kept_groups-<checksum>.json` lists the groups to train on. The stored
     groups of earlier rounds determine the puzzles of a round, so an interrupted stage continues where it stopped.
@@ -54,7 +54,8 @@ def collect_mixed(
     Args:
         groups: Number of mixed groups to reach, and of puzzles in the first round.
         config: Settings of dynamic sampling.
-        puzzles: The iteration's puzzles in the order in which they are taken; the row index is the group's number.
+        puzzles: The iteration's puzzles in the order in which they are sampled; the row index is the group's number.
+        attempt: The attempt that stores the groups and the list.
         label: Name of the work on the progress display.
 
     Returns:
@@ -66,7 +67,7 @@ def collect_mixed(
         rounds += 1
         fresh += facts["groups"] - facts["groups_reused"]
         tokens, seconds = tokens + facts["completion_tokens"], seconds + facts["sampling_s"]
-        sampled = adopted(attempt, STEM, sampling)
+        sampled = adopt_rollouts(attempt, STEM, sampling)
         assert sampled is not None  # collect has just written them
         mixed = mixed_groups(sampled.filter(pl.col("group") < size), puzzles, config.grader)
         missing = groups - len(mixed)

@@ -7,6 +7,8 @@ from stages.models.tensor_file import weight_bytes
 from stages.sampling.config import EngineHardware
 
 SMALL_MODEL_BYTES = 50_000_000
+THREADS_VARIABLE = "DEERSTALKER_ENGINE_THREADS"
+"""Environment variable by which `process.py` gives a forking CPU engine (`server.py`) its number of threads."""
 
 
 def cpu_threads(hardware: EngineHardware, model_dir: Path) -> int:
@@ -17,5 +19,5 @@ def cpu_threads(hardware: EngineHardware, model_dir: Path) -> int:
 
 
 def is_small(model_dir: Path) -> bool:
-    """Returns whether a model is so small that several CPU threads would wait for each other more than compute."""
+    """Returns whether a model is so small that several CPU threads would spend more time waiting than computing."""
     return weight_bytes(model_dir) < SMALL_MODEL_BYTES

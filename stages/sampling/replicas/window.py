@@ -1,4 +1,4 @@
-"""The limit of requests in flight at one engine, adjusted by the engine's own counters."""
+"""What the counters of one engine decide: its limit of requests in flight, and whether it makes progress."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ class Window:
         self.most = self.limit
 
     def enter(self) -> bool:
-        """Waits until a request may be sent. Returns False if the window was closed meanwhile."""
+        """Waits until a request may be sent and returns True, or False if the window is closed."""
         with self._changed:
             while self.active >= self.limit and not self.closed:
                 self._changed.wait()
@@ -68,22 +68,23 @@ class Window:
 
 
 @dataclass
-class Pulse:
-    """The time of an engine's last progress."""
+class LastProgress:
+    """The time of an engine's last progress: a change of its counters."""
 
-    last: tuple[float, ...] = ()
-    moved_s: float = field(default_factory=time.monotonic)
+    counters: tuple[float, ...] = ()
+    time_s: float = field(default_factory=time.monotonic)
 
-    def beat(self, counters: tuple[float, ...]) -> None:
-        """Records the counters; any change is progress."""
-        if counters != self.last:
-            self.last, self.moved_s = counters, time.monotonic()
+    def observe(self, counters: tuple[float, ...]) -> None:
+        """Records the counters and, if one has changed, the time."""
+        if counters != self.counters:
+            self.counters = counters
+            self.reset()
 
-    def rest(self) -> None:
-        """Records that the engine has no work; it counts as progress."""
-        self.moved_s = time.monotonic()
+    def reset(self) -> None:
+        """Sets the time to now, because the engine has no work."""
+        self.time_s = time.monotonic()
 
     @property
-    def still_s(self) -> float:
+    def age_s(self) -> float:
         """Seconds since the last progress."""
-        return time.monotonic() - self.moved_s
+        return time.monotonic() - self.time_s
