@@ -5,13 +5,14 @@ from artifacts.identity import Identity, settings_of
 from artifacts.reading import Artifact
 from artifacts.refs import Checkpoint, Puzzles, Ref
 from artifacts.schemas import PUZZLES
+from artifacts.store.location import local_folder
 from stages.context import StageContext
 from stages.environments.puzzle import Style
 from stages.environments.tables import names_of, taught_texts
 from stages.models.folder import content_of
 from stages.models.from_scratch import ScratchModel
 from stages.models.licence import licence_of
-from stages.models.source import FolderModel, ModelConfig, local_folder, materialise
+from stages.models.source import FolderModel, ModelConfig, materialise
 
 REVISION = 1
 _TOKENIZER_PUZZLES = 512

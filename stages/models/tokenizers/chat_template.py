@@ -26,8 +26,8 @@ CPU_S = 2
 MEMORY_MIB = 512
 _ENVIRONMENT = ("PATH", "LD_LIBRARY_PATH")
 _ANSWER_LIMIT_S = 120.0
-"""Wait for an answer, for a process that is stopped; `CPU_S` ends one that computes."""
-_DYING_LIMIT_S = 10.0
+"""Longest wait for an answer; only a process that is stopped takes so long, because `CPU_S` ends one that computes."""
+_ENDING_LIMIT_S = 10.0
 _CHILD = Path(__file__).with_name("chat_template_child.py")
 
 
@@ -56,6 +56,7 @@ class ChatTemplate:
 
         Raises:
             BadInputError: The template is not valid Jinja.
+            TransientError: The process that renders did not answer in time.
         """
         reply = self._ask({})
         if "error" in reply:
@@ -66,6 +67,7 @@ class ChatTemplate:
 
         Raises:
             BadInputError: The template fails, or exceeds its limit of time, memory or length.
+            TransientError: The process that renders did not answer in time.
         """
         reply = self._ask({"variables": variables})
         if "error" in reply:
@@ -75,14 +77,20 @@ class ChatTemplate:
         return reply["text"]
 
     def _ask(self, request: dict[str, Any]) -> dict[str, str]:
-        """Sends a request, a second time if the process ended; a killed process may not be the template's fault."""
+        """Returns the answer to a request. If the process ended, perhaps killed by others, the request is sent again.
+
+        Raises:
+            BadInputError: The template computes for too long, or ended the process twice.
+            TransientError: The process did not answer in time.
+        """
         for last in (False, True):
             try:
                 return self._renderer.ask(request)
             except _EndedError as error:
                 if error.status == -signal.SIGPROF:
                     reason = f"its chat template computes for more than {CPU_S} s"
-                    raise BadInputError(self._where, reason, "a text at once", "use the model's own template") from None
+                    expected = "a template that needs milliseconds"
+                    raise BadInputError(self._where, reason, expected, "use the model's own template") from None
                 if last:
                     reason = f"its chat template twice ended the process that renders it (status {error.status})"
                     raise BadInputError(self._where, reason, "a text", "use the model's own template") from None
@@ -177,7 +185,7 @@ class _Renderer:
 def _end(process: subprocess.Popen[bytes]) -> None:
     """Kills a renderer, unless it is ending by itself, and closes its pipes. A renderer has no state to lose."""
     try:
-        process.wait(_DYING_LIMIT_S if process.poll() is None and _output_ended(process) else 0)
+        process.wait(_ENDING_LIMIT_S if process.poll() is None and _output_ended(process) else 0)
     except subprocess.TimeoutExpired:
         process.kill()
         process.wait()
