@@ -83,21 +83,21 @@ def _meminfo(proc: Path, name: str) -> int:
 
 
 def _limited_groups(proc: Path, cgroups: Path) -> Iterator[tuple[Path, int, Literal["v1", "v2"]]]:
-    """Yields the folder, the limit in bytes and the version of each of this process's groups that has a limit."""
+    """Yields the folder, the limit in bytes and the version of each cgroup of this process that has a memory limit."""
     for folder, version in control_groups("memory", proc, cgroups):
         limit = folder / ("memory.limit_in_bytes" if version == "v1" else "memory.max")
         if limit.exists() and (allowed := limit.read_text().strip()) != "max":
             yield folder, int(allowed), version
 
 
-def hand_back_freed(sharers: int = 1) -> None:
+def hand_back_freed(sharers: int) -> None:
     """Returns freed memory to the kernel if less memory is spare than this process occupies.
 
     Otherwise the memory is kept, because page faults for new memory take a sixth of a SmolLM2 step on a CPU. Linux with
     glibc only.
 
     Args:
-        sharers: Number of processes of this size on this machine that call this function.
+        sharers: Number of processes of this size on this machine that call this function, this one included.
     """
     if spare_bytes() < psutil.Process().memory_info().rss * sharers:
         ctypes.CDLL(None).malloc_trim(0)

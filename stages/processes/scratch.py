@@ -17,9 +17,10 @@ from pathlib import Path
 PREFIX = "deerstalker-"
 _PREFIXES = (PREFIX, "pymp-")  # the second is that of Python's multiprocessing
 _OWNER = ".owner"
-_KEPT = b"kept"
-_KEPT_S = 7 * 24 * 3600.0
-_LOGS = (".log", ".txt")
+_LOGS_KEPT = b"kept"
+"""Content of the lock's file in a folder of which only logs are left."""
+_LOGS_KEPT_S = 7 * 24 * 3600.0
+_LOG_SUFFIXES = (".log", ".txt")
 
 
 class Scratch:
@@ -46,19 +47,19 @@ class Scratch:
         logs = [
             path
             for path in _files(self.path)
-            if path.suffix in _LOGS and path.lstat().st_size and not path.is_symlink()
+            if path.suffix in _LOG_SUFFIXES and path.lstat().st_size and not path.is_symlink()
         ]
         if not logs:
             self.remove()
             return
         for path in set(_files(self.path)).difference(logs, [self.path / _OWNER]):
             path.unlink(missing_ok=True)
-        os.pwrite(self.lock, _KEPT, 0)
-        os.ftruncate(self.lock, len(_KEPT))
+        os.pwrite(self.lock, _LOGS_KEPT, 0)
+        os.ftruncate(self.lock, len(_LOGS_KEPT))
         self._release()
 
     def leave(self) -> None:
-        """Leaves the folder to the child processes that inherited the lock; the last of them removes it."""
+        """Releases the lock and keeps the folder, for a `GuardedProcess` that inherited the lock and removes it."""
         self._release()
 
     def _release(self) -> None:
@@ -96,7 +97,7 @@ def own(folder: Path) -> int:
 
 
 def sweep() -> None:
-    """Removes this user's folders whose owners were killed on this machine since its last start; others stay."""
+    """Removes this user's temporary folders whose owners were killed, if the machine has not restarted since then."""
     with suppress(OSError), os.scandir(tempfile.gettempdir()) as entries:
         for entry in entries:
             if not entry.name.startswith(_PREFIXES):
@@ -129,8 +130,8 @@ def _remove_unowned(folder: Path) -> None:
 
 def _is_removable(lock: int) -> bool:
     content = os.pread(lock, 200, 0)
-    if content == _KEPT:
-        return time.time() - os.fstat(lock).st_mtime > _KEPT_S
+    if content == _LOGS_KEPT:
+        return time.time() - os.fstat(lock).st_mtime > _LOGS_KEPT_S
     return content == _machine()
 
 

@@ -16,7 +16,7 @@ from stages.hardware.compute_type import engine_build
 from stages.processes.guarded import GuardedProcess
 from stages.processes.memory import kernel_kills, refused_allocation
 from stages.processes.scratch import Scratch
-from stages.processes.stopped_processes import STOPPED_LIMIT_S, StoppedProcessWatch, of_session
+from stages.processes.stopped_processes import STOPPED_LIMIT_S, StoppedProcessWatch, session_processes
 from stages.sampling import engine_key
 from stages.sampling.config import EngineHardware
 from stages.sampling.endpoint import Endpoint, EndpointError
@@ -146,7 +146,7 @@ class EngineProcess:
                 cwd=self.scratch,
             )
         self.started_s = time.monotonic()
-        self._stopped_watch = StoppedProcessWatch(lambda: of_session(self.guard_pid))
+        self._stopped_watch = StoppedProcessWatch(lambda: session_processes(self.guard_pid))
 
     @property
     def guard_pid(self) -> int:
