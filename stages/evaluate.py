@@ -106,10 +106,11 @@ def _results(
     shards: Attempt[Report],
     ctx: StageContext,
 ) -> pl.DataFrame:
+    """Samples the answers of one mode and returns them graded: rows of the `results` schema."""
     collect(puzzles, sampling, weights, shards, ctx, stem=f"rollouts-{mode}", label=f"evaluate {mode}")
     sampled = adopt_rollouts(shards, f"rollouts-{mode}", sampling)
     assert sampled is not None  # collect has just written them
-    known = puzzles_by_id(puzzles)
+    by_id = puzzles_by_id(puzzles)
     rows: list[dict[str, Any]] = []
     for row in sampled.sort("group", "sample").iter_rows(named=True):
         rows.append(
@@ -117,8 +118,8 @@ def _results(
                 "puzzle_id": row["puzzle_id"],
                 "mode": mode,
                 "sample": row["sample"],
-                **_graded(row, known, config.grader),
-                **deduction_columns(count_deductions(row["text"], known[row["puzzle_id"]])),
+                **_graded(row, by_id, config.grader),
+                **deduction_columns(count_deductions(row["text"], by_id[row["puzzle_id"]])),
                 "finish_reason": row["finish_reason"],
                 "completion_tokens": len(row["completion_token_ids"]),
                 "text": row["text"],
@@ -134,11 +135,11 @@ def regrade(results: pl.DataFrame, puzzles: pl.DataFrame, grader: Grader) -> pl.
         results: Rows of the `results` schema.
         puzzles: Rows of the `puzzles` schema: the puzzles that were answered.
     """
-    known = puzzles_by_id(puzzles)
-    return as_table([{**row, **_graded(row, known, grader)} for row in results.iter_rows(named=True)], RESULTS)
+    by_id = puzzles_by_id(puzzles)
+    return as_table([{**row, **_graded(row, by_id, grader)} for row in results.iter_rows(named=True)], RESULTS)
 
 
-def _graded(row: dict[str, Any], known: Mapping[str, Puzzle], grader: Grader) -> dict[str, Any]:
-    graded = graded_text(row["text"], row["puzzle_id"], known, grader)
+def _graded(row: dict[str, Any], by_id: Mapping[str, Puzzle], grader: Grader) -> dict[str, Any]:
+    graded = graded_text(row["text"], row["puzzle_id"], by_id, grader)
     answers = {letter: vars(answer) for letter, answer in graded.answers.items()}
     return {"accuracy": graded.accuracy, "exact": graded.exact, "answers": json.dumps(answers)}

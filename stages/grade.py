@@ -84,14 +84,14 @@ def grade(
     by_process = config.advantage.level == "process"
     needs_token_ends = by_process or config.reward.surprise_weight
     tokenizer = ChatTokenizer(_sampled_model(opened, ctx)) if needs_token_ends else None
-    known = puzzles_by_id(Artifact.open(ctx.store, puzzles).read_table("train.parquet", PUZZLES))
+    by_id = puzzles_by_id(Artifact.open(ctx.store, puzzles).read_table("train.parquet", PUZZLES))
     rows: list[dict[str, Any]] = []
     steps: list[list[Step]] = []
     sums: defaultdict[str, float] = defaultdict(float)
     for row in sampled.iter_rows(named=True):
-        graded = graded_text(row["text"], row["puzzle_id"], known, config.grader)
+        graded = graded_text(row["text"], row["puzzle_id"], by_id, config.grader)
         truncated = row["finish_reason"] in ("length", "early_stop")
-        puzzle = known[row["puzzle_id"]]
+        puzzle = by_id[row["puzzle_id"]]
         asserted = assertions(row["text"], puzzle) if by_process or config.reward.deductions_weight else None
         deduced = None if asserted is None else DeductionCounts.of(asserted)
         if by_process:

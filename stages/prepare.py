@@ -104,6 +104,11 @@ def identity_of(config: PrepareConfig) -> Identity:
 
 
 def _generate(config: PrepareConfig, ctx: StageContext) -> dict[str, list[Puzzle]]:
+    """Returns distinct generated puzzles by split.
+
+    Raises:
+        BadInputError: The difficulty has fewer puzzles than requested.
+    """
     distinct: dict[str, Puzzle] = {}
     for stretch in stretches(config.puzzle, config.seed, config.total):
         if stretch.first >= config.total * _MAX_DRAWS_PER_PUZZLE:
@@ -111,7 +116,7 @@ def _generate(config: PrepareConfig, ctx: StageContext) -> dict[str, list[Puzzle
                 "puzzles",
                 f"{len(distinct)} distinct puzzles in {stretch.first} draws",
                 str(config.total),
-                "ask for fewer puzzles, or for larger ones",
+                "request fewer puzzles, or larger ones",
             )
         drawn = draw(ctx, stretch, out=address_of(stretch, ctx.store))
         for puzzle in from_table(Artifact.open(ctx.store, drawn).read_table(TABLE, PUZZLES)):

@@ -144,8 +144,8 @@ def native_type(device: Literal["cpu", "cuda"]) -> Choice:
     if device == "cuda":
         capabilities = cuda_capabilities()
         native = bool(capabilities) and min(capabilities) >= NATIVE_BF16_CAPABILITY
-        shown = ", ".join(f"{major}.{minor}" for major, minor in sorted(set(capabilities))) or "unknown"
-        return Choice("bf16" if native else "fp32", f"CUDA capability {shown}")
+        versions = ", ".join(f"{major}.{minor}" for major, minor in sorted(set(capabilities))) or "unknown"
+        return Choice("bf16" if native else "fp32", f"CUDA capability {versions}")
     flags = cpu_flags()
     if native := sorted(flags & NATIVE_BF16_FLAGS):
         return Choice("bf16", f"the CPU has {' and '.join(native)}")
@@ -167,7 +167,7 @@ def matmul_gflops() -> dict[ComputeType, float]:
     """
     command = [sys.executable, "-P", "-W", "ignore", "-m", "stages.hardware.matmul"]
     try:
-        done = subprocess.run(command, capture_output=True, text=True, timeout=_MEASURE_LIMIT_S, check=True)
+        child = subprocess.run(command, capture_output=True, text=True, timeout=_MEASURE_LIMIT_S, check=True)
     except (OSError, subprocess.SubprocessError) as error:
         raise DeerstalkerError("speed of matrix products", str(error), "a child that measures it") from error
-    return json.loads(done.stdout)
+    return json.loads(child.stdout)

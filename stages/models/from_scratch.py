@@ -40,7 +40,7 @@ class ScratchModel(Config):
     tokenizer: Annotated[
         Literal["answers", "taught"],
         Added(before="answers"),
-        Field(description="texts that make the tokenizer with the prompts: answers, or what the warm start teaches"),
+        Field(description="texts that make the tokenizer, besides the prompts: answers, or those of the warm start"),
     ] = "taught"
 
     @model_validator(mode="after")

@@ -125,6 +125,7 @@ def _convert(*arguments: str, network: bool = False) -> None:
 
 
 def _copy_folder(folder: Path, out_dir: Path) -> None:
+    """Copies a local checkpoint, converted unless its weights are one bf16 file."""
     check_folder(folder)
     tensors = stored_tensors(folder).values()
     files = {tensor.file for tensor in tensors}
@@ -138,6 +139,7 @@ def _copy_folder(folder: Path, out_dir: Path) -> None:
 
 
 def _copy_address(address: str, out_dir: Path) -> None:
+    """Copies a checkpoint from a local folder or an object store."""
     if (folder := local_folder(address)) is not None:
         _copy_folder(folder, out_dir)
         return

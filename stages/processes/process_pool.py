@@ -29,10 +29,10 @@ def start_ticks(pid: int) -> int | None:
     it adds the boot time, which moves with the system clock: two readers may get different values.
     """
     try:
-        state, *rest = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()
+        state, *fields = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()
     except OSError:
         return None
-    return None if state in "ZX" else int(rest[18])
+    return None if state in "ZX" else int(fields[18])
 
 
 def end_with_parent() -> None:
@@ -106,11 +106,11 @@ class Pool:
         worker = None
         try:
             worker = self._take()
-            succeeded, answer = worker.ask(work, items)
+            succeeded, answer = worker.run(work, items)
         except (EOFError, OSError) as error:
             self._give_back(worker, alive=False)
-            failure = DeerstalkerError if self._ended else TransientError
-            raise failure("process pool", "a process died", "", "check whether memory is short") from error
+            error_class = DeerstalkerError if self._ended else TransientError
+            raise error_class("process pool", "a process died", "", "check whether memory is short") from error
         self._give_back(worker, alive=True)
         if not succeeded:
             raise answer
@@ -147,7 +147,7 @@ class _Worker:
         self.process.start()
         child_end.close()  # so that the pipe ends when the child dies
 
-    def ask(self, work: Callable[[T], R], items: Sequence[T]) -> tuple[bool, Any]:
+    def run(self, work: Callable[[T], R], items: Sequence[T]) -> tuple[bool, Any]:
         """Returns whether the work succeeded, and its results for the items or its exception.
 
         Raises:

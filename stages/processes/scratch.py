@@ -83,13 +83,13 @@ def own(folder: Path) -> int:
 
     The lock's file appears only once it is locked, so that no sweep sees it unlocked.
     """
-    fresh = folder / f"{_OWNER}.new"
-    lock = os.open(fresh, os.O_RDWR | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW, 0o600)
+    new_file = folder / f"{_OWNER}.new"
+    lock = os.open(new_file, os.O_RDWR | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW, 0o600)
     try:
         with suppress(OSError):  # the file system has no locks; then no sweep can take one either
             fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
         os.write(lock, _machine())
-        fresh.replace(folder / _OWNER)
+        new_file.replace(folder / _OWNER)
     except BaseException:
         os.close(lock)
         raise
@@ -109,6 +109,11 @@ def sweep() -> None:
 
 
 def _remove_unowned(folder: Path) -> None:
+    """Removes a folder without an owner, unless it is to be kept.
+
+    Raises:
+        OSError: The folder has an owner or no lock's file, or cannot be removed.
+    """
     lock = os.open(folder / _OWNER, os.O_RDWR | os.O_NOFOLLOW | os.O_NONBLOCK)
     try:
         if not _is_removable(lock):

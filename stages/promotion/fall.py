@@ -56,9 +56,9 @@ def find_falls(
         patience: Smallest number of candidates in a fallen stretch, at least 1.
     """
     curves, count = scores_RN.shape
-    known = int(np.isfinite(noise_RN).sum(axis=1).min())
-    bar = fall_bar(drop_se, count, puzzles * known) if known and count > 1 else math.inf
-    noise_R = np.nanmean(noise_RN, axis=1) if known else np.ones(curves)
+    known_noises = int(np.isfinite(noise_RN).sum(axis=1).min())
+    bar = fall_bar(drop_se, count, puzzles * known_noises) if known_noises and count > 1 else math.inf
+    noise_R = np.nanmean(noise_RN, axis=1) if known_noises else np.ones(curves)
     sums = np.concatenate([np.zeros((curves, 1)), scores_RN.cumsum(axis=1)], axis=1)
     highest_R = scores_RN.argmax(axis=1)
     since_R, before_R = np.zeros(curves, dtype=np.int64), np.zeros(curves, dtype=np.int64)

@@ -20,8 +20,8 @@ def model_card(decision: PromotionDecision, store: Store) -> str:
     stands, first = decision.standing, decision.first or decision.standing
     checkpoint = Artifact.at(store, stands.checkpoint.key).manifest
     report, start = (
-        ReportFigures.of(Artifact.at(store, place.report.key).manifest.facts, place.report.key)
-        for place in (stands, first)
+        ReportFigures.of(Artifact.at(store, measured.report.key).manifest.facts, measured.report.key)
+        for measured in (stands, first)
     )
     origin = lineage(store, [first.checkpoint])
     base = next((node for node in origin if _stage(node) == "fetch"), None)

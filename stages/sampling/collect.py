@@ -41,10 +41,10 @@ def collect(
     """
     stored = adopt_rollouts(attempt, stem, sampling)
     group_numbers = {puzzle_id: index for index, puzzle_id in enumerate(puzzles["puzzle_id"])}
-    done = group_numbers.keys() & set(stored["puzzle_id"].to_list()) if stored is not None else set[str]()
+    reused = group_numbers.keys() & set(stored["puzzle_id"].to_list()) if stored is not None else set[str]()
     folder = ctx.local_folder(weights)
     tokenizer = ChatTokenizer(folder)
-    missing = puzzles.filter(~pl.col("puzzle_id").is_in(list(done)))
+    missing = puzzles.filter(~pl.col("puzzle_id").is_in(list(reused)))
     prompts = [
         Prompt(puzzle_id, tokenizer.prompt_ids(text))
         for puzzle_id, text in zip(missing["puzzle_id"], missing["prompt"], strict=True)
@@ -53,14 +53,14 @@ def collect(
     shards = _Shards(attempt, stem, sampling, weights, group_numbers)
     try:
         if prompts:
-            ctx.progress(label, len(done), len(group_numbers), {"starting": 1.0})
+            ctx.progress(label, len(reused), len(group_numbers), {"starting": 1.0})
             ctx.engine.ensure(folder, weights.digest)
             started = time.perf_counter()
 
             def store(group: GroupSamples) -> None:
                 shards.add(group)
                 speed = shards.tokens / (time.perf_counter() - started)
-                ctx.progress(label, len(done) + shards.groups, len(group_numbers), {"tokens_per_s": speed})
+                ctx.progress(label, len(reused) + shards.groups, len(group_numbers), {"tokens_per_s": speed})
 
             ctx.engine.sample_groups(prompts, sampling, store)
     finally:
@@ -68,7 +68,7 @@ def collect(
     elapsed_s = time.perf_counter() - started
     return {
         "groups": len(group_numbers),
-        "groups_reused": len(done),
+        "groups_reused": len(reused),
         "compute_dtype": ctx.profile.engine.computes_in,
         "completion_tokens": shards.tokens,
         "sampling_s": elapsed_s,

@@ -17,7 +17,7 @@ from stages.sampling.client import EngineLostError, GroupSamples, Prompt, Source
 from stages.sampling.config import EngineHardware, SamplingConfig
 from stages.sampling.endpoint import Endpoint
 from stages.sampling.replicas import placement, weight_exchange
-from stages.sampling.replicas.call import Answer, Call, Loss
+from stages.sampling.replicas.call import Answer, Call, EngineLoss
 from stages.sampling.replicas.external import ExternalEngine
 from stages.sampling.replicas.pool import UPDATE_INTERVAL_S, CallMembers, EnginePool
 from stages.sampling.replicas.replica import Replica
@@ -183,7 +183,7 @@ class Engine:
             while call.unfinished:
                 members.update()
                 event = call.next(UPDATE_INTERVAL_S)
-                if isinstance(event, Loss):
+                if isinstance(event, EngineLoss):
                     members.lose(event.member, event.reason)
                 elif isinstance(event, Answer):
                     try:

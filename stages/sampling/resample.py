@@ -61,11 +61,11 @@ def collect_mixed(
     Returns:
         Counts and speed over all rounds, for the manifest.
     """
-    size, rounds, fresh, tokens, seconds = min(groups, len(puzzles)), 0, 0, 0, 0.0
+    size, rounds, new_groups, tokens, seconds = min(groups, len(puzzles)), 0, 0, 0, 0.0
     while True:
         facts = collect(puzzles.head(size), sampling, weights, attempt, ctx, stem=STEM, label=label)
         rounds += 1
-        fresh += facts["groups"] - facts["groups_reused"]
+        new_groups += facts["groups"] - facts["groups_reused"]
         tokens, seconds = tokens + facts["completion_tokens"], seconds + facts["sampling_s"]
         sampled = adopt_rollouts(attempt, STEM, sampling)
         assert sampled is not None  # collect has just written them
@@ -77,7 +77,7 @@ def collect_mixed(
     attempt.write_json_shard(KEPT_GROUPS, mixed[:groups])
     return {
         "groups": size,
-        "groups_reused": size - fresh,
+        "groups_reused": size - new_groups,
         "groups_kept": len(mixed[:groups]),
         "rounds": rounds,
         "compute_dtype": facts["compute_dtype"],
@@ -95,8 +95,8 @@ def mixed_groups(rollouts: pl.DataFrame, puzzles: pl.DataFrame, grader: Literal[
         puzzles: Rows of the `puzzles` schema: the puzzles that they answer.
         grader: Rules by which answers are read.
     """
-    known = puzzles_by_id(puzzles)
+    by_id = puzzles_by_id(puzzles)
     accuracies: dict[int, list[float]] = {}
     for group, puzzle_id, text in rollouts.select("group", "puzzle_id", "text").iter_rows():
-        accuracies.setdefault(group, []).append(graded_text(text, puzzle_id, known, grader).accuracy)
+        accuracies.setdefault(group, []).append(graded_text(text, puzzle_id, by_id, grader).accuracy)
     return sorted(group for group, values in accuracies.items() if max(values) - min(values) > UNIFORM_TOLERANCE)

@@ -14,8 +14,8 @@ OpenMP read its thread count from the environment. Here OpenMP starts with one t
 worker sets its own thread count.
 
 Reload: the output head keeps a copy of its weights that is packed for the CPU's kernels. If the head shares the
-embedding's tensor, a reload in place replaces the tensor but not the packed copy, and the engine silently goes on
-sampling with the old head. Here the copy is packed again after every reload.
+embedding's tensor, a reload in place replaces the tensor but not the packed copy, and the engine continues with the old
+head without an error. Here the copy is packed again after every reload.
 
 Run this file as a script with the server's arguments, or as `python -m stages.sampling.server` to start an engine
 elsewhere. The flow never imports it.

@@ -52,8 +52,8 @@ def estimate(cluster_means_P: Sequence[float]) -> Interval:
     Counts are discrete, so no interval without a random part comes closer to 95: at 0.02 the possible coverages next to
     95 are 85.1 and 99.0 for 8 puzzles, 91.7 and 98.8 for 24; the higher one is taken. `python -m tests.benchmarks.gate`
     prints the coverage for means of several samples a puzzle: within 1.5 of 95, and higher for rare successes. The
-    coverage is lower for a heavy tail of rare, different clusters of which most samples contain none: 82 to 93 for 24
-    and 64 puzzles at 0.02 with 28 answers each and a correlation of 0.1 to 0.9 among them.
+    coverage is lower if a few clusters differ so much that the mean depends on them, but most samples contain none of
+    them: 82 to 93 for 24 and 64 puzzles at 0.02 with 28 answers each and a correlation of 0.1 to 0.9 among them.
 
     Args:
         cluster_means_P: One mean for each puzzle, [P], P >= 1, each in 0 to 1.
@@ -98,7 +98,7 @@ def estimate_difference(differences_P: Sequence[float], chosen_of: int = 1) -> I
 def estimate_gain(
     results: pl.DataFrame, others: pl.DataFrame, *, mode: str, metric: str = "accuracy"
 ) -> Interval | None:
-    """Returns the mean paired difference of two evaluations over the puzzles that both hold, with its 95% interval.
+    """Returns the mean paired difference of two evaluations over their common puzzles, with its 95% interval.
 
     Args:
         results: Rows of the `results` schema.

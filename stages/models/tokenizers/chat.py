@@ -51,7 +51,7 @@ class ChatTokenizer:
         source = find_chat_template(folder)
         if source is None:
             raise BadInputError(
-                str(folder), "no chat template", "chat_template in tokenizer_config.json", "take an instruct model"
+                str(folder), "no chat template", "chat_template in tokenizer_config.json", "choose an instruct model"
             )
         self._template = ChatTemplate(source, str(folder))  # its process starts while the tokenizer is read
         try:

@@ -58,7 +58,7 @@ class ChatTemplate:
             BadInputError: The template is not valid Jinja.
             TransientError: The process that renders did not answer in time.
         """
-        reply = self._ask({})
+        reply = self._request({})
         if "error" in reply:
             raise BadInputError(self._where, f"a chat template with an error ({reply['error']})", "valid Jinja")
 
@@ -69,14 +69,14 @@ class ChatTemplate:
             BadInputError: The template fails, or exceeds its limit of time, memory or length.
             TransientError: The process that renders did not answer in time.
         """
-        reply = self._ask({"variables": variables})
+        reply = self._request({"variables": variables})
         if "error" in reply:
             raise BadInputError(
                 self._where, f"its chat template fails ({reply['error']})", "a template for one user message"
             )
         return reply["text"]
 
-    def _ask(self, request: dict[str, Any]) -> dict[str, str]:
+    def _request(self, request: dict[str, Any]) -> dict[str, str]:
         """Returns the answer to a request. If the process ended, perhaps killed by others, the request is sent again.
 
         Raises:
@@ -85,7 +85,7 @@ class ChatTemplate:
         """
         for last in (False, True):
             try:
-                return self._renderer.ask(request)
+                return self._renderer.answer(request)
             except _EndedError as error:
                 if error.status == -signal.SIGPROF:
                     reason = f"its chat template computes for more than {CPU_S} s"
@@ -135,7 +135,7 @@ class _Renderer:
         with suppress(OSError):  # if the process ended, the first request reports that
             self._send({"source": self._source})
 
-    def ask(self, request: dict[str, Any]) -> dict[str, str]:
+    def answer(self, request: dict[str, Any]) -> dict[str, str]:
         """Sends a request and returns the answer.
 
         Raises:
@@ -156,9 +156,9 @@ class _Renderer:
     def _send(self, message: dict[str, Any]) -> None:
         content = json.dumps(message).encode()
         stream = cast("Any", self._process.stdin)
-        left = memoryview(struct.pack("<I", len(content)) + content)
-        while left:
-            left = left[stream.write(left) :]
+        remaining = memoryview(struct.pack("<I", len(content)) + content)
+        while remaining:
+            remaining = remaining[stream.write(remaining) :]
 
     def _receive(self) -> dict[str, str]:
         deadline = time.monotonic() + _ANSWER_LIMIT_S
@@ -166,6 +166,12 @@ class _Renderer:
         return json.loads(self._read(length, deadline))
 
     def _read(self, count: int, deadline: float) -> bytes:
+        """Returns the next `count` bytes of the process's output.
+
+        Raises:
+            EOFError: The process closed its output.
+            TransientError: The deadline passed.
+        """
         stream = cast("Any", self._process.stdout)
         poll = select.poll()
         poll.register(stream, select.POLLIN)

@@ -119,14 +119,14 @@ def learn_phrases(texts: Iterable[str], names: Collection[str] = ()) -> list[str
                 block = []
         if block:
             blocks.append(block)
-    others = {line: spread[line] for line in sorted(spread) if line not in shared}
+    other_lines = {line: spread[line] for line in sorted(spread) if line not in shared}
     joined_blocks = _join_neighbours(blocks, [1] * len(blocks), both_ways=True)
     if names:
         rarest = max(_RAREST_PAIR, len(documents) * _RAREST_JOIN_PERCENT // 100)
-        joined_words = _join_between_names(others, names, rarest)
+        joined_words = _join_between_names(other_lines, names, rarest)
     else:
-        words = [_PIECE.findall(line) for line in others]
-        joined_words = _join_neighbours(words, list(others.values()), both_ways=False)
+        words = [_PIECE.findall(line) for line in other_lines]
+        joined_words = _join_neighbours(words, list(other_lines.values()), both_ways=False)
     return sorted({phrase for sequence in (*joined_blocks, *joined_words) for phrase in sequence})
 
 
@@ -144,10 +144,10 @@ def _join_between_names(lines: Mapping[str, int], names: Collection[str], rarest
     alone = re.compile(rf"[ \t]?{name}|.*\d.*", re.DOTALL)
     runs: Counter[tuple[str, ...]] = Counter()
     for line, count in lines.items():
-        for fixed, run in itertools.groupby(piece.findall(line), lambda part: alone.fullmatch(part) is not None):
-            parts = tuple(run)
-            for each in ((part,) for part in parts) if fixed else (parts,):
-                runs[each] += count
+        for is_alone, run in itertools.groupby(piece.findall(line), lambda part: alone.fullmatch(part) is not None):
+            phrases = [(part,) for part in run] if is_alone else [tuple(run)]
+            for phrase in phrases:
+                runs[phrase] += count
     return _joined_most_frequent_first([list(run) for run in sorted(runs)], [runs[run] for run in sorted(runs)], rarest)
 
 

@@ -48,14 +48,14 @@ class Member:
         window: Limit of its requests in flight.
         in_flight: Prompts that it is sampling, by id.
         connections: Open connections to it.
-        left: Set when it has left the call.
+        has_left: Set when it has left the call.
     """
 
     source: Source
     window: Window
     in_flight: dict[str, Prompt] = field(default_factory=dict)
     connections: set[http.client.HTTPConnection] = field(default_factory=set)
-    left: threading.Event = field(default_factory=threading.Event)
+    has_left: threading.Event = field(default_factory=threading.Event)
 
 
 @dataclass(frozen=True)
@@ -95,7 +95,7 @@ class Answer:
 
 
 @dataclass(frozen=True)
-class Loss:
+class EngineLoss:
     """An engine that can no longer be used, with the reason."""
 
     member: Member
@@ -134,7 +134,7 @@ class Call:
         self.unfinished = len(prompts)
         self._began_s = time.monotonic()
         self._todo = deque(prompts)
-        self._events: queue.SimpleQueue[Answer | Loss | BadInputError] = queue.SimpleQueue()
+        self._events: queue.SimpleQueue[Answer | EngineLoss | BadInputError] = queue.SimpleQueue()
         self._changed = threading.Condition()
         self._members: list[Member] = []
         self._threads: list[threading.Thread] = []
@@ -162,8 +162,8 @@ class Call:
     def leave(self, member: Member) -> None:
         """Removes an engine. The prompts that it was sampling go back to the front of the queue."""
         with self._changed:
-            if not member.left.is_set():
-                member.left.set()
+            if not member.has_left.is_set():
+                member.has_left.set()
                 self._todo.extendleft(member.in_flight.values())
                 member.in_flight.clear()
             for connection in member.connections:
@@ -179,7 +179,7 @@ class Call:
             self._todo.appendleft(prompt)
             self._changed.notify()
 
-    def next(self, timeout_s: float) -> Answer | Loss | None:
+    def next(self, timeout_s: float) -> Answer | EngineLoss | None:
         """Returns the next answer, or the loss of an engine that has not left; None after `timeout_s` without either.
 
         Raises:
@@ -191,9 +191,10 @@ class Call:
             return None
         if isinstance(event, BadInputError):
             raise event
-        return None if isinstance(event, Loss) and event.member.left.is_set() else event
+        return None if isinstance(event, EngineLoss) and event.member.has_left.is_set() else event
 
     def _work(self, member: Member) -> None:
+        """Samples prompts over one connection until the engine leaves the call or fails."""
         connection = member.source.endpoint.connect(None)
         with self._changed:
             member.connections.add(connection)
@@ -207,14 +208,14 @@ class Call:
                     member.window.leave()
         except EndpointError as error:
             if error.status >= 500:
-                self._events.put(Loss(member, str(error)))
+                self._events.put(EngineLoss(member, str(error)))
             elif error.status in engine_key.REFUSED:
                 self._events.put(engine_key.refused_key(member.source.endpoint, error.status))
             else:
                 remedy = "check prompt length plus max_tokens against max_model_len, and the sampling settings"
                 self._events.put(BadInputError("sampling request", f"refused: {error}", "a valid request", remedy))
         except (OSError, http.client.HTTPException, orjson.JSONDecodeError) as error:
-            self._events.put(Loss(member, f"connection lost: {error!r}"))
+            self._events.put(EngineLoss(member, f"connection lost: {error!r}"))
         finally:
             with self._changed:
                 member.connections.discard(connection)
@@ -222,9 +223,9 @@ class Call:
 
     def _take(self, member: Member) -> Prompt | None:
         with self._changed:
-            while not self._todo and not member.left.is_set():
+            while not self._todo and not member.has_left.is_set():
                 self._changed.wait()
-            if member.left.is_set():
+            if member.has_left.is_set():
                 return None
             prompt = self._todo.popleft()
             member.in_flight[prompt.prompt_id] = prompt
@@ -244,7 +245,7 @@ class Call:
     def _watch(self, member: Member) -> None:
         """Polls the engine's counters, and reports the engine as lost if they do not change for the stall timeout."""
         progress = LastProgress()
-        while not member.left.wait(POLL_S):
+        while not member.has_left.wait(POLL_S):
             with suppress(OSError, EndpointError, http.client.HTTPException):
                 metrics = member.source.endpoint.metrics(timeout_s=POLL_TIMEOUT_S)
                 progress.observe(tuple(metrics.get(name, 0.0) for name in PROGRESS))
@@ -252,5 +253,5 @@ class Call:
             if not member.in_flight:
                 progress.reset()
             elif progress.age_s > self._stall_timeout_s:
-                self._events.put(Loss(member, f"no new token for {progress.age_s:.0f} s"))
+                self._events.put(EngineLoss(member, f"no new token for {progress.age_s:.0f} s"))
                 return

@@ -40,7 +40,7 @@ class ExternalEngine:
         """
         if self._source is None or self._source.weights_digest != digest:
             self._source = None
-            self._source = self._loaded(model_dir, digest)
+            self._source = self._load(model_dir, digest)
         return self._source
 
     def failure(self) -> str | None:
@@ -52,13 +52,13 @@ class ExternalEngine:
         self._source = None
         return TransientError(f"engine {self.endpoint.address}", reason, "an engine that stays up", "see its own log")
 
-    def _loaded(self, model_dir: Path, digest: str) -> Source:
+    def _load(self, model_dir: Path, digest: str) -> Source:
         where, endpoint = f"engine {self.endpoint.address}", self.endpoint
         try:
             endpoint.call("GET", "/v1/models", timeout_s=SHORT_TIMEOUT_S)  # fails if the engine requires a key
             if weight_exchange.keeps_stale_head(endpoint, model_dir):
                 combination = "a CPU engine of vLLM and a model whose output head shares the embedding"
-                remedy = "leave external_urls empty: vLLM 0.32 would go on sampling with the old head after a reload"
+                remedy = "leave external_urls empty: vLLM 0.32 would continue with the old head after a reload"
                 raise BadInputError(
                     where, combination, "an engine on a GPU, or one that the flow starts itself", remedy
                 )

@@ -73,15 +73,15 @@ def _count(hardware: EngineHardware, model_dir: Path) -> int:
 
 
 def _place(hardware: EngineHardware, number: int, count: int) -> ReplicaPlace:
-    own: dict[str, object] = {"replicas": count, "seed": hardware.seed + number}
-    if count == 1:
-        return ReplicaPlace(hardware.model_copy(update=own))
-    if _on_cpu():
-        own["memory_share"] = hardware.memory_share / count
-        own["kv_cache_gib"] = None if hardware.kv_cache_gib is None else hardware.kv_cache_gib / count
-        return ReplicaPlace(hardware.model_copy(update=own))
-    size = hardware.tensor_parallel_size
-    return ReplicaPlace(hardware.model_copy(update=own), tuple(_devices()[number * size : (number + 1) * size]))
+    changes: dict[str, object] = {"replicas": count, "seed": hardware.seed + number}
+    devices: tuple[str, ...] = ()
+    if count > 1 and _on_cpu():
+        changes["memory_share"] = hardware.memory_share / count
+        changes["kv_cache_gib"] = None if hardware.kv_cache_gib is None else hardware.kv_cache_gib / count
+    elif count > 1:
+        size = hardware.tensor_parallel_size
+        devices = tuple(_devices()[number * size : (number + 1) * size])
+    return ReplicaPlace(hardware.model_copy(update=changes), devices)
 
 
 def _on_cpu() -> bool:

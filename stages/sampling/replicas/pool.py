@@ -150,7 +150,7 @@ class CallMembers:
         Raises:
             DeerstalkerError: Servers were lost too often, or this one in a way that another start would repeat.
         """
-        if member.left.is_set():
+        if member.has_left.is_set():
             return  # it was lost before; this is another unusable answer of it
         self._call.leave(member)
         self._raise_if_retired()
@@ -163,6 +163,7 @@ class CallMembers:
         self._pool.load(server)
 
     def _restart(self, server: Server, error: BaseException) -> None:
+        """Starts a server again whose start has failed, or raises its error if that would not help."""
         self._raise_if_retired()
         self._down.add(server)
         none_left = not self._members and not self._pool.ready() and self._down >= set(self._pool.servers)

@@ -145,7 +145,7 @@ class EngineProcess:
                 keep=[self._folder.lock],
                 cwd=self.scratch,
             )
-        self.started_s = time.monotonic()
+        self._started_at = time.monotonic()
         self._stopped_watch = StoppedProcessWatch(lambda: session_processes(self.guard_pid))
 
     @property
@@ -172,15 +172,15 @@ class EngineProcess:
         """Returns a context that kills the engine if a signal stops one of its processes while the block runs."""
         return self._stopped_watch.ending(self.kill)
 
-    def wait_ready(self) -> float:
-        """Waits until the engine answers and returns the seconds since its start.
+    def wait_ready(self) -> None:
+        """Waits until the engine answers.
 
         Raises:
             BadInputError: The engine ended by itself, and another try would end in the same way.
             TransientError: The engine was killed or stopped, or was not ready within `startup_timeout_s`.
             DeerstalkerError: Memory was refused to the engine.
         """
-        deadline = self.started_s + self.hardware.startup_timeout_s
+        deadline = self._started_at + self.hardware.startup_timeout_s
         while True:
             code = self.exit_code()
             if code is None and any(line.startswith(CORE_FAILED) for line in self._log_lines()):
@@ -205,7 +205,7 @@ class EngineProcess:
                 raise TransientError("engine", ending, "an answer within startup_timeout_s", f"log: {self.log_path}")
             try:
                 self.endpoint.call("GET", "/health", timeout_s=2.0)
-                return time.monotonic() - self.started_s
+                return
             except (OSError, EndpointError):
                 time.sleep(0.1)
 

@@ -14,8 +14,8 @@ THREADS_VARIABLE = "DEERSTALKER_ENGINE_THREADS"
 def cpu_threads(hardware: EngineHardware, model_dir: Path) -> int:
     """Returns the OpenMP threads of a CPU engine: the profile's, or 1 for a small model, else its share of cores."""
     replicas = 1 if hardware.replicas == "auto" else hardware.replicas
-    each = len(os.sched_getaffinity(0)) // (hardware.tensor_parallel_size * replicas)
-    return hardware.threads or (1 if is_small(model_dir) else max(1, each))
+    share = len(os.sched_getaffinity(0)) // (hardware.tensor_parallel_size * replicas)
+    return hardware.threads or (1 if is_small(model_dir) else max(1, share))
 
 
 def is_small(model_dir: Path) -> bool:

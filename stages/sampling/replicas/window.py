@@ -1,4 +1,4 @@
-"""What the counters of one engine decide: its limit of requests in flight, and whether it makes progress."""
+"""Reads two things from the counters of one engine: its limit of requests in flight, and the time of its progress."""
 
 from __future__ import annotations
 
@@ -20,14 +20,14 @@ class Window:
     """
 
     limit: int
-    most: int = field(init=False)
+    largest_limit: int = field(init=False)
     active: int = 0
     closed: bool = False
     preemptions: float = 0.0
     _changed: threading.Condition = field(default_factory=threading.Condition)
 
     def __post_init__(self) -> None:
-        self.most = self.limit
+        self.largest_limit = self.limit
 
     def enter(self) -> bool:
         """Waits until a request may be sent and returns True, or False if the window is closed."""
@@ -61,7 +61,7 @@ class Window:
         with self._changed:
             if preemptions > self.preemptions:
                 self.limit = max(1, int(min(self.limit, self.active) * SHRINK))
-            elif waiting == 0 and kv_cache_use < SHRINK and self.limit < self.most:
+            elif waiting == 0 and kv_cache_use < SHRINK and self.limit < self.largest_limit:
                 self.limit += 1
                 self._changed.notify()
             self.preemptions = preemptions
