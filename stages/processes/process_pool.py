@@ -53,9 +53,9 @@ def end_with_parent() -> None:
 class Pool:
     """A pool of processes for work in pure Python, shared by threads.
 
-    A process starts when it is needed, and is replaced when it dies. Each process has a pipe of its own, unlike those
-    of `concurrent.futures.ProcessPoolExecutor`, which waits forever for the second half of a message if its sender is
-    killed.
+    A process starts when it is needed, and is replaced when it dies. Each process has a pipe of its own. Those of
+    `concurrent.futures.ProcessPoolExecutor` share one, and the executor waits forever for the second half of a message
+    if its sender is killed.
 
     Args:
         workers: Number of processes; None for one per core that this process may use.

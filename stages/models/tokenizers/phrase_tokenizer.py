@@ -145,8 +145,8 @@ def _join_between_names(lines: Mapping[str, int], names: Collection[str], rarest
     runs: Counter[tuple[str, ...]] = Counter()
     for line, count in lines.items():
         for is_alone, run in itertools.groupby(piece.findall(line), lambda part: alone.fullmatch(part) is not None):
-            phrases = [(part,) for part in run] if is_alone else [tuple(run)]
-            for phrase in phrases:
+            parts = tuple(run)
+            for phrase in [(part,) for part in parts] if is_alone else [parts]:
                 runs[phrase] += count
     return _joined_most_frequent_first([list(run) for run in sorted(runs)], [runs[run] for run in sorted(runs)], rarest)
 
