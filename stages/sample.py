@@ -21,7 +21,7 @@ REVISION = 1
 
 
 class SampleConfig(Config):
-    """Settings that select an iteration's puzzles, and sampling settings."""
+    """Selection of an iteration's puzzles, and sampling settings."""
 
     puzzles_per_iteration: int = Field(
         default=32, ge=1, le=1_000_000, description="Number of groups that an iteration samples."
