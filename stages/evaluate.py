@@ -2,7 +2,7 @@
 
 import json
 from collections.abc import Mapping
-from typing import Any, Literal
+from typing import Any
 
 import polars as pl
 from pydantic import Field
@@ -39,9 +39,7 @@ class EvaluateConfig(Config):
     )
     sampled: HeldOutSampling = Field(default_factory=HeldOutSampling, description="Settings of the sampled answers.")
     greedy: bool = Field(default=True, description="Also take the most likely answer to each puzzle, once.")
-    grader: Literal["strict", "published"] = Field(
-        default="strict", description="Rules by which answers are read from a completion."
-    )
+    grader: Grader = Field(default="strict", description="Rules by which answers are read from a completion.")
 
 
 def evaluate(

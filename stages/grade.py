@@ -6,7 +6,7 @@ from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import groupby
 from pathlib import Path
-from typing import Any, Literal
+from typing import Any
 
 import numpy as np
 import polars as pl
@@ -32,7 +32,7 @@ from artifacts.schemas import (
 )
 from stages.context import StageContext
 from stages.environments.grading import answer_ends
-from stages.environments.puzzle import Asserted, DeductionCounts, Puzzle
+from stages.environments.puzzle import Asserted, DeductionCounts, Grader, Puzzle
 from stages.environments.steps import Step, steps_of
 from stages.environments.tables import assertions, deduction_columns, graded_text, puzzles_by_id
 from stages.grpo.advantages import AdvantageConfig, batch_advantages
@@ -47,9 +47,7 @@ REVISION = 2
 class GradeConfig(Config):
     """Settings of grader, reward and advantages."""
 
-    grader: Literal["strict", "published"] = Field(
-        default="strict", description="Rules by which answers are read from a completion."
-    )
+    grader: Grader = Field(default="strict", description="Rules by which answers are read from a completion.")
     reward: RewardConfig = Field(default_factory=RewardConfig)
     advantage: AdvantageConfig = Field(default_factory=AdvantageConfig)
 

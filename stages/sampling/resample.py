@@ -3,7 +3,7 @@
 After DAPO (Yu et al., arXiv 2503.14476, section 3.2), which keeps only groups whose accuracies differ.
 """
 
-from typing import Any, Literal
+from typing import Any
 
 import polars as pl
 from pydantic import Field
@@ -12,6 +12,7 @@ from artifacts.address import Attempt
 from artifacts.config import Config
 from artifacts.refs import Checkpoint, Ref
 from stages.context import StageContext
+from stages.environments.puzzle import Grader
 from stages.environments.tables import graded_text, puzzles_by_id
 from stages.sampling.collect import adopt_rollouts, collect
 from stages.sampling.config import KEPT_GROUPS, SamplingConfig
@@ -30,7 +31,7 @@ class ResampleConfig(Config):
         le=100,
         description="Largest number of rounds after the first; each samples one puzzle for each missing group.",
     )
-    grader: Literal["strict", "published"] = Field(
+    grader: Grader = Field(
         default="strict", description="Rules by which answers are read from a completion; the same as `grade.grader`."
     )
 
@@ -87,7 +88,7 @@ def collect_mixed(
     }
 
 
-def mixed_groups(rollouts: pl.DataFrame, puzzles: pl.DataFrame, grader: Literal["strict", "published"]) -> list[int]:
+def mixed_groups(rollouts: pl.DataFrame, puzzles: pl.DataFrame, grader: Grader) -> list[int]:
     """Returns the numbers of the groups whose completions differ in accuracy, ascending.
 
     Args:
