@@ -52,7 +52,7 @@ class Profile(Config):
     gpu_slot_spans: Literal["run", "stage"] = Field(
         default="run",
         description="Time for which a slot is held: to the end of the run, with engine and trainer kept warm, or to "
-        "the end of a stage, where both end so that other runs can take the slot.",
+        "the end of a stage, when both are stopped so that other runs can take the slot.",
     )
     tracker: Literal["none", "wandb", "tensorboard"] = Field(
         default="none",
@@ -69,19 +69,19 @@ class Profile(Config):
 
 
 class StageContext:
-    """The resources of a stage. Engine and trainer processes start on first use and run until `close`.
+    """The resources of a stage. Engine and trainer processes start on first use and run until `close` or `abandon`.
 
     Attributes:
         store: Store of the artifacts.
         scratch: Local folder for working files; none of them must survive.
         downloads: Folder of local copies of artifacts, by content digest.
         profile: Settings of the machine.
-        progress: Called by long stages with `(label, done, total, figures)`.
+        progress: Function that long stages call with `(label, done, total, figures)`.
         log: Logger of the stages.
         pool: Processes for work in pure Python; they end with this process, however it ends.
 
     Args:
-        use_gpu: Called before engine or trainer are used; may wait for a GPU permit.
+        use_gpu: Function that is called before each use of engine or trainer; it may wait for a GPU permit.
 
     Raises:
         BadInputError: The profile has more engines than the machine has room for, or the key of engines that run
@@ -101,7 +101,7 @@ class StageContext:
         engine_key.check(profile.engine)
         self._use_gpu = use_gpu
         self._engine: Engine | None = None
-        self._gang: WorkerGroup | None = None
+        self._worker_group: WorkerGroup | None = None
         self.store, self.scratch, self.profile, self.progress, self.log = store, scratch, profile, progress, log
         self.downloads = scratch / "downloads"
         self.downloads.mkdir(parents=True, exist_ok=True)
@@ -111,20 +111,21 @@ class StageContext:
     def engine(self) -> Engine:
         """The sampling engine; its child processes start at the first `ensure`."""
         self._use_gpu()
-        return self._any_engine()
+        return self._engine_without_gpu()
 
-    def _any_engine(self) -> Engine:
+    def _engine_without_gpu(self) -> Engine:
         if self._engine is None:
             self._engine = Engine(self.profile.engine, self.scratch / "engine")
         return self._engine
 
     @property
-    def gang(self) -> WorkerGroup:
+    def worker_group(self) -> WorkerGroup:
         """The trainer processes; they start at the first job."""
         self._use_gpu()
-        if self._gang is None:
-            self._gang = WorkerGroup(self.profile.trainer, self.profile.trainer.shared_dir or self.scratch / "gang")
-        return self._gang
+        if self._worker_group is None:
+            folder = self.profile.trainer.shared_dir or self.scratch / "gang"
+            self._worker_group = WorkerGroup(self.profile.trainer, folder)
+        return self._worker_group
 
     def local_folder(self, ref: Ref[Any]) -> Path:
         """Returns a local folder with an artifact's verified files (see `artifacts.reading.Artifact.local_folder`)."""
@@ -137,23 +138,23 @@ class StageContext:
 
     def abandon(self) -> None:
         """Makes a stage that samples in another thread fail at once. Call `close` afterwards."""
-        self._any_engine().retire()  # without `use_gpu`, because the other thread may be waiting in it
+        self._engine_without_gpu().retire()  # the other thread may be waiting in `use_gpu`
 
     def close(self, *, at_once: bool = False) -> None:
         """Ends the child processes. The next use of one starts it again.
 
         Args:
-            at_once: Kill them, because somebody waits for the end of this process.
+            at_once: Kill the pool and the engines instead of stopping them, because this process must end soon.
         """
         if at_once:
             self.pool.kill()
         else:
             self.pool.close()
-        engine, gang, self._engine, self._gang = self._engine, self._gang, None, None
+        engine, worker_group, self._engine, self._worker_group = self._engine, self._worker_group, None, None
         if engine:
             engine.stop(at_once=at_once)
-        if gang:
-            gang.stop()
+        if worker_group:
+            worker_group.stop()
 
     def __enter__(self) -> Self:
         return self

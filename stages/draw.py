@@ -32,7 +32,8 @@ class DrawConfig(Config):
 def draw(ctx: StageContext, config: DrawConfig, *, out: ArtifactAddress[Draw]) -> Ref[Draw]:
     """Publishes the puzzles of one stretch, in order.
 
-    Puzzle i of the stream is generated from a seed made of `seed` and i, so the stream may repeat puzzles.
+    Puzzle i of the stream is generated independently, from a seed made of `seed` and i, so the stream may repeat
+    puzzles.
 
     Raises:
         TransientError: A process of the pool died.
@@ -59,7 +60,7 @@ def address_of(config: DrawConfig, store: Store) -> ArtifactAddress[Draw]:
 
 
 def stretches(puzzle: PuzzleConfig | ZebraConfig, seed: int, total: int) -> Iterator[DrawConfig]:
-    """Yields the stretches of a stream without end, 8 to 256 puzzles each; about 32 of them make the first `total`."""
+    """Yields the stretches of an endless stream: about 32 up to puzzle `total`, within 8 to 256 puzzles each."""
     first = 0
     while True:
         count = min(256, max(8, total // 32)) if first < total else 256

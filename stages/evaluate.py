@@ -2,7 +2,7 @@
 
 import json
 from collections.abc import Mapping
-from typing import Any, Literal
+from typing import Any
 
 import polars as pl
 from pydantic import Field
@@ -17,7 +17,7 @@ from artifacts.schemas import PUZZLES, RESULTS, as_table
 from stages.context import StageContext
 from stages.environments.puzzle import Grader, Puzzle
 from stages.environments.tables import count_deductions, deduction_columns, graded_text, puzzles_by_id
-from stages.sampling.collect import adopted, collect
+from stages.sampling.collect import adopt_rollouts, collect
 from stages.sampling.config import SamplingConfig
 from stages.statistics.records import ReportFigures
 from stages.statistics.totals import totals
@@ -39,9 +39,7 @@ class EvaluateConfig(Config):
     )
     sampled: HeldOutSampling = Field(default_factory=HeldOutSampling, description="Settings of the sampled answers.")
     greedy: bool = Field(default=True, description="Also take the most likely answer to each puzzle, once.")
-    grader: Literal["strict", "published"] = Field(
-        default="strict", description="Rules by which answers are read from a completion."
-    )
+    grader: Grader = Field(default="strict", description="Rules by which answers are read from a completion.")
 
 
 def evaluate(
@@ -53,9 +51,9 @@ def evaluate(
     split: str,
     out: ArtifactAddress[Report],
 ) -> Ref[Report]:
-    """Samples answers to held-out puzzles, grades them and reports means with 95% intervals.
+    """Samples answers to held-out puzzles, grades them and publishes a report of means with 95% intervals.
 
-    Each group is stored as soon as it is complete, apart from the report. A retry samples only the missing groups.
+    Each group is stored as soon as it is complete, in a folder of its own. A retry samples only the missing groups.
 
     Args:
         weights: The checkpoint to measure.
@@ -82,7 +80,7 @@ def evaluate(
     results = pl.concat(
         _results(mode, sampling, chosen, weights, config, shards, ctx) for mode, sampling in modes.items()
     )
-    attempt = out.attempt(identity)  # a new folder: another writer may have published its report and its shards
+    attempt = out.attempt(identity)  # not the shards' folder, which another writer may have published with its report
     attempt.write_table("results.parquet", results, RESULTS)
     measured = totals(results)
     figures = ReportFigures(
@@ -106,10 +104,11 @@ def _results(
     shards: Attempt[Report],
     ctx: StageContext,
 ) -> pl.DataFrame:
+    """Samples the answers of one mode and returns them graded: rows of the `results` schema."""
     collect(puzzles, sampling, weights, shards, ctx, stem=f"rollouts-{mode}", label=f"evaluate {mode}")
-    sampled = adopted(shards, f"rollouts-{mode}", sampling)
+    sampled = adopt_rollouts(shards, f"rollouts-{mode}", sampling)
     assert sampled is not None  # collect has just written them
-    known = puzzles_by_id(puzzles)
+    by_id = puzzles_by_id(puzzles)
     rows: list[dict[str, Any]] = []
     for row in sampled.sort("group", "sample").iter_rows(named=True):
         rows.append(
@@ -117,8 +116,8 @@ def _results(
                 "puzzle_id": row["puzzle_id"],
                 "mode": mode,
                 "sample": row["sample"],
-                **_graded(row, known, config.grader),
-                **deduction_columns(count_deductions(row["text"], known[row["puzzle_id"]])),
+                **_graded(row, by_id, config.grader),
+                **deduction_columns(count_deductions(row["text"], by_id[row["puzzle_id"]])),
                 "finish_reason": row["finish_reason"],
                 "completion_tokens": len(row["completion_token_ids"]),
                 "text": row["text"],
@@ -134,11 +133,11 @@ def regrade(results: pl.DataFrame, puzzles: pl.DataFrame, grader: Grader) -> pl.
         results: Rows of the `results` schema.
         puzzles: Rows of the `puzzles` schema: the puzzles that were answered.
     """
-    known = puzzles_by_id(puzzles)
-    return as_table([{**row, **_graded(row, known, grader)} for row in results.iter_rows(named=True)], RESULTS)
+    by_id = puzzles_by_id(puzzles)
+    return as_table([{**row, **_graded(row, by_id, grader)} for row in results.iter_rows(named=True)], RESULTS)
 
 
-def _graded(row: dict[str, Any], known: Mapping[str, Puzzle], grader: Grader) -> dict[str, Any]:
-    graded = graded_text(row["text"], row["puzzle_id"], known, grader)
+def _graded(row: dict[str, Any], by_id: Mapping[str, Puzzle], grader: Grader) -> dict[str, Any]:
+    graded = graded_text(row["text"], row["puzzle_id"], by_id, grader)
     answers = {letter: vars(answer) for letter, answer in graded.answers.items()}
     return {"accuracy": graded.accuracy, "exact": graded.exact, "answers": json.dumps(answers)}

@@ -1,23 +1,24 @@
 """The stage that publishes a run's first weights, from any source."""
 
-import polars as pl
-
 from artifacts.address import ArtifactAddress
 from artifacts.identity import Identity, settings_of
 from artifacts.reading import Artifact
 from artifacts.refs import Checkpoint, Puzzles, Ref
 from artifacts.schemas import PUZZLES
+from artifacts.store.location import local_folder
 from stages.context import StageContext
 from stages.environments.puzzle import Style
 from stages.environments.tables import names_of, taught_texts
 from stages.models.folder import content_of
 from stages.models.from_scratch import ScratchModel
 from stages.models.licence import licence_of
-from stages.models.source import FolderModel, ModelConfig, local_folder, materialise
+from stages.models.source import FolderModel, ModelConfig, materialise
 
 REVISION = 1
-_TOKENIZER_PUZZLES = 512  # puzzles whose texts make a scratch model's tokenizer
-_TOKENIZER_DERIVATIONS = 64  # of them, those with derivations, each of which takes seconds in a large puzzle
+_TOKENIZER_PUZZLES = 512
+"""Number of puzzles whose texts make a scratch model's tokenizer."""
+_TOKENIZER_DERIVATIONS = 64
+"""The same number if the texts are derivations, which take seconds for a large puzzle."""
 
 
 def fetch(
@@ -33,8 +34,8 @@ def fetch(
     Args:
         config: The source. The tokenizer of a `scratch` model is made from the first train puzzles.
         puzzles: Used for a `scratch` model only, and part of the identity only then.
-        taught: Style of the derivations that the warm start teaches; None if it teaches answers or there is none. Used
-            for a `scratch` model whose tokenizer is made from what is taught.
+        taught: Style of the derivations that the warm start teaches; None if it teaches answers or there is no warm
+            start. Used only for a `scratch` model with `tokenizer = "taught"`.
 
     Raises:
         BadInputError: The source is missing, damaged or of an unsupported family.
@@ -45,7 +46,7 @@ def fetch(
     attempt = out.attempt(identity)
     with ctx.folder(attempt) as folder:
         if isinstance(config, ScratchModel):
-            texts, names = _texts(puzzles, _used(config, taught), ctx)
+            texts, names = _tokenizer_texts(puzzles, _tokenizer_style(config, taught), ctx)
             materialise(config, folder, texts=texts, names=names)
         else:
             materialise(config, folder)
@@ -58,13 +59,13 @@ def fetch(
 def identity_of(config: ModelConfig, puzzles: Ref[Puzzles], taught: Style | None = None) -> Identity:
     """Returns the identity of a fetched model; see `fetch` for the arguments.
 
-    That of a `scratch` model depends on the texts that make its tokenizer. With answers only it is the one from before
-    there was a choice.
+    The identity of a `scratch` model contains the puzzles and the style of the derivations that make its tokenizer.
+    Without derivations it has no key `tokenizer`, like the identities from before that setting existed.
 
     A local folder enters the identity by its content, not by its path. A folder in an object store enters it by its
-    address, and a hub model by its id and revision, because every command would have to read the folder or ask the
-    hub to notice a change. Put new weights under a new address. Of a hub model, name a commit: `main` is fetched once
-    and not updated.
+    address, and a hub model by its id and revision: to notice a change, every command would have to read the folder or
+    to query the hub. So put new weights under a new address, and set `revision` to a commit, because `main` is fetched
+    once and not updated.
 
     Raises:
         BadInputError: A local folder is missing or cannot be read.
@@ -75,21 +76,20 @@ def identity_of(config: ModelConfig, puzzles: Ref[Puzzles], taught: Style | None
         return Identity.of("fetch", REVISION, config)
     settings = settings_of(config)
     settings.pop("tokenizer", None)
-    if style := _used(config, taught):
+    if style := _tokenizer_style(config, taught):
         settings["tokenizer"] = style
     return Identity.of("fetch", REVISION, settings, puzzles=puzzles)
 
 
-def _used(config: ScratchModel, taught: Style | None) -> Style | None:
-    """Returns the style of the derivations that make the tokenizer; None if answers do."""
+def _tokenizer_style(config: ScratchModel, taught: Style | None) -> Style | None:
+    """Returns the style of the derivations that make the tokenizer; None if it is made from answers."""
     return taught if config.tokenizer == "taught" else None
 
 
-def _texts(puzzles: Ref[Puzzles], style: Style | None, ctx: StageContext) -> tuple[list[str], list[str]]:
-    """Returns texts that make a tokenizer, and names that keep tokens of their own: none if the texts are answers."""
+def _tokenizer_texts(puzzles: Ref[Puzzles], style: Style | None, ctx: StageContext) -> tuple[list[str], list[str]]:
+    """Returns the texts that make a tokenizer, and the names that get tokens of their own: none without derivations."""
     train = Artifact.open(ctx.store, puzzles).read_table("train.parquet", PUZZLES).head(_TOKENIZER_PUZZLES)
-    if style is None:
-        return pl.Series(train["prompt"]).to_list() + taught_texts(train, None), []
-    names = names_of(train)
-    train = train.head(_TOKENIZER_DERIVATIONS)
-    return pl.Series(train["prompt"]).to_list() + taught_texts(train, style), names
+    names: list[str] = []
+    if style is not None:
+        names, train = names_of(train), train.head(_TOKENIZER_DERIVATIONS)
+    return train["prompt"].to_list() + taught_texts(train, style), names

@@ -19,7 +19,7 @@ from stages.training.trainable import TrainableConfig
 
 REVISION = 1
 
-_OF_ALL_ITERATIONS = ("learning_rate", "min_learning_rate", "schedule", "schedule_iterations", "warmup_iterations")
+_RATE_SETTINGS = ("learning_rate", "min_learning_rate", "schedule", "schedule_iterations", "warmup_iterations")
 """Settings that determine the learning rate of an iteration. The identity contains that rate instead of them."""
 
 _SEED_DIGITS = 12
@@ -36,7 +36,8 @@ class FinetuneConfig(RateConfig):
     )
     carry_state: bool = Field(
         default=True,
-        description="Carry master weights and optimizer state over to the next iteration; false = fresh each time.",
+        description="Carry master weights and optimizer state over to the next iteration; false starts each iteration "
+        "from the checkpoint with a new optimizer.",
     )
     loss: LossConfig = Field(default_factory=LossConfig)
     optimizer: OptimizerConfig = Field(default_factory=OptimizerConfig)
@@ -80,9 +81,9 @@ def finetune(
 ) -> Weights:
     """Trains on the batch and publishes the new checkpoint.
 
-    With `carry_state` the training state is published too, and with an averaged reference the next reference; any other
-    reference is a checkpoint that exists already. A batch without rows (no group had a signal) leaves the weights
-    unchanged, and they are published again.
+    With `carry_state` it also publishes the training state, and with `reference = "ema"` the next reference; any other
+    reference is a checkpoint that exists already. If the batch has no rows (no group had a signal), the weights are
+    published again unchanged.
 
     Args:
         weights: Checkpoint that the rollouts were sampled from, the training state that was saved with it, and the
@@ -96,7 +97,7 @@ def finetune(
     """
     learning_rate = learning_rate_at(config, iteration)
     without_effect = {"epoch_order"} if config.epochs == 1 else set[str]()
-    left_out = {*_OF_ALL_ITERATIONS, *without_effect}
+    left_out = {*_RATE_SETTINGS, *without_effect}
     settings = {name: value for name, value in settings_of(config).items() if name not in left_out}
     reference = None if config.reference == "none" else weights.reference
     if config.reference != "none" and reference is None:
@@ -146,7 +147,7 @@ def _rounding_warning(config: FinetuneConfig, minibatches: int) -> str | None:
 
     LoRA gets no warning: a step of an adapter moves the published weights by another amount than the learning rate.
     """
-    each_step = config.optimizer.master_dtype == "bf16"
+    each_step = config.optimizer.master_dtype == "bf16"  # otherwise weights are rounded once, at the iteration's end
     if (config.carry_state and not each_step) or config.trainable.parameters == "lora":
         return None
     highest = shared_rate(config, config.learning_rate, minibatches)

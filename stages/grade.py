@@ -6,7 +6,7 @@ from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import groupby
 from pathlib import Path
-from typing import Any, Literal
+from typing import Any
 
 import numpy as np
 import polars as pl
@@ -32,7 +32,7 @@ from artifacts.schemas import (
 )
 from stages.context import StageContext
 from stages.environments.grading import answer_ends
-from stages.environments.puzzle import Asserted, DeductionCounts, Puzzle
+from stages.environments.puzzle import Asserted, DeductionCounts, Grader, Puzzle
 from stages.environments.steps import Step, steps_of
 from stages.environments.tables import assertions, deduction_columns, graded_text, puzzles_by_id
 from stages.grpo.advantages import AdvantageConfig, batch_advantages
@@ -47,9 +47,7 @@ REVISION = 2
 class GradeConfig(Config):
     """Settings of grader, reward and advantages."""
 
-    grader: Literal["strict", "published"] = Field(
-        default="strict", description="Rules by which answers are read from a completion."
-    )
+    grader: Grader = Field(default="strict", description="Rules by which answers are read from a completion.")
     reward: RewardConfig = Field(default_factory=RewardConfig)
     advantage: AdvantageConfig = Field(default_factory=AdvantageConfig)
 
@@ -73,8 +71,8 @@ def grade(
 
     Raises:
         IntegrityError: The rollouts name a puzzle that is not in the set.
-        BadInputError: The process is supervised, but nothing can be proved about a puzzle, or no completion states
-            anything.
+        BadInputError: The level is `process`, but nothing can be proved about a puzzle, or no completion makes a
+            statement.
     """
     identity = Identity.of("grade", REVISION, effective_settings(config), rollouts=rollouts, puzzles=puzzles)
     if published := out.find(identity):
@@ -82,16 +80,16 @@ def grade(
     opened = Artifact.open(ctx.store, rollouts)
     sampled = opened.read_tables(ROLLOUTS).sort("group", "sample")
     by_process = config.advantage.level == "process"
-    reads_tokens = by_process or config.reward.surprise_weight
-    tokenizer = ChatTokenizer(_sampled_model(opened, ctx)) if reads_tokens else None
-    known = puzzles_by_id(Artifact.open(ctx.store, puzzles).read_table("train.parquet", PUZZLES))
+    needs_token_ends = by_process or config.reward.surprise_weight
+    tokenizer = ChatTokenizer(_sampled_model(opened, ctx)) if needs_token_ends else None
+    by_id = puzzles_by_id(Artifact.open(ctx.store, puzzles).read_table("train.parquet", PUZZLES))
     rows: list[dict[str, Any]] = []
     steps: list[list[Step]] = []
     sums: defaultdict[str, float] = defaultdict(float)
     for row in sampled.iter_rows(named=True):
-        graded = graded_text(row["text"], row["puzzle_id"], known, config.grader)
+        graded = graded_text(row["text"], row["puzzle_id"], by_id, config.grader)
         truncated = row["finish_reason"] in ("length", "early_stop")
-        puzzle = known[row["puzzle_id"]]
+        puzzle = by_id[row["puzzle_id"]]
         asserted = assertions(row["text"], puzzle) if by_process or config.reward.deductions_weight else None
         deduced = None if asserted is None else DeductionCounts.of(asserted)
         if by_process:
@@ -136,7 +134,7 @@ def grade(
 
 
 def effective_settings(config: GradeConfig) -> dict[str, Any]:
-    """Returns the settings that have an effect: without process supervision there are no steps."""
+    """Returns the settings that enter the identity: under the level `outcome` those of steps have no effect."""
     settings = settings_of(config)
     if config.advantage.level == "outcome":
         settings["reward"].pop("step_rewards", None)
@@ -183,7 +181,13 @@ def _with_advantages(rows: Sequence[dict[str, Any]], config: GradeConfig) -> pl.
 
 @dataclass(frozen=True)
 class _Supervised:
-    """The tables of process supervision: grades whose advantages are means over tokens, steps, and token advantages."""
+    """The tables of process supervision.
+
+    Attributes:
+        grades: Rows of the `grades` schema; an advantage is the mean over the completion's tokens.
+        steps: Rows of the `steps` schema.
+        token_advantages: Rows of the `token_advantages` schema, without masked completions.
+    """
 
     grades: pl.DataFrame
     steps: pl.DataFrame
@@ -202,7 +206,7 @@ def _supervised(
     config: GradeConfig,
     tokenizer: ChatTokenizer,
 ) -> _Supervised:
-    """Returns the advantage of each token, from the advantages of its completion and of its steps.
+    """Returns the tables of process supervision; a token's advantage is that of its completion plus those of its steps.
 
     Args:
         grades: Grades with the advantages of whole completions.
@@ -212,7 +216,7 @@ def _supervised(
         tokenizer: The tokenizer of the sampled model.
 
     Raises:
-        BadInputError: No completion asserts anything.
+        BadInputError: No completion makes a statement.
     """
     if steps and not any(step.verdict not in ("right", "wrong") for of_completion in steps for step in of_completion):
         raise BadInputError(

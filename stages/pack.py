@@ -28,11 +28,11 @@ def pack(
     out: ArtifactAddress[Batch],
     mixed_only: bool = False,
 ) -> Ref[Batch]:
-    """Packs graded groups into the rows of a batch.
+    """Packs graded groups into the rows of a batch and publishes it.
 
-    `uniform_groups` decides about groups without a signal (all advantages 0). A completion without an advantage (null
-    in the grades) is left out, and so is a group without any other completion. Of rollouts from dynamic sampling, only
-    the groups that it kept are packed. The batch may have no rows.
+    `uniform_groups` decides about groups without a signal (all advantages 0). Completions without an advantage (null
+    in the grades) are left out, and so are groups without other completions. Only groups that dynamic sampling kept
+    are packed, if it was used. The batch may have no rows.
 
     Args:
         mixed_only: Leave out groups whose completions all have the same accuracy, whatever their rewards. Dynamic
@@ -48,10 +48,10 @@ def pack(
         return published
     sampled = Artifact.open(ctx.store, rollouts)
     graded_artifact = Artifact.open(ctx.store, grades)
-    completions, their_grades = sampled.read_tables(ROLLOUTS), graded_artifact.read_table(GRADES_FILE, GRADES)
-    graded = completions.join(their_grades, on=["puzzle_id", "group", "sample"], validate="1:1").sort("group", "sample")
-    if not len(graded) == len(completions) == len(their_grades):
-        mismatch = f"{len(graded)} of its {len(their_grades)} rows are grades of {len(completions)} completions"
+    completions, grade_rows = sampled.read_tables(ROLLOUTS), graded_artifact.read_table(GRADES_FILE, GRADES)
+    graded = completions.join(grade_rows, on=["puzzle_id", "group", "sample"], validate="1:1").sort("group", "sample")
+    if not len(graded) == len(completions) == len(grade_rows):
+        mismatch = f"{len(graded)} of its {len(grade_rows)} rows belong to one of the {len(completions)} completions"
         raise IntegrityError(grades.key, mismatch, f"a grade for each completion of {rollouts.key}")
     all_groups = graded["group"].n_unique()
     for name in sampled.names(".json"):
@@ -87,7 +87,7 @@ def _with_token_advantages(trained: pl.DataFrame, grades: Artifact) -> pl.DataFr
             f"{grades.key}/{TOKEN_ADVANTAGES_FILE}",
             f"advantages of {int(lengths.sum())} whole completions",
             f"one for each token of {len(trained)} completions",
-            "remake the artifact",
+            "grade the rollouts again",
         )
     return joined
 

@@ -25,7 +25,8 @@ from stages.environments.tables import from_table, to_table
 
 REVISION = 1
 SPLITS = ("train", "val", "test")
-_MAX_DUPLICATE_RATIO = 20  # draws per requested puzzle after which a difficulty counts as exhausted
+_MAX_DRAWS_PER_PUZZLE = 20
+"""Draws per requested puzzle after which a difficulty counts as exhausted."""
 
 
 class PrepareConfig(Config):
@@ -56,7 +57,7 @@ class PrepareConfig(Config):
         return self.train + self.val + self.test
 
     def first_stretches(self) -> list[DrawConfig]:
-        """Returns the stretches that are drawn in any case; duplicates in the stream make further ones necessary."""
+        """Returns the stretches that are always drawn; if the stream repeats puzzles, `prepare` draws further ones."""
         if self.file is not None:
             return []
         return list(
@@ -67,9 +68,9 @@ class PrepareConfig(Config):
 def prepare(ctx: StageContext, config: PrepareConfig, *, out: ArtifactAddress[Puzzles]) -> Ref[Puzzles]:
     """Publishes a puzzle set whose splits share no puzzle.
 
-    Generated puzzles come from stretches of a stream. Each stretch is an artifact of its own, so the next attempt
-    finds those that an interrupted one has drawn. A puzzle with the formal digest of an earlier one is skipped, so
-    the splits are disjoint whatever their sizes.
+    Generated puzzles come from stretches of a stream. Each stretch is an artifact of its own, so a retry finds those
+    that the interrupted attempt has drawn. A puzzle with the formal digest of an earlier one is skipped, so the splits
+    are disjoint whatever their sizes.
 
     Raises:
         BadInputError: The file is not in the published format, or the difficulty has fewer puzzles than requested.
@@ -79,7 +80,7 @@ def prepare(ctx: StageContext, config: PrepareConfig, *, out: ArtifactAddress[Pu
         return published
     attempt = out.attempt(identity)
     started = time.perf_counter()
-    puzzles = _read(config) if config.file else _generate(config, ctx)
+    puzzles = {"test": read_puzzles(Path(config.file))} if config.file else _generate(config, ctx)
     for split, rows in puzzles.items():
         attempt.write_table(f"{split}.parquet", to_table(rows), PUZZLES)
     return attempt.publish(
@@ -102,27 +103,28 @@ def identity_of(config: PrepareConfig) -> Identity:
     return Identity.of("prepare", REVISION, content)
 
 
-def _read(config: PrepareConfig) -> dict[str, list[Puzzle]]:
-    return {"test": read_puzzles(Path(config.file or ""))}
-
-
 def _generate(config: PrepareConfig, ctx: StageContext) -> dict[str, list[Puzzle]]:
-    kept: dict[str, Puzzle] = {}
+    """Returns distinct generated puzzles by split.
+
+    Raises:
+        BadInputError: The difficulty has fewer puzzles than requested.
+    """
+    distinct: dict[str, Puzzle] = {}
     for stretch in stretches(config.puzzle, config.seed, config.total):
-        if stretch.first >= config.total * _MAX_DUPLICATE_RATIO:
+        if stretch.first >= config.total * _MAX_DRAWS_PER_PUZZLE:
             raise BadInputError(
                 "puzzles",
-                f"{len(kept)} distinct puzzles in {stretch.first} draws",
+                f"{len(distinct)} distinct puzzles in {stretch.first} draws",
                 str(config.total),
-                "ask for fewer puzzles, or for larger ones",
+                "request fewer puzzles, or larger ones",
             )
         drawn = draw(ctx, stretch, out=address_of(stretch, ctx.store))
         for puzzle in from_table(Artifact.open(ctx.store, drawn).read_table(TABLE, PUZZLES)):
-            kept.setdefault(puzzle.digest, puzzle)
-        if len(kept) >= config.total:
+            distinct.setdefault(puzzle.digest, puzzle)
+        if len(distinct) >= config.total:
             break
-        ctx.progress("prepare", len(kept), config.total, {})
-    puzzles = list(kept.values())[: config.total]
+        ctx.progress("prepare", len(distinct), config.total, {})
+    puzzles = list(distinct.values())[: config.total]
     # Held-out splits come first in the stream, so that they stay the same when the train split grows.
     val, test = puzzles[: config.val], puzzles[config.val : config.val + config.test]
     return {"train": puzzles[config.val + config.test :], "val": val, "test": test}

@@ -30,15 +30,15 @@ def promote(
 ) -> Ref[Decision]:
     """Compares a candidate with the best checkpoint so far on the same puzzles and records which one stands.
 
-    A decision that changes the standing checkpoint also holds its model card.
+    A decision that changes the standing checkpoint also contains the model card of the new one.
 
     Args:
         candidate: The checkpoint just trained.
         report: The candidate's evaluation.
-        incumbent: The decision before this one; None where the candidate is the first.
+        incumbent: The decision before this one; None if the candidate is the first.
         iteration: Number of the candidate's iteration.
         pointer: Key of the run's `promoted.json`, which is updated to the newest decision.
-        out: Where the decision is published.
+        out: Address of the decision.
 
     Raises:
         BadInputError: The candidate and the best so far were measured on different puzzles.
@@ -65,7 +65,7 @@ def promoted_checkpoint(decision: Ref[Decision], ctx: StageContext) -> Ref[Check
 
     Raises:
         BadInputError: There is no such decision.
-        IntegrityError: It is damaged.
+        IntegrityError: The decision is damaged.
     """
     return read_decision(decision, ctx.store).standing.checkpoint
 
@@ -87,7 +87,7 @@ def _update_pointer(pointer: str, iteration: int, decision: Ref[Decision], ctx: 
     try:
         current = read_promoted(ctx.store, pointer)
     except IntegrityError as error:  # its content only repeats that of the decision
-        ctx.log.warning("written again: %s", error)
+        ctx.log.warning("the run's promoted.json is damaged and is written again: %s", error)
         current = None
     if (
         current
@@ -111,7 +111,7 @@ def _update_pointer(pointer: str, iteration: int, decision: Ref[Decision], ctx: 
 
 
 def _is_published(ref: Ref[K], ctx: StageContext) -> bool:
-    """Returns whether an artifact is the one that is published at its key now."""
+    """Returns whether an artifact is still the one that is published at its key."""
     try:
         return Artifact.at(ctx.store, ref.key).manifest.digest == ref.digest
     except BadInputError:

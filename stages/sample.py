@@ -55,11 +55,10 @@ def sample(
     iteration: int,
     out: ArtifactAddress[Rollouts],
 ) -> Ref[Rollouts]:
-    """Samples a group of completions for each of the iteration's puzzles.
+    """Samples a group of completions for each of the iteration's puzzles and publishes them as rollouts.
 
-    With `resample`, further puzzles replace those whose completions are all equally right.
-
-    Each group is stored as soon as it is complete. A retry samples only the missing groups.
+    With `resample`, further puzzles replace those whose completions are all equally right. Each group is stored as soon
+    as it is complete. A retry samples only the missing groups.
 
     Args:
         weights: The checkpoint to sample from.
@@ -87,14 +86,15 @@ def sample(
 
 
 def stride(train: pl.DataFrame, count: int, iteration: int, seed: int) -> pl.DataFrame:
-    """Returns the puzzles of one iteration.
+    """Returns the puzzles of one iteration, each once.
 
-    Iterations take consecutive strides of an endless sequence of passes. Each pass holds every train puzzle once, in
-    an order of its own.
+    Iterations take consecutive strides of an endless sequence of passes. Each pass has every train puzzle once, in an
+    order of its own. If a stride crosses the end of a pass, it may meet a puzzle twice and then has fewer than `count`
+    different ones.
 
     Args:
         train: All train puzzles.
-        count: Number of puzzles in an iteration, at most `len(train)`.
+        count: Length of a stride, at most `len(train)`.
         iteration: Number of the iteration, from 1.
         seed: Seed of the passes' orders.
     """

@@ -38,7 +38,9 @@ class WarmStartConfig(Config):
         "the words of the clues before it.",
     )
     steps: int = Field(default=16, ge=1, le=1_000_000, description="Optimizer steps of one pass.")
-    puzzles_per_step: int = Field(default=4, ge=1, le=1_000_000, description="Answers per step.")
+    puzzles_per_step: int = Field(
+        default=4, ge=1, le=1_000_000, description="Number of puzzles in an optimizer step, one text each."
+    )
     epochs: int = Field(default=1, ge=1, le=1_000_000, description="Passes over the same puzzles.")
     epoch_order: Annotated[EpochOrder, Added(before="same")] = Field(
         default="shuffled", description="Mini-batches of the passes after the first: drawn again, or the same."
@@ -56,7 +58,7 @@ class WarmStartConfig(Config):
 
     @property
     def derivation_style(self) -> Style | None:
-        """Style of the derivations that are taught; None if only answers are."""
+        """Style of the derivations to train on; None if `text` is `answers`."""
         return self.style if self.text == "derivations" else None
 
 
@@ -71,13 +73,15 @@ def warm_start(
     """Trains on the solver's texts and publishes the checkpoint that GRPO starts from.
 
     Raises:
-        BadInputError: There are fewer train puzzles than the steps need, or a text does not fit into a row.
+        BadInputError: There are fewer train puzzles than the steps need, a text does not fit into a row, or the
+            tokenizer does not decode a text's tokens to the same text.
         TransientError: The trainer died or hung.
     """
     inputs = {"weights": weights, "puzzles": puzzles}
     settings = settings_of(config)
+    # Settings without effect do not enter the identity.
     if config.epochs == 1:
-        settings.pop("epoch_order", None)  # it has no effect
+        settings.pop("epoch_order", None)
     if config.text == "answers":
         settings.pop("style", None)
     target = Target(Identity.of("warm_start", REVISION, settings, **inputs), out, None, inputs)
@@ -109,7 +113,7 @@ def warm_start(
 
 
 def schedule_of(config: WarmStartConfig) -> Schedule:
-    """Returns rates, loss and passes of the warm start; its seed also determines the order of the later passes."""
+    """Returns rates, loss and passes of the warm start; `config.seed` also determines the order of the later passes."""
     return Schedule(
         [_learning_rate(config, step) for step in range(config.steps * config.epochs)],
         config.epochs,
@@ -121,39 +125,40 @@ def schedule_of(config: WarmStartConfig) -> Schedule:
 
 
 def taught_groups(config: WarmStartConfig, puzzles: pl.DataFrame, tokenizer: ChatTokenizer) -> list[Group]:
-    """Returns the text to train on for each puzzle, after its prompt.
+    """Returns a group for each puzzle: its prompt with the text to train on as the only completion.
+
+    A text is never cut, because a cut one would teach neither its answers nor where to end.
 
     Raises:
-        BadInputError: A text does not fit into a row. A truncated one would teach neither its answers nor where to end.
-            Or the tokens of a text decode to another text.
+        BadInputError: A prompt with its text does not fit into a row, or the tokens of a text decode to another text.
     """
     groups: list[Group] = []
     for prompt, text in zip(puzzles["prompt"], taught_texts(puzzles, config.derivation_style), strict=True):
         tokens = tokenizer.answer_ids(text)
-        _check_written_back(tokenizer, tokens, text)
+        _check_round_trip(tokenizer, tokens, text)
         groups.append(Group(tokenizer.prompt_ids(prompt), [Branch(tokens, [0.0] * len(tokens), 1.0)]))
     longest = max(group.size_tokens for group in groups)
     if longest > config.row_tokens:
-        cut = sum(group.size_tokens > config.row_tokens for group in groups)
-        written = max(len(group.branches[0].tokens) for group in groups)
+        too_long = sum(group.size_tokens > config.row_tokens for group in groups)
+        longest_text = max(len(group.branches[0].tokens) for group in groups)
         raise BadInputError(
             "warm_start.row_tokens",
-            f"{config.row_tokens}, but {cut} of {len(groups)} prompts with their {config.text} are longer",
+            f"{config.row_tokens}, but {too_long} of {len(groups)} prompts with their {config.text} are longer",
             f"at least {longest}",
-            f"raise warm_start.row_tokens; a model that writes such texts needs max_tokens of {written}",
+            f"raise warm_start.row_tokens; a model that writes such texts needs max_tokens of {longest_text}",
         )
     return groups
 
 
-def _check_written_back(tokenizer: ChatTokenizer, tokens: list[int], text: str) -> None:
-    written = tokenizer.decode(tokens)
-    if written != text:
-        same = sum(1 for _ in itertools.takewhile(lambda pair: pair[0] == pair[1], zip(written, text, strict=False)))
+def _check_round_trip(tokenizer: ChatTokenizer, tokens: list[int], text: str) -> None:
+    decoded = tokenizer.decode(tokens)
+    if decoded != text:
+        same = sum(1 for _ in itertools.takewhile(lambda pair: pair[0] == pair[1], zip(decoded, text, strict=False)))
         start = max(0, same - 20)
         raise BadInputError(
             "the model's tokenizer",
-            f"it writes back {written[start : start + 60]!r} instead of {text[start : start + 60]!r}",
-            "a tokenizer that writes every taught text back exactly",
+            f"it decodes the tokens to {decoded[start : start + 60]!r} instead of {text[start : start + 60]!r}",
+            "a tokenizer that decodes every taught text exactly",
             "choose another model, or another warm_start.text",
         )
 

@@ -10,15 +10,9 @@ from pathlib import Path
 from typing import Any
 
 from artifacts.errors import BadInputError
+from artifacts.store.location import local_folder
 from stages.models.from_scratch import ScratchModel
-from stages.models.source import (
-    FolderModel,
-    GgufPackageModel,
-    HubModel,
-    ModelConfig,
-    find_packaged_file,
-    local_folder,
-)
+from stages.models.source import FolderModel, GgufPackageModel, HubModel, ModelConfig, find_packaged_file
 
 _IN_NAME = re.compile(r"(?<![\w.])(\d+(?:\.\d+)?)([bBmM])(?![A-Za-z0-9])")
 _UNITS = {"b": 1e9, "m": 1e6}

@@ -4,13 +4,14 @@ from artifacts.layout import shared_key
 from artifacts.manifest import MANIFEST_NAME
 from artifacts.reading import Artifact
 from artifacts.refs import Checkpoint, Puzzles, Ref
+from artifacts.store.location import local_folder
 from artifacts.store.store import Store
 from artifacts.verification import noted
 from flows.lookup.checkpoints import find_checkpoint
 from flows.session import Stages
 from stages.environments.puzzle import Style
 from stages.fetch import fetch, identity_of
-from stages.models.source import FolderModel, ModelConfig, local_folder
+from stages.models.source import FolderModel, ModelConfig
 
 _MODELS = "models"
 

@@ -74,21 +74,21 @@ def batch_advantages(groups: Sequence[Rewards], config: AdvantageConfig) -> list
         config: Baseline and scale.
 
     Returns:
-        P arrays [G]. They are exactly 0 for a uniform group: without that, rounding errors of 1e-10 in the mean of
-        equal fractions would look like a signal.
+        P arrays [G]. They are exactly 0 for a uniform group, because rounding errors of 1e-10 in the mean of equal
+        fractions would otherwise look like a signal.
     """
     return [_advantages(rewards_G, groups, config) for rewards_G in groups]
 
 
 def is_uniform(rewards: Rewards, config: AdvantageConfig) -> bool:
-    """Returns whether there is nothing to learn from the differences of some rewards, [N]."""
+    """Returns whether rewards [N] give no advantages: there are none, or they are equal and have a baseline."""
     return not rewards.size or (config.baseline != "none" and float(np.ptp(rewards)) <= config.uniform_tolerance)
 
 
 def without_itself(count: int, config: AdvantageConfig) -> float:
-    """Returns the factor that turns a difference from the mean of `count` rewards into one from the mean of the others.
+    """Returns count / (count - 1) for the baseline `leave_one_out`, else 1; also 1 if there is only one reward.
 
-    It is 1 unless the baseline is `leave_one_out` and there are others.
+    The factor turns a reward's difference from the mean of all `count` rewards into that from the mean of the others.
     """
     return count / (count - 1) if config.baseline == "leave_one_out" and count > 1 else 1.0
 
@@ -97,7 +97,7 @@ def divisor(rewards: Rewards, batch: Sequence[Rewards], config: AdvantageConfig)
     """Returns the divisor of differences from the baseline.
 
     Args:
-        rewards: Rewards of one group, [N].
+        rewards: Rewards of one group, [N]; N >= 2 for `sample_std`.
         batch: Arrays with all rewards of the batch.
         config: The scale.
     """

@@ -18,10 +18,10 @@ def token_shares(
     mean_length: float | None = None,
     group_of_token: Tensor | None = None,
 ) -> Tensor:
-    """Returns each token's factor in the loss of an optimizer step: the sum of factor times loss is the step's loss.
+    """Returns each token's factor in the loss of an optimizer step: the step's loss is the sum of factor times loss.
 
-    The factors refer to all tokens of the step. So the loss does not depend on micro-batches, packing and the number of
-    processes.
+    The factors are computed over all tokens of the step, so the loss does not depend on micro-batches, packing and the
+    number of processes.
 
     Args:
         aggregation: Name of the factors. L is the number of tokens of the token's completion, M that of its group.

@@ -1,6 +1,6 @@
-"""KL divergence from the reference as a part of the reward, as in RLHF with PPO: its effect on the advantages.
+"""The effect on the advantages of a KL divergence that is part of the reward, as in RLHF with PPO.
 
-Shapes: C tokens in the loss of a batch; those of a completion stand together and in order.
+Shapes: C tokens in the loss of a batch; those of a completion are adjacent and in order.
 """
 
 from typing import Literal
@@ -14,7 +14,7 @@ Place = Literal["loss", "token_reward", "sequence_reward"]
 
 
 def kl_in_advantages(place: Place, divergences: Tensor, sequences: Tensor, groups: Tensor) -> Tensor:
-    """Returns the penalty that is subtracted from each token's advantage, before its coefficient.
+    """Returns the penalty that, times the KL coefficient, is subtracted from each token's advantage.
 
     The reward of a token is reduced by its divergence (Ziegler et al., arXiv 1909.08593; Ouyang et al., arXiv
     2203.02155). The advantage is reduced in one of two ways:
@@ -45,8 +45,8 @@ def kl_in_advantages(place: Place, divergences: Tensor, sequences: Tensor, group
         before = torch.cumsum(exact, 0) - exact
         starts = torch.ones_like(sequences, dtype=torch.bool)
         starts[1:] = sequences[1:] != sequences[:-1]
-        run = torch.cumsum(starts, 0) - 1
-        return (totals - (before - before[starts][run])).to(divergences.dtype)
-    of_group, _ = sequence_sums(totals / lengths, groups)
-    completions, _ = sequence_sums(1.0 / lengths.double(), groups)
-    return (totals - of_group / completions).to(divergences.dtype)
+        completion = torch.cumsum(starts, 0) - 1
+        return (totals - (before - before[starts][completion])).to(divergences.dtype)
+    group_totals, _ = sequence_sums(totals / lengths, groups)
+    group_sizes, _ = sequence_sums(1.0 / lengths.double(), groups)
+    return (totals - group_totals / group_sizes).to(divergences.dtype)

@@ -21,8 +21,8 @@ class TokenLoss:
     Attributes:
         loss: [C] weighted loss of each token, differentiable.
         ratio: [C] importance ratio new / old, detached; the completion's ratio for `gspo`.
-        clipped_low: [C] bool, whether the clip raised the ratio; such a token has a gradient only under `cispo`.
-        clipped_high: [C] bool, whether the clip or dual clip lowered the ratio; again a gradient only under `cispo`.
+        clipped_low: [C] bool, whether the clip raised the ratio. Clipped tokens have a gradient only under `cispo`.
+        clipped_high: [C] bool, whether the clip or the dual clip lowered the ratio.
     """
 
     loss: Tensor
@@ -64,9 +64,6 @@ def token_loss(
         dual_clip: For A < 0 the loss of `ppo_clip` and `gspo` is at most -dual_clip A (arXiv 1912.09729); None for no
             such bound.
         correction: [C] constant factor for the sampler-trainer gap, or None for 1.
-
-    Returns:
-        The losses with their ratios and clip marks.
     """
     log_ratio = new - old
     if kind == "gspo":

@@ -1,7 +1,7 @@
 """Packing of groups of completions into rows. A row has each prompt once, with its completions as branches.
 
-First-fit decreasing is used twice. It divides a group that is larger than a row into blocks, each a prompt with some of
-its completions, and it distributes the blocks over the rows of each mini-batch.
+First-fit decreasing divides a group that is larger than a row into blocks, each a prompt with some of its completions,
+and then distributes the blocks over the rows of each mini-batch.
 """
 
 import random
@@ -82,11 +82,10 @@ class Branch:
     @property
     def advantages(self) -> Sequence[float]:
         """The advantage of each token."""
-        given = self.advantage
-        return given if isinstance(given, Sequence) else [given] * len(self.tokens)
+        return self.advantage if isinstance(self.advantage, Sequence) else [self.advantage] * len(self.tokens)
 
     def cut(self, tokens: int) -> Self:
-        """Returns its first tokens."""
+        """Returns the completion's first `tokens` tokens."""
         advantage = self.advantage[:tokens] if isinstance(self.advantage, Sequence) else self.advantage
         return replace(self, tokens=self.tokens[:tokens], logprobs=self.logprobs[:tokens], advantage=advantage)
 
@@ -148,20 +147,20 @@ def pack_groups(groups: Sequence[Group], config: PackConfig) -> tuple[PackedBatc
         BadInputError: A prompt alone fills a row.
     """
     facts = PackingFacts()
-    kept = [trimmed for group in groups if (trimmed := _fit(group, config.row_tokens, facts)).branches]
-    facts.groups, facts.completions = len(kept), sum(len(group.branches) for group in kept)
-    draw = random.Random(config.seed)
-    draw.shuffle(kept)
+    fitting = [fitted for group in groups if (fitted := _fit(group, config.row_tokens, facts)).branches]
+    facts.groups, facts.completions = len(fitting), sum(len(group.branches) for group in fitting)
+    generator = random.Random(config.seed)
+    generator.shuffle(fitting)
     rows: list[list[Group]] = []
     minibatch: list[int] = []
-    for step, groups_of_step in enumerate(_steps(kept, config)):
+    for step, groups_of_step in enumerate(_steps(fitting, config)):
         blocks = [block for group in groups_of_step for block in _blocks(group, config.row_tokens, facts)]
         bins = _first_fit_decreasing([block.size_tokens for block in blocks], config.row_tokens)
         packed = [[blocks[index] for index in row] for row in bins]
         rows += packed
         minibatch += [step] * len(packed)
     if config.minibatch_size is not None and config.minibatch_unit == "rows":
-        draw.shuffle(rows)  # packing has sorted the rows from the longest to the shortest groups
+        generator.shuffle(rows)  # packing has sorted the rows from the longest to the shortest groups
         minibatch = [row // config.minibatch_size for row in range(len(rows))]
     batch = _lay_out(rows, minibatch, config.last_token_advantage)
     facts.rows, facts.row_tokens = batch.tokens.shape
@@ -172,7 +171,7 @@ def pack_groups(groups: Sequence[Group], config: PackConfig) -> tuple[PackedBatc
 
 
 def _steps(groups: Sequence[Group], config: PackConfig) -> list[list[Group]]:
-    """Returns the groups of each optimizer step; with steps of rows, all groups, because rows do not exist yet."""
+    """Returns the groups of each optimizer step; all groups together if the unit is `rows`, which do not exist yet."""
     size = config.minibatch_size
     if size is None:
         updates = min(config.updates, len(groups))
@@ -188,13 +187,21 @@ def _steps(groups: Sequence[Group], config: PackConfig) -> list[list[Group]]:
 
 
 def _regrouped(branches: Sequence[tuple[Group, Branch]]) -> list[Group]:
-    """Returns the branches as groups, in their order."""
-    together = [list(members) for _, members in groupby(branches, key=lambda member: id(member[0]))]
-    return [replace(members[0][0], branches=[branch for _, branch in members]) for members in together]
+    """Returns groups that have only the given branches, in the same order.
+
+    Args:
+        branches: Branches with the groups that they come from; those of a group are adjacent.
+    """
+    by_group = [list(members) for _, members in groupby(branches, key=lambda member: id(member[0]))]
+    return [replace(members[0][0], branches=[branch for _, branch in members]) for members in by_group]
 
 
 def _fit(group: Group, row_tokens: int, facts: PackingFacts) -> Group:
-    """Returns a group without empty completions and with completions cut to the room after the prompt."""
+    """Returns a group without empty completions, the others cut to the room after the prompt, and counts both.
+
+    Raises:
+        BadInputError: The prompt alone fills a row.
+    """
     room = row_tokens - len(group.prompt)
     if room < 1:
         raise BadInputError(
@@ -232,12 +239,12 @@ def _first_fit_decreasing(sizes: Sequence[int], room: int) -> list[list[int]]:
     bins: list[list[int]] = []
     free: list[int] = []
     for index in sorted(range(len(sizes)), key=lambda index: -sizes[index]):
-        place = next((at for at, left in enumerate(free) if sizes[index] <= left), len(bins))
-        if place == len(bins):
+        bin_index = next((i for i, free_room in enumerate(free) if sizes[index] <= free_room), len(bins))
+        if bin_index == len(bins):
             bins.append([])
             free.append(room)
-        bins[place].append(index)
-        free[place] -= sizes[index]
+        bins[bin_index].append(index)
+        free[bin_index] -= sizes[index]
     return bins
 
 
@@ -263,40 +270,42 @@ class _Columns:
             segment: Id of the segment.
             parent: Id of its prompt's segment.
         """
-        count, counted = len(branch.tokens), int(segment != parent)
+        count, in_loss = len(branch.tokens), int(segment != parent)
         self.tokens += branch.tokens
         self.position_ids += range(start, start + count)
         self.segment_ids += [segment] * count
         self.parent_ids += [parent] * count
-        self.completion_mask += [counted] * count
+        self.completion_mask += [in_loss] * count
         self.sampler_logprobs += branch.logprobs
         self.advantages += branch.advantages
-        self.weights += [float(counted)] * count
+        self.weights += [float(in_loss)] * count
 
 
 def _lay_out(
     rows: Sequence[Sequence[Group]], minibatch: Sequence[int], last_token_advantage: Literal["kept", "zero"]
 ) -> PackedBatch:
-    columns: list[_Columns] = []
+    """Returns the tensors of the rows, padded to the longest row; segment ids are unique in the batch."""
+    columns_of_rows: list[_Columns] = []
     segments = 0
     for row in rows:
-        laid = _Columns()
+        columns = _Columns()
         for group in row:
             prompt = segments
-            laid.add(Branch(group.prompt, [0.0] * len(group.prompt), 0.0), 0, prompt, prompt)
+            columns.add(Branch(group.prompt, [0.0] * len(group.prompt), 0.0), 0, prompt, prompt)
             for branch in group.branches:
                 segments += 1
-                laid.add(branch, len(group.prompt), segments, prompt)
+                columns.add(branch, len(group.prompt), segments, prompt)
                 if last_token_advantage == "zero":
-                    laid.advantages[-1] = 0.0
+                    columns.advantages[-1] = 0.0
             segments += 1
-        columns.append(laid)
-    width = max((len(laid.tokens) for laid in columns), default=0)
+        columns_of_rows.append(columns)
+    width = max((len(columns.tokens) for columns in columns_of_rows), default=0)
 
     def padded(name: str, dtype: np.dtype[np.generic]) -> np.ndarray:
-        tensor = np.full((len(columns), width), -1 if name in ("segment_ids", "parent_ids") else 0, dtype=dtype)
-        for index, laid in enumerate(columns):
-            values = getattr(laid, name)
+        padding = -1 if name in ("segment_ids", "parent_ids") else 0
+        tensor = np.full((len(columns_of_rows), width), padding, dtype=dtype)
+        for index, columns in enumerate(columns_of_rows):
+            values = getattr(columns, name)
             tensor[index, : len(values)] = values
         return tensor
 

@@ -60,7 +60,7 @@ class StepRewards(Config):
 STEP_REWARDS_BEFORE = StepRewards(
     proved=1.0, restated=0.0, repeated=0.0, open=-1.0, contradicted=-1.0, right=1.0, wrong=-1.0
 )
-"""The rewards that identities leave out; they stay as they are if the defaults change."""
+"""Step rewards that identities leave out. They never change, even if the defaults of `StepRewards` do."""
 
 
 def step_advantages(groups: Sequence[Sequence[Rewards]], config: AdvantageConfig) -> list[list[Rewards]]:
@@ -72,19 +72,19 @@ def step_advantages(groups: Sequence[Sequence[Rewards]], config: AdvantageConfig
         config: Baseline and scale. Deviations are those of the rewards of all steps of the group, or of the batch.
 
     Returns:
-        Arrays of the same shapes. They are 0 for a step that is ignored, and, if there is a baseline, for a group in
-        which all rewards of steps are equal.
+        Arrays of the same shapes. An advantage is 0 if the step is ignored, or if there is a baseline and all step
+        rewards of the group are equal.
     """
     counted = [[rewards_S[~np.isnan(rewards_S)] for rewards_S in group] for group in groups]
     batch = [rewards_S for group in counted for rewards_S in group]
     advantages: list[list[Rewards]] = []
     for group, counted_of_group in zip(groups, counted, strict=True):
-        of_group = [np.zeros_like(rewards_S) for rewards_S in group]
-        for rewards_S, result_S, values in zip(
-            group, of_group, _in_group(counted_of_group, batch, config), strict=True
+        group_advantages = [np.zeros_like(rewards_S) for rewards_S in group]
+        for rewards_S, advantages_S, counted_S in zip(
+            group, group_advantages, _in_group(counted_of_group, batch, config), strict=True
         ):
-            result_S[~np.isnan(rewards_S)] = values
-        advantages.append(of_group)
+            advantages_S[~np.isnan(rewards_S)] = counted_S
+        advantages.append(group_advantages)
     return advantages
 
 
@@ -110,6 +110,7 @@ def token_advantages(outcome: float, ends: Sequence[int], advantages: Rewards, t
 
 
 def _in_group(group: Sequence[Rewards], batch: Sequence[Rewards], config: AdvantageConfig) -> list[Rewards]:
+    """Returns the advantages of the steps of one group; `group` and `batch` hold no rewards of ignored steps."""
     pooled = np.concatenate([np.zeros(0), *group])
     if is_uniform(pooled, config):
         return [np.zeros_like(rewards_S) for rewards_S in group]
@@ -125,8 +126,8 @@ def _centred(group: Sequence[Rewards], pooled: Rewards, config: AdvantageConfig)
         return [(rewards_S - pooled.mean()) * without_itself(pooled.size, config) for rewards_S in group]
     centred = [np.zeros_like(rewards_S) for rewards_S in group]
     for number in range(max(len(rewards_S) for rewards_S in group)):
-        reached = [index for index, rewards_S in enumerate(group) if len(rewards_S) > number]
-        baseline = np.mean([group[index][number] for index in reached])
-        for index in reached:
-            centred[index][number] = (group[index][number] - baseline) * without_itself(len(reached), config)
+        with_step = [index for index, rewards_S in enumerate(group) if len(rewards_S) > number]
+        baseline = np.mean([group[index][number] for index in with_step])
+        for index in with_step:
+            centred[index][number] = (group[index][number] - baseline) * without_itself(len(with_step), config)
     return centred

@@ -1,6 +1,6 @@
 """Importance ratios between two sets of log-probabilities of the same tokens: by token, by completion, corrected.
 
-Shapes: C tokens, in any order; every completion that has a token here has all its tokens here.
+Shapes: C tokens of whole completions, in any order.
 """
 
 from typing import Literal
@@ -39,9 +39,9 @@ def correction_factors(
 ) -> Tensor | None:
     """Returns a factor for each token's loss that corrects for sampling with the engine instead of the trainer.
 
-    The importance R is the ratio of probabilities, trainer over sampler, of the token or of its whole completion.
-    `truncate` clamps R to [floor, cap] (truncated importance sampling, Ionides 2008). `mask` keeps R inside this
-    interval and is 0 outside (the masks of IcePop and TRL). Masked tokens still count in the denominators of the loss.
+    The importance R is the ratio of the probabilities under trainer and sampler, of the token or of its whole
+    completion. `truncate` clamps R to [floor, cap] (truncated importance sampling, Ionides 2008). `mask` replaces R
+    outside this interval by 0 (IcePop, TRL). Masked tokens still count in the denominators of the loss.
 
     Args:
         kind: Name of the correction.

@@ -105,7 +105,7 @@ class Judged:
 def reward_terms(judged: Judged, config: RewardConfig) -> dict[str, float]:
     """Returns the weighted terms of one completion by name; the reward is their sum.
 
-    Unfinished answers need a penalty: without one, completions grow until they reach the limit.
+    Truncated completions get a penalty, because without one completions grow until they reach the limit.
     """
     terms: dict[str, float] = {}
     if config.accuracy_weight:
@@ -132,8 +132,8 @@ def reward_terms(judged: Judged, config: RewardConfig) -> dict[str, float]:
         case "penalty":
             terms["truncated"] = -config.truncation_penalty * judged.truncated
         case "soft_overlong":
-            reach = soft_overlong(judged.tokens, judged.limit_tokens, config.overlong_buffer_tokens or 1)
-            terms["truncated"] = -config.truncation_penalty * reach
+            filled_share = soft_overlong(judged.tokens, judged.limit_tokens, config.overlong_buffer_tokens or 1)
+            terms["truncated"] = -config.truncation_penalty * filled_share
         case _:
             pass
     return terms

@@ -1,4 +1,4 @@
-"""The script in which a text is written. It measures DeepSeek-R1's language consistency without a dictionary."""
+"""The share of a text in one script, which measures DeepSeek-R1's language consistency without a dictionary."""
 
 import re
 import unicodedata
@@ -25,9 +25,9 @@ def share_in_script(text: str, script: Script) -> float:
     """
     if text.isascii():
         return float(script == "latin" and _WORD.search(text) is not None)
-    letters = unicodedata.normalize("NFKD", text)
-    bare = "".join(letter for letter in letters if not unicodedata.category(letter).startswith("M"))
-    words = _WORD.findall(bare)
+    decomposed = unicodedata.normalize("NFKD", text)
+    without_marks = "".join(letter for letter in decomposed if not unicodedata.category(letter).startswith("M"))
+    words = _WORD.findall(without_marks)
     return sum(all(_script_of(letter) == script for letter in word) for word in words) / len(words) if words else 0.0
 
 

@@ -1,18 +1,15 @@
-"""Surprise of a completion up to its last answer: how improbable it was for its model (OpenPipe/rl-experiments)."""
+"""Surprise of a completion: mean negative log-probability up to its last answer (OpenPipe/rl-experiments)."""
 
 from bisect import bisect_left
 from collections.abc import Sequence
 
 
 def tokens_until(ends: Sequence[int], characters: int) -> int:
-    """Returns the smallest number of first tokens whose text has at least so many characters.
+    """Returns how many of the first tokens are needed to cover some characters; all of them if their text is shorter.
 
     Args:
         ends: Number of characters up to the end of each token, ascending.
-        characters: Number of characters.
-
-    Returns:
-        The number of tokens; all of them if their text is shorter.
+        characters: Number of characters to cover.
     """
     return min(len(ends), bisect_left(ends, characters) + 1) if characters else 0
 

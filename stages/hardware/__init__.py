@@ -1,1 +1,1 @@
-"""The compute type that this machine is fast at."""
+"""The compute type in which this machine is fast."""

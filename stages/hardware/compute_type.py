@@ -1,4 +1,4 @@
-"""Chooses the compute type that this machine is fast at, by CPU feature flags and GPU compute capability."""
+"""Chooses the compute type in which this machine is fast, by CPU feature flags and GPU compute capability."""
 
 from __future__ import annotations
 
@@ -19,24 +19,27 @@ ComputeType = Literal["bf16", "fp32"]
 
 NATIVE_BF16_FLAGS = frozenset({"avx512_bf16", "amx_bf16"})
 NATIVE_BF16_CAPABILITY = (8, 0)
-_ISA_FLAGS = {
+_DISABLED_FLAGS = {
+    "SSE41": ("avx", "amx_"),
+    "AVX": ("avx2", "avx512", "amx_", "avx_vnni"),
     "AVX2": ("avx512", "amx_", "avx_vnni"),
     "AVX2_VNNI": ("avx512", "amx_"),
+    "AVX2_VNNI_2": ("avx512", "amx_"),
     "AVX512_CORE": ("avx512_bf16", "avx512_fp16", "avx512_vnni", "amx_"),
     "AVX512_CORE_VNNI": ("avx512_bf16", "avx512_fp16", "amx_"),
     "AVX512_CORE_BF16": ("avx512_fp16", "amx_"),
     "AVX512_CORE_FP16": ("amx_",),
 }
-"""By value of ONEDNN_MAX_CPU_ISA, prefixes of the CPU flags that oneDNN then does not use."""
+"""Prefixes of the CPU flags that oneDNN does not use, by value of ONEDNN_MAX_CPU_ISA."""
 _CAPABILITY_MAJOR, _CAPABILITY_MINOR = 75, 76
 """Values of CUdevice_attribute in the CUDA driver API."""
 _MEASURE_LIMIT_S = 60.0
 NARROW = 192
 """Hidden size below which a CPU trains in fp32 although it has native bf16: casts cost more than the products save.
-Measured on a CPU with AMX, seconds of a step in bf16 / in fp32: 0.95 to 1.4 at a hidden size of 128, 0.74 at 256, 0.59
-at 384, 0.50 at 576."""
+Measured on a CPU with AMX, time of a step in bf16 divided by that in fp32: 0.95 to 1.4 at a hidden size of 128, 0.74 at
+256, 0.59 at 384, 0.50 at 576."""
 SLOW_FACTOR = 2.0
-"""An explicitly chosen type that is this many times slower than the other one causes a warning."""
+"""Factor by which an explicitly chosen type must be slower than the other one to cause a warning."""
 
 
 @dataclass(frozen=True)
@@ -69,8 +72,8 @@ def cpu_flags() -> frozenset[str]:
     oneDNN computes the matrix products of torch and vLLM; the variable makes it treat the CPU as an older one. Returns
     an empty set if the system does not list flags.
     """
-    forbidden = _ISA_FLAGS.get(os.environ.get("ONEDNN_MAX_CPU_ISA", "").upper(), ())
-    return frozenset(flag for flag in _cpu_flags() if not flag.startswith(forbidden))
+    disabled = _DISABLED_FLAGS.get(os.environ.get("ONEDNN_MAX_CPU_ISA", "").upper(), ())
+    return frozenset(flag for flag in _cpu_flags() if not flag.startswith(disabled))
 
 
 @cache
@@ -141,8 +144,8 @@ def native_type(device: Literal["cpu", "cuda"]) -> Choice:
     if device == "cuda":
         capabilities = cuda_capabilities()
         native = bool(capabilities) and min(capabilities) >= NATIVE_BF16_CAPABILITY
-        shown = ", ".join(f"{major}.{minor}" for major, minor in sorted(set(capabilities))) or "unknown"
-        return Choice("bf16" if native else "fp32", f"CUDA capability {shown}")
+        versions = ", ".join(f"{major}.{minor}" for major, minor in sorted(set(capabilities))) or "unknown"
+        return Choice("bf16" if native else "fp32", f"CUDA capability {versions}")
     flags = cpu_flags()
     if native := sorted(flags & NATIVE_BF16_FLAGS):
         return Choice("bf16", f"the CPU has {' and '.join(native)}")
@@ -157,14 +160,14 @@ def native_type(device: Literal["cpu", "cuda"]) -> Choice:
 def matmul_gflops() -> dict[ComputeType, float]:
     """Returns the measured speed of 1024 x 1024 matrix products on one CPU core, in GFLOP/s by type.
 
-    A child process measures, since this process does not import torch.
+    A child process measures it, because this process does not import torch.
 
     Raises:
         DeerstalkerError: The child failed or took over a minute.
     """
     command = [sys.executable, "-P", "-W", "ignore", "-m", "stages.hardware.matmul"]
     try:
-        done = subprocess.run(command, capture_output=True, text=True, timeout=_MEASURE_LIMIT_S, check=True)
+        child = subprocess.run(command, capture_output=True, text=True, timeout=_MEASURE_LIMIT_S, check=True)
     except (OSError, subprocess.SubprocessError) as error:
         raise DeerstalkerError("speed of matrix products", str(error), "a child that measures it") from error
-    return json.loads(done.stdout)
+    return json.loads(child.stdout)

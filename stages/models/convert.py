@@ -2,8 +2,8 @@
 
 ``python -P -m stages.models.convert gguf FILE OUT`` | ``folder DIR OUT`` | ``hub ID REVISION OUT``. Only ``hub`` uses
 the network; the parent process disables it for the others. Code from a model folder is never run, and weights are read
-only from safetensors and GGUF files. After a failure the exit status is 1 and the last line on standard error gives the
-reason, or the status is 3 and the line gives the parts of a BadInputError.
+only from safetensors and GGUF files. After a failure the last line on standard error is the reason. If the exit status
+is 3, that line has the parts of a BadInputError as JSON.
 """
 
 import json
@@ -42,13 +42,14 @@ def _open_model(source: str, **options: Any) -> Any:
     model, loading = opened
     for kind in ("missing_keys", "mismatched_keys"):
         if names := sorted(map(str, loading.get(kind) or ())):
-            problem = f"{kind.replace('_keys', '')} tensor {names[0]}, of {len(names)} such"
-            raise BadInputError(source, problem, "the tensors that its config calls for", "copy the whole model again")
+            more = f" and {len(names) - 1} more" if len(names) > 1 else ""
+            problem = f"{kind.replace('_keys', '')} tensor {names[0]}{more}"
+            raise BadInputError(source, problem, "the tensors that its config implies", "copy the whole model again")
     return model
 
 
 def convert_gguf(file: Path, out: Path) -> None:
-    """Dequantizes a GGUF file."""
+    """Saves the model of a GGUF file, dequantized to bf16."""
     folder = str(file.parent)
     config = GgufConfig(gguf_file=file.name, dequantize=True)
     model = _open_model(folder, gguf_file=file.name, quantization_config=config)

@@ -11,7 +11,8 @@ from stages.models.shape import ARCHITECTURES, DecoderShape, read_shape
 from stages.models.tensors import check_weights
 from stages.models.tokenizers.chat import ChatTokenizer
 
-_TAKEN = (".json", ".safetensors", ".jinja", ".txt", ".model", ".md")  # weights, tokenizer, the card with the licence
+_SUFFIXES = (".json", ".safetensors", ".jinja", ".txt", ".model", ".md")
+"""Suffixes of a checkpoint's files: weights, tokenizer, and the model card with the licence."""
 _HASHED_AT_ONCE = 4
 
 
@@ -27,14 +28,14 @@ def _check_config(folder: Path) -> DecoderShape:
 def content_of(folder: Path) -> dict[str, str]:
     """Returns the SHA-256 (hex) of each file of a model folder that belongs to its checkpoint, by file name.
 
-    Digests are cached; an unchanged file is read once.
+    Digests are cached, so an unchanged file is read once in each process.
 
     Raises:
         BadInputError: There is no such folder, or one of its files cannot be read.
     """
     _check_is_folder(folder)
     try:
-        files = sorted(path for path in folder.iterdir() if path.suffix in _TAKEN and path.is_file())
+        files = sorted(path for path in folder.iterdir() if path.suffix in _SUFFIXES and path.is_file())
     except OSError as error:
         raise BadInputError(str(folder), f"cannot be read ({error.strerror})", "a Hugging Face model folder") from error
     with ThreadPoolExecutor(_HASHED_AT_ONCE) as pool:
@@ -44,8 +45,8 @@ def content_of(folder: Path) -> dict[str, str]:
 
 def _file_digest(path: Path) -> str:
     try:
-        state = path.stat()
-        return _digest(path, state.st_ino, state.st_size, state.st_mtime_ns)
+        status = path.stat()
+        return _digest(path, status.st_ino, status.st_size, status.st_mtime_ns)
     except OSError as error:
         reason = f"cannot be read ({error.strerror})"
         raise BadInputError(str(path), reason, "a file of a model folder", "check its permissions") from error
@@ -65,7 +66,7 @@ def _check_is_folder(folder: Path) -> None:
 
 
 def check_folder(folder: Path) -> None:
-    """Checks that a folder is a complete checkpoint of a supported family, without reading its weights.
+    """Checks that a folder is a complete checkpoint of a supported family; of weight files it reads only the headers.
 
     Args:
         folder: A Hugging Face model folder.

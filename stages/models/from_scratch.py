@@ -40,7 +40,7 @@ class ScratchModel(Config):
     tokenizer: Annotated[
         Literal["answers", "taught"],
         Added(before="answers"),
-        Field(description="texts that make the tokenizer with the prompts: answers, or what the warm start teaches"),
+        Field(description="texts that make the tokenizer, besides the prompts: answers, or those of the warm start"),
     ] = "taught"
 
     @model_validator(mode="after")
@@ -97,9 +97,10 @@ def make_scratch(model: ScratchModel, texts: Sequence[str], out_dir: Path, names
 
     Args:
         model: Shape and seed.
-        texts: Prompts and answers from which the tokenizer is made.
+        texts: Prompts, and answers or derivations, from which the tokenizer is made.
         out_dir: Existing folder.
-        names: Names that keep tokens of their own (see `phrase_tokenizer.learn_phrases`); empty for answers only.
+        names: Names that get tokens of their own (see `phrase_tokenizer.learn_phrases`); empty if `texts` has only
+            prompts and answers.
 
     Raises:
         BadInputError: There are no texts, or their phrases do not fit the vocabulary.

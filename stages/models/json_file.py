@@ -22,18 +22,18 @@ def strict_json(text: str | bytes) -> object:
 
 
 def _refuse_constant(name: str) -> object:
-    raise ValueError(f"{name}, which is no number")
+    raise ValueError(f"{name} is not a JSON number")
 
 
 def _without_repetition(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
     table = dict(pairs)
     if len(table) != len(pairs):
-        raise ValueError(f"a key twice among {len(pairs)}")
+        raise ValueError(f"a key is repeated among {len(pairs)}")
     return table
 
 
 def shown(value: object) -> str:
-    """Returns a foreign value for a message: text in quotes, no control characters, at most 80 characters."""
+    """Returns at most 80 characters about a value for a message; strings are quoted, control characters escaped."""
     text = repr(value) if isinstance(value, str) else str(value)
     return text if len(text) <= 80 else text[:77] + "..."
 
@@ -61,7 +61,7 @@ def read_json(path: Path) -> dict[str, Any]:
 
 
 def refuse_own_code(path: Path, settings: dict[str, Any]) -> None:
-    """Refuses a model folder whose settings name Python code in the folder, since such code is never run.
+    """Refuses a model folder whose settings name Python code in the folder, because such code is never run.
 
     Args:
         path: Path of the settings file.

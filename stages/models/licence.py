@@ -3,10 +3,11 @@
 import importlib.metadata
 import re
 
+from artifacts.store.location import local_folder
 from artifacts.store.store import MissingKeyError, Store
-from stages.models.source import FolderModel, GgufPackageModel, ModelConfig, local_folder
+from stages.models.source import FolderModel, GgufPackageModel, ModelConfig
 
-_STATED = re.compile(r"^license:[ \t]*['\"]?([\w.+-]+)", re.MULTILINE)
+_LICENCE_LINE = re.compile(r"^license:[ \t]*['\"]?([\w.+-]+)", re.MULTILINE)
 
 
 def licence_of(config: ModelConfig) -> str | None:
@@ -17,8 +18,9 @@ def licence_of(config: ModelConfig) -> str | None:
     """
     match config:
         case GgufPackageModel():
-            stated = importlib.metadata.metadata(config.package)
-            return next((stated[name].lower() for name in ("License-Expression", "License") if name in stated), None)
+            metadata = importlib.metadata.metadata(config.package)
+            fields = (name for name in ("License-Expression", "License") if name in metadata)
+            return next((metadata[name].lower() for name in fields), None)
         case FolderModel():
             return stated_licence(_card(config.path))
         case _:
@@ -29,7 +31,7 @@ def stated_licence(card: str) -> str | None:
     """Returns the licence in the front matter of a model card, or None."""
     if not card.startswith("---"):
         return None
-    match = _STATED.search(card.removeprefix("---").partition("\n---")[0])
+    match = _LICENCE_LINE.search(card.removeprefix("---").partition("\n---")[0])
     return match[1] if match else None
 
 

@@ -49,7 +49,7 @@ class DecoderShape:
 
 
 def read_shape(folder: Path) -> DecoderShape:
-    """Reads `config.json` of a checkpoint folder.
+    """Returns the shape that `config.json` of a checkpoint folder states.
 
     Raises:
         BadInputError: The file is missing or broken, needs a computation that the trainer does not support, or names
@@ -105,7 +105,7 @@ class _Config:
             refuse_own_code(path, self._values)
 
     def stated(self, name: str) -> object:
-        """Returns a value unchecked, or None if there is none."""
+        """Returns a value without checks, or None if there is none."""
         return self._values.get(name)
 
     def table(self, name: str) -> dict[str, Any]:
@@ -117,14 +117,14 @@ class _Config:
 
     def count(self, name: str, default: int | None = None, *, most: int = _MAX_SIZE) -> int:
         """Returns a whole number from 1 to `most`."""
-        value = self._present(name, default)
+        value = self._stated_or(name, default)
         if type(value) is not int or not 1 <= value <= most:
             raise self.refusal(name, value, f"a whole number from 1 to {most}")
         return value
 
     def number(self, name: str, default: float | None = None) -> float:
         """Returns a finite number above 0."""
-        value = self._present(name, default)
+        value = self._stated_or(name, default)
         if isinstance(value, bool) or not isinstance(value, int | float) or not 0 < value <= _MAX_NUMBER:
             raise self.refusal(name, value, "a finite number above 0")
         return float(value)
@@ -141,7 +141,7 @@ class _Config:
         stated = "no value" if value is None else shown(value)
         return BadInputError(f"{self.path}: {name}", stated, expected, remedy)
 
-    def _present(self, name: str, default: object) -> object:
+    def _stated_or(self, name: str, default: object) -> object:
         value = self.stated(name)
         return default if value is None else value
 

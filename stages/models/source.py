@@ -15,7 +15,7 @@ from pydantic import Field
 
 from artifacts.config import Config
 from artifacts.errors import BadInputError
-from artifacts.store import location
+from artifacts.store.location import local_folder
 from artifacts.store.store import Store
 from stages.models.folder import check_folder
 from stages.models.from_scratch import ScratchModel, make_scratch
@@ -31,7 +31,7 @@ _COPIED = (
 )
 _NETWORK_OFF = {"HF_HUB_OFFLINE": "1", "TRANSFORMERS_OFFLINE": "1"}
 BAD_INPUT_STATUS = 3
-"""Exit status of `stages.models.convert` for a bad model; its last line is the parts of the error as JSON."""
+"""Exit status of `stages.models.convert` for a bad model; its last line has the parts of the error as JSON."""
 _QUIET = {"HF_HUB_DISABLE_TELEMETRY": "1", "HF_HUB_DISABLE_PROGRESS_BARS": "1", "TOKENIZERS_PARALLELISM": "false"}
 
 
@@ -55,7 +55,7 @@ class FolderModel(Config):
 class HubModel(Config):
     """A model of the Hugging Face hub. Only this source needs the network, and only until the model is fetched.
 
-    The store keeps the commit to which a branch such as `main` pointed when it was fetched; it is not checked again.
+    The store keeps the weights that a branch such as `main` had when it was fetched; the branch is not read again.
     """
 
     source: Literal["hub"] = "hub"
@@ -67,34 +67,42 @@ ModelConfig = Annotated[ScratchModel | GgufPackageModel | FolderModel | HubModel
 
 
 def find_packaged_file(package: str, file: str) -> Path:
-    """Finds a file of an installed distribution without importing it.
+    """Returns the path of a file of an installed distribution, without importing the distribution.
+
+    Args:
+        package: Name of the distribution.
+        file: Name of the file, without folders.
 
     Raises:
         BadInputError: The distribution is not installed or has no such file.
     """
     try:
-        listed = importlib.metadata.files(package) or []
+        files = importlib.metadata.files(package) or []
     except importlib.metadata.PackageNotFoundError as error:
         remedy = f"install it (uv pip install {package}) or use another model source"
         raise BadInputError("model.package", f"{package!r} is not installed", "an installed package", remedy) from error
-    for entry in listed:
+    for entry in files:
         path = Path(str(entry.locate()))
         if entry.name == file and path.is_file():
             return path
-    models = ", ".join(entry.name for entry in listed if entry.name.endswith(".gguf")) or "no GGUF file"
+    models = ", ".join(entry.name for entry in files if entry.name.endswith(".gguf")) or "no GGUF file"
     raise BadInputError("model.file", f"{package} does not contain {file!r}", f"one of its models: {models}")
 
 
 def _convert(*arguments: str, network: bool = False) -> None:
-    """Runs `stages.models.convert` without standard input and without modules of the current folder.
+    """Runs `stages.models.convert` in a child process, without standard input and modules of the current folder.
+
+    Args:
+        arguments: Kind of the source, name of the source, further arguments.
+        network: Whether the child may use the network.
 
     Raises:
         BadInputError: The model cannot be converted.
     """
     environment = {**os.environ, **_QUIET, **({} if network else _NETWORK_OFF)}
-    environment.pop("PYTHONDONTWRITEBYTECODE", None)  # without bytecode the import of torch takes minutes
+    environment.pop("PYTHONDONTWRITEBYTECODE", None)  # without cached bytecode the import of torch takes minutes
     command = [sys.executable, "-P", "-m", "stages.models.convert", *arguments]
-    done = subprocess.run(
+    child = subprocess.run(
         command,
         env=environment,
         stdin=subprocess.DEVNULL,
@@ -103,11 +111,11 @@ def _convert(*arguments: str, network: bool = False) -> None:
         errors="replace",
         check=False,
     )
-    if done.returncode:
-        lines = [line.strip() for line in done.stderr.splitlines() if line.strip()]
-        if done.returncode == BAD_INPUT_STATUS:
+    if child.returncode:
+        lines = [line.strip() for line in child.stderr.splitlines() if line.strip()]
+        if child.returncode == BAD_INPUT_STATUS:
             raise BadInputError(*json.loads(lines[-1]))
-        reason = lines[-1] if lines else f"exit status {done.returncode}"
+        reason = lines[-1] if lines else f"exit status {child.returncode}"
         remedy = (
             "check the name and the network" if network else "check that the file is complete and of a supported family"
         )
@@ -117,6 +125,7 @@ def _convert(*arguments: str, network: bool = False) -> None:
 
 
 def _copy_folder(folder: Path, out_dir: Path) -> None:
+    """Copies a local checkpoint, converted unless its weights are one bf16 file."""
     check_folder(folder)
     tensors = stored_tensors(folder).values()
     files = {tensor.file for tensor in tensors}
@@ -129,16 +138,8 @@ def _copy_folder(folder: Path, out_dir: Path) -> None:
             shutil.copyfile(folder / name, out_dir / name)
 
 
-def local_folder(address: str) -> Path | None:
-    """Returns the local path of a model folder, or None if it is in an object store.
-
-    Raises:
-        BadInputError: The address is not valid.
-    """
-    return location.local_folder(address)
-
-
 def _copy_address(address: str, out_dir: Path) -> None:
+    """Copies a checkpoint from a local folder or an object store."""
     if (folder := local_folder(address)) is not None:
         _copy_folder(folder, out_dir)
         return
@@ -159,8 +160,8 @@ def materialise(
     Args:
         config: Source of the model.
         out_dir: Empty folder to write into; made if missing.
-        texts: Puzzle prompts and answers for the tokenizer of a ``scratch`` model; other sources ignore them.
-        names: Names that keep tokens of their own in that tokenizer (see `make_scratch`).
+        texts: Texts for the tokenizer of a ``scratch`` model (see `make_scratch`); other sources ignore them.
+        names: Names that get tokens of their own in that tokenizer.
 
     Raises:
         BadInputError: The source is missing, damaged, of an unsupported family, or has no chat template.

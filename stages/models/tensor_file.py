@@ -20,7 +20,7 @@ ITEM_BYTES = {
 }  # fmt: skip
 """Bytes per number, by type name of the format."""
 _MAX_HEADER_BYTES = 10_000_000
-"""The format allows 100 MB; the largest Llama 3, with 1,138 tensors, needs 0.15 MB."""
+"""The format allows 100 MB, but the largest Llama 3 needs 0.15 MB for its 1,138 tensors."""
 _MAX_FILE_BYTES = 2**48
 _REMEDY = "copy or download the file again"
 
@@ -51,19 +51,19 @@ def write_bfloat16(path: Path, tensors: Mapping[str, NDArray[np.float32]]) -> No
 
 
 def read_header(path: Path) -> dict[str, dict[str, Any]]:
-    """Reads the table of contents of a safetensors file and checks that the file is complete.
+    """Returns the header of a safetensors file, after checking that the file is complete.
 
     The rules are those of the format: each tensor has a type, a shape and a span; the length of the span follows from
-    type and shape; and the spans fill the file from the end of the table to the end of the file without gaps
+    type and shape; and the spans fill the file without gaps from the end of the header to the end of the file
     (https://github.com/huggingface/safetensors, "Format").
 
     Returns:
         ``dtype``, ``shape`` and ``data_offsets`` by name of the tensor.
 
     Raises:
-        BadInputError: The file cannot be read, breaks one of these rules, or has another size than its table states.
+        BadInputError: The file cannot be read, breaks one of these rules, or has another size than its header implies.
     """
-    text, size_bytes = _read_table(path)
+    text, size_bytes = _header_bytes(path)
     try:
         parsed = strict_json(text)
     except ValueError as error:
@@ -90,7 +90,7 @@ def data_start(path: Path) -> int:
         return 8 + struct.unpack("<Q", file.read(8))[0]
 
 
-def _read_table(path: Path) -> tuple[bytes, int]:
+def _header_bytes(path: Path) -> tuple[bytes, int]:
     """Returns the bytes of the header and the size of the file."""
     try:
         with path.open("rb") as file:
@@ -146,5 +146,5 @@ def _end_of_data(path: Path, header: Mapping[str, dict[str, Any]]) -> int:
 
 
 def weight_bytes(folder: Path) -> int:
-    """Returns the size of a folder's safetensors files."""
+    """Returns the total size of a folder's safetensors files."""
     return sum(path.stat().st_size for path in folder.glob("*.safetensors"))

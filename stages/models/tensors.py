@@ -1,6 +1,6 @@
-"""Checks the tensors of a checkpoint against its config.json: names, shapes, types and places, without the weights."""
+"""Checks the tensors of a checkpoint against its config.json: names, shapes, types and files, without the weights."""
 
-from collections.abc import Collection, Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, cast
@@ -15,7 +15,7 @@ WEIGHTS_INDEX = "model.safetensors.index.json"
 _FLOATS = ("BF16", "F16", "F32")
 _EMBEDDING, _HEAD = "model.embed_tokens.weight", "lm_head.weight"
 _COMPUTED = "rotary_emb.inv_freq"
-"""Name of a constant that old versions of transformers saved; every reader computes it itself."""
+"""End of the name of a constant that old versions of transformers saved; every reader computes it itself."""
 _COPY_AGAIN = "copy the whole model again"
 _COMPARED_BYTES = 1 << 24
 
@@ -100,9 +100,9 @@ def compare(folder: Path, shape: DecoderShape, stored: Mapping[str, StoredTensor
         BadInputError: A tensor is missing, unexpected, or of another shape or type.
     """
     needed = tensors_of(shape)
+    implied = f"the {len(needed)} tensors of its config.json"
     if missing := [name for name in needed if name not in stored]:
-        whole = f"the {len(needed)} tensors of its config.json"
-        raise BadInputError(str(folder), f"no tensor {_first_of(missing)}", whole, _COPY_AGAIN)
+        raise BadInputError(str(folder), f"no tensor {_first_of(missing)}", implied, _COPY_AGAIN)
     allowed = dict(needed)
     if shape.tied:
         allowed[_HEAD] = needed[_EMBEDDING]
@@ -111,7 +111,7 @@ def compare(folder: Path, shape: DecoderShape, stored: Mapping[str, StoredTensor
         raise BadInputError(
             str(folder),
             f"tensor {_first_of([shown(name) for name in unexpected])}, which config.json does not imply",
-            f"the {len(needed)} tensors of its config.json",
+            implied,
             "use the config.json that belongs to the weights",
         )
     for name, sizes in allowed.items():
@@ -136,9 +136,9 @@ def _compare_one(name: str, tensor: StoredTensor, sizes: tuple[int, ...]) -> Non
         raise BadInputError(where, f"type {tensor.dtype}", ", ".join(_FLOATS), "use the unquantized model")
 
 
-def _first_of(names: Collection[str]) -> str:
+def _first_of(names: Sequence[str]) -> str:
     more = len(names) - 1
-    return f"{next(iter(names))}" + (f" and {more} more" if more else "")
+    return names[0] + (f" and {more} more" if more else "")
 
 
 def _same_content(first: StoredTensor, second: StoredTensor) -> bool:
@@ -160,7 +160,7 @@ def weight_files(folder: Path) -> list[Path]:
     """Returns the safetensors files of a model folder: those of its index, or a single one.
 
     Raises:
-        BadInputError: There are none, a file of the index is missing, or it is ambiguous which files count.
+        BadInputError: There are no files, one of the index is missing, or it is ambiguous which files count.
     """
     return _files(folder, _file_of_tensor(folder))
 
@@ -180,13 +180,9 @@ def stored_tensors(folder: Path) -> dict[str, StoredTensor]:
     for file in _files(folder, file_of):
         for name, entry in read_header(file).items():
             if file_of and file_of.get(name) != file.name:
-                place = shown(file_of[name]) if name in file_of else "nowhere"
-                raise BadInputError(
-                    f"{file}: tensor {shown(name)}",
-                    f"which {WEIGHTS_INDEX} places {place}",
-                    "the file it is in",
-                    _COPY_AGAIN,
-                )
+                stated = f"places it in {shown(file_of[name])}" if name in file_of else "does not list it"
+                problem = f"{WEIGHTS_INDEX} {stated}"
+                raise BadInputError(f"{file}: tensor {shown(name)}", problem, "the file it is in", _COPY_AGAIN)
             begin, end = entry["data_offsets"]
             stored[name] = StoredTensor(file, entry["dtype"], tuple(entry["shape"]), (begin, end))
     if lost := [name for name in file_of if name not in stored]:

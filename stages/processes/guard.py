@@ -34,7 +34,7 @@ def set_process_option(option: int, value: int) -> None:
 
 
 def children() -> list[int]:
-    """Returns the running processes whose parent is this one."""
+    """Returns the ids of this process's children, without zombies."""
     running: list[int] = []
     for entry in Path("/proc").iterdir():
         if not entry.name.isdigit():
@@ -74,10 +74,10 @@ def reap() -> tuple[dict[int, int], bool]:
 
 
 def end_everything() -> None:
-    """Kills every descendant, generation by generation, after a moment for resource trackers to clean up.
+    """Kills every descendant, generation by generation; resource trackers have `TRACKER_GRACE_S` to clean up first.
 
-    A dying process passes its children to the guard only when its last thread is gone. So the work is done when the
-    kernel lists no child at all, not when no child runs.
+    A dying process passes its children to the guard only when its last thread is gone. So the loop ends when the kernel
+    lists no child at all, not when no child runs.
     """
     trackers_until = time.monotonic() + TRACKER_GRACE_S
     while reap()[1]:
@@ -103,17 +103,17 @@ def main(lifeline: int, scratch: str, command: list[str]) -> int:
     wake_read, wake_write = os.pipe()
     os.set_blocking(wake_write, False)
     signal.set_wakeup_fd(wake_write, warn_on_full_buffer=False)
-    terminated: list[float] = []
+    sigterm_times: list[float] = []
 
     def wake(_signal: int, _frame: FrameType | None) -> None:
         """Does nothing: the wake-up descriptor makes `select` return."""
 
-    def note_end(_signal: int, _frame: FrameType | None) -> None:
-        terminated.append(time.monotonic())
+    def note_sigterm(_signal: int, _frame: FrameType | None) -> None:
+        sigterm_times.append(time.monotonic())
 
     signal.signal(signal.SIGCHLD, wake)
     signal.signal(signal.SIGINT, signal.SIG_IGN)
-    signal.signal(signal.SIGTERM, note_end)
+    signal.signal(signal.SIGTERM, note_sigterm)
     guard = os.getpid()
     child = os.fork()
     if child == 0:
@@ -133,10 +133,10 @@ def main(lifeline: int, scratch: str, command: list[str]) -> int:
         if lifeline in ready:
             break
         code = reap()[0].get(child)
-        if code is None and terminated and not forwarded:
+        if code is None and sigterm_times and not forwarded:
             os.kill(child, signal.SIGTERM)
             forwarded = True
-        if code is None and terminated and time.monotonic() > terminated[0] + GRACE_S:
+        if code is None and sigterm_times and time.monotonic() > sigterm_times[0] + GRACE_S:
             break
     end_everything()
     shutil.rmtree(scratch, ignore_errors=True)

@@ -55,16 +55,16 @@ def spare_bytes(proc: Path = PROC, cgroups: Path = CGROUPS) -> int:
         OSError: There is no proc file system at `proc`.
     """
     spare = [_meminfo(proc, "MemAvailable")]
-    for folder, allowed, version in _limited_groups(proc, cgroups):
-        used, kind = ("memory.usage_in_bytes", "total_") if version == "v1" else ("memory.current", "")
+    for folder, limit, version in _limited_groups(proc, cgroups):
+        usage_file, prefix = ("memory.usage_in_bytes", "total_") if version == "v1" else ("memory.current", "")
         counts = dict(row.split() for row in (folder / "memory.stat").read_text().splitlines())
-        files = int(counts[f"{kind}active_file"]) + int(counts[f"{kind}inactive_file"])
-        spare.append(allowed - int((folder / used).read_text()) + files)
+        page_cache = int(counts[f"{prefix}active_file"]) + int(counts[f"{prefix}inactive_file"])
+        spare.append(limit - int((folder / usage_file).read_text()) + page_cache)
     return max(0, min(spare))
 
 
 def limit_bytes(proc: Path = PROC, cgroups: Path = CGROUPS) -> int | None:
-    """Returns the least memory limit of this process's cgroups, in bytes; None if it does not restrict the machine.
+    """Returns the smallest memory limit of this process's cgroups, in bytes; None unless it is below the machine's.
 
     Args:
         proc: The proc file system.
@@ -73,31 +73,32 @@ def limit_bytes(proc: Path = PROC, cgroups: Path = CGROUPS) -> int | None:
     Raises:
         OSError: There is no proc file system at `proc`.
     """
-    least = min((allowed for _, allowed, _ in _limited_groups(proc, cgroups)), default=None)
-    return least if least is not None and least < _meminfo(proc, "MemTotal") else None
+    smallest = min((limit for _, limit, _ in _limited_groups(proc, cgroups)), default=None)
+    return smallest if smallest is not None and smallest < _meminfo(proc, "MemTotal") else None
 
 
 def _meminfo(proc: Path, name: str) -> int:
+    """Returns a value of the machine's meminfo, in bytes."""
     machine = dict(line.split(":") for line in (proc / "meminfo").read_text().splitlines())
     return int(machine[name].split()[0]) * 1024
 
 
 def _limited_groups(proc: Path, cgroups: Path) -> Iterator[tuple[Path, int, Literal["v1", "v2"]]]:
-    """Yields the folder, the limit in bytes and the version of each of this process's groups that has a limit."""
+    """Yields the folder, the limit in bytes and the version of each cgroup of this process that has a memory limit."""
     for folder, version in control_groups("memory", proc, cgroups):
-        limit = folder / ("memory.limit_in_bytes" if version == "v1" else "memory.max")
-        if limit.exists() and (allowed := limit.read_text().strip()) != "max":
-            yield folder, int(allowed), version
+        file = folder / ("memory.limit_in_bytes" if version == "v1" else "memory.max")
+        if file.exists() and (limit := file.read_text().strip()) != "max":
+            yield folder, int(limit), version
 
 
-def hand_back_freed(sharers: int = 1) -> None:
+def hand_back_freed(sharers: int) -> None:
     """Returns freed memory to the kernel if less memory is spare than this process occupies.
 
     Otherwise the memory is kept, because page faults for new memory take a sixth of a SmolLM2 step on a CPU. Linux with
     glibc only.
 
     Args:
-        sharers: Number of processes of this size on this machine that call this function.
+        sharers: Number of processes of this size on this machine that call this function, this one included.
     """
     if spare_bytes() < psutil.Process().memory_info().rss * sharers:
         ctypes.CDLL(None).malloc_trim(0)

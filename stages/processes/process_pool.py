@@ -14,25 +14,25 @@ from typing import Any, TypeVar
 from artifacts.errors import DeerstalkerError, TransientError
 from stages.processes.scratch import own
 
-_owning = threading.Lock()
-_owned: dict[Path, int] = {}
+_folder_locks: dict[Path, int] = {}
 """Locks of temporary folders by path; this process holds them until it ends."""
+_folder_locks_guard = threading.Lock()
 
 T = TypeVar("T")
 R = TypeVar("R")
 
 
 def start_ticks(pid: int) -> int | None:
-    """Returns the start time of a process in clock ticks since boot, or None if there is no such process or a dead one.
+    """Returns the start time of a process in clock ticks since boot, or None if it does not exist or is a zombie.
 
-    Process id and start time together identify a process on a machine. `psutil.Process.create_time` does not do for
-    that: it adds the boot time, which moves with the system clock, so two readers may get different values.
+    Process id and start time together identify a process on a machine. `psutil.Process.create_time` does not, because
+    it adds the boot time, which moves with the system clock: two readers may get different values.
     """
     try:
-        state, *rest = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()
+        state, *fields = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()
     except OSError:
         return None
-    return None if state in "ZX" else int(rest[18])
+    return None if state in "ZX" else int(fields[18])
 
 
 def end_with_parent() -> None:
@@ -53,9 +53,9 @@ def end_with_parent() -> None:
 class Pool:
     """A pool of processes for work in pure Python, shared by threads.
 
-    A process is started when it is needed, and again after it died. Each has a pipe of its own. The processes of
-    `concurrent.futures.ProcessPoolExecutor` share one pipe, and the executor waits forever for the second half of a
-    message whose sender was killed.
+    A process starts when it is needed, and is replaced when it dies. Each process has a pipe of its own. Those of
+    `concurrent.futures.ProcessPoolExecutor` share one, and the executor waits forever for the second half of a message
+    if its sender is killed.
 
     Args:
         workers: Number of processes; None for one per core that this process may use.
@@ -71,6 +71,11 @@ class Pool:
 
     def map(self, work: Callable[[T], R], items: Sequence[T], *, chunksize: int) -> list[R]:
         """Returns the results of `work` for each item, in order.
+
+        Args:
+            work: A function that can be pickled; its exceptions are raised here.
+            items: Its arguments.
+            chunksize: Number of items that are sent to a process at once.
 
         Raises:
             TransientError: A process died.
@@ -101,11 +106,11 @@ class Pool:
         worker = None
         try:
             worker = self._take()
-            succeeded, answer = worker.ask(work, items)
+            succeeded, answer = worker.run(work, items)
         except (EOFError, OSError) as error:
             self._give_back(worker, alive=False)
-            failure = DeerstalkerError if self._ended else TransientError
-            raise failure("process pool", "a process died", "", "is memory short?") from error
+            error_class = DeerstalkerError if self._ended else TransientError
+            raise error_class("process pool", "a process died", "", "check whether memory is short") from error
         self._give_back(worker, alive=True)
         if not succeeded:
             raise answer
@@ -135,14 +140,14 @@ class _Worker:
 
     def __init__(self) -> None:
         # This process has threads, so it must not fork; the fork server ends when this process does.
-        _own_sockets()
+        _own_temporary_folder()
         context = multiprocessing.get_context("forkserver")
-        self._pipe, theirs = context.Pipe()
-        self.process = context.Process(target=_serve, args=(theirs,), daemon=True)
+        self._pipe, child_end = context.Pipe()
+        self.process = context.Process(target=_serve, args=(child_end,), daemon=True)
         self.process.start()
-        theirs.close()  # so that the pipe ends when the child dies
+        child_end.close()  # so that the pipe ends when the child dies
 
-    def ask(self, work: Callable[[T], R], items: Sequence[T]) -> tuple[bool, Any]:
+    def run(self, work: Callable[[T], R], items: Sequence[T]) -> tuple[bool, Any]:
         """Returns whether the work succeeded, and its results for the items or its exception.
 
         Raises:
@@ -152,12 +157,12 @@ class _Worker:
         return self._pipe.recv()
 
 
-def _own_sockets() -> None:
-    """Marks the folder of the fork server's sockets as owned by this process, which leaves it there if it is killed."""
-    with _owning:
+def _own_temporary_folder() -> None:
+    """Makes this process the owner of multiprocessing's folder, so that a sweep removes it if the process is killed."""
+    with _folder_locks_guard:
         folder = Path(get_temp_dir())
-        if folder not in _owned:
-            _owned[folder] = own(folder)
+        if folder not in _folder_locks:
+            _folder_locks[folder] = own(folder)
 
 
 def _serve(pipe: Connection) -> None:

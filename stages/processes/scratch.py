@@ -17,9 +17,10 @@ from pathlib import Path
 PREFIX = "deerstalker-"
 _PREFIXES = (PREFIX, "pymp-")  # the second is that of Python's multiprocessing
 _OWNER = ".owner"
-_KEPT = b"kept"
-_KEPT_S = 7 * 24 * 3600.0
-_LOGS = (".log", ".txt")
+_LOGS_KEPT = b"kept"
+"""Content of the lock's file in a folder of which only logs are left."""
+_LOGS_KEPT_S = 7 * 24 * 3600.0
+_LOG_SUFFIXES = (".log", ".txt")
 
 
 class Scratch:
@@ -46,19 +47,19 @@ class Scratch:
         logs = [
             path
             for path in _files(self.path)
-            if path.suffix in _LOGS and path.lstat().st_size and not path.is_symlink()
+            if path.suffix in _LOG_SUFFIXES and path.lstat().st_size and not path.is_symlink()
         ]
         if not logs:
             self.remove()
             return
         for path in set(_files(self.path)).difference(logs, [self.path / _OWNER]):
             path.unlink(missing_ok=True)
-        os.pwrite(self.lock, _KEPT, 0)
-        os.ftruncate(self.lock, len(_KEPT))
+        os.pwrite(self.lock, _LOGS_KEPT, 0)
+        os.ftruncate(self.lock, len(_LOGS_KEPT))
         self._release()
 
     def leave(self) -> None:
-        """Leaves the folder to the child processes that inherited the lock; the last of them removes it."""
+        """Releases the lock and keeps the folder, for a `GuardedProcess` that inherited the lock and removes it."""
         self._release()
 
     def _release(self) -> None:
@@ -82,13 +83,13 @@ def own(folder: Path) -> int:
 
     The lock's file appears only once it is locked, so that no sweep sees it unlocked.
     """
-    fresh = folder / f"{_OWNER}.new"
-    lock = os.open(fresh, os.O_RDWR | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW, 0o600)
+    new_file = folder / f"{_OWNER}.new"
+    lock = os.open(new_file, os.O_RDWR | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW, 0o600)
     try:
         with suppress(OSError):  # the file system has no locks; then no sweep can take one either
             fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
         os.write(lock, _machine())
-        fresh.replace(folder / _OWNER)
+        new_file.replace(folder / _OWNER)
     except BaseException:
         os.close(lock)
         raise
@@ -96,7 +97,7 @@ def own(folder: Path) -> int:
 
 
 def sweep() -> None:
-    """Removes this user's folders whose owners were killed on this machine since its last start; others stay."""
+    """Removes this user's temporary folders whose owners were killed, if the machine has not restarted since then."""
     with suppress(OSError), os.scandir(tempfile.gettempdir()) as entries:
         for entry in entries:
             if not entry.name.startswith(_PREFIXES):
@@ -108,6 +109,11 @@ def sweep() -> None:
 
 
 def _remove_unowned(folder: Path) -> None:
+    """Removes a folder without an owner, unless it is to be kept.
+
+    Raises:
+        OSError: The folder has an owner or no lock's file, or cannot be removed.
+    """
     lock = os.open(folder / _OWNER, os.O_RDWR | os.O_NOFOLLOW | os.O_NONBLOCK)
     try:
         if not _is_removable(lock):
@@ -129,8 +135,8 @@ def _remove_unowned(folder: Path) -> None:
 
 def _is_removable(lock: int) -> bool:
     content = os.pread(lock, 200, 0)
-    if content == _KEPT:
-        return time.time() - os.fstat(lock).st_mtime > _KEPT_S
+    if content == _LOGS_KEPT:
+        return time.time() - os.fstat(lock).st_mtime > _LOGS_KEPT_S
     return content == _machine()
 
 

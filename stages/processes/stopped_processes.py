@@ -16,10 +16,10 @@ STOPPED_LIMIT_S = 5.0
 
 
 class StoppedProcessWatch:
-    """Checks at most once a second whether any of some processes is stopped (by SIGSTOP or a debugger).
+    """Checks at most once a second whether one of some processes is stopped (by SIGSTOP or a debugger).
 
     Args:
-        processes: Called for each check; returns the process ids.
+        processes: Function that returns the process ids; called for each check.
     """
 
     def __init__(self, processes: Callable[[], Iterable[int]]) -> None:
@@ -28,7 +28,7 @@ class StoppedProcessWatch:
         self._since: float | None = None
 
     def stopped_for_long(self) -> bool:
-        """Returns whether a process has been stopped for `STOPPED_LIMIT_S`."""
+        """Returns whether every check of the last `STOPPED_LIMIT_S` seconds saw a stopped process."""
         now = time.monotonic()
         if now - self._looked_at >= LOOK_INTERVAL_S:
             if now - self._looked_at > 4 * LOOK_INTERVAL_S:  # this process may have been stopped too: start over
@@ -60,7 +60,7 @@ class StoppedProcessWatch:
             thread.join()
 
 
-def of_session(session: int) -> list[int]:
+def session_processes(session: int) -> list[int]:
     """Returns the ids of the processes of a session."""
     return [pid for pid in psutil.pids() if _session_of(pid) == session]
 

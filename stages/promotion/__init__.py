@@ -1,1 +1,1 @@
-"""The rule of promotion: a candidate against what stands, and whether a learning curve has fallen."""
+"""The rules of promotion and rollback, and the files that a promotion writes: `promoted.json` and the model card."""

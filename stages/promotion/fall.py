@@ -1,4 +1,4 @@
-"""Test of whether a learning curve has fallen or is only noisy.
+"""Tests whether a learning curve has fallen or is only noisy.
 
 The mean of the newest candidates is compared with the mean of those just before them, for many lengths of both
 stretches. The stretches are not chosen by their scores, so the highest of many noisy scores plays no part. The bar is
@@ -27,7 +27,7 @@ class Falls:
     Attributes:
         since: Number of candidates in the newer stretch; 0 if no pair of stretches can be compared.
         before: Number of candidates in the stretch just before it.
-        drop: Mean score of the stretch before less that of the newer one.
+        drop: Mean score of the stretch before minus that of the newer one.
         standard_errors: The drop divided by its standard error.
         bar: Number of standard errors above which a curve has fallen.
         certain: Whether the curve has fallen.
@@ -56,9 +56,9 @@ def find_falls(
         patience: Smallest number of candidates in a fallen stretch, at least 1.
     """
     curves, count = scores_RN.shape
-    known = int(np.isfinite(noise_RN).sum(axis=1).min())
-    bar = fall_bar(drop_se, count, puzzles * known) if known and count > 1 else math.inf
-    noise_R = np.nanmean(noise_RN, axis=1) if known else np.ones(curves)
+    known_noises = int(np.isfinite(noise_RN).sum(axis=1).min())
+    bar = fall_bar(drop_se, count, puzzles * known_noises) if known_noises and count > 1 else math.inf
+    noise_R = np.nanmean(noise_RN, axis=1) if known_noises else np.ones(curves)
     sums = np.concatenate([np.zeros((curves, 1)), scores_RN.cumsum(axis=1)], axis=1)
     highest_R = scores_RN.argmax(axis=1)
     since_R, before_R = np.zeros(curves, dtype=np.int64), np.zeros(curves, dtype=np.int64)
@@ -67,11 +67,11 @@ def find_falls(
         start = count - since
         level_R = (sums[:, count] - sums[:, start]) / since
         for before in _lengths(1, start):
-            lost_R = (sums[:, start] - sums[:, start - before]) / before - level_R
-            errors_R = lost_R / np.sqrt(noise_R * (1.0 / before + 1.0 / since))
-            more = (errors_R > significance_R) & (highest_R < start)
-            since_R[more], before_R[more] = since, before
-            drop_R[more], significance_R[more] = lost_R[more], errors_R[more]
+            pair_drop_R = (sums[:, start] - sums[:, start - before]) / before - level_R
+            pair_significance_R = pair_drop_R / np.sqrt(noise_R * (1.0 / before + 1.0 / since))
+            better_R = (pair_significance_R > significance_R) & (highest_R < start)
+            since_R[better_R], before_R[better_R] = since, before
+            drop_R[better_R], significance_R[better_R] = pair_drop_R[better_R], pair_significance_R[better_R]
     return Falls(since_R, before_R, drop_R, significance_R, bar, significance_R > bar)
 
 
@@ -80,8 +80,8 @@ def fall_bar(drop_se: float, count: int, degrees: float) -> float:
 
     A single comparison, planned beforehand, exceeds `drop_se` by chance with a small probability. That probability is
     divided by the square of the count, which is about the number of pairs of stretches to choose from. The sum over all
-    counts converges, so the probability of taking a level curve for a fallen one is bounded however long the run is:
-    with `drop_se` 2 and `patience` 3, it is 3% for runs of 98 iterations, and for those of 600.
+    counts converges, so the probability that a level curve counts as fallen is bounded for runs of any length: with
+    `drop_se` 2 and `patience` 3, it is 3% for runs of 98 iterations, and for those of 600.
 
     Args:
         drop_se: Standard errors that a single comparison would have to exceed.

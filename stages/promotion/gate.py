@@ -94,8 +94,8 @@ def judge(
         candidate: The checkpoint to decide on.
         report: Its evaluation.
         iteration: Number of its iteration.
-        before: The decision before this one; None where the candidate is the first.
-        store: Where the reports are read.
+        before: The decision before this one; None if the candidate is the first.
+        store: Store that contains the reports.
 
     Raises:
         BadInputError: The report has no puzzle in common with that of the best checkpoint or the standing one.
@@ -106,7 +106,7 @@ def judge(
     if before is None:
         return _first_decision(config, challenger)
     best, standing = before.best, before.standing
-    candidates = before.candidates or _counted(before)
+    candidates = before.candidates or _count_candidates(before)
     differences = _differences(config, scores, best, store)
     gain = over_standing = estimate_difference(differences, candidates)
     if standing.report != best.report:
@@ -118,10 +118,11 @@ def judge(
     stands = best_now if rolled_back else challenger if promoted else standing
     reason = (
         f"{'promoted' if promoted else 'refused'}: {config.mode} {config.metric} {score:.4f} against the best so far, "
-        f"{best.score:.4f} of iteration {best.iteration}: {_text(gain, candidates)} on {len(scores)} puzzles, {bar}"
+        f"{best.score:.4f} of iteration {best.iteration}: {_gain_text(gain, candidates)} on {len(scores)} puzzles, "
+        f"{bar}"
     )
     if standing.report != best.report:
-        reason += f"; against iteration {standing.iteration}, which stands: {_text(over_standing, candidates)}"
+        reason += f"; against iteration {standing.iteration}, which stands: {_gain_text(over_standing, candidates)}"
     if rolled_back:
         reason += f"; {fall}: back to iteration {best_now.iteration}"
     return PromotionDecision(
@@ -155,8 +156,8 @@ def _first_decision(config: PromoteConfig, challenger: MeasuredCheckpoint) -> Pr
     )
 
 
-def _counted(before: PromotionDecision) -> int:
-    """Returns the number of candidates up to a decision that does not record it: one an iteration."""
+def _count_candidates(before: PromotionDecision) -> int:
+    """Returns the number of candidates up to a decision that does not record it, assuming one in each iteration."""
     first = before.candidate.iteration if before.first is None else before.first.iteration
     return max(1, 1 + before.candidate.iteration - first)
 
@@ -177,25 +178,26 @@ def _judge_curve(
     before: PromotionDecision,
     store: Store,
 ) -> tuple[list[CurvePoint] | None, int, str]:
-    """Returns the curve to go on from, the length of its fallen stretch (0 without one), and the fall in words."""
+    """Returns the curve without its fallen stretch, the length of that stretch (0 without one) and a text about it."""
     if config.rollback is None:
         return None, 0, ""
-    curve = _continued(config, scores, challenger, before, store)
-    degraded, fall = _fallen(config.rollback, curve, len(scores))
+    curve = _extended_curve(config, scores, challenger, before, store)
+    degraded, fall = _fallen_stretch(config.rollback, curve, len(scores))
     return curve[: len(curve) - degraded], degraded, fall  # the next candidates do not descend from the fallen ones
 
 
-def _continued(
+def _extended_curve(
     config: PromoteConfig,
     scores: pl.DataFrame,
     challenger: MeasuredCheckpoint,
     before: PromotionDecision,
     store: Store,
 ) -> list[CurvePoint]:
-    """Returns the curve with the candidate added, or the candidate alone where the puzzles have changed.
+    """Returns the curve with the candidate added, or the candidate alone if the puzzles have changed.
 
     A candidate's `noise` is half the variance of the paired difference from the checkpoint that it was trained from:
-    the variance of one of the two scores. A decision without a curve contributes its own candidate.
+    the variance of one of the two scores. A decision without a curve contributes its own candidate, unless it rolled
+    back.
     """
     parent = before.standing if before.rolled_back else before.candidate
     parent_scores = _scores(config, parent.report, store)
@@ -212,7 +214,7 @@ def _point(candidate: MeasuredCheckpoint, noise: float | None) -> CurvePoint:
     return CurvePoint(iteration=candidate.iteration, score=candidate.score, noise=noise)
 
 
-def _fallen(rule: RollbackConfig, curve: list[CurvePoint], puzzles: int) -> tuple[int, str]:
+def _fallen_stretch(rule: RollbackConfig, curve: list[CurvePoint], puzzles: int) -> tuple[int, str]:
     """Returns the number of newest candidates that form a fallen stretch, 0 without one, and the fall in words."""
     falls = find_falls(
         np.array([[point.score for point in curve]], dtype=np.float64),
@@ -245,7 +247,7 @@ def _scores(config: PromoteConfig, report: Ref[Report], store: Store) -> pl.Data
     return puzzle_scores(results, config.mode, config.metric)
 
 
-def _text(gain: Interval, chosen_of: int) -> str:
+def _gain_text(gain: Interval, chosen_of: int) -> str:
     """Returns `+0.0100 (95% interval -0.0200 to +0.0600, its upper end raised as ...)`."""
     raised = f", its upper end raised as the other was chosen of {chosen_of}" if chosen_of > 1 else ""
     return f"{gain.mean:+.4f} (95% interval {gain.low:+.4f} to {gain.high:+.4f}{raised})"

@@ -1,4 +1,4 @@
-"""The model card of a promoted checkpoint: what made it, from what, how well it does, and under which licence."""
+"""The model card of a promoted checkpoint: its results, the stages and settings that made it, base model, licence."""
 
 import json
 from typing import Any
@@ -20,12 +20,12 @@ def model_card(decision: PromotionDecision, store: Store) -> str:
     stands, first = decision.standing, decision.first or decision.standing
     checkpoint = Artifact.at(store, stands.checkpoint.key).manifest
     report, start = (
-        ReportFigures.of(Artifact.at(store, place.report.key).manifest.facts, place.report.key)
-        for place in (stands, first)
+        ReportFigures.of(Artifact.at(store, measured.report.key).manifest.facts, measured.report.key)
+        for measured in (stands, first)
     )
     origin = lineage(store, [first.checkpoint])
     base = next((node for node in origin if _stage(node) == "fetch"), None)
-    run = _run(stands.checkpoint.key)
+    run = _run_of(stands.checkpoint.key)
     title = f"{run}, iteration {stands.iteration}" if stands.iteration else f"{run}, before GRPO"
     return "\n".join(
         [
@@ -93,8 +93,8 @@ def _numbers(report: ReportFigures, start: ReportFigures, iteration: int) -> lis
 
 
 def _makers(stands: MeasuredCheckpoint, checkpoint: Manifest, origin: list[Node], base: Node | None) -> list[str]:
-    made = checkpoint.provenance
-    hardware, code = made.get("hardware", {}), made.get("code", {})
+    provenance = checkpoint.provenance
+    hardware, code = provenance.get("hardware", {}), provenance.get("code", {})
     gpus = f", {len(hardware['gpus'])} x {hardware['gpus'][0]}" if hardware.get("gpus") else ""
     source = json.dumps(base.manifest.identity.config) if base and base.manifest else "not recorded"
     licence = base.manifest.facts.get("licence") if base and base.manifest else None
@@ -104,12 +104,12 @@ def _makers(stands: MeasuredCheckpoint, checkpoint: Manifest, origin: list[Node]
     return [
         f"* base: `{source}`, licence {licence or 'not stated by its source'}",
         *(f"* {link}" for link in chain),
-        f"* made on {made['created_at'][:10]} by stage `{checkpoint.identity.stage}`, revision "
+        f"* made on {provenance['created_at'][:10]} by stage `{checkpoint.identity.stage}`, revision "
         f"{checkpoint.identity.revision}, from " + (", ".join(f"{role} {ref['digest'][:12]}" for role, ref in
         checkpoint.inputs.items()) or "nothing"),
         f"* code {code.get('commit') or code.get('sources') or 'not recorded'}, "
-        f"{', '.join(f'{name} {version}' for name, version in made.get('versions', {}).items())}",
-        f"* hardware: {hardware.get('cpu', made['machine'])}, {hardware.get('cores', '?')} cores{gpus}",
+        f"{', '.join(f'{name} {version}' for name, version in provenance.get('versions', {}).items())}",
+        f"* hardware: {hardware.get('cpu', provenance['machine'])}, {hardware.get('cores', '?')} cores{gpus}",
         f"* all of it: `deerstalker lineage {stands.checkpoint.key}`",
         "",
         "```json",
@@ -122,7 +122,7 @@ def _stage(node: Node) -> str:
     return node.manifest.identity.stage if node.manifest else "gone"
 
 
-def _run(key: str) -> str:
+def _run_of(key: str) -> str:
     parts = key.split("/")
     return parts[1] if len(parts) > 1 else key
 

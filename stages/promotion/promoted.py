@@ -1,6 +1,6 @@
-"""A run's `promoted.json`, which names the checkpoint that stands promoted: one definition, used to write and read it.
+"""A run's `promoted.json`, which names the checkpoint that stands promoted.
 
-Its content only repeats that of the newest decision, so that people and commands find the checkpoint in one read.
+It only repeats what the newest decision says, so that people and commands find the checkpoint with one read.
 """
 
 from typing import Annotated
@@ -22,9 +22,9 @@ class Promoted(Record):
         checkpoint: The checkpoint that stands.
         report: Its evaluation on the validation split.
         iteration: Number of its iteration; 0 is the model before GRPO.
-        score: Its score there.
-        model_card: Key of its model card.
-        checksum: SHA-256 (hex) of the file without it; empty before the file is written.
+        score: Its score in that evaluation.
+        model_card: Key of its model card; None in files written before there were model cards.
+        checksum: SHA-256 (hex) of the file without this field; empty before the file is written.
     """
 
     decided_at_iteration: int

@@ -84,13 +84,13 @@ class EngineLostError(Exception):
     """An engine died, hung, or answered with a server error or an inconsistent answer."""
 
 
-def ended() -> DeerstalkerError:
+def ended_error() -> DeerstalkerError:
     """Returns the error for the use of an engine that was ended."""
-    return DeerstalkerError("engine", "ended while it was in use", "", "the same command goes on where it stopped")
+    return DeerstalkerError("engine", "ended while it was in use", "", "the same command continues where it stopped")
 
 
 def request_body(prompt: Prompt, config: SamplingConfig, eos_token_ids: Sequence[int]) -> dict[str, Any]:
-    """Returns the body of a generate request. It sets every sampling parameter except the seed (none on a CPU)."""
+    """Returns the body of a generate request. It sets every sampling parameter except the seed of the request."""
     sampling: dict[str, Any] = {
         "n": config.samples_per_prompt,
         "temperature": config.temperature,

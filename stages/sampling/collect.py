@@ -28,46 +28,47 @@ def collect(
     stem: str,
     label: str,
 ) -> dict[str, Any]:
-    """Samples each puzzle for which the attempt has no complete group, and stores groups as they finish.
+    """Samples each puzzle for which no complete group is stored, and stores groups as they finish.
 
     Args:
         puzzles: Rows of the `puzzles` schema; the row index is the group's number.
+        attempt: The attempt that adopts stored groups and stores new ones.
         stem: First part of the shards' names.
         label: Name of the work on the progress display.
 
     Returns:
         Counts, speed and the engine's compute type (None for engines that run elsewhere), for the manifest.
     """
-    kept = adopted(attempt, stem, sampling)
-    groups = {puzzle_id: index for index, puzzle_id in enumerate(puzzles["puzzle_id"])}
-    done = groups.keys() & set(kept["puzzle_id"].to_list()) if kept is not None else set[str]()
+    stored = adopt_rollouts(attempt, stem, sampling)
+    group_numbers = {puzzle_id: index for index, puzzle_id in enumerate(puzzles["puzzle_id"])}
+    reused = group_numbers.keys() & set(stored["puzzle_id"].to_list()) if stored is not None else set[str]()
     folder = ctx.local_folder(weights)
     tokenizer = ChatTokenizer(folder)
-    missing = puzzles.filter(~pl.col("puzzle_id").is_in(list(done)))
+    missing = puzzles.filter(~pl.col("puzzle_id").is_in(list(reused)))
     prompts = [
         Prompt(puzzle_id, tokenizer.prompt_ids(text))
         for puzzle_id, text in zip(missing["puzzle_id"], missing["prompt"], strict=True)
     ]
     started = time.perf_counter()
-    shards = _Shards(attempt, stem, sampling, weights, groups)
+    shards = _Shards(attempt, stem, sampling, weights, group_numbers)
     try:
         if prompts:
-            ctx.progress(label, len(done), len(groups), {"starting": 1.0})
+            ctx.progress(label, len(reused), len(group_numbers), {"starting": 1.0})
             ctx.engine.ensure(folder, weights.digest)
             started = time.perf_counter()
 
-            def keep(group: GroupSamples) -> None:
+            def store(group: GroupSamples) -> None:
                 shards.add(group)
                 speed = shards.tokens / (time.perf_counter() - started)
-                ctx.progress(label, len(done) + shards.groups, len(groups), {"tokens_per_s": speed})
+                ctx.progress(label, len(reused) + shards.groups, len(group_numbers), {"tokens_per_s": speed})
 
-            ctx.engine.sample_groups(prompts, sampling, keep)
+            ctx.engine.sample_groups(prompts, sampling, store)
     finally:
         shards.flush()
     elapsed_s = time.perf_counter() - started
     return {
-        "groups": len(groups),
-        "groups_reused": len(done),
+        "groups": len(group_numbers),
+        "groups_reused": len(reused),
         "compute_dtype": ctx.profile.engine.computes_in,
         "completion_tokens": shards.tokens,
         "sampling_s": elapsed_s,
@@ -75,18 +76,22 @@ def collect(
     }
 
 
-def adopted(attempt: Attempt[Any], stem: str, sampling: SamplingConfig) -> pl.DataFrame | None:
-    """Returns the stored rollouts, including those of other writers: each complete group once; None if there are none.
+def adopt_rollouts(attempt: Attempt[Any], stem: str, sampling: SamplingConfig) -> pl.DataFrame | None:
+    """Adopts the rollouts that this and other writers have stored (see `Attempt.adopt_shards`) and returns them.
 
     Args:
+        attempt: The attempt that adopts them.
         stem: First part of the shards' names.
-        sampling: Their sampling settings; a complete group has `samples_per_prompt` rows.
+        sampling: Settings that the rollouts were sampled with; a complete group has `samples_per_prompt` rows.
+
+    Returns:
+        Rows of the `rollouts` schema with each complete group once; None if there are none.
     """
     return attempt.adopt_shards(stem, ROLLOUTS, by="puzzle_id", rows=sampling.samples_per_prompt)
 
 
 class _Shards:
-    """A buffer of groups to store. It is flushed every half second at most, and at the end even after an error."""
+    """A buffer of groups. `add` stores them as a shard at most every half second; the caller flushes it at the end."""
 
     def __init__(
         self,

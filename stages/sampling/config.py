@@ -10,10 +10,10 @@ from artifacts.config import Config
 from stages.hardware.compute_type import engine_build, native_type
 
 KEPT_GROUPS = "kept_groups"
-"""First part of the name of a JSON file in rollouts of dynamic sampling: numbers of the groups to train on, ascending.
+"""First part of the name of the JSON file with which rollouts of dynamic sampling list the groups to train on.
 
-Without the file, all groups are trained on. The file's checksum follows in the name; rollouts of earlier versions
-have `kept_groups.json`.
+The file is an ascending list of group numbers. Without the file, all groups are trained on. The file's checksum follows
+in the name; rollouts of earlier versions have `kept_groups.json`.
 """
 
 
@@ -130,7 +130,8 @@ class EngineHardware(Config):
         default=2,
         ge=0,
         le=1000,
-        description="Number of engine restarts in one call after which it fails with a transient error",
+        description="Largest number of engine restarts in one call; the next loss of an engine makes it fail with a "
+        "transient error",
     )
     reload_check_gib: float = Field(
         default=4.0,
@@ -166,7 +167,7 @@ class EngineHardware(Config):
         return arguments
 
     def on_this_machine(self) -> Self:
-        """Returns the same hardware with `dtype` resolved by `stages.hardware.compute_type.native_type`.
+        """Returns the same settings, with the `dtype` of this machine (`compute_type.native_type`) in place of `auto`.
 
         Raises:
             BadInputError: vLLM is not installed.

@@ -8,7 +8,7 @@ from collections.abc import Sequence
 
 
 def next_average(average: float, logprob: float, alpha: float) -> float:
-    """Returns the running mean after one more token, alpha * average + (1 - alpha) * logprob, nats; it starts at 0."""
+    """Returns the running mean in nats after one more token: alpha * average + (1 - alpha) * logprob."""
     return alpha * average + (1.0 - alpha) * logprob
 
 

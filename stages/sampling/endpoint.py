@@ -66,8 +66,8 @@ class Endpoint:
         if isinstance(self.address, Path):
             return UnixConnection(self.address, timeout_s)
         url = urlsplit(self.address)
-        kind = http.client.HTTPSConnection if url.scheme == "https" else http.client.HTTPConnection
-        return kind(url.hostname or "", url.port, timeout=timeout_s)
+        connection_class = http.client.HTTPSConnection if url.scheme == "https" else http.client.HTTPConnection
+        return connection_class(url.hostname or "", url.port, timeout=timeout_s)
 
     def exchange(self, connection: http.client.HTTPConnection, method: str, path: str, body: object = None) -> bytes:
         """Sends a request over a connection and returns the answer's body.
@@ -80,7 +80,7 @@ class Endpoint:
 
         Raises:
             EndpointError: The engine answered with a status of 400 or above.
-            OSError, http.client.HTTPException: The connection broke.
+            OSError, http.client.HTTPException: The engine could not be reached, or the connection broke.
         """
         prefix = "" if isinstance(self.address, Path) else urlsplit(self.address).path.rstrip("/")
         headers = {"Authorization": f"Bearer {self.api_key}"} if self.api_key else {}
@@ -112,7 +112,11 @@ class Endpoint:
         return json.loads(data) if data else None
 
     def metrics(self, *, timeout_s: float) -> dict[str, float]:
-        """Returns the engine's counters by name: its Prometheus samples, each summed over its labels."""
+        """Returns the engine's counters by name: its Prometheus samples, each summed over its labels.
+
+        Raises:
+            EndpointError, OSError, http.client.HTTPException: As `exchange`.
+        """
         connection = self.connect(timeout_s)
         try:
             text = self.exchange(connection, "GET", "/metrics").decode()

@@ -13,11 +13,11 @@ from stages.models.tensors import check_weights
 from stages.models.tokenizers.chat import ChatTokenizer
 from stages.processes.guarded import STOP_LIMIT_S
 from stages.sampling import engine_key
-from stages.sampling.client import EngineLostError, GroupSamples, Prompt, Source, ended
+from stages.sampling.client import EngineLostError, GroupSamples, Prompt, Source, ended_error
 from stages.sampling.config import EngineHardware, SamplingConfig
 from stages.sampling.endpoint import Endpoint
 from stages.sampling.replicas import placement, weight_exchange
-from stages.sampling.replicas.call import Answer, Call, Loss
+from stages.sampling.replicas.call import Answer, Call, EngineLoss
 from stages.sampling.replicas.external import ExternalEngine
 from stages.sampling.replicas.pool import UPDATE_INTERVAL_S, CallMembers, EnginePool
 from stages.sampling.replicas.replica import Replica
@@ -26,7 +26,7 @@ from stages.sampling.replicas.replica import Replica
 class Engine:
     """vLLM servers as child processes, engines that run elsewhere, or both, behind one interface.
 
-    `prestart` or `ensure` starts the child processes. Use an engine as a context manager, or call `stop`. Sampling
+    `prestart` or `ensure` starts the child processes. Use the object as a context manager, or call `stop`. Sampling
     begins as soon as one server has the weights; the others join when they have them.
 
     Args:
@@ -43,9 +43,10 @@ class Engine:
         key, name = engine_key.external_key(hardware), hardware.api_key_env or ""
         self._external = [ExternalEngine(Endpoint(url, key, name), hardware.seed) for url in hardware.external_urls]
         self._replicas: list[Replica] = []
-        self._past: list[Replica] = []
+        self._ended_replicas: list[Replica] = []
         self._pool: EnginePool | None = None
-        self._shape: Path | None = None
+        self._model_dir: Path | None = None
+        """Newest folder whose shape the replicas were started for."""
         self._tokenizer: ChatTokenizer | None = None
         self._retired = False
 
@@ -73,17 +74,17 @@ class Engine:
     @property
     def starts(self) -> int:
         """Number of child processes that have become ready so far."""
-        return sum(replica.starts for replica in self._past + self._replicas)
+        return sum(replica.starts for replica in self._ended_replicas + self._replicas)
 
     @property
     def reloads(self) -> int:
         """Number of reloads of weights in place so far, counted for each child process."""
-        return sum(replica.reloads for replica in self._past + self._replicas)
+        return sum(replica.reloads for replica in self._ended_replicas + self._replicas)
 
     @property
     def refusals(self) -> list[str]:
         """Reasons for which child processes refused weights and were started again."""
-        return [reason for replica in self._past + self._replicas for reason in replica.refusals]
+        return [reason for replica in self._ended_replicas + self._replicas for reason in replica.refusals]
 
     @property
     def sources(self) -> list[Source]:
@@ -98,19 +99,25 @@ class Engine:
     def prestart(self, model_dir: Path, digest: str) -> None:
         """Begins to start the child processes without waiting, so that their start overlaps with other work.
 
-        The checkpoint needs only the shape of the one that `ensure` is called with later. `ensure` raises the errors
-        of the start.
+        A later `ensure` may name other weights of the same shape. It raises the errors of the start.
+
+        Args:
+            model_dir: Checkpoint folder in Hugging Face layout.
+            digest: Digest of its weights.
 
         Raises:
             BadInputError: The folder's tensors do not match its config.json (vLLM would serve them all the same), or
                 the machine has no room for so many engines.
+            DeerstalkerError: The engines were retired.
         """
+        if self._retired:
+            raise ended_error()
         check_weights(model_dir)
-        if not weight_exchange.same_shape(self._shape, model_dir):
+        if not weight_exchange.same_shape(self._model_dir, model_dir):
             self.stop()
             places = placement.places(self.hardware, model_dir)
             self._replicas = [Replica(place, self._log_of(number)) for number, place in enumerate(places)]
-            self._shape = model_dir
+            self._model_dir = model_dir
         for replica in self._replicas:
             replica.prestart(model_dir, digest)
 
@@ -128,8 +135,6 @@ class Engine:
             TransientError: No engine could be started, and another try may succeed.
             DeerstalkerError: The engines were retired, or memory was refused to one of them.
         """
-        if self._retired:
-            raise ended()
         self._tokenizer = ChatTokenizer(model_dir)
         self.prestart(model_dir, digest)
         if self._pool is None:
@@ -140,24 +145,25 @@ class Engine:
         except BaseException:
             self.stop(at_once=True)
             raise
-        self._shape = model_dir
+        self._model_dir = model_dir
 
     def sample_groups(
         self, prompts: Sequence[Prompt], config: SamplingConfig, on_group: Callable[[GroupSamples], None]
     ) -> None:
         """Samples a group of completions for each prompt.
 
-        The groups of a dead or hung engine are sampled by the others, and by the same engine after its restart.
+        The other engines sample the groups of a dead or hung one, and so does the same engine after its restart.
 
         Args:
             prompts: Prompts with unique ids.
             config: Sampling settings.
-            on_group: Called in this thread with each group as it completes, once a group.
+            on_group: Function that is called in this thread with each group as it completes, once a group.
 
         Raises:
-            BadInputError: An engine refused a request, for example because the prompt is too long.
+            BadInputError: No weights are loaded, two prompts have the same id, or an engine refused a request, for
+                example because the prompt is too long.
             TransientError: Engines were lost more often than `restarts` allows.
-            DeerstalkerError: Memory was refused to an engine, and another start would not change that.
+            DeerstalkerError: Memory was refused to an engine, or the engines were retired.
         """
         pool, hardware, tokenizer = self._pool, self.hardware, self._tokenizer
         if pool is None or tokenizer is None:
@@ -177,7 +183,7 @@ class Engine:
             while call.unfinished:
                 members.update()
                 event = call.next(UPDATE_INTERVAL_S)
-                if isinstance(event, Loss):
+                if isinstance(event, EngineLoss):
                     members.lose(event.member, event.reason)
                 elif isinstance(event, Answer):
                     try:
@@ -196,8 +202,8 @@ class Engine:
                 list(threads.map(partial(Replica.end, at_once=at_once), self._replicas))
         if self._pool is not None:
             self._pool.settle(STOP_LIMIT_S)
-        self._past += self._replicas
-        self._replicas, self._pool, self._shape = [], None, None
+        self._ended_replicas += self._replicas
+        self._replicas, self._pool, self._model_dir = [], None, None
 
     def retire(self) -> None:
         """Ends the child processes and starts no others. A call that samples in another thread fails."""

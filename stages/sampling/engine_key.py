@@ -15,10 +15,11 @@ from stages.sampling.endpoint import Endpoint
 KEY_VARIABLE = "VLLM_API_KEY"
 """Environment variable with the server's key. vLLM's own check, which covers only some paths, reads it too."""
 OPEN_PATH = "/health"
-"""Path that is answered without a key, for readiness probes. It tells only that the server runs."""
+"""Path that is answered without a key, for readiness probes. The answer tells only that the server runs."""
 MIDDLEWARE = f"{__name__}.DemandKey"
 """Value of vLLM's argument `--middleware`."""
 REFUSED = (401, 403)
+"""HTTP statuses with which a server refuses a key."""
 _HEADER_SAFE = re.compile(r"[!-~]+")
 
 Scope = MutableMapping[str, Any]
@@ -62,12 +63,12 @@ def server_arguments(arguments: Sequence[str], environment: Mapping[str, str]) -
 
 
 def middleware_arguments(arguments: Sequence[str] = ()) -> list[str]:
-    """Returns the arguments that add the middleware to vLLM's server; empty if `arguments` contain it."""
+    """Returns the arguments that add the middleware to vLLM's server; empty if `arguments` already do."""
     return [] if MIDDLEWARE in arguments else ["--middleware", MIDDLEWARE]
 
 
 def refused_key(endpoint: Endpoint, status: int) -> BadInputError:
-    """Returns the error of an engine that refused the key. It names the environment variable, never the key.
+    """Returns the error for an engine that refused the key. It names the environment variable, never the key.
 
     Args:
         endpoint: The engine.
@@ -125,5 +126,5 @@ class DemandKey:
         return scope["type"] == "http" and scope["path"] == OPEN_PATH and scope["method"] in ("GET", "HEAD")
 
     def _carries_key(self, scope: Scope) -> bool:
-        given = [value for name, value in scope["headers"] if name == b"authorization"]
-        return len(given) == 1 and hmac.compare_digest(given[0], self._expected)
+        headers = [value for name, value in scope["headers"] if name == b"authorization"]
+        return len(headers) == 1 and hmac.compare_digest(headers[0], self._expected)

@@ -3,7 +3,7 @@
 After DAPO (Yu et al., arXiv 2503.14476, section 3.2), which keeps only groups whose accuracies differ.
 """
 
-from typing import Any, Literal
+from typing import Any
 
 import polars as pl
 from pydantic import Field
@@ -12,8 +12,9 @@ from artifacts.address import Attempt
 from artifacts.config import Config
 from artifacts.refs import Checkpoint, Ref
 from stages.context import StageContext
+from stages.environments.puzzle import Grader
 from stages.environments.tables import graded_text, puzzles_by_id
-from stages.sampling.collect import adopted, collect
+from stages.sampling.collect import adopt_rollouts, collect
 from stages.sampling.config import KEPT_GROUPS, SamplingConfig
 
 STEM = "rollouts"
@@ -30,7 +31,7 @@ class ResampleConfig(Config):
         le=100,
         description="Largest number of rounds after the first; each samples one puzzle for each missing group.",
     )
-    grader: Literal["strict", "published"] = Field(
+    grader: Grader = Field(
         default="strict", description="Rules by which answers are read from a completion; the same as `grade.grader`."
     )
 
@@ -46,7 +47,7 @@ def collect_mixed(
     *,
     label: str,
 ) -> dict[str, Any]:
-    """Samples groups until enough of them are mixed, or the rounds or the puzzles are used up.
+    """Samples groups until enough of them are mixed (differ in accuracy), or the rounds or the puzzles are used up.
 
     Every group stays in the rollouts. The file `kept_groups-<checksum>.json` lists the groups to train on. The stored
     groups of earlier rounds determine the puzzles of a round, so an interrupted stage continues where it stopped.
@@ -54,19 +55,20 @@ def collect_mixed(
     Args:
         groups: Number of mixed groups to reach, and of puzzles in the first round.
         config: Settings of dynamic sampling.
-        puzzles: The iteration's puzzles in the order in which they are taken; the row index is the group's number.
+        puzzles: The iteration's puzzles in the order in which they are sampled; the row index is the group's number.
+        attempt: The attempt that stores the groups and the list.
         label: Name of the work on the progress display.
 
     Returns:
         Counts and speed over all rounds, for the manifest.
     """
-    size, rounds, fresh, tokens, seconds = min(groups, len(puzzles)), 0, 0, 0, 0.0
+    size, rounds, new_groups, tokens, seconds = min(groups, len(puzzles)), 0, 0, 0, 0.0
     while True:
         facts = collect(puzzles.head(size), sampling, weights, attempt, ctx, stem=STEM, label=label)
         rounds += 1
-        fresh += facts["groups"] - facts["groups_reused"]
+        new_groups += facts["groups"] - facts["groups_reused"]
         tokens, seconds = tokens + facts["completion_tokens"], seconds + facts["sampling_s"]
-        sampled = adopted(attempt, STEM, sampling)
+        sampled = adopt_rollouts(attempt, STEM, sampling)
         assert sampled is not None  # collect has just written them
         mixed = mixed_groups(sampled.filter(pl.col("group") < size), puzzles, config.grader)
         missing = groups - len(mixed)
@@ -76,7 +78,7 @@ def collect_mixed(
     attempt.write_json_shard(KEPT_GROUPS, mixed[:groups])
     return {
         "groups": size,
-        "groups_reused": size - fresh,
+        "groups_reused": size - new_groups,
         "groups_kept": len(mixed[:groups]),
         "rounds": rounds,
         "compute_dtype": facts["compute_dtype"],
@@ -86,7 +88,7 @@ def collect_mixed(
     }
 
 
-def mixed_groups(rollouts: pl.DataFrame, puzzles: pl.DataFrame, grader: Literal["strict", "published"]) -> list[int]:
+def mixed_groups(rollouts: pl.DataFrame, puzzles: pl.DataFrame, grader: Grader) -> list[int]:
     """Returns the numbers of the groups whose completions differ in accuracy, ascending.
 
     Args:
@@ -94,8 +96,8 @@ def mixed_groups(rollouts: pl.DataFrame, puzzles: pl.DataFrame, grader: Literal[
         puzzles: Rows of the `puzzles` schema: the puzzles that they answer.
         grader: Rules by which answers are read.
     """
-    known = puzzles_by_id(puzzles)
+    by_id = puzzles_by_id(puzzles)
     accuracies: dict[int, list[float]] = {}
     for group, puzzle_id, text in rollouts.select("group", "puzzle_id", "text").iter_rows():
-        accuracies.setdefault(group, []).append(graded_text(text, puzzle_id, known, grader).accuracy)
+        accuracies.setdefault(group, []).append(graded_text(text, puzzle_id, by_id, grader).accuracy)
     return sorted(group for group, values in accuracies.items() if max(values) - min(values) > UNIFORM_TOLERANCE)

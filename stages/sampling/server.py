@@ -1,4 +1,4 @@
-"""Entry of the engine's process: vLLM's own API server with an early stop and, on a CPU, three faults fixed.
+"""Entry point of the engine's process: vLLM's API server with a key on every path, early stop and fixes for CPUs.
 
 Key: every request must carry the key in the environment variable VLLM_API_KEY, whatever its path (see engine_key.py).
 Without the variable the server does not start.
@@ -14,8 +14,8 @@ OpenMP read its thread count from the environment. Here OpenMP starts with one t
 worker sets its own thread count.
 
 Reload: the output head keeps a copy of its weights that is packed for the CPU's kernels. If the head shares the
-embedding's tensor, a reload in place replaces the tensor but not the packed copy, and the engine silently goes on
-sampling with the old head. Here the copy is packed again after every reload.
+embedding's tensor, a reload in place replaces the tensor but not the packed copy, and the engine continues with the old
+head without an error. Here the copy is packed again after every reload.
 
 Run this file as a script with the server's arguments, or as `python -m stages.sampling.server` to start an engine
 elsewhere. The flow never imports it.
@@ -35,8 +35,7 @@ from weakref import WeakValueDictionary
 from artifacts.errors import BadInputError
 from stages.sampling.early_stop import next_average
 from stages.sampling.engine_key import server_arguments
-
-THREADS_VARIABLE = "DEERSTALKER_ENGINE_THREADS"
+from stages.sampling.replicas.threads import THREADS_VARIABLE
 
 
 def fork_instead_of_spawn() -> None:
@@ -50,7 +49,10 @@ def fork_instead_of_spawn() -> None:
 
 
 def import_once(threads: int) -> None:
-    """Imports the modules of the engine core. Makes the worker set its thread count and repack its head at reloads.
+    """Imports the modules of the engine core before it is forked, and patches the worker for CPUs.
+
+    The patched worker sets its own thread count, ends with its parent, requests AMX and packs the output head again
+    after a reload.
 
     Args:
         threads: OpenMP threads of the worker.
@@ -148,10 +150,10 @@ def end_hopeless_requests() -> None:
 
 
 def answer_cheaply() -> None:
-    """Sends each sampled token's log-probability once, encodes with orjson, and reads environment variables once.
+    """Makes vLLM send each log-probability once, encode answers with orjson and read environment variables once.
 
-    vLLM sends it twice, the second time as the first of the most likely tokens, and makes five objects of it. All three
-    together took a fifth of the server's CPU time.
+    vLLM sends a sampled token's log-probability twice, the second time as the first of the most likely tokens, and
+    makes five objects of it. The three changes save a fifth of the server's CPU time.
     """
     import orjson
     from fastapi.responses import JSONResponse
@@ -162,18 +164,18 @@ def answer_cheaply() -> None:
     from vllm.v1.engine.async_llm import AsyncLLM
 
     init: Any = AsyncLLM.__init__
-    clamped: Any = serving._clamp_logprob  # pyright: ignore[reportPrivateUsage]
+    clamp: Any = serving._clamp_logprob  # pyright: ignore[reportPrivateUsage]
     all_logprobs: Any = serving.ServingTokens._create_tokens_logprobs  # pyright: ignore[reportPrivateUsage]
 
     def sampled_logprobs(
         self: Any, token_ids: Sequence[int], top_logprobs: Any, num_output_top_logprobs: int | None = None
     ) -> Any:
         # With `logprobs` 0 each position has one entry: that of the sampled token.
-        one_each = num_output_top_logprobs == 0 and isinstance(top_logprobs, FlatLogprobs)
-        if not one_each or list(top_logprobs.token_ids) != list(token_ids):
+        only_sampled = num_output_top_logprobs == 0 and isinstance(top_logprobs, FlatLogprobs)
+        if not only_sampled or list(top_logprobs.token_ids) != list(token_ids):
             return all_logprobs(self, token_ids, top_logprobs, num_output_top_logprobs)
         content = [
-            GenerateLogProbsContent.model_construct(token_id=token, logprob=clamped(logprob))
+            GenerateLogProbsContent.model_construct(token_id=token, logprob=clamp(logprob))
             for token, logprob in zip(token_ids, top_logprobs.logprobs, strict=True)
         ]
         return GenerateLogProbs.model_construct(content=content)

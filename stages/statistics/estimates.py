@@ -19,13 +19,13 @@ _TAIL = 0.025  # on each side of a 95% interval
 _NORMAL = NormalDist()
 _Z95 = -_NORMAL.inv_cdf(_TAIL)
 _EQUAL = 1e-9  # smaller differences are due to rounding
-_FEW = ((50.0, 2.0), (math.inf, 3.0))
+_FEW_SUCCESSES = ((50.0, 2.0), (math.inf, 3.0))
 """Pairs (n, k): for sample sizes up to n, Wilson's bound is modified for counts up to k (Brown et al., 4.1.1)."""
 
 
 @dataclass(frozen=True)
 class Interval:
-    """A mean with the bounds of its 95% interval. The bounds may lie unequally far from the mean."""
+    """A mean with the bounds of its 95% interval, which may be asymmetric."""
 
     mean: float
     low: float
@@ -52,8 +52,8 @@ def estimate(cluster_means_P: Sequence[float]) -> Interval:
     Counts are discrete, so no interval without a random part comes closer to 95: at 0.02 the possible coverages next to
     95 are 85.1 and 99.0 for 8 puzzles, 91.7 and 98.8 for 24; the higher one is taken. `python -m tests.benchmarks.gate`
     prints the coverage for means of several samples a puzzle: within 1.5 of 95, and higher for rare successes. The
-    coverage is lower for a heavy tail of rare, different clusters of which most samples contain none: 82 to 93 for 24
-    and 64 puzzles at 0.02 with 28 answers each and a correlation of 0.1 to 0.9 among them.
+    coverage is lower if a few clusters differ so much that the mean depends on them, but most samples contain none of
+    them: 82 to 93 for 24 and 64 puzzles at 0.02 with 28 answers each and a correlation of 0.1 to 0.9 among them.
 
     Args:
         cluster_means_P: One mean for each puzzle, [P], P >= 1, each in 0 to 1.
@@ -83,10 +83,10 @@ def estimate_difference(differences_P: Sequence[float], chosen_of: int = 1) -> I
 
     Args:
         differences_P: One difference for each puzzle, [P], P >= 1.
-        chosen_of: Number of equally noisy scores of which the subtracted one is the highest. The highest score is
+        chosen_of: Number of equally noisy scores; the subtracted one is the highest of them. The highest score is
             mostly a lucky one, so the true difference is higher than the measured one. The mean is left as measured;
-            the upper bound is raised until it holds in spite of the choice (Dunnett's one-sided comparison of many with
-            one, JASA 50, 1955). The raised bound is exact if all scores have the same mean, and cautious otherwise.
+            the upper bound is raised to correct for the choice (Dunnett's one-sided comparison of many with one, JASA
+            50, 1955). The raised bound is exact if all scores have the same mean, and conservative otherwise.
     """
     values_P = np.asarray(differences_P, dtype=np.float64)
     mean = float(values_P.mean())
@@ -98,7 +98,7 @@ def estimate_difference(differences_P: Sequence[float], chosen_of: int = 1) -> I
 def estimate_gain(
     results: pl.DataFrame, others: pl.DataFrame, *, mode: str, metric: str = "accuracy"
 ) -> Interval | None:
-    """Returns the mean paired difference of two evaluations over the puzzles that both hold, with its 95% interval.
+    """Returns the mean paired difference of two evaluations over their common puzzles, with its 95% interval.
 
     Args:
         results: Rows of the `results` schema.
@@ -107,7 +107,7 @@ def estimate_gain(
         metric: Column to compare, `accuracy` or `exact`.
 
     Returns:
-        The interval of `estimate_difference`; None where the evaluations have no puzzle in common.
+        The interval of `estimate_difference`; None if the evaluations have no puzzle in common.
     """
     differences = paired_differences(puzzle_scores(results, mode, metric), puzzle_scores(others, mode, metric))
     return estimate_difference(differences) if differences else None
@@ -126,7 +126,7 @@ def puzzle_scores(results: pl.DataFrame, mode: str, metric: str) -> pl.DataFrame
 
 
 def paired_differences(scores: pl.DataFrame, others: pl.DataFrame) -> list[float]:
-    """Returns `scores` less `others`, [P], for each of the P puzzles that both hold.
+    """Returns `scores` minus `others` for each of the P puzzles that both contain, [P].
 
     Args:
         scores: As `puzzle_scores` returns them.
@@ -156,7 +156,7 @@ def variance_of_mean(differences_XP: NDArray[np.float64]) -> NDArray[np.float64]
 
 @lru_cache(maxsize=1024)
 def chosen_quantile(number: int) -> float:
-    """Returns the 97.5% quantile of the highest of `number` scores less one more score of the same mean.
+    """Returns the 97.5% quantile of the highest of `number` scores minus one more score; all have the same mean.
 
     The unit is the standard error of a difference of two scores. The quantile is 1.96 if `number` is 1.
     """
@@ -175,10 +175,11 @@ def chosen_quantile(number: int) -> float:
 
 
 def _lower(share: float, size: float, quantile: float) -> float:
+    """Returns Wilson's lower bound of a share of `size` observations, modified for few successes."""
     successes = share * size
     spread = quantile * math.sqrt(successes * (1.0 - share) + quantile**2 / 4.0)
     low = max(0.0, (successes + quantile**2 / 2.0 - spread) / (size + quantile**2))
-    few = next(most for largest, most in _FEW if size <= largest)
+    few = next(successes_limit for size_limit, successes_limit in _FEW_SUCCESSES if size <= size_limit)
     if 0.0 < successes <= few + 1e-9:
         return min(low, beta_quantile(2.0 * _TAIL, successes, size - successes + 1.0))
     return low

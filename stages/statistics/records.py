@@ -28,7 +28,7 @@ class Record(BaseModel):
 
         Args:
             content: The decoded JSON.
-            where: Names the document in the error.
+            where: Name of the document, for the error.
 
         Raises:
             IntegrityError: A field is missing or has another type.
@@ -53,7 +53,7 @@ class MeasuredCheckpoint(Record):
         report: Its evaluation.
         iteration: Number of the iteration that made it; 0 is the model before GRPO.
         score: Mean over puzzles of the metric that promotion compares.
-        decided_in: Key of the decision that promoted it; None where no decision did.
+        decided_in: Key of the decision that made it stand; None if no decision did.
     """
 
     checkpoint: CheckpointRef
@@ -69,7 +69,7 @@ class CurvePoint(Record):
     Attributes:
         iteration: Number of the candidate's iteration.
         score: Its score.
-        noise: Variance of the score around its level; None where it is not known.
+        noise: Variance of the score around its level; None if it is not known.
     """
 
     iteration: int
@@ -86,13 +86,13 @@ class PromotionDecision(Record):
         reason: Both in words.
         gain: Paired difference of the candidate from the best so far; None for the first candidate.
         gain_over_standing: Paired difference from the checkpoint that stood before; None for the first candidate.
-        degraded: Number of candidates in the fallen stretch; 0 where the curve has not fallen.
+        degraded: Number of candidates in the fallen stretch; 0 if the curve has not fallen.
         standing: The checkpoint that stands after this decision.
         best: The checkpoint with the highest score so far.
         first: The run's first candidate; None in decisions that do not record it.
         candidate: The checkpoint decided on.
         candidates: Number of candidates so far; None in decisions that do not record it.
-        curve: Candidates since the last rollback; None where no rule of rollback was given.
+        curve: Candidates since the last rollback; None if no rule of rollback was given.
     """
 
     promoted: bool
@@ -111,7 +111,7 @@ class PromotionDecision(Record):
     @model_validator(mode="before")
     @classmethod
     def _without_rollback(cls, content: Any) -> Any:
-        """Completes a decision that was made before there was a rollback."""
+        """Adds the fields that decisions lack which were made before rollback existed."""
         return {"rolled_back": False, "degraded": 0, **content} if isinstance(content, Mapping) else content
 
 
@@ -120,7 +120,7 @@ def read_decision(decision: Ref[Decision], store: Store) -> PromotionDecision:
 
     Raises:
         BadInputError: There is no such decision.
-        IntegrityError: Its content is damaged, or is no decision.
+        IntegrityError: Its content is damaged or lacks a field.
     """
     content = Artifact.open(store, decision).read_json(DECISION_FILE)
     return PromotionDecision.of(content, f"{store.url}/{decision.key}/{DECISION_FILE}")
@@ -133,7 +133,7 @@ class Measurement(Record):
         accuracy: Mean share of right answers, with its interval over puzzles.
         exact: Mean share of completions whose answers are all right, with its interval over puzzles.
         deductions: Mean number of statements a completion, by kind (`stages.environments.tables.DEDUCTION_COLUMNS`);
-            None where the puzzles have no formal clues to check statements against.
+            None if the puzzles have no formal clues to check statements against.
         completions: Number of completions.
         completion_tokens_mean: Mean length, tokens.
         truncated_fraction: Share of completions that reached the token limit.
@@ -153,8 +153,8 @@ class Measurements(Record):
     """Figures by mode of answering.
 
     Attributes:
-        sampled: Figures of the sampled answers; None where there are none.
-        greedy: Figures of the most likely answers; None where there are none.
+        sampled: Figures of the sampled answers; None if there are none.
+        greedy: Figures of the most likely answers; None if there are none.
     """
 
     sampled: Measurement | None = None
@@ -168,8 +168,8 @@ class ReportFigures(Record):
         puzzles: Number of puzzles.
         split: Their split of the puzzle set.
         grader: How answers were read: `strict` or `published`.
-        sampled: Figures of the sampled answers; None where there are none.
-        greedy: Figures of the most likely answers; None where there are none.
+        sampled: Figures of the sampled answers; None if there are none.
+        greedy: Figures of the most likely answers; None if there are none.
     """
 
     puzzles: int

@@ -40,5 +40,5 @@ def _share(rows: pl.DataFrame, finish_reason: str) -> float:
 
 
 def _mean(counts: pl.Series) -> float | None:
-    known = counts.drop_nulls()
-    return float(np.mean(known.to_numpy())) if len(known) else None
+    counted = counts.drop_nulls()
+    return float(np.mean(counted.to_numpy())) if len(counted) else None

@@ -115,7 +115,7 @@ def train_and_publish(
     for ref in (weights.checkpoint, schedule.reference):
         if ref is not None:
             check_weights(ctx.local_folder(ref))
-    worker_group = ctx.gang
+    worker_group = ctx.worker_group
     checkpoint_attempt = target.checkpoint.attempt(target.identity)
     state_attempt = target.state.attempt(target.identity) if target.state else None
     reference_attempt = target.reference.attempt(target.identity) if target.reference else None

@@ -66,8 +66,8 @@ from stages.prepare import prepare
 from stages.sample import SampleConfig, sample, stride
 from stages.sampling.client import Prompt, request_body
 from stages.sampling.config import SamplingConfig
-from stages.sampling.replicas.process import THREADS_VARIABLE, engine_arguments, engine_environment
-from stages.sampling.replicas.threads import cpu_threads
+from stages.sampling.replicas.process import engine_arguments, engine_environment
+from stages.sampling.replicas.threads import THREADS_VARIABLE, cpu_threads
 from tests.benchmarks.machine_speed import measured_machine
 from tests.support.bars import Bar, add_json_option, tell
 from tests.support.engine_work import Sampled, Work, decode_work, prefill_work, prefix_blocks

@@ -112,8 +112,8 @@ class Ours:
         raise AssertionError
 
     def _start_gang(self) -> None:
-        self.ctx.gang.start()
-        self.ctx.gang.wait_until_ready()
+        self.ctx.worker_group.start()
+        self.ctx.worker_group.wait_until_ready()
 
     def _iteration(self, weights: Weights, n: int) -> tuple[Weights, dict[str, Any]]:
         """Sample, grade, pack and finetune, each with its wall time, and what was sampled."""

@@ -181,7 +181,7 @@ def assert_weights_are_proved(engine: Engine, models: dict[str, Path], dtype: st
     engine.ensure(models["a"], "digest-a")
     starts, reloads = engine.starts, engine.reloads
     endpoint = engine.sources[0].endpoint
-    check = WeightCheck(endpoint, models["a"], 1 << 30, dtype, timeout_s=30.0)
+    check = WeightCheck(endpoint, models["a"], 1 << 30, dtype)
     engine.ensure(models["b"], "digest-b")
     assert (engine.starts, engine.reloads, engine.refusals) == (starts, reloads + 1, [])
     assert_samples_are_of(models["b"], engine, "digest-b")

@@ -1,1 +1,1 @@
-"""Text to token ids and back: tokenizers and chat templates of model folders."""
+"""Tokenizers and chat templates of model folders: text to token ids and back."""

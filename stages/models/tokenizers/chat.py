@@ -51,11 +51,9 @@ class ChatTokenizer:
         source = find_chat_template(folder)
         if source is None:
             raise BadInputError(
-                str(folder), "no chat template", "chat_template in tokenizer_config.json", "take an instruct model"
+                str(folder), "no chat template", "chat_template in tokenizer_config.json", "choose an instruct model"
             )
-        self._template = ChatTemplate(
-            source, str(folder)
-        )  # its process starts in the background while the tokenizer is read
+        self._template = ChatTemplate(source, str(folder))  # its process starts while the tokenizer is read
         try:
             self._tokenizer = Tokenizer.from_str(path.read_text(encoding="utf-8"))
         except Exception as error:  # tokenizers raises bare Exception
@@ -68,7 +66,11 @@ class ChatTokenizer:
         self._decoded = lru_cache(maxsize=1 << 16)(self._decode)
 
     def _find_eos_ids(self, folder: Path) -> tuple[int, ...]:
-        """Returns the ids that end a text: that of `eos_token` first, then those of the generation config or config."""
+        """Returns the ids that end a text: that of `eos_token` first, then those of the generation config or config.
+
+        Raises:
+            BadInputError: There are none, or a file cannot be read.
+        """
         eos_ids: list[int] = []
         generation = folder / "generation_config.json"
         for path in (generation, folder / "config.json"):
@@ -117,19 +119,20 @@ class ChatTokenizer:
         return self._tokenizer.decode(token_ids, skip_special_tokens=True)
 
     def token_ends(self, token_ids: Sequence[int]) -> list[int]:
-        """Returns for each token the number of characters of `decode` up to its end, ascending.
+        """Returns for each token the number of complete characters of `decode` up to its end, ascending.
 
-        A token that ends within a character counts up to the character before; the token that completes it counts it.
-        Some decoders join neighbours, so each token is decoded with the one before it.
+        A character whose bytes are divided between tokens counts from the last of them on.
         """
         ends: list[int] = []
-        done = before = start = 0  # characters of the first `start` tokens; `before` is where the token before begins
+        # `characters` is the length of the first `start` tokens. The text of some tokens depends on the one before, so
+        # new tokens are decoded together with those from `before` to `start`.
+        characters = before = start = 0
         for count in range(1, len(token_ids) + 1):
             text = self._decoded(tuple(token_ids[before:count]))
             if not text.endswith("\ufffd"):
-                done += len(text) - len(self._decoded(tuple(token_ids[before:start])))
+                characters += len(text) - len(self._decoded(tuple(token_ids[before:start])))
                 before, start = start, count
-            ends.append(done)
+            ends.append(characters)
         return ends
 
     def _decode(self, token_ids: tuple[int, ...]) -> str:

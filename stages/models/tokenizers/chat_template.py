@@ -26,8 +26,8 @@ CPU_S = 2
 MEMORY_MIB = 512
 _ENVIRONMENT = ("PATH", "LD_LIBRARY_PATH")
 _ANSWER_LIMIT_S = 120.0
-"""Wait for an answer, for a process that is stopped; `CPU_S` ends one that computes."""
-_DYING_LIMIT_S = 10.0
+"""Longest wait for an answer; only a process that is stopped takes so long, because `CPU_S` ends one that computes."""
+_ENDING_LIMIT_S = 10.0
 _CHILD = Path(__file__).with_name("chat_template_child.py")
 
 
@@ -56,8 +56,9 @@ class ChatTemplate:
 
         Raises:
             BadInputError: The template is not valid Jinja.
+            TransientError: The process that renders did not answer in time.
         """
-        reply = self._ask({})
+        reply = self._request({})
         if "error" in reply:
             raise BadInputError(self._where, f"a chat template with an error ({reply['error']})", "valid Jinja")
 
@@ -66,23 +67,30 @@ class ChatTemplate:
 
         Raises:
             BadInputError: The template fails, or exceeds its limit of time, memory or length.
+            TransientError: The process that renders did not answer in time.
         """
-        reply = self._ask({"variables": variables})
+        reply = self._request({"variables": variables})
         if "error" in reply:
             raise BadInputError(
                 self._where, f"its chat template fails ({reply['error']})", "a template for one user message"
             )
         return reply["text"]
 
-    def _ask(self, request: dict[str, Any]) -> dict[str, str]:
-        """Sends a request, a second time if the process ended; a killed process may not be the template's fault."""
+    def _request(self, request: dict[str, Any]) -> dict[str, str]:
+        """Returns the answer to a request. If the process ended, perhaps killed by others, the request is sent again.
+
+        Raises:
+            BadInputError: The template computes for too long, or ended the process twice.
+            TransientError: The process did not answer in time.
+        """
         for last in (False, True):
             try:
-                return self._renderer.ask(request)
+                return self._renderer.answer(request)
             except _EndedError as error:
                 if error.status == -signal.SIGPROF:
                     reason = f"its chat template computes for more than {CPU_S} s"
-                    raise BadInputError(self._where, reason, "a text at once", "use the model's own template") from None
+                    expected = "a template that needs milliseconds"
+                    raise BadInputError(self._where, reason, expected, "use the model's own template") from None
                 if last:
                     reason = f"its chat template twice ended the process that renders it (status {error.status})"
                     raise BadInputError(self._where, reason, "a text", "use the model's own template") from None
@@ -127,7 +135,7 @@ class _Renderer:
         with suppress(OSError):  # if the process ended, the first request reports that
             self._send({"source": self._source})
 
-    def ask(self, request: dict[str, Any]) -> dict[str, str]:
+    def answer(self, request: dict[str, Any]) -> dict[str, str]:
         """Sends a request and returns the answer.
 
         Raises:
@@ -148,9 +156,9 @@ class _Renderer:
     def _send(self, message: dict[str, Any]) -> None:
         content = json.dumps(message).encode()
         stream = cast("Any", self._process.stdin)
-        left = memoryview(struct.pack("<I", len(content)) + content)
-        while left:
-            left = left[stream.write(left) :]
+        remaining = memoryview(struct.pack("<I", len(content)) + content)
+        while remaining:
+            remaining = remaining[stream.write(remaining) :]
 
     def _receive(self) -> dict[str, str]:
         deadline = time.monotonic() + _ANSWER_LIMIT_S
@@ -158,6 +166,12 @@ class _Renderer:
         return json.loads(self._read(length, deadline))
 
     def _read(self, count: int, deadline: float) -> bytes:
+        """Returns the next `count` bytes of the process's output.
+
+        Raises:
+            EOFError: The process closed its output.
+            TransientError: The deadline passed.
+        """
         stream = cast("Any", self._process.stdout)
         poll = select.poll()
         poll.register(stream, select.POLLIN)
@@ -177,7 +191,7 @@ class _Renderer:
 def _end(process: subprocess.Popen[bytes]) -> None:
     """Kills a renderer, unless it is ending by itself, and closes its pipes. A renderer has no state to lose."""
     try:
-        process.wait(_DYING_LIMIT_S if process.poll() is None and _output_ended(process) else 0)
+        process.wait(_ENDING_LIMIT_S if process.poll() is None and _output_ended(process) else 0)
     except subprocess.TimeoutExpired:
         process.kill()
         process.wait()

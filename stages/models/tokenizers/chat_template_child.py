@@ -1,12 +1,13 @@
 """Child process: renders one chat template in Jinja's sandbox, within limits of CPU time, memory and length.
 
 ``python -I chat_template_child.py CPU_SECONDS MEMORY_MIB MAX_CHARACTERS``. Messages are JSON, each preceded by its
-length in four bytes. The first message, ``{"source": ...}``, gets no answer. Each later one is ``{}``, which asks
-whether the source compiles, or ``{"variables": {...}}``. The answer is ``{"text": ...}`` or ``{"error": ...}``. The
-process ends when its input ends.
+length in four bytes. The first message, ``{"source": ...}``, gets no answer. Each later one is ``{}`` to check that
+the source compiles, or ``{"variables": {...}}`` to render it. The answer is ``{"text": ...}`` or ``{"error": ...}``.
+The process ends when its input ends.
 
-Jinja's sandbox keeps a template from writing files and from attributes that lead out of it. But Python cannot interrupt
-a multiplication of strings or a power of numbers, so the kernel does: SIGPROF ends the process after its CPU time.
+Jinja's sandbox keeps a template from writing files and from attributes that lead out of the sandbox. Python cannot
+interrupt a multiplication of strings or a power of numbers, so the kernel ends the process by SIGPROF when its CPU time
+is used up.
 """
 
 import json

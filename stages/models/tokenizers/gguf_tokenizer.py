@@ -15,7 +15,7 @@ _CONTROL = 3
 
 
 def write_tokenizer(file: Path, folder: Path) -> None:
-    """Writes the files that `stages.models.tokenizers.chat.ChatTokenizer` reads: the tokenizer and its settings.
+    """Writes the tokenizer of a GGUF file as the files that `ChatTokenizer` reads.
 
     Args:
         file: GGUF file.

@@ -34,9 +34,11 @@ _LINE = re.compile(r"\n*[^\n]+|\n+")
 _PIECE = re.compile(r"\n+|[ \t]?\w+|[ \t]?[^\w\s]+|\s")
 _BYTES = 256
 _SHARED_LINE_PERCENT = 10
+"""Smallest share of texts with a shared line, which is a phrase, if there are no names."""
 _RAREST_PAIR = 3
 _COMMON_LINE_PERCENT = 45
-"""Half of the texts are prompts, so this is a line of nine prompts in ten."""
+"""Smallest share of texts with a shared line if there are names. Half of the texts are prompts, so such a line is in
+nine prompts of ten."""
 _RAREST_JOIN_PERCENT = 1
 """Smallest count of a pair that is joined, in percent of the texts."""
 
@@ -49,7 +51,7 @@ def _join_neighbours(sequences: list[list[str]], weights: list[int], *, both_way
 
     Args:
         sequences: Pieces of each text.
-        weights: How often each sequence counts.
+        weights: Number of times that each sequence counts.
         both_ways: Whether both conditions must hold instead of one.
     """
     while True:
@@ -90,8 +92,8 @@ def learn_phrases(texts: Iterable[str], names: Collection[str] = ()) -> list[str
     """Returns the phrases of some texts, sorted.
 
     Without names, a line that occurs in at least one text of ten is one phrase; such lines that always follow each
-    other are joined. Other lines are split into words, and words of which one never occurs without the other
-    (``Mr. Boddy``) are joined.
+    other are joined. Other lines are split into words, and two words are joined if one never occurs without the other
+    (``Mr. Boddy``).
 
     With names, only lines that nearly all prompts share are phrases. In other lines every name and every number is a
     phrase of its own, and the words between two of them are joined pair by pair, the most frequent pair first (byte
@@ -100,7 +102,7 @@ def learn_phrases(texts: Iterable[str], names: Collection[str] = ()) -> list[str
 
     Args:
         texts: Texts that the model will read and write, prompts and written texts in equal numbers, in any order.
-        names: Names that keep their own phrases, such as those of people; empty for texts that are answers only.
+        names: Names that are phrases of their own, such as those of people; empty for prompts with answers only.
     """
     documents: list[list[str]] = [_LINE.findall(text) for text in sorted(texts)]
     spread = Counter(line for document in documents for line in set(document))
@@ -117,14 +119,14 @@ def learn_phrases(texts: Iterable[str], names: Collection[str] = ()) -> list[str
                 block = []
         if block:
             blocks.append(block)
-    others = {line: spread[line] for line in sorted(spread) if line not in shared}
+    other_lines = {line: spread[line] for line in sorted(spread) if line not in shared}
     joined_blocks = _join_neighbours(blocks, [1] * len(blocks), both_ways=True)
     if names:
         rarest = max(_RAREST_PAIR, len(documents) * _RAREST_JOIN_PERCENT // 100)
-        joined_words = _join_between_names(others, names, rarest)
+        joined_words = _join_between_names(other_lines, names, rarest)
     else:
-        words = [_PIECE.findall(line) for line in others]
-        joined_words = _join_neighbours(words, list(others.values()), both_ways=False)
+        words = [_PIECE.findall(line) for line in other_lines]
+        joined_words = _join_neighbours(words, list(other_lines.values()), both_ways=False)
     return sorted({phrase for sequence in (*joined_blocks, *joined_words) for phrase in sequence})
 
 
@@ -142,10 +144,10 @@ def _join_between_names(lines: Mapping[str, int], names: Collection[str], rarest
     alone = re.compile(rf"[ \t]?{name}|.*\d.*", re.DOTALL)
     runs: Counter[tuple[str, ...]] = Counter()
     for line, count in lines.items():
-        for fixed, run in itertools.groupby(piece.findall(line), lambda part: alone.fullmatch(part) is not None):
+        for is_alone, run in itertools.groupby(piece.findall(line), lambda part: alone.fullmatch(part) is not None):
             parts = tuple(run)
-            for each in ((part,) for part in parts) if fixed else (parts,):
-                runs[each] += count
+            for phrase in [(part,) for part in parts] if is_alone else [parts]:
+                runs[phrase] += count
     return _joined_most_frequent_first([list(run) for run in sorted(runs)], [runs[run] for run in sorted(runs)], rarest)
 
 

@@ -1,1 +1,1 @@
-"""Engines side by side: start, weights, loss and return of each, and the calls spread over them."""
+"""Engines side by side: how each is started, loaded with weights and replaced, and how calls are spread over them."""

@@ -29,10 +29,12 @@ from stages.sampling.client import (
 )
 from stages.sampling.config import SamplingConfig
 from stages.sampling.endpoint import EndpointError
-from stages.sampling.replicas.window import Pulse, Window
+from stages.sampling.replicas.window import LastProgress, Window
 
 PROGRESS = ("vllm:iteration_tokens_total_sum", "vllm:generation_tokens_total", "vllm:request_success_total")
+"""Counters that change while an engine works."""
 PRESSURE = ("vllm:num_preemptions_total", "vllm:num_requests_waiting", "vllm:kv_cache_usage_perc")
+"""Arguments of `Window.observe`."""
 POLL_S = 1.0
 POLL_TIMEOUT_S = 2.0
 
@@ -44,16 +46,16 @@ class Member:
     Attributes:
         source: The engine, with the weights that it serves.
         window: Limit of its requests in flight.
-        taken: Prompts that it is sampling, by id.
+        in_flight: Prompts that it is sampling, by id.
         connections: Open connections to it.
-        left: Set when it has left the call.
+        has_left: Set when it has left the call.
     """
 
     source: Source
     window: Window
-    taken: dict[str, Prompt] = field(default_factory=dict)
+    in_flight: dict[str, Prompt] = field(default_factory=dict)
     connections: set[http.client.HTTPConnection] = field(default_factory=set)
-    left: threading.Event = field(default_factory=threading.Event)
+    has_left: threading.Event = field(default_factory=threading.Event)
 
 
 @dataclass(frozen=True)
@@ -83,7 +85,7 @@ class Answer:
         return GroupSamples(
             self.prompt.prompt_id,
             list(self.prompt.token_ids),
-            [SampledCompletion(ids, logprobs, why, decode(ids)) for ids, logprobs, why in parts],
+            [SampledCompletion(ids, logprobs, finish_reason, decode(ids)) for ids, logprobs, finish_reason in parts],
             source.weights_digest,
             source.version,
             source.seed,
@@ -93,7 +95,7 @@ class Answer:
 
 
 @dataclass(frozen=True)
-class Loss:
+class EngineLoss:
     """An engine that can no longer be used, with the reason."""
 
     member: Member
@@ -103,14 +105,16 @@ class Loss:
 class Call:
     """A queue of prompts, and the engines that take prompts from it.
 
-    Use it as a context manager. At its end every connection is closed, so that the engines abort their requests.
+    Use it as a context manager. At the end of the block every connection is closed, so that the engines abort their
+    requests.
 
     Args:
-        prompts: Prompts with unique ids. The caller counts `unfinished` down as it takes groups.
+        prompts: Prompts with unique ids. The caller decrements `unfinished` for each group that it accepts.
         config: Sampling settings.
         eos_token_ids: Tokens that end a completion.
         engines: Expected number of engines; each gets at most an equal share of the prompts at a time.
-        max_num_seqs: Number of sequences that an engine decodes together. Requests in flight stay a little above it.
+        max_num_seqs: Number of sequences that an engine decodes together. The requests in flight hold about a quarter
+            more, so that sequences are always waiting.
         stall_timeout_s: Time without progress after which an engine counts as hung, seconds.
     """
 
@@ -125,12 +129,12 @@ class Call:
         stall_timeout_s: float,
     ) -> None:
         self._config, self._eos_token_ids, self._stall_timeout_s = config, eos_token_ids, stall_timeout_s
-        in_flight = math.ceil(1.25 * max_num_seqs / config.samples_per_prompt) + 1
-        self._share = min(math.ceil(len(prompts) / engines), in_flight)
+        enough = math.ceil(1.25 * max_num_seqs / config.samples_per_prompt) + 1
+        self._requests_per_engine = min(math.ceil(len(prompts) / engines), enough)
         self.unfinished = len(prompts)
         self._began_s = time.monotonic()
         self._todo = deque(prompts)
-        self._events: queue.SimpleQueue[Answer | Loss | BadInputError] = queue.SimpleQueue()
+        self._events: queue.SimpleQueue[Answer | EngineLoss | BadInputError] = queue.SimpleQueue()
         self._changed = threading.Condition()
         self._members: list[Member] = []
         self._threads: list[threading.Thread] = []
@@ -145,10 +149,10 @@ class Call:
             thread.join(POLL_TIMEOUT_S + POLL_S)
 
     def join(self, source: Source) -> Member:
-        """Lets an engine take prompts from now on; returns its membership."""
-        member = Member(source, Window(self._share))
+        """Adds an engine, which takes prompts from now on, and returns its membership."""
+        member = Member(source, Window(self._requests_per_engine))
         self._members.append(member)
-        targets = [self._work] * self._share + [self._watch]
+        targets = [self._work] * self._requests_per_engine + [self._watch]
         threads = [threading.Thread(target=target, args=(member,), daemon=True) for target in targets]
         self._threads += threads
         for thread in threads:
@@ -158,10 +162,10 @@ class Call:
     def leave(self, member: Member) -> None:
         """Removes an engine. The prompts that it was sampling go back to the front of the queue."""
         with self._changed:
-            if not member.left.is_set():
-                member.left.set()
-                self._todo.extendleft(member.taken.values())
-                member.taken.clear()
+            if not member.has_left.is_set():
+                member.has_left.set()
+                self._todo.extendleft(member.in_flight.values())
+                member.in_flight.clear()
             for connection in member.connections:
                 if connection.sock is not None:
                     with suppress(OSError):
@@ -175,7 +179,7 @@ class Call:
             self._todo.appendleft(prompt)
             self._changed.notify()
 
-    def next(self, timeout_s: float) -> Answer | Loss | None:
+    def next(self, timeout_s: float) -> Answer | EngineLoss | None:
         """Returns the next answer, or the loss of an engine that has not left; None after `timeout_s` without either.
 
         Raises:
@@ -187,9 +191,10 @@ class Call:
             return None
         if isinstance(event, BadInputError):
             raise event
-        return None if isinstance(event, Loss) and event.member.left.is_set() else event
+        return None if isinstance(event, EngineLoss) and event.member.has_left.is_set() else event
 
     def _work(self, member: Member) -> None:
+        """Samples prompts over one connection until the engine leaves the call or fails."""
         connection = member.source.endpoint.connect(None)
         with self._changed:
             member.connections.add(connection)
@@ -198,19 +203,19 @@ class Call:
                 try:
                     if (prompt := self._take(member)) is None:
                         return
-                    self._draw(member, connection, prompt)
+                    self._sample(member, connection, prompt)
                 finally:
                     member.window.leave()
         except EndpointError as error:
             if error.status >= 500:
-                self._events.put(Loss(member, str(error)))
+                self._events.put(EngineLoss(member, str(error)))
             elif error.status in engine_key.REFUSED:
                 self._events.put(engine_key.refused_key(member.source.endpoint, error.status))
             else:
                 remedy = "check prompt length plus max_tokens against max_model_len, and the sampling settings"
                 self._events.put(BadInputError("sampling request", f"refused: {error}", "a valid request", remedy))
         except (OSError, http.client.HTTPException, orjson.JSONDecodeError) as error:
-            self._events.put(Loss(member, f"connection lost: {error!r}"))
+            self._events.put(EngineLoss(member, f"connection lost: {error!r}"))
         finally:
             with self._changed:
                 member.connections.discard(connection)
@@ -218,35 +223,35 @@ class Call:
 
     def _take(self, member: Member) -> Prompt | None:
         with self._changed:
-            while not self._todo and not member.left.is_set():
+            while not self._todo and not member.has_left.is_set():
                 self._changed.wait()
-            if member.left.is_set():
+            if member.has_left.is_set():
                 return None
             prompt = self._todo.popleft()
-            member.taken[prompt.prompt_id] = prompt
+            member.in_flight[prompt.prompt_id] = prompt
             return prompt
 
-    def _draw(self, member: Member, connection: http.client.HTTPConnection, prompt: Prompt) -> None:
+    def _sample(self, member: Member, connection: http.client.HTTPConnection, prompt: Prompt) -> None:
         started = time.monotonic()
         body = request_body(prompt, self._config, self._eos_token_ids)
         data = member.source.endpoint.exchange(connection, "POST", "/inference/v1/generate", body)
         finished = time.monotonic()
         choices = orjson.loads(data).get("choices") or []
         with self._changed:
-            if member.taken.pop(prompt.prompt_id, None) is None:
+            if member.in_flight.pop(prompt.prompt_id, None) is None:
                 return  # the engine has left, and the prompt is back in the queue
         self._events.put(Answer(member, prompt, choices, started - self._began_s, finished - started))
 
     def _watch(self, member: Member) -> None:
-        """Polls the engine's counters. Reports it as lost after the stall time without progress or answer."""
-        pulse = Pulse()
-        while not member.left.wait(POLL_S):
+        """Polls the engine's counters, and reports the engine as lost if they do not change for the stall timeout."""
+        progress = LastProgress()
+        while not member.has_left.wait(POLL_S):
             with suppress(OSError, EndpointError, http.client.HTTPException):
                 metrics = member.source.endpoint.metrics(timeout_s=POLL_TIMEOUT_S)
-                pulse.beat(tuple(metrics.get(name, 0.0) for name in PROGRESS))
+                progress.observe(tuple(metrics.get(name, 0.0) for name in PROGRESS))
                 member.window.observe(*(metrics.get(name, 0.0) for name in PRESSURE))
-            if not member.taken:
-                pulse.rest()
-            elif pulse.still_s > self._stall_timeout_s:
-                self._events.put(Loss(member, f"no new token for {pulse.still_s:.0f} s"))
+            if not member.in_flight:
+                progress.reset()
+            elif progress.age_s > self._stall_timeout_s:
+                self._events.put(EngineLoss(member, f"no new token for {progress.age_s:.0f} s"))
                 return

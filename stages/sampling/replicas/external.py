@@ -1,4 +1,4 @@
-"""An engine that runs elsewhere; this program neither starts nor ends it."""
+"""An engine that runs elsewhere: somebody else starts and ends it."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from stages.sampling import engine_key
 from stages.sampling.client import Source
 from stages.sampling.endpoint import Endpoint, EndpointError
 from stages.sampling.replicas import weight_exchange
-from stages.sampling.replicas.weight_exchange import LOAD_TIMEOUT_S, SHORT_TIMEOUT_S
+from stages.sampling.replicas.weight_exchange import SHORT_TIMEOUT_S
 
 
 class ExternalEngine:
@@ -28,23 +28,23 @@ class ExternalEngine:
         self._source: Source | None = None
 
     def serve(self, model_dir: Path, digest: str) -> Source:
-        """Loads the weights in place, or does nothing if the engine has them.
+        """Loads the weights in place, or does nothing if the engine has them, and returns the connection.
 
         Args:
             model_dir: Checkpoint folder, at a path that the engine can read.
             digest: Digest of its weights.
 
         Raises:
-            BadInputError: The engine refuses the weights or the key.
+            BadInputError: The engine refuses the weights or the key, or would keep an old output head after a reload.
             TransientError: The engine could not be reached.
         """
         if self._source is None or self._source.weights_digest != digest:
             self._source = None
-            self._source = self._loaded(model_dir, digest)
+            self._source = self._load(model_dir, digest)
         return self._source
 
     def failure(self) -> str | None:
-        """Returns None: nothing but its answers is known of the engine's process."""
+        """Returns None, because the engine's process cannot be observed from here."""
         return None
 
     def lost(self, reason: str) -> DeerstalkerError:
@@ -52,18 +52,18 @@ class ExternalEngine:
         self._source = None
         return TransientError(f"engine {self.endpoint.address}", reason, "an engine that stays up", "see its own log")
 
-    def _loaded(self, model_dir: Path, digest: str) -> Source:
+    def _load(self, model_dir: Path, digest: str) -> Source:
         where, endpoint = f"engine {self.endpoint.address}", self.endpoint
         try:
             endpoint.call("GET", "/v1/models", timeout_s=SHORT_TIMEOUT_S)  # fails if the engine requires a key
-            if weight_exchange.keeps_stale_head(endpoint, model_dir, timeout_s=LOAD_TIMEOUT_S):
+            if weight_exchange.keeps_stale_head(endpoint, model_dir):
                 combination = "a CPU engine of vLLM and a model whose output head shares the embedding"
-                remedy = "leave external_urls empty: vLLM 0.32 would go on sampling with the old head after a reload"
+                remedy = "leave external_urls empty: vLLM 0.32 would continue with the old head after a reload"
                 raise BadInputError(
                     where, combination, "an engine on a GPU, or one that the flow starts itself", remedy
                 )
-            weight_exchange.load(endpoint, model_dir, timeout_s=LOAD_TIMEOUT_S)
-            weight_exchange.name_version(endpoint, digest, timeout_s=SHORT_TIMEOUT_S)
+            weight_exchange.load(endpoint, model_dir)
+            weight_exchange.set_weight_version(endpoint, digest)
             version = endpoint.call("GET", "/version", timeout_s=SHORT_TIMEOUT_S)["version"]
         except weight_exchange.ReloadRefusedError as error:
             expected = "vLLM 0.32 with VLLM_SERVER_DEV_MODE=1, --enable-scale-out and a view of the checkpoint folder"

@@ -17,10 +17,10 @@ AUTO_MOST_ON_CPU = 8
 
 @dataclass(frozen=True)
 class ReplicaPlace:
-    """The share of the machine of one replica.
+    """The part of the machine that one replica uses.
 
     Attributes:
-        hardware: The profile with the replica's own seed and its share of the memory.
+        hardware: The engine's part of the profile, with the replica's own seed and its share of the memory.
         devices: CUDA devices that it may use, named as in `CUDA_VISIBLE_DEVICES`; empty for all.
     """
 
@@ -29,7 +29,7 @@ class ReplicaPlace:
 
 
 def check(hardware: EngineHardware) -> None:
-    """Refuses a number of replicas for which the machine has too few cores or GPUs.
+    """Checks that the machine has enough cores or GPUs for the profile's number of replicas.
 
     Raises:
         BadInputError: The machine has too few cores or GPUs.
@@ -43,12 +43,8 @@ def check(hardware: EngineHardware) -> None:
     if hardware.replicas > most:
         unit = "CPU core" if on_cpu else "GPU"
         requested = f"{hardware.replicas}, with {available} {unit}{'s' * (available != 1)} and {each} for each replica"
-        raise BadInputError(
-            "engine.replicas",
-            requested,
-            f"at most {most}",
-            f'write engine.replicas = {most}, or "auto", in the profile',
-        )
+        remedy = f'write engine.replicas = {most}, or "auto", in the profile'
+        raise BadInputError("engine.replicas", requested, f"at most {most}", remedy)
 
 
 def places(hardware: EngineHardware, model_dir: Path) -> list[ReplicaPlace]:
@@ -77,15 +73,15 @@ def _count(hardware: EngineHardware, model_dir: Path) -> int:
 
 
 def _place(hardware: EngineHardware, number: int, count: int) -> ReplicaPlace:
-    own: dict[str, object] = {"replicas": count, "seed": hardware.seed + number}
-    if count == 1:
-        return ReplicaPlace(hardware.model_copy(update=own))
-    if _on_cpu():
-        own["memory_share"] = hardware.memory_share / count
-        own["kv_cache_gib"] = None if hardware.kv_cache_gib is None else hardware.kv_cache_gib / count
-        return ReplicaPlace(hardware.model_copy(update=own))
-    size = hardware.tensor_parallel_size
-    return ReplicaPlace(hardware.model_copy(update=own), tuple(_devices()[number * size : (number + 1) * size]))
+    changes: dict[str, object] = {"replicas": count, "seed": hardware.seed + number}
+    devices: tuple[str, ...] = ()
+    if count > 1 and _on_cpu():
+        changes["memory_share"] = hardware.memory_share / count
+        changes["kv_cache_gib"] = None if hardware.kv_cache_gib is None else hardware.kv_cache_gib / count
+    elif count > 1:
+        size = hardware.tensor_parallel_size
+        devices = tuple(_devices()[number * size : (number + 1) * size])
+    return ReplicaPlace(hardware.model_copy(update=changes), devices)
 
 
 def _on_cpu() -> bool:

@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Protocol
 
 from artifacts.errors import DeerstalkerError, TransientError
-from stages.sampling.client import Source, ended
+from stages.sampling.client import Source, ended_error
 from stages.sampling.replicas.call import Call, Member
 
 UPDATE_INTERVAL_S = 0.1
@@ -61,11 +61,11 @@ class EnginePool:
     def load(self, server: Server, delay_s: float = 0.0) -> None:
         """Makes one server load the target weights after a delay, in a thread of its own."""
         assert self._target is not None
-        target, before, future = self._target, self._futures.get(server), Future[Source]()
+        target, previous, future = self._target, self._futures.get(server), Future[Source]()
 
         def serve() -> None:
-            if before is not None:
-                wait([before])
+            if previous is not None:
+                wait([previous])
             time.sleep(delay_s)
             try:
                 future.set_result(server.serve(*target))
@@ -113,16 +113,15 @@ class CallMembers:
     Args:
         pool: The servers.
         call: The call that they take part in.
-        restarts: Number of lost servers and failed restarts of child processes after which the call fails.
-        retired: Returns whether the call must fail at once.
+        restarts: Largest number of lost servers and failed restarts of child processes; the next one fails the call.
+        retired: Function that returns whether the call must fail at once.
     """
 
     def __init__(self, pool: EnginePool, call: Call, restarts: int, retired: Callable[[], bool]) -> None:
         self._pool, self._call, self._restarts, self._retired = pool, call, restarts, retired
         self._members: dict[Server, Member] = {}
         self._losses = 0
-        self._down: set[Server] = set()
-        """Servers whose restart has failed since they were last ready."""
+        self._down: set[Server] = set()  # servers whose restart has failed since they were last ready
         self._updated_at = float("-inf")
 
     def update(self) -> None:
@@ -146,16 +145,16 @@ class CallMembers:
                 self.lose(member, reason)
 
     def lose(self, member: Member, reason: str) -> None:
-        """Removes a server and starts it again. The other servers, or itself later, sample its groups.
+        """Removes a server and starts it again. The other servers sample its groups, or it does after its restart.
 
         Raises:
             DeerstalkerError: Servers were lost too often, or this one in a way that another start would repeat.
         """
-        if member.left.is_set():
-            return  # lost already; this is a late answer of it that was unusable too
+        if member.has_left.is_set():
+            return  # it was lost before; this is another unusable answer of it
         self._call.leave(member)
         self._raise_if_retired()
-        server = next(server for server, other in self._members.items() if other is member)
+        server = next(server for server, candidate in self._members.items() if candidate is member)
         del self._members[server]
         error = server.lost(f"lost while {self._call.unfinished} groups were in flight: {reason}")
         self._losses += 1
@@ -164,10 +163,11 @@ class CallMembers:
         self._pool.load(server)
 
     def _restart(self, server: Server, error: BaseException) -> None:
+        """Starts a server again whose start has failed, or raises its error if that would not help."""
         self._raise_if_retired()
         self._down.add(server)
-        alone = not self._members and not self._pool.ready() and self._down >= set(self._pool.servers)
-        if not isinstance(error, TransientError) or alone:
+        none_left = not self._members and not self._pool.ready() and self._down >= set(self._pool.servers)
+        if not isinstance(error, TransientError) or none_left:
             raise error
         if not server.is_child:
             self._pool.load(server, RETURN_INTERVAL_S)
@@ -179,4 +179,4 @@ class CallMembers:
 
     def _raise_if_retired(self) -> None:
         if self._retired():
-            raise ended()
+            raise ended_error()

@@ -1,4 +1,4 @@
-"""The engine as a child process: start, readiness, last log lines, end."""
+"""The vLLM server of one replica: its arguments and environment, readiness, log, out-of-memory and end."""
 
 from __future__ import annotations
 
@@ -16,11 +16,11 @@ from stages.hardware.compute_type import engine_build
 from stages.processes.guarded import GuardedProcess
 from stages.processes.memory import kernel_kills, refused_allocation
 from stages.processes.scratch import Scratch
-from stages.processes.stopped_processes import STOPPED_LIMIT_S, StoppedProcessWatch, of_session
+from stages.processes.stopped_processes import STOPPED_LIMIT_S, StoppedProcessWatch, session_processes
 from stages.sampling import engine_key
 from stages.sampling.config import EngineHardware
 from stages.sampling.endpoint import Endpoint, EndpointError
-from stages.sampling.replicas.threads import cpu_threads
+from stages.sampling.replicas.threads import THREADS_VARIABLE, cpu_threads
 
 MODEL_NAME = "policy"
 CHAT_TEMPLATE = "{{ messages[0]['content'] }}"
@@ -33,9 +33,9 @@ REPEATED = re.compile(r"Engine Exception caught|Traceback \(most|.*See stack tra
 CORE_FAILED = "Process EngineCore:"
 """Log line that Python writes when the process of the engine core ends with an error; the reason stands above it."""
 CORE_KILLED = re.compile(r"Failed core proc\(s\): \{.*: -\d")
+"""Part of vLLM's log line about an engine core that a signal ended."""
 STOPPED = f"one of its processes has been stopped for {STOPPED_LIMIT_S:.0f} s"
 CACHE_TOO_SMALL = re.compile(r"larger than the available KV cache memory")
-THREADS_VARIABLE = "DEERSTALKER_ENGINE_THREADS"
 
 QUIET_ENVIRONMENT = {
     "VLLM_NO_USAGE_STATS": "1",
@@ -44,7 +44,7 @@ QUIET_ENVIRONMENT = {
     "TRANSFORMERS_OFFLINE": "1",
     "HF_HUB_DISABLE_TELEMETRY": "1",
     "VLLM_HOST_IP": "127.0.0.1",
-    "GLOO_SOCKET_IFNAME": "lo",  # for Gloo and NCCL; the values of the owner's environment are for other programs
+    "GLOO_SOCKET_IFNAME": "lo",  # set for Gloo and NCCL whatever the owner's environment names for other programs
     "NCCL_SOCKET_IFNAME": "=lo",
     "VLLM_SERVER_DEV_MODE": "1",
     "TOKENIZERS_PARALLELISM": "false",
@@ -62,8 +62,8 @@ def engine_arguments(hardware: EngineHardware, model_dir: Path, socket_path: Pat
     arguments += ["--generation-config", "vllm", "--logprobs-mode", "processed_logprobs", "--enable-scale-out"]
     arguments += ["--enable-prefix-caching", "--disable-uvicorn-access-log", "--disable-fastapi-docs"]
     arguments += ["--uvicorn-log-level", "warning", *engine_key.middleware_arguments()]
-    # Load only the files that were checked, whatever else is in the folder, and use our own chat template, because vLLM
-    # renders the model's without a limit at its start. Prompts are token ids.
+    # Load only the files that were checked, whatever else is in the folder. The chat template replaces the model's own,
+    # which vLLM would render at its start without a limit; it is not used otherwise, because prompts are token ids.
     arguments += ["--load-format", "safetensors", "--config-format", "hf", "--chat-template", CHAT_TEMPLATE]
     if hardware.max_model_len is not None:
         arguments += ["--max-model-len", str(hardware.max_model_len)]
@@ -91,7 +91,7 @@ def forks(hardware: EngineHardware) -> bool:
 
 
 def engine_environment(hardware: EngineHardware, model_dir: Path, scratch: Path, api_key: str) -> dict[str, str]:
-    """Returns the child's environment: the owner's, without telemetry and network look-ups, with bytecode caching."""
+    """Returns the child's environment: this process's with the key, its thread count and no telemetry or network."""
     environment = dict(os.environ) | QUIET_ENVIRONMENT
     # Three processes import about 2,000 modules each; without cached bytecode a start would compile for 45 s.
     environment.pop("PYTHONDONTWRITEBYTECODE", None)
@@ -112,7 +112,7 @@ def engine_environment(hardware: EngineHardware, model_dir: Path, scratch: Path,
 
 
 class EngineProcess:
-    """One vLLM server on a Unix socket in a private folder, with a guard that ends it when its owner ends.
+    """One vLLM server on a Unix socket in a private folder, with a guard that ends it when this process ends.
 
     Args:
         hardware: The engine's part of the profile.
@@ -145,8 +145,8 @@ class EngineProcess:
                 keep=[self._folder.lock],
                 cwd=self.scratch,
             )
-        self.started_s = time.monotonic()
-        self._stopped_watch = StoppedProcessWatch(lambda: of_session(self.guard_pid))
+        self._started_at = time.monotonic()
+        self._stopped_watch = StoppedProcessWatch(lambda: session_processes(self.guard_pid))
 
     @property
     def guard_pid(self) -> int:
@@ -154,7 +154,7 @@ class EngineProcess:
         return self._process.pid
 
     @property
-    def reloads(self) -> bool:
+    def can_reload(self) -> bool:
         """Whether weights can be reloaded in place: on a GPU, or where server.py corrects vLLM's reload on a CPU."""
         return engine_build()[0] == "vllm" or forks(self.hardware)
 
@@ -163,24 +163,24 @@ class EngineProcess:
         return self._process.exit_code()
 
     def failure(self) -> str | None:
-        """Returns the reason why the engine cannot answer any more; None while it runs."""
+        """Returns the reason why the engine cannot answer any more; None while it can."""
         if (code := self.exit_code()) is not None:
             return f"the process ended with status {code}"
         return STOPPED if self._stopped_watch.stopped_for_long() else None
 
-    def killed_where_stopped(self) -> AbstractContextManager[None]:
-        """Returns a context that kills the engine if one of its processes is stopped by a signal inside the block."""
+    def killed_if_stopped(self) -> AbstractContextManager[None]:
+        """Returns a context that kills the engine if a signal stops one of its processes while the block runs."""
         return self._stopped_watch.ending(self.kill)
 
-    def wait_ready(self) -> float:
-        """Waits until the engine answers and returns the seconds since its start.
+    def wait_ready(self) -> None:
+        """Waits until the engine answers.
 
         Raises:
-            BadInputError: It ended by itself, and another try would end in the same way.
-            TransientError: It was killed or stopped, or was not ready within `startup_timeout_s`.
-            DeerstalkerError: Memory was refused to it.
+            BadInputError: The engine ended by itself, and another try would end in the same way.
+            TransientError: The engine was killed or stopped, or was not ready within `startup_timeout_s`.
+            DeerstalkerError: Memory was refused to the engine.
         """
-        deadline = self.started_s + self.hardware.startup_timeout_s
+        deadline = self._started_at + self.hardware.startup_timeout_s
         while True:
             code = self.exit_code()
             if code is None and any(line.startswith(CORE_FAILED) for line in self._log_lines()):
@@ -205,12 +205,12 @@ class EngineProcess:
                 raise TransientError("engine", ending, "an answer within startup_timeout_s", f"log: {self.log_path}")
             try:
                 self.endpoint.call("GET", "/health", timeout_s=2.0)
-                return time.monotonic() - self.started_s
+                return
             except (OSError, EndpointError):
                 time.sleep(0.1)
 
     def tail(self) -> str:
-        """Returns the last log lines since this start, indented, without the frames of tracebacks."""
+        """Returns the last log lines since the engine's start, indented, without the frames of tracebacks."""
         lines = [line.strip()[:240] for line in self._log_lines() if line.strip() and not TRACEBACK_FRAME.match(line)]
         reasons = dict.fromkeys(line for line in lines if not REPEATED.match(line))
         return "\n".join("    " + line for line in list(reasons or lines)[-TAIL_LINES:])
@@ -228,18 +228,17 @@ class EngineProcess:
         """
         hardware = self.hardware
         log = "\n".join(self._log_lines())
-        room = f"room for kv_cache_gib = {hardware.kv_cache_gib} and max_num_seqs = {hardware.max_num_seqs}"
+        if CACHE_TOO_SMALL.search(log):
+            remedy = "in the profile raise engine.kv_cache_gib (or engine.memory_share), or lower engine.max_model_len"
+            return DeerstalkerError("engine", ending, "a KV cache that holds one sequence", remedy)
+        expected = f"room for kv_cache_gib = {hardware.kv_cache_gib} and max_num_seqs = {hardware.max_num_seqs}"
         change = "in the profile lower engine.kv_cache_gib, engine.max_num_seqs or engine.max_num_batched_tokens"
         remedy = f"{change}; then the same command continues with the stored groups; {SEE_DOCTOR}; log: {self.log_path}"
-        if CACHE_TOO_SMALL.search(log):
-            larger = "in the profile raise engine.kv_cache_gib (or engine.memory_share), or lower engine.max_model_len"
-            return DeerstalkerError("engine", ending, "a KV cache that holds one sequence", larger)
         if line := refused_allocation(log):
-            return DeerstalkerError("engine", f"out of memory ({line})", room, remedy)
+            return DeerstalkerError("engine", f"out of memory ({line})", expected, remedy)
         if kernel_kills() > self._kernel_kills:
-            return TransientError(
-                "engine", f"{ending}; the kernel has killed a process for want of memory since it started", room, remedy
-            )
+            problem = f"{ending}; the kernel has killed a process for lack of memory since it started"
+            return TransientError("engine", problem, expected, remedy)
         return None
 
     def stop(self) -> None:

@@ -1,4 +1,4 @@
-"""One engine as a child process: start, reload of weights with proof, and end."""
+"""One engine as a child process: its start, verified reloads of weights, and its end."""
 
 from __future__ import annotations
 
@@ -7,14 +7,14 @@ import threading
 from pathlib import Path
 
 from artifacts.errors import DeerstalkerError, TransientError
-from stages.sampling.client import Source, ended
+from stages.sampling.client import Source, ended_error
 from stages.sampling.endpoint import EndpointError
 from stages.sampling.replicas import weight_exchange
 from stages.sampling.replicas.placement import ReplicaPlace
 from stages.sampling.replicas.process import EngineProcess
-from stages.sampling.replicas.weight_exchange import LOAD_TIMEOUT_S, SHORT_TIMEOUT_S
+from stages.sampling.replicas.weight_exchange import SHORT_TIMEOUT_S
 
-_BROKEN = (weight_exchange.ReloadRefusedError, EndpointError, OSError, http.client.HTTPException)
+_ENGINE_FAILURES = (weight_exchange.ReloadRefusedError, EndpointError, OSError, http.client.HTTPException)
 
 
 class Replica:
@@ -37,7 +37,6 @@ class Replica:
         self._check: weight_exchange.WeightCheck | None = None
         self._ended = False
         self._starting = threading.Lock()
-        self.start_s = 0.0
         self.starts = 0
         self.reloads = 0
         self.refusals: list[str] = []
@@ -60,7 +59,7 @@ class Replica:
         """
         with self._starting:
             if self._ended:
-                raise ended()
+                raise ended_error()
             if self._process is None:
                 self._process = EngineProcess(self.place.hardware, model_dir, self.log_path, self.place.devices)
                 self._model_dir, self._loaded_digest = model_dir, digest
@@ -82,11 +81,11 @@ class Replica:
             try:
                 if digest != self._loaded_digest:
                     self._reload(process, model_dir)
-                weight_exchange.name_version(process.endpoint, digest, timeout_s=SHORT_TIMEOUT_S)
+                weight_exchange.set_weight_version(process.endpoint, digest)
                 version = process.endpoint.call("GET", "/version", timeout_s=SHORT_TIMEOUT_S)["version"]
                 self._model_dir, self._loaded_digest = model_dir, digest
                 return Source(process.endpoint, digest, str(version), self.place.hardware.seed)
-            except _BROKEN as error:
+            except _ENGINE_FAILURES as error:
                 self.refusals.append(str(error) or repr(error))
                 refusal = f"it refused the weights of {model_dir}: {self.refusals[-1]}\n{process.tail()}\n"
                 self._drop(process)
@@ -97,7 +96,7 @@ class Replica:
         raise AssertionError("the second try returns or raises")
 
     def failure(self) -> str | None:
-        """Returns the reason why the process cannot answer any more; None while it runs."""
+        """Returns the reason why the process cannot answer any more; None while it can."""
         process = self._process
         return "the process has ended" if process is None else process.failure()
 
@@ -125,16 +124,20 @@ class Replica:
             (process.kill if at_once else process.stop)()
 
     def _reload(self, process: EngineProcess, model_dir: Path) -> None:
-        if not process.reloads:
+        if not process.can_reload:
             raise weight_exchange.ReloadRefusedError("engines on several CPUs keep a stale output head")
-        with process.killed_where_stopped():
-            weight_exchange.load(process.endpoint, model_dir, timeout_s=LOAD_TIMEOUT_S)
+        with process.killed_if_stopped():
+            weight_exchange.load(process.endpoint, model_dir)
         if self._check is not None:
             self._check.after_reload(model_dir)
         self.reloads += 1
 
     def _started(self, model_dir: Path, digest: str) -> EngineProcess:
-        """Returns the running process; start one with this checkpoint if there is none for models of its shape."""
+        """Returns the process once it is ready; starts one if none runs or the running one serves another shape.
+
+        Raises:
+            BadInputError, TransientError, DeerstalkerError: As `serve`.
+        """
         old = self._process
         if old is not None and (
             not weight_exchange.same_shape(self._model_dir, model_dir) or (self._check is not None and not self.running)
@@ -145,16 +148,14 @@ class Replica:
         assert process is not None and served is not None
         if self._check is None:
             try:
-                self.start_s = process.wait_ready()
+                process.wait_ready()
                 limit_bytes = int(self.place.hardware.reload_check_gib * 2**30)
                 dtype = self.place.hardware.on_this_machine().dtype
-                self._check = weight_exchange.WeightCheck(
-                    process.endpoint, served, limit_bytes, dtype, timeout_s=LOAD_TIMEOUT_S
-                )
+                self._check = weight_exchange.WeightCheck(process.endpoint, served, limit_bytes, dtype)
             except DeerstalkerError:
                 self._forget()
                 raise
-            except _BROKEN as error:
+            except _ENGINE_FAILURES as error:
                 ending = f"ended right after its start: {error}\n{process.tail()}\n"
                 self._drop(process)
                 raise TransientError("engine", ending, "an engine that stays up", f"log: {self.log_path}") from error

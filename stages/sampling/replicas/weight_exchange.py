@@ -1,4 +1,4 @@
-"""Reloads an engine's weights in place, and proves that they are those of the checkpoint folder."""
+"""Reloads an engine's weights in place, and verifies that they are those of the checkpoint folder."""
 
 from __future__ import annotations
 
@@ -17,9 +17,9 @@ from stages.sampling.endpoint import Endpoint, EndpointError
 LOAD_TIMEOUT_S = 600.0
 SHORT_TIMEOUT_S = 10.0
 _STORED_AS = {"bfloat16": "BF16", "float16": "F16", "float32": "F32"}
-_OF_VOCABULARY = ("embed_tokens.weight", "lm_head.weight")
+_VOCABULARY_TENSORS = ("embed_tokens.weight", "lm_head.weight")
 _VOCABULARY_MULTIPLE = 64
-IGNORED_CONFIG = ("_name_or_path", "transformers_version", "use_cache", "torch_dtype", "dtype")
+_KEYS_WITHOUT_EFFECT = ("_name_or_path", "transformers_version", "use_cache", "torch_dtype", "dtype")
 
 
 class ReloadRefusedError(Exception):
@@ -36,11 +36,11 @@ def same_shape(served: Path | None, requested: Path) -> bool:
         if not path.is_file():
             return False
         config = json.loads(path.read_bytes())
-        configs.append({key: value for key, value in config.items() if key not in IGNORED_CONFIG})
+        configs.append({key: value for key, value in config.items() if key not in _KEYS_WITHOUT_EFFECT})
     return configs[0] == configs[1]
 
 
-def load(endpoint: Endpoint, model_dir: Path, *, timeout_s: float) -> None:
+def load(endpoint: Endpoint, model_dir: Path) -> None:
     """Loads the folder's weights into a running engine and resets its prefix cache.
 
     Raises:
@@ -48,16 +48,16 @@ def load(endpoint: Endpoint, model_dir: Path, *, timeout_s: float) -> None:
         OSError, http.client.HTTPException: It could not be reached.
     """
     try:
-        reload = {"method": "reload_weights", "kwargs": {"weights_path": str(model_dir)}, "timeout": timeout_s}
-        endpoint.call("POST", "/collective_rpc", reload, timeout_s=timeout_s)
-        reset = endpoint.call("POST", "/reset_prefix_cache", timeout_s=timeout_s)
+        reload = {"method": "reload_weights", "kwargs": {"weights_path": str(model_dir)}, "timeout": LOAD_TIMEOUT_S}
+        endpoint.call("POST", "/collective_rpc", reload, timeout_s=LOAD_TIMEOUT_S)
+        reset = endpoint.call("POST", "/reset_prefix_cache", timeout_s=LOAD_TIMEOUT_S)
     except EndpointError as error:
         raise ReloadRefusedError(str(error)) from error
     if not reset["success"]:
         raise ReloadRefusedError("the prefix cache is still in use")
 
 
-def keeps_stale_head(endpoint: Endpoint, model_dir: Path, *, timeout_s: float) -> bool:
+def keeps_stale_head(endpoint: Endpoint, model_dir: Path) -> bool:
     """Returns whether a plain vLLM server would keep its old output head after a reload (see server.py).
 
     Raises:
@@ -65,10 +65,10 @@ def keeps_stale_head(endpoint: Endpoint, model_dir: Path, *, timeout_s: float) -
     """
     if not json.loads((model_dir / "config.json").read_bytes()).get("tie_word_embeddings", False):
         return False
-    return "device_config=cpu" in endpoint.call("GET", "/server_info", timeout_s=timeout_s)["vllm_config"]
+    return "device_config=cpu" in endpoint.call("GET", "/server_info", timeout_s=LOAD_TIMEOUT_S)["vllm_config"]
 
 
-def name_version(endpoint: Endpoint, digest: str, *, timeout_s: float) -> None:
+def set_weight_version(endpoint: Endpoint, digest: str) -> None:
     """Sets the version of the loaded weights to their digest. The engine adds it to every completion.
 
     Raises:
@@ -76,17 +76,17 @@ def name_version(endpoint: Endpoint, digest: str, *, timeout_s: float) -> None:
         OSError, http.client.HTTPException: It could not be reached.
     """
     try:
-        endpoint.call("POST", "/update_weight_version", {"new_version": digest}, timeout_s=timeout_s)
+        endpoint.call("POST", "/update_weight_version", {"new_version": digest}, timeout_s=SHORT_TIMEOUT_S)
     except EndpointError as error:
         raise ReloadRefusedError(str(error)) from error
 
 
 def tensor_digests(folder: Path, dtype: str) -> dict[str, str]:
-    """Returns the SHA-256 of each tensor in a folder's safetensors files, as it is in an engine of a compute type.
+    """Returns the SHA-256 (hex) of a folder's tensors by name, after the cast and padding of an engine.
 
     Args:
-        folder: A checkpoint folder.
-        dtype: The engine's compute type: bfloat16, float16 or float32. Tensors of other types are left out.
+        folder: A checkpoint folder. Tensors that are not stored as BF16, F16 or F32 are left out.
+        dtype: The engine's compute type: bfloat16, float16 or float32.
     """
     digests: dict[str, str] = {}
     for path in weight_files(folder):
@@ -104,7 +104,7 @@ def tensor_digests(folder: Path, dtype: str) -> dict[str, str]:
 
 def _vocabulary_padding(name: str, shape: Sequence[int], size_bytes: int) -> bytes:
     """Returns the zeros that vLLM appends to embedding and output head to fill them up to a multiple of 64 tokens."""
-    if not name.endswith(_OF_VOCABULARY) or not shape[0]:
+    if not name.endswith(_VOCABULARY_TENSORS) or not shape[0]:
         return b""
     return bytes(size_bytes // shape[0] * (-shape[0] % _VOCABULARY_MULTIPLE))
 
@@ -136,7 +136,7 @@ def cast_bytes(content: bytes, stored: str, dtype: str) -> bytes | None:
 
 
 class WeightCheck:
-    """Proves that an engine has a folder's weights, by the SHA-256 of single tensors on both sides.
+    """Verifies an engine's weights: compares the SHA-256 of its tensors with those of the folder's.
 
     The engine fuses some tensors (query, key and value) and packs others for its kernels. The comparison after its
     start shows which tensors it keeps as they are in the file. These must equal the new file after every reload.
@@ -146,15 +146,18 @@ class WeightCheck:
         model_dir: The folder that it was started with.
         limit_bytes: Checkpoints above this size are not hashed, and the engine's answer is trusted.
         dtype: The engine's compute type.
-        timeout_s: Longest wait for the engine's checksums, seconds.
+
+    Raises:
+        ReloadRefusedError: No tensor of the engine equals one of the folder.
+        EndpointError, OSError, http.client.HTTPException: The engine did not return its checksums.
     """
 
-    def __init__(self, endpoint: Endpoint, model_dir: Path, limit_bytes: int, dtype: str, *, timeout_s: float) -> None:
-        self.endpoint, self.limit_bytes, self.dtype, self.timeout_s = endpoint, limit_bytes, dtype, timeout_s
+    def __init__(self, endpoint: Endpoint, model_dir: Path, limit_bytes: int, dtype: str) -> None:
+        self.endpoint, self.limit_bytes, self.dtype = endpoint, limit_bytes, dtype
         self.loaded, self.expected, self.verbatim = dict[str, str](), dict[str, str](), set[str]()
         if weight_bytes(model_dir) > limit_bytes:
             return
-        self.loaded, self.expected = self._loaded(), tensor_digests(model_dir, self.dtype)
+        self.loaded, self.expected = self._engine_digests(), tensor_digests(model_dir, self.dtype)
         self.verbatim = {name for name in self.expected if self.loaded.get(name) == self.expected[name]}
         if not self.verbatim:
             raise ReloadRefusedError("no tensor of the engine equals one of the folder it was started with")
@@ -164,15 +167,16 @@ class WeightCheck:
 
         Raises:
             ReloadRefusedError: A tensor differs from the folder's.
+            EndpointError, OSError, http.client.HTTPException: The engine did not return its checksums.
         """
         if not self.loaded or weight_bytes(model_dir) > self.limit_bytes:
             return 0
-        self.loaded, self.expected = self._loaded(), tensor_digests(model_dir, self.dtype)
+        self.loaded, self.expected = self._engine_digests(), tensor_digests(model_dir, self.dtype)
         wrong = sorted(name for name in self.verbatim if self.loaded.get(name) != self.expected.get(name))
         if wrong:
             raise ReloadRefusedError(f"{len(wrong)} of {len(self.verbatim)} tensors are not the folder's, {wrong[:3]}")
         return len(self.verbatim)
 
-    def _loaded(self) -> dict[str, str]:
-        answer = self.endpoint.call("POST", "/weight_checker", {"action": "checksum"}, timeout_s=self.timeout_s)
+    def _engine_digests(self) -> dict[str, str]:
+        answer = self.endpoint.call("POST", "/weight_checker", {"action": "checksum"}, timeout_s=LOAD_TIMEOUT_S)
         return {name.rpartition(":")[2]: digest for name, digest in answer["checksums"].items()}

@@ -1,4 +1,4 @@
-"""The limit of requests in flight at one engine, adjusted by the engine's own counters."""
+"""Reads two things from the counters of one engine: its limit of requests in flight, and the time of its progress."""
 
 from __future__ import annotations
 
@@ -20,17 +20,17 @@ class Window:
     """
 
     limit: int
-    most: int = field(init=False)
+    largest_limit: int = field(init=False)
     active: int = 0
     closed: bool = False
     preemptions: float = 0.0
     _changed: threading.Condition = field(default_factory=threading.Condition)
 
     def __post_init__(self) -> None:
-        self.most = self.limit
+        self.largest_limit = self.limit
 
     def enter(self) -> bool:
-        """Waits until a request may be sent. Returns False if the window was closed meanwhile."""
+        """Waits until a request may be sent and returns True, or False if the window is closed."""
         with self._changed:
             while self.active >= self.limit and not self.closed:
                 self._changed.wait()
@@ -61,29 +61,30 @@ class Window:
         with self._changed:
             if preemptions > self.preemptions:
                 self.limit = max(1, int(min(self.limit, self.active) * SHRINK))
-            elif waiting == 0 and kv_cache_use < SHRINK and self.limit < self.most:
+            elif waiting == 0 and kv_cache_use < SHRINK and self.limit < self.largest_limit:
                 self.limit += 1
                 self._changed.notify()
             self.preemptions = preemptions
 
 
 @dataclass
-class Pulse:
-    """The time of an engine's last progress."""
+class LastProgress:
+    """The time of an engine's last progress: a change of its counters."""
 
-    last: tuple[float, ...] = ()
-    moved_s: float = field(default_factory=time.monotonic)
+    counters: tuple[float, ...] = ()
+    time_s: float = field(default_factory=time.monotonic)
 
-    def beat(self, counters: tuple[float, ...]) -> None:
-        """Records the counters; any change is progress."""
-        if counters != self.last:
-            self.last, self.moved_s = counters, time.monotonic()
+    def observe(self, counters: tuple[float, ...]) -> None:
+        """Records the counters and, if one has changed, the time."""
+        if counters != self.counters:
+            self.counters = counters
+            self.reset()
 
-    def rest(self) -> None:
-        """Records that the engine has no work; it counts as progress."""
-        self.moved_s = time.monotonic()
+    def reset(self) -> None:
+        """Sets the time to now, because the engine has no work."""
+        self.time_s = time.monotonic()
 
     @property
-    def still_s(self) -> float:
+    def age_s(self) -> float:
         """Seconds since the last progress."""
-        return time.monotonic() - self.moved_s
+        return time.monotonic() - self.time_s

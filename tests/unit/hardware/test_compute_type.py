@@ -61,6 +61,14 @@ def test_an_explicit_choice_that_is_slow_is_warned_of_with_the_measured_factor(o
     assert float(warning.split(" is ")[1].split(" times")[0]) > 2
 
 
+@pytest.mark.parametrize("level", ["SSE41", "AVX", "AVX2", "AVX2_VNNI_2", "AVX512_CORE"])
+def test_no_level_below_native_bf16_computes_in_it(level: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(compute_type, "_cpu_flags", lambda: ("sse4_1", "avx", "avx2", "avx512_bf16", "amx_bf16"))
+    assert native_type("cpu").type == "bf16"
+    monkeypatch.setenv("ONEDNN_MAX_CPU_ISA", level)
+    assert native_type("cpu").type == "fp32"
+
+
 def test_this_machine_computes_in_bf16_where_its_flags_say_so() -> None:
     native = bool(cpu_flags() & NATIVE_BF16_FLAGS)
     assert native_type("cpu").type == ("bf16" if native else "fp32")

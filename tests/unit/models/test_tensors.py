@@ -217,8 +217,8 @@ def beside_a_single_file(folder: Path) -> None:
 @pytest.mark.parametrize(
     ("damage", "message"),
     [
-        (mapped_elsewhere, rf"model-2.*tensor '{NORM}': which .*index\.json places 'model-1\.safetensors'"),
-        (mapped_nowhere, rf"tensor '{NORM}': which .*index\.json places nowhere"),
+        (mapped_elsewhere, rf"model-2.*tensor '{NORM}': .*index\.json places it in 'model-1\.safetensors'"),
+        (mapped_nowhere, rf"tensor '{NORM}': .*index\.json does not list it"),
         (maps_what_is_not_there, r"'ghost' is not in model-1\.safetensors"),
         (maps_out_of_the_folder, r"'\.\./model-1\.safetensors' in its weight_map"),
         (maps_to_a_number, "7 in its weight_map"),
@@ -265,7 +265,7 @@ def test_a_file_that_the_index_does_not_name_is_not_hashed(cut: Path, tmp_path: 
             "hidden_size: 32; expected a multiple",
         ),
         ({"head_dim": 7}, "head_dim: 7; expected an even number"),
-        ({"rms_norm_eps": float("inf")}, "not JSON .Infinity, which is no number"),
+        ({"rms_norm_eps": float("inf")}, "not JSON .Infinity is not a JSON number"),
         ({"rope_parameters": {"rope_theta": -1.0}}, r"rope_theta: -1\.0; expected a finite number above 0"),
         ({"rope_parameters": [1]}, r"rope_parameters: \[1\]; expected a table"),
         ({"rope_parameters": {"rope_type": "llama3", "factor": 8.0}}, "low_freq_factor: no value"),

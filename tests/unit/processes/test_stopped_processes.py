@@ -10,7 +10,7 @@ from collections.abc import Generator
 
 import pytest
 
-from stages.processes.stopped_processes import LOOK_INTERVAL_S, STOPPED_LIMIT_S, StoppedProcessWatch, of_session
+from stages.processes.stopped_processes import LOOK_INTERVAL_S, STOPPED_LIMIT_S, StoppedProcessWatch, session_processes
 from tests.support.processes import in_session
 
 PARENT = "import subprocess, sys; subprocess.run([sys.executable, '-c', 'import time; time.sleep(60)'])"
@@ -28,7 +28,7 @@ def session() -> Generator[int]:
 
 
 def test_a_child_that_is_stopped_is_held_and_a_sleeping_one_is_not(session: int) -> None:
-    watch = StoppedProcessWatch(lambda: of_session(session))
+    watch = StoppedProcessWatch(lambda: session_processes(session))
     ended: list[float] = []
     with watch.ending(lambda: ended.append(time.monotonic())):
         time.sleep(2 * LOOK_INTERVAL_S)

@@ -5,7 +5,7 @@ import threading
 from hypothesis import given
 from hypothesis import strategies as st
 
-from stages.sampling.replicas.window import Pulse, Window
+from stages.sampling.replicas.window import LastProgress, Window
 
 COUNTERS = st.tuples(st.integers(0, 3), st.integers(0, 5), st.floats(0.0, 1.0))
 
@@ -57,11 +57,11 @@ def test_no_more_than_the_limit_are_in_flight_and_closing_wakes_the_rest() -> No
 
 
 def test_only_a_changed_counter_is_progress() -> None:
-    pulse = Pulse()
-    pulse.beat((1.0,))
-    first = pulse.moved_s
-    pulse.beat((1.0,))
-    assert pulse.moved_s == first
-    pulse.beat((2.0,))
-    assert pulse.moved_s > first
-    assert pulse.still_s >= 0.0
+    progress = LastProgress()
+    progress.observe((1.0,))
+    first = progress.time_s
+    progress.observe((1.0,))
+    assert progress.time_s == first
+    progress.observe((2.0,))
+    assert progress.time_s > first
+    assert progress.age_s >= 0.0

@@ -114,7 +114,7 @@ def test_grades_of_other_rollouts_are_refused(stages: Stages, tmp_path: Path) ->
     grades = grade(stages.ctx, GradeConfig(), stages.rollouts, stages.puzzles, out=out)
     few = ArtifactAddress(stages.store, "few", Rollouts).attempt(Identity.of("sample", 1, {"of": "others"}))
     few.write_shard("rollouts", Artifact.open(other.store, other.rollouts).read_tables(ROLLOUTS), ROLLOUTS)
-    with pytest.raises(IntegrityError, match="grades: 4 of its 6 rows are grades of 4 completions"):
+    with pytest.raises(IntegrityError, match="grades: 4 of its 6 rows belong to one of the 4 completions"):
         pack(stages.ctx, PackConfig(), few.publish(), grades, out=ArtifactAddress(stages.store, "batch", Batch))
 
 

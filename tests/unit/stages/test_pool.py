@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 from safetensors.torch import load_file, save_file
 
-from artifacts.errors import BadInputError, TransientError
+from artifacts.errors import BadInputError, DeerstalkerError, TransientError
 from stages.environments.puzzle import Puzzle
 from stages.models.tensors import WEIGHTS
 from stages.models.tokenizers.chat import ChatTokenizer
@@ -115,6 +115,15 @@ def test_damaged_weights_reach_no_engine(
     with pytest.raises(BadInputError, match=r"no tensor model\.layers\.0\.self_attn\.k_proj\.weight and 5 more"):
         asked_of(speakers, puzzles, tmp_path / "damaged", tmp_path, restarts=0)
     assert [speaker.version for speaker in speakers] == ["", ""]
+
+
+@pytest.mark.parametrize("use", [Engine.prestart, Engine.ensure])
+def test_a_retired_engine_starts_nothing(use: Callable[[Engine, Path, str], None], model: Path, tmp_path: Path) -> None:
+    """Neither for `ensure` nor for a stage in another thread that calls `prestart`."""
+    with Engine(EngineHardware(external_urls=("http://127.0.0.1:9",)), tmp_path) as engine:
+        engine.retire()
+        with pytest.raises(DeerstalkerError, match="engine: ended while it was in use"):
+            use(engine, model, "w")
 
 
 def test_more_engines_than_fit_are_refused_before_any_is_asked(

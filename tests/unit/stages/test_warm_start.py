@@ -73,9 +73,9 @@ def test_a_tokenizer_that_does_not_write_a_text_back_is_refused(
     lossy = ChatTokenizer(tmp_path / "scratch")
     config = WarmStartConfig(text="derivations", style="terse")
     taught_groups(config, table, tokenizer)
-    with pytest.raises(BadInputError, match="the model's tokenizer: it writes back") as error:
+    with pytest.raises(BadInputError, match="the model's tokenizer: it decodes the tokens to") as error:
         taught_groups(config, table, lossy)
-    quoted = re.search(r"writes back ('.*') instead of ('.*'); expected", str(error.value))
+    quoted = re.search(r"decodes the tokens to ('.*') instead of ('.*'); expected", str(error.value))
     assert quoted is not None
     written, text = (ast.literal_eval(part) for part in quoted.groups())
     assert written != text

@@ -59,7 +59,7 @@ class Machine:
     def progress(self, label: str, done: int, total: int, figures: Mapping[str, float]) -> None:
         self.done.append(done)
         if done == self.kill_at:
-            os.kill(workers(self.ctx.gang)[1], signal.SIGKILL)
+            os.kill(workers(self.ctx.worker_group)[1], signal.SIGKILL)
 
     def artifact(self, key: str, kind: type[Any], **files: bytes) -> Ref[Any]:
         attempt = ArtifactAddress(self.store, key, kind).attempt(Identity.of("made", 1, {"key": key}))
