@@ -92,7 +92,7 @@ def test_the_steps_of_an_iteration_share_its_rate(steps: int, expected: float) -
     [
         ({"loss": {"kl_coef": 0.1}}, "needs a reference"),
         ({"min_learning_rate": 1.0}, "is above learning_rate"),
-        ({"schedule": "cosine", "schedule_iterations": 4, "warmup_iterations": 4}, "leaves nothing"),
+        ({"schedule": "cosine", "schedule_iterations": 4, "warmup_iterations": 4}, "must be below"),
     ],
 )
 def test_settings_that_contradict_themselves(settings: dict[str, object], message: str) -> None:
