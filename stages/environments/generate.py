@@ -10,10 +10,14 @@ from pydantic import Discriminator, Tag
 
 from stages.environments import environment
 from stages.environments.puzzle import Puzzle
+from stages.environments.question_file.config import QuestionFileConfig
 from stages.environments.temporal_clue.config import TIERS, PuzzleConfig
 from stages.environments.zebra.config import ZebraConfig
 
-__all__ = ["TIERS", "AnyPuzzleConfig", "PuzzleConfig", "ZebraConfig", "generate", "generate_nth"]
+__all__ = [
+    "TIERS", "AnyPuzzleConfig", "GeneratedPuzzleConfig", "PuzzleConfig", "QuestionFileConfig", "ZebraConfig",
+    "generate", "generate_nth",
+]  # fmt: skip
 
 
 def _environment_of(config: Any) -> str:
@@ -22,8 +26,15 @@ def _environment_of(config: Any) -> str:
     return getattr(config, "environment", "temporal_clue")  # pydantic refuses other types afterwards
 
 
-AnyPuzzleConfig = Annotated[
+GeneratedPuzzleConfig = Annotated[
     Annotated[PuzzleConfig, Tag("temporal_clue")] | Annotated[ZebraConfig, Tag("zebra")], Discriminator(_environment_of)
+]
+"""The config of any environment that generates puzzles; the default is Temporal Clue."""
+AnyPuzzleConfig = Annotated[
+    Annotated[PuzzleConfig, Tag("temporal_clue")]
+    | Annotated[ZebraConfig, Tag("zebra")]
+    | Annotated[QuestionFileConfig, Tag("file")],
+    Discriminator(_environment_of),
 ]
 """The config of any environment. Its field `environment` selects the class; the default is Temporal Clue."""
 

@@ -205,7 +205,8 @@ def _answers(answers: Sequence[ReadAnswer]) -> str:
     for answer in answers:
         said = " ".join(answer.said.split())[:_ANSWER_CHARACTERS] or f"({answer.note})"
         verdict = "right" if answer.correct else f"wrong, {answer.right}" + (f" ({answer.note})" if answer.note else "")
-        lines.append(f"{answer.letter}. {said:<30} {verdict}")
+        mark = "." if len(answer.letter) == 1 else ":"
+        lines.append(f"{answer.letter}{mark} {said:<30} {verdict}")
     return "\n".join(lines)
 
 
