@@ -73,20 +73,20 @@ def grade(
 
     Raises:
         IntegrityError: The rollouts name a puzzle that is not in the set.
-        BadInputError: The process is supervised, but nothing can be proved about a puzzle, or no completion states
-            anything.
+        BadInputError: The reward needs clues, but the puzzles have none. Or the process is supervised, but nothing can
+            be proved about a puzzle, or no completion states anything.
     """
     identity = Identity.of("grade", REVISION, effective_settings(config), rollouts=rollouts, puzzles=puzzles)
     if published := out.find(identity):
         return published
+    train = Artifact.open(ctx.store, puzzles).read_table("train.parquet", PUZZLES)
+    _check_abilities(config, train)
+    known, grader = puzzles_by_id(train), grader_of(train, config.grader)
     opened = Artifact.open(ctx.store, rollouts)
     sampled = opened.read_tables(ROLLOUTS).sort("group", "sample")
     by_process = config.advantage.level == "process"
     reads_tokens = by_process or config.reward.surprise_weight
     tokenizer = ChatTokenizer(_sampled_model(opened, ctx)) if reads_tokens else None
-    train = Artifact.open(ctx.store, puzzles).read_table("train.parquet", PUZZLES)
-    known, grader = puzzles_by_id(train), grader_of(train, config.grader)
-    _check_abilities(config, train)
     rows: list[dict[str, Any]] = []
     steps: list[list[Step]] = []
     sums: defaultdict[str, float] = defaultdict(float)

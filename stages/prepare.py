@@ -120,8 +120,7 @@ def identity_of(config: PrepareConfig, content: bytes | None = None) -> Identity
     path = Path(config.file)
     if not is_file(path):
         raise BadInputError(config.file, "no such file", "a JSON file of puzzles", "check the path")
-    content = {"sha256": hashlib.sha256(path.read_bytes()).hexdigest()}
-    return Identity.of("prepare", REVISION, content)
+    return Identity.of("prepare", REVISION, {"sha256": hashlib.sha256(path.read_bytes()).hexdigest()})
 
 
 def settings_without_path(config: PrepareConfig) -> dict[str, Any]:

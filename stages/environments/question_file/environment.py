@@ -8,7 +8,7 @@ from typing import Any, NoReturn
 
 from artifacts.errors import BadInputError
 from stages.environments.puzzle import Asserted, Graded, Grader, Kinds, Parsed, Puzzle, Style
-from stages.environments.question_file.config import FILE_GRADERS
+from stages.environments.question_file.config import FILE_GRADERS, FileGrader
 from stages.environments.question_file.graders import read_answer, read_gold
 
 _KEY = "answer"
@@ -31,12 +31,12 @@ class QuestionFile:
         self.name, self.tiers = name, dict[str, Any]()
         _, _, rule = name.partition(":")
         grader, _, self._pattern = rule.partition(":")
-        known = next((item for item in FILE_GRADERS if item == grader), None)
+        known: FileGrader | None = next((item for item in FILE_GRADERS if item == grader), None)
         if known is None:
             raise BadInputError(
                 "environment", repr(name[:80]), ", ".join(f"file:{item}" for item in FILE_GRADERS), "name a grader"
             )
-        self._grader = known
+        self._grader: FileGrader = known
         self.graders = (known,)
 
     def can_read(self, answer: str) -> bool:

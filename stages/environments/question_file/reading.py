@@ -122,7 +122,7 @@ def _question(config: QuestionFileConfig, where: str, row: dict[str, Any], numbe
             _READABLE[config.grader],
             "correct the answer, or set puzzles.puzzle.grader",
         )
-    return Question(puzzle, cast(Split | None, split), where)
+    return Question(puzzle, split, where)
 
 
 _READABLE = {
