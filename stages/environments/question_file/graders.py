@@ -35,7 +35,8 @@ _BRACE = re.compile(r"\\boxed[ \t]{0,8}\{|\\[{}]|[{}]")
 _SEARCHED = 2000
 """Number of characters at the end of a text in which a user's pattern is searched: many matches take quadratic time."""
 _OPEN, _GROUP, _CLOSE = "\ue000", "\ue001", "\ue002"
-_PRIVATE = str.maketrans(dict.fromkeys((_OPEN, _GROUP, _CLOSE), " "))
+_UNUSABLE = re.compile(r"[\ud800-\udfff\ue000-\ue002]")
+"""Characters that polars cannot hold (halves of surrogate pairs), and those that mark matches."""
 
 
 @dataclass(frozen=True)
@@ -193,7 +194,7 @@ def _content(words: str, end: int) -> Reading | None:
 
 
 def _matched(text: str, pattern: str) -> Reading | None:
-    searched = text[-_SEARCHED:].translate(_PRIVATE)
+    searched = _UNUSABLE.sub(" ", text[-_SEARCHED:])
     marked = pl.Series([searched]).str.replace_all(pattern, f"{_OPEN}${{0}}{_GROUP}${{1}}{_CLOSE}")[0]
     _, opened, last = marked.rpartition(_OPEN)
     if not opened:

@@ -88,7 +88,7 @@ def read_questions(content: bytes, config: QuestionFileConfig) -> list[Question]
         places[puzzle_id] = where
         questions.append(question)
     if not questions:
-        raise BadInputError(config.path, "no rows", "at least one question")
+        raise BadInputError(config.path, "no rows", "at least one question", "check puzzles.puzzle.path")
     return questions
 
 

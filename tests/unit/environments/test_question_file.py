@@ -29,7 +29,10 @@ from stages.environments.question_file.config import QuestionFileConfig
 from stages.environments.question_file.reading import read_questions
 from stages.environments.tables import from_table, grader_of, taught_texts, to_table
 from stages.grade import GradeConfig, grade
+from stages.models.from_scratch import ScratchModel, make_scratch
+from stages.models.tokenizers.chat import ChatTokenizer
 from stages.prepare import SPLITS, PrepareConfig, identity_of, prepare
+from stages.warm_start import WarmStartConfig, taught_groups
 
 ROWS: list[dict[str, Any]] = [
     {
@@ -283,6 +286,15 @@ def test_answers_are_taught_as_the_grader_reads_them() -> None:
     for puzzle, text in zip(from_table(puzzles), texts, strict=True):
         assert environment.get(puzzle.environment).grade(text, puzzle).exact
     assert grader_of(puzzles, "strict") == "number"
+
+
+def test_a_warm_start_on_answers_fits_a_scratch_model(tmp_path: Path) -> None:
+    puzzles = table()
+    texts = taught_texts(puzzles, None)
+    make_scratch(ScratchModel(), [*puzzles["prompt"], *texts], tmp_path / "model")
+    tokenizer = ChatTokenizer(tmp_path / "model")
+    groups = taught_groups(WarmStartConfig(steps=1, puzzles_per_step=4), puzzles, tokenizer)
+    assert [tokenizer.decode(group.branches[0].tokens) for group in groups] == texts
 
 
 @pytest.mark.parametrize("setting", [{}, {"reward": {"format_weight": 1.0}}, {"advantage": {"level": "process"}}])

@@ -168,7 +168,7 @@ def test_linear_time(grader: FileGrader) -> None:
         read_answer(text, grader, r"(a.*[bc])|(a)|((\w+\s*)+$)")
         read_answer(f"\\boxed{{{text}}}", grader, PATTERN)
         read_gold(text, grader)
-    assert time.perf_counter() - started < 30  # quadratic time takes minutes
+    assert time.perf_counter() - started < 120  # quadratic time takes many minutes
 
 
 @pytest.mark.parametrize(
