@@ -1,4 +1,4 @@
-"""A whole run on the user's own questions: it trains, is repeated without its file, and is evaluated."""
+"""A whole run on the user's own questions: it trains, goes on without its file, and is evaluated."""
 
 import json
 from pathlib import Path
@@ -23,7 +23,7 @@ def test_a_run_on_questions_from_a_file(tmp_path: Path) -> None:
     store = ("--store", str(place.store), "--profile", str(ONE_ENGINE), "--json")
     train = ("train", "--recipe", str(QUESTIONS), "--run", "mine", *store)
 
-    place.deerstalker(*train, "--stop-after", "grade@1")
+    place.deerstalker(*train)
     manifests = {path: path.read_bytes() for path in place.store.rglob("manifest.json")}
     grades = Artifact.at(Store.open(str(place.store)), "runs/mine/iterations/0001/grades").read_table(
         GRADES_FILE, GRADES
@@ -33,9 +33,11 @@ def test_a_run_on_questions_from_a_file(tmp_path: Path) -> None:
 
     file.unlink()  # as on another machine
     place.deerstalker(*train)
+    assert {path: path.read_bytes() for path in place.store.rglob("manifest.json")} == manifests
+    place.deerstalker("iterate", "mine", "--more", "1", *store)
     after = {path: path.read_bytes() for path in place.store.rglob("manifest.json")}
     assert {path: after[path] for path in manifests} == manifests
-    report = Manifest.from_bytes((place.part("mine", 1, "report") / "manifest.json").read_bytes(), "report")
+    report = Manifest.from_bytes((place.part("mine", 2, "report") / "manifest.json").read_bytes(), "report")
     assert report.facts["grader"] == "number"
 
     evaluated = json.loads(

@@ -291,8 +291,8 @@ def test_answers_are_taught_as_the_grader_reads_them() -> None:
 def test_a_warm_start_on_answers_fits_a_scratch_model(tmp_path: Path) -> None:
     puzzles = table()
     texts = taught_texts(puzzles, None)
-    make_scratch(ScratchModel(), [*puzzles["prompt"], *texts], tmp_path / "model")
-    tokenizer = ChatTokenizer(tmp_path / "model")
+    make_scratch(ScratchModel(), [*puzzles["prompt"], *texts], tmp_path)
+    tokenizer = ChatTokenizer(tmp_path)
     groups = taught_groups(WarmStartConfig(steps=1, puzzles_per_step=4), puzzles, tokenizer)
     assert [tokenizer.decode(group.branches[0].tokens) for group in groups] == texts
 
