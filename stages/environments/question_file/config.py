@@ -45,10 +45,11 @@ class QuestionFileConfig(Config):
     grader: FileGrader = Field(
         default="exact",
         description="How the answer is read from a completion. `exact`: all of it, or what follows its last `Answer:`; "
-        "case and spaces do not count. `choice`: a letter after the last `Answer:`, else the last one in parentheses "
-        "or alone on a line. `number`: the last number, after the last `Answer:` if there is one, compared by value. "
-        "`boxed`: the last \\boxed{...}, compared by value if both are numbers. `regex`: the first group of the last "
-        "match of `pattern`; case and spaces do not count.",
+        "case and spaces do not count. `choice`: the letter at once after the last `Answer:`, else the last one that "
+        "stands alone after it; without `Answer:` the last one in parentheses or alone on a line. `number`: the last "
+        "number, after the last `Answer:` if there is one, compared by value. `boxed`: the last \\boxed{...}, compared "
+        "by value if both are numbers. `regex`: the first group of the last match of `pattern`; case and spaces do not "
+        "count.",
     )
     pattern: str | None = Field(
         default=None,

@@ -12,6 +12,8 @@ from stages.environments.question_file.config import FILE_GRADERS, FileGrader
 from stages.environments.question_file.graders import read_answer, read_gold
 
 _KEY = "answer"
+_KEPT_CHARACTERS = 200
+"""Characters of an answer that a grade keeps for readers; the completion itself is stored with the rollouts."""
 
 
 class QuestionFile:
@@ -58,7 +60,8 @@ class QuestionFile:
         said = read_answer(text, self._grader, self._pattern)
         gold = read_gold(puzzle.solution[_KEY], self._grader)
         right = said is not None and gold is not None and said.value == gold.value
-        parsed = Parsed(None, None, False, "missing") if said is None else Parsed(said.words, said.words, right)
+        words = None if said is None else said.words[:_KEPT_CHARACTERS]
+        parsed = Parsed(words, words, right, "missing" if said is None else "")
         return Graded(float(right), right, {_KEY: parsed})
 
     def answer_ends(self, text: str, puzzle: Puzzle, grader: Grader = "strict") -> dict[str, int]:

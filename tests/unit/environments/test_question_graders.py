@@ -137,6 +137,13 @@ def test_written_answers_are_read_as_right(grader: FileGrader, gold: str, writte
     assert family.grade(written, puzzle).exact == (grader != "regex")
 
 
+def test_a_grade_keeps_the_start_of_a_long_answer() -> None:
+    text = "long " * 1000
+    graded = environment.get("file:exact").grade(text, question("exact", text))
+    assert graded.exact
+    assert graded.answers["answer"].text == text[:200]
+
+
 @pytest.mark.parametrize("grader", FILE_GRADERS)
 def test_answers_end_where_they_are_read(grader: FileGrader) -> None:
     said = {"choice": "B", "boxed": "\\boxed{5}", "regex": "result: 5"}.get(grader, "Answer: 5")
