@@ -3,9 +3,12 @@
 from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Literal
+from typing import Literal, get_args
 
 Grader = Literal["strict", "published"]
+FileGrader = Literal["exact", "choice", "number", "boxed", "regex"]
+FILE_GRADERS: tuple[FileGrader, ...] = get_args(FileGrader)
+"""Rules by which the answers to questions from a file are read; see `QuestionFileConfig.grader`."""
 Verdict = Literal["restated", "proved", "open", "contradicted"]
 Style = Literal["plain", "terse", "cited"]
 """The format of a derivation.

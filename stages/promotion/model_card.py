@@ -7,7 +7,7 @@ from artifacts.lineage import Node, lineage
 from artifacts.manifest import Manifest
 from artifacts.reading import Artifact
 from artifacts.store.store import Store
-from stages.environments.question_file.config import FILE_GRADERS
+from stages.environments.puzzle import FILE_GRADERS
 from stages.statistics.estimates import Interval
 from stages.statistics.records import MeasuredCheckpoint, Measurement, PromotionDecision, ReportFigures
 

@@ -2,14 +2,13 @@
 
 import re
 from collections.abc import Mapping
-from typing import Literal, Self, get_args
+from typing import Literal, Self
 
 from pydantic import Field, model_validator
 
 from artifacts.config import Config
+from stages.environments.puzzle import FileGrader
 
-FileGrader = Literal["exact", "choice", "number", "boxed", "regex"]
-FILE_GRADERS: tuple[FileGrader, ...] = get_args(FileGrader)
 _PLACEHOLDER = re.compile(r"\{\{|\}\}|\{([^{}]+)\}")
 _BRACES = {"{{": "{", "}}": "}"}
 

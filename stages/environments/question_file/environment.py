@@ -7,8 +7,17 @@ from functools import lru_cache
 from typing import Any, NoReturn
 
 from artifacts.errors import BadInputError
-from stages.environments.puzzle import Asserted, Graded, Grader, Kinds, Parsed, Puzzle, Style
-from stages.environments.question_file.config import FILE_GRADERS, FileGrader
+from stages.environments.puzzle import (
+    FILE_GRADERS,
+    Asserted,
+    FileGrader,
+    Graded,
+    Grader,
+    Kinds,
+    Parsed,
+    Puzzle,
+    Style,
+)
 from stages.environments.question_file.graders import read_answer, read_gold
 
 _KEY = "answer"

@@ -12,7 +12,7 @@ from functools import lru_cache
 
 import polars as pl
 
-from stages.environments.question_file.config import FileGrader
+from stages.environments.puzzle import FileGrader
 
 _MARKER = re.compile(r"(?<![a-z0-9])answer[*_]{0,3}[ \t]?:[*_]{0,3}", re.IGNORECASE | re.ASCII)
 _THOUSANDS = r"(?:,|\{,\}|\\,)"

@@ -7,8 +7,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from stages.environments import environment
-from stages.environments.puzzle import Puzzle
-from stages.environments.question_file.config import FILE_GRADERS, FileGrader
+from stages.environments.puzzle import FILE_GRADERS, FileGrader, Puzzle
 from stages.environments.question_file.graders import pattern_problem, read_answer, read_gold
 
 PATTERN = r"(?i)result[:=]\s*([-\w.]+)"
