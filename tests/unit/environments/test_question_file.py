@@ -18,6 +18,7 @@ from artifacts.refs import Grades, Puzzles, Ref, Rollouts
 from artifacts.schemas import GRADES, GRADES_FILE, PUZZLES, ROLLOUTS, as_table
 from artifacts.store.store import Store
 from flows.config.recipe import Recipe
+from flows.config.recipes import load_recipe
 from flows.config.settings import validate
 from flows.inputs.puzzle_sets import made_from_a_lost_file
 from flows.report.html.puzzle_report import Measure, describe, report_files
@@ -255,6 +256,14 @@ def test_recipes_ask_only_for_what_questions_from_a_file_can_do(
     assert Recipe.model_validate(recipe.model_dump(mode="json")) == recipe
     with pytest.raises(BadInputError, match=message):
         validate(Recipe, {**RECIPE, **extra, section: {**extra.get(section, {}), **settings}}, "mine")
+
+
+def test_the_recipe_of_the_readme_is_complete(tmp_path: Path) -> None:
+    _, _, section = (Path(__file__).parents[3] / "README.md").read_text().partition("## Your own questions")
+    (tmp_path / "mine.toml").write_text(section.partition("```toml\n")[2].partition("```")[0])
+    recipe = load_recipe(str(tmp_path / "mine.toml"))
+    assert isinstance(recipe.puzzles.puzzle, QuestionFileConfig)
+    assert recipe.puzzles.puzzle.grader == "number"
 
 
 def table() -> pl.DataFrame:
