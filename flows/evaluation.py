@@ -1,6 +1,6 @@
 """The `evaluate` flow: evaluates one checkpoint on one set of puzzles, outside of any run."""
 
-from typing import Any, get_args
+from typing import Any, cast
 
 from prefect import flow
 from pydantic import Field
@@ -18,6 +18,7 @@ from flows.inputs.models import fetched
 from flows.inputs.puzzle_sets import named_puzzles
 from flows.opening import opened_stages
 from stages.environments.puzzle import Grader
+from stages.environments.tables import graders_of
 from stages.evaluate import EvaluateConfig, evaluate, regrade
 from stages.statistics.totals import totals
 
@@ -72,5 +73,8 @@ def evaluate_checkpoint(request: EvaluationRequest) -> Evaluation:
             checkpoint=checkpoint.as_json(),
             puzzles=results["puzzle_id"].n_unique(),
             report=f"{store.url}/{report.key}",
-            gradings={grader: totals(regrade(results, solutions, grader)).as_json() for grader in get_args(Grader)},
+            gradings={
+                grader: totals(regrade(results, solutions, cast(Grader, grader))).as_json()
+                for grader in graders_of(solutions)
+            },
         )

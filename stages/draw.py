@@ -13,7 +13,7 @@ from artifacts.refs import Draw, Ref
 from artifacts.schemas import PUZZLES
 from artifacts.store.store import Store
 from stages.context import StageContext
-from stages.environments.generate import AnyPuzzleConfig, PuzzleConfig, ZebraConfig, generate_nth
+from stages.environments.generate import GeneratedPuzzleConfig, PuzzleConfig, ZebraConfig, generate_nth
 from stages.environments.tables import to_table
 
 REVISION = 1
@@ -23,7 +23,7 @@ TABLE = "puzzles.parquet"
 class DrawConfig(Config):
     """Selects puzzles `first` to `first + count - 1` of the stream of a difficulty and a seed."""
 
-    puzzle: AnyPuzzleConfig = Field(default_factory=PuzzleConfig)
+    puzzle: GeneratedPuzzleConfig = Field(default_factory=PuzzleConfig)
     seed: int = Field(default=0, ge=0)
     first: int = Field(ge=0)
     count: int = Field(ge=1)

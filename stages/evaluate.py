@@ -16,7 +16,7 @@ from artifacts.refs import Checkpoint, Puzzles, Ref, Report
 from artifacts.schemas import PUZZLES, RESULTS, as_table
 from stages.context import StageContext
 from stages.environments.puzzle import Grader, Puzzle
-from stages.environments.tables import count_deductions, deduction_columns, graded_text, puzzles_by_id
+from stages.environments.tables import count_deductions, deduction_columns, graded_text, grader_of, puzzles_by_id
 from stages.sampling.collect import adopt_rollouts, collect
 from stages.sampling.config import SamplingConfig
 from stages.statistics.records import ReportFigures
@@ -86,7 +86,7 @@ def evaluate(
     figures = ReportFigures(
         puzzles=len(chosen),
         split=split,
-        grader=config.grader,
+        grader=grader_of(chosen, config.grader),
         sampled=measured.sampled,
         greedy=measured.greedy,
     ).as_json()

@@ -2,7 +2,7 @@
 
 import json
 from collections import defaultdict
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from itertools import groupby
 from pathlib import Path
@@ -31,10 +31,10 @@ from artifacts.schemas import (
     as_table,
 )
 from stages.context import StageContext
-from stages.environments.grading import answer_ends
+from stages.environments import environment
 from stages.environments.puzzle import Asserted, DeductionCounts, Grader, Puzzle
 from stages.environments.steps import Step, steps_of
-from stages.environments.tables import assertions, deduction_columns, graded_text, puzzles_by_id
+from stages.environments.tables import assertions, deduction_columns, graded_text, grader_of, puzzles_by_id
 from stages.grpo.advantages import AdvantageConfig, batch_advantages
 from stages.grpo.process import step_advantages, token_advantages
 from stages.grpo.rewards import Judged, RewardConfig, reward_terms
@@ -71,18 +71,20 @@ def grade(
 
     Raises:
         IntegrityError: The rollouts name a puzzle that is not in the set.
-        BadInputError: The level is `process`, but nothing can be proved about a puzzle, or no completion makes a
-            statement.
+        BadInputError: The reward needs clues, but the puzzles have none. Or the level is `process`, but nothing can be
+            proved about a puzzle, or no completion makes a statement.
     """
     identity = Identity.of("grade", REVISION, effective_settings(config), rollouts=rollouts, puzzles=puzzles)
     if published := out.find(identity):
         return published
+    train = Artifact.open(ctx.store, puzzles).read_table("train.parquet", PUZZLES)
+    _check_abilities(config, train)
+    by_id, grader = puzzles_by_id(train), grader_of(train, config.grader)
     opened = Artifact.open(ctx.store, rollouts)
     sampled = opened.read_tables(ROLLOUTS).sort("group", "sample")
     by_process = config.advantage.level == "process"
     needs_token_ends = by_process or config.reward.surprise_weight
     tokenizer = ChatTokenizer(_sampled_model(opened, ctx)) if needs_token_ends else None
-    by_id = puzzles_by_id(Artifact.open(ctx.store, puzzles).read_table("train.parquet", PUZZLES))
     rows: list[dict[str, Any]] = []
     steps: list[list[Step]] = []
     sums: defaultdict[str, float] = defaultdict(float)
@@ -93,13 +95,13 @@ def grade(
         asserted = assertions(row["text"], puzzle) if by_process or config.reward.deductions_weight else None
         deduced = None if asserted is None else DeductionCounts.of(asserted)
         if by_process:
-            steps.append(steps_of(row["text"], _provable(asserted, puzzle), graded, config.grader))
+            steps.append(steps_of(_provable(asserted, puzzle), graded, _answer_ends(row["text"], puzzle, config)))
         judged = Judged(
             accuracy=graded.accuracy,
             exact=graded.exact,
             truncated=truncated,
             sound=deduced.sound if deduced else 0.0,
-            surprise=_surprise(row, graded.answers.keys(), config, tokenizer),
+            surprise=_surprise(row, puzzle, config, tokenizer),
             text=row["text"],
             letters=graded.answers.keys(),
             tokens=len(row["completion_token_ids"]),
@@ -118,7 +120,7 @@ def grade(
                 "truncated": truncated,
                 "reward": sum(terms.values()),
                 "answers": json.dumps({letter: vars(answer) for letter, answer in graded.answers.items()}),
-                "grader": config.grader,
+                "grader": grader,
                 **deduction_columns(deduced),
             }
         )
@@ -148,13 +150,36 @@ def _sampled_model(rollouts: Artifact, ctx: StageContext) -> Path:
     return ctx.local_folder(Ref(**rollouts.manifest.inputs["weights"]))
 
 
-def _surprise(
-    row: Mapping[str, Any], letters: Collection[str], config: GradeConfig, tokenizer: ChatTokenizer | None
-) -> float:
+def clue_settings(config: GradeConfig) -> dict[str, str]:
+    """Returns the settings that need puzzles with clues and lettered questions, each with a remedy."""
+    needing = {
+        "grade.reward.deductions_weight": (config.reward.deductions_weight > 0, "set it to 0"),
+        "grade.reward.format_weight": (config.reward.format_weight > 0, "set it to 0"),
+        "grade.advantage.level = 'process'": (config.advantage.level == "process", "set it to 'outcome'"),
+    }
+    return {setting: remedy for setting, (on, remedy) in needing.items() if on}
+
+
+def _check_abilities(config: GradeConfig, train: pl.DataFrame) -> None:
+    lacking = [name for name in train["environment"].unique() if not environment.get(name).has_clues]
+    for setting, remedy in clue_settings(config).items() if lacking else ():
+        raise BadInputError(
+            setting,
+            f"the environment '{lacking[0].partition(':')[0]}' has no clues and no lettered questions",
+            "puzzles with both, such as temporal_clue",
+            remedy,
+        )
+
+
+def _answer_ends(text: str, puzzle: Puzzle, config: GradeConfig) -> dict[str, int]:
+    return environment.get(puzzle.environment).answer_ends(text, puzzle, config.grader)
+
+
+def _surprise(row: Mapping[str, Any], puzzle: Puzzle, config: GradeConfig, tokenizer: ChatTokenizer | None) -> float:
     """Returns the surprise of a completion; 0 if the reward does not depend on it."""
     if tokenizer is None or not config.reward.surprise_weight:
         return 0.0
-    until = max(answer_ends(row["text"], letters, config.grader).values(), default=0)
+    until = max(_answer_ends(row["text"], puzzle, config).values(), default=0)
     return surprise(row["sampler_logprobs"], tokens_until(tokenizer.token_ends(row["completion_token_ids"]), until))
 
 

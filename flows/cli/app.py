@@ -35,7 +35,7 @@ app = App(
 _COMMANDS = {
     "train:train": "Train a model with a recipe; the same run name continues where it stopped.",
     "iterate:iterate": "Continue a run with its frozen recipe.",
-    "evaluate:evaluate": "Measure a checkpoint on puzzles; the strict and the published grader read each completion.",
+    "evaluate:evaluate": "Measure a checkpoint on puzzles; every grader of their environment reads each completion.",
     "solve:solve": "Ask a model one puzzle, and grade the answer if the solution is known.",
     "puzzles:puzzles": "Make puzzles, solve them, and prove the statements of a completion.",
     "recipes:recipes": "List the recipes, show one in full, or compare two.",

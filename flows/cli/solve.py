@@ -21,7 +21,6 @@ from flows.cli.console.texts import read_text_argument
 from flows.config.settings import validate
 from flows.report.text.visible import visible
 from stages.environments.environment import get, of_text
-from stages.environments.grading import grade
 from stages.environments.published import read_puzzles
 from stages.environments.puzzle import Graded, Puzzle
 from stages.processes.scratch import scratch_folder
@@ -212,7 +211,8 @@ def print_answers(
         read_derivation(item.text, item.finish_reason, explained, every_premise=True) if explained else None
         for item in completions
     ]
-    graded = [grade(item.text, question.puzzle) if question.puzzle else None for item in completions]
+    puzzle = question.puzzle
+    graded = [get(puzzle.environment).grade(item.text, puzzle) if puzzle else None for item in completions]
     if options.json:
         print_json(
             {

@@ -6,9 +6,10 @@ from pydantic import Field, model_validator
 
 from artifacts.config import Config
 from artifacts.errors import BadInputError
+from stages.environments.generate import QuestionFileConfig
 from stages.evaluate import EvaluateConfig
 from stages.finetune import FinetuneConfig
-from stages.grade import GradeConfig
+from stages.grade import GradeConfig, clue_settings
 from stages.grpo.packing import PackConfig
 from stages.models.source import ModelConfig
 from stages.prepare import PrepareConfig
@@ -61,6 +62,8 @@ class Recipe(Config):
                 "puzzles.file fills the test split only, but a run needs train puzzles: "
                 "drop it, and evaluate the run on the file with `deerstalker evaluate --puzzles FILE`"
             )
+        if isinstance(self.puzzles.puzzle, QuestionFileConfig):
+            self._check_question_file(self.puzzles.puzzle)
         warm_start_puzzles = self.warm_start.steps * self.warm_start.puzzles_per_step if self.warm_start else 0
         for value, name, bound, bound_name in (
             (warm_start_puzzles, "warm_start.steps x warm_start.puzzles_per_step", self.puzzles.train, "puzzles.train"),
@@ -83,6 +86,29 @@ class Recipe(Config):
             graders = self.sample.resample.grader, self.grade.grader
             raise ValueError(f"sample.resample.grader is '{graders[0]}', but grade.grader is '{graders[1]}'")
         return self
+
+    def _check_question_file(self, puzzle: QuestionFileConfig) -> None:
+        """Refuses settings that need clues or lettered answers, which questions from a file do not have."""
+        for setting, remedy in clue_settings(self.grade).items():
+            raise ValueError(
+                f"{setting} needs clues and lettered questions, which the environment 'file' does not have: {remedy}"
+            )
+        if self.warm_start and self.warm_start.text == "derivations":
+            raise ValueError(
+                "warm_start.text is 'derivations', but the environment 'file' cannot derive an answer: "
+                "set it to 'answers'"
+            )
+        if self.warm_start and puzzle.grader == "regex":
+            raise ValueError(
+                "warm_start teaches answers, but the environment 'file' cannot write an answer that a pattern reads: "
+                "drop warm_start, or choose another puzzles.puzzle.grader"
+            )
+        for name, section in (("grade", self.grade), ("evaluate", self.evaluate), ("final", self.final)):
+            if section.grader != "strict":
+                raise ValueError(
+                    f"{name}.grader is '{section.grader}', which reads lettered answers, but the environment 'file' "
+                    "has none: leave it out and set puzzles.puzzle.grader"
+                )
 
 
 def check_sound(recipe: Recipe) -> None:

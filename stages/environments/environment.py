@@ -8,13 +8,14 @@ from typing import Any, Protocol, cast
 
 from artifacts.documents.suggestions import did_you_mean
 from artifacts.errors import BadInputError
-from stages.environments.puzzle import Asserted, Checked, Kinds, Puzzle, Style
+from stages.environments.puzzle import Asserted, Checked, Graded, Grader, Kinds, Puzzle, Style
 
 
 class Environment(Protocol):
-    """A kind of puzzle: generates, reads and solves puzzles, and proves statements about a puzzle.
+    """A kind of puzzle: generates, reads, grades and solves puzzles, and proves statements about a puzzle.
 
-    All environments ask lettered questions and share `stages.environments.grading` and `stages.environments.answers`.
+    Environments with lettered questions share `stages.environments.grading.LetteredAnswers`. An environment without
+    clues refuses with BadInputError whatever needs them.
     """
 
     @property
@@ -23,8 +24,18 @@ class Environment(Protocol):
         ...
 
     @property
-    def mark(self) -> str:
-        """Words that occur in every prompt of this environment and in no prompt of another."""
+    def mark(self) -> str | None:
+        """Words that occur in every prompt of this environment and in no prompt of another; None if there are none."""
+        ...
+
+    @property
+    def has_clues(self) -> bool:
+        """Whether its puzzles have clues and lettered questions, so that they can be solved and statements proved."""
+        ...
+
+    @property
+    def graders(self) -> tuple[str, ...]:
+        """The rules by which its answers can be read. A setting `grader` chooses among several."""
         ...
 
     @property
@@ -38,6 +49,24 @@ class Environment(Protocol):
 
     def answer_values(self, puzzle: Puzzle) -> dict[str, tuple[str, ...]]:
         """Returns for each letter the values that the puzzle's text allows as its answer."""
+        ...
+
+    def grade(self, text: str, puzzle: Puzzle, grader: Grader = "strict") -> Graded:
+        """Returns the grade of a completion, which may be any text; the time is linear in its length.
+
+        Args:
+            text: The completion.
+            puzzle: Its puzzle.
+            grader: Rule by which answers are read, if the environment has several.
+        """
+        ...
+
+    def answer_ends(self, text: str, puzzle: Puzzle, grader: Grader = "strict") -> dict[str, int]:
+        """Returns the number of characters up to the end of each answer that `grade` can read, by question."""
+        ...
+
+    def write_answer(self, puzzle: Puzzle) -> str:
+        """Returns the right answers as `grade` reads them."""
         ...
 
     def names(self, puzzle: Puzzle) -> tuple[str, ...]:
@@ -107,10 +136,12 @@ _ENVIRONMENTS = {
     "temporal_clue": "stages.environments.temporal_clue.environment:TEMPORAL_CLUE",
     "zebra": "stages.environments.zebra.environment:ZEBRA",
 }
+FILE = "file"
+"""The environment of questions from a file. The name stored with a question also holds its grader: `file:number`."""
 
 
 def names() -> tuple[str, ...]:
-    """Returns the names of all environments."""
+    """Returns the names of all environments that generate puzzles."""
     return tuple(_ENVIRONMENTS)
 
 
@@ -120,6 +151,15 @@ def get(name: str) -> Environment:
     Raises:
         BadInputError: There is no such environment.
     """
+    if name.startswith(f"{FILE}:"):
+        return cast(Environment, import_module("stages.environments.question_file.environment").question_file(name))
+    if name == FILE:
+        raise BadInputError(
+            "environment",
+            "'file', which cannot generate puzzles from a seed",
+            f"one of {', '.join(_ENVIRONMENTS)}",
+            "name the file in a recipe, below [puzzles.puzzle], and train with it",
+        )
     if name not in _ENVIRONMENTS:
         found = f"{name[:80]!r}{did_you_mean(name, _ENVIRONMENTS)}"
         raise BadInputError("environment", found, f"one of {', '.join(_ENVIRONMENTS)}")
@@ -133,4 +173,4 @@ def of_text(prompt: str) -> Environment:
     If no mark is, returns the first environment, whose reader then reports the error.
     """
     environments = [get(name) for name in _ENVIRONMENTS]
-    return next((item for item in environments if item.mark in prompt), environments[0])
+    return next((item for item in environments if item.mark and item.mark in prompt), environments[0])

@@ -10,10 +10,14 @@ from pydantic import Discriminator, Tag
 
 from stages.environments import environment
 from stages.environments.puzzle import Puzzle
+from stages.environments.question_file.config import QuestionFileConfig
 from stages.environments.temporal_clue.config import TIERS, PuzzleConfig
 from stages.environments.zebra.config import ZebraConfig
 
-__all__ = ["TIERS", "AnyPuzzleConfig", "PuzzleConfig", "ZebraConfig", "generate", "generate_nth"]
+__all__ = [
+    "TIERS", "AnyPuzzleConfig", "GeneratedPuzzleConfig", "PuzzleConfig", "QuestionFileConfig", "ZebraConfig",
+    "generate", "generate_nth",
+]  # fmt: skip
 
 
 def _environment_of(config: Any) -> str:
@@ -22,13 +26,20 @@ def _environment_of(config: Any) -> str:
     return getattr(config, "environment", "temporal_clue")  # pydantic refuses other types afterwards
 
 
-AnyPuzzleConfig = Annotated[
+GeneratedPuzzleConfig = Annotated[
     Annotated[PuzzleConfig, Tag("temporal_clue")] | Annotated[ZebraConfig, Tag("zebra")], Discriminator(_environment_of)
+]
+"""The config of any environment that generates puzzles; the default is Temporal Clue."""
+AnyPuzzleConfig = Annotated[
+    Annotated[PuzzleConfig, Tag("temporal_clue")]
+    | Annotated[ZebraConfig, Tag("zebra")]
+    | Annotated[QuestionFileConfig, Tag("file")],
+    Discriminator(_environment_of),
 ]
 """The config of any environment. Its field `environment` selects the class; the default is Temporal Clue."""
 
 
-def generate(config: PuzzleConfig | ZebraConfig, seed: int) -> Puzzle:
+def generate(config: PuzzleConfig | ZebraConfig | QuestionFileConfig, seed: int) -> Puzzle:
     """Returns a puzzle with exactly one solution and a minimal set of clues, the same for (config, seed) everywhere.
 
     Arguments and result can be pickled, so that many puzzles can be generated in several processes.
@@ -37,10 +48,13 @@ def generate(config: PuzzleConfig | ZebraConfig, seed: int) -> Puzzle:
         config: Environment and difficulty; `TIERS` has named difficulties (`reduced`, `easy`, `small`, `large`,
             `full`).
         seed: Any integer. With a small config, different seeds may give the same puzzle: compare `Puzzle.digest`.
+
+    Raises:
+        BadInputError: The config names a file of questions, which cannot be generated.
     """
     return environment.get(config.environment).generate(config, seed)
 
 
-def generate_nth(config: PuzzleConfig | ZebraConfig, seed: int, number: int) -> Puzzle:
+def generate_nth(config: PuzzleConfig | ZebraConfig | QuestionFileConfig, seed: int, number: int) -> Puzzle:
     """Returns puzzle `number` of the endless stream that a config and a seed determine."""
     return generate(config, int.from_bytes(hashlib.sha256(f"{seed}/{number}".encode()).digest()[:6], "big"))

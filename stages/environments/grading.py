@@ -6,8 +6,10 @@ No text raises an error, and the time is linear in the length of the text.
 import re
 from collections.abc import Collection, Iterator
 from functools import lru_cache
+from typing import get_args
 
 from stages.environments import environment
+from stages.environments.answers import write_answer
 from stages.environments.puzzle import Graded, Grader, Note, Parsed, Puzzle
 
 _MARKER = re.compile(r"(?<![A-Za-z0-9])([A-Z])[*_]{0,3}[.):][*_]{0,3}(?![^\s*_`\"'(\[])")
@@ -69,6 +71,25 @@ def answer_ends(text: str, letters: Collection[str], grader: Grader) -> dict[str
         return {letter: end for letter, (_, end) in _last_segments(text).items() if letter in letters}
     ends = {letter: max((m.end() for m in _published_matches(text, letter)), default=0) for letter in letters}
     return {letter: end for letter, end in ends.items() if end}
+
+
+class LetteredAnswers:
+    """Reads, grades and writes lettered answers for an environment whose puzzles have clues."""
+
+    has_clues = True
+    graders = get_args(Grader)
+
+    def grade(self, text: str, puzzle: Puzzle, grader: Grader = "strict") -> Graded:
+        """See `grade`."""
+        return grade(text, puzzle, grader)
+
+    def answer_ends(self, text: str, puzzle: Puzzle, grader: Grader = "strict") -> dict[str, int]:
+        """See `answer_ends`."""
+        return answer_ends(text, puzzle.solution.keys(), grader)
+
+    def write_answer(self, puzzle: Puzzle) -> str:
+        """See `stages.environments.answers.write_answer`."""
+        return write_answer(puzzle)
 
 
 def _published_matches(text: str, letter: str) -> Iterator[re.Match[str]]:

@@ -3,9 +3,12 @@
 from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Literal
+from typing import Literal, get_args
 
 Grader = Literal["strict", "published"]
+FileGrader = Literal["exact", "choice", "number", "boxed", "regex"]
+FILE_GRADERS: tuple[FileGrader, ...] = get_args(FileGrader)
+"""Rules by which the answers to questions from a file are read; see `QuestionFileConfig.grader`."""
 Verdict = Literal["restated", "proved", "open", "contradicted"]
 Style = Literal["plain", "terse", "cited"]
 """The format of a derivation.
@@ -25,10 +28,11 @@ class Puzzle:
         puzzle_id: Unique within a set.
         environment: Name of its environment (see `stages.environments.environment`).
         prompt: The whole text that the model receives.
-        solution: Answer to each question, by letter.
+        solution: Answer to each question, by letter; the only answer to a question from a file is named `answer`.
         num_clues: Number of clues in the prompt.
         seed: Seed that the puzzle was generated from; None for a puzzle from a file.
-        digest: SHA-256 (hex) of the formal puzzle, not of its text; it ignores the order of the clues.
+        digest: SHA-256 (hex) of the formal puzzle, not of its text; it ignores the order of the clues. Of a question
+            from a file it is that of the prompt.
         difficulty: Sizes of the puzzle by name (`suspects`, `weapons`, `rooms`, `times`, `motives`, ...).
     """
 

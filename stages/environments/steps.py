@@ -1,10 +1,10 @@
 """The steps of a completion: the statements that it asserts and its lettered answers, each with a verdict."""
 
+from collections.abc import Mapping
 from dataclasses import dataclass
 
 from artifacts.schemas import StepVerdict
-from stages.environments.grading import answer_ends
-from stages.environments.puzzle import Asserted, Graded, Grader
+from stages.environments.puzzle import Asserted, Graded
 
 
 @dataclass(frozen=True)
@@ -20,18 +20,14 @@ class Step:
     end: int
 
 
-def steps_of(text: str, asserted: list[Asserted], graded: Graded, grader: Grader) -> list[Step]:
+def steps_of(asserted: list[Asserted], graded: Graded, answer_ends: Mapping[str, int]) -> list[Step]:
     """Returns the steps of a completion in the order of their ends.
 
     Args:
-        text: The completion.
         asserted: Its statements.
-        graded: Its answers; a letter without an answer is no step.
-        grader: Rule by which the answers were read.
+        graded: Its answers.
+        answer_ends: Number of characters up to the end of each answer, by letter; a letter without one is no step.
     """
     statements = [Step("repeated" if item.repeated else item.verdict, item.end) for item in asserted]
-    answers = [
-        Step("right" if graded.answers[letter].correct else "wrong", end)
-        for letter, end in answer_ends(text, graded.answers.keys(), grader).items()
-    ]
+    answers = [Step("right" if graded.answers[letter].correct else "wrong", end) for letter, end in answer_ends.items()]
     return sorted([*statements, *answers], key=lambda step: step.end)

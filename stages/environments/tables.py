@@ -3,15 +3,14 @@
 import json
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, fields
+from typing import get_args
 
 import polars as pl
 
 from artifacts.errors import BadInputError, IntegrityError
 from artifacts.schemas import PUZZLES, as_table
 from stages.environments import environment
-from stages.environments.answers import write_answer
-from stages.environments.grading import Graded, grade
-from stages.environments.puzzle import Asserted, DeductionCounts, Grader, Puzzle, Style
+from stages.environments.puzzle import Asserted, DeductionCounts, Graded, Grader, Puzzle, Style
 
 DEDUCTION_COLUMNS = tuple(field.name for field in fields(DeductionCounts))
 
@@ -54,14 +53,29 @@ def graded_text(text: str, puzzle_id: str, known: Mapping[str, Puzzle], grader: 
         text: The completion.
         puzzle_id: Id of its puzzle.
         known: Puzzles by id.
-        grader: Rule of grading (see `stages.environments.grading.grade`).
+        grader: Rule of grading (see `stages.environments.environment.Environment.grade`).
 
     Raises:
         IntegrityError: The puzzle is not among the known puzzles.
     """
     if puzzle_id not in known:
         raise IntegrityError(f"puzzle {puzzle_id}", "sampled but not in the puzzle set", "rollouts of this set")
-    return grade(text, known[puzzle_id], grader)
+    puzzle = known[puzzle_id]
+    return environment.get(puzzle.environment).grade(text, puzzle, grader)
+
+
+def graders_of(table: pl.DataFrame) -> tuple[str, ...]:
+    """Returns the rules by which the answers to all puzzles of a table can be read, of the first puzzle's environment.
+
+    The table has puzzles of environments with the same rules.
+    """
+    return environment.get(table["environment"][0]).graders if len(table) else get_args(Grader)
+
+
+def grader_of(table: pl.DataFrame, grader: Grader) -> str:
+    """Returns the rule by which answers are read under a setting; an environment with only one rule uses that one."""
+    graders = graders_of(table)
+    return grader if grader in graders else graders[0]
 
 
 def assertions(text: str, puzzle: Puzzle) -> list[Asserted] | None:
@@ -91,7 +105,9 @@ def taught_texts(table: pl.DataFrame, style: Style | None) -> list[str]:
         BadInputError: A puzzle's environment writes no derivation, or cannot derive the answers from the clues.
     """
     puzzles = from_table(table)
-    return [write_answer(puzzle) if style is None else _derivation(puzzle, style) for puzzle in puzzles]
+    if style is not None:
+        return [_derivation(puzzle, style) for puzzle in puzzles]
+    return [environment.get(puzzle.environment).write_answer(puzzle) for puzzle in puzzles]
 
 
 def names_of(table: pl.DataFrame) -> list[str]:
@@ -101,8 +117,9 @@ def names_of(table: pl.DataFrame) -> list[str]:
 
 
 def _derivation(puzzle: Puzzle, style: Style) -> str:
-    text = environment.get(puzzle.environment).write_derivation(puzzle, style)
-    if text.strip() in ("", write_answer(puzzle)):
+    known = environment.get(puzzle.environment)
+    text = known.write_derivation(puzzle, style)
+    if text.strip() in ("", known.write_answer(puzzle)):
         raise BadInputError(
             "warm_start.text = 'derivations'",
             f"the environment {puzzle.environment} wrote no step for puzzle {puzzle.puzzle_id}",

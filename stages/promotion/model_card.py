@@ -7,6 +7,7 @@ from artifacts.lineage import Node, lineage
 from artifacts.manifest import Manifest
 from artifacts.reading import Artifact
 from artifacts.store.store import Store
+from stages.environments.puzzle import FILE_GRADERS
 from stages.statistics.estimates import Interval
 from stages.statistics.records import MeasuredCheckpoint, Measurement, PromotionDecision, ReportFigures
 
@@ -34,7 +35,11 @@ def model_card(decision: PromotionDecision, store: Store) -> str:
             f"# {title}",
             "",
             f"Trained with Deerstalker: {stands.iteration} iterations of GRPO (sample, grade, pack, finetune) on "
-            "logic puzzles whose solutions are proved unique.",
+            + (
+                "questions from a file, each with one answer."
+                if report.grader in FILE_GRADERS
+                else "logic puzzles whose solutions are proved unique."
+            ),
             "",
             f"Why it stands: {decision.reason}.",
             "",

@@ -3,14 +3,18 @@
 import json
 import threading
 import time
+from collections.abc import Sequence
+from pathlib import Path
 from typing import Any
 
 import polars as pl
 
 from artifacts.address import Attempt
+from artifacts.errors import BadInputError
 from artifacts.refs import Checkpoint, Ref
 from artifacts.schemas import ROLLOUTS, as_table
 from stages.context import StageContext
+from stages.models.json_file import read_json
 from stages.models.tokenizers.chat import ChatTokenizer
 from stages.sampling.client import GroupSamples, Prompt
 from stages.sampling.config import SamplingConfig
@@ -38,6 +42,9 @@ def collect(
 
     Returns:
         Counts, speed and the engine's compute type (None for engines that run elsewhere), for the manifest.
+
+    Raises:
+        BadInputError: A prompt leaves no room for an answer in the model's context.
     """
     stored = adopt_rollouts(attempt, stem, sampling)
     group_numbers = {puzzle_id: index for index, puzzle_id in enumerate(puzzles["puzzle_id"])}
@@ -49,6 +56,7 @@ def collect(
         Prompt(puzzle_id, tokenizer.prompt_ids(text))
         for puzzle_id, text in zip(missing["puzzle_id"], missing["prompt"], strict=True)
     ]
+    _check_room(prompts, folder, ctx.profile.engine.max_model_len)
     started = time.perf_counter()
     shards = _Shards(attempt, stem, sampling, weights, group_numbers)
     try:
@@ -88,6 +96,20 @@ def adopt_rollouts(attempt: Attempt[Any], stem: str, sampling: SamplingConfig) -
         Rows of the `rollouts` schema with each complete group once; None if there are none.
     """
     return attempt.adopt_shards(stem, ROLLOUTS, by="puzzle_id", rows=sampling.samples_per_prompt)
+
+
+def _check_room(prompts: Sequence[Prompt], folder: Path, max_model_len: int | None) -> None:
+    """Raises BadInputError for a prompt that fills the context, before an engine refuses it without its name."""
+    positions = read_json(folder / "config.json").get("max_position_embeddings")
+    limits = [limit for limit in (positions, max_model_len) if isinstance(limit, int)]
+    longest = max(prompts, key=lambda prompt: len(prompt.token_ids), default=None)
+    if longest is not None and limits and len(longest.token_ids) >= min(limits):
+        raise BadInputError(
+            f"puzzle {longest.prompt_id}",
+            f"a prompt of {len(longest.token_ids)} tokens",
+            f"fewer than {min(limits)}, the model's context",
+            "leave long puzzles out, shorten the prompt, or use a model with a longer context",
+        )
 
 
 class _Shards:

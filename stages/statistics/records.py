@@ -167,7 +167,7 @@ class ReportFigures(Record):
     Attributes:
         puzzles: Number of puzzles.
         split: Their split of the puzzle set.
-        grader: How answers were read: `strict` or `published`.
+        grader: How answers were read: `strict`, `published`, or the grader of questions from a file.
         sampled: Figures of the sampled answers; None if there are none.
         greedy: Figures of the most likely answers; None if there are none.
     """

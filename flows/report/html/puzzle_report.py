@@ -106,25 +106,29 @@ def describe(splits: dict[str, list[Puzzle]], measure: LengthMeasure) -> dict[st
 
 
 def report_files(facts: dict[str, Any]) -> dict[str, bytes]:
-    """Returns the report's files by name: the pictures, `report.json` and the page."""
+    """Returns the report's files by name: the pictures, `report.json` and the page.
+
+    Questions from a file have no clues, sizes or kinds, so there are no pictures of them.
+    """
     unit = facts["prompt"]["unit"]
-    pictures = {
-        "clues.png": histogram_plot(facts["clues"], "clues a puzzle", "clues"),
-        "prompt.png": histogram_plot(facts["prompt"]["lengths"], f"prompt length, {unit}", unit),
-        "sizes.png": bars_plot(
-            {name: float(np.mean(values)) for name, values in facts["sizes"].items()}, "mean size, least to most",
-            {name: (min(values), max(values)) for name, values in facts["sizes"].items()},
-        ),
-        "clue_kinds.png": bars_plot(facts["clue_kinds"], "clues by kind"),
-        "question_kinds.png": bars_plot(facts["question_kinds"], "questions by kind"),
-    }  # fmt: skip
+    pictures = {"prompt.png": histogram_plot(facts["prompt"]["lengths"], f"prompt length, {unit}", unit)}
+    if any(facts["clues"]):
+        pictures |= {
+            "clues.png": histogram_plot(facts["clues"], "clues a puzzle", "clues"),
+            "sizes.png": bars_plot(
+                {name: float(np.mean(values)) for name, values in facts["sizes"].items()}, "mean size, least to most",
+                {name: (min(values), max(values)) for name, values in facts["sizes"].items()},
+            ),
+            "clue_kinds.png": bars_plot(facts["clue_kinds"], "clues by kind"),
+            "question_kinds.png": bars_plot(facts["question_kinds"], "questions by kind"),
+        }  # fmt: skip
     document = page("puzzle_set.html", **_values(facts), pictures=pictures)
     return {**pictures, "report.json": (json.dumps(facts, indent=2) + "\n").encode(), PAGE: document.encode()}
 
 
 def _values(facts: dict[str, Any]) -> dict[str, Any]:
     """Returns the values of the page's template, except the pictures."""
-    total, prompt = sum(facts["splits"].values()), facts["prompt"]
+    total, prompt, has_clues = sum(facts["splits"].values()), facts["prompt"], any(facts["clues"])
     splits = ", ".join(f"{name} {count}" for name, count in facts["splits"].items() if count)
     tokenizer = f"; by {prompt['tokenizer']}" if prompt["tokenizer"] else ""
     return {
@@ -133,14 +137,19 @@ def _values(facts: dict[str, Any]) -> dict[str, Any]:
         "splits": splits,
         "cards": [
             ("puzzles", f"{total:,}", splits),
-            ("different", f"{facts['different']:,}", "by the digest of the formal puzzle, over all splits"),
-            ("clues a puzzle", f"{np.median(facts['clues']):.0f}", _range(facts["clues"])),
+            (
+                "different",
+                f"{facts['different']:,}",
+                f"by the digest of the {'formal puzzle' if has_clues else 'prompt'}, over all splits",
+            ),
+            *([("clues a puzzle", f"{np.median(facts['clues']):.0f}", _range(facts["clues"]))] if has_clues else []),
             (
                 f"prompt {prompt['unit']}",
                 f"{np.median(prompt['lengths']):,.0f}",
                 _range(prompt["lengths"]) + tokenizer,
             ),
         ],
+        "has_clues": has_clues,
         "repeated": total - facts["different"],
         "clue_kinds": _shares(facts["clue_kinds"]),
         "question_kinds": _shares(facts["question_kinds"]),

@@ -5,6 +5,7 @@ from collections import Counter
 
 from artifacts.errors import BadInputError
 from stages.environments.answers import write_answer
+from stages.environments.grading import LetteredAnswers
 from stages.environments.puzzle import Asserted, Checked, Kinds, Puzzle, Style
 from stages.environments.temporal_clue.config import TIERS, PuzzleConfig
 from stages.environments.temporal_clue.formal import FormalPuzzle
@@ -18,7 +19,7 @@ from stages.environments.temporal_clue.proofs.derivation import derive, write_de
 from stages.environments.temporal_clue.proofs.solver import needless_clues, solve
 
 
-class TemporalClue:
+class TemporalClue(LetteredAnswers):
     """The environment of this folder; see `stages.environments.environment.Environment`."""
 
     name = "temporal_clue"

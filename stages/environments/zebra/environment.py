@@ -9,6 +9,7 @@ import numpy as np
 
 from artifacts.errors import BadInputError
 from stages.environments.answers import write_answer
+from stages.environments.grading import LetteredAnswers
 from stages.environments.minimal import WorldPool, keep_needed
 from stages.environments.puzzle import Asserted, Checked, Kinds, Puzzle, Style
 from stages.environments.zebra.config import TIERS, WORDS, ZebraConfig
@@ -110,7 +111,7 @@ def _answer(grid: Grid, world: Houses, question: ZebraQuestion) -> str:
     return grid.values[attribute][value]
 
 
-class Zebra:
+class Zebra(LetteredAnswers):
     """The environment of this folder; see `stages.environments.environment.Environment`."""
 
     name = "zebra"

@@ -1,0 +1,1 @@
+"""Questions with one answer each, from a file of the user."""

@@ -1,0 +1,103 @@
+"""Settings of questions from the user's own file. Quick to import: no library of tables."""
+
+import re
+from collections.abc import Mapping
+from typing import Literal, Self
+
+from pydantic import Field, model_validator
+
+from artifacts.config import Config
+from stages.environments.puzzle import FileGrader
+
+_PLACEHOLDER = re.compile(r"\{\{|\}\}|\{([^{}]+)\}")
+_BRACES = {"{{": "{", "}}": "}"}
+
+
+class QuestionFileConfig(Config):
+    """Questions and answers of a JSONL, CSV or Parquet file; the splits are drawn by `seed`, or named by a column."""
+
+    environment: Literal["file"] = Field(default="file", description="Name of the environment.")
+    path: str = Field(
+        min_length=1,
+        description="The file, .jsonl, .csv or .parquet: a path (a relative one starts at the working directory), "
+        "file:// or s3://bucket/key. Its content, not its path, decides whether a set is made again.",
+    )
+    question: str = Field(default="question", min_length=1, description="Column of the question.")
+    answer: str = Field(
+        default="answer", min_length=1, description="Column of the right answer: texts, or numbers as they are written."
+    )
+    id: str | None = Field(
+        default=None, min_length=1, description="Column of a unique id; null: the number of the line or row."
+    )
+    split: str | None = Field(
+        default=None,
+        min_length=1,
+        description="Column that says train, val or test; `puzzles.train`, `val` and `test` are drawn from the rows of "
+        "each. null: all three are drawn from all rows.",
+    )
+    prompt: str = Field(
+        default="{question}",
+        min_length=1,
+        description="Prompt, in which {question} stands for the question and {NAME} for the column NAME. For braces "
+        "around a text write {{ and }}.",
+    )
+    grader: FileGrader = Field(
+        default="exact",
+        description="How the answer is read from a completion. `exact`: all of it, or what follows its last `Answer:`; "
+        "case and spaces do not count. `choice`: the letter at once after the last `Answer:`, else the last one that "
+        "stands alone after it; without `Answer:` the last one in parentheses or alone on a line. `number`: the last "
+        "number, after the last `Answer:` if there is one, compared by value. `boxed`: the last \\boxed{...}, compared "
+        "by value if both are numbers. `regex`: the first group of the last match of `pattern`; case and spaces do not "
+        "count.",
+    )
+    pattern: str | None = Field(
+        default=None,
+        min_length=1,
+        max_length=1000,
+        description="Pattern of the grader `regex`, in the syntax of Rust's regex crate (no look-around, no "
+        "back-references), so that it takes linear time. The last 2000 characters of a completion are searched.",
+    )
+
+    @model_validator(mode="after")
+    def _settings_agree(self) -> Self:
+        if (self.grader == "regex") != (self.pattern is not None):
+            raise ValueError("pattern must be given if, and only if, grader is 'regex'")
+        if self.pattern is not None:
+            from stages.environments.question_file.graders import pattern_problem
+
+            if problem := pattern_problem(self.pattern):
+                raise ValueError(f"pattern: {problem}")
+        if not self.prompt_columns:
+            raise ValueError("prompt names no column: write {question}, or the name of another column in braces")
+        if self.answer in self.prompt_columns or "answer" in _names(self.prompt):
+            raise ValueError("prompt names the column of the answer, so every prompt would give its answer away")
+        return self
+
+    @property
+    def prompt_columns(self) -> tuple[str, ...]:
+        """The columns of the file that the prompt names, in order."""
+        return tuple(dict.fromkeys(self.question if name == "question" else name for name in _names(self.prompt)))
+
+    @property
+    def columns(self) -> tuple[str, ...]:
+        """All columns that are read; the others are not stored."""
+        optional = (column for column in (self.id, self.split) if column is not None)
+        return tuple(dict.fromkeys((*self.prompt_columns, self.answer, *optional)))
+
+    @property
+    def environment_name(self) -> str:
+        """The name that is stored with each question; it holds the grader, so that a stored set can be graded."""
+        return f"file:{self.grader}" if self.pattern is None else f"file:{self.grader}:{self.pattern}"
+
+    def write_prompt(self, row: Mapping[str, str]) -> str:
+        """Returns the prompt of a row; texts of the file are not read as templates."""
+
+        def filled(match: re.Match[str]) -> str:
+            name = match.group(1)
+            return _BRACES[match.group()] if name is None else row[self.question if name == "question" else name]
+
+        return _PLACEHOLDER.sub(filled, self.prompt)
+
+
+def _names(template: str) -> list[str]:
+    return [name for name in _PLACEHOLDER.findall(template) if name]

@@ -1,0 +1,203 @@
+"""Graders of questions with one answer: each reads an answer from any text, in linear time, without an error.
+
+A pattern of the user is searched by polars, whose regular expressions (Rust's) never run exponentially.
+"""
+
+import re
+import unicodedata
+from collections import deque
+from dataclasses import dataclass
+from fractions import Fraction
+from functools import lru_cache
+
+import polars as pl
+
+from stages.environments.puzzle import FileGrader
+
+_MARKER = re.compile(r"(?<![a-z0-9])answer[*_]{0,3}[ \t]?:[*_]{0,3}", re.IGNORECASE | re.ASCII)
+_THOUSANDS = r"(?:,|\{,\}|\\,)"
+_DIGITS = rf"(?:[0-9]{{1,3}}(?:{_THOUSANDS}[0-9]{{3}})+(?![0-9])|[0-9]+)(?:\.[0-9]+)?|(?<![0-9])\.[0-9]+"
+_MINUS = r"[-\u2212]"
+_NUMBER = re.compile(
+    rf"(?P<sign>(?<![\w)\]}}]){_MINUS})?(?:\\?[$€£¥](?P<after>{_MINUS})?)?(?:"
+    r"\\[dt]?frac\{(?P<over>-?[0-9]+)\}\{(?P<under>[0-9]+)\}|"
+    rf"(?P<digits>{_DIGITS})(?:[eE](?P<power>[-+]?[0-9]{{1,3}})(?![0-9A-Za-z]))?(?:[ ]?/[ ]?(?P<divisor>[0-9]+))?)"
+)
+_LONGEST_NUMBER = 400
+"""Characters of the longest number that is read; Python refuses integers of thousands of digits."""
+_LETTER = r"(?:[A-HJ-Z](?![\w'])|I(?![\w']| [a-z]))"  # "I think" names no choice
+_FIRST_LETTER = re.compile(rf"[\s*_`\"'$(\[]{{0,8}}(?:\\boxed\{{)?({_LETTER}|[a-z](?=[):]|\.?[ \t]{{0,8}}(?:\n|$)))")
+_STAND_ALONE = re.compile(rf"(?<![\w']){_LETTER}")
+_IN_PARENTHESES = re.compile(r"\(([A-Z])\)")
+_ALONE = re.compile(r"[ \t*_`\"'.\[]{0,8}([A-Z])[ \t*_`\"'.):\]\r]{0,8}")
+_ONLY_LETTER = re.compile(r"\(?([A-Za-z])\)?(?:[.):][\s\S]*)?")
+_BRACE = re.compile(r"\\boxed[ \t]{0,8}\{|\\[{}]|[{}]")
+_SEARCHED = 2000
+"""Number of characters at the end of a text in which a user's pattern is searched: many matches take quadratic time."""
+_OPEN, _GROUP, _CLOSE = "\ue000", "\ue001", "\ue002"
+_UNUSABLE = re.compile(r"[\ud800-\udfff\ue000-\ue002]")
+"""Characters that polars cannot hold (halves of surrogate pairs), and those that mark matches."""
+
+
+@dataclass(frozen=True)
+class Reading:
+    """An answer in a text.
+
+    Attributes:
+        words: The answer as it is written.
+        value: What is compared: a number, or a normalised text.
+        end: Number of characters of the text up to the end of the answer.
+    """
+
+    words: str
+    value: Fraction | str
+    end: int
+
+
+def read_answer(text: str, grader: FileGrader, pattern: str = "") -> Reading | None:
+    """Returns the answer in a completion, which may be any text; None if there is none.
+
+    Args:
+        text: The completion.
+        grader: Rule by which it is read (see `QuestionFileConfig.grader`).
+        pattern: The pattern of the rule `regex`.
+    """
+    match grader:
+        case "exact":
+            return _exact(text)
+        case "choice":
+            return _choice(text)
+        case "number":
+            return _number(text)
+        case "boxed":
+            return _boxed(text)
+        case "regex":
+            return _matched(text, pattern)
+
+
+@lru_cache(maxsize=1 << 16)  # the completions of a group have the same right answer
+def read_gold(gold: str, grader: FileGrader) -> Reading | None:
+    """Returns the right answer of a question as a grader reads it; None if the grader could read no such answer.
+
+    A right letter must stand alone or before `.`, `)` or `:`. Around a right answer no box is required, and a pattern
+    is not searched in it.
+    """
+    match grader:
+        case "exact" | "number":
+            return read_answer(gold, grader)
+        case "choice":
+            letter = _ONLY_LETTER.fullmatch(gold.strip())
+            return Reading(letter.group(1).upper(), letter.group(1).upper(), letter.end(1)) if letter else None
+        case "boxed":
+            return _boxed(gold) or _content(gold, len(gold))
+        case "regex":
+            return _folded(gold, len(gold))
+
+
+def pattern_problem(pattern: str) -> str:
+    """Returns why a pattern cannot be used; empty if it can."""
+    try:
+        groups = pl.Series([""]).str.extract_groups(pattern).struct.fields
+    except pl.exceptions.PolarsError as error:
+        lines = [line.strip() for line in str(error).splitlines() if line.strip()]
+        reason = next((line for line in lines if line.startswith("error:")), lines[0] if lines else "it is not valid")
+        return reason.removeprefix("error:").removeprefix("regex error:").strip()
+    return "" if groups else "it has no group; put the part that is the answer into parentheses"
+
+
+def _after_marker(text: str) -> int | None:
+    """Returns the position after the last `Answer:`; None if there is none."""
+    last = _last(_MARKER, text, 0)
+    return last.end() if last else None
+
+
+def _last(pattern: re.Pattern[str], text: str, start: int) -> re.Match[str] | None:
+    """Returns the last match from a position on."""
+    matches = deque(pattern.finditer(text, start), maxlen=1)
+    return matches[0] if matches else None
+
+
+def _exact(text: str) -> Reading | None:
+    start = _after_marker(text) or 0
+    return _folded(text[start:], len(text.rstrip()))
+
+
+def _folded(words: str, end: int) -> Reading | None:
+    value = " ".join(unicodedata.normalize("NFC", words).split()).casefold()
+    return Reading(words.strip(), value, end) if value else None
+
+
+def _choice(text: str) -> Reading | None:
+    start = _after_marker(text)
+    if start is None:
+        return _letter_without_marker(text)
+    # A letter at once is the answer: "Answer: B. I am sure" means B, though the last letter that stands alone is I.
+    if (first := _FIRST_LETTER.match(text, start)) is not None:
+        return Reading(first.group(1), first.group(1).upper(), first.end(1))
+    last = _last(_STAND_ALONE, text, start)
+    return Reading(last.group(), last.group(), last.end()) if last else None
+
+
+def _letter_without_marker(text: str) -> Reading | None:
+    found: tuple[int, str] | None = None
+    for match in _IN_PARENTHESES.finditer(text):
+        found = match.end(1), match.group(1)
+    position = 0
+    for line in text.split("\n"):
+        if (alone := _ALONE.fullmatch(line)) and (found is None or position + alone.end(1) > found[0]):
+            found = position + alone.end(1), alone.group(1)
+        position += len(line) + 1
+    return None if found is None else Reading(found[1], found[1], found[0])
+
+
+def _number(text: str) -> Reading | None:
+    last = _last(_NUMBER, text, _after_marker(text) or 0)
+    value = None if last is None else _value(last)
+    return None if last is None or value is None else Reading(last.group(), value, last.end())
+
+
+def _value(match: re.Match[str]) -> Fraction | None:
+    """Returns the exact value of a number; None if it is too long or divides by 0."""
+    if len(match.group()) > _LONGEST_NUMBER:
+        return None
+    parts = match.groupdict()
+    if parts["over"] is not None:
+        top, bottom = Fraction(parts["over"]), int(parts["under"])
+    else:
+        top, bottom = Fraction(re.sub(r"[^0-9.]", "", parts["digits"])), int(parts["divisor"] or 1)
+        top *= Fraction(10) ** int(parts["power"] or 0)
+    if bottom == 0:
+        return None
+    return (-top if parts["sign"] or parts["after"] else top) / bottom
+
+
+def _boxed(text: str) -> Reading | None:
+    """Reads the last box with balanced braces; of nested boxes that is the innermost."""
+    opened: list[int | None] = []  # for each open brace, where the content of its box starts; None for other braces
+    last = (-1, -1)
+    for match in _BRACE.finditer(text):
+        token = match.group()
+        if token == "}":
+            if opened and (start := opened.pop()) is not None:
+                last = max(last, (start, match.start()))
+        elif token == "{" or token.startswith("\\boxed"):
+            opened.append(None if token == "{" else match.end())
+    return None if last[0] < 0 else _content(text[slice(*last)], last[1] + 1)
+
+
+def _content(words: str, end: int) -> Reading | None:
+    """Reads the content of a box: a number if it is nothing else, otherwise a text with single spaces."""
+    plain = " ".join(unicodedata.normalize("NFC", words).split()).strip("$").strip()
+    number = _NUMBER.fullmatch(plain.rstrip(" $€£¥%\\"))
+    value = None if number is None else _value(number)
+    return Reading(words.strip(), plain if value is None else value, end) if plain else None
+
+
+def _matched(text: str, pattern: str) -> Reading | None:
+    searched = _UNUSABLE.sub(" ", text[-_SEARCHED:])
+    marked = pl.Series([searched]).str.replace_all(pattern, f"{_OPEN}${{0}}{_GROUP}${{1}}{_CLOSE}")[0]
+    _, opened, last = marked.rpartition(_OPEN)
+    if not opened:
+        return None
+    words, _, rest = last.partition(_GROUP)[2].partition(_CLOSE)
+    return _folded(words, len(text) - len(rest))

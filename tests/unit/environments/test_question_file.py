@@ -1,0 +1,345 @@
+"""Questions from a file: the three formats, every bad input, splits, identities, and what such questions cannot do."""
+
+import io
+import json
+import logging
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import polars as pl
+import pytest
+
+from artifacts.address import ArtifactAddress
+from artifacts.errors import BadInputError
+from artifacts.identity import Identity
+from artifacts.reading import Artifact
+from artifacts.refs import Grades, Puzzles, Ref, Rollouts
+from artifacts.schemas import GRADES, GRADES_FILE, PUZZLES, ROLLOUTS, as_table
+from artifacts.store.store import Store
+from flows.config.recipe import Recipe
+from flows.config.recipes import load_recipe
+from flows.config.settings import validate
+from flows.inputs.puzzle_sets import made_from_a_lost_file
+from flows.report.html.puzzle_report import Measure, describe, report_files
+from stages.context import Profile, StageContext
+from stages.environments import environment
+from stages.environments.generate import generate
+from stages.environments.puzzle import Puzzle
+from stages.environments.question_file.config import QuestionFileConfig
+from stages.environments.question_file.reading import read_questions
+from stages.environments.tables import from_table, grader_of, taught_texts, to_table
+from stages.grade import GradeConfig, grade
+from stages.models.from_scratch import ScratchModel, make_scratch
+from stages.models.tokenizers.chat import ChatTokenizer
+from stages.prepare import SPLITS, PrepareConfig, identity_of, prepare
+from stages.warm_start import WarmStartConfig, taught_groups
+
+ROWS: list[dict[str, Any]] = [
+    {
+        "question": f"How many are {i} and {i}?",
+        "answer": 2 * i,
+        "name": f"q{i}",
+        "part": SPLITS[i % 3],
+        "note": "x" * 99,
+    }
+    for i in range(30)
+]
+
+
+def json_lines(rows: list[dict[str, Any]] = ROWS) -> bytes:
+    return "".join(json.dumps(row) + "\n" for row in rows).encode()
+
+
+def content(kind: str, rows: list[dict[str, Any]] = ROWS) -> bytes:
+    if kind == "jsonl":
+        return json_lines(rows)
+    buffer = io.BytesIO()
+    frame = pl.DataFrame(rows, infer_schema_length=None)
+    frame.write_csv(buffer) if kind == "csv" else frame.write_parquet(buffer)
+    return buffer.getvalue()
+
+
+def config(path: str = "some.jsonl", **settings: Any) -> QuestionFileConfig:
+    return QuestionFileConfig(path=path, **{"grader": "number", **settings})
+
+
+@pytest.fixture
+def ctx(tmp_path: Path) -> Iterator[StageContext]:
+    store, log = Store.open(str(tmp_path / "store")), logging.getLogger("test")
+    with StageContext(store, tmp_path / "scratch", Profile(), lambda *_: None, log) as ctx:
+        yield ctx
+
+
+def made(wanted: PrepareConfig, ctx: StageContext, key: str = "set") -> Ref[Puzzles]:
+    return prepare(ctx, wanted, out=ArtifactAddress(ctx.store, key, Puzzles))
+
+
+def splits_of(ref: Ref[Puzzles], ctx: StageContext) -> dict[str, list[Puzzle]]:
+    artifact = Artifact.open(ctx.store, ref)
+    return {name: from_table(artifact.read_table(f"{name}.parquet", PUZZLES)) for name in SPLITS}
+
+
+@pytest.mark.parametrize("kind", ["jsonl", "csv", "parquet"])
+def test_the_formats_hold_the_same_questions(kind: str) -> None:
+    settings = config(f"a/some.{kind}", id="name", split="part", prompt="{question} {{{name}}} \\boxed{}")
+    questions = read_questions(content(kind), settings)
+    assert [item.puzzle.solution["answer"] for item in questions] == [str(2 * i) for i in range(30)]
+    assert [item.split for item in questions] == [SPLITS[i % 3] for i in range(30)]
+    first = questions[0].puzzle
+    assert (first.puzzle_id, first.environment, first.num_clues) == ("q0", "file:number", 0)
+    assert first.prompt == "How many are 0 and 0? {q0} \\boxed{}"
+    assert len(first.digest) == 64
+
+
+def test_numbers_stay_as_they_are_written_and_rows_are_numbered() -> None:
+    lines = b'\xef\xbb\xbf{"question": "a", "answer": 1.50}\r\n\n{"question": "b\xe2\x80\xa8c", "answer": "1e3"}\n'
+    first, second = read_questions(lines, config())
+    assert (first.puzzle.solution, first.puzzle.puzzle_id) == ({"answer": "1.50"}, "1")
+    assert (second.puzzle.prompt, second.puzzle.puzzle_id, second.where) == ("b\u2028c", "3", "line 3")
+    (third,) = read_questions(b'question,answer\n\n"a\nb",0.10\n', config("x.csv"))
+    assert (third.puzzle.solution, third.puzzle.prompt, third.where) == ({"answer": "0.10"}, "a\nb", "row 2")
+
+
+def test_texts_of_the_file_are_no_templates() -> None:
+    (item,) = read_questions(json_lines([{"question": "{answer} {{", "answer": 1}]), config(prompt="<{question}>"))
+    assert item.puzzle.prompt == "<{answer} {{>"
+
+
+@pytest.mark.parametrize(
+    ("settings", "message"),
+    [
+        ({"prompt": "Hello"}, "names no column"),
+        ({"prompt": "{question} {answer}"}, "gives? its answer away"),
+        ({"prompt": "{question} {gold}", "answer": "gold"}, "gives? its answer away"),
+        ({"grader": "regex"}, "pattern must be given"),
+        ({"pattern": "(a)"}, "pattern must be given"),
+        ({"grader": "regex", "pattern": "(a"}, "pattern: unclosed group"),
+        ({"grader": "regex", "pattern": "a"}, "pattern: it has no group"),
+        ({"grader": "fuzzy"}, "grader"),
+        ({"path": ""}, "path"),
+    ],
+)
+def test_bad_settings(settings: dict[str, Any], message: str) -> None:
+    wanted = {"puzzle": {"environment": "file", "path": "x.jsonl", "grader": "number", **settings}}
+    with pytest.raises(BadInputError, match=message):
+        validate(PrepareConfig, wanted, "puzzles")
+
+
+@pytest.mark.parametrize(
+    ("data", "settings", "where", "found"),
+    [
+        (b"", {}, "some.jsonl", "no rows"),
+        (b"\n\n", {}, "some.jsonl", "no rows"),
+        (b"{", {}, "some.jsonl, line 1", "not JSON"),
+        (b"[1]", {}, "some.jsonl, line 1", "not an object"),
+        (b"[" * 100_000, {}, "some.jsonl, line 1", "nested too deeply"),
+        (b"\xff", {}, "some.jsonl", "byte 1 is not UTF-8"),
+        (json_lines([{"question": "a"}]), {}, "some.jsonl, line 1", "no column 'answer'"),
+        (json_lines([{"question": "a", "answr": 1}]), {}, "some.jsonl, line 1", "did you mean 'answr'"),
+        (json_lines(ROWS), {"prompt": "{question} {hint}"}, "some.jsonl, line 1", "no column 'hint'"),
+        (json_lines([{"question": None, "answer": 1}]), {}, "line 1, column 'question'", "no value"),
+        (json_lines([{"question": " ", "answer": 1}]), {}, "line 1, column 'question'", "an empty text"),
+        (json_lines([{"question": "a", "answer": ""}]), {}, "line 1, column 'answer'", "an empty text"),
+        (json_lines([{"question": "a", "answer": None}]), {}, "line 1, column 'answer'", "no value"),
+        (json_lines([{"question": "a", "answer": True}]), {}, "line 1, column 'answer'", "a boolean"),
+        (json_lines([{"question": "a", "answer": [1]}]), {}, "line 1, column 'answer'", "a list"),
+        (json_lines([{"question": "a", "answer": "few"}]), {}, "line 1, column 'answer'", "'few', which the grader"),
+        (b'{"question": "a", "answer": NaN}', {}, "line 1, column 'answer'", "'NaN', which the grader"),
+        (json_lines([{"question": "\0", "answer": 1}]), {}, "line 1, column 'question'", "the character 0"),
+        (b'{"question": "\\ud800", "answer": 1}', {}, "line 1, column 'question'", "surrogate"),
+        (json_lines([ROWS[0], ROWS[0]]), {"id": "name"}, "line 2, column 'name'", "the id 'q0' of line 1"),
+        (json_lines([{**ROWS[0], "part": "dev"}]), {"split": "part"}, "line 1, column 'part'", "'dev'"),
+        (b"", {"path": "x.csv"}, "x.csv", "not CSV"),
+        (b"question,answer\n1,2,3\n", {"path": "x.csv"}, "x.csv", "not CSV"),
+        (b"question\na\n", {"path": "x.csv"}, "x.csv", "no column 'answer'"),
+        (b"question,answer\na,\n", {"path": "x.csv"}, "x.csv, row 1, column 'answer'", "no value"),
+        (b"PAR1", {"path": "x.parquet"}, "x.parquet", "not Parquet"),
+        (content("parquet", [{"question": "a", "answer": [1]}]), {"path": "x.parquet"}, "column 'answer'", "type List"),
+        (content("parquet", [{"question": "a", "answer": True}]), {"path": "x.parquet"}, "column 'answer'", "Boolean"),
+        (b"{}", {"path": "x.json"}, "x.json", "a name that ends in '.json'"),
+    ],
+)
+def test_bad_files(data: bytes, settings: dict[str, Any], where: str, found: str) -> None:
+    with pytest.raises(BadInputError) as raised:
+        read_questions(data, config(**settings))
+    assert where in raised.value.where
+    assert found in raised.value.found
+    assert "\n" not in str(raised.value)
+    assert raised.value.expected
+    assert raised.value.remedy
+
+
+def test_splits_are_disjoint_and_held_out_questions_stay_when_train_grows(tmp_path: Path, ctx: StageContext) -> None:
+    (tmp_path / "q.jsonl").write_bytes(json_lines())
+    small = PrepareConfig(puzzle=config(str(tmp_path / "q.jsonl")), train=5, val=6, test=7, seed=3)
+    splits = splits_of(ref := made(small, ctx), ctx)
+    assert {name: len(rows) for name, rows in splits.items()} == {"train": 5, "val": 6, "test": 7}
+    assert len({item.digest for rows in splits.values() for item in rows}) == 18
+    more = splits_of(made(small.model_copy(update={"train": 17}), ctx, "more"), ctx)
+    assert (more["val"], more["test"], more["train"][:5]) == (splits["val"], splits["test"], splits["train"])
+    other = splits_of(made(small.model_copy(update={"seed": 4}), ctx, "other"), ctx)
+    assert other["test"] != splits["test"]
+    assert made(small, ctx) == ref
+    assert small.first_stretches() == []
+    with pytest.raises(BadInputError, match=r"30 questions; expected at least 31; lower puzzles.train"):
+        made(small.model_copy(update={"train": 18}), ctx, "large")
+
+
+def test_a_column_names_the_splits_and_repeated_prompts_stay_held_out(tmp_path: Path, ctx: StageContext) -> None:
+    leaked = [{**row, "part": "train"} for row in ROWS if row["part"] == "test"]
+    (tmp_path / "q.jsonl").write_bytes(json_lines(leaked + ROWS))
+    wanted = PrepareConfig(puzzle=config(str(tmp_path / "q.jsonl"), split="part"), train=10, val=10, test=10)
+    ref = made(wanted, ctx)
+    splits = splits_of(ref, ctx)
+    prompts = {name: {row["question"] for row in ROWS if row["part"] == name} for name in SPLITS}
+    assert {name: {item.prompt for item in rows} for name, rows in splits.items()} == prompts
+    assert Artifact.open(ctx.store, ref).manifest.facts["repeated"] == 10
+    with pytest.raises(BadInputError, match=r"10 questions of split 'train' after dropping 10 .* at least 11; lower"):
+        made(wanted.model_copy(update={"train": 11}), ctx, "large")
+    assert splits_of(made(wanted.model_copy(update={"val": 0}), ctx, "none"), ctx)["val"] == []
+
+
+def test_the_same_prompt_with_two_answers_is_refused(tmp_path: Path, ctx: StageContext) -> None:
+    (tmp_path / "q.jsonl").write_bytes(json_lines([*ROWS, {**ROWS[4], "answer": 9}]))
+    with pytest.raises(BadInputError, match=r"same prompt with the answers '8' \(line 5\) and '9' \(line 31\)"):
+        made(PrepareConfig(puzzle=config(str(tmp_path / "q.jsonl")), train=5, val=5, test=5), ctx)
+
+
+def test_content_and_settings_are_the_identity_but_not_the_path(tmp_path: Path, ctx: StageContext) -> None:
+    for name in ("a", "b", "c"):
+        (tmp_path / f"{name}.jsonl").write_bytes(json_lines(ROWS[:20] if name == "c" else ROWS))
+    a, b, c = (PrepareConfig(puzzle=config(str(tmp_path / f"{name}.jsonl")), train=4, val=4, test=4) for name in "abc")
+    assert identity_of(a) == identity_of(b) != identity_of(c)
+    url = PrepareConfig(puzzle=config(f"file://{tmp_path}/a.jsonl"), train=4, val=4, test=4)
+    assert identity_of(url) == identity_of(a)
+    other = PrepareConfig(puzzle=config(str(tmp_path / "a.jsonl"), prompt="{question}?"), train=4, val=4, test=4)
+    assert identity_of(other) != identity_of(a)
+    ref = made(a, ctx, f"puzzles/set-{identity_of(a).digest[:12]}")
+    assert made_from_a_lost_file(a, ctx.store) is None
+    (tmp_path / "a.jsonl").unlink()
+    assert made_from_a_lost_file(a, ctx.store) == ref
+    assert made_from_a_lost_file(a.model_copy(update={"seed": 9}), ctx.store) is None
+    with pytest.raises(BadInputError, match=r"a\.jsonl: no such file; expected a \.jsonl"):
+        identity_of(a)
+
+
+RECIPE: dict[str, Any] = {
+    "title": "t", "iterations": 1, "model": {"source": "scratch"},
+    "puzzles": {"puzzle": {"environment": "file", "path": "q.jsonl", "grader": "number"}},
+}  # fmt: skip
+
+
+@pytest.mark.parametrize(
+    ("section", "settings", "message"),
+    [
+        ("grade", {"reward": {"format_weight": 0.1}}, "format_weight needs clues .* 'file' does not have: set it to 0"),
+        ("grade", {"reward": {"deductions_weight": 0.1}}, "deductions_weight needs clues"),
+        ("grade", {"advantage": {"level": "process"}}, "level = 'process' needs clues .* set it to 'outcome'"),
+        ("grade", {"grader": "published"}, "grade.grader is 'published', which reads lettered answers"),
+        ("final", {"grader": "published"}, "final.grader is 'published'"),
+        ("warm_start", {"text": "derivations"}, "the environment 'file' cannot derive an answer"),
+        ("puzzles", {**RECIPE["puzzles"], "file": "x.json"}, "drop"),
+        (
+            "puzzles",
+            {"puzzle": {"environment": "file", "path": "q.jsonl", "grader": "regex", "pattern": "(a)"}},
+            "cannot write an answer that a pattern reads",
+        ),
+        ("sample", {"puzzles_per_iteration": 257}, r"puzzles_per_iteration is 257, more than puzzles\.train \(256\)"),
+    ],
+)
+def test_recipes_ask_only_for_what_questions_from_a_file_can_do(
+    section: str, settings: dict[str, Any], message: str
+) -> None:
+    extra = {"warm_start": {"steps": 1, "puzzles_per_step": 1}}
+    recipe = validate(Recipe, {**RECIPE, **extra}, "mine")
+    assert Recipe.model_validate(recipe.model_dump(mode="json")) == recipe
+    with pytest.raises(BadInputError, match=message):
+        validate(Recipe, {**RECIPE, **extra, section: {**extra.get(section, {}), **settings}}, "mine")
+
+
+def test_the_recipe_of_the_readme_is_complete(tmp_path: Path) -> None:
+    _, _, section = (Path(__file__).parents[3] / "README.md").read_text().partition("## Your own questions")
+    (tmp_path / "mine.toml").write_text(section.partition("```toml\n")[2].partition("```")[0])
+    recipe = load_recipe(str(tmp_path / "mine.toml"))
+    assert isinstance(recipe.puzzles.puzzle, QuestionFileConfig)
+    assert recipe.puzzles.puzzle.grader == "number"
+
+
+def table() -> pl.DataFrame:
+    return to_table([item.puzzle for item in read_questions(json_lines(ROWS[:4]), config(id="name"))])
+
+
+def test_what_needs_clues_is_refused_by_name() -> None:
+    puzzles = table()
+    puzzle = from_table(puzzles)[0]
+    family = environment.get(puzzle.environment)
+    with pytest.raises(BadInputError, match=r"the environment 'file' cannot derive an answer; .* warm_start.text"):
+        taught_texts(puzzles, "plain")
+    with pytest.raises(BadInputError, match=r"'file' cannot solve a question or prove a statement; .* --explain"):
+        family.check(puzzle)
+    with pytest.raises(BadInputError, match="'file' cannot read the published format"):
+        family.read("x", 0, "p", {})
+    with pytest.raises(BadInputError, match="'file', which cannot generate puzzles from a seed"):
+        generate(config(), 0)
+    with pytest.raises(BadInputError, match="expected file:exact, file:choice"):
+        environment.get("file:fuzzy")
+    assert environment.of_text(puzzle.prompt).name == "temporal_clue"
+    assert (family.deductions("x", puzzle), family.premises("x", puzzle), family.names(puzzle)) == (None, None, ())
+
+
+def test_answers_are_taught_as_the_grader_reads_them() -> None:
+    puzzles = table()
+    texts = taught_texts(puzzles, None)
+    assert texts == ["Answer: 0", "Answer: 2", "Answer: 4", "Answer: 6"]
+    for puzzle, text in zip(from_table(puzzles), texts, strict=True):
+        assert environment.get(puzzle.environment).grade(text, puzzle).exact
+    assert grader_of(puzzles, "strict") == "number"
+
+
+def test_a_warm_start_on_answers_fits_a_scratch_model(tmp_path: Path) -> None:
+    puzzles = table()
+    texts = taught_texts(puzzles, None)
+    make_scratch(ScratchModel(), [*puzzles["prompt"], *texts], tmp_path)
+    tokenizer = ChatTokenizer(tmp_path)
+    groups = taught_groups(WarmStartConfig(steps=1, puzzles_per_step=4), puzzles, tokenizer)
+    assert [tokenizer.decode(group.branches[0].tokens) for group in groups] == texts
+
+
+@pytest.mark.parametrize("setting", [{}, {"reward": {"format_weight": 1.0}}, {"advantage": {"level": "process"}}])
+def test_the_grade_stage(tmp_path: Path, ctx: StageContext, setting: dict[str, Any]) -> None:
+    attempt = ArtifactAddress(ctx.store, "puzzles", Puzzles).attempt(Identity.of("prepare", 1, {}))
+    attempt.write_table("train.parquet", table(), PUZZLES)
+    puzzles: Ref[Puzzles] = attempt.publish()
+    texts = ["Answer: 2", "Answer: 3", "2 is 1 + 1", "2.0"]
+    rows = [
+        {
+            "puzzle_id": "q1", "group": 0, "sample": sample, "prompt_token_ids": [1], "completion_token_ids": [3],
+            "sampler_logprobs": [-0.5], "text": text, "finish_reason": "stop",
+            "sampling": json.dumps({"max_tokens": 4}), "weights_digest": "w", "engine": "e", "group_s": 1.0,
+        }
+        for sample, text in enumerate(texts)
+    ]  # fmt: skip
+    sampled = ArtifactAddress(ctx.store, "rollouts", Rollouts).attempt(Identity.of("sample", 1, {}))
+    sampled.write_shard("rollouts", as_table(rows, ROLLOUTS), ROLLOUTS)
+    rollouts: Ref[Rollouts] = sampled.publish()
+    out = ArtifactAddress(ctx.store, "grades", Grades)
+    if setting:
+        with pytest.raises(BadInputError, match=r"the environment 'file' has no clues .* set it to (0|'outcome')"):
+            grade(ctx, GradeConfig.model_validate(setting), rollouts, puzzles, out=out)
+        return
+    grades = Artifact.open(ctx.store, grade(ctx, GradeConfig(), rollouts, puzzles, out=out))
+    graded = grades.read_table(GRADES_FILE, GRADES)
+    assert graded["accuracy"].to_list() == [1.0, 0.0, 0.0, 1.0]
+    assert graded["grader"].unique().to_list() == ["number"]
+    assert json.loads(graded["answers"][1])["answer"]["text"] == "3"
+    assert graded["statements"].null_count() == 4
+
+
+def test_the_report_of_a_set_without_clues() -> None:
+    facts = describe({"train": from_table(table()), "val": []}, Measure("characters", "", len))
+    files = report_files(facts)
+    page = files["report.html"].decode()
+    assert sorted(files) == ["prompt.png", "report.html", "report.json"]
+    assert "clue" not in page
+    assert "prompt" in page

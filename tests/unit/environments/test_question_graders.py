@@ -1,0 +1,188 @@
+"""Graders of questions from a file: a table of verdicts worked by hand, any text at all, and linear time."""
+
+import time
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from stages.environments import environment
+from stages.environments.puzzle import FILE_GRADERS, FileGrader, Puzzle
+from stages.environments.question_file.graders import pattern_problem, read_answer, read_gold
+
+PATTERN = r"(?i)result[:=]\s*([-\w.]+)"
+
+VERDICTS: list[tuple[FileGrader, str, str, bool]] = [
+    ("exact", "Paris", "Paris", True),
+    ("exact", "  pARIS \n", "Paris", True),
+    ("exact", "New \n York", "new york", True),
+    ("exact", "Paris.", "Paris", False),
+    ("exact", "It is Paris", "Paris", False),
+    ("exact", "I think so.\nAnswer: Paris", "Paris", True),
+    ("exact", "Answer: Rome\nAnswer: Paris", "Paris", True),
+    ("exact", "Answer: Paris\nAnswer: Rome", "Paris", False),
+    ("exact", "**Answer:** Paris", "Paris", True),
+    ("exact", "The final answer: Paris", "Paris", True),
+    ("exact", "Answer:", "Paris", False),
+    ("exact", "", "Paris", False),
+    ("exact", "Cafe\u0301", "Caf\u00e9", True),
+    ("exact", "STRASSE", "stra\u00dfe", True),
+    ("choice", "Answer: B", "B", True),
+    ("choice", "Answer: B", "(b)", True),
+    ("choice", "Answer: (B) Paris", "B", True),
+    ("choice", "**Answer**: **B**", "B. Paris", True),
+    ("choice", "Answer: B. I am sure", "B", True),
+    ("choice", "Answer: I think it is C", "C", True),
+    ("choice", "Answer: the letter is D", "D", True),
+    ("choice", "Answer: b", "B", True),
+    ("choice", "Answer: A\nNo. Answer: B", "B", True),
+    ("choice", "(A) is wrong, so (C)", "C", True),
+    ("choice", "(A) is wrong.\nC\n", "C", True),
+    ("choice", "C\nbecause of (A)", "A", True),
+    ("choice", "It is B", "B", False),
+    ("choice", "Answer: Berlin", "B", False),
+    ("choice", "Answer: $\\boxed{B}$", "B", True),
+    ("choice", "", "B", False),
+    ("number", "72", "72", True),
+    ("number", "It is 48 + 24 = 72.", "72", True),
+    ("number", "Answer: 1,234.0", "1234", True),
+    ("number", "1000", "1,000", True),
+    ("number", "1000.0", "1,000", True),
+    ("number", "1{,}000", "1000", True),
+    ("number", "-0", "0", True),
+    ("number", "1/2", "0.5", True),
+    ("number", "\\frac{1}{2}", "0.5", True),
+    ("number", "1/3", "0.3333", False),
+    ("number", ".5", "1/2", True),
+    ("number", "-5", "5", False),
+    ("number", "\u22125", "-5", True),
+    ("number", "10-3", "3", True),
+    ("number", "$18", "18", True),
+    ("number", "-$18.50", "-18.5", True),
+    ("number", "50%", "50", True),
+    ("number", "1e3", "1000", True),
+    ("number", "Answer: 5\nThat took 3 steps", "3", True),
+    ("number", "5 apples. Answer: none", "5", False),
+    ("number", "5/0", "5", False),
+    ("number", "9" * 5000, "9", False),
+    ("number", "72", "48 + 24 is it.\n#### 72", True),
+    ("number", "no number", "0", False),
+    ("number", "", "0", False),
+    ("boxed", "\\boxed{5}", "5", True),
+    ("boxed", "\\boxed{4} and \\boxed{5}", "5", True),
+    ("boxed", "\\boxed{5} and \\boxed{4}", "5", False),
+    ("boxed", "\\boxed{\\boxed{5}}", "5", True),
+    ("boxed", "$\\boxed{\\frac{1}{2}}$", "0.5", True),
+    ("boxed", "\\boxed{x^{2}+\\sqrt{y}}", "x^{2}+\\sqrt{y}", True),
+    ("boxed", "\\boxed{x  + 1}", "x + 1", True),
+    ("boxed", "\\boxed{X}", "x", False),
+    ("boxed", "\\boxed{1,000}", "\\boxed{1000.0}", True),
+    ("boxed", "\\boxed{5\\%}", "5", True),
+    ("boxed", "\\boxed{5 apples}", "5", False),
+    ("boxed", "\\boxed{\\{1, 2\\}}", "\\{1, 2\\}", True),
+    ("boxed", "{ \\boxed{5}", "5", True),
+    ("boxed", "\\boxed{5", "5", False),
+    ("boxed", "\\boxed{}", "5", False),
+    ("boxed", "5", "5", False),
+    ("regex", "result: 7 then RESULT=8", "8", True),
+    ("regex", "result: 7 then RESULT=8", "7", False),
+    ("regex", "Result: Blue", "blue", True),
+    ("regex", "8", "8", False),
+    ("regex", "result: 8" + " " * 2000, "8", False),
+    ("regex", "", "8", False),
+]
+
+
+def question(grader: FileGrader, gold: str) -> Puzzle:
+    name = f"file:{grader}" + (f":{PATTERN}" if grader == "regex" else "")
+    return Puzzle("1", name, "?", {"answer": gold}, 0, None, "d", {})
+
+
+@pytest.mark.parametrize(("grader", "text", "gold", "right"), VERDICTS)
+def test_verdicts(grader: FileGrader, text: str, gold: str, right: bool) -> None:
+    puzzle = question(grader, gold)
+    family = environment.get(puzzle.environment)
+    graded = family.grade(text, puzzle)
+    assert (graded.accuracy, graded.exact, graded.answers["answer"].correct) == (float(right), right, right)
+    assert family.deductions(text, puzzle) is None
+
+
+def test_there_are_enough_verdicts_of_every_grader() -> None:
+    assert len(VERDICTS) >= 60
+    assert {grader for grader, *_ in VERDICTS} == set(FILE_GRADERS)
+
+
+@pytest.mark.parametrize(
+    ("grader", "gold"),
+    [("number", "Paris"), ("number", "1/0"), ("choice", "Paris"), ("choice", "Vitamin C"), ("choice", ""),
+     ("exact", "Answer:"), ("boxed", "{"), ("boxed", "\\boxed{}"), ("number", "")],
+)  # fmt: skip
+def test_right_answers_that_no_completion_could_give(grader: FileGrader, gold: str) -> None:
+    family = environment.get(f"file:{grader}")
+    assert not family.can_read(gold)  # type: ignore[attr-defined]
+    graded = family.grade(gold, question(grader, gold))
+    assert graded.accuracy == 0.0
+
+
+@pytest.mark.parametrize(
+    ("grader", "gold", "written"),
+    [("number", "so it is\n#### 72", "Answer: 72"), ("choice", "(b)", "Answer: B"),
+     ("exact", " Paris ", "Answer: Paris"), ("boxed", "\\frac{1}{2}", "\\boxed{\\frac{1}{2}}"), ("regex", "8", "8")],
+)  # fmt: skip
+def test_written_answers_are_read_as_right(grader: FileGrader, gold: str, written: str) -> None:
+    puzzle = question(grader, gold)
+    family = environment.get(puzzle.environment)
+    assert family.write_answer(puzzle) == written
+    assert family.grade(written, puzzle).exact == (grader != "regex")
+
+
+def test_a_grade_keeps_the_start_of_a_long_answer() -> None:
+    text = "long " * 1000
+    graded = environment.get("file:exact").grade(text, question("exact", text))
+    assert graded.exact
+    assert graded.answers["answer"].text == text[:200]
+
+
+@pytest.mark.parametrize("grader", FILE_GRADERS)
+def test_answers_end_where_they_are_read(grader: FileGrader) -> None:
+    said = {"choice": "B", "boxed": "\\boxed{5}", "regex": "result: 5"}.get(grader, "Answer: 5")
+    puzzle = question(grader, "B" if grader == "choice" else "5")
+    family = environment.get(puzzle.environment)
+    assert family.answer_ends(said, puzzle) == {"answer": len(said)}
+    assert family.answer_ends(f"{said}\n\n", puzzle) == {"answer": len(said)}
+    assert family.answer_ends("", puzzle) == {}
+
+
+@given(st.text(st.sampled_from("1a,-/.$%{}\\ \n:()AB*") | st.characters(), max_size=60), st.sampled_from(FILE_GRADERS))
+def test_any_text_has_a_grade(text: str, grader: FileGrader) -> None:
+    graded = environment.get(question(grader, "5").environment).grade(text, question(grader, "5"))
+    assert graded.accuracy in (0.0, 1.0)
+    ends = environment.get(question(grader, "5").environment).answer_ends(text, question(grader, "5"))
+    assert all(0 <= end <= len(text) for end in ends.values())
+    read_gold(text, grader)
+
+
+@pytest.mark.parametrize("grader", FILE_GRADERS)
+def test_linear_time(grader: FileGrader) -> None:
+    pieces = (
+        "1", "1,111", "1,", "-", "{", "}", "\\boxed{", "$", " ", "(A)", "A ", "Answer:", "a", "\n", "*", "\\frac{1",
+        "1/", "I ", "result: 1 ",
+    )  # fmt: skip
+    started = time.perf_counter()
+    for piece in pieces:
+        text = piece * (100_000 // len(piece))
+        read_answer(text, grader, r"(a.*[bc])|(a)|((\w+\s*)+$)")
+        read_answer(f"\\boxed{{{text}}}", grader, PATTERN)
+        read_gold(text, grader)
+    assert time.perf_counter() - started < 120  # quadratic time takes many minutes
+
+
+@pytest.mark.parametrize(
+    ("pattern", "problem"),
+    [("(", "unclosed"), ("a", "no group"), ("(?<=a)(b)", "look-around"), (r"(a)\1", "backreferences"),
+     ("(a{1000}){1000}{100}", "size limit"), ("(a+)+b", "")],
+)  # fmt: skip
+def test_patterns_that_cannot_be_used(pattern: str, problem: str) -> None:
+    found = pattern_problem(pattern)
+    assert problem in found
+    assert bool(found) == bool(problem)
