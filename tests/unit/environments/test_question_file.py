@@ -21,7 +21,7 @@ from flows.config.recipe import Recipe
 from flows.config.recipes import load_recipe
 from flows.config.settings import validate
 from flows.inputs.puzzle_sets import made_from_a_lost_file
-from flows.report.html.puzzle_report import Measure, describe, report_files
+from flows.report.html.puzzle_report import LengthMeasure, describe, report_files
 from stages.context import Profile, StageContext
 from stages.environments import environment
 from stages.environments.generate import generate
@@ -337,7 +337,7 @@ def test_the_grade_stage(tmp_path: Path, ctx: StageContext, setting: dict[str, A
 
 
 def test_the_report_of_a_set_without_clues() -> None:
-    facts = describe({"train": from_table(table()), "val": []}, Measure("characters", "", len))
+    facts = describe({"train": from_table(table()), "val": []}, LengthMeasure("characters", "", len))
     files = report_files(facts)
     page = files["report.html"].decode()
     assert sorted(files) == ["prompt.png", "report.html", "report.json"]
