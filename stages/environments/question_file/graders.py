@@ -139,15 +139,15 @@ def _choice(text: str) -> Reading | None:
 
 
 def _letter_without_marker(text: str) -> Reading | None:
-    found: tuple[int, str] | None = None
+    last: tuple[int, str] | None = None
     for match in _IN_PARENTHESES.finditer(text):
-        found = match.end(1), match.group(1)
+        last = match.end(1), match.group(1)
     position = 0
     for line in text.split("\n"):
-        if (alone := _ALONE.fullmatch(line)) and (found is None or position + alone.end(1) > found[0]):
-            found = position + alone.end(1), alone.group(1)
+        if (alone := _ALONE.fullmatch(line)) and (last is None or position + alone.end(1) > last[0]):
+            last = position + alone.end(1), alone.group(1)
         position += len(line) + 1
-    return None if found is None else Reading(found[1], found[1], found[0])
+    return None if last is None else Reading(last[1], last[1], last[0])
 
 
 def _number(text: str) -> Reading | None:

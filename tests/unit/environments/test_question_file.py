@@ -71,8 +71,8 @@ def ctx(tmp_path: Path) -> Iterator[StageContext]:
         yield ctx
 
 
-def made(wanted: PrepareConfig, ctx: StageContext, key: str = "set") -> Ref[Puzzles]:
-    return prepare(ctx, wanted, out=ArtifactAddress(ctx.store, key, Puzzles))
+def made(requested: PrepareConfig, ctx: StageContext, key: str = "set") -> Ref[Puzzles]:
+    return prepare(ctx, requested, out=ArtifactAddress(ctx.store, key, Puzzles))
 
 
 def splits_of(ref: Ref[Puzzles], ctx: StageContext) -> dict[str, list[Puzzle]]:
@@ -121,9 +121,9 @@ def test_texts_of_the_file_are_no_templates() -> None:
     ],
 )
 def test_bad_settings(settings: dict[str, Any], message: str) -> None:
-    wanted = {"puzzle": {"environment": "file", "path": "x.jsonl", "grader": "number", **settings}}
+    requested = {"puzzle": {"environment": "file", "path": "x.jsonl", "grader": "number", **settings}}
     with pytest.raises(BadInputError, match=message):
-        validate(PrepareConfig, wanted, "puzzles")
+        validate(PrepareConfig, requested, "puzzles")
 
 
 @pytest.mark.parametrize(
@@ -189,15 +189,15 @@ def test_splits_are_disjoint_and_held_out_questions_stay_when_train_grows(tmp_pa
 def test_a_column_names_the_splits_and_repeated_prompts_stay_held_out(tmp_path: Path, ctx: StageContext) -> None:
     leaked = [{**row, "part": "train"} for row in ROWS if row["part"] == "test"]
     (tmp_path / "q.jsonl").write_bytes(json_lines(leaked + ROWS))
-    wanted = PrepareConfig(puzzle=config(str(tmp_path / "q.jsonl"), split="part"), train=10, val=10, test=10)
-    ref = made(wanted, ctx)
+    requested = PrepareConfig(puzzle=config(str(tmp_path / "q.jsonl"), split="part"), train=10, val=10, test=10)
+    ref = made(requested, ctx)
     splits = splits_of(ref, ctx)
     prompts = {name: {row["question"] for row in ROWS if row["part"] == name} for name in SPLITS}
     assert {name: {item.prompt for item in rows} for name, rows in splits.items()} == prompts
     assert Artifact.open(ctx.store, ref).manifest.facts["repeated"] == 10
     with pytest.raises(BadInputError, match=r"10 questions of split 'train' after dropping 10 .* at least 11; lower"):
-        made(wanted.model_copy(update={"train": 11}), ctx, "large")
-    assert splits_of(made(wanted.model_copy(update={"val": 0}), ctx, "none"), ctx)["val"] == []
+        made(requested.model_copy(update={"train": 11}), ctx, "large")
+    assert splits_of(made(requested.model_copy(update={"val": 0}), ctx, "none"), ctx)["val"] == []
 
 
 def test_the_same_prompt_with_two_answers_is_refused(tmp_path: Path, ctx: StageContext) -> None:

@@ -1,6 +1,5 @@
 """Graders of questions from a file: a table of verdicts worked by hand, any text at all, and linear time."""
 
-
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
