@@ -26,16 +26,10 @@ def _environment_of(config: Any) -> str:
     return getattr(config, "environment", "temporal_clue")  # pydantic refuses other types afterwards
 
 
-GeneratedPuzzleConfig = Annotated[
-    Annotated[PuzzleConfig, Tag("temporal_clue")] | Annotated[ZebraConfig, Tag("zebra")], Discriminator(_environment_of)
-]
+_Generated = Annotated[PuzzleConfig, Tag("temporal_clue")] | Annotated[ZebraConfig, Tag("zebra")]
+GeneratedPuzzleConfig = Annotated[_Generated, Discriminator(_environment_of)]
 """The config of any environment that generates puzzles; the default is Temporal Clue."""
-AnyPuzzleConfig = Annotated[
-    Annotated[PuzzleConfig, Tag("temporal_clue")]
-    | Annotated[ZebraConfig, Tag("zebra")]
-    | Annotated[QuestionFileConfig, Tag("file")],
-    Discriminator(_environment_of),
-]
+AnyPuzzleConfig = Annotated[_Generated | Annotated[QuestionFileConfig, Tag("file")], Discriminator(_environment_of)]
 """The config of any environment. Its field `environment` selects the class; the default is Temporal Clue."""
 
 

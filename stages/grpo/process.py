@@ -17,7 +17,7 @@ from artifacts.config import Config
 from artifacts.identity import Added
 from stages.grpo.advantages import AdvantageConfig, Rewards, divisor, is_uniform, without_itself
 
-FALSE = ("open", "contradicted")
+_NOT_ENTAILED = ("open", "contradicted")
 """Verdicts of statements that the clues do not entail."""
 
 _Reward = Annotated[float, Field(ge=-1e6, le=1e6)] | None
@@ -53,7 +53,7 @@ class StepRewards(Config):
         rewards = [getattr(self, verdict) for verdict in verdicts]
         if not self.until_first_false:
             return rewards
-        first_false = next((i for i, verdict in enumerate(verdicts) if verdict in FALSE), len(verdicts))
+        first_false = next((i for i, verdict in enumerate(verdicts) if verdict in _NOT_ENTAILED), len(verdicts))
         return [reward if i <= first_false else None for i, reward in enumerate(rewards)]
 
 
