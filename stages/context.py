@@ -123,7 +123,7 @@ class StageContext:
         """The trainer processes; they start at the first job."""
         self._use_gpu()
         if self._worker_group is None:
-            folder = self.profile.trainer.shared_dir or self.scratch / "gang"
+            folder = self.profile.trainer.shared_dir or self.scratch / "worker_group"
             self._worker_group = WorkerGroup(self.profile.trainer, folder)
         return self._worker_group
 

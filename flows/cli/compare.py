@@ -36,14 +36,13 @@ def compare(
         from flows.compare.comparison import CompareRequest
         from flows.compare.comparison import compare as compare_flow
         from flows.compare.comparison_report import text_rows
-        from flows.config.recipe import Recipe
         from flows.config.recipes import load_profile, validate
         from flows.lookup.history import read_run
         from flows.report.summary import figures_table
 
         record = read_run(store, run)
         load_profile(profile)
-        candidates(validate(Recipe, record.recipe, f"recipe of {run}"), names, set_)  # fail before the server starts
+        candidates(record.typed_recipe(), names, set_)  # fail before the server starts
         settings = {"run": run, "iteration": iteration, "recipes": names, "overrides": list(set_)}
         request = validate(CompareRequest, {**settings, "store": options.store, "profile": profile}, "compare")
         with running():

@@ -105,7 +105,10 @@ class GpuLease:
             self._log.warning("the slot of %s was lost while the server was away; taking it again", self.limit)
         except httpx.HTTPError:
             return False
-        self._lease = self._request(client)
+        try:
+            self._lease = self._request(client)
+        except httpx.HTTPError:  # an error that the first request would tell; here the next one may succeed
+            return False
         return self._lease is not None
 
 

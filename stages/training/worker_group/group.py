@@ -82,7 +82,7 @@ class WorkerGroup:
         self.stop()
         network = network_environment(self.hardware)
         self._workdir.mkdir(parents=True, exist_ok=True)
-        queue = JobQueue(Path(tempfile.mkdtemp(prefix="gang-", dir=self._workdir)))
+        queue = JobQueue(Path(tempfile.mkdtemp(prefix="group-", dir=self._workdir)))
         queue.write_hardware(self.hardware)
         self._kernel_kills = kernel_kills()
         self._agent = start_agent(queue, self.hardware, 0, network)

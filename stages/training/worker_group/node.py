@@ -43,7 +43,7 @@ def open_groups(folder: Path) -> list[JobQueue]:
 
     Groups of other users are skipped, because whoever can write into a group's folder controls its processes.
     """
-    own = [path for path in folder.glob("gang-*/hardware.json") if _is_private(path.parent)]
+    own = [path for path in folder.glob("group-*/hardware.json") if _is_private(path.parent)]
     by_age = sorted(own, key=lambda path: path.stat().st_mtime_ns)
     return [queue for path in by_age if not (queue := JobQueue(path.parent)).over()]
 

@@ -198,7 +198,7 @@ def test_damaged_weights_reach_no_trainer(run: Run, tmp_path: Path) -> None:
             settings: dict[str, Any] = {"reference": "base", "loss": {"kl_coef": 0.1}} if start.reference else {}
             with pytest.raises(BadInputError, match=r"no tensor model\.layers\.1\.self_attn\.k_proj\.bias"):
                 run.step(f"damaged-{name}", 1, start, ctx=ctx, **settings)
-        assert not (tmp_path / "scratch/gang").exists()
+        assert not (tmp_path / "scratch/worker_group").exists()
 
 
 def test_a_shared_rate_reaches_the_optimizer(run: Run) -> None:

@@ -163,7 +163,7 @@ def test_a_port_on_every_interface_is_seen_and_answers(tmp_path: Path, reachable
 
 def test_a_further_machine_says_why_it_does_not_join(tmp_path: Path) -> None:
     """The gang's owner may have a way there."""
-    queue = JobQueue(tmp_path / "gang-1")
+    queue = JobQueue(tmp_path / "group-1")
     queue.folder.mkdir(mode=0o700)
     queue.write_hardware(TrainHardware(nodes=2, rendezvous="255.255.255.255", shared_dir=tmp_path))
     command = [sys.executable, "-u", "-m", "stages.training.worker_group.node", str(tmp_path), "--node-rank", "1"]
@@ -179,15 +179,15 @@ def test_a_further_machine_says_why_it_does_not_join(tmp_path: Path) -> None:
 
 def test_a_further_machine_passes_over_gangs_that_others_can_write_to(tmp_path: Path) -> None:
     """They would have it run what they like."""
-    for name in ("gang-own", "gang-open", "gang-elsewhere"):
-        folder = tmp_path / name if name != "gang-elsewhere" else tmp_path / "elsewhere"
+    for name in ("group-own", "group-open", "group-elsewhere"):
+        folder = tmp_path / name if name != "group-elsewhere" else tmp_path / "elsewhere"
         folder.mkdir(mode=0o700)
         JobQueue(folder).write_hardware(TrainHardware())
-    (tmp_path / "gang-open").chmod(0o777)
-    (tmp_path / "gang-elsewhere").symlink_to(tmp_path / "elsewhere")
+    (tmp_path / "group-open").chmod(0o777)
+    (tmp_path / "group-elsewhere").symlink_to(tmp_path / "elsewhere")
     if os.geteuid() == 0:
-        foreign = JobQueue(tmp_path / "gang-foreign")
+        foreign = JobQueue(tmp_path / "group-foreign")
         foreign.folder.mkdir(mode=0o700)
         foreign.write_hardware(TrainHardware())
         os.chown(foreign.folder, 12345, 12345)
-    assert [queue.folder.name for queue in open_groups(tmp_path)] == ["gang-own"]
+    assert [queue.folder.name for queue in open_groups(tmp_path)] == ["group-own"]

@@ -154,7 +154,7 @@ def test_nothing_outlives_a_killed_owner(folder: Path, tmp_path: Path, working: 
     """A worker that works reads a pipe that nobody writes to, inside native code that lets no other thread run."""
 
     def mine() -> list[str]:
-        return [line for _, line in command_lines() if str(tmp_path / "gang-") in line]
+        return [line for _, line in command_lines() if str(tmp_path / "group-") in line]
 
     pipe = tmp_path / "pipe"
     os.mkfifo(pipe)
