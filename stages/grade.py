@@ -35,7 +35,7 @@ from stages.environments import environment
 from stages.environments.capabilities import ChecksFormat, LocatesAnswers, Proves, needs
 from stages.environments.puzzle import Asserted, DeductionCounts, Grader, Puzzle
 from stages.environments.steps import Step, steps_of
-from stages.environments.tables import assertions, deduction_columns, graded_text, grader_of, puzzles_by_id
+from stages.environments.tables import assertions, deduction_columns, graded_texts, grader_of, puzzles_by_id
 from stages.grpo.advantages import AdvantageConfig, batch_advantages
 from stages.grpo.process import step_advantages, token_advantages
 from stages.grpo.rewards import Judged, RewardConfig, reward_terms
@@ -89,8 +89,8 @@ def grade(
     rows: list[dict[str, Any]] = []
     steps: list[list[Step]] = []
     sums: defaultdict[str, float] = defaultdict(float)
-    for row in sampled.iter_rows(named=True):
-        graded = graded_text(row["text"], row["puzzle_id"], by_id, config.grader)
+    all_graded = graded_texts(sampled.select("text", "puzzle_id").iter_rows(), by_id, config.grader)
+    for row, graded in zip(sampled.iter_rows(named=True), all_graded, strict=True):
         truncated = row["finish_reason"] in ("length", "early_stop")
         puzzle = by_id[row["puzzle_id"]]
         asserted = assertions(row["text"], puzzle) if by_process or config.reward.deductions_weight else None

@@ -3,13 +3,13 @@
 An environment has a capability if it has its methods; nothing else declares it.
 """
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Protocol, TypeVar, cast, runtime_checkable
 
 from artifacts.errors import BadInputError
 from stages.environments.environment import Environment
-from stages.environments.puzzle import Asserted, Checked, Grader, Kinds, Puzzle, Style
+from stages.environments.puzzle import Asserted, Checked, Graded, Grader, Kinds, Puzzle, Style
 
 C = TypeVar("C")
 
@@ -69,6 +69,15 @@ class Lists(Protocol):
         Raises:
             BadInputError: It does not exist, or cannot be read.
         """
+        ...
+
+
+@runtime_checkable
+class GradesMany(Protocol):
+    """Grading of many completions at once, where that is quicker, as in processes."""
+
+    def grade_many(self, answered: Sequence[tuple[str, Puzzle]]) -> list[Graded]:
+        """Returns the grades of completions, each given with its puzzle, in order."""
         ...
 
 
@@ -209,6 +218,7 @@ class Proves(Protocol):
 _ABILITIES: dict[type[Any], str] = {
     Generates: "generate puzzles from a seed",
     Lists: "list its items",
+    GradesMany: "grade many completions at once",
     HasLevels: "name levels of difficulty",
     ReadsPublished: "read the published format",
     WritesAnswers: "write an answer",

@@ -1,6 +1,7 @@
 """Base classes of the settings of environments. Quick to import: no library of tables."""
 
-from typing import ClassVar
+from pathlib import Path
+from typing import ClassVar, Self
 
 from artifacts.config import Config
 
@@ -22,3 +23,11 @@ class SourceConfig(Config):
     def location(self) -> str | None:
         """Path or URL of the file from which the items come; None if they come from an installed package."""
         return None
+
+    def located(self, folder: Path) -> Self:
+        """Returns the settings with whatever must be noted when a recipe is loaded, such as the version of code.
+
+        Args:
+            folder: Folder of the recipe.
+        """
+        return self

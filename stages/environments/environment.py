@@ -10,6 +10,7 @@ from typing import Any, Protocol
 from artifacts.documents.suggestions import did_you_mean
 from artifacts.errors import BadInputError
 from stages.environments.puzzle import Graded, Grader, Puzzle
+from stages.environments.user_code.config import installed
 
 
 class Environment(Protocol):
@@ -52,8 +53,11 @@ _ENVIRONMENTS = {
     "zebra": "stages.environments.zebra.environment:ZEBRA",
 }
 """The object of each environment by its name."""
+FUNCTION, PACKAGE = "FILE.py:OBJECT", "package"
 _FAMILIES = {
     "file": "stages.environments.question_file.environment:question_file",
+    FUNCTION: "stages.environments.user_code.environment:user_environment",
+    PACKAGE: "stages.environments.user_code.environment:user_environment",
 }
 """For names with a parameter, such as `file:number`: a function from the whole name to the environment, by first word.
 
@@ -69,7 +73,11 @@ def names() -> tuple[str, ...]:
 def kind_of(name: str) -> str:
     """Returns the word of the tables that a name belongs to; a name that belongs to none is returned as it is."""
     word = name.partition(":")[0]
-    return word if word in _FAMILIES else name
+    if word in _FAMILIES:
+        return word
+    if ".py:" in name:
+        return FUNCTION
+    return PACKAGE if name not in _ENVIRONMENTS and name in installed() else name
 
 
 def get(name: str) -> Environment:

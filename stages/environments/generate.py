@@ -13,6 +13,7 @@ from stages.environments.capabilities import Generates, needs
 from stages.environments.puzzle import Puzzle
 from stages.environments.question_file.config import QuestionFileConfig
 from stages.environments.temporal_clue.config import TIERS, PuzzleConfig
+from stages.environments.user_code.config import FunctionConfig, PackageConfig
 from stages.environments.zebra.config import ZebraConfig
 
 __all__ = [
@@ -33,7 +34,11 @@ def _environment_of(config: Any) -> str:
 _Generated = Annotated[PuzzleConfig, Tag("temporal_clue")] | Annotated[ZebraConfig, Tag("zebra")]
 GeneratedPuzzleConfig = Annotated[_Generated, Discriminator(_environment_of)]
 """The config of any environment that generates puzzles; the default is Temporal Clue. A new one is added here."""
-_Listed = Annotated[QuestionFileConfig, Tag("file")]
+_Listed = (
+    Annotated[QuestionFileConfig, Tag("file")]
+    | Annotated[FunctionConfig, Tag(environment.FUNCTION)]
+    | Annotated[PackageConfig, Tag(environment.PACKAGE)]
+)
 """The config of any environment that lists its items, with the word that `kind_of` returns. A new one is added here."""
 AnyPuzzleConfig = Annotated[_Generated | _Listed, Discriminator(_environment_of)]
 """The config of any environment. Its field `environment` selects the class; the default is Temporal Clue."""

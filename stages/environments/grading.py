@@ -10,7 +10,7 @@ from typing import Protocol, cast, get_args
 
 from stages.environments import environment
 from stages.environments.answers import write_answer
-from stages.environments.puzzle import Graded, Grader, Note, Parsed, Puzzle
+from stages.environments.puzzle import Graded, Grader, Parsed, Puzzle
 
 _MARKER = re.compile(r"(?<![A-Za-z0-9])([A-Z])[*_]{0,3}[.):][*_]{0,3}(?![^\s*_`\"'(\[])")
 _CLOCK = re.compile(r"(?<![0-9])([0-9]{1,2}):([0-9]{2})[ \t]{0,3}([ap])\.?[ \t]?m\b\.?")
@@ -165,7 +165,7 @@ def _without_opening(words: str) -> str:
     return words
 
 
-def _first_value(words: str, values: tuple[str, ...]) -> tuple[str | None, Note]:
+def _first_value(words: str, values: tuple[str, ...]) -> tuple[str | None, str]:
     """Returns the value at the beginning of `words`, and a note.
 
     The value is None if a second value follows as an alternative rather than as part of an explanation.
