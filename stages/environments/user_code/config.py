@@ -29,6 +29,7 @@ class FunctionConfig(SourceConfig):
 
     environment: str = Field(
         pattern=r"\.py:[A-Za-z_][A-Za-z0-9_]*$",
+        examples=["FILE.py:OBJECT"],
         description="FILE.py:OBJECT; the path of the file is relative to the recipe. The file is read alone: it can "
         "import installed packages, but no file beside it.",
     )
@@ -64,7 +65,7 @@ class FunctionConfig(SourceConfig):
 class PackageConfig(SourceConfig):
     """An environment of an installed package, by the name of its entry point (see `ENTRY_POINTS`)."""
 
-    environment: str = Field(min_length=1, max_length=200, description="Name of the entry point.")
+    environment: str = Field(min_length=1, max_length=200, examples=["PACKAGE"], description="Name of the entry point.")
     level: str | None = Field(default=None, description="One of its levels of difficulty; null: its own default.")
     version: str | None = Field(
         default=None,

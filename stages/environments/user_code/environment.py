@@ -137,8 +137,9 @@ class UserSource:
         """
         total, level = sum(sizes.values()), getattr(self._config, "level", None)
         puzzles: dict[str, Puzzle] = {}
-        made, requested = 0, total
-        for _ in range(_MOST_REQUESTS):
+        made = requested = 0
+        for doubling in range(_MOST_REQUESTS):
+            requested = total << doubling
             items = self._environment.items(requested, seed, level)
             puzzles = {}
             for item in items:
@@ -146,7 +147,7 @@ class UserSource:
                 puzzles.setdefault(puzzle.digest, puzzle)
             if len(puzzles) >= total or len(items) <= made:
                 break
-            made, requested = len(items), requested * 2
+            made = len(items)
         if len(puzzles) < total:
             raise BadInputError(
                 f"{self._environment.name}.items",
