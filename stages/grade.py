@@ -120,7 +120,7 @@ def grade(
                 "exact": graded.exact,
                 "truncated": truncated,
                 "reward": sum(terms.values()),
-                "answers": json.dumps({letter: vars(answer) for letter, answer in graded.answers.items()}),
+                "answers": json.dumps({question: vars(answer) for question, answer in graded.answers.items()}),
                 "grader": grader,
                 **deduction_columns(deduced),
             }

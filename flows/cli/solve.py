@@ -251,7 +251,9 @@ def _grade_table(puzzle: Puzzle, grades: Graded) -> Table:
     table = Table(title=f"{right} of {len(grades.answers)} right: {grades.accuracy:.1%}", title_justify="left")
     for name in ("", "read", "right answer", ""):
         table.add_column(name)
-    for letter, answer in grades.answers.items():
+    for question, answer in grades.answers.items():
         answer_text = answer.value or answer.text or answer.note
-        table.add_row(letter, answer_text or "", puzzle.solution[letter], "right" if answer.correct else "wrong")
+        table.add_row(
+            question, answer_text or "", puzzle.solution.get(question, ""), "right" if answer.correct else "wrong"
+        )
     return table

@@ -22,17 +22,17 @@ _COLUMNS = ("puzzle_id", "group", "sample", "text", "finish_reason")
 
 @dataclass(frozen=True)
 class ReadAnswer:
-    """The grader's reading of one lettered answer.
+    """The grader's reading of the answer to one question.
 
     Attributes:
-        letter: The letter of the question.
+        question: The name of the question: a letter, or `answer` if there is only one.
         said: The answer in the completion; empty if it is missing.
         right: The right answer.
         correct: Whether they agree.
-        note: Why the grader read no value (`missing`, `outside`, `ambiguous`); empty if it read one.
+        note: Why the grader read no value (`missing`, `outside`, `ambiguous`, or why grading failed); else empty.
     """
 
-    letter: str
+    question: str
     said: str
     right: str
     correct: bool
@@ -119,11 +119,11 @@ def read_answers(row: Mapping[str, Any], puzzle: Puzzle) -> list[ReadAnswer]:
     """
     return [
         ReadAnswer(
-            letter,
+            question,
             answer["value"] or answer["text"] or "",
-            puzzle.solution.get(letter, ""),
+            puzzle.solution.get(question, ""),
             answer["correct"],
             answer["note"],
         )
-        for letter, answer in json.loads(row["answers"]).items()
+        for question, answer in json.loads(row["answers"]).items()
     ]
