@@ -119,6 +119,8 @@ def _items(name: str, count: int, level: str | None, seed: int) -> "list[Any]":
             raise BadInputError(f"--level {level}", f"unknown to {name}", ", ".join(levels))
         needs(known, Generates, name, "choose another environment")
         return [generate_nth(levels[chosen], seed, number) for number in range(count)]
+    if environment.kind_of(name) == name:
+        environment.get(name)  # refuses a name that nothing has
     config = validate(PrepareConfig, {"puzzle": settings}, "environments try").puzzle
     assert isinstance(config, SourceConfig)
     config = config.located(Path())

@@ -89,8 +89,8 @@ def get(name: str) -> Environment:
     if (kind := kind_of(name)) in _FAMILIES:
         return _loaded(_FAMILIES[kind])(name)
     if name not in _ENVIRONMENTS:
-        found = f"{name[:80]!r}{did_you_mean(name, _ENVIRONMENTS)}"
-        raise BadInputError("environment", found, f"one of {', '.join(_ENVIRONMENTS)}")
+        known = (*_ENVIRONMENTS, *_FAMILIES, *installed())
+        raise BadInputError("environment", f"{name[:80]!r}{did_you_mean(name, known)}", f"one of {', '.join(known)}")
     return _loaded(_ENVIRONMENTS[name])
 
 

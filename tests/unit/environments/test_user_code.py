@@ -6,6 +6,7 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
+import polars as pl
 import pytest
 
 from artifacts.address import ArtifactAddress
@@ -197,7 +198,9 @@ def test_an_installed_package(package: Path, ctx: StageContext, capsys: pytest.C
     check_documented("environments try", tried)
     assert tried["items"][0]["answers"]["answer"]["note"] == "raised RuntimeError: x"
 
-    config = PrepareConfig(puzzle=PackageConfig(environment="wild").located(Path()), train=1, val=1, test=1)
+    config = PrepareConfig(
+        puzzle=PackageConfig(environment="wild", limit_s=2.0).located(Path()), train=1, val=1, test=1
+    )
     assert PrepareConfig.model_validate({"puzzle": {"environment": "wild"}}).puzzle == PackageConfig(environment="wild")
     item = splits_of(config, ctx)["train"][0]
     (package / "METADATA").write_text("Metadata-Version: 2.1\nName: wild-tasks\nVersion: 0.2\n")
@@ -247,6 +250,11 @@ def test_first_rewards_without_a_signal_are_refused(folder: Path, ctx: StageCont
     with pytest.raises(BadInputError, match=r"no answer could be read in 32 completions: raised .*no \(32\)"):
         check_first_rewards(ctx.store, *stage_grades(ctx, folder, ["raise no"] * 32, 2))
     check_first_rewards(ctx.store, *stage_grades(ctx, folder, ["raise no"] * 31, 3))  # too few to tell
+    table = Artifact.open(ctx.store, same[1]).read_table(GRADES_FILE, GRADES)
+    by_steps = ArtifactAddress(ctx.store, "by-steps", Grades).attempt(Identity.of("grade", 9, {}))
+    advantages = pl.Series("advantage", [float(number % 3) for number in range(len(table))])
+    by_steps.write_table(GRADES_FILE, table.with_columns(advantages), GRADES)
+    check_first_rewards(ctx.store, same[0], by_steps.publish())  # as under process supervision
     good = stage_grades(ctx, folder, ["raise no"] * 31 + ["score 0.5"], 4)
     check_first_rewards(ctx.store, *good)
     table = Artifact.open(ctx.store, good[1]).read_table(GRADES_FILE, GRADES)
