@@ -20,7 +20,7 @@ from tests.support.waiting import wait_until
 SMALL = {
     "iterations": 2, "model.source": "scratch", "model.hidden": 32, "model.heads": 1, "model.kv_heads": 1,
     "model.layers": 1, "model.intermediate": 64, "puzzles.train": 64, "puzzles.val": 8, "puzzles.test": 8,
-    "sample.puzzles_per_iteration": 16, "sample.sampling.samples_per_prompt": 4, "sample.sampling.max_tokens": 16,
+    "sample.puzzles_per_iteration": 16, "sample.sampling.samples_per_prompt": 8, "sample.sampling.max_tokens": 64,
     "evaluate.puzzles": 8, "evaluate.sampled.samples_per_prompt": 2, "evaluate.sampled.max_tokens": 16,
     "final.puzzles": 8, "final.sampled.samples_per_prompt": 2, "final.sampled.max_tokens": 16,
 }  # fmt: skip
@@ -28,7 +28,7 @@ SLOWLY = """
 import time
 fast = Countdown.grade
 def slowly(self, completion, item):
-    time.sleep(0.1)  # time to be killed in
+    time.sleep(0.03)  # time to be killed in
     return fast(self, completion, item)
 Countdown.grade = slowly
 """
@@ -76,7 +76,7 @@ def test_the_readmes_task_is_trained_killed_and_resumed(tmp_path: Path) -> None:
     grades = Artifact.at(Store.open(str(place.store)), "runs/mine/iterations/0001/grades").read_table(
         GRADES_FILE, GRADES
     )
-    assert len(grades) == 64
+    assert len(grades) == 128
     assert grades["grader"].unique().to_list() == ["function"]
     manifests = {path: path.read_bytes() for path in place.store.rglob("manifest.json")}
     place.deerstalker(*train)
