@@ -11,6 +11,7 @@ from stages.grade import grade
 from stages.pack import pack
 from stages.promote import promote, weights_after
 from stages.sample import sample
+from stages.statistics.first_rewards import check_first_rewards
 from stages.training.launch import Weights
 from stages.warm_start import warm_start
 
@@ -29,6 +30,8 @@ def iteration(run: Session, puzzles: Ref[Puzzles], start: Position, n: int) -> P
 
     rollouts = run.run(sample, recipe.sample, policy, puzzles, iteration=n, out=run.at(n, "rollouts", Rollouts))
     grades = run.run(grade, recipe.grade, rollouts, puzzles, out=run.at(n, "grades", Grades))
+    if n == 1 and not run.ctx.profile.allow_constant_reward and not run.has(n, "batch"):
+        check_first_rewards(run.ctx.store, rollouts, grades)
     batch = run.run(pack, recipe.pack, rollouts, grades, out=run.at(n, "batch", Batch))
     weights = run.run(
         finetune,

@@ -11,6 +11,7 @@ from artifacts.documents.run_files import read_recipe
 from artifacts.errors import IdentityMismatchError
 from artifacts.identity import continued, differences, with_added
 from artifacts.layout import RunLayout
+from artifacts.manifest import MANIFEST_NAME
 from artifacts.refresh import Refreshes
 from artifacts.refs import K
 from artifacts.store.store import MissingKeyError, Store
@@ -19,6 +20,7 @@ from flows.orchestration.gpu_permit import GpuPermit
 from flows.orchestration.tasks import MappedStage, as_task, map_as_tasks
 from flows.views import ProgressView, RunPages
 from stages.context import StageContext
+from stages.environments.config import SourceConfig
 
 
 class Reusable(Protocol):
@@ -31,6 +33,10 @@ class Reusable(Protocol):
 P = ParamSpec("P")
 R = TypeVar("R", bound=Reusable)
 ConfigT = TypeVar("ConfigT")
+
+
+_CODE_SETTINGS = ("puzzles.puzzle.sha256:", "puzzles.puzzle.version:")
+"""Settings that tell versions of the code of an environment apart."""
 
 
 class LastStageDone(Exception):  # noqa: N818 (no error)
@@ -172,6 +178,10 @@ class Session(Stages):
             return super().address(key, kind, label)
         return ArtifactAddress(self.ctx.store, key, kind, self.refresh.at(None), self._before_writing, label)
 
+    def has(self, number: int, part: str) -> bool:
+        """Returns whether a part of iteration `number` is published, perhaps from other inputs."""
+        return self.ctx.store.exists(f"{self.layout.iteration(number, part)}/{MANIFEST_NAME}")
+
     def at(self, number: int, part: str, kind: type[K]) -> ArtifactAddress[K]:
         """Returns the address of a part of iteration `number`."""
         key = self.layout.iteration(number, part)
@@ -225,7 +235,19 @@ def check_recipe(store: Store, layout: RunLayout, recipe: Recipe) -> None:
     frozen = _frozen(store, layout)
     if frozen is None:
         return
-    if changes := differences(with_added(Recipe, frozen), recipe.model_dump(mode="json")):
+    stored, current = with_added(Recipe, frozen), recipe.model_dump(mode="json")
+    if isinstance(recipe.puzzles.puzzle, SourceConfig):
+        for name in recipe.puzzles.puzzle.LOCATIONS:
+            stored["puzzles"]["puzzle"].pop(name, None)
+            current["puzzles"]["puzzle"].pop(name, None)
+    if changes := differences(stored, current):
+        if any(change.startswith(_CODE_SETTINGS) for change in changes):
+            raise IdentityMismatchError(
+                f"run {layout.run!r}",
+                f"the code of its environment has changed: {'; '.join(changes[:6])}",
+                "the code that the run began with",
+                "restore it, or choose another --run name",
+            )
         raise IdentityMismatchError(
             f"run {layout.run!r}",
             "started with another recipe: " + "; ".join(changes[:6]),

@@ -61,6 +61,11 @@ class Profile(Config):
     tracker_folder: str | None = Field(
         default=None, description="Local folder of the tracker's files; null: `trackers` in a directory store."
     )
+    allow_constant_reward: bool = Field(
+        default=False,
+        description="Go on although all rewards of the first iteration are the same, or none of its answers could be "
+        "read. Without it the run stops there, because such a run usually learns nothing.",
+    )
     store_link: str | None = Field(
         default=None,
         pattern=r"^https?://.*\{key\}",

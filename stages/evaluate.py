@@ -16,7 +16,7 @@ from artifacts.refs import Checkpoint, Puzzles, Ref, Report
 from artifacts.schemas import PUZZLES, RESULTS, as_table
 from stages.context import StageContext
 from stages.environments.puzzle import Grader, Puzzle
-from stages.environments.tables import count_deductions, deduction_columns, graded_text, grader_of, puzzles_by_id
+from stages.environments.tables import count_deductions, deduction_columns, graded_texts, grader_of, puzzles_by_id
 from stages.sampling.collect import adopt_rollouts, collect
 from stages.sampling.config import SamplingConfig
 from stages.statistics.records import ReportFigures
@@ -109,14 +109,15 @@ def _results(
     sampled = adopt_rollouts(shards, f"rollouts-{mode}", sampling)
     assert sampled is not None  # collect has just written them
     by_id = puzzles_by_id(puzzles)
+    sampled = sampled.sort("group", "sample")
     rows: list[dict[str, Any]] = []
-    for row in sampled.sort("group", "sample").iter_rows(named=True):
+    for row, graded in zip(sampled.iter_rows(named=True), _graded(sampled, by_id, config.grader), strict=True):
         rows.append(
             {
                 "puzzle_id": row["puzzle_id"],
                 "mode": mode,
                 "sample": row["sample"],
-                **_graded(row, by_id, config.grader),
+                **graded,
                 **deduction_columns(count_deductions(row["text"], by_id[row["puzzle_id"]])),
                 "finish_reason": row["finish_reason"],
                 "completion_tokens": len(row["completion_token_ids"]),
@@ -134,10 +135,17 @@ def regrade(results: pl.DataFrame, puzzles: pl.DataFrame, grader: Grader) -> pl.
         puzzles: Rows of the `puzzles` schema: the puzzles that were answered.
     """
     by_id = puzzles_by_id(puzzles)
-    return as_table([{**row, **_graded(row, by_id, grader)} for row in results.iter_rows(named=True)], RESULTS)
+    grades = _graded(results, by_id, grader)
+    return as_table([{**row, **graded} for row, graded in zip(results.to_dicts(), grades, strict=True)], RESULTS)
 
 
-def _graded(row: dict[str, Any], by_id: Mapping[str, Puzzle], grader: Grader) -> dict[str, Any]:
-    graded = graded_text(row["text"], row["puzzle_id"], by_id, grader)
-    answers = {letter: vars(answer) for letter, answer in graded.answers.items()}
-    return {"accuracy": graded.accuracy, "exact": graded.exact, "answers": json.dumps(answers)}
+def _graded(completions: pl.DataFrame, by_id: Mapping[str, Puzzle], grader: Grader) -> list[dict[str, Any]]:
+    """Returns the columns with the grade of each completion."""
+    return [
+        {
+            "accuracy": graded.accuracy,
+            "exact": graded.exact,
+            "answers": json.dumps({question: vars(answer) for question, answer in graded.answers.items()}),
+        }
+        for graded in graded_texts(completions.select("text", "puzzle_id").iter_rows(), by_id, grader)
+    ]

@@ -8,7 +8,7 @@ from artifacts.schemas import PUZZLES
 from artifacts.store.location import local_folder
 from stages.context import StageContext
 from stages.environments.puzzle import Style
-from stages.environments.tables import names_of, taught_texts
+from stages.environments.tables import names_of, tokenizer_texts
 from stages.models.folder import content_of
 from stages.models.from_scratch import ScratchModel
 from stages.models.licence import licence_of
@@ -92,4 +92,4 @@ def _tokenizer_texts(puzzles: Ref[Puzzles], style: Style | None, ctx: StageConte
     names: list[str] = []
     if style is not None:
         names, train = names_of(train), train.head(_TOKENIZER_DERIVATIONS)
-    return train["prompt"].to_list() + taught_texts(train, style), names
+    return tokenizer_texts(train, style), names

@@ -38,6 +38,7 @@ _COMMANDS = {
     "evaluate:evaluate": "Measure a checkpoint on puzzles; every grader of their environment reads each completion.",
     "solve:solve": "Ask a model one puzzle, and grade the answer if the solution is known.",
     "puzzles:puzzles": "Make puzzles, solve them, and prove the statements of a completion.",
+    "environments:environments": "List the environments that are installed, or try one.",
     "recipes:recipes": "List the recipes, show one in full, or compare two.",
     "runs:runs": "List the runs of a store.",
     "runs:show": "Show a run: its iterations, its results before and after training, and how to use its checkpoint.",

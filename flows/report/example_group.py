@@ -14,26 +14,25 @@ from artifacts.refs import Ref
 from artifacts.schemas import GRADES, PUZZLES, ROLLOUTS, validated
 from artifacts.store.store import Store
 from flows.lookup.history import STAGES, IterationRecord
-from stages.environments import environment
 from stages.environments.puzzle import Asserted, Puzzle
-from stages.environments.tables import puzzles_by_id
+from stages.environments.tables import assertions, puzzles_by_id
 
 _COLUMNS = ("puzzle_id", "group", "sample", "text", "finish_reason")
 
 
 @dataclass(frozen=True)
 class ReadAnswer:
-    """The grader's reading of one lettered answer.
+    """The grader's reading of the answer to one question.
 
     Attributes:
-        letter: The letter of the question.
+        question: The name of the question: a letter, or `answer` if there is only one.
         said: The answer in the completion; empty if it is missing.
         right: The right answer.
         correct: Whether they agree.
-        note: Why the grader read no value (`missing`, `outside`, `ambiguous`); empty if it read one.
+        note: Why the grader read no value (`missing`, `outside`, `ambiguous`, or why grading failed); else empty.
     """
 
-    letter: str
+    question: str
     said: str
     right: str
     correct: bool
@@ -106,7 +105,7 @@ def find_example_group(record: IterationRecord, layout: RunLayout, store: Store)
 
 
 def _completion(title: str, row: dict[str, Any], puzzle: Puzzle) -> Completion:
-    statements = environment.get(puzzle.environment).deductions(row["text"], puzzle)
+    statements = assertions(row["text"], puzzle)
     answers = read_answers(row, puzzle)
     return Completion(title, row["text"], row["reward"], row["advantage"], row["finish_reason"], answers, statements)
 
@@ -120,11 +119,11 @@ def read_answers(row: Mapping[str, Any], puzzle: Puzzle) -> list[ReadAnswer]:
     """
     return [
         ReadAnswer(
-            letter,
+            question,
             answer["value"] or answer["text"] or "",
-            puzzle.solution.get(letter, ""),
+            puzzle.solution.get(question, ""),
             answer["correct"],
             answer["note"],
         )
-        for letter, answer in json.loads(row["answers"]).items()
+        for question, answer in json.loads(row["answers"]).items()
     ]

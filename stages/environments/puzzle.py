@@ -17,7 +17,6 @@ Style = Literal["plain", "terse", "cited"]
 and every line has a name that later lines use. `cited`: the premises come first, in the words of clues and earlier
 lines.
 """
-Note = Literal["", "missing", "outside", "ambiguous"]
 
 
 @dataclass(frozen=True)
@@ -54,13 +53,14 @@ class Parsed:
         text: The words after the letter; None if the completion does not have the letter.
         value: The value of the puzzle that the words name; None if they name none.
         correct: Whether this value is the right answer.
-        note: `missing` (no such letter), `outside` (no value of the puzzle), `ambiguous` (several values), or empty.
+        note: `missing` (no such letter), `outside` (no value of the puzzle), `ambiguous` (several values), why grading
+            failed, or empty.
     """
 
     text: str | None
     value: str | None
     correct: bool
-    note: Note = ""
+    note: str = ""
 
 
 @dataclass(frozen=True)

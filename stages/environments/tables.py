@@ -1,7 +1,7 @@
 """Converts tables of puzzles to `Puzzle` objects and back, and grades to columns."""
 
 import json
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import asdict, fields
 from typing import get_args
 
@@ -10,6 +10,7 @@ import polars as pl
 from artifacts.errors import BadInputError, IntegrityError
 from artifacts.schemas import PUZZLES, as_table
 from stages.environments import environment
+from stages.environments.capabilities import GradesMany, NamesThings, Proves, WritesAnswers, WritesDerivations, needs
 from stages.environments.puzzle import Asserted, DeductionCounts, Graded, Grader, Puzzle, Style
 
 DEDUCTION_COLUMNS = tuple(field.name for field in fields(DeductionCounts))
@@ -46,22 +47,37 @@ def puzzles_by_id(table: pl.DataFrame) -> dict[str, Puzzle]:
     return {puzzle.puzzle_id: puzzle for puzzle in from_table(table)}
 
 
-def graded_text(text: str, puzzle_id: str, known: Mapping[str, Puzzle], grader: Grader) -> Graded:
-    """Returns the grade of one completion.
+def graded_texts(answered: Iterable[tuple[str, str]], known: Mapping[str, Puzzle], grader: Grader) -> list[Graded]:
+    """Returns the grades of completions, in order.
 
     Args:
-        text: The completion.
-        puzzle_id: Id of its puzzle.
+        answered: Each completion, with the id of its puzzle.
         known: Puzzles by id.
         grader: Rule of grading (see `stages.environments.environment.Environment.grade`).
 
     Raises:
-        IntegrityError: The puzzle is not among the known puzzles.
+        IntegrityError: A puzzle is not among the known puzzles.
     """
+    pairs = list(answered)
+    by_environment: dict[str, list[int]] = {}
+    for number, (_, puzzle_id) in enumerate(pairs):
+        by_environment.setdefault(_known(puzzle_id, known).environment, []).append(number)
+    grades: dict[int, Graded] = {}
+    for name, numbers in by_environment.items():
+        family = environment.get(name)
+        of_family = [(pairs[number][0], known[pairs[number][1]]) for number in numbers]
+        if isinstance(family, GradesMany):
+            graded = family.grade_many(of_family)
+        else:
+            graded = [family.grade(text, puzzle, grader) for text, puzzle in of_family]
+        grades |= dict(zip(numbers, graded, strict=True))
+    return [grades[number] for number in range(len(pairs))]
+
+
+def _known(puzzle_id: str, known: Mapping[str, Puzzle]) -> Puzzle:
     if puzzle_id not in known:
         raise IntegrityError(f"puzzle {puzzle_id}", "sampled but not in the puzzle set", "rollouts of this set")
-    puzzle = known[puzzle_id]
-    return environment.get(puzzle.environment).grade(text, puzzle, grader)
+    return known[puzzle_id]
 
 
 def graders_of(table: pl.DataFrame) -> tuple[str, ...]:
@@ -80,7 +96,8 @@ def grader_of(table: pl.DataFrame, grader: Grader) -> str:
 
 def assertions(text: str, puzzle: Puzzle) -> list[Asserted] | None:
     """Returns the statements about its puzzle that a completion asserts; None if nothing can be proved about it."""
-    return environment.get(puzzle.environment).deductions(text, puzzle)
+    solver = environment.get(puzzle.environment)
+    return solver.deductions(text, puzzle) if isinstance(solver, Proves) else None
 
 
 def count_deductions(text: str, puzzle: Puzzle) -> DeductionCounts | None:
@@ -107,19 +124,38 @@ def taught_texts(table: pl.DataFrame, style: Style | None) -> list[str]:
     puzzles = from_table(table)
     if style is not None:
         return [_derivation(puzzle, style) for puzzle in puzzles]
-    return [environment.get(puzzle.environment).write_answer(puzzle) for puzzle in puzzles]
+    return [_answer_writer(puzzle).write_answer(puzzle) for puzzle in puzzles]
+
+
+def tokenizer_texts(table: pl.DataFrame, style: Style | None) -> list[str]:
+    """Returns the texts that make a tokenizer: the prompts, and what a model is taught if the environment writes it.
+
+    Args:
+        table: A table of the `puzzles` schema.
+        style: Style of the derivations that are taught; None for the answers alone.
+    """
+    writers = all(isinstance(environment.get(name), WritesAnswers) for name in table["environment"].unique())
+    return table["prompt"].to_list() + (taught_texts(table, style) if writers else [])
 
 
 def names_of(table: pl.DataFrame) -> list[str]:
     """Returns the names that the puzzles of a table use for people, things, places and so on, sorted."""
-    puzzles = from_table(table)
-    return sorted({name for puzzle in puzzles for name in environment.get(puzzle.environment).names(puzzle)})
+    found = {name: environment.get(name) for name in table["environment"].unique()}
+    namers = {name: item for name, item in found.items() if isinstance(item, NamesThings)}
+    puzzles = [puzzle for puzzle in from_table(table) if puzzle.environment in namers]
+    return sorted({name for puzzle in puzzles for name in namers[puzzle.environment].names(puzzle)})
+
+
+def _answer_writer(puzzle: Puzzle) -> WritesAnswers:
+    where, remedy = "warm_start", "drop the section"
+    return needs(environment.get(puzzle.environment), WritesAnswers, where, remedy)
 
 
 def _derivation(puzzle: Puzzle, style: Style) -> str:
-    known = environment.get(puzzle.environment)
-    text = known.write_derivation(puzzle, style)
-    if text.strip() in ("", known.write_answer(puzzle)):
+    where, remedy = "warm_start.text = 'derivations'", "set warm_start.text to answers"
+    writer = needs(environment.get(puzzle.environment), WritesDerivations, where, remedy)
+    text = writer.write_derivation(puzzle, style)
+    if text.strip() in ("", _answer_writer(puzzle).write_answer(puzzle)):
         raise BadInputError(
             "warm_start.text = 'derivations'",
             f"the environment {puzzle.environment} wrote no step for puzzle {puzzle.puzzle_id}",

@@ -13,7 +13,7 @@ from artifacts.config import Config
 from artifacts.refs import Checkpoint, Ref
 from stages.context import StageContext
 from stages.environments.puzzle import Grader
-from stages.environments.tables import graded_text, puzzles_by_id
+from stages.environments.tables import graded_texts, puzzles_by_id
 from stages.sampling.collect import adopt_rollouts, collect
 from stages.sampling.config import KEPT_GROUPS, SamplingConfig
 
@@ -98,6 +98,7 @@ def mixed_groups(rollouts: pl.DataFrame, puzzles: pl.DataFrame, grader: Grader) 
     """
     by_id = puzzles_by_id(puzzles)
     accuracies: dict[int, list[float]] = {}
-    for group, puzzle_id, text in rollouts.select("group", "puzzle_id", "text").iter_rows():
-        accuracies.setdefault(group, []).append(graded_text(text, puzzle_id, by_id, grader).accuracy)
+    grades = graded_texts(rollouts.select("text", "puzzle_id").iter_rows(), by_id, grader)
+    for group, graded in zip(rollouts["group"], grades, strict=True):
+        accuracies.setdefault(group, []).append(graded.accuracy)
     return sorted(group for group, values in accuracies.items() if max(values) - min(values) > UNIFORM_TOLERANCE)

@@ -27,7 +27,7 @@ from flows.session import freeze_recipe
 from stages.context import Profile, StageContext
 from stages.environments import environment
 from stages.environments.puzzle import Puzzle
-from stages.environments.tables import count_deductions, deduction_columns, graded_text, puzzles_by_id
+from stages.environments.tables import count_deductions, deduction_columns, graded_texts, puzzles_by_id
 from stages.grade import grade
 from stages.pack import pack
 from stages.prepare import PrepareConfig, identity_of, prepare
@@ -214,7 +214,7 @@ class _Maker:
             for puzzle_id in table["puzzle_id"]:
                 for sample in range(samples):
                     text = self._answers(known[puzzle_id], skill)
-                    graded = graded_text(text, puzzle_id, known, "strict")
+                    (graded,) = graded_texts([(text, puzzle_id)], known, "strict")
                     answers = {letter: asdict(answer) for letter, answer in graded.answers.items()}
                     rows.append(
                         {

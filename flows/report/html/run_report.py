@@ -225,7 +225,7 @@ def _completion(item: Completion) -> dict[str, Any]:
 def _answers(answers: Sequence[ReadAnswer]) -> list[dict[str, Any]]:
     return [
         {
-            "letter": answer.letter,
+            "question": answer.question,
             "read": shortened(answer.said or answer.note, _ANSWER_CHARACTERS),
             "right": answer.right,
             "correct": answer.correct,

@@ -204,8 +204,8 @@ def _answers(answers: Sequence[ReadAnswer]) -> str:
     for answer in answers:
         answer_text = " ".join(answer.said.split())[:_ANSWER_CHARACTERS] or f"({answer.note})"
         verdict = "right" if answer.correct else f"wrong, {answer.right}" + (f" ({answer.note})" if answer.note else "")
-        mark = "." if len(answer.letter) == 1 else ":"
-        lines.append(f"{answer.letter}{mark} {answer_text:<30} {verdict}")
+        mark = "." if len(answer.question) == 1 else ":"
+        lines.append(f"{answer.question}{mark} {answer_text:<30} {verdict}")
     return "\n".join(lines)
 
 

@@ -17,11 +17,15 @@ from stages.environments.puzzle import FileGrader
 _MARKER = re.compile(r"(?<![a-z0-9])answer[*_]{0,3}[ \t]?:[*_]{0,3}", re.IGNORECASE | re.ASCII)
 _THOUSANDS = r"(?:,|\{,\}|\\,)"
 _DIGITS = rf"(?:[0-9]{{1,3}}(?:{_THOUSANDS}[0-9]{{3}})+(?![0-9])|[0-9]+)(?:\.[0-9]+)?|(?<![0-9])\.[0-9]+"
+_INDIAN = r"[0-9]{1,2}(?:,[0-9]{2})+,[0-9]{3}(?![0-9])(?:\.[0-9]+)?"  # 1,00,000
+_CONTINENTAL = r"[0-9]{1,3}(?:\.[0-9]{3})+,[0-9]+(?![0-9]|[.,][0-9])|[0-9]{1,3}(?:\.[0-9]{3}){2,}(?![0-9]|[.,][0-9])"
+"""Numbers with dots between thousands: 1.234,5 and 1.234.567. 1.234 alone stays a decimal fraction."""
 _MINUS = r"[-\u2212]"
 _NUMBER = re.compile(
     rf"(?P<sign>(?<![\w)\]}}]){_MINUS})?(?:\\?[$€£¥](?P<after>{_MINUS})?)?(?:"
     r"\\[dt]?frac\{(?P<over>-?[0-9]+)\}\{(?P<under>[0-9]+)\}|"
-    rf"(?P<digits>{_DIGITS})(?:[eE](?P<power>[-+]?[0-9]{{1,3}})(?![0-9A-Za-z]))?(?:[ ]?/[ ]?(?P<divisor>[0-9]+))?)"
+    rf"(?P<digits>(?P<continental>{_CONTINENTAL})|{_INDIAN}|{_DIGITS})"
+    r"(?:[eE](?P<power>[-+]?[0-9]{1,3})(?![0-9A-Za-z]))?(?:[ ]?/[ ]?(?P<divisor>[0-9]+))?)"
 )
 _LONGEST_NUMBER = 400
 """Characters of the longest number that is read; Python refuses integers of thousands of digits."""
@@ -94,6 +98,24 @@ def read_gold(gold: str, grader: FileGrader) -> Reading | None:
             return _folded(gold, len(gold))
 
 
+def written(answer: str, grader: FileGrader) -> str:
+    """Returns a right answer in the form that a grader reads; under `regex` the answer alone."""
+    gold = read_gold(answer, grader)
+    words = answer if gold is None else gold.words
+    if grader == "regex":
+        return words
+    return f"\\boxed{{{words}}}" if grader == "boxed" else f"Answer: {words}"
+
+
+def can_read(answer: str, grader: FileGrader) -> bool:
+    """Returns whether a grader reads a right answer, and counts it as right where it is written for the grader."""
+    gold = read_gold(answer, grader)
+    if gold is None or grader == "regex":
+        return gold is not None
+    reading = read_answer(written(answer, grader), grader)
+    return reading is not None and reading.value == gold.value
+
+
 def pattern_problem(pattern: str) -> str:
     """Returns why a pattern cannot be used; empty if it can."""
     try:
@@ -164,7 +186,10 @@ def _value(match: re.Match[str]) -> Fraction | None:
     if parts["over"] is not None:
         top, bottom = Fraction(parts["over"]), int(parts["under"])
     else:
-        top, bottom = Fraction(re.sub(r"[^0-9.]", "", parts["digits"])), int(parts["divisor"] or 1)
+        digits = parts["digits"]
+        if parts["continental"] is not None:
+            digits = digits.replace(".", "").replace(",", ".")
+        top, bottom = Fraction(re.sub(r"[^0-9.]", "", digits)), int(parts["divisor"] or 1)
         top *= Fraction(10) ** int(parts["power"] or 0)
     if bottom == 0:
         return None

@@ -1,0 +1,134 @@
+"""`deerstalker environments` and `environments try`."""
+
+from dataclasses import asdict
+from pathlib import Path
+from typing import Annotated, Any
+
+from cyclopts import App, Parameter
+
+from artifacts.errors import BadInputError, DeerstalkerError
+from flows.cli.console.options import OUTPUT, Output
+from flows.cli.console.output import print_json, print_line
+from flows.cli.console.version import version
+from flows.report.text.visible import visible
+
+environments = App(name="environments", version=version)
+
+_OWN = {
+    "file": "questions of a file; names: file:exact, file:choice, file:number, file:boxed, file:regex",
+    "FILE.py:OBJECT": "an object with the methods items and grade, in a file beside the recipe",
+}
+"""Environments that take their items from the user."""
+
+
+@environments.default
+def list_all(*, options: Output = OUTPUT) -> None:
+    """List all environments that are installed, with their levels of difficulty."""
+    from stages.environments import environment
+    from stages.environments.capabilities import HasLevels
+    from stages.environments.user_code.config import installed, version_of
+
+    rows: list[dict[str, Any]] = []
+    for name in environment.names():
+        known = environment.get(name)
+        levels = list(known.levels) if isinstance(known, HasLevels) else []
+        rows.append({"name": name, "from": "deerstalker", "levels": levels, "error": None})
+    rows += [{"name": name, "from": "deerstalker", "levels": [], "error": None} for name in _OWN]
+    for name, point in sorted(installed().items()):
+        levels, error = _levels_of(name)
+        rows.append({"name": name, "from": version_of(point), "levels": levels, "error": error})
+    if options.json:
+        print_json({"environments": rows})
+        return
+    for row in rows:
+        text = row["error"] or _OWN.get(row["name"]) or (", ".join(row["levels"]) or "no levels")
+        print_line(f"{row['name']:<16} {row['from']:<24} {visible(text)}")
+
+
+def _levels_of(name: str) -> tuple[list[str], str | None]:
+    """Returns the levels of a package's environment, or why it cannot be loaded."""
+    from stages.environments.user_code.config import PackageConfig
+    from stages.environments.user_code.environment import UserEnvironment, user_environment
+
+    try:
+        known = user_environment(PackageConfig(environment=name).located(Path()).environment_name)
+        assert isinstance(known, UserEnvironment)
+        return known.level_names(), None
+    except DeerstalkerError as error:
+        return [], str(error)
+
+
+@environments.command(name="try")
+def try_one(
+    name: str,
+    /,
+    *,
+    count: int = 3,
+    level: Annotated[str | None, Parameter(show_default=False)] = None,
+    seed: int = 0,
+    answer: Annotated[str | None, Parameter(show_default=False, allow_leading_hyphen=True)] = None,
+    options: Output = OUTPUT,
+) -> None:
+    """Print items of an environment, and the grade of an answer to each.
+
+    Args:
+        name: An environment that `deerstalker environments` lists, or FILE.py:OBJECT.
+        count: Number of items.
+        level: One of its levels of difficulty.
+        seed: Seed of the items.
+        answer: A completion to grade; by default the right answer if the environment can write it, else an empty text.
+    """
+    from stages.environments import environment
+    from stages.environments.capabilities import WritesAnswers
+
+    if count < 1:
+        raise BadInputError(f"--count {count}", "no item", "1 or more")
+    items = _items(name, count, level, seed)
+    known = environment.get(items[0].environment)
+    writer = known if answer is None and isinstance(known, WritesAnswers) else None
+    answers = [writer.write_answer(item) if writer else answer or "" for item in items]
+    graded = [known.grade(text, item) for text, item in zip(answers, items, strict=True)]
+    if options.json:
+        rows = [
+            {"id": item.puzzle_id, "prompt": item.prompt, "solution": item.solution, "answer": text, **asdict(grade)}
+            for item, text, grade in zip(items, answers, graded, strict=True)
+        ]
+        print_json({"environment": known.name, "items": rows})
+        return
+    for item, text, grade in zip(items, answers, graded, strict=True):
+        notes = ", ".join(dict.fromkeys(read.note for read in grade.answers.values() if read.note))
+        print_line(f"--- {item.puzzle_id}")
+        print_line(visible(item.prompt))
+        print_line(f"--- the answer {visible(text)!r} gets {grade.accuracy:g}{f' ({visible(notes)})' if notes else ''}")
+
+
+def _items(name: str, count: int, level: str | None, seed: int) -> "list[Any]":
+    from flows.config.settings import validate
+    from stages.environments import environment
+    from stages.environments.capabilities import Generates, HasLevels, Lists, needs
+    from stages.environments.config import SourceConfig
+    from stages.environments.generate import generate_nth
+    from stages.prepare import PrepareConfig
+
+    if name.split(":", maxsplit=1)[0] == "file":
+        raise BadInputError(name, "its questions are in a file", "an environment with items of its own", "train on it")
+    settings: dict[str, Any] = {"environment": name, **({"level": level} if level is not None else {})}
+    if (known := _generator(name)) is not None:
+        levels = needs(known, HasLevels, "--level", "choose another environment").levels
+        if (chosen := level or next(iter(levels))) not in levels:
+            raise BadInputError(f"--level {level}", f"unknown to {name}", ", ".join(levels))
+        needs(known, Generates, name, "choose another environment")
+        return [generate_nth(levels[chosen], seed, number) for number in range(count)]
+    if environment.kind_of(name) == name:
+        environment.get(name)  # refuses a name that nothing has
+    config = validate(PrepareConfig, {"puzzle": settings}, "environments try").puzzle
+    assert isinstance(config, SourceConfig)
+    config = config.located(Path())
+    lister = needs(environment.of(config), Lists, name, "choose another environment")
+    return lister.source(config).items({"train": count, "val": 0, "test": 0}, seed).splits["train"]
+
+
+def _generator(name: str) -> Any:
+    from stages.environments import environment
+
+    return environment.get(name) if name in environment.names() else None

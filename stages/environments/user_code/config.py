@@ -1,0 +1,141 @@
+"""Settings of environments that a user writes. Quick to import: no library of tables."""
+
+import hashlib
+import importlib.metadata
+from pathlib import Path
+from typing import ClassVar, Self
+
+from pydantic import Field
+
+from artifacts.documents.suggestions import did_you_mean
+from artifacts.errors import BadInputError
+from stages.environments.config import SourceConfig
+
+ENTRY_POINTS = "deerstalker.environments"
+"""Entry point group of packages with environments."""
+_LIMIT_S = Field(
+    default=1.0,
+    gt=0.0,
+    le=3600.0,
+    description="CPU seconds within which a completion is graded, and ten times as many by the clock. A completion "
+    "whose grading takes longer gets 0.",
+)
+
+
+class FunctionConfig(SourceConfig):
+    """An object in a Python file with the methods `items(count, seed)` and `grade(completion, item)`."""
+
+    LOCATIONS: ClassVar[tuple[str, ...]] = ("folder",)
+
+    environment: str = Field(
+        pattern=r"\.py:[A-Za-z_][A-Za-z0-9_]*$",
+        examples=["FILE.py:OBJECT"],
+        description="FILE.py:OBJECT; the path of the file is relative to the recipe. The file is read alone: it can "
+        "import installed packages, but no file beside it.",
+    )
+    folder: str | None = Field(default=None, description="Folder of the recipe; filled in when the recipe is loaded.")
+    sha256: str | None = Field(
+        default=None, description="Digest of the file, which decides whether a set is made again; filled in likewise."
+    )
+    limit_s: float = _LIMIT_S
+
+    @property
+    def location(self) -> str | None:
+        """The file."""
+        return str(Path(self.folder or ".") / self.environment.rpartition(":")[0])
+
+    @property
+    def environment_name(self) -> str:
+        """The name that is stored with each item; it holds what grading depends on."""
+        return f"{self.location}:{self.environment.rpartition(':')[2]}@{self.sha256}@{self.limit_s:g}"
+
+    def located(self, folder: Path) -> Self:
+        """Returns the same settings with the folder and the digest of the file.
+
+        Raises:
+            BadInputError: There is no such file, or its digest differs from the one in the recipe.
+        """
+        config = self if self.folder is not None else self.model_copy(update={"folder": str(folder.resolve())})
+        digest = digest_of(Path(config.location or ""))
+        if self.sha256 not in (None, digest):
+            raise changed(self.environment.rpartition(":")[0], str(self.sha256), digest)
+        return config.model_copy(update={"sha256": digest})
+
+
+class PackageConfig(SourceConfig):
+    """An environment of an installed package, by the name of its entry point (see `ENTRY_POINTS`)."""
+
+    environment: str = Field(min_length=1, max_length=200, examples=["PACKAGE"], description="Name of the entry point.")
+    level: str | None = Field(default=None, description="One of its levels of difficulty; null: its own default.")
+    version: str | None = Field(
+        default=None,
+        description="Name and version of the package, which decide whether a set is made again; filled in when the "
+        "recipe is loaded.",
+    )
+    limit_s: float = _LIMIT_S
+
+    @property
+    def environment_name(self) -> str:
+        """The name that is stored with each item; it holds what grading depends on."""
+        return f"package:{self.environment}@{self.version}@{self.limit_s:g}"
+
+    def located(self, folder: Path) -> Self:
+        """Returns the same settings with the version of the package; the folder has no effect."""
+        version = version_of(entry_point(self.environment))
+        if self.version not in (None, version):
+            raise changed(f"the package of the environment '{self.environment}'", str(self.version), version)
+        return self.model_copy(update={"version": version})
+
+
+def digest_of(file: Path) -> str:
+    """Returns the SHA-256 (hex) of a Python file.
+
+    Raises:
+        BadInputError: It cannot be read.
+    """
+    try:
+        return hashlib.sha256(file.read_bytes()).hexdigest()
+    except OSError as error:
+        reason = "no such file" if isinstance(error, FileNotFoundError) else f"cannot be read ({error.strerror})"
+        raise BadInputError(str(file), reason, "the file of the environment", "put it beside the recipe") from error
+
+
+def changed(name: str, before: str, now: str) -> BadInputError:
+    """Returns the error for code that is not the code that a run began with."""
+    return BadInputError(
+        name,
+        f"changed since the run began ({_short(before)} -> {_short(now)})",
+        "the code that the run began with",
+        "restore it, or start a new run with another --run name",
+    )
+
+
+def _short(version: str) -> str:
+    return version[:12] if len(version) == 64 else version
+
+
+def installed() -> dict[str, importlib.metadata.EntryPoint]:
+    """Returns the entry points of installed environments by name."""
+    return {item.name: item for item in importlib.metadata.entry_points(group=ENTRY_POINTS)}
+
+
+def entry_point(name: str) -> importlib.metadata.EntryPoint:
+    """Returns the entry point of a name.
+
+    Raises:
+        BadInputError: No installed package has it.
+    """
+    known = installed()
+    if name not in known:
+        raise BadInputError(
+            "environment",
+            f"{name[:80]!r}{did_you_mean(name, known)}",
+            f"an installed package with this entry point in the group {ENTRY_POINTS}",
+            "install the package; `deerstalker environments` lists the installed ones",
+        )
+    return known[name]
+
+
+def version_of(point: importlib.metadata.EntryPoint) -> str:
+    """Returns name and version of the package of an entry point, as `countdown-tasks==0.1`."""
+    return "unknown" if point.dist is None else f"{point.dist.name}=={point.dist.version}"

@@ -1,0 +1,199 @@
+"""An object of a user behind the interface that all environments share."""
+
+import hashlib
+import json
+import re
+from collections.abc import Mapping, Sequence
+from functools import cached_property, lru_cache
+from pathlib import Path
+from typing import Any, NoReturn
+
+from artifacts.documents.parsing import text_problem
+from artifacts.errors import BadInputError
+from stages.environments.capabilities import Items
+from stages.environments.puzzle import Graded, Grader, Parsed, Puzzle
+from stages.environments.user_code.config import FunctionConfig, PackageConfig, changed, digest_of
+from stages.processes.limited_calls import LimitedCalls, LoadError
+
+_KEY, _ITEM = "answer", "item"
+_LOAD = "stages.environments.user_code.worker:load"
+_ITEMS_S = 600.0
+"""CPU seconds within which all items are made."""
+_REPEATED = 8
+"""Number of completions that are graded twice."""
+_MOST_REQUESTS = 4
+"""Requests for items, each for twice as many as the one before, after which they count as exhausted."""
+_NAME = re.compile(r"(?P<location>package|.*\.py):(?P<object>[^:@]+)@(?P<version>.+)@(?P<limit_s>[^@]+)", re.DOTALL)
+
+
+class UserEnvironment:
+    """An object with the methods `items` and `grade`, which are called in processes of their own.
+
+    Args:
+        location: The Python file; `package` for an entry point.
+        target: Name of the object in the file, or of the entry point.
+        version: Digest of the file, or version of the package.
+        limit_s: CPU seconds for a completion.
+    """
+
+    graders = ("function",)
+
+    def __init__(self, location: str, target: str, version: str, limit_s: float) -> None:
+        self._location, self._target, self._version, self._limit_s = location, target, version, limit_s
+        self.name = target if location == "package" else f"{Path(location).name}:{target}"
+
+    def source(self, config: FunctionConfig | PackageConfig) -> "UserSource":
+        """Opens the source of the items."""
+        return UserSource(self, config)
+
+    def level_names(self) -> list[str]:
+        """Returns the names of its levels of difficulty; empty if it has none."""
+        return self._called(self._grading, "levels")
+
+    def grade(self, text: str, puzzle: Puzzle, grader: Grader = "strict") -> Graded:
+        """Returns the score that the object gives a completion."""
+        return self.grade_many([(text, puzzle)])[0]
+
+    def grade_many(self, answered: Sequence[tuple[str, Puzzle]]) -> list[Graded]:
+        """Returns the scores of completions, each with its item. A completion whose grading fails gets 0.
+
+        A few of the completions are graded twice.
+
+        Raises:
+            BadInputError: A score is not from 0 to 1, or differs between two gradings; the object cannot be loaded.
+        """
+        calls = [("grade", text, puzzle.solution[_ITEM]) for text, puzzle in answered]
+        again = range(0, len(calls), max(1, len(calls) // _REPEATED)) if len(calls) > 1 else range(0)
+        try:
+            outcomes = self._grading.map([*calls, *(calls[i] for i in again)])
+        except LoadError as error:
+            self._refuse_to_load(error)
+        for outcome, (text, puzzle) in zip(outcomes, [*answered, *(answered[i] for i in again)], strict=True):
+            if isinstance(outcome.value, str):
+                raise self._wrong(f"returned {outcome.value}", "a number from 0 to 1", text, puzzle)
+        for i, second in zip(again, outcomes[len(calls) :], strict=True):
+            first = outcomes[i]
+            if first.failure is None and second.failure is None and first.value != second.value:
+                found = f"graded the same completion with {first.value:g} and then {second.value:g}"
+                raise self._wrong(found, "the same score each time", *answered[i])
+        return [_graded(outcome.value, outcome.failure) for outcome in outcomes[: len(calls)]]
+
+    def items(self, count: int, seed: int, level: str | None) -> list[dict[str, Any]]:
+        """Returns the items that the object makes when it is asked for `count` of them.
+
+        Raises:
+            BadInputError: It cannot be loaded, raises, or makes an item that cannot be used.
+        """
+        calls = LimitedCalls(_LOAD, self._location, self._target, self._version, limit_s=_ITEMS_S, workers=1)
+        try:
+            return [json.loads(item) for item in self._called(calls, "items", count, seed, level)]
+        finally:
+            calls.close()
+
+    @cached_property
+    def _grading(self) -> LimitedCalls:
+        return LimitedCalls(_LOAD, self._location, self._target, self._version, limit_s=self._limit_s)
+
+    def _called(self, calls: LimitedCalls, method: str, *arguments: Any) -> Any:
+        try:
+            outcome = calls.call(method, *arguments)
+        except LoadError as error:
+            self._refuse_to_load(error)
+        if outcome.failure is not None:
+            raise BadInputError(f"{self.name}.{method}", outcome.failure, "a method that returns", "correct the method")
+        return outcome.value
+
+    def _refuse_to_load(self, error: LoadError) -> NoReturn:
+        """Raises the error for an object that cannot be loaded; a changed file is named as such."""
+        if self._location != "package" and (now := digest_of(Path(self._location))) != self._version:
+            raise changed(self._location, self._version, now) from error
+        raise BadInputError(
+            self.name, f"cannot be loaded ({error.found})", "an object with the methods items and grade", "correct it"
+        ) from error
+
+    def _wrong(self, found: str, expected: str, text: str, puzzle: Puzzle) -> BadInputError:
+        where = f"{self.name}.grade, item {puzzle.puzzle_id}, completion {text[:80]!r}"
+        return BadInputError(where, found, expected, "correct the method, and start a new run")
+
+
+class UserSource:
+    """The items of a user's object."""
+
+    def __init__(self, environment: UserEnvironment, config: FunctionConfig | PackageConfig) -> None:
+        self._environment, self._config = environment, config
+        if isinstance(config, FunctionConfig):
+            digest = digest_of(Path(config.location or ""))
+            if config.sha256 != digest:
+                raise changed(config.environment.rpartition(":")[0], str(config.sha256), digest)
+            self.identity: dict[str, Any] = {"sha256": digest}
+        else:
+            self.identity = {"version": config.version}
+
+    def items(self, sizes: Mapping[str, int], seed: int) -> Items:
+        """Returns different items for each split, the held-out ones first, so that they stay when `train` grows.
+
+        Raises:
+            BadInputError: There are too few different items, or one cannot be used.
+        """
+        total, level = sum(sizes.values()), getattr(self._config, "level", None)
+        puzzles: dict[str, Puzzle] = {}
+        made = requested = 0
+        for doubling in range(_MOST_REQUESTS):
+            requested = total << doubling
+            items = self._environment.items(requested, seed, level)
+            puzzles = {}
+            for item in items:
+                puzzle = self._puzzle(item, len(puzzles))
+                puzzles.setdefault(puzzle.digest, puzzle)
+            if len(puzzles) >= total or len(items) <= made:
+                break
+            made = len(items)
+        if len(puzzles) < total:
+            raise BadInputError(
+                f"{self._environment.name}.items",
+                f"{len(puzzles)} different prompts for items(count={requested}, seed={seed})",
+                f"at least {total}",
+                "lower puzzles.train, puzzles.val or puzzles.test, or make more items",
+            )
+        chosen, splits = iter(puzzles.values()), dict[str, list[Puzzle]]()
+        for split in ("val", "test", "train"):
+            splits[split] = [next(chosen) for _ in range(sizes[split])]
+        return Items(splits, {"file": self._config.location} if self._config.location else {})
+
+    def _puzzle(self, item: dict[str, Any], number: int) -> Puzzle:
+        prompt = item["prompt"]
+        if problem := text_problem(prompt):
+            raise BadInputError(f"{self._environment.name}.items, item {number}", problem, "a text", "remove it")
+        return Puzzle(
+            puzzle_id=f"item-{number:06d}",
+            environment=self._config.environment_name,
+            prompt=prompt,
+            solution={_KEY: str(item.get("answer", ""))[:1000], _ITEM: json.dumps(item, ensure_ascii=True)},
+            num_clues=0,
+            seed=None,
+            digest=hashlib.sha256(prompt.encode()).hexdigest(),
+            difficulty={},
+        )
+
+
+def _graded(score: float | None, failure: str | None) -> Graded:
+    accuracy = score or 0.0
+    text = None if failure else f"score {accuracy:g}"
+    return Graded(accuracy, accuracy >= 1.0, {_KEY: Parsed(text, None, accuracy >= 1.0, failure or "")})
+
+
+@lru_cache(maxsize=64)
+def user_environment(name: str) -> UserEnvironment:
+    """Returns the environment of a stored name, `FILE.py:OBJECT@DIGEST@SECONDS` or `package:NAME@VERSION@SECONDS`.
+
+    Raises:
+        BadInputError: It is no such name.
+    """
+    parts = _NAME.fullmatch(name)
+    if parts is None:
+        expected = "FILE.py:OBJECT below [puzzles.puzzle] of a recipe"
+        raise BadInputError("environment", repr(name[:80]), expected, "name it in a recipe, and train with it")
+    location = parts["location"]
+    if location != "package" and not Path(location).exists() and Path(Path(location).name).exists():
+        location = str(Path(Path(location).name).resolve())  # as on another machine
+    return UserEnvironment(location, parts["object"], parts["version"], float(parts["limit_s"]))

@@ -1,0 +1,105 @@
+"""Calls the object of a user, in a process of its own (see `stages.processes.limited_calls`)."""
+
+import hashlib
+import inspect
+import json
+import math
+import sys
+from collections.abc import Callable
+from pathlib import Path
+from types import ModuleType
+from typing import Any
+
+from artifacts.documents.suggestions import did_you_mean
+from stages.environments.user_code.config import entry_point, version_of
+
+_MODULE = "deerstalker_user_environment"
+LARGEST_ITEM = 1_000_000
+"""Bytes of the JSON of an item."""
+
+
+def load(location: str, name: str, version: str) -> Callable[..., Any]:
+    """Returns a function that calls a method of the object.
+
+    Args:
+        location: The Python file; `package` for an entry point.
+        name: Name of the object in the file, or of the entry point.
+        version: Digest of the file, or version of the package.
+
+    Raises:
+        Exception: The object cannot be imported, lacks a method, or is of another version.
+    """
+    target = _from_package(name, version) if location == "package" else _from_file(Path(location), name, version)
+    target = target() if inspect.isclass(target) else target
+    for method in ("items", "grade"):
+        if not callable(getattr(target, method, None)):
+            raise TypeError(f"{name} has no method {method}")
+
+    def call(method: str, *arguments: Any) -> Any:
+        return {"items": _items, "grade": _grade, "levels": _levels}[method](target, *arguments)
+
+    return call
+
+
+def _from_file(file: Path, name: str, digest: str) -> Any:
+    source = file.read_bytes()
+    if (now := hashlib.sha256(source).hexdigest()) != digest:
+        raise ValueError(f"the file has changed: digest {now[:12]}, expected {digest[:12]}")
+    module = ModuleType(_MODULE)
+    module.__file__ = str(file)
+    sys.modules[_MODULE] = module  # for dataclasses and pickle
+    exec(compile(source, str(file), "exec"), module.__dict__)
+    if not hasattr(module, name):
+        raise AttributeError(f"{file.name} has no {name}{did_you_mean(name, [*module.__dict__])}")
+    return getattr(module, name)
+
+
+def _from_package(name: str, version: str) -> Any:
+    point = entry_point(name)
+    if (now := version_of(point)) != version:
+        raise ValueError(f"the package has changed: {now}, expected {version}")
+    return point.load()
+
+
+def _items(target: Any, count: int, seed: int, level: str | None) -> list[str]:
+    """Returns the items as JSON.
+
+    Raises:
+        Exception: The method raises, or an item cannot be used.
+    """
+    settings = {} if level is None else {"level": level}
+    items = [item for item, _ in zip(target.items(count, seed, **settings), range(100 * count), strict=False)]
+    return [_checked(item, number) for number, item in enumerate(items)]
+
+
+def _checked(item: Any, number: int) -> str:
+    if not isinstance(item, dict):
+        raise TypeError(f"item {number} is {_short(item)}, expected a dict")
+    prompt = item.get("prompt")
+    if not isinstance(prompt, str) or not prompt.strip():
+        raise TypeError(f"item {number} has the prompt {_short(prompt)}, expected a text")
+    try:
+        written = json.dumps(item, allow_nan=False)
+    except (TypeError, ValueError) as error:
+        raise TypeError(f"item {number} is not JSON ({error})") from error
+    if len(written) > LARGEST_ITEM:
+        raise ValueError(f"item {number} has {len(written):,} bytes of JSON, expected at most {LARGEST_ITEM:,}")
+    return written
+
+
+def _grade(target: Any, completion: str, item: str) -> float | str:
+    """Returns the score, or in words what was returned instead of one."""
+    score = target.grade(completion, json.loads(item))
+    try:
+        number = float(score) if not isinstance(score, str) else math.nan
+    except (TypeError, ValueError):
+        number = math.nan
+    return number if 0.0 <= number <= 1.0 else _short(score)
+
+
+def _levels(target: Any) -> list[str]:
+    return [str(name) for name in getattr(target, "levels", ())]
+
+
+def _short(value: object) -> str:
+    return repr(value)[:80]

@@ -1,0 +1,92 @@
+"""A whole run on the README's own task by its recipe: killed in `sample` and in `grade`, it loses nothing."""
+
+import json
+import os
+import signal
+import subprocess
+import sys
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+from artifacts.reading import Artifact
+from artifacts.schemas import GRADES, GRADES_FILE
+from artifacts.store.store import Store
+from tests.support.installed import ONE_ENGINE, Installation
+from tests.support.user_tasks import readme_recipe, readme_task
+from tests.support.waiting import wait_until
+
+SMALL = {
+    "iterations": 2, "model.source": "scratch", "model.hidden": 32, "model.heads": 1, "model.kv_heads": 1,
+    "model.layers": 1, "model.intermediate": 64, "puzzles.train": 64, "puzzles.val": 8, "puzzles.test": 8,
+    "sample.puzzles_per_iteration": 16, "sample.sampling.samples_per_prompt": 8, "sample.sampling.max_tokens": 64,
+    "evaluate.puzzles": 8, "evaluate.sampled.samples_per_prompt": 2, "evaluate.sampled.max_tokens": 16,
+    "final.puzzles": 8, "final.sampled.samples_per_prompt": 2, "final.sampled.max_tokens": 16,
+}  # fmt: skip
+SLOWLY = """
+import time
+fast = Countdown.grade
+def slowly(self, completion, item):
+    time.sleep(0.03)  # time to be killed in
+    return fast(self, completion, item)
+Countdown.grade = slowly
+"""
+
+
+def killed_when(place: Installation, command: list[str], reached: Callable[[], object]) -> None:
+    """Starts a command and kills it as soon as it has reached something."""
+    program = str(Path(sys.executable).with_name("deerstalker"))
+    with (place.folder / "log.txt").open("ab") as log:
+        process = subprocess.Popen([program, *command], stdout=log, stderr=log, env=place.environment, cwd=place.folder)
+    try:
+        wait_until(lambda: reached() or process.poll() is not None, 300.0, poll_s=0.01)
+        assert process.poll() is None, (place.folder / "log.txt").read_text()[-2000:]
+    finally:
+        if process.poll() is None:
+            os.kill(process.pid, signal.SIGKILL)
+        process.wait()
+
+
+@pytest.mark.long
+def test_the_readmes_task_is_trained_killed_and_resumed(tmp_path: Path) -> None:
+    place = Installation(tmp_path)
+    code = tmp_path / "my_tasks.py"
+    code.write_text(readme_task() + SLOWLY)
+    (tmp_path / "mine.toml").write_text(readme_recipe())
+    store = ("--store", str(place.store), "--profile", str(ONE_ENGINE), "--json")
+    changes = [word for name, value in SMALL.items() for word in ("--set", f"{name}={value}")]
+    train = ["train", "--recipe", str(tmp_path / "mine.toml"), "--run", "mine", *changes, *store]
+    first, second = (place.part("mine", number, "rollouts") for number in (1, 2))
+
+    killed_when(place, train, lambda: list(first.rglob("*.parquet")))
+    assert not (first / "manifest.json").exists(), "killed in sample"
+    shards = {path.name: path.read_bytes() for path in first.rglob("*.parquet")}
+    killed_when(place, train, (first / "manifest.json").exists)
+    assert not (place.part("mine", 1, "grades") / "manifest.json").exists(), "killed in grade"
+    assert {path.name: path.read_bytes() for path in first.rglob("*.parquet")}.items() >= shards.items()
+
+    code.write_text(readme_task())
+    refused = place.attempt("deerstalker", *train)
+    assert refused.returncode != 0
+    assert "the code of its environment has changed" in refused.stderr
+    code.write_text(readme_task() + SLOWLY)
+    place.deerstalker(*train)
+    assert (second / "manifest.json").exists()
+    grades = Artifact.at(Store.open(str(place.store)), "runs/mine/iterations/0001/grades").read_table(
+        GRADES_FILE, GRADES
+    )
+    assert len(grades) == 128
+    assert grades["grader"].unique().to_list() == ["function"]
+    manifests = {path: path.read_bytes() for path in place.store.rglob("manifest.json")}
+    place.deerstalker(*train)
+    assert {path: path.read_bytes() for path in place.store.rglob("manifest.json")} == manifests
+
+    evaluated = json.loads(
+        place.deerstalker("evaluate", "--checkpoint", "mine", "--puzzles", "mine:test", "--max-tokens", "16", *store)
+    )
+    assert list(evaluated["gradings"]) == ["function"]
+    backfilled = json.loads(place.deerstalker("backfill", "mine", "--suite", "own", "--puzzles", "mine:test", *store))
+    assert backfilled
+    place.deerstalker("iterate", "mine", "--more", "1", *store)
+    assert place.part("mine", 3, "grades").is_dir()

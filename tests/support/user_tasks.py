@@ -1,0 +1,70 @@
+"""Environments as users write them: the one of the README, and one whose methods do what its items ask for."""
+
+from pathlib import Path
+
+README = Path(__file__).parents[2] / "README.md"
+
+
+def readme_task() -> str:
+    """The Python file of the README."""
+    _, _, section = README.read_text().partition("## Your own questions")
+    return section.partition("```python\n")[2].partition("```")[0]
+
+
+def readme_recipe() -> str:
+    """The recipe of the README, for that file."""
+    _, _, section = README.read_text().partition("## Your own questions")
+    lines = section.partition("```toml\n")[2].partition("```")[0].splitlines()
+    kept = [line for line in lines if not line.startswith("puzzle.")]
+    return "\n".join([*kept, 'puzzle.environment = "my_tasks.py:Countdown"', ""])
+
+
+WILD = """
+import os, random, sys
+levels = ["easy", "hard"]
+
+class Wild:
+    levels = levels
+    def items(self, count, seed, level="easy"):
+        for number in range(count):
+            yield {"prompt": f"{level} {seed} {number}", "answer": number}
+
+    def grade(self, completion, item):
+        word, _, value = completion.partition(" ")
+        match word:
+            case "score": return float(value)
+            case "is": return float(value == str(item["answer"]))
+            case "value": return eval(value)
+            case "raise": raise RuntimeError(value)
+            case "exit": os._exit(int(value))
+            case "loop":
+                while True: pass
+            case "memory": return len(bytearray(int(value)))
+            case "random": return random.SystemRandom().random()
+        return 0.0
+
+class Few(Wild):
+    def items(self, count, seed):
+        return [{"prompt": f"p{number % 5}"} for number in range(count)]
+
+class Texts(Wild):
+    def items(self, count, seed): return ["a", "b"]
+
+class NoPrompt(Wild):
+    def items(self, count, seed): return [{"question": "a"}]
+
+class NotJson(Wild):
+    def items(self, count, seed): return [{"prompt": "a", "x": float("nan")}]
+
+class Large(Wild):
+    def items(self, count, seed): return [{"prompt": "a", "x": "y" * 1_000_001}]
+
+class Raises(Wild):
+    def items(self, count, seed): raise KeyError("gone")
+
+class Half:
+    def grade(self, completion, item): return 1.0
+
+many = Wild()
+"""
+"""The source of a file with environments."""

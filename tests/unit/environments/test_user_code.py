@@ -1,0 +1,263 @@
+"""Environments that users write: items, scores, every way to fail, changes, packages, and the first rewards."""
+
+import json
+import logging
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import polars as pl
+import pytest
+
+from artifacts.address import ArtifactAddress
+from artifacts.errors import BadInputError, IdentityMismatchError
+from artifacts.identity import Identity
+from artifacts.layout import RunLayout
+from artifacts.reading import Artifact
+from artifacts.refs import Grades, Puzzles, Ref, Rollouts
+from artifacts.schemas import GRADES, GRADES_FILE, PUZZLES, ROLLOUTS, as_table
+from artifacts.store.store import Store
+from flows.cli.app import run_command
+from flows.config.recipes import load_recipe
+from flows.session import check_recipe, freeze_recipe
+from stages.context import Profile, StageContext
+from stages.environments import environment
+from stages.environments.puzzle import Graded, Puzzle
+from stages.environments.tables import from_table, graded_texts, to_table, tokenizer_texts
+from stages.environments.user_code.config import FunctionConfig, PackageConfig
+from stages.grade import GradeConfig, grade
+from stages.prepare import SPLITS, PrepareConfig, identity_of, prepare
+from stages.statistics.first_rewards import check_first_rewards
+from tests.support.json_page import check_documented
+from tests.support.user_tasks import WILD, readme_recipe, readme_task
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    folder = tmp_path_factory.mktemp("tasks")
+    (folder / "my_tasks.py").write_text(readme_task())
+    (folder / "wild.py").write_text(WILD)
+    (folder / "broken.py").write_text("import no_such_module\n")
+    (folder / "mine.toml").write_text(readme_recipe())
+    return folder
+
+
+@pytest.fixture
+def ctx(tmp_path: Path) -> Iterator[StageContext]:
+    store, log = Store.open(str(tmp_path / "store")), logging.getLogger("test")
+    with StageContext(store, tmp_path / "scratch", Profile(), lambda *_: None, log) as ctx:
+        yield ctx
+
+
+def function(folder: Path, name: str, **settings: Any) -> FunctionConfig:
+    return FunctionConfig(environment=name, **settings).located(folder)
+
+
+def splits_of(config: PrepareConfig, ctx: StageContext, key: str = "set") -> dict[str, list[Puzzle]]:
+    artifact = Artifact.open(ctx.store, prepare(ctx, config, out=ArtifactAddress(ctx.store, key, Puzzles)))
+    return {name: from_table(artifact.read_table(f"{name}.parquet", PUZZLES)) for name in SPLITS}
+
+
+def graded(folder: Path, texts: list[str], **settings: Any) -> list[Graded]:
+    """The grades of completions of the first items of `wild.py`."""
+    config = function(folder, "wild.py:Wild", **settings)
+    source = environment.of(config).source(config)
+    items = source.items({"train": len(texts), "val": 0, "test": 0}, 7).splits["train"]
+    known = {item.puzzle_id: item for item in items}
+    return graded_texts(zip(texts, known, strict=True), known, "strict")
+
+
+def test_the_task_of_the_readme(folder: Path, ctx: StageContext) -> None:
+    assert len([line for line in readme_task().splitlines() if line.strip()]) <= 16
+    recipe = load_recipe(str(folder / "mine.toml"))
+    sizes = {"train": 20, "val": 5, "test": 5}
+    config = recipe.puzzles.model_copy(update=sizes)
+    splits = splits_of(config, ctx)
+    assert {name: len(items) for name, items in splits.items()} == sizes
+    assert len({item.prompt for items in splits.values() for item in items}) == 30
+    more = splits_of(config.model_copy(update={"train": 40}), ctx, "more")
+    assert (more["val"], more["test"], more["train"][:20]) == (splits["val"], splits["test"], splits["train"])
+    item = splits["test"][0]
+    a, b, c = (int(word) for word in item.prompt.partition(" from ")[2].replace(",", "").split()[:4] if word.isdigit())
+    family = environment.get(item.environment)
+    scores = [family.grade(text, item).accuracy for text in (f"{a}*{b}+{c}", f"{a}-{b}-{c}", "7777", "none")]
+    assert scores == [1.0, 0.3, 0.1, 0.0]
+    assert family.grade(f"{a}*{b}+{c}", item).exact
+    assert tokenizer_texts(to_table([item]), None) == [item.prompt]
+
+
+def test_a_completion_that_cannot_be_graded_gets_0_and_its_reason(folder: Path) -> None:
+    texts = ["score 0.25", "raise no\nsuch", "exit 3", "loop", f"memory {1 << 33}", "is 5", "value 1"]
+    grades = graded(folder, texts, limit_s=0.5)
+    assert [grade.accuracy for grade in grades] == [0.25, 0.0, 0.0, 0.0, 0.0, 1.0, 1.0]
+    notes = [grade.answers["answer"].note for grade in grades]
+    assert notes == ["", "raised RuntimeError: no such", "crashed: exit code 3", "timeout", "out of memory", "", ""]
+    assert [grade.exact for grade in grades] == [False] * 5 + [True] * 2
+
+
+@pytest.mark.parametrize("value", ["float('nan')", "2", "-0.1", "'1'", "None", "[1]"])
+def test_a_score_out_of_range_names_the_completion(folder: Path, value: str) -> None:
+    message = r"wild\.py:Wild\.grade, item item-000001, completion .*returned .*; expected a number from 0 to 1"
+    with pytest.raises(BadInputError, match=message):
+        graded(folder, ["score 1", f"value {value}"])
+
+
+def test_a_score_that_differs_the_second_time_is_refused(folder: Path) -> None:
+    with pytest.raises(BadInputError, match=r"item-000000, .*: graded the same completion with 0\.\d+ and then 0\.\d+"):
+        graded(folder, ["random", "score 1"])
+
+
+@pytest.mark.parametrize(
+    ("name", "message"),
+    [
+        ("wild.py:Few", r"Few\.items: 5 different prompts for items\(count=\d+, seed=0\); expected at least 12; lower"),
+        ("wild.py:Texts", "Texts.items: raised TypeError: item 0 is 'a', expected a dict"),
+        ("wild.py:NoPrompt", "item 0 has the prompt None, expected a text"),
+        ("wild.py:NotJson", "item 0 is not JSON"),
+        ("wild.py:Large", r"item 0 has 1,000,\d+ bytes of JSON, expected at most 1,000,000"),
+        ("wild.py:Raises", "Raises.items: raised KeyError: 'gone'"),
+        ("wild.py:Half", r"wild\.py:Half: cannot be loaded \(TypeError: Half has no method items\)"),
+        ("wild.py:Wlid", r"AttributeError: wild\.py has no Wlid, did you mean 'Wild'"),
+        (
+            "broken.py:Task",
+            r"broken\.py:Task: cannot be loaded \(ModuleNotFoundError: No module named 'no_such_module'\)",
+        ),
+    ],
+)
+def test_bad_items(folder: Path, ctx: StageContext, name: str, message: str) -> None:
+    config = PrepareConfig(puzzle=function(folder, name), train=4, val=4, test=4)
+    with pytest.raises(BadInputError, match=message) as raised:
+        splits_of(config, ctx)
+    assert "\n" not in str(raised.value)
+
+
+def test_names_that_are_no_environment(folder: Path) -> None:
+    with pytest.raises(BadInputError, match=r"none\.py: no such file"):
+        function(folder, "none.py:Task")
+    with pytest.raises(BadInputError, match="environment: 'chess'"):
+        environment.get("chess")
+    with pytest.raises(BadInputError, match=r"'my_tasks.py:Countdown'; expected FILE\.py:OBJECT below"):
+        environment.get("my_tasks.py:Countdown")
+
+
+def test_the_code_is_the_identity_and_a_change_is_named(tmp_path: Path, ctx: StageContext) -> None:
+    recipes: list[Path] = []
+    for name in ("a", "b"):
+        (tmp_path / name).mkdir()
+        (tmp_path / name / "my_tasks.py").write_text(readme_task())
+        recipes.append(tmp_path / name / "mine.toml")
+        recipes[-1].write_text(readme_recipe())
+    begun, moved = (load_recipe(str(recipe)) for recipe in recipes)
+    assert identity_of(begun.puzzles) == identity_of(moved.puzzles)
+    layout = RunLayout("mine")
+    freeze_recipe(ctx.store, layout, begun)
+    check_recipe(ctx.store, layout, moved)  # the place of the file does not matter
+    small = begun.puzzles.model_copy(update={"train": 2, "val": 1, "test": 1})
+    item = splits_of(small, ctx)["train"][0]
+
+    (tmp_path / "a" / "my_tasks.py").write_text(readme_task() + "\n")
+    with pytest.raises(IdentityMismatchError, match=r"run 'mine': the code of its environment has changed: .*sha256"):
+        check_recipe(ctx.store, layout, load_recipe(str(recipes[0])))
+    with pytest.raises(BadInputError, match=r"my_tasks\.py: changed since .* \(\w{12} -> \w{12}\); .*restore"):
+        identity_of(small)
+    with pytest.raises(BadInputError, match=r"my_tasks\.py: changed since the run began"):
+        environment.get(item.environment).grade("1", item)
+    (tmp_path / "a" / "my_tasks.py").write_text(readme_task())
+    assert environment.get(item.environment).grade("none", item).accuracy == 0.0
+
+
+@pytest.fixture
+def package(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """A package as an installer leaves it: a module, and a folder with its name, version and entry points."""
+    site = tmp_path / "site"
+    information = site / "wild_tasks-0.1.dist-info"
+    information.mkdir(parents=True)
+    (site / "wild_tasks.py").write_text(WILD)
+    (information / "METADATA").write_text("Metadata-Version: 2.1\nName: wild-tasks\nVersion: 0.1\n")
+    points = "[deerstalker.environments]\nwild = wild_tasks:Wild\nlost = wild_tasks:Lost\n"
+    (information / "entry_points.txt").write_text(points)
+    monkeypatch.syspath_prepend(str(site))
+    return information
+
+
+def test_an_installed_package(package: Path, ctx: StageContext, capsys: pytest.CaptureFixture[str]) -> None:
+    assert run_command(["environments", "--json"]) == 0
+    listed = json.loads(capsys.readouterr().out)
+    check_documented("environments", listed)
+    by_name = {row["name"]: row for row in listed["environments"]}
+    assert by_name["wild"] == {"name": "wild", "from": "wild-tasks==0.1", "levels": ["easy", "hard"], "error": None}
+    assert "has no attribute 'Lost'" in by_name["lost"]["error"]
+    assert by_name["zebra"]["levels"] == ["easy", "medium", "full"]
+    assert run_command(["environments", "try", "wild", "--count", "2", "--level", "hard", "--answer", "is 1"]) == 0
+    assert capsys.readouterr().out.splitlines() == [
+        "--- item-000000", "hard 0 0", "--- the answer 'is 1' gets 0",
+        "--- item-000001", "hard 0 1", "--- the answer 'is 1' gets 1",
+    ]  # fmt: skip
+    assert run_command(["environments", "try", "wild", "--json", "--answer", "raise x"]) == 0
+    tried = json.loads(capsys.readouterr().out)
+    check_documented("environments try", tried)
+    assert tried["items"][0]["answers"]["answer"]["note"] == "raised RuntimeError: x"
+
+    config = PrepareConfig(
+        puzzle=PackageConfig(environment="wild", limit_s=2.0).located(Path()), train=1, val=1, test=1
+    )
+    assert PrepareConfig.model_validate({"puzzle": {"environment": "wild"}}).puzzle == PackageConfig(environment="wild")
+    item = splits_of(config, ctx)["train"][0]
+    (package / "METADATA").write_text("Metadata-Version: 2.1\nName: wild-tasks\nVersion: 0.2\n")
+    with pytest.raises(BadInputError, match=r"changed since the run began \(wild-tasks==0.1 -> wild-tasks==0.2\)"):
+        config.puzzle.located(Path())
+    with pytest.raises(BadInputError, match=r"the package has changed: wild-tasks==0.2, expected wild-tasks==0.1"):
+        environment.get(item.environment).grade("is 0", item)
+
+
+@pytest.mark.parametrize("command", [["try", "chess"], ["try", "file:number"], ["try", "zebra", "--level", "huge"]])
+def test_what_cannot_be_tried(command: list[str], capsys: pytest.CaptureFixture[str]) -> None:
+    assert run_command(["environments", *command]) != 0
+    assert len(capsys.readouterr().err.splitlines()) <= 3
+
+
+def test_our_own_environments_can_be_tried(capsys: pytest.CaptureFixture[str]) -> None:
+    assert run_command(["environments", "try", "zebra", "--count", "1", "--level", "easy"]) == 0
+    assert "gets 1" in capsys.readouterr().out
+    assert run_command(["environments", "try", "zebra", "--count", "1", "--answer", "none"]) == 0
+    assert "gets 0 (missing)" in capsys.readouterr().out
+
+
+def stage_grades(ctx: StageContext, folder: Path, texts: list[str], number: int) -> tuple[Ref[Rollouts], Ref[Grades]]:
+    """Rollouts of one item, and their grades."""
+    config = PrepareConfig(puzzle=function(folder, "wild.py:Wild"), train=1, val=0, test=0)
+    puzzles = prepare(ctx, config, out=ArtifactAddress(ctx.store, "set", Puzzles))
+    rows = [
+        {
+            "puzzle_id": "item-000000", "group": 0, "sample": sample, "prompt_token_ids": [1],
+            "completion_token_ids": [3], "sampler_logprobs": [-0.5], "text": text, "finish_reason": "stop",
+            "sampling": json.dumps({"max_tokens": 4}), "weights_digest": "w", "engine": "e", "group_s": 1.0,
+        }
+        for sample, text in enumerate(texts)
+    ]  # fmt: skip
+    attempt = ArtifactAddress(ctx.store, f"rollouts-{number}", Rollouts).attempt(Identity.of("sample", number, {}))
+    attempt.write_shard("rollouts", as_table(rows, ROLLOUTS), ROLLOUTS)
+    rollouts: Ref[Rollouts] = attempt.publish()
+    out = ArtifactAddress(ctx.store, f"grades-{number}", Grades)
+    return rollouts, grade(ctx, GradeConfig(), rollouts, puzzles, out=out)
+
+
+def test_first_rewards_without_a_signal_are_refused(folder: Path, ctx: StageContext) -> None:
+    same = stage_grades(ctx, folder, ["raise no"] * 20 + ["score 0"] * 30 + ["what"] * 10, 1)
+    message = r"the reward 0 for all: 'score 0', not right \(40\); raised RuntimeError: no \(20\); the first"
+    with pytest.raises(BadInputError, match=message):
+        check_first_rewards(ctx.store, *same)
+    with pytest.raises(BadInputError, match=r"no answer could be read in 32 completions: raised .*no \(32\)"):
+        check_first_rewards(ctx.store, *stage_grades(ctx, folder, ["raise no"] * 32, 2))
+    check_first_rewards(ctx.store, *stage_grades(ctx, folder, ["raise no"] * 31, 3))  # too few to tell
+    table = Artifact.open(ctx.store, same[1]).read_table(GRADES_FILE, GRADES)
+    by_steps = ArtifactAddress(ctx.store, "by-steps", Grades).attempt(Identity.of("grade", 9, {}))
+    advantages = pl.Series("advantage", [float(number % 3) for number in range(len(table))])
+    by_steps.write_table(GRADES_FILE, table.with_columns(advantages), GRADES)
+    check_first_rewards(ctx.store, same[0], by_steps.publish())  # as under process supervision
+    good = stage_grades(ctx, folder, ["raise no"] * 31 + ["score 0.5"], 4)
+    check_first_rewards(ctx.store, *good)
+    table = Artifact.open(ctx.store, good[1]).read_table(GRADES_FILE, GRADES)
+    assert table["accuracy"].to_list() == [0.0] * 31 + [0.5]
+    assert json.loads(table["answers"][0])["answer"]["note"] == "raised RuntimeError: no"
+    assert table["grader"].unique().to_list() == ["function"]
