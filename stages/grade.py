@@ -32,6 +32,7 @@ from artifacts.schemas import (
 )
 from stages.context import StageContext
 from stages.environments import environment
+from stages.environments.capabilities import ChecksFormat, LocatesAnswers, Proves, needs
 from stages.environments.puzzle import Asserted, DeductionCounts, Grader, Puzzle
 from stages.environments.steps import Step, steps_of
 from stages.environments.tables import assertions, deduction_columns, graded_text, grader_of, puzzles_by_id
@@ -71,7 +72,7 @@ def grade(
 
     Raises:
         IntegrityError: The rollouts name a puzzle that is not in the set.
-        BadInputError: The reward needs clues, but the puzzles have none. Or the level is `process`, but nothing can be
+        BadInputError: The reward needs what an environment cannot do. Or the level is `process`, but nothing can be
             proved about a puzzle, or no completion makes a statement.
     """
     identity = Identity.of("grade", REVISION, effective_settings(config), rollouts=rollouts, puzzles=puzzles)
@@ -103,7 +104,7 @@ def grade(
             sound=deduced.sound if deduced else 0.0,
             surprise=_surprise(row, puzzle, config, tokenizer),
             text=row["text"],
-            letters=graded.answers.keys(),
+            well_formed=_well_formed(row["text"], puzzle, config),
             tokens=len(row["completion_token_ids"]),
             limit_tokens=json.loads(row["sampling"])["max_tokens"],
         )
@@ -150,29 +151,53 @@ def _sampled_model(rollouts: Artifact, ctx: StageContext) -> Path:
     return ctx.local_folder(Ref(**rollouts.manifest.inputs["weights"]))
 
 
-def clue_settings(config: GradeConfig) -> dict[str, str]:
-    """Returns the settings that need puzzles with clues and lettered questions, each with a remedy."""
-    needing = {
-        "grade.reward.deductions_weight": (config.reward.deductions_weight > 0, "set it to 0"),
-        "grade.reward.format_weight": (config.reward.format_weight > 0, "set it to 0"),
-        "grade.advantage.level = 'process'": (config.advantage.level == "process", "set it to 'outcome'"),
-    }
-    return {setting: remedy for setting, (on, remedy) in needing.items() if on}
+@dataclass(frozen=True)
+class Need:
+    """A setting that needs a capability of the environment.
+
+    Attributes:
+        setting: Its name, with its value if that matters.
+        capability: A protocol of `stages.environments.capabilities`.
+        remedy: What to do if the environment lacks it.
+    """
+
+    setting: str
+    capability: type[Any]
+    remedy: str
+
+
+def needs_of(config: GradeConfig) -> list[Need]:
+    """Returns what the settings need of the environment."""
+    reward, by_process = config.reward, config.advantage.level == "process"
+    level, outcome, zero = "grade.advantage.level = 'process'", "set it to 'outcome'", "set it to 0"
+    return [
+        need
+        for on, need in (
+            (reward.deductions_weight > 0, Need("grade.reward.deductions_weight", Proves, zero)),
+            (reward.format_weight > 0, Need("grade.reward.format_weight", ChecksFormat, zero)),
+            (reward.surprise_weight > 0, Need("grade.reward.surprise_weight", LocatesAnswers, zero)),
+            (by_process, Need(level, Proves, outcome)),
+            (by_process, Need(level, LocatesAnswers, outcome)),
+        )
+        if on
+    ]
 
 
 def _check_abilities(config: GradeConfig, train: pl.DataFrame) -> None:
-    lacking = [name for name in train["environment"].unique() if not environment.get(name).has_clues]
-    for setting, remedy in clue_settings(config).items() if lacking else ():
-        raise BadInputError(
-            setting,
-            f"the environment '{lacking[0].partition(':')[0]}' has no clues and no lettered questions",
-            "puzzles with both, such as temporal_clue",
-            remedy,
-        )
+    for name in train["environment"].unique(maintain_order=True):
+        for need in needs_of(config):
+            needs(environment.get(name), need.capability, need.setting, need.remedy)
 
 
 def _answer_ends(text: str, puzzle: Puzzle, config: GradeConfig) -> dict[str, int]:
-    return environment.get(puzzle.environment).answer_ends(text, puzzle, config.grader)
+    locator = environment.get(puzzle.environment)
+    return locator.answer_ends(text, puzzle, config.grader) if isinstance(locator, LocatesAnswers) else {}
+
+
+def _well_formed(text: str, puzzle: Puzzle, config: GradeConfig) -> bool:
+    """Returns whether a completion has the requested layout; False if the reward does not depend on it."""
+    checker = environment.get(puzzle.environment)
+    return config.reward.format_weight > 0 and isinstance(checker, ChecksFormat) and checker.well_formed(text, puzzle)
 
 
 def _surprise(row: Mapping[str, Any], puzzle: Puzzle, config: GradeConfig, tokenizer: ChatTokenizer | None) -> float:

@@ -24,6 +24,7 @@ from flows.cli.console.texts import read_text_argument
 from flows.cli.console.version import version
 from flows.config.settings import validate
 from stages.environments import environment as environments
+from stages.environments.capabilities import HasLevels, Proves, needs
 from stages.environments.published import read_puzzles
 from stages.environments.puzzle import Checked, DeductionCounts, Puzzle
 
@@ -77,7 +78,8 @@ def make(
     """
     from stages.prepare import PrepareConfig
 
-    sizes, tiers = split_sizes(count, val, test), environments.get(environment).tiers
+    sizes, remedy = split_sizes(count, val, test), "name it in a recipe, below [puzzles.puzzle], and train with it"
+    tiers = needs(environments.get(environment), HasLevels, "--environment", remedy).levels
     if size not in tiers:
         unknown = f"unknown to {environment}{did_you_mean(size, tiers)}"
         raise BadInputError(f"--size {size}", unknown, ", ".join(tiers))
@@ -243,7 +245,7 @@ def prove(
     """
     puzzle = puzzle_at(read_puzzles(file), index, file)
     text = read_text_argument(completion, "a text file, or - for stdin")
-    statements = environments.get(puzzle.environment).deductions(text, puzzle)
+    statements = _solver_of(puzzle).deductions(text, puzzle)
     if statements is None:
         raise not_provable(f"{file}[{index}]", _check(puzzle, minimal=False))
     counts = asdict(DeductionCounts.of(statements))
@@ -258,7 +260,11 @@ def prove(
 
 
 def _check(puzzle: Puzzle, minimal: bool) -> Checked:
-    return environments.get(puzzle.environment).check(puzzle, minimal=minimal)
+    return _solver_of(puzzle).check(puzzle, minimal=minimal)
+
+
+def _solver_of(puzzle: Puzzle) -> Proves:
+    return needs(environments.get(puzzle.environment), Proves, puzzle.puzzle_id, "leave the puzzle out")
 
 
 def _verdict(item: Checked, puzzle: Puzzle) -> str:

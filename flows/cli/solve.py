@@ -20,8 +20,9 @@ from flows.cli.console.puzzle_checks import not_provable, puzzle_at
 from flows.cli.console.texts import read_text_argument
 from flows.config.settings import validate
 from flows.report.text.visible import visible
-from stages.environments.environment import get, of_text
-from stages.environments.published import read_puzzles
+from stages.environments.capabilities import Proves, needs
+from stages.environments.environment import get
+from stages.environments.published import of_text, read_puzzles
 from stages.environments.puzzle import Graded, Puzzle
 from stages.processes.scratch import scratch_folder
 
@@ -145,15 +146,15 @@ def explained_puzzle(question: Question, where: str) -> Puzzle:
     """
     name = of_text(question.prompt).name
     puzzle = question.puzzle or Puzzle(where, name, question.prompt, {}, 0, None, "", {})
-    environment = get(puzzle.environment)
+    solver = needs(get(puzzle.environment), Proves, where, "leave out --explain")
     try:
-        provable = environment.deductions("", puzzle) is not None
+        provable = solver.deductions("", puzzle) is not None
     except BadInputError as error:
         raise BadInputError(
             f"{where}, {error.where}", error.found, error.expected, "leave out --explain to ask any prompt"
         ) from error
     if not provable:
-        raise not_provable(where, environment.check(puzzle))
+        raise not_provable(where, solver.check(puzzle))
     return puzzle
 
 

@@ -6,10 +6,12 @@ from pydantic import Field, model_validator
 
 from artifacts.config import Config
 from artifacts.errors import BadInputError
-from stages.environments.generate import QuestionFileConfig
+from stages.environments import environment
+from stages.environments.capabilities import WritesAnswers, WritesDerivations, missing
+from stages.environments.config import SourceConfig
 from stages.evaluate import EvaluateConfig
 from stages.finetune import FinetuneConfig
-from stages.grade import GradeConfig, clue_settings
+from stages.grade import GradeConfig, Need, needs_of
 from stages.grpo.packing import PackConfig
 from stages.models.source import ModelConfig
 from stages.prepare import PrepareConfig
@@ -62,8 +64,7 @@ class Recipe(Config):
                 "puzzles.file fills the test split only, but a run needs train puzzles: "
                 "drop it, and evaluate the run on the file with `deerstalker evaluate --puzzles FILE`"
             )
-        if isinstance(self.puzzles.puzzle, QuestionFileConfig):
-            self._check_question_file(self.puzzles.puzzle)
+        self._check_abilities()
         warm_start_puzzles = self.warm_start.steps * self.warm_start.puzzles_per_step if self.warm_start else 0
         for value, name, bound, bound_name in (
             (warm_start_puzzles, "warm_start.steps x warm_start.puzzles_per_step", self.puzzles.train, "puzzles.train"),
@@ -87,27 +88,26 @@ class Recipe(Config):
             raise ValueError(f"sample.resample.grader is '{graders[0]}', but grade.grader is '{graders[1]}'")
         return self
 
-    def _check_question_file(self, puzzle: QuestionFileConfig) -> None:
-        """Refuses settings that need clues or lettered answers, which questions from a file do not have."""
-        for setting, remedy in clue_settings(self.grade).items():
-            raise ValueError(
-                f"{setting} needs clues and lettered questions, which the environment 'file' does not have: {remedy}"
-            )
+    def _check_abilities(self) -> None:
+        """Refuses settings that need what the environment cannot do."""
+        required = needs_of(self.grade)
         if self.warm_start and self.warm_start.text == "derivations":
-            raise ValueError(
-                "warm_start.text is 'derivations', but the environment 'file' cannot derive an answer: "
-                "set it to 'answers'"
-            )
-        if self.warm_start and puzzle.grader == "regex":
-            raise ValueError(
-                "warm_start teaches answers, but the environment 'file' cannot write an answer that a pattern reads: "
-                "drop warm_start, or choose another puzzles.puzzle.grader"
-            )
-        for name, section in (("grade", self.grade), ("evaluate", self.evaluate), ("final", self.final)):
-            if section.grader != "strict":
+            required.append(Need("warm_start.text = 'derivations'", WritesDerivations, "set it to 'answers'"))
+        if self.warm_start:
+            required.append(Need("warm_start", WritesAnswers, "drop the section, or choose another grader"))
+        sections = (("grade", self.grade), ("evaluate", self.evaluate), ("final", self.final))
+        read_by = {name: section.grader for name, section in sections if section.grader != "strict"}
+        if not (required or read_by) or not isinstance(self.puzzles.puzzle, SourceConfig):
+            return  # our generators can do all of it, and loading their solvers would take 0.3 s
+        chosen = environment.of(self.puzzles.puzzle)
+        for need in required:
+            if reason := missing(chosen, need.capability):
+                raise ValueError(f"{need.setting}: {reason}; {need.remedy}")
+        for name, grader in read_by.items():
+            if grader not in chosen.graders:
                 raise ValueError(
-                    f"{name}.grader is '{section.grader}', which reads lettered answers, but the environment 'file' "
-                    "has none: leave it out and set puzzles.puzzle.grader"
+                    f"{name}.grader is '{grader}', but the environment '{chosen.name}' is graded by "
+                    f"{' or '.join(chosen.graders)}: leave it out"
                 )
 
 

@@ -12,8 +12,8 @@ from flows.config.recipes import validate
 from flows.lookup.splits import named_split
 from flows.session import Stages
 from stages.draw import address_of, draw
-from stages.environments.generate import QuestionFileConfig
-from stages.prepare import PrepareConfig, identity_of, prepare, settings_without_path
+from stages.environments.config import SourceConfig
+from stages.prepare import PrepareConfig, identity_of, prepare, settings_without_locations
 
 
 def named_puzzles(name: str, stages: Stages) -> tuple[Ref[Puzzles], str]:
@@ -41,8 +41,8 @@ def publish_set(stages: Stages, config: PrepareConfig, name: str = "set") -> Ref
     If a file of questions no longer exists, the set that was last made from it is used. So a run can continue on a
     machine without that file.
     """
-    if isinstance(config.puzzle, QuestionFileConfig) and (made := made_from_a_lost_file(config, stages.ctx.store)):
-        stages.ctx.log.warning("%s does not exist; using the set made from it: %s", config.puzzle.path, made.key)
+    if isinstance(config.puzzle, SourceConfig) and (made := made_from_a_lost_file(config, stages.ctx.store)):
+        stages.ctx.log.warning("%s does not exist; using the set made from it: %s", config.puzzle.location, made.key)
         return made
     identity = identity_of(config)
     out = stages.address(shared_key("puzzles", name, identity), Puzzles)
@@ -58,11 +58,12 @@ def made_from_a_lost_file(config: PrepareConfig, store: Store) -> Ref[Puzzles] |
         config: The set's config, with a file of questions.
         store: The store with the sets.
     """
-    assert isinstance(config.puzzle, QuestionFileConfig)
-    file = local_folder(config.puzzle.path)
+    assert isinstance(config.puzzle, SourceConfig)
+    location = config.puzzle.location
+    file = None if location is None else local_folder(location)
     if file is None or file.exists():
         return None
-    settings = settings_without_path(config)
+    settings = settings_without_locations(config)
     sets: list[Artifact] = []
     for key in store.list("puzzles"):
         if key.startswith("puzzles/set-") and key.endswith(f"/{MANIFEST_NAME}") and key.count("/") == 2:
@@ -71,7 +72,7 @@ def made_from_a_lost_file(config: PrepareConfig, store: Store) -> Ref[Puzzles] |
     same = [
         item
         for item in sets
-        if item.manifest.facts.get("file") == config.puzzle.path
+        if item.manifest.facts.get("file") == location
         and {**settings, "sha256": item.manifest.identity.config.get("sha256")} == item.manifest.identity.config
     ]
     newest = max(same, key=lambda item: item.manifest.made_at, default=None)

@@ -4,6 +4,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
 from stages.environments import environment
+from stages.environments.capabilities import Proves
 from stages.environments.puzzle import Asserted, DeductionCounts, Puzzle, Verdict
 
 _VERDICT_ORDER: tuple[Verdict, ...] = ("proved", "contradicted", "restated", "open")
@@ -23,7 +24,7 @@ class Step:
     Attributes:
         number: Its number among all statements of the completion, from 1; repeated ones count.
         statement: The statement with its verdict.
-        premises: Numbers (from 1) of the clues that decide it (see `Environment.premises`); None if the statement is
+        premises: Numbers (from 1) of the clues that decide it (see `Proves.premises`); None if the statement is
             open, or if the premises were not searched.
     """
 
@@ -132,15 +133,14 @@ def read_derivation(text: str, finish_reason: str, puzzle: Puzzle, *, every_prem
         every_premise: Whether to search the premises of each statement, which takes several proofs for each; otherwise
             only those of the first false one are searched.
     """
-    puzzle_environment = environment.get(puzzle.environment)
-    statements = puzzle_environment.deductions(text, puzzle)
-    if statements is None:
+    solver = environment.get(puzzle.environment)
+    if not isinstance(solver, Proves) or (statements := solver.deductions(text, puzzle)) is None:
         return None
     derivation = Derivation(text, finish_reason, tuple(Step(i, item) for i, item in enumerate(statements, start=1)))
     first, premises = derivation.first_false, dict[str, tuple[int, ...] | None]()
     explained = derivation.steps if every_premise else () if first is None else (first,)
     for statement in dict.fromkeys(step.statement.text for step in explained):
-        premises[statement] = puzzle_environment.premises(statement, puzzle)
+        premises[statement] = solver.premises(statement, puzzle)
     numbers = {step.number for step in explained}
     return replace(
         derivation,

@@ -14,9 +14,8 @@ from artifacts.refs import Ref
 from artifacts.schemas import GRADES, PUZZLES, ROLLOUTS, validated
 from artifacts.store.store import Store
 from flows.lookup.history import STAGES, IterationRecord
-from stages.environments import environment
 from stages.environments.puzzle import Asserted, Puzzle
-from stages.environments.tables import puzzles_by_id
+from stages.environments.tables import assertions, puzzles_by_id
 
 _COLUMNS = ("puzzle_id", "group", "sample", "text", "finish_reason")
 
@@ -106,7 +105,7 @@ def find_example_group(record: IterationRecord, layout: RunLayout, store: Store)
 
 
 def _completion(title: str, row: dict[str, Any], puzzle: Puzzle) -> Completion:
-    statements = environment.get(puzzle.environment).deductions(row["text"], puzzle)
+    statements = assertions(row["text"], puzzle)
     answers = read_answers(row, puzzle)
     return Completion(title, row["text"], row["reward"], row["advantage"], row["finish_reason"], answers, statements)
 

@@ -9,6 +9,7 @@ from typing import Annotated, Any
 from pydantic import Discriminator, Tag
 
 from stages.environments import environment
+from stages.environments.capabilities import Generates, needs
 from stages.environments.puzzle import Puzzle
 from stages.environments.question_file.config import QuestionFileConfig
 from stages.environments.temporal_clue.config import TIERS, PuzzleConfig
@@ -20,20 +21,25 @@ __all__ = [
 ]  # fmt: skip
 
 
+_DEFAULT = "temporal_clue"
+
+
 def _environment_of(config: Any) -> str:
-    if isinstance(config, dict):
-        return config.get("environment", "temporal_clue")
-    return getattr(config, "environment", "temporal_clue")  # pydantic refuses other types afterwards
+    plain = isinstance(config, dict)
+    name = config.get("environment", _DEFAULT) if plain else getattr(config, "environment", _DEFAULT)
+    return environment.kind_of(name) if isinstance(name, str) else name  # pydantic refuses other types afterwards
 
 
 _Generated = Annotated[PuzzleConfig, Tag("temporal_clue")] | Annotated[ZebraConfig, Tag("zebra")]
 GeneratedPuzzleConfig = Annotated[_Generated, Discriminator(_environment_of)]
-"""The config of any environment that generates puzzles; the default is Temporal Clue."""
-AnyPuzzleConfig = Annotated[_Generated | Annotated[QuestionFileConfig, Tag("file")], Discriminator(_environment_of)]
+"""The config of any environment that generates puzzles; the default is Temporal Clue. A new one is added here."""
+_Listed = Annotated[QuestionFileConfig, Tag("file")]
+"""The config of any environment that lists its items, with the word that `kind_of` returns. A new one is added here."""
+AnyPuzzleConfig = Annotated[_Generated | _Listed, Discriminator(_environment_of)]
 """The config of any environment. Its field `environment` selects the class; the default is Temporal Clue."""
 
 
-def generate(config: PuzzleConfig | ZebraConfig | QuestionFileConfig, seed: int) -> Puzzle:
+def generate(config: environment.Named, seed: int) -> Puzzle:
     """Returns a puzzle with exactly one solution and a minimal set of clues, the same for (config, seed) everywhere.
 
     Arguments and result can be pickled, so that many puzzles can be generated in several processes.
@@ -44,11 +50,12 @@ def generate(config: PuzzleConfig | ZebraConfig | QuestionFileConfig, seed: int)
         seed: Any integer. With a small config, different seeds may give the same puzzle: compare `Puzzle.digest`.
 
     Raises:
-        BadInputError: The config names a file of questions, which cannot be generated.
+        BadInputError: The environment lists its items and cannot generate them.
     """
-    return environment.get(config.environment).generate(config, seed)
+    remedy = "name it in a recipe, below [puzzles.puzzle], and train with it"
+    return needs(environment.of(config), Generates, "environment", remedy).generate(config, seed)
 
 
-def generate_nth(config: PuzzleConfig | ZebraConfig | QuestionFileConfig, seed: int, number: int) -> Puzzle:
+def generate_nth(config: environment.Named, seed: int, number: int) -> Puzzle:
     """Returns puzzle `number` of the endless stream that a config and a seed determine."""
     return generate(config, int.from_bytes(hashlib.sha256(f"{seed}/{number}".encode()).digest()[:6], "big"))

@@ -6,7 +6,7 @@ No text raises an error, and the time is linear in the length of the text.
 import re
 from collections.abc import Collection, Iterator
 from functools import lru_cache
-from typing import get_args
+from typing import Protocol, cast, get_args
 
 from stages.environments import environment
 from stages.environments.answers import write_answer
@@ -33,6 +33,7 @@ _DOUBT = re.compile(
     + _ALTERNATIVE.pattern
 )
 """Words before a value that show that the value is not an answer."""
+_OWN_LINE = re.compile(r"^[ \t]*[*_]{0,3}([A-Z])[*_]{0,3}[.):][*_]{0,3}[ \t]+\S", re.MULTILINE)
 _READ_CHARACTERS = 300
 """Number of characters after a letter in which its answer is searched."""
 
@@ -52,7 +53,7 @@ def grade(text: str, puzzle: Puzzle, grader: Grader = "strict") -> Graded:
         puzzle: Its puzzle.
         grader: Name of the rule.
     """
-    values = environment.get(puzzle.environment).answer_values(puzzle)
+    values = cast(_HasAnswerValues, environment.get(puzzle.environment)).answer_values(puzzle)
     if grader == "published":
         answers = {letter: _published(text, letter, right, values[letter]) for letter, right in puzzle.solution.items()}
     else:
@@ -73,10 +74,20 @@ def answer_ends(text: str, letters: Collection[str], grader: Grader) -> dict[str
     return {letter: end for letter, end in ends.items() if end}
 
 
-class LetteredAnswers:
-    """Reads, grades and writes lettered answers for an environment whose puzzles have clues."""
+def well_formed(text: str, letters: Collection[str]) -> bool:
+    """Returns whether each letter's answer begins a line: `A. something`, with or without emphasis."""
+    return set(letters) <= set(_OWN_LINE.findall(text))
 
-    has_clues = True
+
+class _HasAnswerValues(Protocol):
+    def answer_values(self, puzzle: Puzzle) -> dict[str, tuple[str, ...]]:
+        """Returns for each letter the values that the puzzle's text allows as its answer."""
+        ...
+
+
+class LetteredAnswers:
+    """Reads, grades and writes lettered answers; the environment has a method `answer_values` (see below)."""
+
     graders = get_args(Grader)
 
     def grade(self, text: str, puzzle: Puzzle, grader: Grader = "strict") -> Graded:
@@ -90,6 +101,10 @@ class LetteredAnswers:
     def write_answer(self, puzzle: Puzzle) -> str:
         """See `stages.environments.answers.write_answer`."""
         return write_answer(puzzle)
+
+    def well_formed(self, text: str, puzzle: Puzzle) -> bool:
+        """See `well_formed`."""
+        return well_formed(text, puzzle.solution.keys())
 
 
 def _published_matches(text: str, letter: str) -> Iterator[re.Match[str]]:

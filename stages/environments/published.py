@@ -6,6 +6,7 @@ from typing import Any, cast
 from artifacts.documents.parsing import parse_json
 from artifacts.errors import BadInputError
 from stages.environments import environment
+from stages.environments.capabilities import ReadsPublished
 from stages.environments.puzzle import Puzzle
 
 _FIELDS = {"num_clues", "prompt", "solution"}
@@ -33,6 +34,15 @@ def read_puzzles(path: Path | str) -> list[Puzzle]:
     if not entries:
         raise BadInputError(str(path), "an empty list", "at least one puzzle")
     return [_read_one(f"{path}[{i}]", f"{path.stem}-{i:05d}", entry) for i, entry in enumerate(entries)]
+
+
+def of_text(prompt: str) -> ReadsPublished:
+    """Returns the environment whose mark is in a prompt.
+
+    If no mark is, returns the first environment, whose reader then reports the error.
+    """
+    readers = [item for name in environment.names() if isinstance(item := environment.get(name), ReadsPublished)]
+    return next((item for item in readers if item.mark in prompt), readers[0])
 
 
 def _described(value: object) -> str:
@@ -69,6 +79,6 @@ def _read_one(where: str, puzzle_id: str, entry: Any) -> Puzzle:
         if not isinstance(answer, str) or not answer.strip():
             raise BadInputError(f"{where}.solution.{letter}", _described(answer), "a string that is not empty")
     try:
-        return environment.of_text(prompt).read(puzzle_id, num_clues, prompt, cast(dict[str, str], answers))
+        return of_text(prompt).read(puzzle_id, num_clues, prompt, cast(dict[str, str], answers))
     except BadInputError as error:
         raise BadInputError(f"{where}.{error.where}", error.found, error.expected, error.remedy) from error

@@ -10,6 +10,7 @@ import polars as pl
 from artifacts.errors import BadInputError, IntegrityError
 from artifacts.schemas import PUZZLES, as_table
 from stages.environments import environment
+from stages.environments.capabilities import NamesThings, Proves, WritesAnswers, WritesDerivations, needs
 from stages.environments.puzzle import Asserted, DeductionCounts, Graded, Grader, Puzzle, Style
 
 DEDUCTION_COLUMNS = tuple(field.name for field in fields(DeductionCounts))
@@ -80,7 +81,8 @@ def grader_of(table: pl.DataFrame, grader: Grader) -> str:
 
 def assertions(text: str, puzzle: Puzzle) -> list[Asserted] | None:
     """Returns the statements about its puzzle that a completion asserts; None if nothing can be proved about it."""
-    return environment.get(puzzle.environment).deductions(text, puzzle)
+    solver = environment.get(puzzle.environment)
+    return solver.deductions(text, puzzle) if isinstance(solver, Proves) else None
 
 
 def count_deductions(text: str, puzzle: Puzzle) -> DeductionCounts | None:
@@ -107,19 +109,27 @@ def taught_texts(table: pl.DataFrame, style: Style | None) -> list[str]:
     puzzles = from_table(table)
     if style is not None:
         return [_derivation(puzzle, style) for puzzle in puzzles]
-    return [environment.get(puzzle.environment).write_answer(puzzle) for puzzle in puzzles]
+    return [_answer_writer(puzzle).write_answer(puzzle) for puzzle in puzzles]
 
 
 def names_of(table: pl.DataFrame) -> list[str]:
     """Returns the names that the puzzles of a table use for people, things, places and so on, sorted."""
-    puzzles = from_table(table)
-    return sorted({name for puzzle in puzzles for name in environment.get(puzzle.environment).names(puzzle)})
+    found = {name: environment.get(name) for name in table["environment"].unique()}
+    namers = {name: item for name, item in found.items() if isinstance(item, NamesThings)}
+    puzzles = [puzzle for puzzle in from_table(table) if puzzle.environment in namers]
+    return sorted({name for puzzle in puzzles for name in namers[puzzle.environment].names(puzzle)})
+
+
+def _answer_writer(puzzle: Puzzle) -> WritesAnswers:
+    where, remedy = "the text of right answers", "drop warm_start, and use a model that is not made from scratch"
+    return needs(environment.get(puzzle.environment), WritesAnswers, where, remedy)
 
 
 def _derivation(puzzle: Puzzle, style: Style) -> str:
-    known = environment.get(puzzle.environment)
-    text = known.write_derivation(puzzle, style)
-    if text.strip() in ("", known.write_answer(puzzle)):
+    where, remedy = "warm_start.text = 'derivations'", "set warm_start.text to answers"
+    writer = needs(environment.get(puzzle.environment), WritesDerivations, where, remedy)
+    text = writer.write_derivation(puzzle, style)
+    if text.strip() in ("", _answer_writer(puzzle).write_answer(puzzle)):
         raise BadInputError(
             "warm_start.text = 'derivations'",
             f"the environment {puzzle.environment} wrote no step for puzzle {puzzle.puzzle_id}",

@@ -1,15 +1,11 @@
 """Terms of the reward for a completion's form: layout, length, repetition."""
 
 import math
-import re
-from collections.abc import Collection
 from typing import Literal
 
 from pydantic import Field, model_validator
 
 from artifacts.config import Config
-
-_OWN_LINE = re.compile(r"^[ \t]*[*_]{0,3}([A-Z])[*_]{0,3}[.):][*_]{0,3}[ \t]+\S", re.MULTILINE)
 
 
 class LengthCosineConfig(Config):
@@ -60,11 +56,6 @@ def length_cosine(exact: bool, tokens: int, characters: int, limit_tokens: int, 
     else:
         near, far = (-1.0 if config.wrong == "short_is_worse" else 0.0), -0.5
     return far + 0.5 * (near - far) * (1.0 + math.cos(math.pi * progress))
-
-
-def well_formed(text: str, letters: Collection[str]) -> bool:
-    """Returns whether each letter's answer begins a line: `A. something`, with or without emphasis."""
-    return set(letters) <= set(_OWN_LINE.findall(text))
 
 
 def repetition(text: str, n: int) -> float:

@@ -1,6 +1,5 @@
 """The reward of a completion: a weighted sum of terms, and the penalty for an unfinished answer."""
 
-from collections.abc import Collection
 from dataclasses import dataclass
 from typing import Annotated, Literal, Self
 
@@ -9,7 +8,7 @@ from pydantic import Field, model_validator
 from artifacts.config import Config
 from artifacts.identity import Added
 from stages.grpo.process import STEP_REWARDS_BEFORE, StepRewards
-from stages.grpo.reward_terms import LengthCosineConfig, length_cosine, repetition, soft_overlong, well_formed
+from stages.grpo.reward_terms import LengthCosineConfig, length_cosine, repetition, soft_overlong
 from stages.grpo.script import Script, share_in_script
 
 
@@ -80,13 +79,13 @@ class Judged:
     """The properties of one completion that the terms depend on.
 
     Attributes:
-        accuracy: Fraction of the lettered answers that are right.
+        accuracy: Fraction of the answers that are right.
         exact: Whether all answers are right.
         truncated: Whether the completion was cut, at the token limit or by `early_stop`.
         sound: Fraction of its statements, without restated clues, that the clues entail.
         surprise: Mean negative log-probability of its tokens up to the last answer, in nats.
         text: The completion.
-        letters: Letters of the puzzle's questions.
+        well_formed: Whether it has the layout that its prompt asks for; False if the reward does not depend on it.
         tokens: Length of the completion in tokens.
         limit_tokens: The sampler's max_tokens.
     """
@@ -97,7 +96,7 @@ class Judged:
     sound: float
     surprise: float
     text: str
-    letters: Collection[str]
+    well_formed: bool
     tokens: int
     limit_tokens: int
 
@@ -117,7 +116,7 @@ def reward_terms(judged: Judged, config: RewardConfig) -> dict[str, float]:
     if config.deductions_weight:
         terms["deductions"] = config.deductions_weight * judged.sound
     if config.format_weight:
-        terms["format"] = config.format_weight * well_formed(judged.text, judged.letters)
+        terms["format"] = config.format_weight * judged.well_formed
     if config.length_cosine is not None:
         terms["length_cosine"] = config.length_cosine.weight * length_cosine(
             judged.exact, judged.tokens, len(judged.text), judged.limit_tokens, config.length_cosine

@@ -17,6 +17,7 @@ from flows.report.html.page import page
 from flows.report.plots import bars_plot, histogram_plot
 from flows.session import Stages
 from stages.environments import environment
+from stages.environments.capabilities import HasKinds
 from stages.environments.puzzle import Puzzle
 from stages.environments.tables import from_table
 from stages.models.source import GgufPackageModel, find_packaged_file
@@ -86,9 +87,10 @@ def describe(splits: dict[str, list[Puzzle]], measure: LengthMeasure) -> dict[st
     puzzles = [puzzle for rows in splits.values() for puzzle in rows]
     clue_kinds, question_kinds = Counter[str](), Counter[str]()
     for puzzle in puzzles:
-        kinds = environment.get(puzzle.environment).kinds(puzzle)
-        clue_kinds += Counter(kinds.clues)
-        question_kinds += Counter(kinds.questions)
+        if isinstance(sorter := environment.get(puzzle.environment), HasKinds):
+            kinds = sorter.kinds(puzzle)
+            clue_kinds += Counter(kinds.clues)
+            question_kinds += Counter(kinds.questions)
     sizes = sorted({name for puzzle in puzzles for name in puzzle.difficulty})
     return {
         "splits": {name: len(rows) for name, rows in splits.items()},
@@ -108,7 +110,7 @@ def describe(splits: dict[str, list[Puzzle]], measure: LengthMeasure) -> dict[st
 def report_files(facts: dict[str, Any]) -> dict[str, bytes]:
     """Returns the report's files by name: the pictures, `report.json` and the page.
 
-    Questions from a file have no clues, sizes or kinds, so there are no pictures of them.
+    Items without clues, such as questions from a file, have no pictures of clues, sizes and kinds.
     """
     unit = facts["prompt"]["unit"]
     pictures = {"prompt.png": histogram_plot(facts["prompt"]["lengths"], f"prompt length, {unit}", unit)}

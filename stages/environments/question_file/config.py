@@ -2,19 +2,21 @@
 
 import re
 from collections.abc import Mapping
-from typing import Literal, Self
+from typing import ClassVar, Literal, Self
 
 from pydantic import Field, model_validator
 
-from artifacts.config import Config
+from stages.environments.config import SourceConfig
 from stages.environments.puzzle import FileGrader
 
 _PLACEHOLDER = re.compile(r"\{\{|\}\}|\{([^{}]+)\}")
 _BRACES = {"{{": "{", "}}": "}"}
 
 
-class QuestionFileConfig(Config):
+class QuestionFileConfig(SourceConfig):
     """Questions and answers of a JSONL, CSV or Parquet file; the splits are drawn by `seed`, or named by a column."""
+
+    LOCATIONS: ClassVar[tuple[str, ...]] = ("path",)
 
     environment: Literal["file"] = Field(default="file", description="Name of the environment.")
     path: str = Field(
@@ -83,6 +85,11 @@ class QuestionFileConfig(Config):
         """All columns that are read; the others are not stored."""
         optional = (column for column in (self.id, self.split) if column is not None)
         return tuple(dict.fromkeys((*self.prompt_columns, self.answer, *optional)))
+
+    @property
+    def location(self) -> str | None:
+        """The file."""
+        return self.path
 
     @property
     def environment_name(self) -> str:

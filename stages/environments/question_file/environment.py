@@ -1,24 +1,17 @@
-"""Questions from a file behind the interface that all environments share.
+"""Questions from a file behind the interface that all environments share. Such a question has one answer, `answer`."""
 
-Such a question has one answer, `answer`, and no clues. So there is nothing to generate, to solve or to prove.
-"""
-
+import hashlib
+from collections.abc import Mapping
 from functools import lru_cache
-from typing import Any, NoReturn
+from typing import Any
 
 from artifacts.errors import BadInputError
-from stages.environments.puzzle import (
-    FILE_GRADERS,
-    Asserted,
-    FileGrader,
-    Graded,
-    Grader,
-    Kinds,
-    Parsed,
-    Puzzle,
-    Style,
-)
-from stages.environments.question_file.graders import read_answer, read_gold
+from stages.environments.capabilities import Items
+from stages.environments.puzzle import FILE_GRADERS, FileGrader, Graded, Grader, Parsed, Puzzle
+from stages.environments.question_file.choice import choose_questions
+from stages.environments.question_file.config import QuestionFileConfig
+from stages.environments.question_file.graders import read_answer, read_gold, written
+from stages.environments.question_file.reading import content_of, read_questions
 
 _KEY = "answer"
 _KEPT_CHARACTERS = 200
@@ -29,34 +22,20 @@ class QuestionFile:
     """Questions that one grader reads; see `stages.environments.environment.Environment`.
 
     Args:
-        name: `file:GRADER`, or `file:regex:PATTERN`.
-
-    Raises:
-        BadInputError: There is no such grader.
+        grader: The grader.
+        pattern: The pattern of the grader `regex`.
     """
 
-    mark = None
-    has_clues = False
+    name = "file"
 
-    def __init__(self, name: str) -> None:
-        self.name, self.tiers = name, dict[str, Any]()
-        _, _, rule = name.partition(":")
-        grader, _, self._pattern = rule.partition(":")
-        known: FileGrader | None = next((item for item in FILE_GRADERS if item == grader), None)
-        if known is None:
-            raise BadInputError(
-                "environment", repr(name[:80]), ", ".join(f"file:{item}" for item in FILE_GRADERS), "name a grader"
-            )
-        self._grader: FileGrader = known
-        self.graders = (known,)
+    def __init__(self, grader: FileGrader, pattern: str = "") -> None:
+        self._grader: FileGrader = grader
+        self._pattern = pattern
+        self.graders = (grader,)
 
-    def can_read(self, answer: str) -> bool:
-        """Returns whether the grader reads a right answer, and counts it as right where it writes it itself."""
-        gold = read_gold(answer, self._grader)
-        if gold is None or self._grader == "regex":
-            return gold is not None
-        written = read_answer(self._written(answer), self._grader)
-        return written is not None and written.value == gold.value
+    def source(self, config: QuestionFileConfig) -> "QuestionSource":
+        """Reads the file of a config."""
+        return QuestionSource(config, content_of(config.path))
 
     def grade(self, text: str, puzzle: Puzzle, grader: Grader = "strict") -> Graded:
         """Returns accuracy 1 if the answer in a completion is the right one, else 0.
@@ -78,68 +57,41 @@ class QuestionFile:
         said = read_answer(text, self._grader, self._pattern)
         return {} if said is None else {_KEY: said.end}
 
+
+class WritableQuestionFile(QuestionFile):
+    """Questions whose grader reads what it writes: every grader but `regex`."""
+
     def write_answer(self, puzzle: Puzzle) -> str:
-        """Returns the right answer as the grader reads it; under `regex` the answer alone."""
-        return self._written(puzzle.solution[_KEY])
-
-    def _written(self, answer: str) -> str:
-        gold = read_gold(answer, self._grader)
-        words = answer if gold is None else gold.words
-        if self._grader == "regex":
-            return words
-        return f"\\boxed{{{words}}}" if self._grader == "boxed" else f"Answer: {words}"
-
-    def answer_values(self, puzzle: Puzzle) -> dict[str, tuple[str, ...]]:
-        """Returns the right answer alone: the question does not say which others there are."""
-        return {_KEY: (puzzle.solution[_KEY],)}
-
-    def names(self, puzzle: Puzzle) -> tuple[str, ...]:
-        """Returns nothing: it is not known which words of the question are names."""
-        return ()
-
-    def kinds(self, puzzle: Puzzle) -> Kinds:
-        """Returns no kinds: there are no clues, and the questions are not sorted."""
-        return Kinds({}, {})
-
-    def deductions(self, text: str, puzzle: Puzzle) -> list[Asserted] | None:
-        """Returns None: nothing can be proved about a question without clues."""
-        return None
-
-    def premises(self, statement: str, puzzle: Puzzle) -> tuple[int, ...] | None:
-        """Returns None, as `deductions` does."""
-        return None
-
-    def generate(self, config: Any, seed: int) -> NoReturn:
-        """Refuses to generate."""
-        raise cannot("environment", "generate puzzles from a seed", "name the file in a recipe and train with it")
-
-    def read(self, puzzle_id: str, num_clues: int, prompt: str, solution: dict[str, str]) -> NoReturn:
-        """Refuses to read the published format."""
-        raise cannot(puzzle_id, "read the published format", "name the file in a recipe and train with it")
-
-    def check(self, puzzle: Puzzle, *, minimal: bool = False) -> NoReturn:
-        """Refuses to solve."""
-        raise cannot(f"question {puzzle.puzzle_id}", "solve a question or prove a statement", "leave out --explain")
-
-    def write_derivation(self, puzzle: Puzzle, style: Style = "plain") -> NoReturn:
-        """Refuses to derive the answer."""
-        raise cannot("warm_start.text = 'derivations'", "derive an answer", "set warm_start.text to answers")
+        """Returns the right answer as the grader reads it."""
+        return written(puzzle.solution[_KEY], self._grader)
 
 
-def cannot(where: str, ability: str, remedy: str) -> BadInputError:
-    """Returns the error for a request that needs clues or a generator.
+class QuestionSource:
+    """The content of a file of questions."""
 
-    Args:
-        where: The setting or command that makes the request.
-        ability: The missing ability, as a verb with its object.
-        remedy: What the user can do instead.
-    """
-    return BadInputError(
-        where, f"the environment 'file' cannot {ability}", "an environment that can, such as temporal_clue", remedy
-    )
+    def __init__(self, config: QuestionFileConfig, content: bytes) -> None:
+        self._config, self._content = config, content
+        self.identity: dict[str, Any] = {"sha256": hashlib.sha256(content).hexdigest()}
+
+    def items(self, sizes: Mapping[str, int], seed: int) -> Items:
+        """Returns the questions of each split (see `choice.choose_questions`).
+
+        Raises:
+            BadInputError: The file is damaged, or has too few questions.
+        """
+        return choose_questions(read_questions(self._content, self._config), sizes, seed, self._config.path)
 
 
 @lru_cache(maxsize=64)
 def question_file(name: str) -> QuestionFile:
-    """Returns the environment of a name, `file:GRADER` or `file:regex:PATTERN`."""
-    return QuestionFile(name)
+    """Returns the environment of a name, `file:GRADER` or `file:regex:PATTERN`; the default grader is `exact`.
+
+    Raises:
+        BadInputError: There is no such grader.
+    """
+    word, _, pattern = name.partition(":")[2].partition(":")
+    grader: FileGrader | None = next((item for item in FILE_GRADERS if item == (word or "exact")), None)
+    if grader is None:
+        expected = ", ".join(f"file:{item}" for item in FILE_GRADERS)
+        raise BadInputError("environment", repr(name[:80]), expected, "name a grader")
+    return QuestionFile(grader, pattern) if grader == "regex" else WritableQuestionFile(grader)

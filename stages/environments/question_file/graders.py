@@ -94,6 +94,24 @@ def read_gold(gold: str, grader: FileGrader) -> Reading | None:
             return _folded(gold, len(gold))
 
 
+def written(answer: str, grader: FileGrader) -> str:
+    """Returns a right answer in the form that a grader reads; under `regex` the answer alone."""
+    gold = read_gold(answer, grader)
+    words = answer if gold is None else gold.words
+    if grader == "regex":
+        return words
+    return f"\\boxed{{{words}}}" if grader == "boxed" else f"Answer: {words}"
+
+
+def can_read(answer: str, grader: FileGrader) -> bool:
+    """Returns whether a grader reads a right answer, and counts it as right where it is written for the grader."""
+    gold = read_gold(answer, grader)
+    if gold is None or grader == "regex":
+        return gold is not None
+    reading = read_answer(written(answer, grader), grader)
+    return reading is not None and reading.value == gold.value
+
+
 def pattern_problem(pattern: str) -> str:
     """Returns why a pattern cannot be used; empty if it can."""
     try:

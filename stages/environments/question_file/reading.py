@@ -17,7 +17,7 @@ from artifacts.store.location import local_folder
 from artifacts.store.store import MissingKeyError, Store
 from stages.environments.puzzle import Puzzle
 from stages.environments.question_file.config import QuestionFileConfig
-from stages.environments.question_file.environment import question_file
+from stages.environments.question_file.graders import can_read
 
 Split = Literal["train", "val", "test"]
 SPLITS: tuple[Split, ...] = ("train", "val", "test")
@@ -115,7 +115,7 @@ def _question(config: QuestionFileConfig, where: str, row: dict[str, Any], numbe
         digest=hashlib.sha256(prompt.encode()).hexdigest(),
         difficulty={},
     )
-    if not question_file(config.environment_name).can_read(answer):
+    if not can_read(answer, config.grader):
         raise BadInputError(
             f"{config.path}, {where}, column {config.answer!r}",
             f"{answer[:80]!r}, which the grader '{config.grader}' cannot read",

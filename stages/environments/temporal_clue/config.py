@@ -4,7 +4,7 @@ from typing import Annotated, Literal, Self
 
 from pydantic import Field, model_validator
 
-from artifacts.config import Config
+from stages.environments.config import GeneratorConfig
 
 SUSPECTS = (
     "Miss Scarlet",
@@ -43,7 +43,7 @@ MOTIVES = ("Revenge", "Jealousy", "Greed", "Power", "Hatred", "Anger", "Fear", "
 Range = tuple[Annotated[int, Field(ge=0)], Annotated[int, Field(ge=0)]]
 
 
-class PuzzleConfig(Config):
+class PuzzleConfig(GeneratorConfig):
     """Difficulty of generated puzzles. Sizes are drawn uniformly from their ranges, which are inclusive."""
 
     environment: Literal["temporal_clue"] = Field(default="temporal_clue", description="Name of the environment.")

@@ -20,11 +20,11 @@ from stages.environments.temporal_clue.proofs.solver import needless_clues, solv
 
 
 class TemporalClue(LetteredAnswers):
-    """The environment of this folder; see `stages.environments.environment.Environment`."""
+    """The environment of this folder, with every capability of `stages.environments.capabilities` but `Lists`."""
 
     name = "temporal_clue"
     mark = "Mr. Boddy"
-    tiers: dict[str, PuzzleConfig] = TIERS
+    levels: dict[str, PuzzleConfig] = TIERS
 
     def generate(self, config: PuzzleConfig, seed: int) -> Puzzle:
         """See `stages.environments.temporal_clue.generation.generate.generate`."""
@@ -118,7 +118,7 @@ class TemporalClue(LetteredAnswers):
         return None if judge is None else judge.read(text)
 
     def premises(self, statement: str, puzzle: Puzzle) -> tuple[int, ...] | None:
-        """See `stages.environments.environment.Environment.premises`."""
+        """See `stages.environments.capabilities.Proves.premises`."""
         reading = read_formal(puzzle.prompt)
         judge = None if reading.unread else judge_of(reading.puzzle)
         formal = grammar_of(reading.puzzle.scenario).statement(statement)

@@ -4,7 +4,7 @@ from typing import Annotated, Literal, Self
 
 from pydantic import Field, model_validator
 
-from artifacts.config import Config
+from stages.environments.config import GeneratorConfig
 
 WORDS: dict[str, tuple[str, ...]] = {
     "name": ("Ada", "Bruno", "Clara", "Dario", "Edith", "Felix"),
@@ -16,7 +16,7 @@ WORDS: dict[str, tuple[str, ...]] = {
 """The values from which grids are drawn, by attribute."""
 
 
-class ZebraConfig(Config):
+class ZebraConfig(GeneratorConfig):
     """Difficulty of generated zebra grids. Sizes are drawn uniformly from their ranges, which are inclusive."""
 
     environment: Literal["zebra"] = Field(default="zebra", description="Name of the environment.")

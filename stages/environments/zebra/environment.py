@@ -112,11 +112,11 @@ def _answer(grid: Grid, world: Houses, question: ZebraQuestion) -> str:
 
 
 class Zebra(LetteredAnswers):
-    """The environment of this folder; see `stages.environments.environment.Environment`."""
+    """The environment of this folder, with every capability of `stages.environments.capabilities` but `Lists`."""
 
     name = "zebra"
     mark = "houses in a row, the first on the left"
-    tiers: dict[str, ZebraConfig] = TIERS
+    levels: dict[str, ZebraConfig] = TIERS
 
     def generate(self, config: ZebraConfig, seed: int) -> Puzzle:
         """Returns a puzzle with one solution and a minimal set of clues, the same for (config, seed) everywhere."""
@@ -219,7 +219,7 @@ class Zebra(LetteredAnswers):
         return None if reasoner is None else reasoner.read(text)
 
     def premises(self, statement: str, puzzle: Puzzle) -> tuple[int, ...] | None:
-        """See `stages.environments.environment.Environment.premises`."""
+        """See `stages.environments.capabilities.Proves.premises`."""
         reasoner = reasoner_of(read_prompt(puzzle.prompt))
         return None if reasoner is None else reasoner.premises(statement)
 

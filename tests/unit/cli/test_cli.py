@@ -26,7 +26,7 @@ from flows.config.settings import settings_names
 from flows.lookup.checkpoints import find_checkpoint
 from flows.lookup.history import read_run
 from flows.report.summary import solve_command
-from stages.environments import environment
+from stages.environments.generate import TIERS, generate
 from stages.environments.temporal_clue.language.text import write_prompt
 from tests.support.puzzle_cases import TWO_ROOMS
 
@@ -232,8 +232,7 @@ def test_made_puzzles_are_read_solved_and_proved_minimal(tmp_path: Path, capsys:
 
 
 def test_prove_names_what_it_cannot_read(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    family = environment.get("temporal_clue")
-    puzzle = family.generate(family.tiers["reduced"], 3)
+    puzzle = generate(TIERS["reduced"], 3)
     path, completion = tmp_path / "made.json", tmp_path / "said.txt"
     completion.write_text("A. Hall")
     head, clues, tail = puzzle.prompt.partition("clues are as follows:\n\n")

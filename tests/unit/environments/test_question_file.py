@@ -24,11 +24,21 @@ from flows.inputs.puzzle_sets import made_from_a_lost_file
 from flows.report.html.puzzle_report import LengthMeasure, describe, report_files
 from stages.context import Profile, StageContext
 from stages.environments import environment
+from stages.environments.capabilities import (
+    HasKinds,
+    HasLevels,
+    NamesThings,
+    Proves,
+    ReadsPublished,
+    WritesAnswers,
+    needs,
+)
 from stages.environments.generate import generate
+from stages.environments.published import of_text
 from stages.environments.puzzle import Puzzle
 from stages.environments.question_file.config import QuestionFileConfig
 from stages.environments.question_file.reading import read_questions
-from stages.environments.tables import from_table, grader_of, taught_texts, to_table
+from stages.environments.tables import assertions, from_table, grader_of, names_of, taught_texts, to_table
 from stages.grade import GradeConfig, grade
 from stages.models.from_scratch import ScratchModel, make_scratch
 from stages.models.tokenizers.chat import ChatTokenizer
@@ -233,17 +243,33 @@ RECIPE: dict[str, Any] = {
 @pytest.mark.parametrize(
     ("section", "settings", "message"),
     [
-        ("grade", {"reward": {"format_weight": 0.1}}, "format_weight needs clues .* 'file' does not have: set it to 0"),
-        ("grade", {"reward": {"deductions_weight": 0.1}}, "deductions_weight needs clues"),
-        ("grade", {"advantage": {"level": "process"}}, "level = 'process' needs clues .* set it to 'outcome'"),
-        ("grade", {"grader": "published"}, "grade.grader is 'published', which reads lettered answers"),
+        (
+            "grade",
+            {"reward": {"format_weight": 0.1}},
+            "format_weight: .* cannot check the format of an answer; set it to 0",
+        ),
+        (
+            "grade",
+            {"reward": {"deductions_weight": 0.1}},
+            "deductions_weight: .* cannot solve a question",
+        ),
+        (
+            "grade",
+            {"advantage": {"level": "process"}},
+            "level = 'process': .* cannot solve .* set it to 'outcome'",
+        ),
+        (
+            "grade",
+            {"grader": "published"},
+            "grade.grader is 'published', but .* graded by number: leave it out",
+        ),
         ("final", {"grader": "published"}, "final.grader is 'published'"),
         ("warm_start", {"text": "derivations"}, "the environment 'file' cannot derive an answer"),
         ("puzzles", {**RECIPE["puzzles"], "file": "x.json"}, "drop"),
         (
             "puzzles",
             {"puzzle": {"environment": "file", "path": "q.jsonl", "grader": "regex", "pattern": "(a)"}},
-            "cannot write an answer that a pattern reads",
+            "warm_start: the environment 'file' cannot write an answer; drop the section, or choose another grader",
         ),
         ("sample", {"puzzles_per_iteration": 257}, r"puzzles_per_iteration is 257, more than puzzles\.train \(256\)"),
     ],
@@ -270,22 +296,24 @@ def table() -> pl.DataFrame:
     return to_table([item.puzzle for item in read_questions(json_lines(ROWS[:4]), config(id="name"))])
 
 
-def test_what_needs_clues_is_refused_by_name() -> None:
+def test_what_is_missing_is_refused_by_name() -> None:
     puzzles = table()
     puzzle = from_table(puzzles)[0]
     family = environment.get(puzzle.environment)
     with pytest.raises(BadInputError, match=r"the environment 'file' cannot derive an answer; .* warm_start.text"):
         taught_texts(puzzles, "plain")
-    with pytest.raises(BadInputError, match=r"'file' cannot solve a question or prove a statement; .* --explain"):
-        family.check(puzzle)
-    with pytest.raises(BadInputError, match="'file' cannot read the published format"):
-        family.read("x", 0, "p", {})
-    with pytest.raises(BadInputError, match="'file', which cannot generate puzzles from a seed"):
+    with pytest.raises(BadInputError, match=r"^x: .*'file' cannot solve a question or prove a statement; .*; drop y"):
+        needs(family, Proves, "x", "drop y")
+    with pytest.raises(BadInputError, match="the environment 'file' cannot generate puzzles from a seed"):
         generate(config(), 0)
+    for capability in (HasKinds, HasLevels, NamesThings, ReadsPublished):
+        assert not isinstance(family, capability)
+    assert isinstance(family, WritesAnswers)
+    assert not isinstance(environment.get("file:regex:(a)"), WritesAnswers)
     with pytest.raises(BadInputError, match="expected file:exact, file:choice"):
         environment.get("file:fuzzy")
-    assert environment.of_text(puzzle.prompt).name == "temporal_clue"
-    assert (family.deductions("x", puzzle), family.premises("x", puzzle), family.names(puzzle)) == (None, None, ())
+    assert of_text(puzzle.prompt).name == "temporal_clue"
+    assert (assertions("x", puzzle), names_of(puzzles)) == (None, [])
 
 
 def test_answers_are_taught_as_the_grader_reads_them() -> None:
@@ -325,7 +353,7 @@ def test_the_grade_stage(tmp_path: Path, ctx: StageContext, setting: dict[str, A
     rollouts: Ref[Rollouts] = sampled.publish()
     out = ArtifactAddress(ctx.store, "grades", Grades)
     if setting:
-        with pytest.raises(BadInputError, match=r"the environment 'file' has no clues .* set it to (0|'outcome')"):
+        with pytest.raises(BadInputError, match=r"the environment 'file' cannot .* set it to (0|'outcome')"):
             grade(ctx, GradeConfig.model_validate(setting), rollouts, puzzles, out=out)
         return
     grades = Artifact.open(ctx.store, grade(ctx, GradeConfig(), rollouts, puzzles, out=out))

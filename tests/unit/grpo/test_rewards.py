@@ -5,8 +5,9 @@ from typing import Any
 import pytest
 from pydantic import ValidationError
 
+from stages.environments.grading import well_formed
 from stages.environments.puzzle import DeductionCounts
-from stages.grpo.reward_terms import LengthCosineConfig, length_cosine, repetition, well_formed
+from stages.grpo.reward_terms import LengthCosineConfig, length_cosine, repetition
 from stages.grpo.rewards import Judged, RewardConfig, reward_terms
 from stages.grpo.script import share_in_script
 from stages.grpo.surprise import surprise, tokens_until
@@ -15,7 +16,7 @@ from stages.grpo.surprise import surprise, tokens_until
 def reward(config: RewardConfig, **changes: Any) -> float:
     judged = {
         "accuracy": 0.75, "exact": False, "truncated": False, "sound": 0.0, "surprise": 0.0, "text": "",
-        "letters": "AB", "tokens": 10, "limit_tokens": 20480, **changes,
+        "well_formed": False, "tokens": 10, "limit_tokens": 20480, **changes,
     }  # fmt: skip
     return sum(reward_terms(Judged(**judged), config).values())
 
@@ -81,7 +82,7 @@ def test_accuracy_power() -> None:
 )
 def test_every_letter_on_its_own_line(text: str, expected: bool) -> None:
     assert well_formed(text, "AB") is expected
-    assert reward(RewardConfig(format_weight=0.25), text=text) == 0.75 + 0.25 * expected
+    assert reward(RewardConfig(format_weight=0.25), well_formed=expected) == 0.75 + 0.25 * expected
 
 
 @pytest.mark.parametrize(
@@ -119,7 +120,7 @@ def test_length_cosine_goes_on_unless_clamped_and_counts_what_it_is_told() -> No
 
 def test_terms_are_named() -> None:
     config = RewardConfig(format_weight=1.0, length_cosine=LengthCosineConfig(weight=2.0), truncated="graded")
-    terms = reward_terms(Judged(0.5, True, False, 0.0, 0.0, "A. x\nB. y", "AB", 0, 8), config)
+    terms = reward_terms(Judged(0.5, True, False, 0.0, 0.0, "A. x\nB. y", True, 0, 8), config)
     assert terms == {"accuracy": 0.5, "format": 1.0, "length_cosine": 2.0}
 
 

@@ -1,0 +1,24 @@
+"""Base classes of the settings of environments. Quick to import: no library of tables."""
+
+from typing import ClassVar
+
+from artifacts.config import Config
+
+
+class GeneratorConfig(Config):
+    """Settings of an environment whose puzzles are generated, each from a seed of its own."""
+
+
+class SourceConfig(Config):
+    """Settings of an environment that lists its items, such as the questions of a file.
+
+    Attributes:
+        LOCATIONS: Names of the settings that say where the items are. They are not part of identities; the content is.
+    """
+
+    LOCATIONS: ClassVar[tuple[str, ...]] = ()
+
+    @property
+    def location(self) -> str | None:
+        """Path or URL of the file from which the items come; None if they come from an installed package."""
+        return None
