@@ -54,6 +54,7 @@ _ENVIRONMENTS = {
 """The object of each environment by its name."""
 _FAMILIES = {
     "file": "stages.environments.question_file.environment:question_file",
+    "reasoning_gym": "stages.environments.reasoning_gym.environment:reasoning_gym",
 }
 """For names with a parameter, such as `file:number`: a function from the whole name to the environment, by first word.
 

@@ -94,10 +94,10 @@ def _rows(
             model = definitions[part]
             off = optional or _nullable(field) or number > 0
             inner = dict(model["properties"])
-            kind = next((key for key, value in inner.items() if "const" in value), None)
+            kind = next((key for key, value in inner.items() if _kind(value)), None)
             label = path
             if kind and len(parts) > 1:
-                label = f"{path}[{inner.pop(kind)['const']}]"
+                label = f"{path}[{_kind(inner.pop(kind))}]"
             yield from _rows(inner, model.get("required", ()), definitions, f"{label}.", optional=off)
 
 
@@ -107,11 +107,11 @@ def _section_row(
     """Yields the row of a section that has several kinds, or that can be null; none of any other section."""
     parts = [definitions[part] for part in _parts(field)]
     if len(parts) > 1:
-        kinds = {key: value["const"] for part in parts for key, value in part["properties"].items() if "const" in value}
-        (key,) = kinds
-        values = ", ".join(f"`{part['properties'][key]['const']}`" for part in parts)
-        default = "required" if required else f"`{parts[0]['properties'][key]['const']}`"
-        about = " ".join(f"`{part['properties'][key]['const']}`: {_first_line(part)}" for part in parts)
+        (key,) = {key for part in parts for key, value in part["properties"].items() if _kind(value)}
+        names = [f"`{_kind(part['properties'][key])}`" for part in parts]
+        values = ", ".join(names)
+        default = "required" if required else names[0]
+        about = " ".join(f"{name}: {_first_line(part)}" for name, part in zip(names, parts, strict=True))
         yield f"`{path}.{key}`", values, default, f"{about} The settings of a kind have its name in brackets below."
     elif _nullable(field):
         yield (
@@ -120,6 +120,11 @@ def _section_row(
             "null",
             " ".join((field.get("description") or _first_line(parts[0])).split()),
         )
+
+
+def _kind(field: Schema) -> str:
+    """Returns the value, or the form of the values, that selects a kind of section; empty for any other field."""
+    return str(field.get("const") or next(iter(field.get("examples", ())), ""))
 
 
 def _first_line(model: Schema) -> str:
@@ -146,7 +151,11 @@ def _values(field: Schema) -> str:
         return ", or ".join(_values(option) for option in options)
     if "const" in field or "enum" in field:
         return ", ".join(f"`{value}`" for value in field.get("enum", [field.get("const")]))
+    if "$ref" in field:
+        return "section"
     match field["type"]:
+        case "object":
+            return "table"
         case "integer":
             return f"whole number{_range(field, LARGEST_INT)}"
         case "number":

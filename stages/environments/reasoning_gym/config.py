@@ -17,6 +17,7 @@ class ReasoningGymConfig(GeneratorConfig):
     environment: str = Field(
         pattern=rf"^{FAMILY}:[a-z][a-z0-9_]*$",
         max_length=100,
+        examples=[f"{FAMILY}:TASK"],
         description="`reasoning_gym:` and the name of the generator, such as `reasoning_gym:knights_knaves`.",
     )
     level: int | None = Field(
@@ -26,7 +27,7 @@ class ReasoningGymConfig(GeneratorConfig):
         description="Level of the generator's curriculum, from 0; null: the generator's own defaults.",
     )
     attributes: dict[str, JsonValue] = Field(
-        default_factory=dict[str, JsonValue],
+        default={},
         description="Settings of the generator by name, such as `{ n_people = 3 }`; they override those of `level`.",
     )
     instruction: str = Field(

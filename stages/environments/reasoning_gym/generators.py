@@ -8,7 +8,9 @@ import dataclasses
 import json
 import math
 import re
+from collections.abc import Callable
 from functools import lru_cache
+from importlib import import_module
 from typing import Any, cast
 
 from artifacts.documents.suggestions import did_you_mean
@@ -111,6 +113,12 @@ def entry_at(task: str, level: int | None, attributes: dict[str, Any], index: in
         index: Number of the item, below 2^31; the same number gives the same item.
     """
     return _dataset(task, level, json.dumps(attributes))[index]
+
+
+def load_scorer() -> Callable[..., float]:
+    """Imports the package, which takes seconds, and returns `score`."""
+    import_module("reasoning_gym")
+    return score
 
 
 def score(task: str, level: int | None, attributes: dict[str, Any], answer: str, entry: str) -> float:
