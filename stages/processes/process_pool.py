@@ -140,7 +140,7 @@ class _Worker:
 
     def __init__(self) -> None:
         # This process has threads, so it must not fork; the fork server ends when this process does.
-        _own_temporary_folder()
+        own_temporary_folder()
         context = multiprocessing.get_context("forkserver")
         self._pipe, child_end = context.Pipe()
         self.process = context.Process(target=_serve, args=(child_end,), daemon=True)
@@ -157,7 +157,7 @@ class _Worker:
         return self._pipe.recv()
 
 
-def _own_temporary_folder() -> None:
+def own_temporary_folder() -> None:
     """Makes this process the owner of multiprocessing's folder, so that a sweep removes it if the process is killed."""
     with _folder_locks_guard:
         folder = Path(get_temp_dir())

@@ -1,0 +1,107 @@
+"""Calls with limits: each way to fail has its reason, and the calls beside it return."""
+
+import signal
+import subprocess
+import sys
+from collections.abc import Iterator
+
+import psutil
+import pytest
+
+from stages.processes.limited_calls import LimitedCalls, LoadError
+from tests.support.waiting import wait_until
+
+LOAD = "tests.support.unsafe_calls:load"
+
+
+@pytest.fixture(scope="module")
+def calls() -> Iterator[LimitedCalls]:
+    pool = LimitedCalls(LOAD, 3, limit_s=0.3, memory_bytes=256 << 20, workers=2)
+    yield pool
+    pool.close()
+
+
+@pytest.mark.parametrize(
+    ("kind", "value", "reason"),
+    [
+        ("loop", 0, "timeout"),
+        ("regex", 0, "timeout"),
+        ("sleep", 1000, "timeout"),
+        ("exit", 3, "crashed: exit code 3"),
+        ("exit", 0, "crashed: exit code 0"),
+        ("sys_exit", 4, "raised SystemExit: 4"),
+        ("signal", signal.SIGKILL, "crashed: SIGKILL"),
+        ("segfault", 0, "crashed: SIGSEGV"),
+        ("memory", 1 << 31, "out of memory"),
+        ("raise", "no\nsuch", "raised ValueError: no such"),
+        ("raise", "", "raised ValueError"),
+        ("deep", 0, "raised Odd: (its text cannot be made)"),
+        ("unsendable", 0, "returned a value that cannot be sent: TypeError: cannot pickle '_thread.lock' object"),
+    ],
+)
+def test_a_failed_call_has_its_reason_and_the_others_return(
+    calls: LimitedCalls, kind: str, value: int, reason: str
+) -> None:
+    outcomes = calls.map([("times", 1), (kind, value), ("times", 2), ("times", 5)])
+    assert [outcome.failure for outcome in outcomes] == [None, reason, None, None]
+    assert [outcome.value for outcome in outcomes] == [3, None, 6, 15]
+
+
+def test_endless_recursion_is_an_exception(calls: LimitedCalls) -> None:
+    assert (calls.call("recursion", 0).failure or "").startswith("raised RecursionError")
+
+
+def test_processes_are_kept_between_calls_and_replaced_after_a_crash() -> None:
+    pool = LimitedCalls(LOAD, 1, limit_s=5.0, workers=1)
+    first = pool.call("pid", 0).value
+    assert pool.call("raise", "x").failure
+    assert pool.call("pid", 0).value == first
+    assert pool.call("exit", 1).failure
+    assert pool.call("pid", 0).value != first
+    pool.close()
+
+
+def test_memory_that_earlier_calls_hold_fails_no_other_call() -> None:
+    pool = LimitedCalls(LOAD, 1, limit_s=5.0, memory_bytes=256 << 20, workers=1)
+    assert pool.call("hold", 160 << 20).failure is None
+    assert pool.call("memory", 160 << 20).value == 160 << 20
+    assert pool.call("memory", 300 << 20).failure == "out of memory"
+    pool.close()
+
+
+def test_children_of_a_call_end_with_its_process() -> None:
+    pool = LimitedCalls(LOAD, 1, limit_s=5.0, workers=1)
+    child = psutil.Process(pool.call("child", 0).value)
+    pool.close()
+    wait_until(lambda: not child.is_running() or child.status() == psutil.STATUS_ZOMBIE, 30.0)
+
+
+@pytest.mark.parametrize(
+    ("load", "argument", "reason"),
+    [
+        (LOAD, -1, "ValueError: a negative factor"),
+        ("tests.support.no_such:load", 1, "ModuleNotFoundError: No module named"),
+    ],
+)
+def test_a_function_that_cannot_be_loaded_is_named(load: str, argument: int, reason: str) -> None:
+    with pytest.raises(LoadError, match=reason):
+        LimitedCalls(load, argument, limit_s=1.0, workers=1).call("times", 1)
+
+
+def test_stdout_stays_clean_and_nothing_outlives_a_killed_owner() -> None:
+    """The call that outlives its owner is in C and holds Python's lock, so no thread of its process can end it."""
+    program = f"""
+import os, signal, threading
+from stages.processes.limited_calls import LimitedCalls
+if __name__ == "__main__":
+    pool = LimitedCalls({LOAD!r}, 1, limit_s=0.1, workers=1)
+    print(pool.call("pid", 0).value, flush=True)
+    pool.call("print", 0)
+    threading.Timer(0.02, lambda: os.kill(os.getpid(), signal.SIGKILL)).start()
+    pool.call("regex", 0)
+"""
+    done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=False)
+    assert done.returncode == -signal.SIGKILL
+    pid = int(done.stdout)
+    assert "noise on stdout" in done.stderr
+    wait_until(lambda: not psutil.pid_exists(pid), 30.0)
