@@ -108,7 +108,8 @@ def backfill(request: BackfillRequest) -> Backfilled:
         IdentityMismatchError: The suite's name is taken by other settings.
         DeerstalkerError: A checkpoint could not be evaluated; raised after all others are done.
     """
-    store, suite = Store.open(request.store), suite_key(request.suite)
+    store = Store.open(request.store)
+    suite = request.suite if request.puzzles is not None else suite_key(request.suite)
     runs = list(dict.fromkeys(request.runs))
     chosen = [item for run in runs for item in requested_checkpoints(read_run(store, run), request)]
     profile = load_profile(request.profile)

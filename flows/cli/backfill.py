@@ -36,13 +36,15 @@ def backfill(
         every: The k of --checkpoints every.
         at_once: Number of checkpoints evaluated at the same time, each by its own engine.
     """
-    store = Store.open(options.store, writable=False)
-    from flows.config.suites import load_suite, suite_key
-
+    key = suite
     if puzzles is None:
+        from flows.config.suites import load_suite, suite_key
+
         load_suite(suite)
+        key = suite_key(suite)
+    store = Store.open(options.store, writable=False)
     for run in runs:
-        RunLayout(run).suite(suite_key(suite), 0)
+        RunLayout(run).suite(key, 0)
     settings = {
         "runs": list(runs),
         "suite": suite,

@@ -28,11 +28,11 @@ def evaluate(
     """
     from flows.config.suites import load_suite, required_suite
 
-    store = Store.open(options.store)
     if puzzles is None:
         load_suite(required_suite(suite))
     elif suite is not None:
         raise BadInputError("--suite", "given with --puzzles", "one of them", "drop one")
+    store = Store.open(options.store)
     with prefect_session(store, options) as running:
         from flows.config.recipes import load_profile, validate
         from flows.lookup.checkpoints import find_checkpoint

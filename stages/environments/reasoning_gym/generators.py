@@ -8,7 +8,9 @@ import dataclasses
 import json
 import math
 import re
+import sys
 from collections.abc import Callable
+from contextlib import redirect_stdout
 from functools import lru_cache
 from importlib import import_module
 from typing import Any, cast
@@ -112,7 +114,8 @@ def entry_at(task: str, level: int | None, attributes: dict[str, Any], index: in
         attributes: Settings that override those of the level.
         index: Number of the item, below 2^31; the same number gives the same item.
     """
-    return _dataset(task, level, json.dumps(attributes))[index]
+    with redirect_stdout(sys.stderr):  # stdout may be a JSON document of the command, and some generators print
+        return _dataset(task, level, json.dumps(attributes))[index]
 
 
 def load_scorer() -> Callable[..., float]:
