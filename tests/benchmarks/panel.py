@@ -28,8 +28,8 @@ from tests.support.bars import Bar, add_json_option, tell
 NONSENSE = ("banana", "6+6+6+6", "no answer at all", "[[]]")
 """Answers that are wrong for every item of every task."""
 MEMORY_BYTES = 4 << 30
-LIMIT_S = 60.0
-"""Seconds that one generator may take in all."""
+LIMIT_S = 120.0
+"""Seconds by the clock after which a generator counts as one that hangs."""
 
 
 def first_line(error: BaseException) -> str:
@@ -50,16 +50,16 @@ def scored(task: str, answer: str, entry: str) -> float:
 def measure(task: str, items: int, seconds: float) -> dict[str, Any]:
     """Figures of one generator with its default settings; `fails` says why it does not work."""
     figures: dict[str, Any] = {"levels": 0, "items": 0, "fails": ""}
-    started = time.perf_counter()
+    started = time.process_time()
     try:
         figures["levels"] = level_count(task)
         drawn: list[dict[str, Any]] = []
         for number in range(items):
             index = int.from_bytes(sha256(f"{task}/{number}".encode()).digest()[:4], "big") >> 1
             drawn.append(entry_at(task, None, {}, index))
-            if time.perf_counter() - started > seconds:
+            if time.process_time() - started > seconds:
                 break
-        took_s = time.perf_counter() - started
+        took_s = time.process_time() - started
         texts = [(item["question"], item["answer"]) for item in drawn]
         wrong_kinds = {type(part).__name__ for pair in texts for part in pair} - {"str"}
         if wrong_kinds:
@@ -67,9 +67,9 @@ def measure(task: str, items: int, seconds: float) -> dict[str, Any]:
         entries = [json.dumps(item) for item in drawn]
     except Exception as error:
         return {**figures, "fails": first_line(error)}
-    started = time.perf_counter()
+    started = time.process_time()
     right = [scored(task, answer.strip(), entry) for (_, answer), entry in zip(texts, entries, strict=True)]
-    graded_s = time.perf_counter() - started
+    graded_s = time.process_time() - started
     others = [
         scored(task, other.strip(), entry) == 1.0
         for (_, answer), entry in zip(texts[:8], entries[:8], strict=True)
@@ -165,7 +165,7 @@ def main() -> None:
 
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--items", type=int, default=20, help="items of each generator")
-    parser.add_argument("--seconds", type=float, default=2.0, help="no further item is drawn after this time")
+    parser.add_argument("--seconds", type=float, default=2.0, help="no further item is drawn after so much CPU time")
     parser.add_argument("--serve", default="", help=argparse.SUPPRESS)
     add_json_option(parser)
     options = parser.parse_args()

@@ -65,6 +65,11 @@ EVALUATED = {
 """Tasks whose scorer evaluates the answer as Python; each has a function that says whether an answer is harmless."""
 
 
+_WHOLE = frozenset({"acre", "gsm_symbolic", "list_functions", "word_ladder"})
+"""Tasks whose generator prepares all of its items, or bounds their number, so that a new one is made for each item."""
+_WHOLE_SIZE = 10
+
+
 def is_scorable(task: str, answer: str) -> bool:
     """Returns whether a scorer may see an answer; any other answer is wrong."""
     if len(answer) > LONGEST_ANSWER:
@@ -91,7 +96,7 @@ def setting_problem(task: str, level: int | None, attributes: dict[str, Any]) ->
         hint = did_you_mean(unknown[0], names)
         return f"attributes: reasoning_gym:{task} has no {unknown[0]!r}{hint}; it has {', '.join(names)}"
     try:
-        _dataset(task, level, json.dumps(attributes))
+        _scorer(task, level, json.dumps(attributes))
     except Exception as error:  # foreign code may raise anything
         return f"reasoning_gym:{task} refuses these settings: {type(error).__name__}: {error}"
     return None
@@ -114,8 +119,11 @@ def entry_at(task: str, level: int | None, attributes: dict[str, Any], index: in
         attributes: Settings that override those of the level.
         index: Number of the item, below 2^31; the same number gives the same item.
     """
+    written = json.dumps(attributes)
     with redirect_stdout(sys.stderr):  # stdout may be a JSON document of the command, and some generators print
-        return _dataset(task, level, json.dumps(attributes))[index]
+        if task in _WHOLE:
+            return _dataset(task, level, written, seed=index, size=_WHOLE_SIZE)[index % _WHOLE_SIZE]
+        return _scorer(task, level, written)[index]
 
 
 def load_scorer() -> Callable[..., float]:
@@ -137,23 +145,32 @@ def score(task: str, level: int | None, attributes: dict[str, Any], answer: str,
     Raises:
         ValueError: The scorer returned no number in 0 to 1.
     """
-    scored = float(_dataset(task, level, json.dumps(attributes)).score_answer(answer, json.loads(entry)))
+    scored = float(_scorer(task, level, json.dumps(attributes)).score_answer(answer, json.loads(entry)))
     if not (math.isfinite(scored) and 0.0 <= scored <= 1.0):
         raise ValueError(f"the scorer of {task} returned {scored}")
     return scored
 
 
 @lru_cache(maxsize=128)
-def _dataset(task: str, level: int | None, attributes: str) -> Any:
-    """Returns a generator with its scorer.
+def _scorer(task: str, level: int | None, attributes: str) -> Any:
+    """Returns a generator whose scorer is used; it makes all items if it makes each by its number alone."""
+    return _dataset(task, level, attributes, seed=0, size=_WHOLE_SIZE if task in _WHOLE else 2**31)
+
+
+def _dataset(task: str, level: int | None, attributes: str, *, seed: int, size: int) -> Any:
+    """Returns a new generator.
 
     Args:
+        task: Its name.
+        level: Level of its curriculum; None for its defaults.
         attributes: Settings that override those of the level, as JSON.
+        seed: Its seed.
+        size: Number of its items.
     """
     from reasoning_gym.factory import CURRICULA, DATASETS
 
     kind, config_kind = DATASETS[task]
-    fixed = {"seed": 0, "size": 2**31}
+    fixed = {"seed": seed, "size": size}
     if level is None:
         config = config_kind(**fixed)
     else:
