@@ -133,6 +133,7 @@ def measured(tasks: Sequence[str], items: int, seconds: float, hash_seed: int) -
             if not line:
                 figures[left.pop(0)] = {"levels": 0, "items": 0, "fails": f"its process ended with {child.wait()}"}
                 break
+            print(line[1:], end="", file=sys.stderr, flush=True)  # minutes pass until the table
             found = json.loads(line[1:])
             figures[found.pop("task")] = found
             left.pop(0)

@@ -23,6 +23,8 @@ _KEPT_CHARACTERS = 200
 """Characters of an answer that a grade keeps for readers; the completion itself is stored with the rollouts."""
 _SCORING_S = 10.0
 """CPU seconds after which an answer counts as wrong; scorers take milliseconds."""
+_LOADING_S = 600.0
+"""Seconds by the clock within which a process must have imported the package: 5 s on a free core."""
 _INDICES = 2**31
 """Number of items of a generator; some seed a generator of 32-bit seeds with the number of the item."""
 
@@ -128,7 +130,8 @@ class ReasoningGym:
 @lru_cache(maxsize=1)
 def _scorer() -> LimitedCalls:
     """Returns the processes that score answers: some scorers loop, or take all memory, for some answers."""
-    return LimitedCalls("stages.environments.reasoning_gym.generators:load_scorer", limit_s=_SCORING_S)
+    load = "stages.environments.reasoning_gym.generators:load_scorer"
+    return LimitedCalls(load, limit_s=_SCORING_S, load_s=_LOADING_S)
 
 
 @lru_cache(maxsize=256)

@@ -228,7 +228,7 @@ def test_what_a_scorer_may_see(task: str, answer: str, allowed: bool) -> None:
 def test_a_scorer_that_does_not_return_costs_one_answer(monkeypatch: pytest.MonkeyPatch) -> None:
     import stages.environments.reasoning_gym.environment as module
 
-    monkeypatch.setattr(module, "_SCORING_S", 0.5)
+    monkeypatch.setattr(module, "_SCORING_S", 2.0)
     module._scorer.cache_clear()
     puzzle = item("simple_integration")
     try:
