@@ -62,6 +62,8 @@ class ReasoningGym:
         try:
             made = entry_at(self._task, config.level, config.attributes, seed % _INDICES)
             question, answer = made["question"], made["answer"]
+            if not (isinstance(question, str) and isinstance(answer, str)):
+                raise TypeError("its question or its answer is not a text")
             settings = {
                 "level": config.level,
                 "attributes": config.attributes,
