@@ -21,7 +21,8 @@ from artifacts.refresh import Refreshes
 from artifacts.refs import Checkpoint, Puzzles, Ref, Report
 from artifacts.store.store import Store
 from flows.config.recipes import load_profile
-from flows.inputs.puzzle_sets import named_puzzles
+from flows.config.suites import suite_key
+from flows.inputs.suites import measured_puzzles
 from flows.lookup.history import RunRecord, read_run
 from flows.opening import opened_stages
 from flows.orchestration.artifact_keys import slug
@@ -37,7 +38,11 @@ class BackfillRequest(Config):
 
     runs: list[str] = Field(min_length=1, description="Names of the runs whose checkpoints are evaluated.")
     suite: str = Field(description="Name of the suite; the same name with the same settings continues.")
-    puzzles: str = Field(description="RUN:SPLIT, KEY:SPLIT of a puzzle set, or a JSON file in the published format.")
+    puzzles: str | None = Field(
+        default=None,
+        description="RUN:SPLIT, KEY:SPLIT of a puzzle set, or a JSON file in the published format; null: the puzzles "
+        "of the suite in the package, or in the TOML file, that `suite` names.",
+    )
     checkpoints: Literal["all", "every", "best"] = Field(
         default="all",
         description="All; those of some iterations (see `every`) and the last; or only the promoted one (`best`).",
@@ -104,28 +109,30 @@ def backfill(request: BackfillRequest) -> Backfilled:
         DeerstalkerError: A checkpoint could not be evaluated; raised after all others are done.
     """
     store = Store.open(request.store)
+    suite = request.suite if request.puzzles is not None else suite_key(request.suite)
     runs = list(dict.fromkeys(request.runs))
     chosen = [item for run in runs for item in requested_checkpoints(read_run(store, run), request)]
     profile = load_profile(request.profile)
     with open_lanes(store, profile, min(request.at_once, max(1, len(chosen)))) as lanes:
-        puzzles, split = named_puzzles(request.puzzles, lanes.first)
-        lanes.first.live.opened(f"suite {request.suite}: {len(chosen)} checkpoints on {request.puzzles}")
-        available = [item for item in chosen if not item.pruned or _published(store, request.suite, item)]
+        puzzles, split, config = measured_puzzles(request.puzzles, request.suite, request.config, lanes.first)
+        lanes.first.live.opened(f"suite {suite}: {len(chosen)} checkpoints on {request.puzzles or puzzles.key}")
+        request = request.model_copy(update={"suite": suite, "config": config})
+        available = [item for item in chosen if not item.pruned or _published(store, suite, item)]
         outcomes = dict(zip(available, _evaluated(request, available, puzzles, split, store, lanes), strict=True))
     reports = {item: outcome for item, outcome in outcomes.items() if isinstance(outcome, Ref)}
     result = Backfilled(
-        suite=request.suite,
+        suite=suite,
         runs={run: _facts(store, run, reports) for run in runs},
         evaluated=sum(not ref.reused for ref in reports.values()),
         cached=sum(ref.reused for ref in reports.values()),
         skipped=[str(item) for item in chosen if item not in outcomes],
         reports={run: f"{store.url}/{publish_report(store, run)}" for run in runs},
     )
-    create_table_artifact(_rows(result), key=f"suite-{slug(request.suite)}", description=f"Suite {request.suite}")
+    create_table_artifact(_rows(result), key=f"suite-{slug(suite)}", description=f"Suite {suite}")
     failed = [f"{item}: {outcome}" for item, outcome in outcomes.items() if not isinstance(outcome, Ref)]
     if failed:
         summary = f"{len(failed)} of {len(outcomes)} not evaluated; first {failed[0]}"
-        raise DeerstalkerError(f"backfill {request.suite}", summary, "", "the same command tries them again")
+        raise DeerstalkerError(f"backfill {suite}", summary, "", "the same command tries them again")
     return result
 
 

@@ -1,4 +1,4 @@
-"""The `evaluate` flow: evaluates one checkpoint on one set of puzzles, outside of any run."""
+"""The `evaluate` flow: evaluates one checkpoint on one set of puzzles or on a suite, outside of any run."""
 
 from typing import Any, cast
 
@@ -15,7 +15,7 @@ from artifacts.schemas import PUZZLES, RESULTS
 from artifacts.store.store import Store
 from flows.config.recipes import load_profile
 from flows.inputs.models import fetched
-from flows.inputs.puzzle_sets import named_puzzles
+from flows.inputs.suites import measured_puzzles
 from flows.opening import opened_stages
 from stages.environments.puzzle import Grader
 from stages.environments.tables import graders_of
@@ -27,7 +27,12 @@ class EvaluationRequest(Config):
     """Parameters of the `evaluate` flow."""
 
     checkpoint: str = Field(description="A checkpoint, in any form that `deerstalker evaluate --help` lists.")
-    puzzles: str = Field(description="A JSON file in the published format, or RUN:SPLIT.")
+    puzzles: str | None = Field(
+        default=None, description="A JSON file in the published format, or RUN:SPLIT; null: those of the suite."
+    )
+    suite: str | None = Field(
+        default=None, description="Name of a suite in the package, or path of its TOML file; not with `puzzles`."
+    )
     store: str = Field(default="./deerstalker-data", description="Where artifacts are stored.")
     profile: str = Field(default="cpu", description="Name of a profile, or path of a TOML file.")
     config: EvaluateConfig = Field(default_factory=EvaluateConfig, description="Number of puzzles, and sampling.")
@@ -41,12 +46,14 @@ class Evaluation(Document):
         puzzles: Number of puzzles.
         report: Address of the stored report.
         gradings: Totals (see `stages.statistics.totals.totals`) by grader; all grade the same completions.
+        tasks: Totals by environment, read by the first grader; empty if the puzzles are of one environment.
     """
 
     checkpoint: dict[str, Any]
     puzzles: int
     report: str
     gradings: dict[str, dict[str, Any]]
+    tasks: dict[str, dict[str, Any]]
 
 
 @flow(name="evaluate", flow_run_name="evaluate {request.checkpoint}", persist_result=False)
@@ -58,16 +65,17 @@ def evaluate_checkpoint(request: EvaluationRequest) -> Evaluation:
     """
     store = Store.open(request.store)
     with opened_stages(store, load_profile(request.profile)) as stages:
-        stages.live.opened(f"evaluating {request.checkpoint} on {request.puzzles}")
-        puzzles, split = named_puzzles(request.puzzles, stages)
+        stages.live.opened(f"evaluating {request.checkpoint} on {request.puzzles or request.suite}")
+        puzzles, split, config = measured_puzzles(request.puzzles, request.suite, request.config, stages)
         checkpoint = fetched(stages, request.checkpoint, puzzles)
-        settings = {**settings_of(request.config), "split": split}
+        settings = {**settings_of(config), "split": split}
         key = shared_key(
             "evaluations", split, Identity.of("evaluation", 1, settings, weights=checkpoint, puzzles=puzzles)
         )
         out = stages.address(key, Report)
-        report = stages.run(evaluate, request.config, checkpoint, puzzles, split=split, out=out)
-        results = Artifact.open(store, report).read_table("results.parquet", RESULTS)
+        report = stages.run(evaluate, config, checkpoint, puzzles, split=split, out=out)
+        published = Artifact.open(store, report)
+        results = published.read_table("results.parquet", RESULTS)
         solutions = Artifact.open(store, puzzles).read_table(f"{split}.parquet", PUZZLES)
         return Evaluation(
             checkpoint=checkpoint.as_json(),
@@ -77,4 +85,5 @@ def evaluate_checkpoint(request: EvaluationRequest) -> Evaluation:
                 grader: totals(regrade(results, solutions, cast(Grader, grader))).as_json()
                 for grader in graders_of(solutions)
             },
+            tasks=published.manifest.facts.get("tasks", {}),
         )

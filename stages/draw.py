@@ -13,7 +13,7 @@ from artifacts.refs import Draw, Ref
 from artifacts.schemas import PUZZLES
 from artifacts.store.store import Store
 from stages.context import StageContext
-from stages.environments.generate import GeneratedPuzzleConfig, PuzzleConfig, ZebraConfig, generate_nth
+from stages.environments.generate import GeneratedPuzzleConfig, PuzzleConfig, generate_nth
 from stages.environments.tables import to_table
 
 REVISION = 1
@@ -59,7 +59,7 @@ def address_of(config: DrawConfig, store: Store) -> ArtifactAddress[Draw]:
     return ArtifactAddress(store, shared_key("puzzles/drawn", f"{config.first:07d}", identity_of(config)), Draw)
 
 
-def stretches(puzzle: PuzzleConfig | ZebraConfig, seed: int, total: int) -> Iterator[DrawConfig]:
+def stretches(puzzle: GeneratedPuzzleConfig, seed: int, total: int) -> Iterator[DrawConfig]:
     """Yields the stretches of an endless stream: about 32 up to puzzle `total`, within 8 to 256 puzzles each."""
     first = 0
     while True:

@@ -20,7 +20,7 @@ from stages.environments.tables import count_deductions, deduction_columns, grad
 from stages.sampling.collect import adopt_rollouts, collect
 from stages.sampling.config import SamplingConfig
 from stages.statistics.records import ReportFigures
-from stages.statistics.totals import totals
+from stages.statistics.totals import totals, totals_by_task
 
 REVISION = 2
 
@@ -89,6 +89,7 @@ def evaluate(
         grader=grader_of(chosen, config.grader),
         sampled=measured.sampled,
         greedy=measured.greedy,
+        tasks=totals_by_task(results, chosen),
     ).as_json()
     attempt.write_json("report.json", figures)
     facts = {**figures, "compute_dtype": ctx.profile.engine.computes_in}

@@ -7,7 +7,7 @@ from rich.table import Table
 
 from artifacts.layout import RunLayout
 from artifacts.store.store import Store
-from flows.cli.console.options import ANSWERS, STORED, Answers, ProfileName, Stored
+from flows.cli.console.options import ANSWERS, STORED, Answers, Optional, ProfileName, Stored
 from flows.cli.console.output import print_json, terminal
 from flows.cli.console.prefect_session import prefect_session
 
@@ -17,7 +17,7 @@ def backfill(
     /,
     *,
     suite: str,
-    puzzles: str,
+    puzzles: Annotated[str | None, Optional] = None,
     checkpoints: Literal["all", "every", "best"] = "all",
     every: int = 10,
     at_once: int = 1,
@@ -29,15 +29,22 @@ def backfill(
 
     Args:
         runs: Names of one or more runs.
-        suite: Name of the suite; names its folder in each run and its curve.
+        suite: Name of the suite; names its folder in each run and its curve. Without --puzzles a suite of the package
+            (panel), or a TOML file with a title and [puzzles].
         puzzles: RUN:SPLIT or KEY:SPLIT (of a set made by puzzles make), or a JSON file in the published format.
         checkpoints: All; every k-th and the last; or the best, which is the promoted one.
         every: The k of --checkpoints every.
         at_once: Number of checkpoints evaluated at the same time, each by its own engine.
     """
+    key = suite
+    if puzzles is None:
+        from flows.config.suites import load_suite, suite_key
+
+        load_suite(suite)
+        key = suite_key(suite)
     store = Store.open(options.store, writable=False)
     for run in runs:
-        RunLayout(run).suite(suite, 0)
+        RunLayout(run).suite(key, 0)
     settings = {
         "runs": list(runs),
         "suite": suite,
@@ -55,6 +62,7 @@ def backfill(
         from flows.config.recipes import load_profile, validate
         from flows.lookup.history import read_run
         from flows.report.suites import curves, suite_rows
+        from flows.report.tasks import task_tables
 
         request = validate(BackfillRequest, settings, "backfill")
         load_profile(request.profile)
@@ -77,6 +85,9 @@ def backfill(
             if int(row[0]) in result.runs[run]:
                 table.add_row(*row)
         console.print(table)
+        for tasks in task_tables(record, store):
+            if tasks.suite == result.suite:
+                console.print(tasks.for_terminal(run))
         console.print(f"report: {page}", soft_wrap=True)
     console.print(f"{result.evaluated} evaluated, {result.cached} found")
     if result.skipped:

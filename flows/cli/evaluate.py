@@ -1,7 +1,10 @@
 """`deerstalker evaluate`."""
 
+from typing import Annotated
+
+from artifacts.errors import BadInputError
 from artifacts.store.store import Store
-from flows.cli.console.options import ANSWERS, STORED, Answers, ProfileName, Stored
+from flows.cli.console.options import ANSWERS, STORED, Answers, Optional, ProfileName, Stored
 from flows.cli.console.output import print_json, terminal
 from flows.cli.console.prefect_session import prefect_session
 
@@ -9,7 +12,8 @@ from flows.cli.console.prefect_session import prefect_session
 def evaluate(
     *,
     checkpoint: str,
-    puzzles: str,
+    puzzles: Annotated[str | None, Optional] = None,
+    suite: Annotated[str | None, Optional] = None,
     profile: ProfileName = "cpu",
     answers: Answers = ANSWERS,
     options: Stored = STORED,
@@ -20,7 +24,14 @@ def evaluate(
         checkpoint: A run, RUN@ITERATION, a checkpoint's key, a Hugging Face folder, hub:ID, gguf:PACKAGE/FILE or
             recipe:NAME.
         puzzles: A JSON file in the published format, or RUN:SPLIT with train, val or test.
+        suite: Instead of --puzzles: a suite of the package (panel), or a TOML file with a title and [puzzles].
     """
+    from flows.config.suites import load_suite, required_suite
+
+    if puzzles is None:
+        load_suite(required_suite(suite))
+    elif suite is not None:
+        raise BadInputError("--suite", "given with --puzzles", "one of them", "drop one")
     store = Store.open(options.store)
     with prefect_session(store, options) as running:
         from flows.config.recipes import load_profile, validate
@@ -34,17 +45,20 @@ def evaluate(
         from flows.evaluation import EvaluationRequest, evaluate_checkpoint
 
         request = EvaluationRequest(
-            checkpoint=checkpoint, puzzles=puzzles, store=options.store, profile=profile, config=config
+            checkpoint=checkpoint, puzzles=puzzles, suite=suite, store=options.store, profile=profile, config=config
         )
         with running():
             result = evaluate_checkpoint(request)
     if options.json:
         print_json(result.model_dump(mode="json"))
         return
-    from flows.report.summary import figures_table, measure_rows
+    from flows.report.summary import figures_table, measure_rows, task_rows
 
     title = f"{checkpoint} on {result.puzzles} puzzles, means with 95% intervals"
     names = [f"{grader} grading" for grader in result.gradings]
     console = terminal()
     console.print(figures_table(title, names, measure_rows(list(result.gradings.values()))))
+    if result.tasks:
+        head, rows = task_rows(result.tasks)
+        console.print(figures_table("accuracy of each task", head, rows))
     console.print(f"report: {result.report}", soft_wrap=True)

@@ -9,6 +9,7 @@ from artifacts.errors import BadInputError
 from stages.environments import environment
 from stages.environments.capabilities import WritesAnswers, WritesDerivations, missing
 from stages.environments.config import SourceConfig
+from stages.environments.generate import PuzzleConfig, ZebraConfig
 from stages.evaluate import EvaluateConfig
 from stages.finetune import FinetuneConfig
 from stages.grade import GradeConfig, Need, needs_of
@@ -97,18 +98,22 @@ class Recipe(Config):
             required.append(Need("warm_start", WritesAnswers, "drop the section, or choose another grader"))
         sections = (("grade", self.grade), ("evaluate", self.evaluate), ("final", self.final))
         read_by = {name: section.grader for name, section in sections if section.grader != "strict"}
-        if not (required or read_by) or not isinstance(self.puzzles.puzzle, SourceConfig):
-            return  # our generators can do all of it, and loading their solvers would take 0.3 s
-        chosen = environment.of(self.puzzles.puzzle)
-        for need in required:
-            if reason := missing(chosen, need.capability):
-                raise ValueError(f"{need.setting}: {reason}; {need.remedy}")
-        for name, grader in read_by.items():
-            if grader not in chosen.graders:
-                raise ValueError(
-                    f"{name}.grader is '{grader}', but the environment '{chosen.name}' is graded by "
-                    f"{' or '.join(chosen.graders)}: leave it out"
-                )
+        if not (required or read_by):
+            return
+        puzzle = self.puzzles.puzzle
+        for config in (puzzle,) if isinstance(puzzle, SourceConfig) else puzzle.tasks:
+            if isinstance(config, PuzzleConfig | ZebraConfig):
+                continue  # they can do all of it, and loading their solvers would take 0.3 s
+            chosen = environment.of(config)
+            for need in required:
+                if reason := missing(chosen, need.capability):
+                    raise ValueError(f"{need.setting}: {reason}; {need.remedy}")
+            for name, grader in read_by.items():
+                if grader not in chosen.graders:
+                    raise ValueError(
+                        f"{name}.grader is '{grader}', but the environment '{chosen.name}' is graded by "
+                        f"{' or '.join(chosen.graders)}: leave it out"
+                    )
 
 
 def check_sound(recipe: Recipe) -> None:

@@ -1,7 +1,7 @@
 """Summaries of a run: as JSON, and as a few lines for the terminal."""
 
 import shlex
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -12,8 +12,8 @@ from artifacts.store.location import DEFAULT_STORE
 from artifacts.store.store import Store
 from flows.lookup.history import RunRecord
 from flows.report import metrics
-from flows.report.figures import iteration_figures, summary_metrics
-from flows.report.metrics import MODES
+from flows.report.figures import iteration_figures, measurement, summary_metrics
+from flows.report.metrics import MODES, interval_text
 from flows.report.text.wrapping import print_command, print_labelled
 
 
@@ -95,6 +95,20 @@ def measure_rows(columns: Sequence[dict[str, Any]]) -> list[list[str]]:
             if measure.title and any(item and measure.is_shown(item) for item in measured):
                 rows.append([f"{measure.title}, {mode}", *(measure.cell(item) if item else "" for item in measured)])
     return rows
+
+
+def task_rows(tasks: Mapping[str, dict[str, Any]]) -> tuple[list[str], list[list[str]]]:
+    """Returns the modes that were measured, and a row for each task: its name, then its accuracy with its interval.
+
+    Args:
+        tasks: Figures by task (see `stages.statistics.records.ReportFigures.tasks`).
+    """
+    modes = [mode for mode in MODES if any(facts.get(mode) for facts in tasks.values())]
+    cells = {
+        task: [interval_text(item.accuracy) if (item := measurement(facts, mode)) else "" for mode in modes]
+        for task, facts in tasks.items()
+    }
+    return modes, [[task, *row] for task, row in cells.items()]
 
 
 def _iteration(record: RunRecord, index: int) -> dict[str, Any]:

@@ -9,6 +9,15 @@ from artifacts.config import Config
 class GeneratorConfig(Config):
     """Settings of an environment whose puzzles are generated, each from a seed of its own."""
 
+    @property
+    def tasks(self) -> "tuple[GeneratorConfig, ...]":
+        """The configs of the environments that a mixture consists of; of any other config, itself."""
+        return (self,)
+
+    def nth(self, number: int) -> "GeneratorConfig":
+        """Returns the config that generates puzzle `number` of a stream, counted from 0."""
+        return self
+
 
 class SourceConfig(Config):
     """Settings of an environment that lists its items, such as the questions of a file.

@@ -4,14 +4,17 @@ Processes of a pool import this module before they generate, so it imports no li
 """
 
 import hashlib
-from typing import Annotated, Any
+from typing import Annotated
 
 from pydantic import Discriminator, Tag
 
 from stages.environments import environment
 from stages.environments.capabilities import Generates, needs
+from stages.environments.config import GeneratorConfig
+from stages.environments.mixture import MixtureConfig
 from stages.environments.puzzle import Puzzle
 from stages.environments.question_file.config import QuestionFileConfig
+from stages.environments.tasks import AnyTask, kind_of
 from stages.environments.temporal_clue.config import TIERS, PuzzleConfig
 from stages.environments.user_code.config import FunctionConfig, PackageConfig
 from stages.environments.zebra.config import ZebraConfig
@@ -22,25 +25,16 @@ __all__ = [
 ]  # fmt: skip
 
 
-_DEFAULT = "temporal_clue"
-
-
-def _environment_of(config: Any) -> str:
-    plain = isinstance(config, dict)
-    name = config.get("environment", _DEFAULT) if plain else getattr(config, "environment", _DEFAULT)
-    return environment.kind_of(name) if isinstance(name, str) else name  # pydantic refuses other types afterwards
-
-
-_Generated = Annotated[PuzzleConfig, Tag("temporal_clue")] | Annotated[ZebraConfig, Tag("zebra")]
-GeneratedPuzzleConfig = Annotated[_Generated, Discriminator(_environment_of)]
-"""The config of any environment that generates puzzles; the default is Temporal Clue. A new one is added here."""
+_Generated = AnyTask | Annotated[MixtureConfig, Tag("mixture")]
+GeneratedPuzzleConfig = Annotated[_Generated, Discriminator(kind_of)]
+"""The config of any environment that generates puzzles, or of a mixture of them; the default is Temporal Clue."""
 _Listed = (
     Annotated[QuestionFileConfig, Tag("file")]
     | Annotated[FunctionConfig, Tag(environment.FUNCTION)]
     | Annotated[PackageConfig, Tag(environment.PACKAGE)]
 )
 """The config of any environment that lists its items, with the word that `kind_of` returns. A new one is added here."""
-AnyPuzzleConfig = Annotated[_Generated | _Listed, Discriminator(_environment_of)]
+AnyPuzzleConfig = Annotated[_Generated | _Listed, Discriminator(kind_of)]
 """The config of any environment. Its field `environment` selects the class; the default is Temporal Clue."""
 
 
@@ -63,4 +57,5 @@ def generate(config: environment.Named, seed: int) -> Puzzle:
 
 def generate_nth(config: environment.Named, seed: int, number: int) -> Puzzle:
     """Returns puzzle `number` of the endless stream that a config and a seed determine."""
-    return generate(config, int.from_bytes(hashlib.sha256(f"{seed}/{number}".encode()).digest()[:6], "big"))
+    chosen = config.nth(number) if isinstance(config, GeneratorConfig) else config
+    return generate(chosen, int.from_bytes(hashlib.sha256(f"{seed}/{number}".encode()).digest()[:6], "big"))

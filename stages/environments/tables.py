@@ -81,11 +81,15 @@ def _known(puzzle_id: str, known: Mapping[str, Puzzle]) -> Puzzle:
 
 
 def graders_of(table: pl.DataFrame) -> tuple[str, ...]:
-    """Returns the rules by which the answers to all puzzles of a table can be read, of the first puzzle's environment.
+    """Returns the rules by which the answers to the puzzles of a table can be read.
 
-    The table has puzzles of environments with the same rules.
+    In a mixture they are those of an environment with several rules; the setting that chooses one has no effect on the
+    others. If every environment has one rule, the names of these rules are joined.
     """
-    return environment.get(table["environment"][0]).graders if len(table) else get_args(Grader)
+    if table.is_empty():
+        return get_args(Grader)
+    rules = [environment.get(name).graders for name in sorted(table["environment"].unique())]
+    return next((item for item in rules if len(item) > 1), (", ".join(sorted({item[0] for item in rules})),))
 
 
 def grader_of(table: pl.DataFrame, grader: Grader) -> str:

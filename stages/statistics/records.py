@@ -3,7 +3,7 @@
 from collections.abc import Mapping
 from typing import Annotated, Any, Self
 
-from pydantic import BaseModel, ConfigDict, PlainSerializer, ValidationError, model_validator
+from pydantic import BaseModel, ConfigDict, Field, PlainSerializer, ValidationError, model_validator
 
 from artifacts.errors import IntegrityError
 from artifacts.reading import Artifact
@@ -170,6 +170,7 @@ class ReportFigures(Record):
         grader: How answers were read: `strict`, `published`, or the grader of questions from a file.
         sampled: Figures of the sampled answers; None if there are none.
         greedy: Figures of the most likely answers; None if there are none.
+        tasks: Figures by environment; empty if the puzzles are of one environment.
     """
 
     puzzles: int
@@ -177,3 +178,4 @@ class ReportFigures(Record):
     grader: str
     sampled: Measurement | None = None
     greedy: Measurement | None = None
+    tasks: dict[str, Measurements] = Field(default_factory=dict[str, Measurements])

@@ -17,6 +17,20 @@ def totals(results: pl.DataFrame) -> Measurements:
     return Measurements(sampled=_measurement(results, "sampled"), greedy=_measurement(results, "greedy"))
 
 
+def totals_by_task(results: pl.DataFrame, puzzles: pl.DataFrame) -> dict[str, Measurements]:
+    """Returns the figures of each environment by its name, sorted; empty if all puzzles are of one environment.
+
+    Args:
+        results: Rows of the `results` schema.
+        puzzles: Rows of the `puzzles` schema: the puzzles that were answered.
+    """
+    names = sorted(puzzles["environment"].unique().to_list())
+    if len(names) < 2:
+        return {}
+    named = results.join(puzzles.select("puzzle_id", "environment"), on="puzzle_id", maintain_order="left")
+    return {name: totals(named.filter(pl.col("environment") == name)) for name in names}
+
+
 def _measurement(results: pl.DataFrame, mode: str) -> Measurement | None:
     rows = results.filter(pl.col("mode") == mode)
     if rows.is_empty():

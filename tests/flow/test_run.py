@@ -198,7 +198,7 @@ def test_the_document_tells_the_run(story: dict[str, Any]) -> None:
     assert [row["iteration"] for row in document["iterations"]] == [0, 1, 2]
     assert set(document["test"]) == {"before", "after"}
     assert document == story["again"]
-    check_documented("train", document, unmet={"suites", "early_stopped_fraction", "damaged"})
+    check_documented("train", document, unmet={"suites", "early_stopped_fraction", "damaged", "tasks"})
     report = Path(document["report"].removeprefix("file://")).read_text()
     assert "<script" not in report and "data:image/png;base64" in report
 
@@ -273,7 +273,7 @@ def test_checkpoints_are_evaluated_side_by_side_and_later_ones_are_added(story: 
     after = {key: manifest.attempt for key, manifest in run.manifests().items() if "/suites/" in key}
     assert len(after) == 3
     assert {key: after[key] for key in before} == before
-    check_documented("backfill", first, both, unmet={"early_stopped_fraction"})
+    check_documented("backfill", first, both, unmet={"early_stopped_fraction", "tasks"})
     page = Path(both["reports"]["tiny"].removeprefix("file://")).read_text()
     assert "<h2>Suites</h2>" in page
     other = deerstalker(run, *command, "--temperature", "0.5", status=1)

@@ -151,7 +151,11 @@ def _values(field: Schema) -> str:
         return ", or ".join(_values(option) for option in options)
     if "const" in field or "enum" in field:
         return ", ".join(f"`{value}`" for value in field.get("enum", [field.get("const")]))
+    if "$ref" in field:
+        return "section"
     match field["type"]:
+        case "object":
+            return "table"
         case "integer":
             return f"whole number{_range(field, LARGEST_INT)}"
         case "number":

@@ -86,7 +86,7 @@ class Answers:
     Parameters
     ----------
     count
-        Number of puzzles, from the first.
+        Number of puzzles, from the first; by default 64, of a suite all.
     samples
         Number of sampled answers for each puzzle.
     temperature
@@ -97,7 +97,7 @@ class Answers:
         Also take the most likely answer of each puzzle.
     """
 
-    count: int = 64
+    count: Annotated[int | None, Optional] = None
     samples: int = 4
     temperature: float = 1.0
     max_tokens: int = 256
@@ -108,7 +108,8 @@ class Answers:
         sampled = {
             "samples_per_prompt": self.samples, "temperature": self.temperature, "max_tokens": self.max_tokens
         }  # fmt: skip
-        return {"puzzles": self.count, "sampled": sampled, "greedy": self.greedy}
+        count = {} if self.count is None else {"puzzles": self.count}
+        return {**count, "sampled": sampled, "greedy": self.greedy}
 
 
 STORED, OUTPUT, ANSWERS = Stored(), Output(), Answers()

@@ -32,6 +32,7 @@ from flows.report.prefect_pages.ui_text import (
 )
 from flows.report.suites import curves, suites_section
 from flows.report.summary import before_after_names, before_after_rows, solve_command, summary
+from flows.report.tasks import task_tables
 from flows.report.text.markdown import shortened
 
 PAGE = "report.html"
@@ -102,6 +103,7 @@ def _values(record: RunRecord, store: Store, iterations: Sequence[IterationFigur
         "cards": _cards(record, store, iterations),
         "test": _before_after(record),
         "suites": suites_section(record),
+        "tasks": [table.for_page() for table in task_tables(record, store)],
         "iterations": _iteration_table(iterations),
         "seconds": _seconds_table(iterations),
         "solve_command": solve_command(record, store),

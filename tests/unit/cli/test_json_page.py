@@ -44,7 +44,7 @@ from tests.support.json_page import check_documented, documented
 from tests.support.made_run import make_run
 
 DAMAGE = {"damaged"}
-ELSEWHERE = {"compute_dtype", "early_stopped_fraction"}
+ELSEWHERE = {"compute_dtype", "early_stopped_fraction", "tasks"}
 """What made runs do not record: they have no engine."""
 
 
@@ -216,6 +216,7 @@ def test_documents_of_a_model(made: tuple[Store, RunLayout], capsys: pytest.Capt
         puzzles=12,
         report=f"{store.url}/{layout.evaluation('after')}",
         gradings={grader: totals(regrade(results, known, grader)).as_json() for grader in graders},
+        tasks={"temporal_clue": totals(results).as_json()},
     )
     check_documented("evaluate", evaluation.model_dump(mode="json"))
 

@@ -1,0 +1,1 @@
+"""Tasks of the package reasoning-gym: its generators ask, its scorers grade."""
