@@ -71,7 +71,8 @@ def identity_of(config: ModelConfig, puzzles: Ref[Puzzles], taught: Style | None
         BadInputError: A local folder is missing or cannot be read.
     """
     if isinstance(config, FolderModel) and (folder := local_folder(config.path)) is not None:
-        return Identity.of("fetch", REVISION, {"source": config.source, "files": content_of(folder)})
+        prompt = {} if config.system_prompt is None else {"system_prompt": config.system_prompt}
+        return Identity.of("fetch", REVISION, {"source": config.source, "files": content_of(folder), **prompt})
     if not isinstance(config, ScratchModel):
         return Identity.of("fetch", REVISION, config)
     settings = settings_of(config)

@@ -35,7 +35,14 @@ from stages.environments import environment
 from stages.environments.capabilities import ChecksFormat, LocatesAnswers, Proves, needs
 from stages.environments.puzzle import Asserted, DeductionCounts, Grader, Puzzle
 from stages.environments.steps import Step, steps_of
-from stages.environments.tables import assertions, deduction_columns, graded_texts, grader_of, puzzles_by_id
+from stages.environments.tables import (
+    assertions,
+    deduction_columns,
+    graded_texts,
+    grader_of,
+    puzzles_by_id,
+    unread_counts,
+)
 from stages.grpo.advantages import AdvantageConfig, batch_advantages
 from stages.grpo.process import step_advantages, token_advantages
 from stages.grpo.rewards import Judged, RewardConfig, reward_terms
@@ -133,7 +140,8 @@ def grade(
         attempt.write_table(TOKEN_ADVANTAGES_FILE, supervised.token_advantages, TOKEN_ADVANTAGES)
         grades, sums = supervised.grades, sums | supervised.figures()
     attempt.write_table(GRADES_FILE, grades, GRADES)
-    return attempt.publish({**summary(grades, sampled), **sums}, rollouts=rollouts, puzzles=puzzles)
+    unread = {f"unread/{reason}": count for reason, count in unread_counts(grades["answers"]).items()}
+    return attempt.publish({**summary(grades, sampled), **unread, **sums}, rollouts=rollouts, puzzles=puzzles)
 
 
 def effective_settings(config: GradeConfig) -> dict[str, Any]:

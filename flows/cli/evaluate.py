@@ -54,7 +54,8 @@ def evaluate(
         return
     from flows.report.summary import figures_table, measure_rows, task_rows
 
-    title = f"{checkpoint} on {result.puzzles} puzzles, means with 95% intervals"
+    sampled = f"sampled: avg@{answers.samples}, the mean of {answers.samples} answers to each"
+    title = f"{checkpoint} on {result.puzzles} puzzles, means with 95% intervals; {sampled}"
     names = [f"{grader} grading" for grader in result.gradings]
     console = terminal()
     console.print(figures_table(title, names, measure_rows(list(result.gradings.values()))))

@@ -57,6 +57,11 @@ def fetched_from_a_lost_folder(source: FolderModel, store: Store) -> Ref[Checkpo
     for key in keys:
         with noted([], key):  # skips a damaged model, which `verify` reports
             models.append(Artifact.at(store, key.removesuffix(end)))
-    same_folder = [artifact for artifact in models if artifact.manifest.facts.get("folder") == source.path]
+    same_folder = [
+        artifact
+        for artifact in models
+        if artifact.manifest.facts.get("folder") == source.path
+        and artifact.manifest.identity.config.get("system_prompt") == source.system_prompt
+    ]
     newest = max(same_folder, key=lambda artifact: artifact.manifest.provenance["created_at"], default=None)
     return None if newest is None else newest.ref

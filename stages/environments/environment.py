@@ -58,6 +58,7 @@ _FAMILIES = {
     "file": "stages.environments.question_file.environment:question_file",
     FUNCTION: "stages.environments.user_code.environment:user_environment",
     PACKAGE: "stages.environments.user_code.environment:user_environment",
+    "maths": "stages.environments.maths.environment:maths",
     "reasoning_gym": "stages.environments.reasoning_gym.environment:reasoning_gym",
 }
 """For names with a parameter, such as `file:number`: a function from the whole name to the environment, by first word.

@@ -11,6 +11,7 @@ from pydantic import Discriminator, Tag
 from stages.environments import environment
 from stages.environments.capabilities import Generates, needs
 from stages.environments.config import GeneratorConfig
+from stages.environments.maths.config import MathsConfig
 from stages.environments.mixture import MixtureConfig
 from stages.environments.puzzle import Puzzle
 from stages.environments.question_file.config import QuestionFileConfig
@@ -20,8 +21,8 @@ from stages.environments.user_code.config import FunctionConfig, PackageConfig
 from stages.environments.zebra.config import ZebraConfig
 
 __all__ = [
-    "TIERS", "AnyPuzzleConfig", "GeneratedPuzzleConfig", "PuzzleConfig", "QuestionFileConfig", "ZebraConfig",
-    "generate", "generate_nth",
+    "TIERS", "AnyPuzzleConfig", "GeneratedPuzzleConfig", "MathsConfig", "PuzzleConfig", "QuestionFileConfig",
+    "ZebraConfig", "generate", "generate_nth",
 ]  # fmt: skip
 
 
@@ -30,6 +31,7 @@ GeneratedPuzzleConfig = Annotated[_Generated, Discriminator(kind_of)]
 """The config of any environment that generates puzzles, or of a mixture of them; the default is Temporal Clue."""
 _Listed = (
     Annotated[QuestionFileConfig, Tag("file")]
+    | Annotated[MathsConfig, Tag("maths")]
     | Annotated[FunctionConfig, Tag(environment.FUNCTION)]
     | Annotated[PackageConfig, Tag(environment.PACKAGE)]
 )

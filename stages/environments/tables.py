@@ -1,6 +1,7 @@
 """Converts tables of puzzles to `Puzzle` objects and back, and grades to columns."""
 
 import json
+from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import asdict, fields
 from typing import get_args
@@ -96,6 +97,16 @@ def grader_of(table: pl.DataFrame, grader: Grader) -> str:
     """Returns the rule by which answers are read under a setting; an environment with only one rule uses that one."""
     graders = graders_of(table)
     return grader if grader in graders else graders[0]
+
+
+def unread_counts(answers: pl.Series) -> dict[str, int]:
+    """Returns the numbers of answers that could not be read or compared, by reason (see `Parsed.note`), sorted.
+
+    Args:
+        answers: The column `answers` of the `grades` or `results` schema.
+    """
+    notes = (answer["note"] for row in answers for answer in json.loads(row).values())
+    return dict(sorted(Counter(note for note in notes if note).items()))
 
 
 def assertions(text: str, puzzle: Puzzle) -> list[Asserted] | None:

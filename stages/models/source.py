@@ -15,11 +15,13 @@ from pydantic import Field
 
 from artifacts.config import Config
 from artifacts.errors import BadInputError
+from artifacts.identity import Added
 from artifacts.store.location import local_folder
 from artifacts.store.store import Store
 from stages.models.folder import check_folder
 from stages.models.from_scratch import ScratchModel, make_scratch
 from stages.models.tensors import WEIGHTS, stored_tensors
+from stages.models.tokenizers.system_prompt import add_system_prompt
 
 _COPIED = (
     "config.json",
@@ -34,6 +36,16 @@ BAD_INPUT_STATUS = 3
 """Exit status of `stages.models.convert` for a bad model; its last line has the parts of the error as JSON."""
 _QUIET = {"HF_HUB_DISABLE_TELEMETRY": "1", "HF_HUB_DISABLE_PROGRESS_BARS": "1", "TOKENIZERS_PARALLELISM": "false"}
 
+SystemPrompt = Annotated[
+    str | None,
+    Added(before=None),
+    Field(
+        min_length=1,
+        description="System prompt of every conversation, which becomes part of the model's chat template; null: what "
+        "the template writes by itself",
+    ),
+]
+
 
 class GgufPackageModel(Config):
     """A GGUF file in an installed Python package."""
@@ -43,6 +55,7 @@ class GgufPackageModel(Config):
     file: Annotated[str, Field(pattern=r"\.gguf$", description="name of the GGUF file in it")] = (
         "SmolLM2-135M-Instruct.Q4_1.gguf"
     )
+    system_prompt: SystemPrompt = None
 
 
 class FolderModel(Config):
@@ -50,6 +63,7 @@ class FolderModel(Config):
 
     source: Literal["folder"] = "folder"
     path: Annotated[str, Field(min_length=1, description="local path, file:// or s3:// URL of the folder")]
+    system_prompt: SystemPrompt = None
 
 
 class HubModel(Config):
@@ -61,6 +75,7 @@ class HubModel(Config):
     source: Literal["hub"] = "hub"
     id: Annotated[str, Field(pattern=r"^[\w.-]+/[\w.-]+$", description="model id, such as Qwen/Qwen2.5-0.5B-Instruct")]
     revision: Annotated[str, Field(min_length=1, description="commit, tag or branch")] = "main"
+    system_prompt: SystemPrompt = None
 
 
 ModelConfig = Annotated[ScratchModel | GgufPackageModel | FolderModel | HubModel, Field(discriminator="source")]
@@ -177,3 +192,5 @@ def materialise(
         case FolderModel():
             _copy_address(config.path, out_dir)
     check_folder(out_dir)
+    if not isinstance(config, ScratchModel) and config.system_prompt is not None:
+        add_system_prompt(out_dir, config.system_prompt)

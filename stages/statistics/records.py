@@ -138,6 +138,7 @@ class Measurement(Record):
         completion_tokens_mean: Mean length, tokens.
         truncated_fraction: Share of completions that reached the token limit.
         early_stopped_fraction: Share of completions that `early_stop` ended.
+        unread: Numbers of answers that could not be read or compared, by reason (`missing`, `timeout`, ...).
     """
 
     accuracy: Interval
@@ -147,6 +148,7 @@ class Measurement(Record):
     completion_tokens_mean: float
     truncated_fraction: float
     early_stopped_fraction: float = 0.0
+    unread: dict[str, int] = Field(default_factory=dict[str, int])
 
 
 class Measurements(Record):

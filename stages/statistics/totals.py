@@ -3,7 +3,7 @@
 import numpy as np
 import polars as pl
 
-from stages.environments.tables import DEDUCTION_COLUMNS
+from stages.environments.tables import DEDUCTION_COLUMNS, unread_counts
 from stages.statistics.estimates import estimate
 from stages.statistics.records import Measurement, Measurements
 
@@ -46,6 +46,7 @@ def _measurement(results: pl.DataFrame, mode: str) -> Measurement | None:
         completion_tokens_mean=float(np.mean(rows["completion_tokens"].to_numpy())),
         truncated_fraction=_share(rows, "length"),
         early_stopped_fraction=_share(rows, "early_stop"),
+        unread=unread_counts(rows["answers"]),
     )
 
 

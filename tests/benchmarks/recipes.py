@@ -20,17 +20,19 @@ from flows.config.recipes import load_recipe, recipe_names
 from flows.lookup.history import read_run
 from flows.report.metrics import mean_known
 from tests.support.bars import Bar, add_json_option, tell
-from tests.support.scaled_recipes import scaled_settings
+from tests.support.scaled_recipes import scaled_settings, write_sums
 
 
 def run(name: str, store: str, profile: str) -> dict[str, Any]:
     """One scaled run; where it failed, its last words in place of figures."""
     command = [str(Path(sys.executable).with_name("deerstalker")), "train", "--json", "--recipe", name, "--run", name]
     command += ["--store", store, "--profile", profile]
-    for setting in scaled_settings(load_recipe(name)):
-        command += ["--set", setting]
     started = time.perf_counter()
-    done = subprocess.run(command, capture_output=True, text=True, check=False)
+    with tempfile.TemporaryDirectory() as folder:
+        write_sums(sums := Path(folder) / "sums.jsonl")
+        for setting in scaled_settings(load_recipe(name), str(sums)):
+            command += ["--set", setting]
+        done = subprocess.run(command, capture_output=True, text=True, check=False)
     outcome = {"recipe": name, "seconds": time.perf_counter() - started, "exit_status": done.returncode}
     if done.returncode:
         return {**outcome, "error": (done.stderr.strip().splitlines() or ["no message"])[-1]}

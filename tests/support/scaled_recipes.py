@@ -1,11 +1,11 @@
 """Any recipe as one small iteration: to see on two cores that what it asks for runs, not that it learns.
 
-The rule. Replaced by those of `tests/support/tiny.toml`: the model (made from scratch), the puzzles' kind, and the warm
-start (with more passes), without which a scratch model has no signal. Cut to a limit: iterations, puzzles, group sizes,
-rounds of dynamic sampling, and optimizer steps, of which there are at most as many as puzzles. Multiplied by one
-factor, that which takes the longest completion to 64 tokens: every length that belongs to it; a row keeps room for a
-prompt. Everything else, which is the algorithm, stays: reward, advantage, loss, optimizer, schedules, reference,
-correction, early stop, graders.
+The rule. Replaced by those of `tests/support/tiny.toml`: the model (made from scratch), the puzzles' kind
+(mathematics stays, on sums that `write_sums` writes), and the warm start (with more passes), without which a scratch
+model has no signal. Cut to a limit: iterations, puzzles, group sizes, rounds of dynamic sampling, and optimizer
+steps, of which there are at most as many as puzzles. Multiplied by one factor, that which takes the longest
+completion to 64 tokens: every length that belongs to it; a row keeps room for a prompt. Everything else, which is the
+algorithm, stays: reward, advantage, loss, optimizer, schedules, reference, correction, early stop, graders.
 """
 
 import json
@@ -16,6 +16,7 @@ from typing import Any
 from flows.compare.algorithm import algorithm
 from flows.config.recipe import Recipe
 from flows.config.recipes import load_recipe
+from stages.environments.generate import MathsConfig
 
 TINY = Path(__file__).with_name("tiny.toml")
 PUZZLES, GROUP, ROUNDS, HELD_OUT, ANSWERS = 16, 8, 2, 8, 2
@@ -23,9 +24,16 @@ WARM_START_EPOCHS = 16  # until answers have their form: else no answer is right
 COMPLETION_TOKENS, EVALUATED_TOKENS, LEAST_ROW_TOKENS = 64, 32, 512
 
 
-def scaled_settings(recipe: Recipe) -> list[str]:
-    """The changes that scale a recipe down, as `--set` takes them."""
+def scaled_settings(recipe: Recipe, sums: str = "sums.jsonl") -> list[str]:
+    """The changes that scale a recipe down, as `--set` takes them.
+
+    Args:
+        recipe: The recipe.
+        sums: The file of `write_sums`, from which a recipe of mathematics learns.
+    """
     tiny = tomllib.loads(TINY.read_text())
+    if isinstance(recipe.puzzles.puzzle, MathsConfig):
+        tiny["puzzles"]["puzzle"] = {**recipe.puzzles.puzzle.model_dump(exclude_unset=True), "path": sums}
     sampling, reward = recipe.sample.sampling, recipe.grade.reward
     factor = min(1.0, COMPLETION_TOKENS / sampling.max_tokens)
     puzzles = min(PUZZLES, recipe.sample.puzzles_per_iteration)
@@ -54,6 +62,12 @@ def scaled_settings(recipe: Recipe) -> list[str]:
         settings[f"{name}.sampled.samples_per_prompt"] = min(ANSWERS, config.sampled.samples_per_prompt)
         settings[f"{name}.sampled.max_tokens"] = min(EVALUATED_TOKENS, config.sampled.max_tokens)
     return [f"{key}={as_toml(value)}" for key, value in settings.items()]
+
+
+def write_sums(path: Path) -> None:
+    """Writes small sums with the columns `problem` and `answer`, more than a scaled recipe takes."""
+    rows = [{"problem": f"What is {a} + {b}?", "answer": f"{a + b}"} for a in range(12) for b in range(12)]
+    path.write_text("\n".join(map(json.dumps, rows)))
 
 
 def settings_of(base: Recipe, name: str) -> list[str]:

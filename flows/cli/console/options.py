@@ -91,6 +91,8 @@ class Answers:
         Number of sampled answers for each puzzle.
     temperature
         Temperature of the sampled answers.
+    top_p
+        Share of probability from which sampled tokens are drawn.
     max_tokens
         Maximum length of an answer, in tokens.
     greedy
@@ -100,14 +102,18 @@ class Answers:
     count: Annotated[int | None, Optional] = None
     samples: int = 4
     temperature: float = 1.0
+    top_p: float = 1.0
     max_tokens: int = 256
     greedy: Annotated[bool, Optional] = True
 
     def config(self) -> dict[str, Any]:
         """Returns the fields of `stages.evaluate.EvaluateConfig`."""
         sampled = {
-            "samples_per_prompt": self.samples, "temperature": self.temperature, "max_tokens": self.max_tokens
-        }  # fmt: skip
+            "samples_per_prompt": self.samples,
+            "temperature": self.temperature,
+            "top_p": self.top_p,
+            "max_tokens": self.max_tokens,
+        }
         count = {} if self.count is None else {"puzzles": self.count}
         return {**count, "sampled": sampled, "greedy": self.greedy}
 

@@ -2,10 +2,12 @@
 
 import re
 from collections.abc import Mapping
+from dataclasses import dataclass
 from typing import ClassVar, Literal, Self
 
 from pydantic import Field, model_validator
 
+from artifacts.errors import BadInputError
 from stages.environments.config import SourceConfig
 from stages.environments.puzzle import FileGrader
 
@@ -13,12 +15,18 @@ _PLACEHOLDER = re.compile(r"\{\{|\}\}|\{([^{}]+)\}")
 _BRACES = {"{{": "{", "}}": "}"}
 
 
-class QuestionFileConfig(SourceConfig):
-    """Questions and answers of a JSONL, CSV or Parquet file; the splits are drawn by `seed`, or named by a column."""
+@dataclass(frozen=True)
+class WrittenNumber:
+    """A number as it is written in a JSON document: `1.50` stays `1.50`."""
+
+    text: str
+
+
+class QuestionColumns(SourceConfig):
+    """Columns of a JSONL, CSV or Parquet file of questions; the splits are drawn by `seed`, or named by a column."""
 
     LOCATIONS: ClassVar[tuple[str, ...]] = ("path",)
 
-    environment: Literal["file"] = Field(default="file", description="Name of the environment.")
     path: str = Field(
         min_length=1,
         description="The file, .jsonl, .csv or .parquet: a path (a relative one starts at the working directory), "
@@ -43,6 +51,61 @@ class QuestionFileConfig(SourceConfig):
         description="Prompt, in which {question} stands for the question and {NAME} for the column NAME. For braces "
         "around a text write {{ and }}.",
     )
+
+    @model_validator(mode="after")
+    def _prompt_asks(self) -> Self:
+        if not self.prompt_columns:
+            raise ValueError("prompt names no column: write {question}, or the name of another column in braces")
+        if self.answer in self.prompt_columns or "answer" in _names(self.prompt):
+            raise ValueError("prompt names the column of the answer, so every prompt would give its answer away")
+        return self
+
+    @property
+    def prompt_columns(self) -> tuple[str, ...]:
+        """The columns of the file that the prompt names, in order."""
+        return tuple(dict.fromkeys(self.question if name == "question" else name for name in _names(self.prompt)))
+
+    @property
+    def columns(self) -> tuple[str, ...]:
+        """All columns that are read; the others are not stored."""
+        optional = (column for column in (self.id, self.split) if column is not None)
+        return tuple(dict.fromkeys((*self.prompt_columns, self.answer, *optional)))
+
+    @property
+    def location(self) -> str | None:
+        """The file."""
+        return self.path
+
+    @property
+    def environment_name(self) -> str:
+        """The name that is stored with each question; it holds what grading depends on."""
+        raise NotImplementedError
+
+    def answer_text(self, value: object) -> object:
+        """Returns the value of the answer's column as one text, if this kind of questions allows other values."""
+        return value
+
+    def check_answer(self, answer: str, where: str) -> None:
+        """Checks a right answer as it is read, if this kind of questions can do so quickly.
+
+        Raises:
+            BadInputError: It cannot be graded.
+        """
+
+    def write_prompt(self, row: Mapping[str, str]) -> str:
+        """Returns the prompt of a row; texts of the file are not read as templates."""
+
+        def filled(match: re.Match[str]) -> str:
+            name = match.group(1)
+            return _BRACES[match.group()] if name is None else row[self.question if name == "question" else name]
+
+        return _PLACEHOLDER.sub(filled, self.prompt)
+
+
+class QuestionFileConfig(QuestionColumns):
+    """Questions and answers of a JSONL, CSV or Parquet file; the splits are drawn by `seed`, or named by a column."""
+
+    environment: Literal["file"] = Field(default="file", description="Name of the environment.")
     grader: FileGrader = Field(
         default="exact",
         description="How the answer is read from a completion. `exact`: all of it, or what follows its last `Answer:`; "
@@ -69,41 +132,28 @@ class QuestionFileConfig(SourceConfig):
 
             if problem := pattern_problem(self.pattern):
                 raise ValueError(f"pattern: {problem}")
-        if not self.prompt_columns:
-            raise ValueError("prompt names no column: write {question}, or the name of another column in braces")
-        if self.answer in self.prompt_columns or "answer" in _names(self.prompt):
-            raise ValueError("prompt names the column of the answer, so every prompt would give its answer away")
         return self
-
-    @property
-    def prompt_columns(self) -> tuple[str, ...]:
-        """The columns of the file that the prompt names, in order."""
-        return tuple(dict.fromkeys(self.question if name == "question" else name for name in _names(self.prompt)))
-
-    @property
-    def columns(self) -> tuple[str, ...]:
-        """All columns that are read; the others are not stored."""
-        optional = (column for column in (self.id, self.split) if column is not None)
-        return tuple(dict.fromkeys((*self.prompt_columns, self.answer, *optional)))
-
-    @property
-    def location(self) -> str | None:
-        """The file."""
-        return self.path
 
     @property
     def environment_name(self) -> str:
         """The name that is stored with each question; it holds the grader, so that a stored set can be graded."""
         return f"file:{self.grader}" if self.pattern is None else f"file:{self.grader}:{self.pattern}"
 
-    def write_prompt(self, row: Mapping[str, str]) -> str:
-        """Returns the prompt of a row; texts of the file are not read as templates."""
+    def check_answer(self, answer: str, where: str) -> None:
+        """Checks that the grader can read a right answer.
 
-        def filled(match: re.Match[str]) -> str:
-            name = match.group(1)
-            return _BRACES[match.group()] if name is None else row[self.question if name == "question" else name]
+        Raises:
+            BadInputError: It cannot.
+        """
+        from stages.environments.question_file.graders import READABLE, can_read
 
-        return _PLACEHOLDER.sub(filled, self.prompt)
+        if not can_read(answer, self.grader):
+            raise BadInputError(
+                where,
+                f"{answer[:80]!r}, which the grader '{self.grader}' cannot read",
+                READABLE[self.grader],
+                "correct the answer, or set puzzles.puzzle.grader",
+            )
 
 
 def _names(template: str) -> list[str]:

@@ -116,6 +116,16 @@ def can_read(answer: str, grader: FileGrader) -> bool:
     return reading is not None and reading.value == gold.value
 
 
+READABLE: dict[FileGrader, str] = {
+    "exact": "a text",
+    "choice": "a letter, such as B or (B)",
+    "number": "a number, such as 1,234.5 or 3/4",
+    "boxed": "a text with balanced braces",
+    "regex": "a text",
+}
+"""The right answers that each grader can read, for error messages."""
+
+
 def pattern_problem(pattern: str) -> str:
     """Returns why a pattern cannot be used; empty if it can."""
     try:

@@ -16,8 +16,7 @@ from artifacts.errors import BadInputError
 from artifacts.store.location import local_folder
 from artifacts.store.store import MissingKeyError, Store
 from stages.environments.puzzle import Puzzle
-from stages.environments.question_file.config import QuestionFileConfig
-from stages.environments.question_file.graders import can_read
+from stages.environments.question_file.config import QuestionColumns, WrittenNumber
 
 Split = Literal["train", "val", "test"]
 SPLITS: tuple[Split, ...] = ("train", "val", "test")
@@ -60,12 +59,12 @@ def content_of(path: str) -> bytes:
         raise BadInputError(path, "no such file", expected, remedy) from error
 
 
-def read_questions(content: bytes, config: QuestionFileConfig) -> list[Question]:
+def read_questions(content: bytes, config: QuestionColumns) -> list[Question]:
     """Returns the questions of a file in their order.
 
     Args:
         content: Content of the file at `config.path`.
-        config: Columns, prompt and grader.
+        config: Columns and prompt.
 
     Raises:
         BadInputError: The file is damaged, lacks a column, or has a row without a usable question or answer; two rows
@@ -92,7 +91,8 @@ def read_questions(content: bytes, config: QuestionFileConfig) -> list[Question]
     return questions
 
 
-def _question(config: QuestionFileConfig, where: str, row: dict[str, Any], number: str) -> Question:
+def _question(config: QuestionColumns, where: str, row: dict[str, Any], number: str) -> Question:
+    row = {**row, config.answer: config.answer_text(row[config.answer])}
     texts = {column: _text(value, f"{config.path}, {where}, column {column!r}") for column, value in row.items()}
     for column in dict.fromkeys((config.question, config.answer, config.id)):
         if column in texts and not texts[column].strip():
@@ -115,28 +115,13 @@ def _question(config: QuestionFileConfig, where: str, row: dict[str, Any], numbe
         digest=hashlib.sha256(prompt.encode()).hexdigest(),
         difficulty={},
     )
-    if not can_read(answer, config.grader):
-        raise BadInputError(
-            f"{config.path}, {where}, column {config.answer!r}",
-            f"{answer[:80]!r}, which the grader '{config.grader}' cannot read",
-            _READABLE[config.grader],
-            "correct the answer, or set puzzles.puzzle.grader",
-        )
+    config.check_answer(answer, f"{config.path}, {where}, column {config.answer!r}")
     return Question(puzzle, split, where)
-
-
-_READABLE = {
-    "exact": "a text",
-    "choice": "a letter, such as B or (B)",
-    "number": "a number, such as 1,234.5 or 3/4",
-    "boxed": "a text with balanced braces",
-    "regex": "a text",
-}
 
 
 def _text(value: object, where: str) -> str:
     """Returns a value as text."""
-    if isinstance(value, _Number):
+    if isinstance(value, WrittenNumber):
         return value.text
     if not isinstance(value, str):
         kinds: dict[type, str] = {bool: "a boolean", list: "a list", dict: "an object"}
@@ -152,7 +137,7 @@ def _text(value: object, where: str) -> str:
     return value
 
 
-def _table(content: bytes, config: QuestionFileConfig) -> tuple[str, Sequence[tuple[Any, ...]]]:
+def _table(content: bytes, config: QuestionColumns) -> tuple[str, Sequence[tuple[Any, ...]]]:
     """Returns `line` or `row`, and for each row its number, counted from 1, and the values of `config.columns`."""
     suffix = PurePosixPath(config.path).suffix.lower()
     if suffix in (".jsonl", ".ndjson"):
@@ -162,14 +147,7 @@ def _table(content: bytes, config: QuestionFileConfig) -> tuple[str, Sequence[tu
     return "row", (_csv if suffix == ".csv" else _parquet)(content, config)
 
 
-@dataclass(frozen=True)
-class _Number:
-    """A number as it is written in a JSON document: `1.50` stays `1.50`."""
-
-    text: str
-
-
-def _json_lines(content: bytes, config: QuestionFileConfig) -> list[tuple[Any, ...]]:
+def _json_lines(content: bytes, config: QuestionColumns) -> list[tuple[Any, ...]]:
     expected = "a JSON object on every line"
     try:
         lines = content.decode("utf-8-sig").split("\n")  # other line separators may stand inside a JSON text
@@ -183,7 +161,7 @@ def _json_lines(content: bytes, config: QuestionFileConfig) -> list[tuple[Any, .
             continue
         where = f"{config.path}, line {number}"
         try:
-            row = json.loads(line, parse_int=_Number, parse_float=_Number, parse_constant=_Number)
+            row = json.loads(line, parse_int=WrittenNumber, parse_float=WrittenNumber, parse_constant=WrittenNumber)
         except (ValueError, RecursionError) as error:
             reason = "nested too deeply" if isinstance(error, RecursionError) else str(error)
             raise BadInputError(where, f"not JSON ({reason})", expected, "correct the line") from error
@@ -195,14 +173,14 @@ def _json_lines(content: bytes, config: QuestionFileConfig) -> list[tuple[Any, .
     return rows
 
 
-def _csv(content: bytes, config: QuestionFileConfig) -> list[tuple[Any, ...]]:
+def _csv(content: bytes, config: QuestionColumns) -> list[tuple[Any, ...]]:
     frame = _opened(lambda: pl.read_csv(io.BytesIO(content), infer_schema=False), config, "CSV")
     _check_columns(frame.columns, config.path, config)
     rows = enumerate(frame.select(config.columns).rows(), start=1)
     return [(number, *row) for number, row in rows if any(value is not None for value in row)]  # not blank lines
 
 
-def _parquet(content: bytes, config: QuestionFileConfig) -> list[tuple[Any, ...]]:
+def _parquet(content: bytes, config: QuestionColumns) -> list[tuple[Any, ...]]:
     schema = _opened(lambda: pl.read_parquet_schema(io.BytesIO(content)), config, "Parquet")
     _check_columns(schema, config.path, config)
     for column in config.columns:
@@ -215,7 +193,7 @@ def _parquet(content: bytes, config: QuestionFileConfig) -> list[tuple[Any, ...]
     return [(number, *row) for number, row in enumerate(frame.select(columns).cast(pl.String).rows(), start=1)]
 
 
-def _opened(read: Callable[[], Any], config: QuestionFileConfig, kind: str) -> Any:
+def _opened(read: Callable[[], Any], config: QuestionColumns, kind: str) -> Any:
     try:
         return read()
     except (pl.exceptions.PolarsError, OSError) as error:
@@ -223,7 +201,7 @@ def _opened(read: Callable[[], Any], config: QuestionFileConfig, kind: str) -> A
         raise BadInputError(config.path, f"not {kind} ({reason})", f"a {kind} file", "check the file") from error
 
 
-def _check_columns(columns: Any, where: str, config: QuestionFileConfig) -> None:
+def _check_columns(columns: Any, where: str, config: QuestionColumns) -> None:
     for column in config.columns:
         if column not in columns:
             names = list(columns)

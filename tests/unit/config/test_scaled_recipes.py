@@ -1,10 +1,12 @@
 """The scale-down rule: every recipe survives it, and what makes the algorithm is left as it was."""
 
+from pathlib import Path
+
 import pytest
 
 from flows.config.recipe_diff import differences
 from flows.config.recipes import load_recipe, recipe_names
-from tests.support.scaled_recipes import scaled_settings
+from tests.support.scaled_recipes import scaled_settings, write_sums
 
 SCALED = {
     "iterations",
@@ -33,6 +35,15 @@ def test_a_scaled_recipe_is_valid_small_and_the_same_algorithm(name: str) -> Non
     assert small.pack.row_tokens >= 8 * small.sample.sampling.max_tokens
     changed = {one.setting for one in differences(full, small)}
     assert {setting for setting in changed if not setting.startswith(("model.", "puzzles.", "warm_start"))} <= SCALED
+
+
+@pytest.mark.parametrize("name", ["open_rs1", "deepscaler", "dr_grpo"])
+def test_a_scaled_recipe_of_mathematics_stays_one(name: str, tmp_path: Path) -> None:
+    write_sums(sums := tmp_path / "sums.jsonl")
+    full = load_recipe(name)
+    small = load_recipe(name, scaled_settings(full, str(sums))).puzzles
+    assert small.puzzle == full.puzzles.puzzle.model_copy(update={"path": str(sums)})
+    assert len(sums.read_text().splitlines()) >= small.total
 
 
 def test_lengths_keep_their_proportions() -> None:

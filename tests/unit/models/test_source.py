@@ -25,6 +25,8 @@ from stages.models.from_scratch import ScratchModel
 from stages.models.source import FolderModel, GgufPackageModel, ModelConfig, find_packaged_file, materialise
 from stages.models.tensors import WEIGHTS
 from stages.models.tokenizers.chat import ChatTokenizer
+from stages.models.tokenizers.chat_template import ChatTemplate
+from stages.models.tokenizers.system_prompt import with_system_prompt
 
 PUZZLES = [generate(TIERS["reduced"], seed) for seed in range(60)]
 TEXTS = [puzzle.prompt for puzzle in PUZZLES] + [write_answer(puzzle) for puzzle in PUZZLES]
@@ -129,6 +131,35 @@ def test_a_folder_in_an_object_store_is_downloaded(folder: Path, tmp_path: Path)
     assert (tmp_path / "copy/model.safetensors").read_bytes() == (folder / "model.safetensors").read_bytes()
     with pytest.raises(BadInputError, match="no model files"):
         materialise(FolderModel(path="memory://models-empty"), tmp_path / "none")
+
+
+SYSTEM = 'Think first. Say "done" \\boxed{}, naïve 🕵\n{{ 1 }} {% if %}'
+
+
+def test_a_system_prompt_becomes_part_of_the_model(folder: Path, tmp_path: Path) -> None:
+    materialise(FolderModel(path=str(folder), system_prompt=SYSTEM), tmp_path / "with")
+    assert ChatTokenizer(folder).prompt_text("2 + 2 = ?") == "<|user|>2 + 2 = ?<|assistant|>"
+    own = f"<|user|>{SYSTEM}<|user|>2 + 2 = ?<|assistant|>"
+    assert ChatTokenizer(tmp_path / "with").prompt_text("2 + 2 = ?") == own
+    materialise(FolderModel(path=str(tmp_path / "with")), tmp_path / "again")
+    assert ChatTokenizer(tmp_path / "again").prompt_text("2 + 2 = ?") == own
+
+
+def test_the_white_space_of_a_template_survives_a_system_prompt_and_a_conversation_may_have_its_own() -> None:
+    template = "\n  {% for message in messages %}[{{ message['content'] }}]\n{% endfor %}"
+    changed = ChatTemplate(with_system_prompt(template, "Be brief."), "test")
+    user, system = {"role": "user", "content": "Hi"}, {"role": "system", "content": "Be long."}
+    assert changed.render(messages=[user]) == "\n[Be brief.]\n[Hi]\n"
+    assert changed.render(messages=[system, user]) == "\n[Be long.]\n[Hi]\n"
+
+
+def test_a_template_that_drops_the_system_prompt_is_refused(folder: Path, tmp_path: Path) -> None:
+    shutil.copytree(folder, tmp_path / "deaf")
+    (tmp_path / "deaf/chat_template.jinja").write_text("{{ messages[-1]['content'] }}")
+    with pytest.raises(
+        BadInputError, match=r"model\.system_prompt.*does not write 'Be brief\.'.*puzzles\.puzzle\.prompt"
+    ):
+        materialise(FolderModel(path=str(tmp_path / "deaf"), system_prompt="Be brief."), tmp_path / "out")
 
 
 def no_config(path: Path) -> None:

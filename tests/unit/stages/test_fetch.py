@@ -103,6 +103,17 @@ def test_a_run_goes_on_with_what_was_fetched_last_from_a_folder_that_is_gone(fol
         identity_of(config, PUZZLES)
 
 
+def test_a_system_prompt_makes_another_model_of_the_same_folder(folder: Path, ctx: StageContext) -> None:
+    plain, told = FolderModel(path=str(folder)), FolderModel(path=str(folder), system_prompt="Be brief.")
+    assert identity_of(plain, PUZZLES) != identity_of(told, PUZZLES)
+    first = fetched(folder, ctx)
+    second = fetch(ctx, told, PUZZLES, out=address_of(told, ctx))
+    assert ctx.local_folder(first) != ctx.local_folder(second)
+    folder.rename(folder.with_name("away"))
+    assert fetched_from_a_lost_folder(plain, ctx.store) == first
+    assert fetched_from_a_lost_folder(told, ctx.store) == second
+
+
 def test_a_file_that_cannot_be_read_is_named(folder: Path) -> None:
     (folder / "generation_config.json").unlink()
     (folder / "generation_config.json").symlink_to("/proc/self/mem")  # fails to be read, for root too

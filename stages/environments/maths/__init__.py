@@ -1,0 +1,1 @@
+"""Mathematical problems with one final answer, compared by value."""

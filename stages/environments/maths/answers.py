@@ -1,0 +1,123 @@
+r"""Finds the final answer of a completion: the text in a `\boxed{}`, in `<answer>` or after `Answer:`.
+
+Every function takes any text and time that is linear in its length.
+"""
+
+import re
+from collections import deque
+from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import Literal, get_args
+
+AnswerIn = Literal["last_box", "first_box", "answer_tag", "answer_line", "anywhere"]
+Thinking = Literal["cut", "required", "kept"]
+ANSWERS_IN: tuple[AnswerIn, ...] = get_args(AnswerIn)
+THINKING: tuple[Thinking, ...] = get_args(Thinking)
+THINK_END = "</think>"
+_TOKEN = re.compile(r"\\f?boxed[ \t]{0,8}\{|\\[{}\\]|[{}]")
+_ANSWER_LINE = re.compile(r"answer[*_]{0,3}[ \t]{0,8}:[*_]{0,3}[ \t]{0,8}([^\n]+)", re.IGNORECASE)
+_OPEN_TAG, _CLOSE_TAG = "<answer>", "</answer>"
+_SEARCHED_FOR_LINE = 300
+"""Characters at the end of a completion in which `Answer:` is searched, as DAPO's grader does."""
+
+
+@dataclass(frozen=True)
+class AnswerRule:
+    """Where the final answer of a completion stands.
+
+    Attributes:
+        answer_in: See `MathsConfig.answer_in`.
+        thinking: See `MathsConfig.thinking`.
+    """
+
+    answer_in: AnswerIn = "last_box"
+    thinking: Thinking = "cut"
+
+
+@dataclass(frozen=True)
+class Span:
+    """A part of a text.
+
+    Attributes:
+        words: The characters of the part.
+        end: Number of characters of the text up to the end of the part, with the brace or tag that closes it.
+    """
+
+    words: str
+    end: int
+
+
+def final_answer(completion: str, rule: AnswerRule) -> Span | None:
+    """Returns the final answer of a completion as it is written; None if there is none where the rule expects it.
+
+    Under `anywhere` that is the whole completion, without its thinking part if the rule says so.
+    """
+    start = _after_thinking(completion, rule.thinking)
+    if start is None:
+        return None
+    match rule.answer_in:
+        case "last_box" | "first_box":
+            return _box(completion, start, first=rule.answer_in == "first_box")
+        case "answer_tag":
+            return _tagged(completion, start)
+        case "answer_line":
+            return _line(completion, start)
+        case "anywhere":
+            return Span(completion[start:], len(completion))
+
+
+def _after_thinking(completion: str, thinking: Thinking) -> int | None:
+    """Returns where the searched part of a completion starts; None if the rule requires a closing tag without one."""
+    if thinking == "kept":
+        return 0
+    tag = completion.rfind(THINK_END)
+    if tag < 0:
+        return None if thinking == "required" else 0
+    return tag + len(THINK_END)
+
+
+def _box(text: str, start: int, *, first: bool) -> Span | None:
+    """Returns the content of the box that begins first or last, among those that are closed.
+
+    Of nested boxes, the last is the innermost.
+    """
+    chosen: tuple[int, int] | None = None
+    for opened, closed in _boxes(text, start):
+        if chosen is None or (opened < chosen[0]) == first:
+            chosen = opened, closed
+    return None if chosen is None else Span(text[slice(*chosen)], chosen[1] + 1)
+
+
+def _boxes(text: str, start: int) -> Iterator[tuple[int, int]]:
+    """Yields for each closed box where its content begins and ends; an inner box comes before its outer one."""
+    opened: list[int | None] = []  # for each open brace, where the content of its box begins; None for other braces
+    for token in _TOKEN.finditer(text, start):
+        match token.group():
+            case "{":
+                opened.append(None)
+            case "}":
+                if opened and (begin := opened.pop()) is not None:
+                    yield begin, token.start()
+            case r"\{" | r"\}" | "\\\\":
+                pass
+            case _:
+                opened.append(token.end())
+
+
+def _inside(text: str, start: int, end: int) -> Span:
+    """Returns the last box of a part, or the whole part if it has none."""
+    boxed = _box(text[:end], start, first=False)
+    return Span(text[start:end] if boxed is None else boxed.words, end)
+
+
+def _tagged(text: str, start: int) -> Span | None:
+    """Returns the text between the last opening tag that is closed and the tag that closes it."""
+    close = text.rfind(_CLOSE_TAG, start)
+    begin = text.rfind(_OPEN_TAG, start, close) if close >= 0 else -1
+    return None if begin < 0 else _inside(text, begin + len(_OPEN_TAG), close)
+
+
+def _line(text: str, start: int) -> Span | None:
+    """Returns the rest of the line after the last `Answer:` among the last characters."""
+    last = deque(_ANSWER_LINE.finditer(text, max(start, len(text) - _SEARCHED_FOR_LINE)), maxlen=1)
+    return _inside(text, *last[0].span(1)) if last else None

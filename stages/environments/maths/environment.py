@@ -1,0 +1,182 @@
+"""Mathematical problems behind the interface that all environments share. A problem has one answer, `answer`."""
+
+import hashlib
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
+from functools import lru_cache
+from typing import Any
+
+from artifacts.errors import BadInputError, DeerstalkerError
+from stages.environments.capabilities import Items
+from stages.environments.maths.answers import ANSWERS_IN, THINKING, AnswerIn, AnswerRule, Thinking, final_answer
+from stages.environments.maths.config import MathsConfig, golds_of, installed_release
+from stages.environments.maths.verdicts import LIMIT_CPU_S, Verdict
+from stages.environments.puzzle import Graded, Grader, Parsed, Puzzle
+from stages.environments.question_file.choice import choose_questions
+from stages.environments.question_file.reading import Question, content_of, read_questions
+from stages.processes.limited_calls import LimitedCalls, Outcome
+
+_KEY = "answer"
+_KEPT_CHARACTERS = 200
+"""Characters of an answer that a grade keeps for readers; the completion itself is stored with the rollouts."""
+_THINK_END_LINE = "\n</think>\n"
+_SHOWN_PROBLEMS = 5
+
+
+class Maths:
+    """Mathematical problems whose answers stand where a rule says; see `stages.environments.environment.Environment`.
+
+    Args:
+        rule: Where the final answer of a completion stands.
+        release: The release of math-verify that compares answers.
+    """
+
+    name = "maths"
+
+    def __init__(self, rule: AnswerRule, release: str) -> None:
+        self._rule, self._release = rule, release
+        self.graders = (f"math-verify {release}",)
+
+    def source(self, config: MathsConfig) -> "ProblemSource":
+        """Reads the file of a config."""
+        return ProblemSource(config, content_of(config.path))
+
+    def grade(self, text: str, puzzle: Puzzle, grader: Grader = "strict") -> Graded:
+        """Returns accuracy 1 if the final answer of a completion has the value of a right one, else 0.
+
+        Args:
+            text: The completion, any text.
+            puzzle: Its problem.
+            grader: Without effect; there is one.
+        """
+        return self.grade_many([(text, puzzle)])[0]
+
+    def grade_many(self, answered: Sequence[tuple[str, Puzzle]]) -> list[Graded]:
+        """Returns the grades of completions, each given with its problem, in order; several processes grade them.
+
+        Raises:
+            BadInputError: Another release of math-verify is installed.
+        """
+        if self._release != installed_release():
+            raise BadInputError(
+                "environment 'maths'",
+                f"math-verify {installed_release()} is installed",
+                f"math-verify {self._release}, for which the problems were read",
+                f"pip install math-verify=={self._release}, or make the puzzle set again",
+            )
+        calls = [(text, golds_of(puzzle.solution[_KEY]), self._rule) for text, puzzle in answered]
+        return [_graded(_verdict(outcome)) for outcome in _processes().map(calls)]
+
+    def answer_ends(self, text: str, puzzle: Puzzle, grader: Grader = "strict") -> dict[str, int]:
+        """Returns the number of characters up to the end of the answer; empty if its place is not known."""
+        if self._rule.answer_in == "anywhere":
+            return {}
+        answer = final_answer(text, self._rule)
+        return {} if answer is None else {_KEY: answer.end}
+
+    def write_answer(self, puzzle: Puzzle) -> str:
+        """Returns a right answer where the rule expects it."""
+        gold = golds_of(puzzle.solution[_KEY])[0]
+        boxed = final_answer(gold, AnswerRule(thinking="kept"))
+        answer = rf"\boxed{{{(gold if boxed is None else boxed.words).strip().strip('$')}}}"
+        if self._rule.answer_in == "answer_tag":
+            answer = f"<answer>{answer}</answer>"
+        elif self._rule.answer_in == "answer_line":
+            answer = f"Answer: {answer}"
+        return f"{_THINK_END_LINE}{answer}" if self._rule.thinking == "required" else answer
+
+    def well_formed(self, text: str, puzzle: Puzzle) -> bool:
+        r"""Returns whether `\n</think>\n` occurs exactly once.
+
+        Source: `format_reward` in knoveleng/open-rs, src/open_r1/rewards.py; the opening tag is part of the prompt.
+        """
+        return text.count(_THINK_END_LINE) == 1
+
+
+class ProblemSource:
+    """The content of a file of problems."""
+
+    def __init__(self, config: MathsConfig, content: bytes) -> None:
+        self._config, self._content = config, content
+        self.identity: dict[str, Any] = {"sha256": hashlib.sha256(content).hexdigest()}
+
+    def items(self, sizes: Mapping[str, int], seed: int) -> Items:
+        """Returns the problems of each split (see `question_file.choice.choose_questions`).
+
+        The fact `unparsed_gold` counts the problems whose right answers cannot be read.
+
+        Raises:
+            BadInputError: The file is damaged or has too few problems; or an answer cannot be read, and
+                `MathsConfig.unreadable` says to refuse it.
+        """
+        questions = read_questions(self._content, self._config)
+        unread = unreadable([question.puzzle.solution[_KEY] for question in questions])
+        if unread and self._config.unreadable == "refuse":
+            raise _refusal(self._config, [questions[number] for number in unread], len(questions))
+        drops = self._config.unreadable == "drop"
+        chosen = [question for number, question in enumerate(questions) if not (drops and number in unread)]
+        items = choose_questions(chosen, sizes, seed, self._config.path)
+        outcome = "they were dropped" if drops else "no answer to them is right"
+        warning = f"{self._config.path}: math-verify cannot read the answers of {len(unread)} problems; {outcome}"
+        warnings = (*items.warnings, warning) if unread else items.warnings
+        return replace(items, facts={**items.facts, "unparsed_gold": len(unread)}, warnings=warnings)
+
+
+def unreadable(answers: Sequence[str]) -> set[int]:
+    """Returns the numbers (from 0) of right answers that math-verify cannot read."""
+    outcomes = _processes().map([("", golds_of(answer), AnswerRule()) for answer in answers])
+    return {number for number, outcome in enumerate(outcomes) if _verdict(outcome).reason != "no_answer"}
+
+
+def _refusal(config: MathsConfig, questions: Sequence[Question], total: int) -> BadInputError:
+    shown = ", ".join(f"{item.puzzle.solution[_KEY][:40]!r} ({item.where})" for item in questions[:_SHOWN_PROBLEMS])
+    more = f" and {len(questions) - _SHOWN_PROBLEMS} more" if len(questions) > _SHOWN_PROBLEMS else ""
+    return BadInputError(
+        f"{config.path}, column {config.answer!r}",
+        f"{len(questions)} of {total} answers that math-verify cannot read: {shown}{more}",
+        "numbers, or LaTeX",
+        "correct them, or set puzzles.puzzle.unreadable = 'drop'",
+    )
+
+
+@lru_cache(maxsize=1)
+def _processes() -> LimitedCalls:
+    # Their limit ends one long operation of the interpreter, which the limit inside cannot interrupt.
+    return LimitedCalls("stages.environments.maths.verdicts:load", limit_s=2 * LIMIT_CPU_S)
+
+
+def _verdict(outcome: Outcome) -> Verdict:
+    """Returns the verdict of a call; a call that failed has one as well, because its completion made it fail.
+
+    Raises:
+        DeerstalkerError: `verdict` raised, which is an error of ours.
+    """
+    if outcome.failure is None:
+        return outcome.value
+    if outcome.failure.startswith(("raised", "returned")):
+        raise DeerstalkerError("maths", f"grading {outcome.failure}", "a verdict", "report it")
+    return Verdict("timeout" if outcome.failure == "timeout" else "failed")
+
+
+def _graded(result: Verdict) -> Graded:
+    words = None if result.words is None else result.words[:_KEPT_CHARACTERS]
+    compared = result.reason in ("right", "wrong")
+    note = "" if compared else "missing" if result.reason == "no_answer" else result.reason
+    parsed = Parsed(words, words if compared else None, result.right, note)
+    return Graded(float(result.right), result.right, {_KEY: parsed})
+
+
+@lru_cache(maxsize=64)
+def maths(name: str) -> Maths:
+    """Returns the environment of a name, `maths:ANSWER_IN:THINKING:RELEASE`, or `maths` with the defaults.
+
+    Raises:
+        BadInputError: There is no such rule.
+    """
+    parts = name.split(":")[1:] or [ANSWERS_IN[0], THINKING[0], installed_release()]
+    answer_in: AnswerIn | None = next((item for item in ANSWERS_IN if item == parts[0]), None)
+    thinking: Thinking | None = next((item for item in THINKING if item in parts[1:2]), None)
+    if len(parts) != 3 or answer_in is None or thinking is None:
+        expected = f"maths:ANSWER_IN:THINKING:RELEASE with {', '.join(ANSWERS_IN)} and {', '.join(THINKING)}"
+        raise BadInputError("environment", repr(name[:80]), expected, "name a rule")
+    return Maths(AnswerRule(answer_in, thinking), parts[2])

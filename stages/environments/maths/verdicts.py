@@ -1,0 +1,185 @@
+"""Compares the final answer of a completion with the right one, by value, with math-verify.
+
+Call `verdict` in a process of `stages.processes.limited_calls`: SymPy may compute for hours, or take all memory.
+Most such answers end by the limit of this module, which costs no process. It counts CPU time, because a limit by the
+clock, such as math-verify's own, gives other verdicts on a busy machine.
+"""
+
+import logging
+import signal
+import threading
+from collections.abc import Callable, Generator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from functools import lru_cache
+from types import FrameType
+from typing import Any, Literal
+
+from stages.environments.maths.answers import AnswerRule, final_answer
+
+Reason = Literal["right", "wrong", "no_answer", "unparsed_answer", "unparsed_gold", "timeout", "failed"]
+LIMIT_CPU_S = 3.0
+LONGEST_ANSWER = 2000
+"""Characters of the longest answer that is parsed; the patterns of math-verify take quadratic time on some texts."""
+
+
+@dataclass(frozen=True)
+class Verdict:
+    """The verdict on one completion.
+
+    Attributes:
+        reason: `right` or `wrong`; or why the answers could not be compared: `no_answer` (none where the rule expects
+            it), `unparsed_answer` (it is not mathematics), `unparsed_gold` (the right answer is not; an error of the
+            data, never a reward), `timeout`, `failed` (the process that compared them crashed or lacked memory).
+        words: The answer as it is written; None if there is none.
+        end: Number of characters of the completion up to the end of the answer; None if there is none.
+    """
+
+    reason: Reason
+    words: str | None = None
+    end: int | None = None
+
+    @property
+    def right(self) -> bool:
+        """Whether the answer has the value of a right one."""
+        return self.reason == "right"
+
+
+class _LimitError(BaseException):
+    """The CPU time is used up. No `Exception`, because SymPy catches those."""
+
+
+def load() -> Callable[[str, tuple[str, ...], AnswerRule], Verdict]:
+    """Returns `verdict`, after math-verify is imported and warm."""
+    logging.getLogger("math_verify").setLevel(logging.ERROR)  # it warns that its own limits are off
+    verdict(r"\boxed{\frac{1}{2}}", ("0.5",), AnswerRule())
+    return verdict
+
+
+def verdict(completion: str, golds: tuple[str, ...], rule: AnswerRule) -> Verdict:
+    """Returns whether the final answer of a completion has the value of one of the right answers.
+
+    Args:
+        completion: Any text.
+        golds: The right answers, in LaTeX or as plain numbers; each alone is right.
+        rule: Where the final answer stands.
+
+    Raises:
+        RuntimeError: The calling thread is not the main thread of its process.
+    """
+    try:
+        with _limited_cpu():
+            right_answers = [parsed_gold(gold) for gold in golds]
+    except _LimitError:
+        return Verdict("unparsed_gold")
+    if not right_answers or not all(right_answers):
+        return Verdict("unparsed_gold")
+    answer = final_answer(completion, rule)
+    if answer is None:
+        return Verdict("no_answer")
+    anywhere = rule.answer_in == "anywhere"
+    words, end = (None, None) if anywhere else (answer.words.strip(), answer.end)
+    try:
+        with _limited_cpu():
+            parsed = _searched(answer.words) if anywhere else _parsed(answer.words)
+            if anywhere:
+                words = next((item for item in parsed if isinstance(item, str)), None)
+            if all(isinstance(item, str) for item in parsed):  # math-verify found no answer, or only words
+                return Verdict("no_answer" if anywhere and words is None else "unparsed_answer", words, end)
+            equal = any(_equal(gold, parsed, answer_first=anywhere) for gold in right_answers)
+    except _LimitError:
+        return Verdict("timeout", words, end)
+    return Verdict("right" if equal else "wrong", words, end)
+
+
+@contextmanager
+def _limited_cpu() -> Generator[None]:
+    """Raises `_LimitError` in the block once this process has used `LIMIT_CPU_S` of CPU time in it."""
+    if threading.current_thread() is not threading.main_thread():
+        raise RuntimeError("a limit of CPU time works by a signal: call this in the main thread of a process")
+
+    def end(number: int, frame: FrameType | None) -> None:
+        raise _LimitError
+
+    before = signal.signal(signal.SIGPROF, end)
+    signal.setitimer(signal.ITIMER_PROF, LIMIT_CPU_S)
+    try:
+        yield
+    finally:
+        signal.setitimer(signal.ITIMER_PROF, 0.0)
+        signal.signal(signal.SIGPROF, before)
+
+
+@lru_cache(maxsize=1 << 12)  # the completions of a group have the same right answer
+def parsed_gold(gold: str) -> list[Any]:
+    """Returns a right answer as math-verify reads it; empty if it cannot.
+
+    Of a text with boxes, such as a solution, the last box is read. An answer that math-verify reads but does not find
+    equal to itself counts as unread.
+    """
+    boxed = final_answer(gold, AnswerRule(thinking="kept"))
+    parsed = _parsed(gold if boxed is None else boxed.words)
+    return parsed if parsed and _equal(parsed, parsed) else []
+
+
+def _parsed(words: str) -> list[Any]:
+    """Returns an answer as a list with one SymPy object; empty if the words are not mathematics."""
+    from math_verify import LatexExtractionConfig
+
+    plain = words.strip().removesuffix(".")
+    if len(plain) > LONGEST_ANSWER:
+        return []
+    inner = plain.strip("$").strip()
+    several = "$" in inner.replace(r"\$", "")  # such as $3$, $4$
+    text = plain if several else rf"\boxed{{{inner}}}"
+    return _read(text, LatexExtractionConfig(boxed_match_priority=0), fallback_mode="no_fallback")
+
+
+def _searched(text: str) -> list[Any]:
+    """Returns the answer that math-verify finds in a text by the settings of Open-RS: an object and its words.
+
+    Several boxes may become one set, so an answer that is corrected later is wrong. Their setting `equations` has no
+    effect in math-verify 0.9, which reads equations in any case.
+    Source: `accuracy_reward` in knoveleng/open-rs, src/open_r1/rewards.py.
+    """
+    from latex2sympy2_extended import NormalizationConfig
+    from math_verify import LatexExtractionConfig
+
+    normalization = NormalizationConfig(
+        nits=False, malformed_operators=False, basic_latex=True, boxed="all", units=True
+    )
+    config = LatexExtractionConfig(
+        normalization_config=normalization, boxed_match_priority=0, try_extract_without_anchor=False
+    )
+    return _read(text, config, extraction_mode="first_match")
+
+
+def _read(text: str, config: Any, **modes: Any) -> list[Any]:
+    """Returns what math-verify reads in a text; empty if its parser fails, which it does with many kinds of errors."""
+    from math_verify import parse
+
+    try:
+        return parse(text, [config], parsing_timeout=0, raise_on_error=True, **modes)
+    except MemoryError:
+        raise
+    except Exception:
+        return []
+
+
+def _equal(gold: list[Any], answer: list[Any], *, answer_first: bool = False) -> bool:
+    """Returns whether an answer has the value of a right one; no if SymPy cannot compare the two kinds of objects.
+
+    Args:
+        gold: The right answer.
+        answer: The answer.
+        answer_first: Exchange the two, as Open-RS does; math-verify treats them differently in equations.
+    """
+    from math_verify import verify
+
+    pair = (answer, gold) if answer_first else (gold, answer)
+    try:
+        return verify(*pair, timeout_seconds=0, raise_on_error=True)
+    except MemoryError:
+        raise
+    except Exception:
+        return False
