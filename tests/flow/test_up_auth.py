@@ -56,6 +56,13 @@ def test_a_deployed_run_completes_and_is_retried_with_it(locked: Installation) -
     assert locked.tasks(run, 2) == {"prepare": "Cached"}
 
 
+def test_a_typo_is_refused_by_the_command(locked: Installation) -> None:
+    given = json.dumps({"request": {"recepi": "quickstart"}})
+    done = locked.attempt("prefect", "deployment", "run", "train/quickstart", "--params", given)
+    assert done.returncode != 0
+    assert "recepi" in done.stdout + done.stderr
+
+
 @pytest.mark.parametrize(
     ("request_", "words"),
     [
@@ -64,11 +71,12 @@ def test_a_deployed_run_completes_and_is_retried_with_it(locked: Installation) -
         ({"overrides": "iterations=1"}, "iterations=1"),
     ],
 )
-def test_typos_are_refused(locked: Installation, request_: dict[str, Any], words: str) -> None:
-    given = json.dumps({"request": request_})
-    done = locked.attempt("prefect", "deployment", "run", "train/quickstart", "--params", given)
-    assert done.returncode != 0
-    assert words in done.stdout + done.stderr
+def test_typos_are_refused_by_the_server(locked: Installation, request_: dict[str, Any], words: str) -> None:
+    deployment = locked.api("GET", "/deployments/name/train/quickstart")["id"]
+    with pytest.raises(httpx.HTTPStatusError) as refused:
+        locked.api("POST", f"/deployments/{deployment}/create_flow_run", {"parameters": {"request": request_}})
+    assert refused.value.response.status_code == httpx.codes.CONFLICT
+    assert words in refused.value.response.text
 
 
 def test_puzzles_in_the_making_are_cancelled_soon(locked: Installation) -> None:
