@@ -74,7 +74,11 @@ def test_a_killed_command_is_continued_and_ends_the_same(tmp_path: Path) -> None
     check_documented("puzzles make", made, unmet={"file", "puzzles"})
     assert {path: written for path, written in drawn(store).items() if path in before} == before
     with StageContext(
-        Store.open("memory://undisturbed-set"), tmp_path / "scratch", Profile(workers=1), lambda *_: None, logging.getLogger()
+        Store.open("memory://undisturbed-set"),
+        tmp_path / "scratch",
+        Profile(workers=1),
+        lambda *_: None,
+        logging.getLogger(),
     ) as ctx:
         undisturbed = prepare(ctx, SET, out=ArtifactAddress(ctx.store, "set", Puzzles))
     assert made["artifact"]["digest"] == undisturbed.digest

@@ -12,6 +12,7 @@ from typing import Any
 import httpx
 import pytest
 
+from flows.cli.app import run_command
 from flows.doctor.facts import other_accounts
 from tests.support.installed import LIMIT_S, Installation
 from tests.support.prefect_server import own_server, prefect_api, without_prefect
@@ -163,12 +164,14 @@ def test_a_server_that_died_comes_back_with_its_string(tmp_path: Path) -> None:
         installed.down()
 
 
-def test_other_machines_reach_no_server_without_a_password(tmp_path: Path) -> None:
-    installed = Installation(tmp_path)
-    refused = installed.attempt("deerstalker", "up", "--host", "0.0.0.0", "--port", "0", "--store", str(tmp_path / "s"))
-    assert refused.returncode == 2
-    assert refused.stderr.count("\n") == 1 and "--host 0.0.0.0: " in refused.stderr and "add --auth" in refused.stderr
-    assert not (tmp_path / "s" / ".prefect" / "up.json").exists() and installed.processes() == {}
+def test_other_machines_reach_no_server_without_a_password(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setattr(os, "environ", without_prefect())
+    assert run_command(["up", "--host", "0.0.0.0", "--port", "0", "--store", str(tmp_path / "s")]) == 2
+    (line,) = capsys.readouterr().err.splitlines()
+    assert "--host 0.0.0.0: " in line and "add --auth" in line
+    assert not list(tmp_path.rglob("up.json")), "nothing was started"
 
 
 @pytest.mark.long
@@ -202,13 +205,15 @@ def test_the_password_of_a_server_elsewhere_is_neither_shown_nor_readable(tmp_pa
 
 
 @pytest.mark.parametrize("server", ["garbage", "http://someone:their-secret-password@", "http://nobody.invalid/api"])
-def test_a_server_that_is_none_is_refused_before_anything_is_made(server: str, tmp_path: Path) -> None:
-    done = subprocess.run(
-        [str(Path(sys.executable).with_name("deerstalker")), "up", "--server", server, "--store", str(tmp_path / "s")],
-        env=without_prefect(), cwd=tmp_path, capture_output=True, text=True, timeout=60, check=False,
-    )  # fmt: skip
-    assert done.returncode == 2 and done.stdout == ""
-    assert done.stderr.count("\n") == 1 and "--server" in done.stderr and "their-secret" not in done.stderr
+def test_a_server_that_is_none_is_refused_before_anything_is_made(
+    server: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setattr(os, "environ", without_prefect())
+    assert run_command(["up", "--server", server, "--store", str(tmp_path / "s")]) == 2
+    said = capsys.readouterr()
+    (line,) = said.err.splitlines()
+    assert said.out == "" and "--server" in line and "their-secret" not in line
     assert not list((tmp_path / "s").rglob("up.json"))
 
 
