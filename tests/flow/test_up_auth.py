@@ -15,6 +15,7 @@ import pytest
 from flows.cli.app import run_command
 from flows.doctor.facts import other_accounts
 from tests.support.installed import LIMIT_S, Installation
+from tests.support.json_page import check_documented
 from tests.support.prefect_server import own_server, prefect_api, without_prefect
 from tests.support.secrets import holders_of
 
@@ -99,6 +100,15 @@ def test_commands_find_it_from_anywhere(locked: Installation, tmp_path: Path) ->
     )  # fmt: skip
     assert done.returncode == 0, done.stderr
     assert len(locked.api("POST", "/flow_runs/filter", {})) == known + 1
+    made = json.loads(done.stdout)
+    check_documented("puzzles make", made, unmet={"file", "puzzles"})
+    page = Path(made["report"].removeprefix("file://"))
+    facts = json.loads(page.with_name("report.json").read_text())
+    assert (facts["splits"], facts["different"]) == ({"train": 1, "val": 1, "test": 1}, 3)
+    assert sum(facts["clue_kinds"].values()) == sum(facts["clues"])
+    assert (facts["prompt"]["unit"], facts["prompt"]["tokenizer"]) == ("tokens", "SmolLM2-135M-Instruct")
+    assert "by SmolLM2-135M-Instruct" in page.read_text()
+    assert page.read_text().count("data:image/png") == 5
     line = _prefect_line(locked)
     assert line["status"] == "ok" and locked.record["url"] in line["found"]
 

@@ -151,6 +151,7 @@ sys.stdin.read()
 """
 
 
+@pytest.mark.long
 def test_a_port_on_every_interface_is_seen_and_answers(tmp_path: Path, reachable: tuple[str, str]) -> None:
     """The tests above look: they would see such a port, and get in."""
     with subprocess.Popen([sys.executable, "-c", STORE], stdin=subprocess.PIPE, stdout=subprocess.PIPE) as server:
