@@ -104,11 +104,7 @@ def start(machines: list[Machine], tmp_path: Path) -> tuple[Weights, Ref[Batch]]
 
 @pytest.mark.parametrize(
     ("machines", "place"),
-    [
-        (("folder", 1), "loss"),
-        pytest.param(("folder", 2), "loss", marks=pytest.mark.long),
-        pytest.param(("memory", 2), "token_reward", marks=pytest.mark.long),
-    ],
+    [(("folder", 1), "loss"), pytest.param(("memory", 2), "token_reward", marks=pytest.mark.long)],
     indirect=["machines"],
 )
 def test_another_machine_goes_on_where_one_was_killed(
