@@ -49,13 +49,23 @@ def test_the_server_asks_for_the_string_except_for_its_health(locked: Installati
     assert locked.api("GET", "/admin/version").startswith("3.")
 
 
-def test_a_deployed_run_completes_and_is_retried_with_it(locked: Installation) -> None:
-    run = locked.deploy_run("prepare/puzzles", REQUEST)
-    locked.wait_for(run, "Completed")
-    locked.prefect("flow-run", "retry", run)
-    locked.wait(lambda: bool(locked.tasks(run, 2)))
-    locked.wait_for(run, "Completed")
-    assert locked.tasks(run, 2) == {"prepare": "Cached"}
+@pytest.fixture(scope="module")
+def deployed(locked: Installation) -> str:
+    """Id of a run that was started by its deployment."""
+    return locked.deploy_run("prepare/puzzles", REQUEST)
+
+
+def test_a_deployed_run_completes_with_it(locked: Installation, deployed: str) -> None:
+    locked.wait_for(deployed, "Completed")
+
+
+@pytest.mark.long
+def test_a_completed_run_is_retried_with_it(locked: Installation, deployed: str) -> None:
+    locked.wait_for(deployed, "Completed")
+    locked.prefect("flow-run", "retry", deployed)
+    locked.wait(lambda: bool(locked.tasks(deployed, 2)))
+    locked.wait_for(deployed, "Completed")
+    assert locked.tasks(deployed, 2) == {"prepare": "Cached"}
 
 
 def test_a_typo_is_refused_by_the_command(locked: Installation) -> None:
