@@ -14,12 +14,14 @@ import pytest
 
 from flows.cli.app import run_command
 from flows.doctor.facts import other_accounts
-from tests.support.installed import LIMIT_S, Installation
+from tests.support.installed import LIMIT_S, ONE_ENGINE, Installation
 from tests.support.json_page import check_documented
 from tests.support.prefect_server import own_server, prefect_api, without_prefect
 from tests.support.secrets import holders_of
 
-REQUEST = {"puzzles": {"puzzle": {"connectives": False}, "train": 8, "val": 4, "test": 4}}
+REQUEST = {
+    "puzzles": {"puzzle": {"connectives": False}, "train": 8, "val": 4, "test": 4}, "profile": str(ONE_ENGINE)
+}  # fmt: skip
 CANCEL_LIMIT_S = 20.0
 ELSEWHERE = "someone:their-secret-password"
 
@@ -93,7 +95,7 @@ def test_typos_are_refused_by_the_server(locked: Installation, request_: dict[st
 
 def test_puzzles_in_the_making_are_cancelled_soon(locked: Installation) -> None:
     idle = set(locked.processes())
-    run = locked.deploy_run("prepare/puzzles", {"puzzles": {"train": 20000, "seed": 7}})
+    run = locked.deploy_run("prepare/puzzles", {**REQUEST, "puzzles": {"train": 20000, "seed": 7}})
     drawn = set(locked.store.glob("puzzles/drawn/*/manifest.json"))
     locked.wait(lambda: set(locked.store.glob("puzzles/drawn/*/manifest.json")) > drawn)
     locked.prefect("flow-run", "cancel", run)
