@@ -25,6 +25,15 @@ settings.load_profile("no-deadline")
 correct_wheel_tag()  # as the command line does, for who calls `uv run pytest` only
 
 
+_START_PROCESSES = {"flow", "contract", "training", "stages", "orchestration"}
+"""Folders of tests that start servers, engines and trainers."""
+
+
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    """Lets the files with long tests begin, so that in the end no worker is alone with one."""
+    items.sort(key=lambda item: item.path.parent.name not in _START_PROCESSES)
+
+
 @pytest.fixture(scope="session", autouse=True)
 def _prefect_server() -> Generator[None]:
     """Ends the server of flows that ran in this process; when Python exits, its last word would find no stream."""

@@ -26,7 +26,6 @@ from stages.sampling.early_stop import hopeless_at
 from stages.sampling.engine import Engine
 from stages.sampling.replicas.weight_exchange import ReloadRefusedError, WeightCheck
 from tests.support.processes import in_session
-from tests.support.tiers import long_except
 from tests.support.trainer_side import EVERYTHING, LORA, Trained, write_source
 
 TEXTS = ["Who was it? The cook, in the hall, with the rope, at nine.", "A: cook\nB: hall\nC: rope\nD: nine"]
@@ -285,7 +284,8 @@ def test_a_core_does_not_outlive_guard_and_server_killed_together(engine: Engine
     assert gone_within(leader, 10.0)
 
 
-@pytest.mark.parametrize("architecture", long_except(["Llama", "Qwen3"], "Qwen3"))
+@pytest.mark.long
+@pytest.mark.parametrize("architecture", ["Llama", "Qwen3"])
 def test_a_model_of_another_shape_takes_a_new_start_and_its_trained_weights_a_reload(
     engine: Engine, tmp_path: Path, architecture: str
 ) -> None:

@@ -25,7 +25,8 @@ def short_folder() -> Generator[Path]:
         yield Path(folder)
 
 
-def test_no_credential_is_written_anywhere_and_a_dead_server_is_a_pause(tmp_path: Path, short_folder: Path) -> None:
+def test_no_credential_is_written_anywhere(tmp_path: Path, short_folder: Path) -> None:
+    """Neither where they are refused nor where a flow runs; `tests/contract` has servers that are dead or empty."""
     places = {name: tmp_path / name for name in ("home", "work", "served")}
     for place in places.values():
         place.mkdir()
@@ -52,21 +53,16 @@ def test_no_credential_is_written_anywhere_and_a_dead_server_is_a_pause(tmp_path
 
     wrong = "a-secret-that-is-wrong-but-still-one"
     try:
-        no_bucket = make()
         server.create_bucket("secretive")
         refused = make(AWS_SECRET_ACCESS_KEY=wrong)
-        server.kill()
-        dead = make()
-        server = start_rclone(places["served"], port=int(server.url.rpartition(":")[2]))
         done = make()
     finally:
         server.kill()
-    for attempt, words in ((no_bucket, "no such bucket"), (refused, "refused"), (dead, "AWS_ENDPOINT_URL")):
-        assert attempt.returncode != 0 and attempt.stdout == ""
-        assert words in attempt.stderr
+    assert refused.returncode != 0 and refused.stdout == ""
+    assert "refused" in refused.stderr
     assert done.returncode == 0, done.stderr[-3000:]
     assert json.loads(done.stdout)["artifact"]["kind"] == "Puzzles"
     secrets = [server.access_key, server.secret_key, wrong]
-    for attempt in (no_bucket, refused, dead, done):
+    for attempt in (refused, done):
         assert not any(secret in attempt.stdout + attempt.stderr for secret in secrets)
     assert holders_of(secrets, list(places.values())) == []

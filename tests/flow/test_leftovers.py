@@ -4,11 +4,13 @@ import json
 import os
 import subprocess
 import sys
+from io import BytesIO, TextIOWrapper
 from pathlib import Path
 
 import pytest
 
 from artifacts.store.store import Store
+from flows.cli.app import run_command
 from tests.support.made_run import make_run
 
 _COMMAND = [sys.executable, "-c", "from flows.cli.app import main; main()"]
@@ -62,20 +64,21 @@ def test_a_refused_flow_leaves_nothing(folder: Path, command: list[str], words: 
     ("command", "words"),
     [
         (["train", "--recipe", "nobody"], "nobody"),
-        pytest.param(["train", "--set", "sample.sampling.temperature=hot"], "temperature", marks=pytest.mark.long),
+        (["train", "--set", "sample.sampling.temperature=hot"], "temperature"),
         (["evaluate", "--checkpoint", "nobody", "--puzzles", "made:test"], "nobody"),
-        pytest.param(["solve", "-", "--checkpoint", "nobody"], "nobody", marks=pytest.mark.long),
+        (["solve", "-", "--checkpoint", "nobody"], "nobody"),
     ],
 )
-def test_a_refused_command_makes_no_store(tmp_path: Path, command: list[str], words: str) -> None:
-    done = subprocess.run(
-        [*_COMMAND, *command, "--store", "new/store"],
-        cwd=tmp_path,
-        env={name: value for name, value in os.environ.items() if not name.startswith("PREFECT_")},
-        input="Who was it?",
-        capture_output=True,
-        text=True,
-        check=False,
-    )
-    assert done.returncode == 2 and words in done.stderr, done.stderr
+def test_a_refused_command_makes_no_store(
+    tmp_path: Path,
+    command: list[str],
+    words: str,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setattr(sys, "stdin", TextIOWrapper(BytesIO(b"Who was it?")))
+    monkeypatch.setenv("PREFECT_API_URL", "http://127.0.0.1:9/api")  # no server is started for a refused command
+    assert run_command([*command, "--store", "new/store"]) == 2
+    assert words in capsys.readouterr().err
     assert list(tmp_path.iterdir()) == []

@@ -23,9 +23,11 @@ from tests.support.json_page import check_documented
 from tests.support.processes import marked
 from tests.support.waiting import changes, output_of, wait_until
 
-SET = PrepareConfig(puzzle=TIERS["small"], train=40, val=8, test=8, seed=2)
-SIZES = ("--count", "40", "--val", "8", "--test", "8")
+SET = PrepareConfig(puzzle=TIERS["small"], train=32, val=4, test=4, seed=2)
+SIZES = ("--count", "32", "--val", "4", "--test", "4")
 LIMIT_S = 120
+
+pytestmark = pytest.mark.long
 MARK = "DEERSTALKER_TEST_STORE"
 
 
@@ -64,6 +66,7 @@ def killed(out: Path, store: Path, *sizes: str) -> dict[str, int]:
 
 
 def test_a_killed_command_is_continued_and_ends_the_same(tmp_path: Path) -> None:
+    """`tests/unit/stages/test_prepare.py` interrupts the stage."""
     store = tmp_path / "store"
     before = killed(store, store, *SIZES)
     assert len(before) < len(SET.first_stretches())
@@ -71,25 +74,20 @@ def test_a_killed_command_is_continued_and_ends_the_same(tmp_path: Path) -> None
 
     output, _ = output_of(start(store, *SIZES), LIMIT_S, store)
     made = json.loads(output)
-    check_documented("puzzles make", made, unmet={"file", "puzzles"})
     assert {path: written for path, written in drawn(store).items() if path in before} == before
     with StageContext(
-        Store.open("memory://undisturbed-set"), tmp_path / "scratch", Profile(), lambda *_: None, logging.getLogger()
+        Store.open("memory://undisturbed-set"),
+        tmp_path / "scratch",
+        Profile(workers=1),
+        lambda *_: None,
+        logging.getLogger(),
     ) as ctx:
         undisturbed = prepare(ctx, SET, out=ArtifactAddress(ctx.store, "set", Puzzles))
     assert made["artifact"]["digest"] == undisturbed.digest
     train = Artifact.open(Store.open(str(store)), Ref(**made["artifact"])).read_table("train.parquet", PUZZLES)
-    assert len(train) == 40
-    page = Path(made["report"].removeprefix("file://"))
-    facts = json.loads(page.with_name("report.json").read_text())
-    assert (facts["splits"], facts["different"]) == ({"train": 40, "val": 8, "test": 8}, 56)
-    assert sum(facts["clue_kinds"].values()) == sum(facts["clues"])
-    assert (facts["prompt"]["unit"], facts["prompt"]["tokenizer"]) == ("tokens", "SmolLM2-135M-Instruct")
-    assert "by SmolLM2-135M-Instruct" in page.read_text()
-    assert page.read_text().count("data:image/png") == 5
+    assert len(train) == 32
 
 
-@pytest.mark.long
 def test_a_file_that_was_killed_on_the_way_goes_on_too(tmp_path: Path) -> None:
     path, folder = tmp_path / "made.json", tmp_path / ".made.json.drawn"
     before = killed(path, folder, "--count", "64")

@@ -12,12 +12,16 @@ from typing import Any
 import httpx
 import pytest
 
+from flows.cli.app import run_command
 from flows.doctor.facts import other_accounts
-from tests.support.installed import LIMIT_S, Installation
+from tests.support.installed import LIMIT_S, ONE_ENGINE, Installation
+from tests.support.json_page import check_documented
 from tests.support.prefect_server import own_server, prefect_api, without_prefect
 from tests.support.secrets import holders_of
 
-REQUEST = {"puzzles": {"puzzle": {"connectives": False}, "train": 8, "val": 4, "test": 4}}
+REQUEST = {
+    "puzzles": {"puzzle": {"connectives": False}, "train": 8, "val": 4, "test": 4}, "profile": str(ONE_ENGINE)
+}  # fmt: skip
 CANCEL_LIMIT_S = 20.0
 ELSEWHERE = "someone:their-secret-password"
 
@@ -47,13 +51,30 @@ def test_the_server_asks_for_the_string_except_for_its_health(locked: Installati
     assert locked.api("GET", "/admin/version").startswith("3.")
 
 
-def test_a_deployed_run_completes_and_is_retried_with_it(locked: Installation) -> None:
-    run = locked.deploy_run("prepare/puzzles", REQUEST)
-    locked.wait_for(run, "Completed")
-    locked.prefect("flow-run", "retry", run)
-    locked.wait(lambda: bool(locked.tasks(run, 2)))
-    locked.wait_for(run, "Completed")
-    assert locked.tasks(run, 2) == {"prepare": "Cached"}
+@pytest.fixture(scope="module")
+def deployed(locked: Installation) -> str:
+    """Id of a run that was started by its deployment."""
+    return locked.deploy_run("prepare/puzzles", REQUEST)
+
+
+def test_a_deployed_run_completes_with_it(locked: Installation, deployed: str) -> None:
+    locked.wait_for(deployed, "Completed")
+
+
+@pytest.mark.long
+def test_a_completed_run_is_retried_with_it(locked: Installation, deployed: str) -> None:
+    locked.wait_for(deployed, "Completed")
+    locked.prefect("flow-run", "retry", deployed)
+    locked.wait(lambda: bool(locked.tasks(deployed, 2)))
+    locked.wait_for(deployed, "Completed")
+    assert locked.tasks(deployed, 2) == {"prepare": "Cached"}
+
+
+def test_a_typo_is_refused_by_the_command(locked: Installation) -> None:
+    given = json.dumps({"request": {"recepi": "quickstart"}})
+    done = locked.attempt("prefect", "deployment", "run", "train/quickstart", "--params", given)
+    assert done.returncode != 0
+    assert "recepi" in done.stdout + done.stderr
 
 
 @pytest.mark.parametrize(
@@ -64,16 +85,17 @@ def test_a_deployed_run_completes_and_is_retried_with_it(locked: Installation) -
         ({"overrides": "iterations=1"}, "iterations=1"),
     ],
 )
-def test_typos_are_refused(locked: Installation, request_: dict[str, Any], words: str) -> None:
-    given = json.dumps({"request": request_})
-    done = locked.attempt("prefect", "deployment", "run", "train/quickstart", "--params", given)
-    assert done.returncode != 0
-    assert words in done.stdout + done.stderr
+def test_typos_are_refused_by_the_server(locked: Installation, request_: dict[str, Any], words: str) -> None:
+    deployment = locked.api("GET", "/deployments/name/train/quickstart")["id"]
+    with pytest.raises(httpx.HTTPStatusError) as refused:
+        locked.api("POST", f"/deployments/{deployment}/create_flow_run", {"parameters": {"request": request_}})
+    assert refused.value.response.status_code == httpx.codes.CONFLICT
+    assert words in refused.value.response.text
 
 
 def test_puzzles_in_the_making_are_cancelled_soon(locked: Installation) -> None:
     idle = set(locked.processes())
-    run = locked.deploy_run("prepare/puzzles", {"puzzles": {"train": 20000, "seed": 7}})
+    run = locked.deploy_run("prepare/puzzles", {**REQUEST, "puzzles": {"train": 20000, "seed": 7}})
     drawn = set(locked.store.glob("puzzles/drawn/*/manifest.json"))
     locked.wait(lambda: set(locked.store.glob("puzzles/drawn/*/manifest.json")) > drawn)
     locked.prefect("flow-run", "cancel", run)
@@ -90,6 +112,15 @@ def test_commands_find_it_from_anywhere(locked: Installation, tmp_path: Path) ->
     )  # fmt: skip
     assert done.returncode == 0, done.stderr
     assert len(locked.api("POST", "/flow_runs/filter", {})) == known + 1
+    made = json.loads(done.stdout)
+    check_documented("puzzles make", made, unmet={"file", "puzzles"})
+    page = Path(made["report"].removeprefix("file://"))
+    facts = json.loads(page.with_name("report.json").read_text())
+    assert (facts["splits"], facts["different"]) == ({"train": 1, "val": 1, "test": 1}, 3)
+    assert sum(facts["clue_kinds"].values()) == sum(facts["clues"])
+    assert (facts["prompt"]["unit"], facts["prompt"]["tokenizer"]) == ("tokens", "SmolLM2-135M-Instruct")
+    assert "by SmolLM2-135M-Instruct" in page.read_text()
+    assert page.read_text().count("data:image/png") == 5
     line = _prefect_line(locked)
     assert line["status"] == "ok" and locked.record["url"] in line["found"]
 
@@ -155,12 +186,14 @@ def test_a_server_that_died_comes_back_with_its_string(tmp_path: Path) -> None:
         installed.down()
 
 
-def test_other_machines_reach_no_server_without_a_password(tmp_path: Path) -> None:
-    installed = Installation(tmp_path)
-    refused = installed.attempt("deerstalker", "up", "--host", "0.0.0.0", "--port", "0", "--store", str(tmp_path / "s"))
-    assert refused.returncode == 2
-    assert refused.stderr.count("\n") == 1 and "--host 0.0.0.0: " in refused.stderr and "add --auth" in refused.stderr
-    assert not (tmp_path / "s" / ".prefect" / "up.json").exists() and installed.processes() == {}
+def test_other_machines_reach_no_server_without_a_password(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setattr(os, "environ", without_prefect())
+    assert run_command(["up", "--host", "0.0.0.0", "--port", "0", "--store", str(tmp_path / "s")]) == 2
+    (line,) = capsys.readouterr().err.splitlines()
+    assert "--host 0.0.0.0: " in line and "add --auth" in line
+    assert not list(tmp_path.rglob("up.json")), "nothing was started"
 
 
 @pytest.mark.long
@@ -194,13 +227,15 @@ def test_the_password_of_a_server_elsewhere_is_neither_shown_nor_readable(tmp_pa
 
 
 @pytest.mark.parametrize("server", ["garbage", "http://someone:their-secret-password@", "http://nobody.invalid/api"])
-def test_a_server_that_is_none_is_refused_before_anything_is_made(server: str, tmp_path: Path) -> None:
-    done = subprocess.run(
-        [str(Path(sys.executable).with_name("deerstalker")), "up", "--server", server, "--store", str(tmp_path / "s")],
-        env=without_prefect(), cwd=tmp_path, capture_output=True, text=True, timeout=60, check=False,
-    )  # fmt: skip
-    assert done.returncode == 2 and done.stdout == ""
-    assert done.stderr.count("\n") == 1 and "--server" in done.stderr and "their-secret" not in done.stderr
+def test_a_server_that_is_none_is_refused_before_anything_is_made(
+    server: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setattr(os, "environ", without_prefect())
+    assert run_command(["up", "--server", server, "--store", str(tmp_path / "s")]) == 2
+    said = capsys.readouterr()
+    (line,) = said.err.splitlines()
+    assert said.out == "" and "--server" in line and "their-secret" not in line
     assert not list((tmp_path / "s").rglob("up.json"))
 
 

@@ -35,6 +35,7 @@ def test_each_command_prints_its_figures_and_bars_by_the_shared_helper(path: Pat
     assert "add_json_option" in names and names.count("tell") == 1
 
 
+@pytest.mark.long
 def test_the_help_of_each_command_names_json() -> None:
     code = (
         "import contextlib, importlib, io, sys\n"

@@ -5,6 +5,7 @@ import shlex
 import subprocess
 import sys
 import tomllib
+from io import BytesIO, TextIOWrapper
 from pathlib import Path
 
 import polars as pl
@@ -40,16 +41,29 @@ GOOD = {
 GIVEN = {"deerstalker-data", "one.txt", "latin.txt", "good.json"}
 
 
-@pytest.mark.parametrize("used", ["", *command_names(app)])
-def test_the_command_line_imports_little(used: str) -> None:
-    """Neither on its own nor with the module of a command, which its help page needs."""
-    heavy = "{'prefect', 'polars', 'pandera', 'pyarrow', 'matplotlib', 'ortools', 'torch', 'vllm'}"
-    code = f"import sys; from flows.cli.app import app; {f'app[{used!r}]' if used else ''}\n"
-    modules = "{name for name in sys.modules if name.startswith('flows.cli.') and '.console' not in name}"
-    code += f"assert bool({modules} - {{'flows.cli.app'}}) == {bool(used)}\n"
-    code += f"print([name for name in sys.modules if name in {heavy}])"
-    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
-    assert done.stdout.strip() == "[]"
+IMPORTS = """
+import sys
+from flows.cli.app import app
+heavy = {"prefect", "polars", "pandera", "pyarrow", "matplotlib", "ortools", "torch", "vllm"}
+def loaded():
+    return [name for name in sys.modules if name.startswith("flows.cli.") and ".console" not in name]
+print(*loaded(), *heavy & sys.modules.keys())
+for name in sys.argv[1:]:
+    app[name]
+    print(name, *heavy & sys.modules.keys())
+print(*sorted(loaded()))
+"""
+
+
+def test_the_command_line_imports_little() -> None:
+    """Neither on its own nor with the modules of its commands, which their help pages need."""
+    names = command_names(app)
+    done = subprocess.run([sys.executable, "-c", IMPORTS, *names], capture_output=True, text=True, check=True)
+    alone, *with_command, modules = done.stdout.splitlines()
+    assert alone == "flows.cli.app"
+    assert with_command == names
+    folder = Path(__file__).parents[3] / "flows" / "cli"
+    assert modules.split() == sorted(f"flows.cli.{path.stem}" for path in folder.glob("[!_]*.py"))
 
 
 @pytest.mark.parametrize(
@@ -213,11 +227,11 @@ def test_recipes(capsys: pytest.CaptureFixture[str]) -> None:
 
 
 def test_made_puzzles_are_read_solved_and_proved_minimal(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    path = tmp_path / "made.json"
-    made = ["puzzles", "make", "--size", "reduced", "--count", "5", "--seed", "3", "--out", str(path), "--json"]
-    assert run_command(made) == 0
-    assert json.loads(capsys.readouterr().out)["puzzles"] == 5
-    assert list(tmp_path.iterdir()) == [path]
+    """`tests/flow/test_puzzle_set.py` has a file that `puzzles make` wrote."""
+    family, path = environment.get("temporal_clue"), tmp_path / "made.json"
+    made = [family.generate(family.tiers["reduced"], seed) for seed in range(3, 8)]
+    texts = [{"num_clues": one.num_clues, "prompt": one.prompt, "solution": one.solution} for one in made]
+    path.write_text(json.dumps(texts))
     assert run_command(["puzzles", "solve", str(path), "--minimal", "--json"]) == 0
     report = json.loads(capsys.readouterr().out)
     counts = {name: report[name] for name in ("count", "read", "unique", "equal", "same_text", "minimal")}
@@ -322,31 +336,24 @@ def test_a_file_that_cannot_be_written_is_refused_before_any_work(
     assert sorted(tmp_path.iterdir()) == [folder, kept]
 
 
-@pytest.mark.parametrize("form", ["", "--json"])
-def test_a_reader_that_leaves_early_gets_no_traceback(made: tuple[Store, RunLayout], form: str) -> None:
-    command = (
-        f"{sys.executable} -c 'from flows.cli.app import main; main()' show made {form} --store {made[0].url} | true"
-    )
+def test_a_reader_that_leaves_early_gets_no_traceback(made: tuple[Store, RunLayout]) -> None:
+    command = f"{sys.executable} -c 'from flows.cli.app import main; main()' show made --store {made[0].url} | true"
     done = subprocess.run(["bash", "-c", f"set -o pipefail; {command}"], capture_output=True, text=True, check=False)
     assert (done.returncode, done.stderr) == (1, "")
 
 
-def test_bytes_on_stdin_that_are_no_text_are_refused(tmp_path: Path) -> None:
-    path = tmp_path / "good.json"
-    path.write_text(json.dumps([GOOD]))
-    code = "from flows.cli.app import main; main()"
-    for arguments in (["puzzles", "prove", str(path), "-"], ["solve", "-", "--checkpoint", "x"]):
-        done = subprocess.run(
-            [sys.executable, "-c", code, *arguments], input=b"A. \xff", capture_output=True, check=False
-        )
-        assert done.returncode == 2
-        assert done.stderr.startswith(b"error: stdin: byte 4 is not UTF-8; expected ")
-    closed = subprocess.run(
-        ["bash", "-c", f"{sys.executable} -c '{code}' puzzles prove {path} - <&-"], capture_output=True, check=False
-    )
-    assert (closed.returncode, closed.stderr) == (
-        2, b"error: stdin: cannot be read (it is closed); expected a text file, or - for stdin\n"
-    )  # fmt: skip
+@pytest.mark.parametrize("command", [["puzzles", "prove", "good.json", "-"], ["solve", "-", "--checkpoint", "x"]])
+def test_bytes_on_stdin_that_are_no_text_are_refused(
+    command: list[str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "good.json").write_text(json.dumps([GOOD]))
+    monkeypatch.setattr(sys, "stdin", TextIOWrapper(BytesIO(b"A. \xff")))
+    assert run_command(command) == 2
+    assert capsys.readouterr().err.startswith("error: stdin: byte 4 is not UTF-8; expected ")
+    monkeypatch.setattr(sys, "stdin", None)  # as Python has it where the descriptor is closed
+    assert run_command(command) == 2
+    assert capsys.readouterr().err.startswith("error: stdin: cannot be read (it is closed); expected ")
 
 
 @pytest.mark.parametrize(

@@ -55,25 +55,16 @@ def test_the_same_seed_gives_the_same_bytes_and_another_seed_other_weights(folde
 
 
 def test_transformers_opens_a_scratch_model_with_the_same_tokens(folder: Path) -> None:
-    script = f"""
-import json, sys, torch
-from transformers import AutoModelForCausalLM, AutoTokenizer
-model = AutoModelForCausalLM.from_pretrained({str(folder)!r})
-tokenizer = AutoTokenizer.from_pretrained({str(folder)!r})
-prompt = json.load(sys.stdin)
-chat = [{{"role": "user", "content": prompt}}]
-ids = tokenizer.apply_chat_template(chat, add_generation_prompt=True, return_dict=False)
-logits = model(torch.tensor([ids])).logits
-print(json.dumps([ids, list(logits.shape), str(model.dtype), tokenizer.eos_token_id]))
-"""
-    run = [sys.executable, "-c", script]
-    done = subprocess.run(run, input=json.dumps(TEXTS[0]), capture_output=True, text=True, check=True)
-    ids, shape, dtype, eos = json.loads(done.stdout.splitlines()[-1])
+    from transformers import AutoModelForCausalLM, AutoTokenizer
+
+    model, tokenizer = AutoModelForCausalLM.from_pretrained(folder), AutoTokenizer.from_pretrained(folder)
+    question = [{"role": "user", "content": TEXTS[0]}]
+    ids = tokenizer.apply_chat_template(question, add_generation_prompt=True, return_dict=False)
     chat = ChatTokenizer(folder)
     assert ids == chat.prompt_ids(TEXTS[0])
-    assert shape == [1, len(ids), chat.vocabulary_size]
-    assert dtype == "torch.bfloat16"
-    assert (eos,) == chat.eos_ids
+    assert model(torch.tensor([ids])).logits.shape == (1, len(ids), chat.vocabulary_size)
+    assert model.dtype == torch.bfloat16
+    assert (tokenizer.eos_token_id,) == chat.eos_ids
 
 
 def test_an_answer_is_closed_by_the_end_token_and_reads_as_written(folder: Path) -> None:

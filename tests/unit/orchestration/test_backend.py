@@ -37,6 +37,7 @@ SCRIPT = """
         @flow(persist_result=False)
         def three() -> int:
             if sys.argv[2] == "die inside":
+                print(backend.pid, flush=True)
                 os.kill(os.getpid(), signal.SIGKILL)
             if sys.argv[2].endswith("for good"):
                 os.environ["PREFECT_SERVER_DATABASE_CONNECTION_URL"] = "nonsense://"
@@ -57,8 +58,6 @@ SCRIPT = """
                 headers = [{"host": "evil.example"}, {"origin": "http://evil.example"}, {}]
                 print(*(httpx.get(url, headers=one, trust_env=False).status_code for one in headers))
             print(backend.pid, flush=True)
-            if sys.argv[2] == "die":
-                os.kill(os.getpid(), signal.SIGKILL)
     assert "PREFECT_API_URL" not in os.environ
 """
 
@@ -87,10 +86,31 @@ def home(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return tmp_path_factory.mktemp("prefect")
 
 
+def _states(home: Path) -> list[str]:
+    """State names of the flow runs, the oldest first."""
+    with sqlite3.connect(home / "prefect.db") as database:
+        return [name for (name,) in database.execute("select state_name from flow_run order by created")]
+
+
 @pytest.fixture(scope="module")
-def returned(home: Path) -> subprocess.CompletedProcess[str]:
-    """A flow that returned, and asked the server as a page of another origin would."""
+def killed(home: Path) -> tuple[subprocess.CompletedProcess[str], list[str]]:
+    """A command that was killed inside its flow, and the states of the runs after it."""
+    return _run(home, "die inside"), _states(home)
+
+
+@pytest.fixture(scope="module")
+def returned(home: Path, killed: object) -> subprocess.CompletedProcess[str]:
+    """The next command, whose flow returned, and which asked the server as a page of another origin would."""
+    del killed
     return _run(home, "ask as a page")
+
+
+def test_the_server_ends_when_its_command_is_killed(
+    killed: tuple[subprocess.CompletedProcess[str], list[str]],
+) -> None:
+    done, _ = killed
+    assert done.returncode == -signal.SIGKILL
+    assert _gone(int(done.stdout))
 
 
 def test_a_flow_is_recorded_whole_and_the_server_ends_with_its_command(
@@ -99,8 +119,15 @@ def test_a_flow_is_recorded_whole_and_the_server_ends_with_its_command(
     assert (returned.returncode, returned.stderr) == (0, "")
     assert _gone(int(returned.stdout.splitlines()[-1]))
     with sqlite3.connect(home / "prefect.db") as database:
-        assert database.execute("select state_name from flow_run").fetchall() == [("Completed",)]
         assert database.execute("select state_name from task_run").fetchall() == [("Completed",)] * 3
+
+
+@pytest.mark.usefixtures("returned")
+def test_a_run_killed_on_the_way_is_crashed_by_the_next_command(
+    home: Path, killed: tuple[subprocess.CompletedProcess[str], list[str]]
+) -> None:
+    assert killed[1] == ["Running"]
+    assert _states(home) == ["Crashed", "Completed"]
 
 
 def test_its_server_refuses_foreign_pages_and_nobody_else_reads_what_it_keeps(
@@ -144,23 +171,6 @@ def test_a_named_server_that_does_not_answer_is_named(tmp_path: Path) -> None:
     assert done.returncode == 1
     assert f"DeerstalkerError: Prefect API {api}: ConnectError: " in done.stderr.splitlines()[-1]
     assert "secret" not in done.stderr.splitlines()[-1]
-
-
-def test_the_server_ends_when_its_command_is_killed(home: Path) -> None:
-    done = _run(home, "die")
-    assert done.returncode == -signal.SIGKILL
-    assert _gone(int(done.stdout))
-
-
-def test_a_run_killed_on_the_way_is_crashed_by_the_next_command(tmp_path: Path) -> None:
-    def states() -> list[str]:
-        with sqlite3.connect(tmp_path / "prefect.db") as database:
-            return [name for (name,) in database.execute("select state_name from flow_run order by created")]
-
-    assert _run(tmp_path, "die inside").returncode == -signal.SIGKILL
-    assert states() == ["Running"]
-    assert _run(tmp_path, "return").returncode == 0
-    assert states() == ["Crashed", "Completed"]
 
 
 @pytest.mark.long

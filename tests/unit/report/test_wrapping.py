@@ -67,16 +67,11 @@ def test_without_a_terminal_lines_have_80_columns(far: Store) -> None:
     code = f"from flows.cli.app import run_command; run_command(['show', 'made', '--store', {far.url!r}])"
     environment = {name: value for name, value in os.environ.items() if name != "COLUMNS"}
 
-    def shown(**columns: str) -> str:
-        done = subprocess.run(
-            [sys.executable, "-c", code],
-            stdin=subprocess.DEVNULL, capture_output=True, text=True, env=environment | columns, check=True,
-        )  # fmt: skip
-        return done.stdout
-
-    lines = shown()
-    assert max(map(len, lines.splitlines())) <= WIDTH
-    assert lines == shown(COLUMNS=str(WIDTH)) != shown(COLUMNS=str(WIDTH + 20))
+    done = subprocess.run(
+        [sys.executable, "-c", code],
+        stdin=subprocess.DEVNULL, capture_output=True, text=True, env=environment, check=True,
+    )  # fmt: skip
+    assert max(map(len, done.stdout.splitlines())) == WIDTH
 
 
 def test_a_wider_terminal_is_used_and_wide_prints_whole_lines(

@@ -275,8 +275,6 @@ def test_a_skipped_step_is_published_without_nan_and_logged(run: Run, caplog: py
     assert (steps[1]["loss"], steps[1]["grad_norm"]) == (None, None)
     assert "finetune 1: optimizer step 2 of 3 was skipped: its gradient is not finite" in caplog.text
     assert all(tensor.isfinite().all() for tensor in run.tensors(trained.checkpoint).values())
-    with pytest.raises(BadInputError, match="optimizer step 2 of 3: the norm of its gradient"):
-        run.step("refused", 1, Weights(run.model), batch, optimizer={"max_skipped_steps": 0})
 
 
 def test_a_state_of_the_other_precision_is_cast_though_the_trainer_holds_it(run: Run) -> None:

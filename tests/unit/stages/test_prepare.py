@@ -22,13 +22,15 @@ from stages.environments.puzzle import Puzzle
 from stages.environments.tables import from_table
 from stages.prepare import SPLITS, PrepareConfig, prepare
 
-EASY = PrepareConfig(puzzle=TIERS["easy"], train=20, val=6, test=6, seed=5)
+EASY = PrepareConfig(puzzle=TIERS["easy"], train=10, val=4, test=4, seed=5)
 
 
-@pytest.fixture
-def ctx(tmp_path: Path) -> Iterator[StageContext]:
-    store, log = Store.open(str(tmp_path / "store")), logging.getLogger("test")
-    with StageContext(store, tmp_path / "scratch", Profile(), lambda *_: None, log) as ctx:
+@pytest.fixture(scope="module")
+def ctx(tmp_path_factory: pytest.TempPathFactory) -> Iterator[StageContext]:
+    """A place for all tests of this file, with one process that generates; each test has its own puzzles or keys."""
+    folder = tmp_path_factory.mktemp("prepare")
+    store, log = Store.open(str(folder / "store")), logging.getLogger("test")
+    with StageContext(store, folder / "scratch", Profile(workers=1), lambda *_: None, log) as ctx:
         yield ctx
 
 
@@ -43,27 +45,28 @@ def splits_of(ref: Ref[Puzzles], ctx: StageContext) -> dict[str, list[Puzzle]]:
 
 def test_splits_share_no_puzzle_and_held_out_ones_stay_when_train_grows(ctx: StageContext) -> None:
     small = splits_of(made(EASY, ctx), ctx)
-    assert {name: len(rows) for name, rows in small.items()} == {"train": 20, "val": 6, "test": 6}
-    assert len({puzzle.digest for rows in small.values() for puzzle in rows}) == 32
-    more = splits_of(made(EASY.model_copy(update={"train": 30}), ctx, "more"), ctx)
+    assert {name: len(rows) for name, rows in small.items()} == {"train": 10, "val": 4, "test": 4}
+    assert len({puzzle.digest for rows in small.values() for puzzle in rows}) == 18
+    more = splits_of(made(EASY.model_copy(update={"train": 16}), ctx, "more"), ctx)
     assert (more["val"], more["test"]) == (small["val"], small["test"])
-    assert more["train"][:20] == small["train"]
+    assert more["train"][:10] == small["train"]
 
 
 def test_an_interrupted_attempt_is_continued_and_ends_the_same(ctx: StageContext) -> None:
-    first, second, *_ = EASY.first_stretches()
+    config = EASY.model_copy(update={"seed": 6})
+    first, second, *_ = config.first_stretches()
     drawn = [draw(ctx, stretch, out=address_of(stretch, ctx.store)) for stretch in (first, second)]
     manifests = {ref.key: ctx.store.read_bytes(f"{ref.key}/manifest.json") for ref in drawn}
-    whole = made(EASY, ctx)
+    whole = made(config, ctx, "interrupted")
     assert {key: ctx.store.read_bytes(f"{key}/manifest.json") for key in manifests} == manifests
     elsewhere = Store.open("memory://undisturbed")
     undisturbed = StageContext(elsewhere, ctx.scratch, ctx.profile, ctx.progress, ctx.log)
-    with undisturbed:
-        assert made(EASY, undisturbed).digest == whole.digest
+    undisturbed.pool = ctx.pool
+    assert made(config, undisturbed).digest == whole.digest
 
 
 def test_a_generator_process_that_dies_at_work_is_a_transient_failure(ctx: StageContext) -> None:
-    stretch = EASY.first_stretches()[0]
+    stretch = EASY.model_copy(update={"seed": 7}).first_stretches()[0]
     failed = threading.Event()
 
     def kill_them() -> None:
@@ -82,16 +85,17 @@ def test_a_generator_process_that_dies_at_work_is_a_transient_failure(ctx: Stage
     assert draw(ctx, stretch, out=address_of(stretch, ctx.store)).reused is False
 
 
-def test_a_difficulty_with_too_few_puzzles_says_so(ctx: StageContext) -> None:
+def test_a_difficulty_with_too_few_puzzles_says_so(ctx: StageContext, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("stages.prepare._MAX_DRAWS_PER_PUZZLE", 2)
     plain = {"connectives": False, "referents": False, "fixed_cast": True, "fixed_rooms": True}
     tiny = PuzzleConfig(weapons=(1, 1), questions="placements", **plain)
-    with pytest.raises(BadInputError, match=r"distinct puzzles in 3[0-9]{3} draws; expected 150"):
-        made(PrepareConfig(puzzle=tiny, train=150, val=0, test=0), ctx)
+    with pytest.raises(BadInputError, match=r"distinct puzzles in 408 draws; expected 150"):
+        made(PrepareConfig(puzzle=tiny, train=150, val=0, test=0), ctx, "few")
 
 
 def test_another_family_goes_through_the_same_stage(ctx: StageContext, tmp_path: Path) -> None:
     config = PrepareConfig(puzzle=ZebraConfig(houses=(3, 3), attributes=(3, 3)), train=4, val=2, test=2)
-    splits = splits_of(made(config, ctx), ctx)
+    splits = splits_of(made(config, ctx, "zebra"), ctx)
     puzzles = [puzzle for rows in splits.values() for puzzle in rows]
     assert {puzzle.environment for puzzle in puzzles} == {"zebra"}
     published = [{"num_clues": p.num_clues, "prompt": p.prompt, "solution": p.solution} for p in puzzles]

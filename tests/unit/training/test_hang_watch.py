@@ -22,6 +22,7 @@ from stages.training.worker_group.job_queue import JobQueue
 from tests.support.trainer_processes import command_lines, workers
 from tests.support.trees import save_model, tree_batch
 
+ONE = TrainHardware(compute_dtype="fp32", threads=1)
 TWO = TrainHardware(compute_dtype="fp32", threads=1, processes=2)
 NOTICED_WITHIN_S = 15.0
 
@@ -41,9 +42,9 @@ def gang(folder: Path) -> Iterator[WorkerGroup]:
         yield gang
 
 
-def endless(folder: Path, **changes: Any) -> TrainJob:
+def endless(folder: Path, hardware: TrainHardware = TWO, **changes: Any) -> TrainJob:
     values: dict[str, Any] = {
-        "checkpoint_dir": folder / "model", "batch_file": folder / "batch.safetensors", "hardware": TWO,
+        "checkpoint_dir": folder / "model", "batch_file": folder / "batch.safetensors", "hardware": hardware,
         "learning_rates": [0.01] * 20000, "epochs": 10000, "out_checkpoint_dir": folder / "out",
         "events_file": folder / "events.jsonl", **changes,
     }  # fmt: skip
@@ -71,7 +72,10 @@ def noticed(gang: WorkerGroup, job: TrainJob, match: str, fault: Callable[[dict[
 
 @pytest.mark.parametrize(
     ("number", "match", "within_s"),
-    [(signal.SIGSTOP, "stopped for 5 s", NOTICED_WITHIN_S), (signal.SIGKILL, "died|RuntimeError", 5.0)],
+    [
+        (signal.SIGSTOP, "stopped for 5 s", NOTICED_WITHIN_S),
+        pytest.param(signal.SIGKILL, "died|RuntimeError", 5.0, marks=pytest.mark.long),
+    ],
 )
 def test_a_stopped_and_a_dead_rank_are_noticed(
     folder: Path, gang: WorkerGroup, number: signal.Signals, match: str, within_s: float
@@ -83,10 +87,11 @@ def test_a_stopped_and_a_dead_rank_are_noticed(
     assert noticed(gang, endless(folder), match, fault) < within_s
 
 
-def test_a_rank_that_waits_for_ever_is_noticed(folder: Path, gang: WorkerGroup) -> None:
+def test_a_rank_that_waits_for_ever_is_noticed(folder: Path) -> None:
     """Its batch is a pipe that nobody writes to, so it neither works nor is it marked as stopped."""
-    job = endless(folder, batch_file=folder / "pipe")
-    assert noticed(gang, job, "neither progress nor work for 10 s", lambda event: None) < NOTICED_WITHIN_S
+    job = endless(folder, ONE, batch_file=folder / "pipe")
+    with WorkerGroup(ONE, folder / "one") as gang:
+        assert noticed(gang, job, "neither progress nor work for 10 s", lambda event: None) < NOTICED_WITHIN_S
 
 
 SILENT = {

@@ -7,6 +7,8 @@ rounding by rounding; eps 1e-3 keeps that out of the comparison.)
 
 import subprocess
 import sys
+from collections.abc import Callable
+from functools import cache
 from pathlib import Path
 from typing import Any
 
@@ -18,6 +20,7 @@ from safetensors.torch import load_file
 
 from artifacts.errors import BadInputError
 from stages.training.job import EpochOrder, LossConfig, OptimizerConfig, TrainHardware, TrainJob
+from stages.training.model.placement import shards
 from stages.training.results import StepMetrics
 from stages.training.worker_group.group import WorkerGroup
 from tests.support.tiers import long_except
@@ -54,47 +57,61 @@ def train(folder: Path, gang: WorkerGroup, batch: str, order: EpochOrder = "same
     return result.steps, load_file(out / "exact" / "model.safetensors")
 
 
-@pytest.mark.parametrize("layouts", long_except([LAYOUTS[:2], LAYOUTS], LAYOUTS[:2]), ids=len)
-def test_processes_micro_batches_packing_and_memory_switches_do_not_matter(
-    tmp_path: Path, layouts: list[dict[str, Any]]
-) -> None:
-    save_model(tmp_path / "model", "Qwen2", tie_word_embeddings=True)
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A model and three batches: one, the same in other rows, and one whose rows can be drawn anew for each epoch."""
+    folder = tmp_path_factory.mktemp("invariance")
+    save_model(folder / "model", "Qwen2", tie_word_embeddings=True)
     columns = tree_batch(1, [2, 1, 3, 1, 2], steps=2)
     for name, packed in (("packed", columns), ("repacked", repacked(columns))):
-        save_file(packed, tmp_path / f"{name}.safetensors")
-    save_file(tree_batch(2, [1] * 6, steps=2, branches=(2, 3)), tmp_path / "even.safetensors")
-    expected: Trained | None = None
-    drawn: Trained | None = None
-    for layout in layouts:
-        hardware = TrainHardware(compute_dtype="fp32", threads=1, **layout)
-        with WorkerGroup(hardware, tmp_path / "gang") as gang:
-            for batch in ("packed", "repacked"):
-                trained = train(tmp_path, gang, batch)
-                expected = expected or trained
-                _assert_same(trained, expected)
-            trained = train(tmp_path, gang, "even", "shuffled")
-            drawn = drawn or trained
-            _assert_same(trained, drawn)
-    assert drawn is not None
-    first, second = ([step.tokens for step in drawn[0][epoch : epoch + 2]] for epoch in (0, 2))
+        save_file(packed, folder / f"{name}.safetensors")
+    save_file(tree_batch(2, [1] * 6, steps=2, branches=(2, 3)), folder / "even.safetensors")
+    return folder
+
+
+@pytest.fixture(scope="module")
+def trained_by(folder: Path) -> Callable[[int], dict[str, Trained]]:
+    """Trains on each batch with a layout, given by its number; a layout is started once."""
+
+    @cache
+    def train_all(layout: int) -> dict[str, Trained]:
+        with WorkerGroup(hardware_of(layout), folder / f"gang-{layout}") as gang:
+            trained = {name: train(folder, gang, name) for name in ("packed", "repacked")}
+            return trained | {"even": train(folder, gang, "even", "shuffled")}
+
+    return train_all
+
+
+def hardware_of(layout: int, **changes: Any) -> TrainHardware:
+    return TrainHardware(**{"compute_dtype": "fp32", "threads": 1, **LAYOUTS[layout], **changes})
+
+
+@pytest.mark.parametrize("layout", long_except(range(1, len(LAYOUTS)), 1))
+def test_processes_micro_batches_packing_and_memory_switches_do_not_matter(
+    trained_by: Callable[[int], dict[str, Trained]], layout: int
+) -> None:
+    expected, trained = trained_by(0), trained_by(layout)
+    for batch in ("packed", "repacked"):
+        _assert_same(expected[batch], expected["packed"])
+        _assert_same(trained[batch], expected["packed"])
+    _assert_same(trained["even"], expected["even"])
+    first, second = ([step.tokens for step in trained["even"][0][epoch : epoch + 2]] for epoch in (0, 2))
     assert sorted(first) != sorted(second), "rows changed places, also between processes"
 
 
-def test_two_machines_equal_one_with_two_processes(tmp_path: Path) -> None:
+@pytest.mark.long
+def test_two_machines_equal_one_with_two_processes(
+    folder: Path, trained_by: Callable[[int], dict[str, Trained]], tmp_path: Path
+) -> None:
     """Two agents of torchrun, whose workers meet through the shared folder; ranks are the same, so the bits are."""
-    save_model(tmp_path / "model", "Qwen2", tie_word_embeddings=True)
-    save_file(tree_batch(1, [2, 1, 3, 1, 2], steps=2), tmp_path / "packed.safetensors")
-    one = TrainHardware(compute_dtype="fp32", threads=1, processes=2)
-    with WorkerGroup(one, tmp_path / "one") as gang:
-        expected = train(tmp_path, gang, "packed")
-    shared = tmp_path / "shared"
-    two = TrainHardware(compute_dtype="fp32", threads=1, nodes=2, rendezvous="127.0.0.1", shared_dir=shared)
+    expected, shared = trained_by(1)["packed"], tmp_path / "shared"
+    two = hardware_of(1, processes=1, nodes=2, rendezvous="127.0.0.1", shared_dir=shared)
     command = [sys.executable, "-u", "-m", "stages.training.worker_group.node", str(shared), "--node-rank", "1"]
     with subprocess.Popen(command, stdout=subprocess.PIPE, text=True) as node:
         try:
             assert node.stdout is not None
             with WorkerGroup(two, shared) as gang:
-                trained = train(tmp_path, gang, "packed")
+                trained = train(folder, gang, "packed")
             assert "joining" in node.stdout.readline()
             assert "left it" in node.stdout.readline()
             assert not [line for _, line in command_lines() if f"--queue={shared}" in line]
@@ -113,15 +130,10 @@ def test_machines_that_cannot_meet_are_refused() -> None:
             TrainHardware(nodes=2, rendezvous=nowhere, shared_dir=Path("shared"))
 
 
-def test_offloading_to_the_memory_that_is_used_anyway_is_refused(tmp_path: Path) -> None:
-    save_model(tmp_path / "model", "Qwen2", tie_word_embeddings=True)
-    save_file(tree_batch(1, [2], steps=1), tmp_path / "packed.safetensors")
+def test_offloading_to_the_memory_that_is_used_anyway_is_refused() -> None:
     hardware = TrainHardware(threads=1, cpu_offload=True, device="cpu")
-    with (
-        WorkerGroup(hardware, tmp_path / "gang") as gang,
-        pytest.raises(BadInputError, match=r"trainer\.cpu_offload: true"),
-    ):
-        train(tmp_path, gang, "packed")
+    with pytest.raises(BadInputError, match=r"trainer\.cpu_offload: true"):
+        shards(hardware, torch.device("cpu"), hardware.world)
 
 
 def _assert_same(trained: Trained, expected: Trained) -> None:

@@ -20,7 +20,6 @@ from stages.training.worker_group.network import interface_towards, network_envi
 from stages.training.worker_group.node import open_groups
 from tests.support.hosts import Host, hosts
 from tests.support.sockets import break_in, cluster_environment, listeners, outside
-from tests.support.tiers import long_except
 from tests.support.trainer_processes import command_lines
 from tests.support.worker_group_on_hosts import gang_on
 
@@ -33,21 +32,22 @@ def reachable() -> tuple[str, str]:
     return address
 
 
-@pytest.mark.parametrize("processes", long_except([1, 2], 2))
+@pytest.mark.long
 def test_nobody_else_reaches_a_gang_on_one_machine(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, reachable: tuple[str, str], processes: int
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, reachable: tuple[str, str]
 ) -> None:
+    """The default tier looks at the ports of a whole run, whose gang has one process (tests/flow/test_run.py)."""
     for name, value in cluster_environment().items():
         monkeypatch.setenv(name, value)
     (tmp_path / "torch.py").write_text("raise SystemExit('the code of somebody else')")
     monkeypatch.chdir(tmp_path)
-    with WorkerGroup(TrainHardware(compute_dtype="fp32", threads=1, processes=processes), tmp_path) as gang:
+    with WorkerGroup(TrainHardware(compute_dtype="fp32", threads=1, processes=2), tmp_path) as gang:
         gang.start()
         gang.wait_until_ready()
         assert gang.queue_folder is not None
         assert gang.queue_folder.stat().st_mode & 0o777 == 0o700, "what the processes meet by is theirs alone"
         pids = [pid for pid, line in command_lines() if str(gang.queue_folder) in line]
-        assert len(pids) == 2 + processes, "guard, agent and workers"
+        assert len(pids) == 2 + 2, "guard, agent and workers"
         listening = listeners(pids)
         tried = {str(listener): break_in(reachable[0], listener.port, tmp_path / "proof") for listener in listening}
         assert set(tried.values()) <= {"refused"}, tried
@@ -63,6 +63,7 @@ def pair() -> Iterator[list[Host]]:
         pytest.skip(f"no network namespaces here ({error}); this needs root and iproute2")
 
 
+@pytest.mark.long
 def test_a_gang_on_two_hosts_listens_on_the_network_between_them(tmp_path: Path, pair: list[Host]) -> None:
     with gang_on(pair, tmp_path) as listeners_of:
         for host in pair:
@@ -150,6 +151,7 @@ sys.stdin.read()
 """
 
 
+@pytest.mark.long
 def test_a_port_on_every_interface_is_seen_and_answers(tmp_path: Path, reachable: tuple[str, str]) -> None:
     """The tests above look: they would see such a port, and get in."""
     with subprocess.Popen([sys.executable, "-c", STORE], stdin=subprocess.PIPE, stdout=subprocess.PIPE) as server:

@@ -24,7 +24,7 @@ from stages.training.launch import Weights
 from tests.support.trainer_processes import workers
 from tests.support.trees import save_model, tree_batch
 
-HARDWARE = TrainHardware(threads=1, processes=2, micro_batch_tokens=30, checkpoint_every_s=0.0)
+HARDWARE = TrainHardware(threads=1, micro_batch_tokens=30, checkpoint_every_s=0.0)
 LOSS = {"kl_coef": 0.1, "old_logprobs": "trainer", "importance_correction": "token_truncate"}
 CONFIGS = {
     place: FinetuneConfig.model_validate(
@@ -45,7 +45,7 @@ STEPS = 12
 class Machine:
     """A machine with a gang of its own, on the store that all machines share."""
 
-    def __init__(self, folder: Path, name: str, store: str) -> None:
+    def __init__(self, folder: Path, name: str, store: str, processes: int) -> None:
         self.store = Store.open(store)
         self.done: list[int] = []
         self.kill_at = 0
@@ -53,13 +53,13 @@ class Machine:
         self.log: list[str] = []
         logger = logging.getLogger(f"{__name__}.{name}")
         logger.addFilter(lambda record: not self.log.append(record.getMessage()))
-        scratch = folder / name
-        self.ctx = StageContext(self.store, scratch, Profile(trainer=HARDWARE), self.progress, logger)
+        scratch, hardware = folder / name, HARDWARE.model_copy(update={"processes": processes})
+        self.ctx = StageContext(self.store, scratch, Profile(trainer=hardware), self.progress, logger)
 
     def progress(self, label: str, done: int, total: int, figures: Mapping[str, float]) -> None:
         self.done.append(done)
         if done == self.kill_at:
-            os.kill(workers(self.ctx.worker_group)[1], signal.SIGKILL)
+            os.kill(workers(self.ctx.worker_group)[-1], signal.SIGKILL)
 
     def artifact(self, key: str, kind: type[Any], **files: bytes) -> Ref[Any]:
         attempt = ArtifactAddress(self.store, key, kind).attempt(Identity.of("made", 1, {"key": key}))
@@ -84,8 +84,9 @@ class Machine:
 
 @pytest.fixture
 def machines(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[list[Machine]]:
-    store = str(tmp_path / "store") if request.param == "folder" else f"memory://{tmp_path.name}"
-    machines = [Machine(tmp_path, name, store) for name in ("first", "second")]
+    kind, processes = request.param
+    store = str(tmp_path / "store") if kind == "folder" else f"memory://{tmp_path.name}"
+    machines = [Machine(tmp_path, name, store, processes) for name in ("first", "second")]
     yield machines
     for machine in machines:
         machine.ctx.close()
@@ -103,7 +104,7 @@ def start(machines: list[Machine], tmp_path: Path) -> tuple[Weights, Ref[Batch]]
 
 @pytest.mark.parametrize(
     ("machines", "place"),
-    [("folder", "loss"), pytest.param("memory", "token_reward", marks=pytest.mark.long)],
+    [(("folder", 1), "loss"), pytest.param(("memory", 2), "token_reward", marks=pytest.mark.long)],
     indirect=["machines"],
 )
 def test_another_machine_goes_on_where_one_was_killed(
@@ -141,7 +142,7 @@ def _tear_a_later_one(machine: Machine, manifest: str) -> None:
 
 
 @pytest.mark.long
-@pytest.mark.parametrize("machines", ["folder"], indirect=True)
+@pytest.mark.parametrize("machines", [("folder", 2)], indirect=True)
 def test_a_damaged_step_checkpoint_is_left_out(machines: list[Machine], start: tuple[Weights, Ref[Batch]]) -> None:
     first, second = machines
     first.kill_at, first.done, second.done = 5, [], []

@@ -54,7 +54,7 @@ def job(folder: Path, out: str, hardware: TrainHardware = ONE, **changes: Any) -
     return TrainJob(**values)
 
 
-def test_warm_equals_cold_and_two_processes_equal_one(folder: Path, gang: WorkerGroup) -> None:
+def test_warm_equals_cold(folder: Path, gang: WorkerGroup) -> None:
     events: list[dict[str, Any]] = []
     first = gang.run(job(folder, "first"), events.append)
     assert [event["event"] for event in events] == ["started", "step", "step", "step", "step", "done"]
@@ -71,16 +71,23 @@ def test_warm_equals_cold_and_two_processes_equal_one(folder: Path, gang: Worker
     assert not filecmp.cmp(folder / "first" / weights, folder / "warm" / weights, shallow=False)
     assert (folder / "first" / "checkpoint" / "tokenizer.json").read_text() == "{}"
 
+
+@pytest.mark.long
+def test_two_processes_equal_one(folder: Path, gang: WorkerGroup) -> None:
+    """With a reference, from a state and with the penalty in the reward; `test_invariance.py` has the rest."""
+    weights, state = "checkpoint/model.safetensors", folder / "plain" / "state"
+    first = gang.run(job(folder, "plain"))
+    cold = gang.run(job(folder, "from-state", state_dir=state))
     loss = LossConfig(kl_coef=0.1, kl_place="sequence_reward", old_logprobs="trainer")
     in_reward = {"loss": loss, "reference_dir": folder / "other", "out_reference_dir": None}
     with WorkerGroup(TWO, folder / "two") as pair:
         double = pair.run(job(folder, "double", TWO))
-        again = pair.run(job(folder, "again", TWO, state_dir=folder / "first" / "state"))
+        again = pair.run(job(folder, "again", TWO, state_dir=state))
         shared = pair.run(job(folder, "shared", TWO, **in_reward))
     alone = gang.run(job(folder, "alone", **in_reward))
     for a, b in zip(alone.steps, shared.steps, strict=True):
         assert a.kl_penalty == pytest.approx(b.kl_penalty, rel=1e-4)
-    for one, two in ((first, double), (warm, again), (alone, shared)):
+    for one, two in ((first, double), (cold, again), (alone, shared)):
         for a, b in zip(one.steps, two.steps, strict=True):
             assert a.loss == pytest.approx(b.loss, abs=1e-5)
             assert a.grad_norm == pytest.approx(b.grad_norm, rel=1e-4)
@@ -88,7 +95,7 @@ def test_warm_equals_cold_and_two_processes_equal_one(folder: Path, gang: Worker
             assert a.sampler_ess == pytest.approx(b.sampler_ess)
             assert (a.tokens, a.loss_tokens) == (b.tokens, b.loss_tokens)
     for written in (weights, "reference/model.safetensors"):
-        expected = load_file(folder / "first" / written)
+        expected = load_file(folder / "plain" / written)
         for name, tensor in load_file(folder / "double" / written).items():
             torch.testing.assert_close(tensor, expected[name], atol=4e-3, rtol=2**-7)
 
