@@ -16,6 +16,8 @@ STEPS_FILE = "steps.parquet"
 """The steps of completions with their rewards; in the artifact of the grades if the recipe supervises the process."""
 TOKEN_ADVANTAGES_FILE = "token_advantages.parquet"
 """Advantages by token; in the artifact of the grades if the tokens of a completion differ in them."""
+BY_TOOL = "by_tool"
+"""Column of rollouts; only those that were sampled with a tool have it."""
 
 _ID = pa.Column(pl.String, pa.Check.str_length(min_value=1))
 _COUNT = pa.Column(pl.Int32, pa.Check.ge(0))
@@ -31,6 +33,12 @@ _FINISH_REASONS = ("stop", "length", "abort", "early_stop")
 
 def _equal_lengths(data: pa.PolarsData) -> pl.LazyFrame:
     return data.lazyframe.select(pl.col("completion_token_ids").list.len() == pl.col("sampler_logprobs").list.len())
+
+
+def _equal_marks(data: pa.PolarsData) -> pl.LazyFrame:
+    if BY_TOOL not in data.lazyframe.collect_schema():
+        return data.lazyframe.select(pl.lit(True))
+    return data.lazyframe.select(pl.col("completion_token_ids").list.len() == pl.col(BY_TOOL).list.len())
 
 
 PUZZLES = TableSchema(
@@ -63,8 +71,12 @@ ROLLOUTS = TableSchema(
         "weights_digest": _ID,
         "engine": _ID,
         "group_s": pa.Column(pl.Float64, pa.Check.ge(0.0)),  # seconds from sending the group to its last token
+        BY_TOOL: pa.Column(pl.List(pl.Boolean), required=False),  # for each token whether a tool wrote it
     },
-    checks=[pa.Check(_equal_lengths, error="as many logprobs as completion tokens")],
+    checks=[
+        pa.Check(_equal_lengths, error="as many logprobs as completion tokens"),
+        pa.Check(_equal_marks, error="as many marks of the tool as completion tokens"),
+    ],
     strict=True,
     ordered=True,
     name="rollouts",
@@ -136,8 +148,12 @@ RESULTS = TableSchema(
 
 
 def as_table(rows: Sequence[Mapping[str, Any]], schema: TableSchema) -> pl.DataFrame:
-    """Returns rows as a table with the columns and types of a schema, in its order, without validating it."""
-    return pl.DataFrame(rows, schema={name: column.dtype.type for name, column in schema.columns.items()})
+    """Returns rows as a table with the columns and types of a schema, in its order, without validating it.
+
+    A column that is not required is left out if the first row lacks it.
+    """
+    columns = {name: column for name, column in schema.columns.items() if column.required or (rows and name in rows[0])}
+    return pl.DataFrame(rows, schema={name: column.dtype.type for name, column in columns.items()})
 
 
 def validated(frame: pl.DataFrame, schema: TableSchema, where: str) -> pl.DataFrame:

@@ -28,9 +28,9 @@ class PackedBatch:
         position_ids: int32 [R, T], position in prompt and completion together; a prompt begins at 0.
         segment_ids: int32 [R, T], unique in the batch, contiguous in a row, -1 in padding.
         parent_ids: int32 [R, T], segment id of a completion's prompt; a prompt's own id; -1 in padding.
-        completion_mask: uint8 [R, T], 1 for completion tokens in the loss.
-        sampler_logprobs: float32 [R, T], 0 outside completions.
-        advantages: float32 [R, T], 0 outside completions.
+        completion_mask: uint8 [R, T], 1 for completion tokens in the loss; 0 for those that a tool wrote.
+        sampler_logprobs: float32 [R, T], 0 outside completions and for tokens of a tool.
+        advantages: float32 [R, T], 0 outside completions and for tokens of a tool.
         weights: float32 [R, T], loss weight >= 0, 0 where completion_mask is 0.
         minibatch: int32 [R], the optimizer step of a row, from 0 without gaps.
     """

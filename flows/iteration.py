@@ -62,7 +62,7 @@ def iteration(run: Session, puzzles: Ref[Puzzles], start: Position, n: int) -> P
 def first_position(run: Session, puzzles: Ref[Puzzles]) -> Position:
     """Returns the position before iteration 1: the model, after a warm start if the recipe has one, promoted."""
     recipe = run.recipe
-    taught = recipe.warm_start.derivation_style if recipe.warm_start else None
+    taught = recipe.warm_start.taught if recipe.warm_start else None
     weights = fetched_source(run, recipe.model, puzzles, taught)
     if recipe.warm_start is not None:
         out = run.address(run.layout.warm_start("checkpoint"), Checkpoint)

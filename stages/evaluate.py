@@ -19,6 +19,7 @@ from stages.environments.puzzle import Grader, Puzzle
 from stages.environments.tables import count_deductions, deduction_columns, graded_texts, grader_of, puzzles_by_id
 from stages.sampling.collect import adopt_rollouts, collect
 from stages.sampling.config import SamplingConfig
+from stages.sampling.turns import own_lengths
 from stages.statistics.records import ReportFigures
 from stages.statistics.totals import totals, totals_by_task
 
@@ -112,7 +113,8 @@ def _results(
     by_id = puzzles_by_id(puzzles)
     sampled = sampled.sort("group", "sample")
     rows: list[dict[str, Any]] = []
-    for row, graded in zip(sampled.iter_rows(named=True), _graded(sampled, by_id, config.grader), strict=True):
+    graded_rows = _graded(sampled, by_id, config.grader)
+    for row, graded, own_tokens in zip(sampled.iter_rows(named=True), graded_rows, own_lengths(sampled), strict=True):
         rows.append(
             {
                 "puzzle_id": row["puzzle_id"],
@@ -121,7 +123,7 @@ def _results(
                 **graded,
                 **deduction_columns(count_deductions(row["text"], by_id[row["puzzle_id"]])),
                 "finish_reason": row["finish_reason"],
-                "completion_tokens": len(row["completion_token_ids"]),
+                "completion_tokens": own_tokens,
                 "text": row["text"],
             }
         )

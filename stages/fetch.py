@@ -7,7 +7,7 @@ from artifacts.refs import Checkpoint, Puzzles, Ref
 from artifacts.schemas import PUZZLES
 from artifacts.store.location import local_folder
 from stages.context import StageContext
-from stages.environments.puzzle import Style
+from stages.environments.puzzle import Taught
 from stages.environments.tables import names_of, tokenizer_texts
 from stages.models.folder import content_of
 from stages.models.from_scratch import ScratchModel
@@ -25,7 +25,7 @@ def fetch(
     ctx: StageContext,
     config: ModelConfig,
     puzzles: Ref[Puzzles],
-    taught: Style | None = None,
+    taught: Taught | None = None,
     *,
     out: ArtifactAddress[Checkpoint],
 ) -> Ref[Checkpoint]:
@@ -34,8 +34,8 @@ def fetch(
     Args:
         config: The source. The tokenizer of a `scratch` model is made from the first train puzzles.
         puzzles: Used for a `scratch` model only, and part of the identity only then.
-        taught: Style of the derivations that the warm start teaches; None if it teaches answers or there is no warm
-            start. Used only for a `scratch` model with `tokenizer = "taught"`.
+        taught: Texts that the warm start teaches; None if it teaches answers or there is no warm start. Used only for a
+            `scratch` model with `tokenizer = "taught"`.
 
     Raises:
         BadInputError: The source is missing, damaged or of an unsupported family.
@@ -46,7 +46,7 @@ def fetch(
     attempt = out.attempt(identity)
     with ctx.folder(attempt) as folder:
         if isinstance(config, ScratchModel):
-            texts, names = _tokenizer_texts(puzzles, _tokenizer_style(config, taught), ctx)
+            texts, names = _tokenizer_texts(puzzles, _tokenizer_kind(config, taught), ctx)
             materialise(config, folder, texts=texts, names=names)
         else:
             materialise(config, folder)
@@ -56,11 +56,11 @@ def fetch(
     return attempt.publish(facts, puzzles=puzzles if isinstance(config, ScratchModel) else None)
 
 
-def identity_of(config: ModelConfig, puzzles: Ref[Puzzles], taught: Style | None = None) -> Identity:
+def identity_of(config: ModelConfig, puzzles: Ref[Puzzles], taught: Taught | None = None) -> Identity:
     """Returns the identity of a fetched model; see `fetch` for the arguments.
 
-    The identity of a `scratch` model contains the puzzles and the style of the derivations that make its tokenizer.
-    Without derivations it has no key `tokenizer`, like the identities from before that setting existed.
+    The identity of a `scratch` model contains the puzzles and the kind of the texts that make its tokenizer. If they
+    are answers, it has no key `tokenizer`, like the identities from before that setting existed.
 
     A local folder enters the identity by its content, not by its path. A folder in an object store enters it by its
     address, and a hub model by its id and revision: to notice a change, every command would have to read the folder or
@@ -77,20 +77,20 @@ def identity_of(config: ModelConfig, puzzles: Ref[Puzzles], taught: Style | None
         return Identity.of("fetch", REVISION, config)
     settings = settings_of(config)
     settings.pop("tokenizer", None)
-    if style := _tokenizer_style(config, taught):
-        settings["tokenizer"] = style
+    if kind := _tokenizer_kind(config, taught):
+        settings["tokenizer"] = kind
     return Identity.of("fetch", REVISION, settings, puzzles=puzzles)
 
 
-def _tokenizer_style(config: ScratchModel, taught: Style | None) -> Style | None:
-    """Returns the style of the derivations that make the tokenizer; None if it is made from answers."""
+def _tokenizer_kind(config: ScratchModel, taught: Taught | None) -> Taught | None:
+    """Returns the kind of the texts that make the tokenizer; None if it is made from answers."""
     return taught if config.tokenizer == "taught" else None
 
 
-def _tokenizer_texts(puzzles: Ref[Puzzles], style: Style | None, ctx: StageContext) -> tuple[list[str], list[str]]:
+def _tokenizer_texts(puzzles: Ref[Puzzles], kind: Taught | None, ctx: StageContext) -> tuple[list[str], list[str]]:
     """Returns the texts that make a tokenizer, and the names that get tokens of their own: none without derivations."""
     train = Artifact.open(ctx.store, puzzles).read_table("train.parquet", PUZZLES).head(_TOKENIZER_PUZZLES)
     names: list[str] = []
-    if style is not None:
+    if kind is not None:
         names, train = names_of(train), train.head(_TOKENIZER_DERIVATIONS)
-    return tokenizer_texts(train, style), names
+    return tokenizer_texts(train, kind), names

@@ -19,6 +19,7 @@ from artifacts.identity import Identity, settings_of
 from artifacts.reading import Artifact
 from artifacts.refs import Grades, Puzzles, Ref, Rollouts
 from artifacts.schemas import (
+    BY_TOOL,
     GRADES,
     GRADES_FILE,
     PUZZLES,
@@ -34,6 +35,7 @@ from stages.context import StageContext
 from stages.environments import environment
 from stages.environments.capabilities import ChecksFormat, LocatesAnswers, Proves, needs
 from stages.environments.puzzle import Asserted, DeductionCounts, Grader, Puzzle
+from stages.environments.solver_tool import own_words
 from stages.environments.steps import Step, steps_of
 from stages.environments.tables import (
     assertions,
@@ -48,6 +50,7 @@ from stages.grpo.process import step_advantages, token_advantages
 from stages.grpo.rewards import Judged, RewardConfig, reward_terms
 from stages.grpo.surprise import surprise, tokens_until
 from stages.models.tokenizers.chat import ChatTokenizer
+from stages.sampling.turns import own_lengths
 
 REVISION = 2
 
@@ -97,7 +100,7 @@ def grade(
     steps: list[list[Step]] = []
     sums: defaultdict[str, float] = defaultdict(float)
     all_graded = graded_texts(sampled.select("text", "puzzle_id").iter_rows(), by_id, config.grader)
-    for row, graded in zip(sampled.iter_rows(named=True), all_graded, strict=True):
+    for row, graded, own_tokens in zip(sampled.iter_rows(named=True), all_graded, own_lengths(sampled), strict=True):
         truncated = row["finish_reason"] in ("length", "early_stop")
         puzzle = by_id[row["puzzle_id"]]
         asserted = assertions(row["text"], puzzle) if by_process or config.reward.deductions_weight else None
@@ -110,9 +113,9 @@ def grade(
             truncated=truncated,
             sound=deduced.sound if deduced else 0.0,
             surprise=_surprise(row, puzzle, config, tokenizer),
-            text=row["text"],
+            text=own_words(row["text"], filler=""),
             well_formed=_well_formed(row["text"], puzzle, config),
-            tokens=len(row["completion_token_ids"]),
+            tokens=own_tokens,
             limit_tokens=json.loads(row["sampling"])["max_tokens"],
         )
         terms = reward_terms(judged, config.reward)
@@ -213,7 +216,10 @@ def _surprise(row: Mapping[str, Any], puzzle: Puzzle, config: GradeConfig, token
     if tokenizer is None or not config.reward.surprise_weight:
         return 0.0
     until = max(_answer_ends(row["text"], puzzle, config).values(), default=0)
-    return surprise(row["sampler_logprobs"], tokens_until(tokenizer.token_ends(row["completion_token_ids"]), until))
+    logprobs = row["sampler_logprobs"][: tokens_until(tokenizer.token_ends(row["completion_token_ids"]), until)]
+    by_tool = row.get(BY_TOOL) or [False] * len(logprobs)
+    own = [logprob for logprob, told in zip(logprobs, by_tool, strict=False) if not told]
+    return surprise(own, len(own))
 
 
 def _provable(asserted: list[Asserted] | None, puzzle: Puzzle) -> list[Asserted]:
@@ -242,7 +248,7 @@ class _Supervised:
     """The tables of process supervision.
 
     Attributes:
-        grades: Rows of the `grades` schema; an advantage is the mean over the completion's tokens.
+        grades: Rows of the `grades` schema; an advantage is the mean over the tokens that the model wrote.
         steps: Rows of the `steps` schema.
         token_advantages: Rows of the `token_advantages` schema, without masked completions.
     """
@@ -306,9 +312,13 @@ def _supervised(
         for i, of_completion in enumerate(steps)
         for number, step in enumerate(of_completion)
     ]
-    means = [
-        float(np.mean(by_token[i])) if i in by_token and tokens[i] else grades["advantage"][i] for i in range(len(keys))
-    ]
+    by_tool = sampled[BY_TOOL].to_list() if BY_TOOL in sampled.columns else [None] * len(keys)
+    own = {
+        i: by_token[i] if marks is None else by_token[i][~np.array(marks)]
+        for i, marks in enumerate(by_tool)
+        if i in by_token
+    }
+    means = [float(np.mean(own[i])) if i in own and own[i].size else grades["advantage"][i] for i in range(len(keys))]
     return _Supervised(
         grades.with_columns(pl.Series("advantage", means, pl.Float64)),
         as_table([dict(zip(STEPS.columns, row, strict=True)) for row in step_rows], STEPS),
@@ -326,7 +336,7 @@ def summary(grades: pl.DataFrame, rollouts: pl.DataFrame) -> dict[str, float]:
         grades: Rows of the `grades` schema.
         rollouts: The completions that they grade.
     """
-    lengths = rollouts["completion_token_ids"].list.len()
+    lengths = own_lengths(rollouts)
     spread = grades.group_by("group").agg(
         (pl.col("reward").max() - pl.col("reward").min()).alias("spread"), pl.col("reward").std().alias("std")
     )

@@ -9,7 +9,7 @@ from artifacts.errors import IntegrityError
 from artifacts.identity import Identity, settings_of
 from artifacts.reading import Artifact
 from artifacts.refs import Batch, Grades, Ref, Rollouts
-from artifacts.schemas import GRADES, GRADES_FILE, ROLLOUTS, TOKEN_ADVANTAGES, TOKEN_ADVANTAGES_FILE
+from artifacts.schemas import BY_TOOL, GRADES, GRADES_FILE, ROLLOUTS, TOKEN_ADVANTAGES, TOKEN_ADVANTAGES_FILE
 from artifacts.tensors import BATCH_FILE
 from stages.context import StageContext
 from stages.grpo.packing import Branch, Group, PackConfig, pack_groups
@@ -93,15 +93,7 @@ def _with_token_advantages(trained: pl.DataFrame, grades: Artifact) -> pl.DataFr
 
 
 def _group(rows: pl.DataFrame) -> Group:
-    return Group(
-        prompt=rows["prompt_token_ids"][0].to_list(),
-        branches=[
-            Branch(tokens, logprobs, advantage)
-            for tokens, logprobs, advantage in zip(
-                rows["completion_token_ids"].to_list(),
-                rows["sampler_logprobs"].to_list(),
-                rows["advantage"].to_list(),
-                strict=True,
-            )
-        ],
-    )
+    columns = ["completion_token_ids", "sampler_logprobs", "advantage"]
+    columns += [BY_TOOL] if BY_TOOL in rows.columns else []
+    branches = zip(*(rows[name].to_list() for name in columns), strict=True)
+    return Group(prompt=rows["prompt_token_ids"][0].to_list(), branches=[Branch(*branch) for branch in branches])

@@ -15,8 +15,8 @@ from artifacts.reading import Artifact
 from artifacts.refs import Checkpoint, Puzzles, Ref
 from artifacts.schemas import PUZZLES
 from stages.context import StageContext
-from stages.environments.puzzle import Style
-from stages.environments.tables import taught_texts
+from stages.environments.puzzle import Style, Taught
+from stages.environments.tables import taught_passages
 from stages.grpo.packing import Branch, Group, PackConfig, pack_groups
 from stages.models.tokenizers.chat import ChatTokenizer
 from stages.training.job import EpochOrder, LossConfig, OptimizerConfig
@@ -28,9 +28,10 @@ REVISION = 1
 class WarmStartConfig(Config):
     """Supervised steps on the solver's texts for train puzzles."""
 
-    text: Literal["answers", "derivations"] = Field(
+    text: Literal["answers", "derivations", "transcripts"] = Field(
         default="answers",
-        description="Texts to train on: only the answers, or the derivation step by step and then the answers.",
+        description="Texts to train on: only the answers; the derivation step by step and then the answers; or a call "
+        "of the environment's solver with all clues, its answer, which is not in the loss, and then the answers.",
     )
     style: Annotated[Style, Added(before="plain")] = Field(
         default="plain",
@@ -57,9 +58,11 @@ class WarmStartConfig(Config):
     seed: int = Field(default=0, ge=0, description="Seed of the choice of puzzles and of the order of later passes.")
 
     @property
-    def derivation_style(self) -> Style | None:
-        """Style of the derivations to train on; None if `text` is `answers`."""
-        return self.style if self.text == "derivations" else None
+    def taught(self) -> Taught | None:
+        """Style of the derivations to train on, or `transcripts`; None if `text` is `answers`."""
+        if self.text == "answers":
+            return None
+        return self.style if self.text == "derivations" else self.text
 
 
 def warm_start(
@@ -82,7 +85,7 @@ def warm_start(
     # Settings without effect do not enter the identity.
     if config.epochs == 1:
         settings.pop("epoch_order", None)
-    if config.text == "answers":
+    if config.text != "derivations":
         settings.pop("style", None)
     target = Target(Identity.of("warm_start", REVISION, settings, **inputs), out, None, inputs)
     if published := target.published():
@@ -133,14 +136,20 @@ def taught_groups(config: WarmStartConfig, puzzles: pl.DataFrame, tokenizer: Cha
         BadInputError: A prompt with its text does not fit into a row, or the tokens of a text decode to another text.
     """
     groups: list[Group] = []
-    for prompt, text in zip(puzzles["prompt"], taught_texts(puzzles, config.derivation_style), strict=True):
-        tokens = tokenizer.answer_ids(text)
-        _check_round_trip(tokenizer, tokens, text)
-        groups.append(Group(tokenizer.prompt_ids(prompt), [Branch(tokens, [0.0] * len(tokens), 1.0)]))
+    for prompt, passages in zip(puzzles["prompt"], taught_passages(puzzles, config.taught), strict=True):
+        *first, last = passages
+        parts = [
+            *((tokenizer.text_ids(part.text), part.by_tool) for part in first),
+            (tokenizer.answer_ids(last.text), False),
+        ]
+        tokens = [token for ids, _ in parts for token in ids]
+        by_tool = [told for ids, told in parts for _ in ids]
+        _check_round_trip(tokenizer, tokens, "".join(passage.text for passage in passages))
+        groups.append(Group(tokenizer.prompt_ids(prompt), [Branch(tokens, [0.0] * len(tokens), 1.0, by_tool)]))
     longest = max(group.size_tokens for group in groups)
     if longest > config.row_tokens:
         too_long = sum(group.size_tokens > config.row_tokens for group in groups)
-        longest_text = max(len(group.branches[0].tokens) for group in groups)
+        longest_text = max(sum(group.branches[0].own) for group in groups)
         raise BadInputError(
             "warm_start.row_tokens",
             f"{config.row_tokens}, but {too_long} of {len(groups)} prompts with their {config.text} are longer",

@@ -7,7 +7,7 @@ from pydantic import Field, model_validator
 from artifacts.config import Config
 from artifacts.errors import BadInputError
 from stages.environments import environment
-from stages.environments.capabilities import WritesAnswers, WritesDerivations, missing
+from stages.environments.capabilities import AnswersCalls, WritesAnswers, WritesDerivations, missing
 from stages.environments.config import SourceConfig
 from stages.environments.generate import PuzzleConfig, ZebraConfig
 from stages.evaluate import EvaluateConfig
@@ -94,6 +94,16 @@ class Recipe(Config):
         required = needs_of(self.grade)
         if self.warm_start and self.warm_start.text == "derivations":
             required.append(Need("warm_start.text = 'derivations'", WritesDerivations, "set it to 'answers'"))
+        if self.warm_start and self.warm_start.text == "transcripts":
+            required.append(Need("warm_start.text = 'transcripts'", AnswersCalls, "set it to 'answers'"))
+        sampled = {
+            "sample.sampling": self.sample.sampling,
+            "evaluate.sampled": self.evaluate.sampled,
+            "final.sampled": self.final.sampled,
+        }
+        for name, sampling in sampled.items():
+            if sampling.tool_calls:
+                required.append(Need(f"{name}.tool_calls = {sampling.tool_calls}", AnswersCalls, "set it to 0"))
         if self.warm_start:
             required.append(Need("warm_start", WritesAnswers, "drop the section, or choose another grader"))
         sections = (("grade", self.grade), ("evaluate", self.evaluate), ("final", self.final))

@@ -9,7 +9,7 @@ from artifacts.store.store import Store
 from artifacts.verification import noted
 from flows.lookup.checkpoints import find_checkpoint
 from flows.session import Stages
-from stages.environments.puzzle import Style
+from stages.environments.puzzle import Taught
 from stages.fetch import fetch, identity_of
 from stages.models.source import FolderModel, ModelConfig
 
@@ -27,7 +27,7 @@ def fetched(stages: Stages, name: str, puzzles: Ref[Puzzles]) -> Ref[Checkpoint]
 
 
 def fetched_source(
-    stages: Stages, source: ModelConfig, puzzles: Ref[Puzzles], taught: Style | None = None
+    stages: Stages, source: ModelConfig, puzzles: Ref[Puzzles], taught: Taught | None = None
 ) -> Ref[Checkpoint]:
     """Fetches the model of a source unless it is in the store, and returns it; runs with the same source share it.
 
@@ -36,8 +36,7 @@ def fetched_source(
 
     Args:
         puzzles: Puzzles whose texts give the vocabulary of a model made from scratch.
-        taught: Style of the derivations that the warm start teaches and that the vocabulary must cover; None without
-            derivations.
+        taught: Texts that the warm start teaches and that the vocabulary must cover; None for answers.
     """
     if isinstance(source, FolderModel) and (checkpoint := fetched_from_a_lost_folder(source, stages.ctx.store)):
         stages.ctx.log.warning("%s does not exist; using the model fetched from it: %s", source.path, checkpoint.key)

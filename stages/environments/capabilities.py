@@ -215,6 +215,30 @@ class Proves(Protocol):
         ...
 
 
+@runtime_checkable
+class AnswersCalls(Protocol):
+    """A solver that completions can ask (see `stages.environments.solver_tool`)."""
+
+    def told(self, statements: list[str], puzzle: Puzzle) -> list[str]:
+        """Returns the solver's answer to some statements: sentences in the words of the puzzle, or a fixed one.
+
+        Every sentence in the words of the puzzle is proved from the rules and those statements that can be read.
+
+        Args:
+            statements: Lines of a call, which may be any text.
+            puzzle: The puzzle whose questions are answered.
+        """
+        ...
+
+    def asked(self, puzzle: Puzzle) -> list[str]:
+        """Returns the statements of a call that decides all questions: the puzzle's clues.
+
+        Raises:
+            BadInputError: The puzzle's text has a clue that cannot be read.
+        """
+        ...
+
+
 _ABILITIES: dict[type[Any], str] = {
     Generates: "generate puzzles from a seed",
     Lists: "list its items",
@@ -228,6 +252,7 @@ _ABILITIES: dict[type[Any], str] = {
     NamesThings: "list the names in a puzzle",
     HasKinds: "sort clues and questions by kind",
     Proves: "solve a question or prove a statement",
+    AnswersCalls: "answer calls of a solver",
 }
 
 

@@ -1,7 +1,7 @@
 """Base classes of the settings of environments. Quick to import: no library of tables."""
 
 from pathlib import Path
-from typing import ClassVar, Self
+from typing import Any, ClassVar, Self
 
 from artifacts.config import Config
 
@@ -10,11 +10,11 @@ class GeneratorConfig(Config):
     """Settings of an environment whose puzzles are generated, each from a seed of its own."""
 
     @property
-    def tasks(self) -> "tuple[GeneratorConfig, ...]":
+    def tasks(self) -> tuple[Any, ...]:
         """The configs of the environments that a mixture consists of; of any other config, itself."""
         return (self,)
 
-    def nth(self, number: int) -> "GeneratorConfig":
+    def nth(self, number: int) -> Any:
         """Returns the config that generates puzzle `number` of a stream, counted from 0."""
         return self
 

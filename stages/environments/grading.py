@@ -1,6 +1,7 @@
 """Reads and grades the lettered answers of a completion.
 
-No text raises an error, and the time is linear in the length of the text.
+No text raises an error, and the time is linear in the length of the text. The answers of a solver that the completion
+asked are not read.
 """
 
 import re
@@ -11,6 +12,7 @@ from typing import Protocol, cast, get_args
 from stages.environments import environment
 from stages.environments.answers import write_answer
 from stages.environments.puzzle import Graded, Grader, Parsed, Puzzle
+from stages.environments.solver_tool import own_words
 
 _MARKER = re.compile(r"(?<![A-Za-z0-9])([A-Z])[*_]{0,3}[.):][*_]{0,3}(?![^\s*_`\"'(\[])")
 _CLOCK = re.compile(r"(?<![0-9])([0-9]{1,2}):([0-9]{2})[ \t]{0,3}([ap])\.?[ \t]?m\b\.?")
@@ -53,6 +55,7 @@ def grade(text: str, puzzle: Puzzle, grader: Grader = "strict") -> Graded:
         puzzle: Its puzzle.
         grader: Name of the rule.
     """
+    text = own_words(text)
     values = cast(_HasAnswerValues, environment.get(puzzle.environment)).answer_values(puzzle)
     if grader == "published":
         answers = {letter: _published(text, letter, right, values[letter]) for letter, right in puzzle.solution.items()}
@@ -68,6 +71,7 @@ def grade(text: str, puzzle: Puzzle, grader: Grader = "strict") -> Graded:
 
 def answer_ends(text: str, letters: Collection[str], grader: Grader) -> dict[str, int]:
     """Returns the number of characters up to the end of the last answer to each letter that `grade` can read."""
+    text = own_words(text)
     if grader == "strict":
         return {letter: end for letter, (_, end) in _last_segments(text).items() if letter in letters}
     ends = {letter: max((m.end() for m in _published_matches(text, letter)), default=0) for letter in letters}

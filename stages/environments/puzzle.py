@@ -17,6 +17,8 @@ Style = Literal["plain", "terse", "cited"]
 and every line has a name that later lines use. `cited`: the premises come first, in the words of clues and earlier
 lines.
 """
+Taught = Style | Literal["transcripts"]
+"""Texts, other than answers, on which a warm start trains: derivations of a style, or transcripts with the solver."""
 
 
 @dataclass(frozen=True)

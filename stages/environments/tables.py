@@ -2,7 +2,7 @@
 
 import json
 from collections import Counter
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import asdict, fields
 from typing import get_args
 
@@ -11,8 +11,17 @@ import polars as pl
 from artifacts.errors import BadInputError, IntegrityError
 from artifacts.schemas import PUZZLES, as_table
 from stages.environments import environment
-from stages.environments.capabilities import GradesMany, NamesThings, Proves, WritesAnswers, WritesDerivations, needs
-from stages.environments.puzzle import Asserted, DeductionCounts, Graded, Grader, Puzzle, Style
+from stages.environments.capabilities import (
+    AnswersCalls,
+    GradesMany,
+    NamesThings,
+    Proves,
+    WritesAnswers,
+    WritesDerivations,
+    needs,
+)
+from stages.environments.puzzle import Asserted, DeductionCounts, Graded, Grader, Puzzle, Style, Taught
+from stages.environments.solver_tool import Passage, write_call, write_told
 
 DEDUCTION_COLUMNS = tuple(field.name for field in fields(DeductionCounts))
 
@@ -126,31 +135,45 @@ def deduction_columns(counts: DeductionCounts | None) -> dict[str, int | None]:
     return dict.fromkeys(DEDUCTION_COLUMNS) if counts is None else asdict(counts)
 
 
-def taught_texts(table: pl.DataFrame, style: Style | None) -> list[str]:
-    """Returns the text that a model is taught for every puzzle of a table: derivations, or answers alone.
+def taught_texts(table: pl.DataFrame, taught: Taught | None) -> list[str]:
+    """Returns the text that a model is taught for every puzzle of a table; see `taught_passages`."""
+    return ["".join(passage.text for passage in passages) for passages in taught_passages(table, taught)]
+
+
+def taught_passages(table: pl.DataFrame, taught: Taught | None) -> list[list[Passage]]:
+    """Returns the text that a model is taught for every puzzle of a table, in passages that are tokenized separately.
 
     Args:
         table: A table of the `puzzles` schema.
-        style: Style of the derivations, which end with the answers; None for the answers alone.
+        taught: Style of the derivations, which end with the answers; `transcripts` for a call of the solver with all
+            clues, its answer and the answers; None for the answers alone.
 
     Raises:
-        BadInputError: A puzzle's environment writes no derivation, or cannot derive the answers from the clues.
+        BadInputError: A puzzle's environment writes no such text, or the solver cannot decide the answers.
     """
     puzzles = from_table(table)
-    if style is not None:
-        return [_derivation(puzzle, style) for puzzle in puzzles]
-    return [_answer_writer(puzzle).write_answer(puzzle) for puzzle in puzzles]
+    if taught == "transcripts":
+        return [_transcript(puzzle) for puzzle in puzzles]
+    if taught is not None:
+        return [[Passage(_derivation(puzzle, taught))] for puzzle in puzzles]
+    return [[Passage(_answer_writer(puzzle).write_answer(puzzle))] for puzzle in puzzles]
 
 
-def tokenizer_texts(table: pl.DataFrame, style: Style | None) -> list[str]:
+def tokenizer_texts(table: pl.DataFrame, taught: Taught | None) -> list[str]:
     """Returns the texts that make a tokenizer: the prompts, and what a model is taught if the environment writes it.
+
+    Passages are texts of their own, so that no token crosses their border. Each has a prompt beside it, because
+    prompts are half of the texts that a tokenizer is made from.
 
     Args:
         table: A table of the `puzzles` schema.
-        style: Style of the derivations that are taught; None for the answers alone.
+        taught: What is taught (see `taught_passages`).
     """
-    writers = all(isinstance(environment.get(name), WritesAnswers) for name in table["environment"].unique())
-    return table["prompt"].to_list() + (taught_texts(table, style) if writers else [])
+    if not all(isinstance(environment.get(name), WritesAnswers) for name in table["environment"].unique()):
+        return table["prompt"].to_list()
+    texts = taught_passages(table, taught)
+    prompts = [prompt for prompt, passages in zip(table["prompt"], texts, strict=True) for _ in passages]
+    return prompts + [passage.text for passages in texts for passage in passages]
 
 
 def names_of(table: pl.DataFrame) -> list[str]:
@@ -178,3 +201,38 @@ def _derivation(puzzle: Puzzle, style: Style) -> str:
             "set warm_start.text to answers",
         )
     return text
+
+
+def _transcript(puzzle: Puzzle) -> list[Passage]:
+    where = "warm_start.text = 'transcripts'"
+    tool = needs(environment.get(puzzle.environment), AnswersCalls, where, "set warm_start.text to answers")
+    asked = tool.asked(puzzle)
+    told = tool.told(asked, puzzle)
+    if len(told) < len(puzzle.solution):
+        raise BadInputError(
+            where,
+            f"the solver does not decide all answers of puzzle {puzzle.puzzle_id}; it says {'; '.join(told)[:80]!r}",
+            "puzzles that it solves within its limit",
+            "choose a smaller puzzles.puzzle, or another warm_start.text",
+        )
+    answer = _answer_writer(puzzle).write_answer(puzzle)
+    return [Passage(write_call(asked)), Passage(write_told(told), by_tool=True), Passage(answer)]
+
+
+def told_by_id(table: pl.DataFrame) -> Callable[[str, list[str]], list[str]]:
+    """Returns a function from a puzzle's id and the statements of a call to the answer of the puzzle's solver.
+
+    Raises:
+        BadInputError: An environment of the table has no solver that completions can ask.
+    """
+    tools = {
+        name: needs(environment.get(name), AnswersCalls, "sampling.tool_calls", "set it to 0")
+        for name in table["environment"].unique()
+    }
+    by_id = puzzles_by_id(table)
+
+    def told(puzzle_id: str, statements: list[str]) -> list[str]:
+        puzzle = by_id[puzzle_id]
+        return tools[puzzle.environment].told(statements, puzzle)
+
+    return told

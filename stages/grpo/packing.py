@@ -73,21 +73,31 @@ class Branch:
         tokens: Its token ids.
         logprobs: The sampler's log-probability of each token.
         advantage: The advantage of all its tokens, or one for each.
+        by_tool: For each token whether a tool wrote it; such tokens are not in the loss. None: the model wrote all.
     """
 
     tokens: Sequence[int]
     logprobs: Sequence[float]
     advantage: float | Sequence[float]
+    by_tool: Sequence[bool] | None = None
 
     @property
     def advantages(self) -> Sequence[float]:
         """The advantage of each token."""
         return self.advantage if isinstance(self.advantage, Sequence) else [self.advantage] * len(self.tokens)
 
+    @property
+    def own(self) -> list[int]:
+        """1 for each token that the model wrote, 0 for those of a tool."""
+        return [1] * len(self.tokens) if self.by_tool is None else [int(not told) for told in self.by_tool]
+
     def cut(self, tokens: int) -> Self:
         """Returns the completion's first `tokens` tokens."""
         advantage = self.advantage[:tokens] if isinstance(self.advantage, Sequence) else self.advantage
-        return replace(self, tokens=self.tokens[:tokens], logprobs=self.logprobs[:tokens], advantage=advantage)
+        by_tool = None if self.by_tool is None else self.by_tool[:tokens]
+        return replace(
+            self, tokens=self.tokens[:tokens], logprobs=self.logprobs[:tokens], advantage=advantage, by_tool=by_tool
+        )
 
 
 @dataclass(frozen=True)
@@ -262,23 +272,26 @@ class _Columns:
     weights: list[float] = field(default_factory=list[float])
 
     def add(self, branch: Branch, start: int, segment: int, parent: int) -> None:
-        """Appends a segment. A prompt is its own parent and is not in the loss.
+        """Appends a segment. A prompt is its own parent and is not in the loss, nor are the tokens of a tool.
 
         Args:
-            branch: Tokens, log-probabilities and advantage of the segment.
+            branch: Tokens, log-probabilities, advantage and authors of the segment.
             start: Position of its first token.
             segment: Id of the segment.
             parent: Id of its prompt's segment.
         """
-        count, in_loss = len(branch.tokens), int(segment != parent)
+        count = len(branch.tokens)
+        in_loss = [0] * count if segment == parent else branch.own
         self.tokens += branch.tokens
         self.position_ids += range(start, start + count)
         self.segment_ids += [segment] * count
         self.parent_ids += [parent] * count
-        self.completion_mask += [in_loss] * count
+        self.completion_mask += in_loss
         self.sampler_logprobs += branch.logprobs
-        self.advantages += branch.advantages
-        self.weights += [float(in_loss)] * count
+        self.advantages += [
+            advantage if own else 0.0 for advantage, own in zip(branch.advantages, in_loss, strict=True)
+        ]
+        self.weights += [float(own) for own in in_loss]
 
 
 def _lay_out(

@@ -20,10 +20,35 @@ class Prompt:
     Args:
         prompt_id: Name of the prompt and of its group; unique within a call.
         token_ids: The prompt, template included; at least one token.
+        samples: Number of completions, if it differs from `SamplingConfig.samples_per_prompt`.
+        max_tokens: Largest number of tokens of a completion, if it differs from `SamplingConfig.max_tokens`.
+        seed: Seed of the request; None for the engine's generator.
+        stop: Strings that end a completion, besides `SamplingConfig.stop`.
     """
 
     prompt_id: str
     token_ids: Sequence[int]
+    samples: int | None = None
+    max_tokens: int | None = None
+    seed: int | None = None
+    stop: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True)
+class Turn:
+    """The tokens of one request.
+
+    Args:
+        token_ids: The tokens, including the end token or the last token of a stop string.
+        logprobs: Log-probability (nats) of each token; same length.
+        finish_reason: See `SampledCompletion`.
+        called: Whether a string of `Prompt.stop` ended it.
+    """
+
+    token_ids: list[int]
+    logprobs: list[float]
+    finish_reason: str
+    called: bool
 
 
 @dataclass(frozen=True)
@@ -32,16 +57,24 @@ class SampledCompletion:
 
     Args:
         token_ids: The tokens, including the end token if the model produced it.
-        logprobs: Log-probability (nats) of each token under the distribution that it was drawn from; same length.
+        logprobs: Log-probability (nats) of each token under the distribution that it was drawn from; same length. It
+            is 0 for a token that a tool wrote.
         finish_reason: "stop" (end token or stop string), "length" (max_tokens or the model's limit), "early_stop"
             (hopeless by the recipe's rule) or "abort".
         text: The decoded tokens without special tokens.
+        by_tool: For each token whether a tool wrote it; None if there was no tool.
     """
 
     token_ids: list[int]
     logprobs: list[float]
     finish_reason: str
     text: str
+    by_tool: list[bool] | None = None
+
+    @property
+    def own_tokens(self) -> int:
+        """Number of tokens that the model wrote."""
+        return len(self.token_ids) - sum(self.by_tool or ())
 
 
 @dataclass(frozen=True)
@@ -90,9 +123,10 @@ def ended_error() -> DeerstalkerError:
 
 
 def request_body(prompt: Prompt, config: SamplingConfig, eos_token_ids: Sequence[int]) -> dict[str, Any]:
-    """Returns the body of a generate request. It sets every sampling parameter except the seed of the request."""
+    """Returns the body of a generate request. It sets every sampling parameter; the seed only if the prompt has one."""
+    stop = [*config.stop, *prompt.stop]
     sampling: dict[str, Any] = {
-        "n": config.samples_per_prompt,
+        "n": prompt.samples or config.samples_per_prompt,
         "temperature": config.temperature,
         "top_p": config.top_p,
         "top_k": config.top_k,
@@ -100,17 +134,19 @@ def request_body(prompt: Prompt, config: SamplingConfig, eos_token_ids: Sequence
         "repetition_penalty": config.repetition_penalty,
         "presence_penalty": config.presence_penalty,
         "frequency_penalty": config.frequency_penalty,
-        "max_tokens": config.max_tokens,
+        "max_tokens": prompt.max_tokens or config.max_tokens,
         "min_tokens": 0,
         "stop_token_ids": list(eos_token_ids),
         "ignore_eos": False,
         "logprobs": 0,
         "flat_logprobs": True,
-        "detokenize": bool(config.stop),
+        "detokenize": bool(stop),
         "skip_special_tokens": True,
     }
-    if config.stop:
-        sampling["stop"] = list(config.stop)
+    if stop:
+        sampling["stop"] = stop
+    if prompt.seed is not None:
+        sampling["seed"] = prompt.seed
     if config.early_stop:
         sampling["extra_args"] = {"early_stop": config.early_stop.model_dump()}
     return {"token_ids": list(prompt.token_ids), "sampling_params": sampling}

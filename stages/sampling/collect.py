@@ -11,13 +11,16 @@ import polars as pl
 
 from artifacts.address import Attempt
 from artifacts.errors import BadInputError
+from artifacts.identity import settings_of
 from artifacts.refs import Checkpoint, Ref
 from artifacts.schemas import ROLLOUTS, as_table
 from stages.context import StageContext
+from stages.environments.tables import told_by_id
 from stages.models.json_file import read_json
 from stages.models.tokenizers.chat import ChatTokenizer
 from stages.sampling.client import GroupSamples, Prompt
 from stages.sampling.config import SamplingConfig
+from stages.sampling.turns import Tool
 
 _FLUSH_INTERVAL_S = 0.5
 
@@ -44,8 +47,10 @@ def collect(
         Counts, speed and the engine's compute type (None for engines that run elsewhere), for the manifest.
 
     Raises:
-        BadInputError: A prompt leaves no room for an answer in the model's context.
+        BadInputError: A prompt leaves no room for an answer in the model's context, or the environment of a puzzle
+            offers no tool, though completions may call one.
     """
+    told = told_by_id(puzzles) if sampling.tool_calls else None
     stored = adopt_rollouts(attempt, stem, sampling)
     group_numbers = {puzzle_id: index for index, puzzle_id in enumerate(puzzles["puzzle_id"])}
     reused = group_numbers.keys() & set(stored["puzzle_id"].to_list()) if stored is not None else set[str]()
@@ -56,7 +61,8 @@ def collect(
         Prompt(puzzle_id, tokenizer.prompt_ids(text))
         for puzzle_id, text in zip(missing["puzzle_id"], missing["prompt"], strict=True)
     ]
-    _check_room(prompts, folder, ctx.profile.engine.max_model_len)
+    context_tokens = _context_tokens(folder, ctx.profile.engine.max_model_len)
+    _check_room(prompts, context_tokens)
     started = time.perf_counter()
     shards = _Shards(attempt, stem, sampling, weights, group_numbers)
     try:
@@ -70,7 +76,8 @@ def collect(
                 speed = shards.tokens / (time.perf_counter() - started)
                 ctx.progress(label, len(reused) + shards.groups, len(group_numbers), {"tokens_per_s": speed})
 
-            ctx.engine.sample_groups(prompts, sampling, store)
+            tool = None if told is None else Tool(told, context_tokens)
+            ctx.engine.sample_groups(prompts, sampling, store, tool)
     finally:
         shards.flush()
     elapsed_s = time.perf_counter() - started
@@ -98,16 +105,20 @@ def adopt_rollouts(attempt: Attempt[Any], stem: str, sampling: SamplingConfig) -
     return attempt.adopt_shards(stem, ROLLOUTS, by="puzzle_id", rows=sampling.samples_per_prompt)
 
 
-def _check_room(prompts: Sequence[Prompt], folder: Path, max_model_len: int | None) -> None:
-    """Raises BadInputError for a prompt that fills the context, before an engine refuses it without its name."""
+def _context_tokens(folder: Path, max_model_len: int | None) -> int | None:
+    """Returns the longest sequence of a model, in tokens; None if it is not known."""
     positions = read_json(folder / "config.json").get("max_position_embeddings")
-    limits = [limit for limit in (positions, max_model_len) if isinstance(limit, int)]
+    return min((limit for limit in (positions, max_model_len) if isinstance(limit, int)), default=None)
+
+
+def _check_room(prompts: Sequence[Prompt], context_tokens: int | None) -> None:
+    """Raises BadInputError for a prompt that fills the context, before an engine refuses it without its name."""
     longest = max(prompts, key=lambda prompt: len(prompt.token_ids), default=None)
-    if longest is not None and limits and len(longest.token_ids) >= min(limits):
+    if longest is not None and context_tokens is not None and len(longest.token_ids) >= context_tokens:
         raise BadInputError(
             f"puzzle {longest.prompt_id}",
             f"a prompt of {len(longest.token_ids)} tokens",
-            f"fewer than {min(limits)}, the model's context",
+            f"fewer than {context_tokens}, the model's context",
             "leave long puzzles out, shorten the prompt, or use a model with a longer context",
         )
 
@@ -124,7 +135,7 @@ class _Shards:
         group_numbers: dict[str, int],
     ) -> None:
         self.attempt, self.stem, self.group_numbers = attempt, stem, group_numbers
-        self.constant = {"sampling": json.dumps(sampling.model_dump(mode="json")), "weights_digest": weights.digest}
+        self.constant = {"sampling": json.dumps(settings_of(sampling)), "weights_digest": weights.digest}
         self.tokens = self.groups = 0
         self._rows: list[dict[str, Any]] = []
         self._flushed_at = time.monotonic()
@@ -143,6 +154,7 @@ class _Shards:
                 "finish_reason": completion.finish_reason,
                 "engine": f"vllm {group.engine_version} seed {group.engine_seed}",
                 "group_s": group.seconds,
+                **({} if completion.by_tool is None else {"by_tool": completion.by_tool}),
                 **self.constant,
             }
             for index, completion in enumerate(group.completions)
@@ -150,7 +162,7 @@ class _Shards:
         with self._lock:
             # One call: an exception from a signal comes before or after it, and `flush` follows.
             self._rows.extend(rows)
-            self.tokens += sum(len(completion.token_ids) for completion in group.completions)
+            self.tokens += sum(completion.own_tokens for completion in group.completions)
             self.groups += 1
             due = time.monotonic() - self._flushed_at >= _FLUSH_INTERVAL_S
         if due:

@@ -4,9 +4,10 @@ from __future__ import annotations
 
 from typing import Annotated, Literal, Self
 
-from pydantic import Field, field_validator
+from pydantic import Field, field_validator, model_validator
 
 from artifacts.config import Config
+from artifacts.identity import Added
 from stages.hardware.compute_type import engine_build, native_type
 
 KEPT_GROUPS = "kept_groups"
@@ -55,10 +56,32 @@ class SamplingConfig(Config):
     max_tokens: int = Field(
         default=256, ge=1, le=10_000_000, description="Length limit of a completion in tokens, the end token included"
     )
+    tool_calls: Annotated[int, Added(before=0)] = Field(
+        default=0,
+        ge=0,
+        le=1000,
+        description="Number of calls of the environment's solver that a completion may make; later calls stay without "
+        "an answer. The answers' tokens do not count in `max_tokens`. 0: no tool",
+    )
     stop: tuple[str, ...] = Field(default=(), description="Strings that end a completion; none by default")
     early_stop: EarlyStopConfig | None = Field(
         default=None, description="Rule by which hopeless completions end early; null disables it"
     )
+
+    @model_validator(mode="after")
+    def _turns_are_one_completion(self) -> Self:
+        """Refuses rules that an engine would apply to each turn of a completion by itself."""
+        by_turn = {
+            "early_stop": self.early_stop is not None,
+            "presence_penalty": self.presence_penalty != 0.0,
+            "frequency_penalty": self.frequency_penalty != 0.0,
+        }
+        for name, used in by_turn.items():
+            if used and self.tool_calls:
+                raise ValueError(
+                    f"{name} would begin again after every answer of the tool: leave it out, or set tool_calls to 0"
+                )
+        return self
 
     @property
     def greedy(self) -> bool:

@@ -21,6 +21,7 @@ from stages.sampling.replicas.call import Answer, Call, EngineLoss
 from stages.sampling.replicas.external import ExternalEngine
 from stages.sampling.replicas.pool import UPDATE_INTERVAL_S, CallMembers, EnginePool
 from stages.sampling.replicas.replica import Replica
+from stages.sampling.turns import Conversations, Tool
 
 
 class Engine:
@@ -48,6 +49,7 @@ class Engine:
         self._model_dir: Path | None = None
         """Newest folder whose shape the replicas were started for."""
         self._tokenizer: ChatTokenizer | None = None
+        self._digest = ""
         self._retired = False
 
     def __enter__(self) -> Self:
@@ -135,7 +137,7 @@ class Engine:
             TransientError: No engine could be started, and another try may succeed.
             DeerstalkerError: The engines were retired, or memory was refused to one of them.
         """
-        self._tokenizer = ChatTokenizer(model_dir)
+        self._tokenizer, self._digest = ChatTokenizer(model_dir), digest
         self.prestart(model_dir, digest)
         if self._pool is None:
             self._pool = EnginePool([*self._external, *self._replicas])
@@ -148,7 +150,11 @@ class Engine:
         self._model_dir = model_dir
 
     def sample_groups(
-        self, prompts: Sequence[Prompt], config: SamplingConfig, on_group: Callable[[GroupSamples], None]
+        self,
+        prompts: Sequence[Prompt],
+        config: SamplingConfig,
+        on_group: Callable[[GroupSamples], None],
+        tool: Tool | None = None,
     ) -> None:
         """Samples a group of completions for each prompt.
 
@@ -158,6 +164,7 @@ class Engine:
             prompts: Prompts with unique ids.
             config: Sampling settings.
             on_group: Function that is called in this thread with each group as it completes, once a group.
+            tool: The tool that completions may call, `config.tool_calls` times each. It answers in this thread.
 
         Raises:
             BadInputError: No weights are loaded, two prompts have the same id, or an engine refused a request, for
@@ -170,8 +177,11 @@ class Engine:
             raise BadInputError("engine", "no weights are loaded", "ensure(model_dir, digest) first")
         if len({prompt.prompt_id for prompt in prompts}) != len(prompts):
             raise BadInputError("prompts", "the same prompt_id twice", "unique ids")
+        conversations = None
+        if tool is not None:
+            conversations = Conversations(prompts, config, tool, tokenizer, hardware.seed, self._digest)
         call = Call(
-            prompts,
+            prompts if conversations is None else conversations.first,
             config,
             tokenizer.eos_ids,
             engines=len(pool.servers),
@@ -187,13 +197,18 @@ class Engine:
                     members.lose(event.member, event.reason)
                 elif isinstance(event, Answer):
                     try:
-                        group = event.group(config, tokenizer.decode)
+                        if conversations is None:
+                            further, group = [], event.group(config, tokenizer.decode)
+                        else:
+                            further, group = conversations.take(event)
                     except EngineLostError as error:
                         call.put_back(event.prompt)
                         members.lose(event.member, str(error))
                         continue
-                    on_group(group)
-                    call.unfinished -= 1
+                    call.put_first(further)
+                    if group is not None:
+                        on_group(group)
+                    call.unfinished += len(further) - 1
 
     def stop(self, *, at_once: bool = False) -> None:
         """Ends the child processes, gracefully or at once. The next `ensure` starts new ones."""

@@ -95,6 +95,8 @@ class Answers:
         Share of probability from which sampled tokens are drawn.
     max_tokens
         Maximum length of an answer, in tokens.
+    tool_calls
+        Number of times that an answer may ask the environment's solver.
     greedy
         Also take the most likely answer of each puzzle.
     """
@@ -104,6 +106,7 @@ class Answers:
     temperature: float = 1.0
     top_p: float = 1.0
     max_tokens: int = 256
+    tool_calls: int = 0
     greedy: Annotated[bool, Optional] = True
 
     def config(self) -> dict[str, Any]:
@@ -113,6 +116,7 @@ class Answers:
             "temperature": self.temperature,
             "top_p": self.top_p,
             "max_tokens": self.max_tokens,
+            "tool_calls": self.tool_calls,
         }
         count = {} if self.count is None else {"puzzles": self.count}
         return {**count, "sampled": sampled, "greedy": self.greedy}

@@ -80,18 +80,18 @@ def is_scorable(task: str, answer: str) -> bool:
 
 def setting_problem(task: str, level: int | None, attributes: dict[str, Any]) -> str | None:
     """Returns why the settings of a task cannot be used; None if they can."""
-    from reasoning_gym.factory import CURRICULA, DATASETS
-
+    factory = _factory()
     if task in REFUSED:
         return f"environment: reasoning_gym:{task} is refused: {REFUSED[task]}"
-    if task not in DATASETS:
-        return f"environment: reasoning-gym has no generator {task!r}{did_you_mean(task, DATASETS)}"
+    if task not in factory.DATASETS:
+        return f"environment: reasoning-gym has no generator {task!r}{did_you_mean(task, factory.DATASETS)}"
     if level is not None:
-        if task not in CURRICULA:
+        if task not in factory.CURRICULA:
             return f"level: reasoning_gym:{task} has no curriculum; leave level out, or set attributes"
         if level >= (levels := level_count(task)):
             return f"level: reasoning_gym:{task} has the levels 0 to {levels - 1} (found {level})"
-    names = [field.name for field in dataclasses.fields(DATASETS[task][1]) if field.name not in ("seed", "size")]
+    fields = dataclasses.fields(factory.DATASETS[task][1])
+    names = [field.name for field in fields if field.name not in ("seed", "size")]
     if unknown := [name for name in attributes if name not in names]:
         hint = did_you_mean(unknown[0], names)
         return f"attributes: reasoning_gym:{task} has no {unknown[0]!r}{hint}; it has {', '.join(names)}"
@@ -102,11 +102,15 @@ def setting_problem(task: str, level: int | None, attributes: dict[str, Any]) ->
     return None
 
 
+def _factory() -> Any:
+    """Returns the package's tables of generators; it is optional, so that type checkers may not find it."""
+    return import_module("reasoning_gym.factory")
+
+
 def level_count(task: str) -> int:
     """Returns the number of levels of a task's curriculum; 0 if it has none."""
-    from reasoning_gym.factory import CURRICULA
-
-    attributes = CURRICULA[task]().attributes.values() if task in CURRICULA else ()
+    factory = _factory()
+    attributes = factory.CURRICULA[task]().attributes.values() if task in factory.CURRICULA else ()
     return max((len(attribute.levels) for attribute in attributes), default=0)
 
 
@@ -167,14 +171,13 @@ def _dataset(task: str, level: int | None, attributes: str, *, seed: int, size: 
         seed: Its seed.
         size: Number of its items.
     """
-    from reasoning_gym.factory import CURRICULA, DATASETS
-
-    kind, config_kind = DATASETS[task]
+    factory = _factory()
+    kind, config_kind = factory.DATASETS[task]
     fixed = {"seed": seed, "size": size}
     if level is None:
         config = config_kind(**fixed)
     else:
-        curriculum = cast("Any", CURRICULA[task])()
+        curriculum = cast("Any", factory.CURRICULA[task])()
         curriculum.set_global_level(level)
         config = curriculum.generate_configuration(fixed)
     config = dataclasses.replace(config, **json.loads(attributes))

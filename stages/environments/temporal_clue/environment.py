@@ -2,21 +2,23 @@
 
 import time
 from collections import Counter
+from dataclasses import replace
 
 from artifacts.errors import BadInputError
 from stages.environments.answers import write_answer
 from stages.environments.grading import LetteredAnswers
 from stages.environments.puzzle import Asserted, Checked, Kinds, Puzzle, Style
+from stages.environments.solver_tool import own_words, shared_sentences
 from stages.environments.temporal_clue.config import TIERS, PuzzleConfig
 from stages.environments.temporal_clue.formal import FormalPuzzle
 from stages.environments.temporal_clue.generation.generate import difficulty, generate
 from stages.environments.temporal_clue.language.grammar import grammar_of
 from stages.environments.temporal_clue.language.reader import read_formal
 from stages.environments.temporal_clue.language.sections import cut
-from stages.environments.temporal_clue.language.text import formal_digest, write_prompt
+from stages.environments.temporal_clue.language.text import formal_digest, write_prompt, write_statement
 from stages.environments.temporal_clue.proofs.deductions import judge_of
 from stages.environments.temporal_clue.proofs.derivation import derive, write_derivation
-from stages.environments.temporal_clue.proofs.solver import needless_clues, solve
+from stages.environments.temporal_clue.proofs.solver import needless_clues, shared_answers, solve
 
 
 class TemporalClue(LetteredAnswers):
@@ -115,7 +117,7 @@ class TemporalClue(LetteredAnswers):
         """Returns the statements of a text with verdicts (see `deductions.Judge`)."""
         reading = read_formal(puzzle.prompt)
         judge = None if reading.unread else judge_of(reading.puzzle)
-        return None if judge is None else judge.read(text)
+        return None if judge is None else judge.read(own_words(text))
 
     def premises(self, statement: str, puzzle: Puzzle) -> tuple[int, ...] | None:
         """See `stages.environments.capabilities.Proves.premises`."""
@@ -123,6 +125,20 @@ class TemporalClue(LetteredAnswers):
         judge = None if reading.unread else judge_of(reading.puzzle)
         formal = grammar_of(reading.puzzle.scenario).statement(statement)
         return None if judge is None or formal is None else judge.premises(formal)
+
+    def told(self, statements: list[str], puzzle: Puzzle) -> list[str]:
+        """See `stages.environments.capabilities.AnswersCalls`."""
+        formal = read_formal(puzzle.prompt).puzzle
+        return shared_sentences(
+            statements,
+            grammar_of(formal.scenario).statement,
+            lambda clues: shared_answers(replace(formal, clues=clues)),
+        )
+
+    def asked(self, puzzle: Puzzle) -> list[str]:
+        """See `stages.environments.capabilities.AnswersCalls`."""
+        formal = _fully_read(puzzle)
+        return [write_statement(formal.scenario, clue) for clue in formal.clues]
 
 
 def _fully_read(puzzle: Puzzle) -> FormalPuzzle:

@@ -10,6 +10,7 @@ import numpy as np
 from stages.environments.lines import cited_line, terse_line
 from stages.environments.minimal import drop_needless
 from stages.environments.puzzle import Asserted, Style, Verdict
+from stages.environments.solver_tool import LIMIT, NO_RESULT
 from stages.environments.zebra.formal import (
     Clue,
     Grid,
@@ -38,13 +39,18 @@ class Reasoner:
         world: A world that the clues allow, int8 [1, attributes, values].
     """
 
-    def __init__(self, puzzle: ZebraPuzzle) -> None:
+    def __init__(self, puzzle: ZebraPuzzle, limit: float | None = None) -> None:
         """Builds the model of a puzzle.
+
+        Args:
+            puzzle: The puzzle.
+            limit: Limit of all proofs together in CP-SAT's deterministic time, after which they raise TimeoutError.
 
         Raises:
             ValueError: The clues contradict one another, so that they entail every statement.
         """
         self._puzzle, self._model = puzzle, Model(puzzle.grid, puzzle.clues)
+        self._model.limit = limit
         self._every = list(range(len(puzzle.clues)))
         self._stated = {_canonical(clue): i for i, clue in enumerate(puzzle.clues)}
         world = self._model.solve(self._every)
@@ -114,8 +120,7 @@ class Reasoner:
         return statements
 
     def _statement(self, people: dict[str, Thing], words: str) -> Clue | None:
-        statement = read_clue(people, words)
-        return None if statement is None or not _within(statement, self._puzzle.grid) else _canonical(statement)
+        return read_statement(self._puzzle.grid, people, words)
 
     def premises(self, words: str) -> tuple[int, ...] | None:
         """Returns numbers (from 1) of clues that decide a statement; see `Environment.premises`."""
@@ -195,6 +200,39 @@ def _line(puzzle: ZebraPuzzle, reasoner: Reasoner, style: Style, steps: Sequence
         return terse_line(number, [str(i + 1) for i in clues] + [f"s{i + 1}" for i in facts], statement)
     premises = [puzzle.clues[i] for i in clues] + [earlier[i] for i in facts]
     return cited_line([write_clue(puzzle.grid, premise) for premise in premises], statement)
+
+
+@lru_cache(maxsize=4096)
+def shared_answers(puzzle: ZebraPuzzle) -> list[str] | None:
+    """Returns the answers that all worlds of a puzzle's clues share, as sentences.
+
+    Args:
+        puzzle: The puzzle; its clues may leave answers open or contradict one another.
+
+    Returns:
+        The sentences in the order of the questions, or `NO_RESULT` if the proofs would take more than
+        `stages.environments.solver_tool.LIMIT`; None if there is no world.
+    """
+    try:
+        reasoner = Reasoner(puzzle, LIMIT)
+        statements = [statement_of(puzzle.grid, reasoner.world, question) for question in puzzle.questions]
+        return [write_clue(puzzle.grid, statement) for statement in statements if reasoner.entails(statement)]
+    except TimeoutError:
+        return [NO_RESULT]
+    except ValueError:  # the clues contradict one another
+        return None
+
+
+def read_statement(grid: Grid, people: dict[str, Thing], words: str) -> Clue | None:
+    """Returns the statement of a sentence in the form that equal statements share; None if it is not one of the grid.
+
+    Args:
+        grid: The words of the puzzle.
+        people: Those of `text.people_of`.
+        words: The sentence, without a full stop.
+    """
+    statement = read_clue(people, words)
+    return None if statement is None or not _within(statement, grid) else _canonical(statement)
 
 
 def _within(statement: Clue, grid: Grid) -> bool:

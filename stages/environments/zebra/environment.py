@@ -4,6 +4,7 @@ import itertools
 import random
 import time
 from collections import Counter
+from dataclasses import replace
 
 import numpy as np
 
@@ -12,8 +13,16 @@ from stages.environments.answers import write_answer
 from stages.environments.grading import LetteredAnswers
 from stages.environments.minimal import WorldPool, keep_needed
 from stages.environments.puzzle import Asserted, Checked, Kinds, Puzzle, Style
+from stages.environments.solver_tool import own_words, shared_sentences
 from stages.environments.zebra.config import TIERS, WORDS, ZebraConfig
-from stages.environments.zebra.deductions import Reasoner, reasoner_of, statement_of, write_derivation
+from stages.environments.zebra.deductions import (
+    Reasoner,
+    read_statement,
+    reasoner_of,
+    shared_answers,
+    statement_of,
+    write_derivation,
+)
 from stages.environments.zebra.formal import (
     Clue,
     Grid,
@@ -27,7 +36,16 @@ from stages.environments.zebra.formal import (
     holds,
 )
 from stages.environments.zebra.solver import Model
-from stages.environments.zebra.text import ORDINALS, answer_type, formal_digest, read_prompt, values_of, write_prompt
+from stages.environments.zebra.text import (
+    ORDINALS,
+    answer_type,
+    formal_digest,
+    people_of,
+    read_prompt,
+    values_of,
+    write_clue,
+    write_prompt,
+)
 
 _OTHERS = 12
 """Number of candidate clues for each value besides its placement."""
@@ -216,12 +234,27 @@ class Zebra(LetteredAnswers):
     def deductions(self, text: str, puzzle: Puzzle) -> list[Asserted] | None:
         """Returns the statements of a text with verdicts (see `deductions.Reasoner`)."""
         reasoner = reasoner_of(read_prompt(puzzle.prompt))
-        return None if reasoner is None else reasoner.read(text)
+        return None if reasoner is None else reasoner.read(own_words(text))
 
     def premises(self, statement: str, puzzle: Puzzle) -> tuple[int, ...] | None:
         """See `stages.environments.capabilities.Proves.premises`."""
         reasoner = reasoner_of(read_prompt(puzzle.prompt))
         return None if reasoner is None else reasoner.premises(statement)
+
+    def told(self, statements: list[str], puzzle: Puzzle) -> list[str]:
+        """See `stages.environments.capabilities.AnswersCalls`."""
+        formal = read_prompt(puzzle.prompt)
+        people = people_of(formal.grid)
+        return shared_sentences(
+            statements,
+            lambda line: read_statement(formal.grid, people, line),
+            lambda clues: shared_answers(replace(formal, clues=clues)),
+        )
+
+    def asked(self, puzzle: Puzzle) -> list[str]:
+        """See `stages.environments.capabilities.AnswersCalls`."""
+        formal = read_prompt(puzzle.prompt)
+        return [write_clue(formal.grid, clue) for clue in formal.clues]
 
 
 ZEBRA = Zebra()

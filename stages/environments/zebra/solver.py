@@ -12,7 +12,12 @@ class Model:
     """The rules of a grid, with clues that can be switched on.
 
     The rules say that every value is in one house, and that every house has one value of each attribute.
+
+    Attributes:
+        limit: CP-SAT's deterministic time that is left to all further solves together; None for no limit.
     """
+
+    limit: float | None = None
 
     def __init__(self, grid: Grid, clues: Sequence[Clue]) -> None:
         """Builds the model; all clues are switched off."""
@@ -66,6 +71,7 @@ class Model:
             The world, int8 [1, attributes, values]; None if there is none.
 
         Raises:
+            TimeoutError: The `limit` was reached.
             RuntimeError: CP-SAT stopped without a result.
         """
         proto = self._model.proto
@@ -78,8 +84,14 @@ class Model:
         solver.parameters.cp_model_presolve = False
         solver.parameters.linearization_level = 0
         solver.parameters.symmetry_level = 0
+        if self.limit is not None:
+            solver.parameters.max_deterministic_time = self.limit
         status = solver.solve(self._model)
         del proto.constraints[before:]
+        if self.limit is not None:
+            self.limit = max(0.0, self.limit - solver.response_proto.deterministic_time)
+            if solver.status_name(status) == "UNKNOWN":
+                raise TimeoutError
         if solver.status_name(status) == "INFEASIBLE":
             return None
         if solver.status_name(status) not in ("OPTIMAL", "FEASIBLE"):

@@ -112,7 +112,11 @@ class ChatTokenizer:
 
     def answer_ids(self, answer: str) -> list[int]:
         """Returns the token ids of an answer with the end-of-sequence token."""
-        return [*self._tokenizer.encode(answer, add_special_tokens=False).ids, self.eos_ids[0]]
+        return [*self.text_ids(answer), self.eos_ids[0]]
+
+    def text_ids(self, text: str) -> list[int]:
+        """Returns the token ids of a text, without special tokens of the template."""
+        return self._tokenizer.encode(text, add_special_tokens=False).ids
 
     def decode(self, token_ids: list[int]) -> str:
         """Returns the text of token ids without special tokens; bytes that are not UTF-8 become U+FFFD."""

@@ -24,6 +24,7 @@ from stages.sampling.client import (
     Prompt,
     SampledCompletion,
     Source,
+    Turn,
     read_choice,
     request_body,
 )
@@ -79,19 +80,28 @@ class Answer:
             EngineLostError: The answer is inconsistent, or comes from other weights than those loaded.
         """
         source = self.member.source
-        parts = [read_choice(choice, source, config.early_stop) for choice in self.choices]
-        if len(parts) != config.samples_per_prompt:
-            raise EngineLostError(f"{len(parts)} completions instead of {config.samples_per_prompt}")
         return GroupSamples(
             self.prompt.prompt_id,
             list(self.prompt.token_ids),
-            [SampledCompletion(ids, logprobs, finish_reason, decode(ids)) for ids, logprobs, finish_reason in parts],
+            [
+                SampledCompletion(turn.token_ids, turn.logprobs, turn.finish_reason, decode(turn.token_ids))
+                for turn in self.turns(config)
+            ],
             source.weights_digest,
             source.version,
             source.seed,
             self.started_s,
             self.seconds,
         )
+
+    def turns(self, config: SamplingConfig) -> list[Turn]:
+        """Returns the checked completions of the request; the arguments and errors are those of `group`."""
+        expected = self.prompt.samples or config.samples_per_prompt
+        if len(self.choices) != expected:
+            raise EngineLostError(f"{len(self.choices)} completions instead of {expected}")
+        parts = [read_choice(choice, self.member.source, config.early_stop) for choice in self.choices]
+        called = [choice.get("stop_reason") in self.prompt.stop for choice in self.choices]
+        return [Turn(*part, by_call) for part, by_call in zip(parts, called, strict=True)]
 
 
 @dataclass(frozen=True)
@@ -129,8 +139,12 @@ class Call:
         stall_timeout_s: float,
     ) -> None:
         self._config, self._eos_token_ids, self._stall_timeout_s = config, eos_token_ids, stall_timeout_s
-        enough = math.ceil(1.25 * max_num_seqs / config.samples_per_prompt) + 1
-        self._requests_per_engine = min(math.ceil(len(prompts) / engines), enough)
+        # A turn after a tool's answer is a request of its own, with one sequence.
+        sequences, requests = config.samples_per_prompt, len(prompts)
+        if config.tool_calls:
+            sequences, requests = 1, requests * sequences
+        enough = math.ceil(1.25 * max_num_seqs / sequences) + 1
+        self._requests_per_engine = min(math.ceil(requests / engines), enough)
         self.unfinished = len(prompts)
         self._began_s = time.monotonic()
         self._todo = deque(prompts)
@@ -175,9 +189,13 @@ class Call:
 
     def put_back(self, prompt: Prompt) -> None:
         """Puts a prompt with an unusable answer back to the front of the queue."""
+        self.put_first([prompt])
+
+    def put_first(self, prompts: Sequence[Prompt]) -> None:
+        """Puts prompts to the front of the queue, so that groups that have begun end early."""
         with self._changed:
-            self._todo.appendleft(prompt)
-            self._changed.notify()
+            self._todo.extendleft(reversed(prompts))
+            self._changed.notify_all()
 
     def next(self, timeout_s: float) -> Answer | EngineLoss | None:
         """Returns the next answer, or the loss of an engine that has not left; None after `timeout_s` without either.

@@ -27,6 +27,7 @@ from flows.config.settings import settings_names
 from flows.lookup.checkpoints import find_checkpoint
 from flows.lookup.history import read_run
 from flows.report.summary import solve_command
+from stages.environments import environment
 from stages.environments.generate import TIERS, generate
 from stages.environments.temporal_clue.language.text import write_prompt
 from tests.support.puzzle_cases import TWO_ROOMS

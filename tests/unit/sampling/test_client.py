@@ -50,7 +50,7 @@ def test_every_sampling_parameter_is_sent_and_no_seed() -> None:
     named = {
         name: value
         for name, value in config.model_dump().items()
-        if name not in ("samples_per_prompt", "stop", "early_stop")
+        if name not in ("samples_per_prompt", "stop", "early_stop", "tool_calls")
     }
     assert named.items() <= sampling.items()
     assert sampling["n"] == 3
@@ -61,6 +61,9 @@ def test_every_sampling_parameter_is_sent_and_no_seed() -> None:
     stopping = request_body(Prompt("p", [4]), SamplingConfig(stop=("END",)), (1,))["sampling_params"]
     assert (stopping["detokenize"], stopping["stop"]) == (True, ["END"])
     assert "extra_args" not in sampling
+    turn = request_body(Prompt("p", [4], samples=1, max_tokens=5, seed=6, stop=("</ask>",)), config, (1,))
+    continued = turn["sampling_params"]
+    assert [continued[name] for name in ("n", "max_tokens", "seed", "stop")] == [1, 5, 6, ["</ask>"]]
     early = request_body(Prompt("p", [4]), SamplingConfig(early_stop=EarlyStopConfig()), (1,))["sampling_params"]
     assert early["extra_args"] == {"early_stop": {"alpha": 0.992, "threshold": -3.0}}
 

@@ -15,14 +15,16 @@ from artifacts.errors import BadInputError, IntegrityError
 from artifacts.identity import Identity, settings_of
 from artifacts.reading import Artifact
 from artifacts.refs import Batch, Checkpoint, Grades, Puzzles, Ref, Rollouts
-from artifacts.schemas import GRADES, GRADES_FILE, PUZZLES, ROLLOUTS, STEPS, STEPS_FILE, as_table
+from artifacts.schemas import BY_TOOL, GRADES, GRADES_FILE, PUZZLES, ROLLOUTS, STEPS, STEPS_FILE, as_table
 from artifacts.store.store import Store
 from artifacts.tensors import BATCH_FILE, PackedBatch
 from stages.context import Profile, StageContext
 from stages.environments.puzzle import Puzzle
+from stages.environments.solver_tool import write_told
 from stages.environments.tables import to_table
 from stages.grade import GradeConfig, grade
 from stages.grpo.packing import PackConfig
+from stages.models.tokenizers.chat import ChatTokenizer
 from stages.models.tokenizers.phrase_tokenizer import CHAT_TEMPLATE, END_OF_TURN, build_tokenizer
 from stages.pack import pack
 from tests.support.puzzle_cases import FIVE_LETTERS
@@ -235,6 +237,37 @@ def test_each_token_has_the_advantage_of_the_steps_from_it_on(tmp_path: Path) ->
         texts = [("".join(of_completion[: count - 1]), "".join(of_completion[:count])) for count in counts]
         assert all(len(before) < end <= len(upto) for (before, upto), end in zip(texts, characters, strict=True))
     assert (facts["steps/proved/mean"], facts["steps/wrong/mean"]) == (0.5, 0.5)
+
+
+def test_what_a_tool_wrote_is_no_step_and_has_no_advantage(tmp_path: Path) -> None:
+    """The solver says what is false between two steps; the model's tokens are rewarded as if it had said nothing."""
+    stages = Stages(tmp_path)
+    told = write_told([FALSE, "B. Lounge"])
+    speaking(stages, [SOUND.replace(".\n", f".{told}", 1), UNSOUND])
+    rows = Artifact.open(stages.store, stages.rollouts).read_tables(ROLLOUTS)
+    tokenizer = ChatTokenizer(stages.ctx.local_folder(Artifact.at(stages.store, "model").ref))
+    marks: list[list[bool]] = []
+    for text, ids in rows.select("text", "completion_token_ids").iter_rows():
+        start = text.find(told) if told in text else len(text) + 1
+        marks.append([start < end <= start + len(told) for end in tokenizer.token_ends(ids)])
+    attempt = ArtifactAddress(stages.store, "told", Rollouts).attempt(Identity.of("sample", 1, {"tool": True}))
+    attempt.write_shard("rollouts", rows.with_columns(pl.Series(BY_TOOL, marks, pl.List(pl.Boolean))), ROLLOUTS)
+    stages.rollouts = attempt.publish(weights=Artifact.at(stages.store, "model").ref)
+    grades, facts, batch, packed = stages.run(BY_PROCESS, {})
+    steps = Artifact.at(stages.store, "grades").read_table(STEPS_FILE, STEPS)
+    assert steps["verdict"].to_list() == ["proved", "repeated", "right", "contradicted", "wrong"]
+    own = [len(of_completion) - sum(of_completion) for of_completion in marks]
+    assert sum(marks[0]) > 2 and not any(marks[1])
+    assert (packed["completion_tokens"], facts["completion_tokens/mean"]) == (sum(own), sum(own) / 2)
+    first = batch.segment_ids == 1
+    in_loss = batch.completion_mask[first] == 1
+    assert (~in_loss).tolist() == marks[0]
+    assert (
+        batch.advantages[first][~in_loss].tolist() == batch.weights[first][~in_loss].tolist() == [0.0] * sum(marks[0])
+    )
+    values = batch.advantages[first][in_loss]
+    assert list(dict.fromkeys(values.tolist())) == [2.0, 1.0, 0.0]
+    assert grades["advantage"][0] == pytest.approx(float(values.mean()))
 
 
 def test_steps_whose_reward_is_null_count_nowhere(tmp_path: Path) -> None:

@@ -20,6 +20,7 @@ from stages.environments.puzzle import Puzzle
 from stages.sampling.client import GroupSamples, Prompt, SampledCompletion
 from stages.sampling.config import SamplingConfig
 from stages.sampling.engine import Engine
+from stages.sampling.turns import Tool
 from tests.support.speaker import CONFIG, WRONG, Opener, Place, script, taken_order
 
 PLAIN = CONFIG.model_copy(update={"resample": None})
@@ -164,7 +165,11 @@ def test_a_signal_while_a_group_is_taken_leaves_no_part_of_it(
     draw = Engine.sample_groups
 
     def interrupted(
-        engine: Engine, prompts: Sequence[Prompt], config: SamplingConfig, on_group: Callable[[GroupSamples], None]
+        engine: Engine,
+        prompts: Sequence[Prompt],
+        config: SamplingConfig,
+        on_group: Callable[[GroupSamples], None],
+        tool: Tool | None,
     ) -> None:
         taken: list[str] = []
 
@@ -172,7 +177,7 @@ def test_a_signal_while_a_group_is_taken_leaves_no_part_of_it(
             taken.append(group.prompt_id)
             on_group(replace(group, completions=Interrupted(group.completions)) if len(taken) == 3 else group)
 
-        draw(engine, prompts, config, hand_over)
+        draw(engine, prompts, config, hand_over, tool)
 
     with monkeypatch.context() as patched, pytest.raises(KeyboardInterrupt):
         patched.setattr(Engine, "sample_groups", interrupted)

@@ -97,7 +97,7 @@ def test_a_style_counts_only_where_derivations_are_taught(tmp_path: Path) -> Non
             made = attempt.publish()
             assert warm_start(ctx, plain, model, puzzles, out=slot) == made
             terse = plain.model_copy(update={"style": "terse"})
-            assert plain.derivation_style == (None if found else "plain")
+            assert plain.taught == (None if found else "plain")
             if found:
                 assert warm_start(ctx, terse, model, puzzles, out=slot) == made
             else:

@@ -10,6 +10,7 @@ from pydantic import ValidationError
 from safetensors.numpy import save_file
 from safetensors.torch import load_file
 from torch.distributed.tensor import DTensor
+from transformers import AutoModelForCausalLM
 
 from artifacts.errors import BadInputError
 from stages.grpo.loss import TokenLoss
@@ -75,6 +76,54 @@ def test_the_groups_of_group_mean_are_whole_where_rows_cut_them(checkpoint: Path
         outcomes.append(train(checkpoint, tmp_path, columns, epochs=1, loss=loss, micro_batch_tokens=12))
         assert outcomes[-1][0][0].policy_loss == pytest.approx(-1.1875, abs=1e-5)
     assert_same(outcomes[0], outcomes[1])
+
+
+@pytest.mark.parametrize("aggregation", ["token_mean", "sequence_mean", "group_mean", "inverse_length"])
+@pytest.mark.parametrize("row_tokens", [24, 200])
+def test_tokens_of_a_tool_are_read_and_not_learned(
+    checkpoint: Path, tmp_path: Path, aggregation: str, row_tokens: int
+) -> None:
+    """The loss is that of each completion by itself: tool tokens are in its context, and in no mean or ratio."""
+    draw = np.random.default_rng(3)
+    groups: list[Group] = []
+    for _ in range(3):
+        branches: list[Branch] = []
+        for _ in range(4):
+            by_tool = [author for author in (False, True, False, True, False) for _ in range(draw.integers(1, 4))]
+            logprobs = [0.0 if told else draw.normal(-4.0, 0.3) for told in by_tool]
+            tokens = draw.integers(VOCAB, size=len(by_tool)).tolist()
+            branches.append(Branch(tokens, logprobs, draw.normal(), by_tool))
+        groups.append(Group(draw.integers(VOCAB, size=5).tolist(), branches))
+    packed, facts = pack_groups(groups, PackConfig(row_tokens=row_tokens))
+    assert facts.split_groups == (3 if row_tokens == 24 else 0) and not facts.cut_completions
+    columns = {name: getattr(packed, name) for name in packed.dtypes()}
+    loss = LossConfig(kind="reinforce", aggregation=aggregation)  # pyright: ignore[reportArgumentType]
+    (step,), _ = train(checkpoint, tmp_path, columns, epochs=1, loss=loss)
+    model = AutoModelForCausalLM.from_pretrained(checkpoint, dtype=torch.float32)
+    losses: list[list[torch.Tensor]] = []
+    gaps: list[torch.Tensor] = []
+    for group in groups:
+        losses.append([])
+        for branch in group.branches:
+            ids = torch.tensor([[*group.prompt, *branch.tokens]])
+            with torch.no_grad():
+                scores = torch.log_softmax(model(ids).logits[0, len(group.prompt) - 1 : -1], -1)
+            own = ~torch.tensor(branch.by_tool)
+            gap = scores.gather(1, torch.tensor(branch.tokens)[:, None])[own, 0] - torch.tensor(branch.logprobs)[own]
+            losses[-1].append(-torch.exp(gap) * float(branch.advantages[0]))
+            gaps.append(gap)
+    completions = [one for of_group in losses for one in of_group]
+    every, count = torch.cat(completions), sum(len(one) for one in completions)
+    expected = {
+        "token_mean": every.mean(),
+        "sequence_mean": torch.stack([one.mean() for one in completions]).mean(),
+        "group_mean": torch.stack([torch.cat(of_group).mean() for of_group in losses]).mean(),
+        "inverse_length": torch.stack([one.mean() for one in completions]).mean(),
+    }[aggregation]
+    assert (step.loss_tokens, facts.completion_tokens) == (count, count)
+    assert step.policy_loss == pytest.approx(float(expected), rel=1e-4)
+    assert step.ratio_max == pytest.approx(float(torch.exp(torch.cat(gaps)).max()), rel=1e-4)
+    assert step.ratio_mean == pytest.approx(float(torch.exp(torch.cat(gaps)).mean()), rel=1e-4)
 
 
 def test_a_loss_with_a_temperature_of_its_own(checkpoint: Path, other: Path, tmp_path: Path) -> None:

@@ -24,7 +24,10 @@ class Rules:
         weapon: For each weapon the literal that it is the murder weapon, [W].
         time: For each time the literal that the murder happened at it, [T].
         motive: For each suspect s and motive m the literal that s has m, [S][M].
+        limit: CP-SAT's deterministic time that is left to all further solves together; None for no limit.
     """
+
+    limit: float | None = None
 
     def __init__(self, shape: Shape) -> None:
         """Builds the model with the rules for `shape` and without clues."""
@@ -170,6 +173,7 @@ class Rules:
             The values of all variables; None if there is no solution.
 
         Raises:
+            TimeoutError: The `limit` was reached.
             RuntimeError: CP-SAT stopped without a result.
         """
         before = len(self._proto.constraints)
@@ -184,6 +188,8 @@ class Rules:
         solver.parameters.cp_model_presolve = False
         solver.parameters.linearization_level = 0
         solver.parameters.symmetry_level = 0
+        if self.limit is not None:
+            solver.parameters.max_deterministic_time = self.limit
         if near:
             strategy = self._proto.search_strategy.add()
             strategy.variables.extend(near)
@@ -194,6 +200,10 @@ class Rules:
         response = solver.response_proto
         del self._proto.constraints[before:]
         del self._proto.search_strategy[:]
+        if self.limit is not None:
+            self.limit = max(0.0, self.limit - response.deterministic_time)
+            if response.status == cp_model_pb2.UNKNOWN:
+                raise TimeoutError
         if response.status == cp_model_pb2.INFEASIBLE:
             return None
         if response.status not in (cp_model_pb2.OPTIMAL, cp_model_pb2.FEASIBLE):

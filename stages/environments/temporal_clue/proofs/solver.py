@@ -4,10 +4,12 @@ import time
 from dataclasses import dataclass
 from functools import lru_cache
 
+from stages.environments.solver_tool import LIMIT, NO_RESULT
 from stages.environments.temporal_clue.formal import At, FormalPuzzle, MurderedBy, Question, Ref, Shape
-from stages.environments.temporal_clue.language.text import letters
+from stages.environments.temporal_clue.language.text import letters, write_statement
 from stages.environments.temporal_clue.proofs.encoding import Encoding
 from stages.environments.temporal_clue.proofs.encoding import Literal as BooleanLiteral
+from stages.environments.temporal_clue.proofs.steps import answer_statements
 from stages.environments.temporal_clue.worlds import World, answer
 
 
@@ -96,3 +98,30 @@ def needless_clues(puzzle: FormalPuzzle, world: World) -> tuple[int, ...]:
     literals = [encoding.literal(clue) for clue in puzzle.clues]
     encoding.require([~literal for literal in encoding.truths(world)])
     return tuple(i + 1 for i in range(len(literals)) if encoding.solve(literals[:i] + literals[i + 1 :]) is None)
+
+
+@lru_cache(maxsize=4096)
+def shared_answers(puzzle: FormalPuzzle) -> list[str] | None:
+    """Returns the answers that all worlds of a puzzle's clues share, as sentences.
+
+    Args:
+        puzzle: The puzzle; its clues may leave answers open or contradict one another.
+
+    Returns:
+        The sentences in the order of the questions, or `NO_RESULT` if the proofs would take more than
+        `stages.environments.solver_tool.LIMIT`; None if there is no world.
+    """
+    questions = puzzle.questions + puzzle.bonus
+    encoding = encode(puzzle)
+    encoding.limit = LIMIT
+    try:
+        values = encoding.solve()
+        if values is None:
+            return None
+        shape, world = puzzle.scenario.shape, encoding.world(values)
+        literals = [answer_literal(encoding, question, answer(shape, world, question)) for question in questions]
+        shared = [encoding.solve([~literal]) is None for literal in literals]
+    except TimeoutError:
+        return [NO_RESULT]
+    statements = zip(answer_statements(shape, world, questions), shared, strict=True)
+    return [write_statement(puzzle.scenario, statement) for statement, proved in statements if proved]

@@ -1,0 +1,186 @@
+"""Completions in turns: the model calls a tool, reads the answer and goes on. Token ids in, token ids out.
+
+A turn is one request. Its tokens stay as they were sampled; only the tool's answer is tokenized and appended, and the
+next request continues after it. A request has a seed of its own, so the tokens do not depend on the requests that an
+engine decodes together, except where rounding decides between two tokens.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field, replace
+
+import polars as pl
+
+from stages.environments.solver_tool import CALL_END, read_call, write_told
+from stages.models.tokenizers.chat import ChatTokenizer
+from stages.sampling.client import GroupSamples, Prompt, SampledCompletion, Turn
+from stages.sampling.config import SamplingConfig
+from stages.sampling.replicas.call import Answer
+
+
+@dataclass(frozen=True)
+class Tool:
+    """A tool that completions can call.
+
+    Attributes:
+        told: Returns the sentences with which the tool answers: called with a `prompt_id` and the lines of a call.
+        context_tokens: Longest sequence of the model, in tokens; None if it is not known.
+    """
+
+    told: Callable[[str, list[str]], list[str]]
+    context_tokens: int | None = None
+
+
+@dataclass(eq=False)
+class _Sample:
+    """One completion of a group, as far as it is sampled.
+
+    Attributes:
+        by_tool: For each token whether the tool wrote it.
+        own: Number of tokens that the model wrote.
+        calls: Number of calls that were answered.
+    """
+
+    token_ids: list[int] = field(default_factory=list[int])
+    logprobs: list[float] = field(default_factory=list[float])
+    by_tool: list[bool] = field(default_factory=list[bool])
+    own: int = 0
+    calls: int = 0
+    finish_reason: str | None = None
+
+    def add(self, token_ids: Sequence[int], logprobs: Sequence[float], *, by_tool: bool) -> None:
+        """Appends tokens."""
+        self.token_ids += token_ids
+        self.logprobs += logprobs
+        self.by_tool += [by_tool] * len(token_ids)
+        self.own += 0 if by_tool else len(token_ids)
+
+
+@dataclass
+class _Group:
+    """The completions of one prompt, and the time at which the first turn was sent, in seconds of the call."""
+
+    prompt: Prompt
+    samples: list[_Sample]
+    started_s: float | None = None
+
+
+class Conversations:
+    """The groups of a call whose completions use a tool.
+
+    Args:
+        prompts: Prompts with unique ids.
+        config: Sampling settings; `tool_calls` is above 0.
+        tool: The tool.
+        tokenizer: The model's tokenizer.
+        seed: Seed of the call.
+        weights_digest: Digest of the weights, which the seed of a request depends on too.
+    """
+
+    def __init__(
+        self,
+        prompts: Sequence[Prompt],
+        config: SamplingConfig,
+        tool: Tool,
+        tokenizer: ChatTokenizer,
+        seed: int,
+        weights_digest: str,
+    ) -> None:
+        self._config, self._tool, self._tokenizer = config, tool, tokenizer
+        self._seed, self._weights_digest = seed, weights_digest
+        self._groups: dict[str, tuple[_Group, list[_Sample]]] = {}
+        """The group and the samples that a request in progress belongs to, by the request's id."""
+        self.first: list[Prompt] = []
+        """The requests of the first turns, one for each group."""
+        for prompt in prompts:
+            group = _Group(prompt, [_Sample() for _ in range(config.samples_per_prompt)])
+            self.first.append(self._request(group, None, prompt.token_ids))
+
+    def take(self, answer: Answer) -> tuple[list[Prompt], GroupSamples | None]:
+        """Adds a finished turn, and lets the tool answer its calls.
+
+        Returns:
+            The requests of the next turns, and the group if all of its completions have ended.
+
+        Raises:
+            EngineLostError: The answer is inconsistent, or comes from other weights than those loaded.
+        """
+        turns = answer.turns(self._config)
+        group, samples = self._groups.pop(answer.prompt.prompt_id)
+        if group.started_s is None:
+            group.started_s = answer.started_s
+        further: list[Prompt] = []
+        for sample, turn in zip(samples, turns, strict=True):
+            sample.add(turn.token_ids, turn.logprobs, by_tool=False)
+            sample.finish_reason = self._finish_reason(sample, turn, group)
+            if sample.finish_reason is None:
+                further.append(self._request(group, sample, [*group.prompt.token_ids, *sample.token_ids]))
+        ended = all(sample.finish_reason is not None for sample in group.samples)
+        return further, self._finished(group, answer) if ended else None
+
+    def _finish_reason(self, sample: _Sample, turn: Turn, group: _Group) -> str | None:
+        """Appends the tool's answer if the turn ended with a call, and returns None; else why the completion ended."""
+        if not turn.called:
+            return turn.finish_reason
+        if sample.own >= self._config.max_tokens:
+            return "length"
+        sentences = self._tool.told(group.prompt.prompt_id, read_call(self._tokenizer.decode(turn.token_ids)))
+        told = self._tokenizer.text_ids(write_told(sentences))
+        length, limit = len(group.prompt.token_ids) + len(sample.token_ids) + len(told), self._tool.context_tokens
+        if limit is not None and length >= limit:
+            return "length"
+        sample.add(told, [0.0] * len(told), by_tool=True)
+        sample.calls += 1
+        return None
+
+    def _request(self, group: _Group, sample: _Sample | None, token_ids: Sequence[int]) -> Prompt:
+        """Returns the request of a sample's next turn, or of the first turn of all samples, and records it."""
+        samples = group.samples if sample is None else [sample]
+        number = None if sample is None else group.samples.index(sample)
+        name = json.dumps([group.prompt.prompt_id, number, samples[0].calls])
+        self._groups[name] = group, samples
+        text = f"{self._seed}\n{self._weights_digest}\n{name}"
+        return replace(
+            group.prompt,
+            prompt_id=name,
+            token_ids=token_ids,
+            samples=len(samples),
+            max_tokens=self._config.max_tokens - samples[0].own,
+            seed=int.from_bytes(hashlib.sha256(text.encode()).digest()[:7]),
+            stop=(CALL_END,) if samples[0].calls < self._config.tool_calls else (),
+        )
+
+    def _finished(self, group: _Group, last: Answer) -> GroupSamples:
+        started_s, source = group.started_s or 0.0, last.member.source
+        return GroupSamples(
+            group.prompt.prompt_id,
+            list(group.prompt.token_ids),
+            [
+                SampledCompletion(
+                    sample.token_ids,
+                    sample.logprobs,
+                    sample.finish_reason or "abort",
+                    self._tokenizer.decode(sample.token_ids),
+                    sample.by_tool,
+                )
+                for sample in group.samples
+            ],
+            source.weights_digest,
+            source.version,
+            self._seed,
+            started_s,
+            last.started_s + last.seconds - started_s,
+        )
+
+
+def own_lengths(rollouts: pl.DataFrame) -> pl.Series:
+    """Returns the number of tokens of each completion that the model wrote.
+
+    Args:
+        rollouts: Rows of the `rollouts` schema.
+    """
+    lengths = rollouts["completion_token_ids"].list.len()
+    return lengths - rollouts["by_tool"].list.sum() if "by_tool" in rollouts.columns else lengths

@@ -1,0 +1,133 @@
+"""Completions in turns by the real engine: exact log-probabilities, the same tokens whatever is sampled beside them."""
+
+from collections.abc import Generator
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+
+from stages.environments.solver_tool import CALL_END, CALL_START, write_call, write_told
+from stages.grpo.packing import Branch, Group
+from stages.models.from_scratch import ScratchModel, make_scratch
+from stages.models.shape import read_shape
+from stages.models.tokenizers.chat import ChatTokenizer
+from stages.sampling.client import GroupSamples, Prompt, SampledCompletion
+from stages.sampling.config import EngineHardware, SamplingConfig
+from stages.sampling.engine import Engine
+from stages.sampling.turns import Tool
+from stages.training.job import TrainHardware
+from stages.training.model.placement import load_reference
+from stages.training.trainer_batch import TrainerBatch
+from tests.support.trainer_work import save_batch
+
+TEXTS = ["Who was it?", "Where?", write_call(["It was the cook"]), write_call(["It was the maid"]), "A: cook\nB: hall"]
+HARDWARE = EngineHardware(
+    max_num_seqs=64, kv_cache_gib=0.1, max_model_len=512, threads=1, replicas=1, dtype="float32", seed=3
+)
+CONFIG = SamplingConfig(samples_per_prompt=6, max_tokens=150, tool_calls=2)
+CPU = torch.device("cpu")
+
+
+@pytest.fixture(scope="module")
+def model(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A random model, for which the end of a call is one of some 270 tokens."""
+    folder = tmp_path_factory.mktemp("model")
+    make_scratch(ScratchModel(layers=2, vocabulary=400, init_std=0.02), [*TEXTS * 4, CALL_END * 2, CALL_END], folder)
+    return folder
+
+
+@pytest.fixture(scope="module")
+def engine(model: Path, tmp_path_factory: pytest.TempPathFactory) -> Generator[Engine]:
+    with Engine(HARDWARE, tmp_path_factory.mktemp("engine")) as running:
+        running.ensure(model, "digest")
+        yield running
+
+
+def prompts(tokenizer: ChatTokenizer) -> list[Prompt]:
+    return [Prompt(f"p{number}", tokenizer.prompt_ids(f"Who was it? {number}")) for number in range(12)]
+
+
+def told(prompt_id: str, lines: list[str]) -> list[str]:
+    """An answer that tells who asked, and how much."""
+    return [f"{prompt_id} wrote {len(lines)} lines", *lines[:1]]
+
+
+def sampled(engine: Engine, some: list[Prompt], config: SamplingConfig = CONFIG) -> dict[str, GroupSamples]:
+    groups: dict[str, GroupSamples] = {}
+    engine.sample_groups(some, config, lambda group: groups.update({group.prompt_id: group}), Tool(told, 512))
+    return groups
+
+
+def runs(completion: SampledCompletion) -> list[tuple[bool, list[int]]]:
+    """The completion's tokens in stretches by one author each."""
+    stretches: list[tuple[bool, list[int]]] = []
+    for token, by_tool in zip(completion.token_ids, completion.by_tool or [], strict=True):
+        if not stretches or stretches[-1][0] != by_tool:
+            stretches.append((by_tool, []))
+        stretches[-1][1].append(token)
+    return stretches
+
+
+def test_turns_alternate_and_log_probabilities_are_those_of_the_trainer(
+    engine: Engine, model: Path, tmp_path: Path
+) -> None:
+    tokenizer = ChatTokenizer(model)
+    groups = sampled(engine, prompts(tokenizer))
+    completions = [(group, one) for group in groups.values() for one in group.completions]
+    assert len(completions) == 72
+    answered = 0
+    for group, completion in completions:
+        stretches = runs(completion)
+        assert [by_tool for by_tool, _ in stretches] == [bool(place % 2) for place in range(len(stretches))]
+        assert completion.own_tokens <= CONFIG.max_tokens and len(stretches) <= 2 * CONFIG.tool_calls + 1
+        for (_, call), (_, answer) in zip(stretches[::2], stretches[1::2], strict=False):
+            words = tokenizer.decode(call)
+            assert CALL_END in words
+            inner = words.rpartition(CALL_END)[0].rpartition(CALL_START)[2]
+            lines = [part for line in inner.splitlines() if (part := line.strip().removeprefix("- ").removesuffix("."))]
+            assert answer == tokenizer.text_ids(write_told(told(group.prompt_id, lines)))
+            answered += 1
+        assert all(
+            logprob == 0.0 for logprob, by in zip(completion.logprobs, completion.by_tool or [], strict=True) if by
+        )
+    assert answered > 20, "a random model ends a call now and then"
+    assert len({len(runs(one)) for _, one in completions}) == 3, "none, one and two calls"
+    gaps = gaps_to_trainer(list(groups.values()), model, tmp_path)
+    assert gaps.numel() == sum(one.own_tokens for _, one in completions)
+    assert float(gaps.max()) < 1e-3
+
+
+def gaps_to_trainer(groups: list[GroupSamples], model: Path, scratch: Path) -> torch.Tensor:
+    """Distance of each sampled token's log-probability from the trainer's, which reads whole packed groups."""
+    packed = [
+        Group(group.prompt_token_ids, [Branch(c.token_ids, c.logprobs, 1.0, c.by_tool) for c in group.completions])
+        for group in groups
+    ]
+    vocabulary = read_shape(model).vocab_size
+    batch = TrainerBatch(save_batch(packed, scratch / "sampled.safetensors"), vocabulary)
+    flat = batch.flat(list(range(batch.shape[0])))
+    policy = load_reference(model, vocabulary, TrainHardware(compute_dtype="fp32"), CPU, sharded=False)
+    with torch.no_grad():
+        logprobs, _ = policy(policy.inputs(flat, torch.float32, CPU), 1.0)
+    return (logprobs - flat.sampler_logprobs).abs()
+
+
+def test_the_same_seed_gives_the_same_tokens_whatever_is_sampled_beside_them(engine: Engine, model: Path) -> None:
+    asked = prompts(ChatTokenizer(model))
+    together = sampled(engine, asked)
+    alone = sampled(engine, asked[5:6]) | sampled(engine, asked[8:6:-1])
+    assert alone.keys() == {"p5", "p7", "p8"}
+    for name, group in alone.items():
+        assert [one.token_ids for one in group.completions] == [one.token_ids for one in together[name].completions]
+        assert [one.by_tool for one in group.completions] == [one.by_tool for one in together[name].completions]
+    different = {tuple(one.token_ids) for group in together.values() for one in group.completions}
+    assert len(different) == 72
+
+
+def test_greedy_completions_of_a_prompt_are_equal(engine: Engine, model: Path) -> None:
+    config = CONFIG.model_copy(update={"temperature": 0.0, "samples_per_prompt": 3})
+    for group in sampled(engine, prompts(ChatTokenizer(model))[:4], config).values():
+        first, *others = group.completions
+        assert all(one.token_ids == first.token_ids for one in others)
+        assert np.isfinite(first.logprobs).all()
