@@ -59,7 +59,6 @@ EVALUATED = {
     "string_insertion": _is_literal,
     "countdown": _is_arithmetic,
     "intermediate_integration": _is_formula,
-    "polynomial_multiplication": _is_formula,
     "simple_integration": _is_formula,
 }
 """Tasks whose scorer evaluates the answer as Python; each has a function that says whether an answer is harmless."""
