@@ -32,11 +32,11 @@ class MixtureConfig(GeneratorConfig):
     )
 
     @property
-    def tasks(self) -> tuple[GeneratorConfig, ...]:
+    def tasks(self) -> tuple[TaskConfig, ...]:
         """The configs of the parts."""
         return tuple(part.puzzle for part in self.parts)
 
-    def nth(self, number: int) -> GeneratorConfig:
+    def nth(self, number: int) -> TaskConfig:
         """Returns the config of puzzle `number` of a stream."""
         turns = _turns(tuple(part.weight for part in self.parts))
         return self.parts[turns[number % len(turns)]].puzzle

@@ -13,7 +13,7 @@ from collections.abc import Callable
 from contextlib import redirect_stdout
 from functools import lru_cache
 from importlib import import_module
-from typing import Any, cast
+from typing import Any
 
 from artifacts.documents.suggestions import did_you_mean
 from stages.environments.reasoning_gym.refused import REFUSED
@@ -176,7 +176,7 @@ def _dataset(task: str, level: int | None, attributes: str, *, seed: int, size: 
     if level is None:
         config = config_kind(**fixed)
     else:
-        curriculum = cast("Any", factory.CURRICULA[task])()
+        curriculum = factory.CURRICULA[task]()
         curriculum.set_global_level(level)
         config = curriculum.generate_configuration(fixed)
     config = dataclasses.replace(config, **json.loads(attributes))

@@ -19,12 +19,13 @@ _REFUSED: dict[tuple[str, ...], tuple[str, ...]] = {
     ("up",): ("--server", "nothing"),
     ("puzzles", "make"): ("--tokenizer", NOBODY),
     ("puzzles", "solve"): ("--no-such-option",),
+    ("environments", "try"): (NOBODY,),
 }
 """Words that each command refuses that starts work, at the last moment that it can."""
 
 _LOOKS = {
     *(("runs",), ("show",), ("report",), ("lineage",), ("diff",), ("prune",), ("verify",), ("down",), ("recipes",)),
-    *(("recipes", "show"), ("recipes", "diff"), ("puzzles", "prove")),
+    *(("recipes", "show"), ("recipes", "diff"), ("puzzles", "prove"), ("environments",)),
 }
 """Commands that read, or write a page at most."""
 

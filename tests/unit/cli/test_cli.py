@@ -27,7 +27,6 @@ from flows.config.settings import settings_names
 from flows.lookup.checkpoints import find_checkpoint
 from flows.lookup.history import read_run
 from flows.report.summary import solve_command
-from stages.environments import environment
 from stages.environments.generate import TIERS, generate
 from stages.environments.temporal_clue.language.text import write_prompt
 from tests.support.puzzle_cases import TWO_ROOMS
@@ -77,7 +76,7 @@ def test_the_command_line_imports_little() -> None:
         (["show", "a", "b"], "argument 'b': unexpected; see `deerstalker show --help`"),
         (
             ["nothing"],
-            "command 'nothing': unknown; expected backfill, compare, diff, doctor, down, evaluate, iterate, ",
+            "command 'nothing': unknown; expected backfill, compare, diff, doctor, down, environments, evaluate, ",
         ),
         (["nothing"], ", solve, train, up, verify; see `deerstalker --help`"),
         (["trian"], "did you mean 'train'? See `deerstalker --help`"),
@@ -126,11 +125,17 @@ def test_the_command_line_imports_little() -> None:
         (["solve", "one.txt", "--checkpoint", "x@" + "9" * 5000], "a number"),
         (["solve", "one.txt", "--checkpoint", "x@²"], "a number"),
         (["evaluate", "--checkpoint", "x", "--puzzles", "x" * 300 + ".json"], "--checkpoint x: no run"),
-        (["evaluate", "--checkpoint", "x"], "--puzzles: missing; expected --puzzles, or --suite; suites: panel"),
+        (
+            ["evaluate", "--checkpoint", "x"],
+            "--puzzles: missing; expected --puzzles, or --suite; suites: aime24",
+        ),
         (["evaluate", "--checkpoint", "x", "--suite", "panl"], "suite 'panl': unknown, did you mean 'panel'?"),
         (["evaluate", "--checkpoint", "x", "--suite", "panel", "--puzzles", "y"], "--suite: given with --puzzles"),
         (["evaluate", "--checkpoint", "x", "--suite", "absent.toml"], "absent.toml: no such file"),
-        (["backfill", "made", "--suite", "mine"], "suite 'mine': unknown; expected panel"),
+        (
+            ["backfill", "made", "--suite", "mine"],
+            "suite 'mine': unknown, did you mean 'minerva'?; expected aime24, amc, ",
+        ),
         (["train", "--run", ""], "run name: ''"),
         (["train", "--run", "x" * 300], "run name"),
         (["train", "--run", "a\nb"], "run name"),
@@ -229,8 +234,8 @@ def test_recipes(capsys: pytest.CaptureFixture[str]) -> None:
 
 def test_made_puzzles_are_read_solved_and_proved_minimal(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     """`tests/flow/test_puzzle_set.py` has a file that `puzzles make` wrote."""
-    family, path = environment.get("temporal_clue"), tmp_path / "made.json"
-    made = [family.generate(family.tiers["reduced"], seed) for seed in range(3, 8)]
+    path = tmp_path / "made.json"
+    made = [generate(TIERS["reduced"], seed) for seed in range(3, 8)]
     texts = [{"num_clues": one.num_clues, "prompt": one.prompt, "solution": one.solution} for one in made]
     path.write_text(json.dumps(texts))
     assert run_command(["puzzles", "solve", str(path), "--minimal", "--json"]) == 0

@@ -13,14 +13,14 @@ from stages.context import Profile
 from tests.support import settings_page
 
 LISTED = {
-    re.sub(r"\[\w+\]", "", path) for path in re.findall(r"^\| `([^`]+)` \|", settings_page.PAGE.read_text(), re.M)
+    re.sub(r"\[[^]]+\]", "", path) for path in re.findall(r"^\| `([^`]+)` \|", settings_page.PAGE.read_text(), re.M)
 }
 """Names on the page, without the kind of a section that has several."""
 
 
 def leaves(value: Any, path: str = "") -> set[str]:
     """Names of the settings of a recipe or profile."""
-    if isinstance(value, dict) and value:
+    if isinstance(value, dict) and value and path not in LISTED:
         return set().union(*(leaves(item, f"{path}.{key}" if path else key) for key, item in value.items()))
     return {path}
 
