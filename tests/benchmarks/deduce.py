@@ -11,7 +11,7 @@ choice looked at. The seeds of the published table, 701 to 705, were used for no
 
 `--transfer` also measures the promoted model of `process` on boards that it was not trained on: one suspect more, one
 room more, and zebra puzzles. `--join FILE...` adds the rows of documents that earlier calls printed, so that the table
-can be measured in several sessions.
+can be measured in several sessions; `docs/deduce.json` has those measured so far (`--seeds --join docs/deduce.json`).
 """
 
 import argparse
@@ -173,7 +173,7 @@ def show(
 def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--recipe", default="deduce")
-    parser.add_argument("--seeds", type=int, nargs="+", default=list(SEEDS))
+    parser.add_argument("--seeds", type=int, nargs="*", default=list(SEEDS), help="none: only those of --join")
     parser.add_argument("--arms", type=lambda text: text.split(","), default=list(ARMS))
     parser.add_argument("--set", action="append", default=[], dest="settings", metavar="KEY=VALUE")
     parser.add_argument("--profile", default="cpu")
@@ -182,6 +182,8 @@ def main() -> int:
     parser.add_argument("--join", nargs="+", default=[], metavar="FILE", help="add the rows of these documents")
     add_json_option(parser)
     options = parser.parse_args()
+    if not (options.seeds or options.join):
+        parser.error("--seeds is empty: name a seed, or documents to --join")
     with tempfile.TemporaryDirectory(prefix="deduce-") as scratch:
         store = options.store or scratch
         rows = {seed: measure(seed, options.arms, options, store) for seed in options.seeds}
@@ -190,6 +192,7 @@ def main() -> int:
         earlier = json.loads(Path(path).read_text())
         rows = {int(seed): row for seed, row in earlier["seeds"].items()} | rows
         boards = {int(seed): row for seed, row in earlier["transfer"].items()} | boards
+    rows, boards = dict(sorted(rows.items())), dict(sorted(boards.items()))
     document = {"seeds": rows, "transfer": boards}
     tell(document, bars(rows), lambda: show(rows, boards, Console()), as_json=options.json)
     return 0
