@@ -77,7 +77,7 @@ def grade(
     reward of such a completion. A masked completion is graded, but it has no advantage and does not count in the
     advantages of others.
 
-    Under `advantage.level = "process"` every statement and every lettered answer of a completion is a step with a
+    Under `advantage.level = "process"` every statement and every answer of a completion is a step with a
     reward of its own, and each token has its own advantage (see `stages.grpo.process`).
 
     Raises:

@@ -1,6 +1,6 @@
 """Process supervision: advantages of single tokens, from a reward for each step of a completion.
 
-A step is a statement or a lettered answer and ends at its last token. A step's advantage is its reward minus a baseline
+A step is a statement or an answer and ends at its last token. A step's advantage is its reward minus a baseline
 (DeepSeekMath, arXiv 2402.03300, section 4.1.3). A token's advantage is that of its completion plus those of the steps
 that end at or after the token.
 
@@ -36,10 +36,10 @@ class StepRewards(Config):
     )
     open: _Reward = Field(default=-1.0, description="A statement that the clues neither entail nor contradict.")
     contradicted: _Reward = Field(default=-1.0, description="A statement that the clues contradict.")
-    right: _Reward = Field(default=1.0, description="A right lettered answer.")
+    right: _Reward = Field(default=1.0, description="A right answer.")
     wrong: _Reward = Field(
         default=-1.0,
-        description="A wrong lettered answer. Set it to null if an answer that repeats a false statement should not be "
+        description="A wrong answer. Set it to null if an answer that repeats a false statement should not be "
         "penalized again.",
     )
     until_first_false: Annotated[bool, Added(before=False)] = Field(

@@ -16,7 +16,7 @@ class RewardConfig(Config):
     """Terms of the reward; a term whose weight is 0 is not computed."""
 
     accuracy_weight: float = Field(
-        default=1.0, ge=0, le=1e6, description="Factor of the fraction of lettered answers that are right."
+        default=1.0, ge=0, le=1e6, description="Factor of the fraction of answers that are right."
     )
     accuracy_power: float = Field(
         default=1.0, gt=0, le=1000, description="Power to which this fraction is raised first (OpenPipe tried 2 and 3)."
@@ -33,7 +33,9 @@ class RewardConfig(Config):
         default_factory=StepRewards,
         description='Rewards of single steps, which only `grade.advantage.level = "process"` uses.',
     )
-    format_weight: float = Field(default=0.0, ge=0, le=1e6, description="Added if every letter begins a line.")
+    format_weight: float = Field(
+        default=0.0, ge=0, le=1e6, description="Added if each answer stands where it should, such as after its letter."
+    )
     length_cosine: LengthCosineConfig | None = Field(default=None, description="A term that depends on the length.")
     repetition_weight: float = Field(
         default=0.0, ge=0, le=1e6, description="Factor of the share of repeated n-grams, which is subtracted."
