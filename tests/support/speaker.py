@@ -101,8 +101,11 @@ def served(speaker: Speaker) -> Generator[str]:
         def log_message(self, format: str, *args: object) -> None:  # noqa: A002
             """Keep the test's output clean."""
 
-    with socketserver.ThreadingTCPServer(("127.0.0.1", 0), Handler) as server:
-        server.daemon_threads = True
+    class Server(socketserver.ThreadingTCPServer):
+        request_queue_size = 1024  # the requests of a call come at once
+        daemon_threads = True
+
+    with Server(("127.0.0.1", 0), Handler) as server:
         threading.Thread(target=server.serve_forever, args=(0.02,), daemon=True).start()
         yield f"http://127.0.0.1:{server.server_address[1]}"
         server.shutdown()
