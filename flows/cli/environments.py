@@ -105,30 +105,25 @@ def try_one(
 def _items(name: str, count: int, level: str | None, seed: int) -> "list[Any]":
     from flows.config.settings import validate
     from stages.environments import environment
-    from stages.environments.capabilities import Generates, HasLevels, Lists, needs
-    from stages.environments.config import SourceConfig
+    from stages.environments.capabilities import HasLevels, Lists, needs
+    from stages.environments.config import GeneratorConfig
     from stages.environments.generate import generate_nth
     from stages.prepare import PrepareConfig
 
     if name.split(":", maxsplit=1)[0] == "file":
         raise BadInputError(name, "its questions are in a file", "an environment with items of its own", "train on it")
-    settings: dict[str, Any] = {"environment": name, **({"level": level} if level is not None else {})}
-    if (known := _generator(name)) is not None:
-        levels = needs(known, HasLevels, "--level", "choose another environment").levels
+    if name in environment.names():
+        levels = needs(environment.get(name), HasLevels, "--level", "choose another environment").levels
         if (chosen := level or next(iter(levels))) not in levels:
             raise BadInputError(f"--level {level}", f"unknown to {name}", ", ".join(levels))
-        needs(known, Generates, name, "choose another environment")
-        return [generate_nth(levels[chosen], seed, number) for number in range(count)]
-    if environment.kind_of(name) == name:
-        environment.get(name)  # refuses a name that nothing has
-    config = validate(PrepareConfig, {"puzzle": settings}, "environments try").puzzle
-    assert isinstance(config, SourceConfig)
+        config = levels[chosen]
+    else:
+        if environment.kind_of(name) == name:
+            environment.get(name)  # refuses a name that nothing has
+        settings = {"environment": name, **({"level": level} if level is not None else {})}
+        config = validate(PrepareConfig, {"puzzle": settings}, "environments try").puzzle
+    if isinstance(config, GeneratorConfig):
+        return [generate_nth(config, seed, number) for number in range(count)]
     config = config.located(Path())
     lister = needs(environment.of(config), Lists, name, "choose another environment")
     return lister.source(config).items({"train": count, "val": 0, "test": 0}, seed).splits["train"]
-
-
-def _generator(name: str) -> Any:
-    from stages.environments import environment
-
-    return environment.get(name) if name in environment.names() else None

@@ -83,8 +83,11 @@ class Branch:
 
     @property
     def advantages(self) -> Sequence[float]:
-        """The advantage of each token."""
-        return self.advantage if isinstance(self.advantage, Sequence) else [self.advantage] * len(self.tokens)
+        """The advantage of each token; 0 for those of a tool."""
+        values = self.advantage if isinstance(self.advantage, Sequence) else [self.advantage] * len(self.tokens)
+        if self.by_tool is None:
+            return values
+        return [0.0 if told else value for value, told in zip(values, self.by_tool, strict=True)]
 
     @property
     def own(self) -> list[int]:
@@ -288,9 +291,7 @@ class _Columns:
         self.parent_ids += [parent] * count
         self.completion_mask += in_loss
         self.sampler_logprobs += branch.logprobs
-        self.advantages += [
-            advantage if own else 0.0 for advantage, own in zip(branch.advantages, in_loss, strict=True)
-        ]
+        self.advantages += branch.advantages
         self.weights += [float(own) for own in in_loss]
 
 

@@ -6,7 +6,6 @@ the answers of the others, and its limit counts time by the clock, which fails h
 """
 
 import importlib
-import multiprocessing
 import os
 import pickle
 import resource
@@ -25,7 +24,7 @@ from typing import Any
 import psutil
 
 from artifacts.errors import DeerstalkerError
-from stages.processes.process_pool import end_with_parent, own_temporary_folder
+from stages.processes.process_pool import end_with_parent, start_worker
 
 _WALL_FACTOR = 10
 """A call may take so many times its limit by the clock, for the time that it waits for a core."""
@@ -58,7 +57,7 @@ class LimitedCalls:
     Args:
         load: `module:function` whose result is the function to call. It runs once in each process, before the limits.
         *arguments: Arguments of `load`, which can be pickled.
-        limit_s: CPU seconds that a call may take, and a tenth of the seconds by the clock.
+        limit_s: CPU seconds that a call may take; by the clock it may take ten times as many.
         memory_bytes: Memory that a process may allocate beyond what it has after loading.
         workers: Number of processes; None for one per core that this process may use.
         load_s: Seconds by the clock within which a process must be ready.
@@ -159,15 +158,7 @@ class _Worker:
     """A process that makes one call at a time."""
 
     def __init__(self, load: str, arguments: tuple[Any, ...], memory_bytes: int, longest_s: float) -> None:
-        # This process has threads, so it must not fork; the fork server ends when this process does.
-        own_temporary_folder()
-        context = multiprocessing.get_context("forkserver")
-        self._pipe, child_end = context.Pipe()
-        self._process = context.Process(
-            target=_serve, args=(child_end, load, arguments, memory_bytes, longest_s), daemon=True
-        )
-        self._process.start()
-        child_end.close()  # so that the pipe ends when the child dies
+        self._process, self._pipe = start_worker(_serve, load, arguments, memory_bytes, longest_s)
         self.calls = 0
 
     def ready(self, load_s: float) -> str | None:

@@ -7,6 +7,7 @@ import traceback
 from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from multiprocessing.connection import Connection
+from multiprocessing.process import BaseProcess
 from multiprocessing.util import get_temp_dir
 from pathlib import Path
 from typing import Any, TypeVar
@@ -139,13 +140,7 @@ class _Worker:
     """A process that works on one chunk of items at a time."""
 
     def __init__(self) -> None:
-        # This process has threads, so it must not fork; the fork server ends when this process does.
-        own_temporary_folder()
-        context = multiprocessing.get_context("forkserver")
-        self._pipe, child_end = context.Pipe()
-        self.process = context.Process(target=_serve, args=(child_end,), daemon=True)
-        self.process.start()
-        child_end.close()  # so that the pipe ends when the child dies
+        self.process, self._pipe = start_worker(_serve)
 
     def run(self, work: Callable[[T], R], items: Sequence[T]) -> tuple[bool, Any]:
         """Returns whether the work succeeded, and its results for the items or its exception.
@@ -157,7 +152,21 @@ class _Worker:
         return self._pipe.recv()
 
 
-def own_temporary_folder() -> None:
+def start_worker(serve: Callable[..., None], *arguments: Any) -> tuple[BaseProcess, Connection]:
+    """Starts a process that calls a function with its end of a pipe and some arguments; returns it and the other end.
+
+    This process has threads, so it must not fork; the fork server ends when this process does.
+    """
+    _own_temporary_folder()
+    context = multiprocessing.get_context("forkserver")
+    pipe, child_end = context.Pipe()
+    process = context.Process(target=serve, args=(child_end, *arguments), daemon=True)
+    process.start()
+    child_end.close()  # so that the pipe ends when the child dies
+    return process, pipe
+
+
+def _own_temporary_folder() -> None:
     """Makes this process the owner of multiprocessing's folder, so that a sweep removes it if the process is killed."""
     with _folder_locks_guard:
         folder = Path(get_temp_dir())

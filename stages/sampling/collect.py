@@ -13,7 +13,7 @@ from artifacts.address import Attempt
 from artifacts.errors import BadInputError
 from artifacts.identity import settings_of
 from artifacts.refs import Checkpoint, Ref
-from artifacts.schemas import ROLLOUTS, as_table
+from artifacts.schemas import BY_TOOL, ROLLOUTS, as_table
 from stages.context import StageContext
 from stages.environments.tables import told_by_id
 from stages.models.json_file import read_json
@@ -154,7 +154,7 @@ class _Shards:
                 "finish_reason": completion.finish_reason,
                 "engine": f"vllm {group.engine_version} seed {group.engine_seed}",
                 "group_s": group.seconds,
-                **({} if completion.by_tool is None else {"by_tool": completion.by_tool}),
+                **({} if completion.by_tool is None else {BY_TOOL: completion.by_tool}),
                 **self.constant,
             }
             for index, completion in enumerate(group.completions)

@@ -14,6 +14,7 @@ from dataclasses import dataclass, field, replace
 
 import polars as pl
 
+from artifacts.schemas import BY_TOOL
 from stages.environments.solver_tool import CALL_END, read_call, write_told
 from stages.models.tokenizers.chat import ChatTokenizer
 from stages.sampling.client import GroupSamples, Prompt, SampledCompletion, Turn
@@ -183,4 +184,4 @@ def own_lengths(rollouts: pl.DataFrame) -> pl.Series:
         rollouts: Rows of the `rollouts` schema.
     """
     lengths = rollouts["completion_token_ids"].list.len()
-    return lengths - rollouts["by_tool"].list.sum() if "by_tool" in rollouts.columns else lengths
+    return lengths - rollouts[BY_TOOL].list.sum() if BY_TOOL in rollouts.columns else lengths

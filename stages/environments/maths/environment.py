@@ -1,10 +1,8 @@
 """Mathematical problems behind the interface that all environments share. A problem has one answer, `answer`."""
 
-import hashlib
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from functools import lru_cache
-from typing import Any
 
 from artifacts.errors import BadInputError, DeerstalkerError
 from stages.environments.capabilities import Items
@@ -13,7 +11,8 @@ from stages.environments.maths.config import MathsConfig, golds_of, installed_re
 from stages.environments.maths.verdicts import LIMIT_CPU_S, Verdict
 from stages.environments.puzzle import Graded, Grader, Parsed, Puzzle
 from stages.environments.question_file.choice import choose_questions
-from stages.environments.question_file.reading import Question, content_of, read_questions
+from stages.environments.question_file.environment import QuestionSource
+from stages.environments.question_file.reading import Question, read_questions
 from stages.processes.limited_calls import LimitedCalls, Outcome
 
 _KEY = "answer"
@@ -39,7 +38,7 @@ class Maths:
 
     def source(self, config: MathsConfig) -> "ProblemSource":
         """Reads the file of a config."""
-        return ProblemSource(config, content_of(config.path))
+        return ProblemSource(config)
 
     def grade(self, text: str, puzzle: Puzzle, grader: Grader = "strict") -> Graded:
         """Returns accuracy 1 if the final answer of a completion has the value of a right one, else 0.
@@ -93,12 +92,8 @@ class Maths:
         return text.count(_THINK_END_LINE) == 1
 
 
-class ProblemSource:
+class ProblemSource(QuestionSource[MathsConfig]):
     """The content of a file of problems."""
-
-    def __init__(self, config: MathsConfig, content: bytes) -> None:
-        self._config, self._content = config, content
-        self.identity: dict[str, Any] = {"sha256": hashlib.sha256(content).hexdigest()}
 
     def items(self, sizes: Mapping[str, int], seed: int) -> Items:
         """Returns the problems of each split (see `question_file.choice.choose_questions`).

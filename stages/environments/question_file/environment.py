@@ -3,15 +3,17 @@
 import hashlib
 from collections.abc import Mapping
 from functools import lru_cache
-from typing import Any
+from typing import Any, Generic, TypeVar
 
 from artifacts.errors import BadInputError
 from stages.environments.capabilities import Items
 from stages.environments.puzzle import FILE_GRADERS, FileGrader, Graded, Grader, Parsed, Puzzle
 from stages.environments.question_file.choice import choose_questions
-from stages.environments.question_file.config import QuestionFileConfig
+from stages.environments.question_file.config import QuestionColumns, QuestionFileConfig
 from stages.environments.question_file.graders import read_answer, read_gold, written
 from stages.environments.question_file.reading import content_of, read_questions
+
+ColumnsT = TypeVar("ColumnsT", bound=QuestionColumns)
 
 _KEY = "answer"
 _KEPT_CHARACTERS = 200
@@ -33,9 +35,9 @@ class QuestionFile:
         self._pattern = pattern
         self.graders = (grader,)
 
-    def source(self, config: QuestionFileConfig) -> "QuestionSource":
+    def source(self, config: QuestionFileConfig) -> "QuestionSource[QuestionFileConfig]":
         """Reads the file of a config."""
-        return QuestionSource(config, content_of(config.path))
+        return QuestionSource(config)
 
     def grade(self, text: str, puzzle: Puzzle, grader: Grader = "strict") -> Graded:
         """Returns accuracy 1 if the answer in a completion is the right one, else 0.
@@ -66,10 +68,15 @@ class WritableQuestionFile(QuestionFile):
         return written(puzzle.solution[_KEY], self._grader)
 
 
-class QuestionSource:
-    """The content of a file of questions."""
+class QuestionSource(Generic[ColumnsT]):
+    """The content of a file of questions.
 
-    def __init__(self, config: QuestionFileConfig, content: bytes) -> None:
+    Args:
+        config: The file's path and columns.
+    """
+
+    def __init__(self, config: ColumnsT) -> None:
+        content = content_of(config.path)
         self._config, self._content = config, content
         self.identity: dict[str, Any] = {"sha256": hashlib.sha256(content).hexdigest()}
 

@@ -13,6 +13,7 @@ import pytest
 
 from artifacts.errors import BadInputError
 from artifacts.identity import settings_of
+from flows.cli.app import run_command
 from flows.config.recipe import Recipe
 from flows.config.recipes import load_recipe
 from flows.config.settings import validate
@@ -271,3 +272,9 @@ def test_every_part_of_the_panel_has_items() -> None:
         assert puzzle.environment == task.environment
         grader = ReasoningGym(puzzle.environment)
         assert grader.grade(grader.write_answer(puzzle), puzzle).exact, puzzle.environment
+
+
+@needs_package
+def test_a_task_can_be_tried(capsys: pytest.CaptureFixture[str]) -> None:
+    assert run_command(["environments", "try", "reasoning_gym:chain_sum", "--count", "2"]) == 0
+    assert capsys.readouterr().out.count("gets 1") == 2
