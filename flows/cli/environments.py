@@ -2,7 +2,7 @@
 
 from dataclasses import asdict
 from pathlib import Path
-from typing import Annotated, Any
+from typing import Annotated, Any, cast
 
 from cyclopts import App, Parameter
 
@@ -123,7 +123,7 @@ def _items(name: str, count: int, level: str | None, seed: int) -> "list[Any]":
         settings = {"environment": name, **({"level": level} if level is not None else {})}
         config = validate(PrepareConfig, {"puzzle": settings}, "environments try").puzzle
     if isinstance(config, GeneratorConfig):
-        return [generate_nth(config, seed, number) for number in range(count)]
-    config = config.located(Path())
-    lister = needs(environment.of(config), Lists, name, "choose another environment")
-    return lister.source(config).items({"train": count, "val": 0, "test": 0}, seed).splits["train"]
+        return [generate_nth(cast(environment.Named, config), seed, number) for number in range(count)]
+    listed = config.located(Path())
+    lister = needs(environment.of(listed), Lists, name, "choose another environment")
+    return lister.source(listed).items({"train": count, "val": 0, "test": 0}, seed).splits["train"]
