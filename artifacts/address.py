@@ -186,6 +186,7 @@ class Attempt(Generic[K]):
         self.files = {name: file for name, file in self.files.items() if not name.startswith(f"{stem}-")}
         adopted: set[Any] = set()
         frames: list[pl.DataFrame] = []
+        known_types: list[pl.Schema] = []
         for key in self.address.store.list(self.prefix):
             name = key.removeprefix(f"{self.prefix}/")
             if not name.startswith(f"{stem}-"):
@@ -193,7 +194,9 @@ class Attempt(Generic[K]):
             data = self.address.store.read_bytes(key)
             if name != shard_name(stem, ".parquet", data):
                 continue
-            shard = validated(pl.read_parquet(io.BytesIO(data)), schema, key)
+            shard = pl.read_parquet(io.BytesIO(data))
+            if shard.schema not in known_types:  # a validation takes 20 ms, and there may be thousands of small shards
+                known_types.append(validated(shard, schema, key).schema)
             new_groups = shard.filter((pl.len().over(by) == rows) & ~pl.col(by).is_in(list(adopted)))
             if new_groups.is_empty():
                 continue
@@ -203,7 +206,7 @@ class Attempt(Generic[K]):
                 self.write_shard(stem, new_groups, schema)
             adopted |= set(new_groups[by])
             frames.append(new_groups)
-        return pl.concat(frames) if frames else None
+        return validated(pl.concat(frames), schema, self.prefix) if frames else None
 
     @contextmanager
     def folder(self, scratch: Path, watch: StartProgress | None = None) -> Generator[Path, None, None]:

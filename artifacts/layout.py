@@ -9,7 +9,7 @@ from artifacts.identity import Identity
 RUNS = "runs"
 _NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,63}")
 _NAME_RULE = "1 to 64 letters, digits, dots, dashes and underscores, beginning with a letter or a digit"
-_SHARED = ("puzzles", "models", "evaluations")
+_SHARED = ("puzzles", "models", "evaluations", "answers")
 """Folders of the artifacts that runs share (see `shared_key`)."""
 _RECIPE = re.compile(r"runs/[^/]+/recipe\.json")
 _SEALED = re.compile(r"runs/[^/]+/(?:promoted\.json|renewals/[^/]+\.json)")

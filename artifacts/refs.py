@@ -20,6 +20,10 @@ class Rollouts(Kind):
     """Sampled completions with token ids and the sampler's logprobs."""
 
 
+class Answers(Kind):
+    """Answers of one model to the puzzles of a benchmark: texts, outcomes, usage and the replies' facts."""
+
+
 class Grades(Kind):
     """Rewards and advantages of rollouts, with the answers that were read."""
 

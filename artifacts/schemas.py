@@ -16,8 +16,12 @@ STEPS_FILE = "steps.parquet"
 """The steps of completions with their rewards; in the artifact of the grades if the recipe supervises the process."""
 TOKEN_ADVANTAGES_FILE = "token_advantages.parquet"
 """Advantages by token; in the artifact of the grades if the tokens of a completion differ in them."""
+ROUNDS_FILE = "rounds.parquet"
+"""The rounds of strategies that ask a model several times; in the report if the evaluation has such strategies."""
 BY_TOOL = "by_tool"
 """Column of rollouts; only those that were sampled with a tool have it."""
+LOGPROB = "logprob"
+"""Column of results: log-probability of the completion."""
 
 _ID = pa.Column(pl.String, pa.Check.str_length(min_value=1))
 _COUNT = pa.Column(pl.Int32, pa.Check.ge(0))
@@ -28,6 +32,14 @@ _DEDUCTIONS = {  # numbers of statements by verdict; null if they were not check
 }
 StepVerdict = Literal["proved", "restated", "repeated", "open", "contradicted", "right", "wrong"]
 STEP_VERDICTS = get_args(StepVerdict)
+Outcome = Literal["answered", "length", "refusal", "empty", "error", "rejected", "failed"]
+OUTCOMES = get_args(Outcome)
+"""Ends of a question to a model. All of them count: whatever is not answered is graded by the text that came.
+
+length: the answer was cut at its token limit. refusal: the model or its provider's filter declined. empty: a reply
+without text. error: the provider broke the answer off. rejected: the provider refused this prompt after it had accepted
+another one. failed: no reply after all retries.
+"""
 _FINISH_REASONS = ("stop", "length", "abort", "early_stop")
 
 
@@ -140,10 +152,62 @@ RESULTS = TableSchema(
         "text": pa.Column(pl.String),
         "answers": pa.Column(pl.String, pa.Check.str_startswith("{")),
         **_DEDUCTIONS,
+        # nats, summed over the tokens that the model wrote; older reports lack it
+        LOGPROB: pa.Column(pl.Float64, pa.Check.le(0.0), required=False),
     },
     strict=True,
     ordered=True,
     name="results",
+)
+
+ROUNDS = TableSchema(
+    {
+        "strategy": _ID,  # as on the command line: `think_twice:rounds=3`
+        "puzzle_id": _ID,
+        "sample": _COUNT,
+        "round": _COUNT,  # number of the request in the strategy, from 1
+        "step": _ID,  # purpose of the request: answer, sticker, wait, ...
+        "point": pa.Column(pl.String, nullable=True),  # where the text is an answer that is measured by itself
+        "final": pa.Column(pl.Boolean),  # whether the text is the strategy's answer
+        "text": pa.Column(pl.String),
+        "finish_reason": pa.Column(pl.String, pa.Check.isin(_FINISH_REASONS)),
+        "completion_tokens": _COUNT,  # of this request
+        "spent_tokens": _COUNT,  # of the strategy up to this text
+        "accuracy": pa.Column(pl.Float64, pa.Check.in_range(0.0, 1.0), nullable=True),  # null: not an answer
+        "exact": pa.Column(pl.Boolean, nullable=True),
+        "answers": pa.Column(pl.String, pa.Check.str_startswith("{"), nullable=True),
+        **_DEDUCTIONS,  # of notes (stickers) only
+    },
+    strict=True,
+    ordered=True,
+    name="rounds",
+)
+
+ANSWERS = TableSchema(
+    {
+        "answer": _ID,  # digest of prompt and sample: the same question to the same model is asked once
+        "puzzle_id": _ID,
+        "group": _COUNT,  # index of the puzzle in the split
+        "sample": _COUNT,
+        "text": pa.Column(pl.String),
+        "reasoning": pa.Column(pl.String, nullable=True),  # null: the reply has none
+        "outcome": pa.Column(pl.String, pa.Check.isin(OUTCOMES)),
+        "finish_reason": pa.Column(pl.String),  # as the provider wrote it; empty if there is none
+        "detail": pa.Column(pl.String, nullable=True),  # words of a refusal or an error
+        "prompt_tokens": pa.Column(pl.Int32, pa.Check.ge(0), nullable=True),  # null: the reply does not say
+        "completion_tokens": pa.Column(pl.Int32, pa.Check.ge(0), nullable=True),
+        "usage": pa.Column(pl.String, pa.Check.str_startswith("{")),  # JSON: the reply's whole usage
+        "response_id": pa.Column(pl.String),
+        "model": pa.Column(pl.String),  # as the reply names it
+        "fingerprint": pa.Column(pl.String, nullable=True),  # of the provider's system, or of a checkpoint's weights
+        "provider": pa.Column(pl.String, nullable=True),  # behind a router
+        "latency_s": pa.Column(pl.Float64, pa.Check.ge(0.0)),  # of the last attempt; for a checkpoint, of the group
+        "attempts": pa.Column(pl.Int32, pa.Check.ge(1)),
+        "answered_at": _ID,  # ISO 8601, UTC
+    },
+    strict=True,
+    ordered=True,
+    name="answers",
 )
 
 

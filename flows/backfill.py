@@ -31,6 +31,7 @@ from flows.report.shown_run import publish_report
 from flows.session import Stages
 from stages.context import Profile, StageContext
 from stages.evaluate import EvaluateConfig, evaluate
+from stages.strategies.figures import stored_figures
 
 
 class BackfillRequest(Config):
@@ -249,10 +250,14 @@ def _published(store: Store, suite: str, item: RunCheckpoint) -> bool:
 
 
 def _facts(store: Store, run: str, reports: dict[RunCheckpoint, Ref[Report]]) -> dict[int, dict[str, Any]]:
-    own = {item.iteration: ref for item, ref in reports.items() if item.run == run}
+    own = {item.iteration: Artifact.open(store, ref) for item, ref in reports.items() if item.run == run}
     return {
-        number: {"report": f"{store.url}/{ref.key}", **Artifact.open(store, ref).manifest.facts}
-        for number, ref in sorted(own.items())
+        number: {
+            "report": f"{store.url}/{report.key}",
+            **report.manifest.facts,
+            **stored_figures(report).as_json(),
+        }
+        for number, report in sorted(own.items())
     }
 
 

@@ -7,7 +7,7 @@ from pydantic import Field
 
 from artifacts.config import Config
 from artifacts.documents.document import Document
-from artifacts.identity import Identity, settings_of
+from artifacts.identity import Identity
 from artifacts.layout import shared_key
 from artifacts.reading import Artifact
 from artifacts.refs import Report
@@ -21,6 +21,7 @@ from stages.environments.puzzle import Grader
 from stages.environments.tables import graders_of
 from stages.evaluate import EvaluateConfig, evaluate, regrade
 from stages.statistics.totals import totals
+from stages.strategies.figures import stored_figures
 
 
 class EvaluationRequest(Config):
@@ -47,6 +48,9 @@ class Evaluation(Document):
         report: Address of the stored report.
         gradings: Totals (see `stages.statistics.totals.totals`) by grader; all grade the same completions.
         tasks: Totals by environment, read by the first grader; empty if the puzzles are of one environment.
+        strategies: Figures of strategies at test time by name (see `ReportFigures.strategies`), read by the config's
+            grader; those that the config names, or all if it names none.
+        reliability: Figures of k samples, by k (see `ReportFigures.reliability`).
     """
 
     checkpoint: dict[str, Any]
@@ -54,6 +58,8 @@ class Evaluation(Document):
     report: str
     gradings: dict[str, dict[str, Any]]
     tasks: dict[str, dict[str, Any]]
+    strategies: dict[str, dict[str, Any]] = Field(default_factory=dict[str, dict[str, Any]])
+    reliability: dict[str, dict[str, Any]] = Field(default_factory=dict[str, dict[str, Any]])
 
 
 @flow(name="evaluate", flow_run_name="evaluate {request.checkpoint}", persist_result=False)
@@ -68,7 +74,7 @@ def evaluate_checkpoint(request: EvaluationRequest) -> Evaluation:
         stages.live.opened(f"evaluating {request.checkpoint} on {request.puzzles or request.suite}")
         puzzles, split, config = measured_puzzles(request.puzzles, request.suite, request.config, stages)
         checkpoint = fetched(stages, request.checkpoint, puzzles)
-        settings = {**settings_of(config), "split": split}
+        settings = {**config.identity_settings, "split": split}
         key = shared_key(
             "evaluations", split, Identity.of("evaluation", 1, settings, weights=checkpoint, puzzles=puzzles)
         )
@@ -76,6 +82,7 @@ def evaluate_checkpoint(request: EvaluationRequest) -> Evaluation:
         report = stages.run(evaluate, config, checkpoint, puzzles, split=split, out=out)
         published = Artifact.open(store, report)
         results = published.read_table("results.parquet", RESULTS)
+        strategies = stored_figures(published).chosen(config.strategies)
         solutions = Artifact.open(store, puzzles).read_table(f"{split}.parquet", PUZZLES)
         return Evaluation(
             checkpoint=checkpoint.as_json(),
@@ -86,4 +93,5 @@ def evaluate_checkpoint(request: EvaluationRequest) -> Evaluation:
                 for grader in graders_of(solutions)
             },
             tasks=published.manifest.facts.get("tasks", {}),
+            **strategies.as_json(),
         )

@@ -162,7 +162,8 @@ class Session(Stages):
         self.reached = n
         executed = self.live.executed
         self.live.iteration_finished(n)
-        self.shown.iteration_finished(n, executed=executed)
+        if warning := self.shown.iteration_finished(n, executed=executed):
+            self.live.line(warning)
 
     def write_report(self) -> str:
         """Writes the report, shows the finished run in Prefect and the tracker, and returns the key of the page."""

@@ -1,27 +1,36 @@
 """The stage that measures a checkpoint on held-out puzzles."""
 
-import json
 from collections.abc import Mapping
-from typing import Any
+from typing import Annotated, Any, Self
 
 import polars as pl
-from pydantic import Field
+from pydantic import Field, model_validator
 
 from artifacts.address import ArtifactAddress, Attempt
 from artifacts.config import Config
 from artifacts.errors import BadInputError
-from artifacts.identity import Identity, settings_of
+from artifacts.identity import Added, Identity, settings_of
 from artifacts.reading import Artifact
 from artifacts.refs import Checkpoint, Puzzles, Ref, Report
-from artifacts.schemas import PUZZLES, RESULTS, as_table
+from artifacts.schemas import LOGPROB, PUZZLES, RESULTS, ROUNDS, ROUNDS_FILE, as_table
 from stages.context import StageContext
 from stages.environments.puzzle import Grader, Puzzle
-from stages.environments.tables import count_deductions, deduction_columns, graded_texts, grader_of, puzzles_by_id
+from stages.environments.tables import (
+    count_deductions,
+    deduction_columns,
+    grade_columns,
+    graded_texts,
+    grader_of,
+    puzzles_by_id,
+)
 from stages.sampling.collect import adopt_rollouts, collect
 from stages.sampling.config import SamplingConfig
 from stages.sampling.turns import own_lengths
 from stages.statistics.records import ReportFigures
 from stages.statistics.totals import totals, totals_by_task
+from stages.strategies.config import Strategy, problem_of, rounds_strategies
+from stages.strategies.figures import rounds_figures, sample_figures
+from stages.strategies.rounds import play
 
 REVISION = 2
 
@@ -41,6 +50,23 @@ class EvaluateConfig(Config):
     sampled: HeldOutSampling = Field(default_factory=HeldOutSampling, description="Settings of the sampled answers.")
     greedy: bool = Field(default=True, description="Also take the most likely answer to each puzzle, once.")
     grader: Grader = Field(default="strict", description="Rules by which answers are read from a completion.")
+    strategies: Annotated[tuple[Strategy, ...], Added(before=())] = Field(
+        default=(),
+        max_length=64,
+        description="Strategies at test time that are measured as well, a table each. Those that choose among the "
+        "samples (`single`, `majority`, `best_of`) are measured anyway",
+    )
+
+    @model_validator(mode="after")
+    def _strategies_can_be_measured(self) -> Self:
+        if problem := problem_of(self.strategies, self.sampled.samples_per_prompt, self.sampled.tool_calls):
+            raise ValueError(problem)
+        return self
+
+    @property
+    def identity_settings(self) -> dict[str, Any]:
+        """The settings as JSON, without the strategies that choose among the samples, which sample nothing."""
+        return settings_of(self.model_copy(update={"strategies": rounds_strategies(self.strategies)}))
 
 
 def evaluate(
@@ -55,6 +81,7 @@ def evaluate(
     """Samples answers to held-out puzzles, grades them and publishes a report of means with 95% intervals.
 
     Each group is stored as soon as it is complete, in a folder of its own. A retry samples only the missing groups.
+    So are the requests of strategies that ask in rounds; their texts are in `rounds.parquet`.
 
     Args:
         weights: The checkpoint to measure.
@@ -66,7 +93,7 @@ def evaluate(
         TransientError: The engine died or hung more often than `restarts` allows.
     """
     identity = Identity.of(
-        "evaluate", REVISION, {**settings_of(config), "split": split}, weights=weights, puzzles=puzzles
+        "evaluate", REVISION, {**config.identity_settings, "split": split}, weights=weights, puzzles=puzzles
     )
     if published := out.find(identity):
         return published
@@ -83,7 +110,13 @@ def evaluate(
     )
     attempt = out.attempt(identity)  # not the shards' folder, which another writer may have published with its report
     attempt.write_table("results.parquet", results, RESULTS)
-    measured = totals(results)
+    measured, chosen_among = totals(results), sample_figures(results)
+    strategies = dict(chosen_among.strategies)
+    if asking := rounds_strategies(config.strategies):
+        rollouts = _stored(shards, "sampled", config.sampled)
+        rounds = play(asking, chosen, rollouts, config.sampled, config.grader, weights, shards, ctx)
+        attempt.write_table(ROUNDS_FILE, rounds, ROUNDS)
+        strategies |= rounds_figures(rounds, chosen)
     figures = ReportFigures(
         puzzles=len(chosen),
         split=split,
@@ -91,6 +124,8 @@ def evaluate(
         sampled=measured.sampled,
         greedy=measured.greedy,
         tasks=totals_by_task(results, chosen),
+        strategies=strategies,
+        reliability=chosen_among.reliability,
     ).as_json()
     attempt.write_json("report.json", figures)
     facts = {**figures, "compute_dtype": ctx.profile.engine.computes_in}
@@ -108,10 +143,8 @@ def _results(
 ) -> pl.DataFrame:
     """Samples the answers of one mode and returns them graded: rows of the `results` schema."""
     collect(puzzles, sampling, weights, shards, ctx, stem=f"rollouts-{mode}", label=f"evaluate {mode}")
-    sampled = adopt_rollouts(shards, f"rollouts-{mode}", sampling)
-    assert sampled is not None  # collect has just written them
+    sampled = _stored(shards, mode, sampling)
     by_id = puzzles_by_id(puzzles)
-    sampled = sampled.sort("group", "sample")
     rows: list[dict[str, Any]] = []
     graded_rows = _graded(sampled, by_id, config.grader)
     for row, graded, own_tokens in zip(sampled.iter_rows(named=True), graded_rows, own_lengths(sampled), strict=True):
@@ -125,9 +158,17 @@ def _results(
                 "finish_reason": row["finish_reason"],
                 "completion_tokens": own_tokens,
                 "text": row["text"],
+                LOGPROB: min(0.0, sum(row["sampler_logprobs"])),  # rounding of a certain token may end above 0
             }
         )
     return as_table(rows, RESULTS)
+
+
+def _stored(shards: Attempt[Report], mode: str, sampling: SamplingConfig) -> pl.DataFrame:
+    """Returns the completions of one mode, which `collect` has stored, by group and sample."""
+    stored = adopt_rollouts(shards, f"rollouts-{mode}", sampling)
+    assert stored is not None
+    return stored.sort("group", "sample")
 
 
 def regrade(results: pl.DataFrame, puzzles: pl.DataFrame, grader: Grader) -> pl.DataFrame:
@@ -144,11 +185,5 @@ def regrade(results: pl.DataFrame, puzzles: pl.DataFrame, grader: Grader) -> pl.
 
 def _graded(completions: pl.DataFrame, by_id: Mapping[str, Puzzle], grader: Grader) -> list[dict[str, Any]]:
     """Returns the columns with the grade of each completion."""
-    return [
-        {
-            "accuracy": graded.accuracy,
-            "exact": graded.exact,
-            "answers": json.dumps({question: vars(answer) for question, answer in graded.answers.items()}),
-        }
-        for graded in graded_texts(completions.select("text", "puzzle_id").iter_rows(), by_id, grader)
-    ]
+    graded = graded_texts(completions.select("text", "puzzle_id").iter_rows(), by_id, grader)
+    return [grade_columns(grades) for grades in graded]

@@ -6,7 +6,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from itertools import groupby
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
 import numpy as np
 import polars as pl
@@ -40,6 +40,7 @@ from stages.environments.steps import Step, steps_of
 from stages.environments.tables import (
     assertions,
     deduction_columns,
+    grade_columns,
     graded_texts,
     grader_of,
     puzzles_by_id,
@@ -126,11 +127,9 @@ def grade(
                 "puzzle_id": row["puzzle_id"],
                 "group": row["group"],
                 "sample": row["sample"],
-                "accuracy": graded.accuracy,
-                "exact": graded.exact,
+                **grade_columns(graded),
                 "truncated": truncated,
                 "reward": sum(terms.values()),
-                "answers": json.dumps({question: vars(answer) for question, answer in graded.answers.items()}),
                 "grader": grader,
                 **deduction_columns(deduced),
             }
@@ -195,20 +194,22 @@ def needs_of(config: GradeConfig) -> list[Need]:
 
 
 def _check_abilities(config: GradeConfig, train: pl.DataFrame) -> None:
+    """Refuses settings that an environment cannot satisfy, so that later functions may cast."""
     for name in train["environment"].unique(maintain_order=True):
         for need in needs_of(config):
             needs(environment.get(name), need.capability, need.setting, need.remedy)
 
 
 def _answer_ends(text: str, puzzle: Puzzle, config: GradeConfig) -> dict[str, int]:
-    locator = environment.get(puzzle.environment)
-    return locator.answer_ends(text, puzzle, config.grader) if isinstance(locator, LocatesAnswers) else {}
+    locator = cast(LocatesAnswers, environment.get(puzzle.environment))
+    return locator.answer_ends(text, puzzle, config.grader)
 
 
 def _well_formed(text: str, puzzle: Puzzle, config: GradeConfig) -> bool:
     """Returns whether a completion has the requested layout; False if the reward does not depend on it."""
-    checker = environment.get(puzzle.environment)
-    return config.reward.format_weight > 0 and isinstance(checker, ChecksFormat) and checker.well_formed(text, puzzle)
+    if config.reward.format_weight == 0:
+        return False
+    return cast(ChecksFormat, environment.get(puzzle.environment)).well_formed(text, puzzle)
 
 
 def _surprise(row: Mapping[str, Any], puzzle: Puzzle, config: GradeConfig, tokenizer: ChatTokenizer | None) -> float:

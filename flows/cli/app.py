@@ -36,6 +36,11 @@ _COMMANDS = {
     "train:train": "Train a model with a recipe; the same run name continues where it stopped.",
     "iterate:iterate": "Continue a run with its frozen recipe.",
     "evaluate:evaluate": "Measure a checkpoint on puzzles; every grader of their environment reads each completion.",
+    "evaluate:benchmark": """
+Ask any models, behind APIs or as checkpoints, the same puzzles, and set their accuracy beside their cost.
+
+No answer is bought twice: the same command continues where it stopped, and more samples add to those that are stored.
+""",
     "solve:solve": "Ask a model one puzzle, and grade the answer if the solution is known.",
     "puzzles:puzzles": "Make puzzles, solve them, and prove the statements of a completion.",
     "environments:environments": "List the environments that are installed, or try one.",
@@ -43,6 +48,7 @@ _COMMANDS = {
     "runs:runs": "List the runs of a store.",
     "runs:show": "Show a run: its iterations, its results before and after training, and how to use its checkpoint.",
     "runs:report": "Write a run's report again: one self-contained page, its pictures, and its figures as JSON.",
+    "runs:study": "Put several runs, and the models of a benchmark, on one page of figures and fits.",
     "compare:compare": """
 Train on one iteration's rollouts with several recipes, and show the results side by side.
 

@@ -36,7 +36,7 @@ def backfill(
         every: The k of --checkpoints every.
         at_once: Number of checkpoints evaluated at the same time, each by its own engine.
     """
-    key = suite
+    config, key = answers.config(), suite
     if puzzles is None:
         from flows.config.suites import load_suite, suite_key
 
@@ -51,7 +51,7 @@ def backfill(
         "puzzles": puzzles,
         "checkpoints": checkpoints,
         "every": every,
-        "config": answers.config(),
+        "config": config,
         "at_once": at_once,
         "profile": profile,
         "store": options.store,

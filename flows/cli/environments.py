@@ -1,5 +1,6 @@
 """`deerstalker environments` and `environments try`."""
 
+from collections.abc import Sequence
 from dataclasses import asdict
 from pathlib import Path
 from typing import Annotated, Any, cast
@@ -14,16 +15,19 @@ from flows.report.text.visible import visible
 
 environments = App(name="environments", version=version)
 
-_OWN = {
-    "file": "questions of a file; names: file:exact, file:choice, file:number, file:boxed, file:regex",
-    "FILE.py:OBJECT": "an object with the methods items and grade, in a file beside the recipe",
+_IN_A_RECIPE = {
+    "file": 'environment = "file", path = "questions.jsonl", grader = "exact", "choice", "number", "boxed" or "regex"',
+    "FILE.py:OBJECT": 'environment = "my_tasks.py:Countdown": a file beside the recipe, an object with items and grade',
+    "maths": 'environment = "maths", path = "problems.jsonl"',
+    "mixture": 'environment = "mixture", parts = [{ puzzle = { environment = "zebra" }, weight = 2 }, ...]',
 }
-"""Environments that take their items from the user."""
+"""Settings below [puzzles.puzzle] of environments that take their items, or their parts, from a recipe."""
+_GENERATORS = "reasoning_gym:TASK"
 
 
 @environments.default
 def list_all(*, options: Output = OUTPUT) -> None:
-    """List all environments that are installed, with their levels of difficulty."""
+    """List all environments that are installed, with their levels of difficulty or what a recipe says to use them."""
     from stages.environments import environment
     from stages.environments.capabilities import HasLevels
     from stages.environments.user_code.config import installed, version_of
@@ -32,17 +36,37 @@ def list_all(*, options: Output = OUTPUT) -> None:
     for name in environment.names():
         known = environment.get(name)
         levels = list(known.levels) if isinstance(known, HasLevels) else []
-        rows.append({"name": name, "from": "deerstalker", "levels": levels, "error": None})
-    rows += [{"name": name, "from": "deerstalker", "levels": [], "error": None} for name in _OWN]
+        rows.append(_row(name, "deerstalker", levels))
+    rows += [_row(name, "deerstalker", recipe=recipe) for name, recipe in _IN_A_RECIPE.items()]
+    rows.append(_generators())
     for name, point in sorted(installed().items()):
         levels, error = _levels_of(name)
-        rows.append({"name": name, "from": version_of(point), "levels": levels, "error": error})
+        rows.append(_row(name, version_of(point), levels, error))
     if options.json:
         print_json({"environments": rows})
         return
     for row in rows:
-        text = row["error"] or _OWN.get(row["name"]) or (", ".join(row["levels"]) or "no levels")
-        print_line(f"{row['name']:<16} {row['from']:<24} {visible(text)}")
+        levels = f"levels {', '.join(row['levels'])}" if row["levels"] else ""
+        print_line(f"{row['name']:<18} {row['from']:<21} {visible(row['error'] or levels or row['recipe'])}")
+
+
+def _row(
+    name: str, source: str, levels: Sequence[str] = (), error: str | None = None, *, recipe: str | None = None
+) -> dict[str, Any]:
+    """Returns one environment; without other settings a recipe only names it."""
+    own = f'environment = "{name}"' if recipe is None else recipe
+    return {"name": name, "from": source, "recipe": own, "levels": list(levels), "error": error}
+
+
+def _generators() -> dict[str, Any]:
+    """Returns the row of reasoning-gym, whose error says how to install the optional package if it is missing."""
+    from stages.environments.reasoning_gym.release import PACKAGE, installed_release
+
+    recipe = 'environment = "reasoning_gym:knights_knaves", level = 0'
+    try:
+        return _row(_GENERATORS, f"{PACKAGE}=={installed_release()}", recipe=recipe)
+    except BadInputError as error:
+        return _row(_GENERATORS, PACKAGE, error=str(error), recipe=recipe)
 
 
 def _levels_of(name: str) -> tuple[list[str], str | None]:
@@ -110,8 +134,9 @@ def _items(name: str, count: int, level: str | None, seed: int) -> "list[Any]":
     from stages.environments.generate import generate_nth
     from stages.prepare import PrepareConfig
 
-    if name.split(":", maxsplit=1)[0] == "file":
-        raise BadInputError(name, "its questions are in a file", "an environment with items of its own", "train on it")
+    if (word := name.partition(":")[0]) in _IN_A_RECIPE:
+        found = "its items come from what a recipe names"
+        raise BadInputError(name, found, "an environment with items of its own", f"train with {_IN_A_RECIPE[word]}")
     if name in environment.names():
         levels = needs(environment.get(name), HasLevels, "--level", "choose another environment").levels
         if (chosen := level or next(iter(levels))) not in levels:

@@ -1,10 +1,13 @@
-"""`deerstalker runs`, `show` and `report`."""
+"""`deerstalker runs`, `show`, `report` and `study`."""
+
+from typing import Annotated
 
 from rich.table import Table
 
+from artifacts.errors import BadInputError
 from artifacts.store.store import Store
 from artifacts.verification import Damage
-from flows.cli.console.options import STORED, Stored, Wide
+from flows.cli.console.options import STORED, Optional, Stored, Wide
 from flows.cli.console.output import fail_if_damaged, print_damaged_json, terminal
 
 
@@ -76,6 +79,37 @@ def report(run: str, /, *, options: Stored = STORED) -> None:
     page = f"{store.url}/{store_report(read_run(store, run, damaged), store)}"
     if options.json:
         print_damaged_json({"run": run, "report": page}, store, damaged)
+        return
+    terminal().print(page, soft_wrap=True)
+    fail_if_damaged(store, damaged, json=False)
+
+
+def study(
+    *runs: str,
+    benchmark: Annotated[str | None, Optional] = None,
+    output: str = "./deerstalker-study",
+    options: Stored = STORED,
+) -> None:
+    """Writes the page of a study and prints its path.
+
+    Args:
+        runs: Names of the runs.
+        benchmark: File with the document of `deerstalker benchmark --json`.
+        output: Folder for the page, its pictures and its figures as JSON.
+    """
+    from flows.lookup.history import read_run
+    from flows.report.study.benchmark import read_benchmark
+    from flows.report.study.page import study_files, write_study
+    from flows.report.study.study import figures, read_run_study
+
+    if not runs and benchmark is None:
+        raise BadInputError("study", "no run and no --benchmark", "at least one of them", "see `deerstalker runs`")
+    models = None if benchmark is None else read_benchmark(benchmark)
+    store, damaged = Store.open(options.store, writable=False), list[Damage]()
+    read = [read_run_study(read_run(store, run, damaged), store) for run in dict.fromkeys(runs)]
+    page = write_study(output, study_files(read, models))
+    if options.json:
+        print_damaged_json({"page": page, **figures(read, models)}, store, damaged)
         return
     terminal().print(page, soft_wrap=True)
     fail_if_damaged(store, damaged, json=False)

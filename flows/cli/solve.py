@@ -1,7 +1,7 @@
 """`deerstalker solve`: one prompt, one engine, no flow."""
 
 import sys
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
@@ -20,7 +20,7 @@ from flows.cli.console.puzzle_checks import not_provable, puzzle_at
 from flows.cli.console.texts import read_text_argument
 from flows.config.settings import validate
 from flows.report.text.visible import visible
-from stages.environments.capabilities import Proves, needs
+from stages.environments.capabilities import AnswersCalls, Proves, needs
 from stages.environments.environment import get
 from stages.environments.published import of_text, read_puzzles
 from stages.environments.puzzle import Graded, Puzzle
@@ -55,6 +55,7 @@ def solve(
     samples: int = 1,
     temperature: float = 0.0,
     max_tokens: int = 256,
+    tool_calls: int = 0,
     explain: Flag = False,
     profile: ProfileName = "cpu",
     options: Stored = STORED,
@@ -70,6 +71,7 @@ def solve(
         samples: Number of answers.
         temperature: Sampling temperature; 0 takes the most likely answer.
         max_tokens: Maximum length of an answer, in tokens.
+        tool_calls: Number of times that an answer may ask the environment's solver.
         explain: Print the answer line by line with a verdict on each statement about the puzzle, the clues that decide
             it, and the first false step.
     """
@@ -77,23 +79,36 @@ def solve(
 
     question = read_question(file, index, options.store)
     explained = explained_puzzle(question, file) if explain else None
-    settings = {"samples_per_prompt": samples, "temperature": temperature, "max_tokens": max_tokens}
+    settings = {
+        "samples_per_prompt": samples,
+        "temperature": temperature,
+        "max_tokens": max_tokens,
+        "tool_calls": tool_calls,
+    }
     sampling = validate(SamplingConfig, settings, "solve")
-    completions = _completions(question.prompt, checkpoint, profile, sampling, options)
+    told = solver_of(question, file) if sampling.tool_calls else None
+    completions = _completions(question.prompt, checkpoint, profile, sampling, options, told)
     print_answers(question, checkpoint, completions, options, explained)
 
 
 def _completions(
-    prompt: str, checkpoint: str, profile: str, sampling: "SamplingConfig", options: Stored
+    prompt: str,
+    checkpoint: str,
+    profile: str,
+    sampling: "SamplingConfig",
+    options: Stored,
+    told: Callable[[list[str]], list[str]] | None,
 ) -> "Sequence[SampledCompletion]":
-    """Starts an engine with the checkpoint and returns its completions of the prompt."""
+    """Starts an engine with the checkpoint and returns its completions of the prompt, which may ask the solver."""
     import logging
 
     from flows.config.recipes import load_profile
     from flows.lookup.checkpoints import find_checkpoint
     from stages.models.tokenizers.chat import ChatTokenizer
     from stages.sampling.client import Prompt
+    from stages.sampling.collect import longest_sequence
     from stages.sampling.engine import Engine
+    from stages.sampling.turns import Tool
 
     hardware = load_profile(profile).engine
     if hardware.replicas == "auto" and not hardware.external_urls:
@@ -105,10 +120,13 @@ def _completions(
     with scratch_folder() as scratch:
         folder = _folder(source, store, scratch)
         tokens = ChatTokenizer(folder).prompt_ids(prompt)
+        tool = None
+        if told is not None:
+            tool = Tool(lambda _, statements: told(statements), longest_sequence(folder, hardware.max_model_len))
         print("starting the engine", file=sys.stderr)
         with Engine(hardware, scratch / "engine") as engine:
             engine.ensure(folder, source.digest if isinstance(source, Ref) else checkpoint)
-            engine.sample_groups([Prompt("question", tokens)], sampling, groups.append)
+            engine.sample_groups([Prompt("question", tokens)], sampling, groups.append, tool)
     return groups[0].completions
 
 
@@ -144,8 +162,7 @@ def explained_puzzle(question: Question, where: str) -> Puzzle:
     Raises:
         BadInputError: The prompt is not a puzzle, a sentence of it cannot be read, or its clues contradict one another.
     """
-    name = of_text(question.prompt).name
-    puzzle = question.puzzle or Puzzle(where, name, question.prompt, {}, 0, None, "", {})
+    puzzle = _puzzle_of(question, where)
     solver = needs(get(puzzle.environment), Proves, where, "leave out --explain")
     try:
         provable = solver.deductions("", puzzle) is not None
@@ -156,6 +173,37 @@ def explained_puzzle(question: Question, where: str) -> Puzzle:
     if not provable:
         raise not_provable(where, solver.check(puzzle))
     return puzzle
+
+
+def solver_of(question: Question, where: str) -> Callable[[list[str]], list[str]]:
+    """Returns a function from the lines of a call to the answer of the puzzle's solver.
+
+    Args:
+        question: The question; a prompt without a puzzle is read as one.
+        where: Name of the puzzle in error messages.
+
+    Raises:
+        BadInputError: The environment has no solver that completions can ask, or a clue cannot be read.
+    """
+    puzzle = _puzzle_of(question, where)
+    solver = needs(get(puzzle.environment), AnswersCalls, where, "leave out --tool-calls")
+    try:
+        solver.asked(puzzle)
+    except BadInputError as error:
+        raise BadInputError(
+            f"{where}, {error.where}", error.found, error.expected, "leave out --tool-calls to ask any prompt"
+        ) from error
+    return lambda statements: solver.told(statements, puzzle)
+
+
+def _puzzle_of(question: Question, where: str) -> Puzzle:
+    """Returns the puzzle of a question; a prompt without one is a puzzle without a known solution."""
+    return question.puzzle or Puzzle(where, of_text(question.prompt).name, question.prompt, {}, 0, None, "", {})
+
+
+def _own_tokens(completion: "SampledCompletion") -> int:
+    """Returns the number of tokens that the model wrote."""
+    return len(completion.token_ids) - sum(completion.by_tool or ())
 
 
 def _puzzles(file: str, store_url: str) -> list[Puzzle] | None:
@@ -222,7 +270,7 @@ def print_answers(
                 "completions": [
                     {
                         "text": item.text,
-                        "tokens": len(item.token_ids),
+                        "tokens": _own_tokens(item),
                         "finish_reason": item.finish_reason,
                         "grade": asdict(grades) if grades else None,
                         "explanation": derivation_json(derivation) if derivation else None,
@@ -239,7 +287,7 @@ def print_answers(
         else:
             console.print(Text(visible(item.text)), soft_wrap=True)
         if item.finish_reason != "stop":
-            console.print(f"(ended by {item.finish_reason} after {len(item.token_ids)} tokens)")
+            console.print(f"(ended by {item.finish_reason} after {_own_tokens(item)} tokens)")
         if question.puzzle and grades:
             console.print(_grade_table(question.puzzle, grades))
         for sentence in derivation.conclusions if derivation else ():

@@ -1,13 +1,14 @@
 """The recipe of a run as one typed config."""
 
-from typing import Any, Self
+from typing import Annotated, Any, Self
 
 from pydantic import Field, model_validator
 
 from artifacts.config import Config
 from artifacts.errors import BadInputError
+from artifacts.identity import Added
 from stages.environments import environment
-from stages.environments.capabilities import AnswersCalls, WritesAnswers, WritesDerivations, missing
+from stages.environments.capabilities import AnswersCalls, Proves, WritesAnswers, WritesDerivations, missing
 from stages.environments.config import SourceConfig
 from stages.environments.generate import PuzzleConfig, ZebraConfig
 from stages.evaluate import EvaluateConfig
@@ -17,8 +18,10 @@ from stages.grpo.packing import PackConfig
 from stages.models.source import ModelConfig
 from stages.prepare import PrepareConfig
 from stages.promotion.gate import PromoteConfig
+from stages.promotion.reward_alarm import RewardAlarm
 from stages.sample import SampleConfig
 from stages.sampling.config import SamplingConfig
+from stages.strategies.config import BestOf
 from stages.warm_start import WarmStartConfig
 
 _CHANGE_PROBABILITIES = ("top_p", "top_k", "min_p", "repetition_penalty", "presence_penalty", "frequency_penalty")
@@ -41,6 +44,10 @@ class Recipe(Config):
     evaluate: EvaluateConfig = Field(default_factory=EvaluateConfig)
     final: EvaluateConfig = Field(default_factory=EvaluateConfig, description="The measurement on the test split.")
     promote: PromoteConfig = Field(default_factory=PromoteConfig)
+    alarm: Annotated[RewardAlarm | None, Added(before=None)] = Field(
+        default=RewardAlarm(),
+        description="Rule by which the run warns that reward rises while held-out accuracy falls; null disables it.",
+    )
 
     @model_validator(mode="before")
     @classmethod
@@ -104,6 +111,9 @@ class Recipe(Config):
         for name, sampling in sampled.items():
             if sampling.tool_calls:
                 required.append(Need(f"{name}.tool_calls = {sampling.tool_calls}", AnswersCalls, "set it to 0"))
+        for name, evaluation in (("evaluate", self.evaluate), ("final", self.final)):
+            if any(isinstance(item, BestOf) and item.score == "statements" for item in evaluation.strategies):
+                required.append(Need(f"{name}.strategies: best_of by statements", Proves, "choose another score"))
         if self.warm_start:
             required.append(Need("warm_start", WritesAnswers, "drop the section, or choose another grader"))
         sections = (("grade", self.grade), ("evaluate", self.evaluate), ("final", self.final))

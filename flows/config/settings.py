@@ -125,7 +125,7 @@ def _apply(data: dict[str, Any], override: str) -> None:
         if not isinstance(child, dict):
             raise BadInputError(_named(override), f"{parent} is a value", "a section")
         table = child
-    table[leaf] = _value(text, _named(override))
+    table[leaf] = parsed_value(text, _named(override))
 
 
 def _named(override: str) -> str:
@@ -133,8 +133,8 @@ def _named(override: str) -> str:
     return f"--set {override if len(override) < _MOST_SHOWN else override[:_MOST_SHOWN] + '...'}"
 
 
-def _value(text: str, where: str) -> Any:
-    """Returns the value of a change: parsed TOML, or the text itself if it is not TOML.
+def parsed_value(text: str, where: str) -> Any:
+    """Returns a value that a person wrote on a command line: parsed TOML, or the text itself if it is not TOML.
 
     Raises:
         BadInputError: The TOML is too large or nested too deeply.

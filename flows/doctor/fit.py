@@ -3,6 +3,7 @@
 The estimates are computed from sizes and from constants, which were measured as the comments say.
 """
 
+import math
 from collections.abc import Mapping
 from dataclasses import dataclass
 
@@ -12,6 +13,11 @@ from flows.doctor.checks import Check, gib
 from flows.doctor.facts import MachineFacts
 from flows.doctor.hardware import Device, Hardware
 from flows.doctor.store_facts import StoreFacts
+from stages.environments import environment
+from stages.environments.capabilities import AnswersCalls, needs
+from stages.environments.config import GeneratorConfig
+from stages.environments.generate import generate_nth
+from stages.environments.solver_tool import write_told
 from stages.hardware.compute_type import ComputeType
 from stages.sampling.config import SamplingConfig
 from stages.sampling.replicas.placement import AUTO_MOST_ON_CPU
@@ -28,6 +34,8 @@ _CHECKPOINT_BYTES = 2
 _DISK_BYTES_A_TOKEN = 24
 """Bytes of a sampled token in the store: its id and log-probability, and its share of text and batch."""
 _SHORT_TOKENS = 256
+_CHARACTERS_A_TOKEN = 4
+"""Characters of English text in a token of a common tokenizer."""
 
 _LOW, _HIGH = 0, 1
 _TRAINING_SHARE = 0.6, 0.15
@@ -80,11 +88,12 @@ def fit_checks(
         remedy = "start `deerstalker train`, which fetches it, and check again"
         return [Check("model", "warning", str(size), remedy)]
     replicas = replica_count(hardware, size, machine, devices[1])
+    told = told_tokens(recipe)
     need = Need(
         trainer_bytes=trainer_bytes(recipe, hardware, size, types[0]),
         engine_bytes=engine_bytes(hardware, size, types[1], devices[1], replicas),
-        store_bytes=store_bytes(recipe, size),
-        seconds=None if gflops is None else iteration_seconds(recipe, size, gflops * 1e9, machine.usable_cores),
+        store_bytes=store_bytes(recipe, size, told),
+        seconds=None if gflops is None else iteration_seconds(recipe, size, gflops * 1e9, machine.usable_cores, told),
         replicas=replicas,
     )
     model = Check("model", "ok", str(size), figures={"parameters": size.parameters, "told_by": size.source})
@@ -178,7 +187,23 @@ def learning_parameters(trainable: TrainableConfig, size: ModelSize) -> float:
             return size.parameters
 
 
-def store_bytes(recipe: Recipe, size: ModelSize) -> float:
+def told_tokens(recipe: Recipe) -> int:
+    """Returns the tokens of an answer of the solver that completions ask, about; 0 if they ask none.
+
+    It is the answer to a call with all clues of the first puzzle, the longest of all environments of the recipe.
+    """
+    samplings = (recipe.sample.sampling, recipe.evaluate.sampled, recipe.final.sampled)
+    if not any(sampling.tool_calls for sampling in samplings) or not isinstance(recipe.puzzles.puzzle, GeneratorConfig):
+        return 0
+    answers: list[str] = []
+    for task in recipe.puzzles.puzzle.tasks:
+        puzzle = generate_nth(task, recipe.puzzles.seed, 0)
+        solver = needs(environment.get(puzzle.environment), AnswersCalls, "sampling.tool_calls", "set it to 0")
+        answers.append(write_told(solver.told(solver.asked(puzzle), puzzle)))
+    return math.ceil(max(map(len, answers)) / _CHARACTERS_A_TOKEN)
+
+
+def store_bytes(recipe: Recipe, size: ModelSize, told: int = 0) -> float:
     """Returns the bytes that a whole run adds to its store without pruning.
 
     With N, f and b as in `trainer_bytes`:
@@ -186,19 +211,24 @@ def store_bytes(recipe: Recipe, size: ModelSize) -> float:
     * once: the model and, if there is one, the result of the warm start, 2 N each; a step checkpoint of the size of a
       training state;
     * in each iteration: the checkpoint 2 N; with `carry_state`, the training state (masters and moments of the trained
-      weights 3 b f N, and 2 for each frozen weight); an averaged reference 4 N; 24 for each sampled token.
+      weights 3 b f N, and 2 for each frozen weight); an averaged reference 4 N; 24 for each token of a completion.
+
+    Args:
+        told: See `told_tokens`.
     """
     assert size.parameters is not None
     total, learning = size.parameters, learning_parameters(recipe.finetune.trainable, size)
     state = 3 * _BYTES[recipe.finetune.optimizer.master_dtype] * learning + 2 * max(0.0, total - learning)
-    tokens = _sampled_tokens(recipe.sample.sampling, recipe.sample.stride, _HIGH)
+    sampling, groups = recipe.sample.sampling, recipe.sample.stride
+    told_tokens_in_all = _told_in(groups * sampling.samples_per_prompt, sampling, told, _HIGH)
+    tokens = _sampled_tokens(sampling, groups, _HIGH) + told_tokens_in_all
     iteration = 2 * total + (state if recipe.finetune.carry_state else 0) + _DISK_BYTES_A_TOKEN * tokens
     iteration += 4 * total if recipe.finetune.reference == "ema" else 0
     once = (4 if recipe.warm_start else 2) * total + state
     return once + recipe.iterations * iteration
 
 
-def iteration_seconds(recipe: Recipe, size: ModelSize, rate: float, cores: float) -> tuple[float, float]:
+def iteration_seconds(recipe: Recipe, size: ModelSize, rate: float, cores: float, told: int = 0) -> tuple[float, float]:
     """Returns the lowest and highest estimate of an iteration's seconds, with its evaluation on `val`.
 
     The time is FLOPs / (rate x share) for training, for prompts in the engine and for decoding, plus the times of an
@@ -217,29 +247,36 @@ def iteration_seconds(recipe: Recipe, size: ModelSize, rate: float, cores: float
         rate: Rate of matrix products on one core, in FLOP/s.
         cores: Number of cores. The lowest estimate assumes that each has its own matrix unit, the highest that all
             share one, as the two threads of a core do.
+        told: See `told_tokens`. The engine and the trainer read an answer of the solver like a part of the prompt. The
+            highest estimate assumes that each completion makes all calls that it may make, the lowest none.
     """
-    return _seconds(recipe, size, rate * max(1.0, cores), _LOW), _seconds(recipe, size, rate * min(1.0, cores), _HIGH)
+    lowest = _seconds(recipe, size, rate * max(1.0, cores), told, _LOW)
+    return lowest, _seconds(recipe, size, rate * min(1.0, cores), told, _HIGH)
 
 
-def _seconds(recipe: Recipe, size: ModelSize, rate: float, end: int) -> float:
+def _seconds(recipe: Recipe, size: ModelSize, rate: float, told: int, end: int) -> float:
     assert size.parameters is not None
     shape = size.shape
     body = shape.layers * shape.layer if shape else size.parameters
     head = shape.head if shape else 0
     sampling, held_out = recipe.sample.sampling, recipe.evaluate.sampled
     groups = recipe.sample.stride if end == _HIGH else recipe.sample.puzzles_per_iteration
-    prompt = _prompt_tokens(recipe, end)
+    prompt = _prompt_tokens(recipe, told, end)
     trained = _sampled_tokens(sampling, recipe.sample.puzzles_per_iteration, end)
     answers = held_out.samples_per_prompt + int(recipe.evaluate.greedy)
     evaluated = recipe.evaluate.puzzles * answers * _completion_tokens(held_out, end)
     sampled = _sampled_tokens(sampling, groups, end) + evaluated
     completions = groups * sampling.samples_per_prompt + recipe.evaluate.puzzles * answers
-    forward = 2 * ((recipe.sample.puzzles_per_iteration * prompt + trained) * body + trained * head)
+    told_in_sampling = _told_in(groups * sampling.samples_per_prompt, sampling, told, end)
+    told_in_training = told_in_sampling * recipe.sample.puzzles_per_iteration / groups
+    told_in_all = told_in_sampling + _told_in(recipe.evaluate.puzzles * answers, held_out, told, end)
+    in_context = recipe.sample.puzzles_per_iteration * prompt + told_in_training
+    forward = 2 * ((in_context + trained) * body + trained * head)
     passes = 3 * recipe.finetune.epochs
     passes += int(recipe.finetune.loss.old_logprobs == "trainer") + int(recipe.finetune.reference != "none")
     return (
         passes * forward / (rate * _TRAINING_SHARE[end])
-        + 2 * (groups + recipe.evaluate.puzzles) * prompt * body / (rate * _PREFILL_SHARE[end])
+        + 2 * ((groups + recipe.evaluate.puzzles) * prompt + told_in_all) * body / (rate * _PREFILL_SHARE[end])
         + 2 * sampled * (body + head) / (rate * _DECODING_SHARE[end])
         + _ITERATION_S[end]
         + completions * _COMPLETION_S[end]
@@ -256,9 +293,14 @@ def _sampled_tokens(sampling: SamplingConfig, groups: int, end: int) -> float:
     return groups * sampling.samples_per_prompt * _completion_tokens(sampling, end)
 
 
-def _prompt_tokens(recipe: Recipe, end: int) -> float:
+def _told_in(completions: int, sampling: SamplingConfig, told: int, end: int) -> int:
+    """Returns the tokens of the solver's answers in some completions."""
+    return completions * sampling.tool_calls * told if end == _HIGH else 0
+
+
+def _prompt_tokens(recipe: Recipe, told: int, end: int) -> float:
     row, sampling = recipe.pack.row_tokens, recipe.sample.sampling
-    left = row - sampling.samples_per_prompt * sampling.max_tokens
+    left = row - sampling.samples_per_prompt * (sampling.max_tokens + sampling.tool_calls * told)
     longest = left if left >= row / 8 else row / 4
     return longest if end == _HIGH else longest / 2
 

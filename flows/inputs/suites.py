@@ -1,10 +1,13 @@
 """The puzzles of an evaluation outside a run: those that the user names, or those of a suite."""
 
+from artifacts.reading import Artifact
 from artifacts.refs import Puzzles, Ref
+from artifacts.schemas import PUZZLES
 from flows.config.suites import load_suite, required_suite
 from flows.inputs.puzzle_sets import named_puzzles, publish_set
 from flows.session import Stages
 from stages.evaluate import EvaluateConfig
+from stages.strategies.figures import check_provable
 
 
 def measured_puzzles(
@@ -21,10 +24,15 @@ def measured_puzzles(
         stages: The stages that make a missing set.
 
     Raises:
-        BadInputError: There is no such suite, set, split or file.
+        BadInputError: There is no such suite, set, split or file, or a strategy cannot be measured on the puzzles.
     """
     if puzzles is not None:
-        return *named_puzzles(puzzles, stages), config
-    requested = load_suite(required_suite(suite)).puzzles
-    count = config.puzzles if "puzzles" in config.model_fields_set else requested.test
-    return publish_set(stages, requested), "test", config.model_copy(update={"puzzles": count})
+        chosen, split = named_puzzles(puzzles, stages)
+    else:
+        requested = load_suite(required_suite(suite)).puzzles
+        count = config.puzzles if "puzzles" in config.model_fields_set else requested.test
+        chosen, split, config = publish_set(stages, requested), "test", config.model_copy(update={"puzzles": count})
+    if config.strategies:
+        table = Artifact.open(stages.ctx.store, chosen).read_table(f"{split}.parquet", PUZZLES)
+        check_provable(config.strategies, sorted(table["environment"].unique()))
+    return chosen, split, config

@@ -1,6 +1,6 @@
 """Reads runs from a store. All views of a run use these records, so they agree with the artifacts."""
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field, replace
 from typing import Any, TypeVar
@@ -16,7 +16,9 @@ from artifacts.store.store import MissingKeyError, Store
 from artifacts.verification import Damage, noted, noted_strays
 from flows.config.recipe import Recipe
 from flows.config.settings import validate
+from flows.lookup.divergence import Divergence, divergences
 from stages.promotion.promoted import Promoted, read_promoted
+from stages.promotion.reward_alarm import RewardAlarm
 
 STAGES = {
     "sample": "rollouts",
@@ -43,10 +45,17 @@ K = TypeVar("K")
 
 @dataclass(frozen=True)
 class IterationRecord:
-    """The manifests that one iteration has published so far, by stage."""
+    """One iteration.
+
+    Attributes:
+        number: Its number.
+        manifests: The manifests that it has published so far, by stage.
+        divergence: Its comparison of reward with held-out accuracy (see `with_divergences`); None if there is none.
+    """
 
     number: int
     manifests: dict[str, Manifest]
+    divergence: Divergence | None = None
 
     def facts(self, stage: str) -> dict[str, Any]:
         """Returns the facts in a stage's manifest; empty if the stage has not published."""
@@ -191,7 +200,34 @@ def read_run(store: Store, run: str, damaged: list[Damage] | None = None) -> Run
     with noted(damaged, layout.promoted):
         promoted = read_promoted(store, layout.promoted)
     suites = _suites(store, layout, published, {item.number: item for item in iterations}, damaged)
-    return RunRecord(layout, recipe, iterations, evaluations, promoted, suites)
+    return RunRecord(layout, recipe, with_divergences(iterations, recipe), evaluations, promoted, suites)
+
+
+def with_divergences(iterations: Sequence[IterationRecord], recipe: Mapping[str, Any]) -> list[IterationRecord]:
+    """Returns iterations with the comparison of reward and held-out accuracy that the run's recipe asks for.
+
+    The accuracy is the one that decides on promotion.
+
+    Args:
+        iterations: All iterations of a run so far, in order.
+        recipe: The run's recipe, as JSON.
+    """
+    rule, promote = recipe.get("alarm"), recipe["promote"]
+
+    def accuracy(record: IterationRecord) -> float | None:
+        measured = record.facts("evaluate").get(promote["mode"])
+        return measured[promote["metric"]]["mean"] if measured else None
+
+    points = [(item.number, item.facts("grade").get("reward/mean"), accuracy(item)) for item in iterations]
+    found = divergences(points, RewardAlarm(**rule) if rule else None)
+    return [replace(item, divergence=found.get(item.number)) for item in iterations]
+
+
+def alarms_of(iterations: Sequence[IterationRecord]) -> list[Divergence]:
+    """Returns the comparisons with which reward began to rise while held-out accuracy fell."""
+    found = [item.divergence for item in iterations]
+    certain = [divergence if divergence and divergence.certain else None for divergence in found]
+    return [now for before, now in zip([None, *certain], certain, strict=False) if now and not before]
 
 
 def _suites(

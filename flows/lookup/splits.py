@@ -5,6 +5,7 @@ from artifacts.layout import RunLayout
 from artifacts.reading import Artifact
 from artifacts.refs import Puzzles, Ref, Report
 from artifacts.store.store import Store
+from stages.environments.user_code.config import note_file
 from stages.prepare import SPLITS
 
 
@@ -24,6 +25,8 @@ def named_split(name: str, store: Store, where: str) -> tuple[Ref[Puzzles], str]
         artifact = Artifact.at(store, owner)
         if artifact.manifest.kind != Puzzles.__name__:
             raise BadInputError(where, f"an artifact of kind {artifact.manifest.kind}", "Puzzles")
-        return artifact.ref, split
-    report = Artifact.at(store, RunLayout(owner).iteration(0, "report"), Report)
-    return Ref(**report.manifest.inputs["puzzles"]), split
+    else:
+        report = Artifact.at(store, RunLayout(owner).iteration(0, "report"), Report)
+        artifact = Artifact.open(store, Ref[Puzzles](**report.manifest.inputs["puzzles"]))
+    note_file(artifact.manifest.identity.config.get("sha256"), artifact.manifest.facts.get("file"))
+    return artifact.ref, split

@@ -27,6 +27,7 @@ from pydantic import Field
 from artifacts.config import Config
 from artifacts.errors import DeerstalkerError
 from flows.orchestration.gpu_lease import ensure_limit
+from flows.orchestration.reward_alarm import make_alarm_automation
 from flows.orchestration.server.backend import TAG
 
 POOL = "deerstalker"
@@ -78,6 +79,7 @@ def install(installation: Installation, home: Path, environment: Mapping[str, st
         make_zombie_automations(
             client, timedelta(seconds=installation.zombie_after_s) if installation.zombie_after_s else None
         )
+        make_alarm_automation(client)
     return deploy(installation, home, environment)
 
 

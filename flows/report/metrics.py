@@ -238,6 +238,14 @@ def _promoted(record: IterationRecord) -> float | None:
     return float(decision["promoted"]) if "promoted" in decision else None
 
 
+def _alarm(record: IterationRecord) -> float | None:
+    return float(record.divergence.certain) if record.divergence else None
+
+
+def _alarm_cell(values: Values) -> str:
+    return "reward up, accuracy down" if values["reward_alarm"] else ""
+
+
 def _unfinished_cell(values: Values) -> str:
     return unfinished_text(values["truncated_fraction"], values["early_stopped_fraction"])
 
@@ -318,6 +326,9 @@ METRICS: tuple[Metric, ...] = (
            tracker="perf/throughput"),
     Metric("peak_memory_gb", "highest memory of training", _train_total("peak_memory_bytes", 1e9), "GB",
            tracker="perf/max_memory_gb"),
+    Metric("reward_alarm", "1 where reward rises while held-out accuracy falls", Source("evaluate", _alarm),
+           column="alarm", terminal=".0f", page=_alarm_cell, prefect=0, summary=True, tracker="reward_alarm",
+           presence=Presence.WHERE_NONZERO),
     Metric("promoted", "1 where the checkpoint was promoted", Source("promote", _promoted), tracker="promoted"),
 )  # fmt: skip
 """The figures of an iteration."""
@@ -349,6 +360,28 @@ MEASURES: tuple[Measure, ...] = (
             is_shown=lambda facts: facts["deductions"]["statements"] != 0),
 )  # fmt: skip
 """The figures of an evaluation in one mode."""
+
+
+def _tokens_cell(facts: Mapping[str, Any]) -> str:
+    """Returns `83.1 (79.5 to 86.7)`."""
+    return "{mean:.1f} ({low:.1f} to {high:.1f})".format(**facts["tokens"])
+
+
+STRATEGY_MEASURES: tuple[Measure, ...] = (
+    Measure("accuracy", "accuracy", _interval_cell("accuracy")),
+    Measure("exact", "all answers right", _interval_cell("exact")),
+    Measure("tokens", "tokens a puzzle", _tokens_cell),
+)
+"""The figures of a strategy at test time."""
+
+RELIABILITY_MEASURES: tuple[Measure, ...] = (
+    Measure("pass_at", "pass@k", _interval_cell("pass_at")),
+    Measure("best", "best@k", _interval_cell("best")),
+    Measure("majority", "majority@k", _interval_cell("majority")),
+    Measure("majority_exact", "majority@k, all right", _interval_cell("majority_exact")),
+    Measure("majority_letters", "majority@k, by question", _interval_cell("majority_letters")),
+)
+"""The figures of k samples of each puzzle."""
 
 
 def values_of(record: IterationRecord) -> dict[str, Value]:

@@ -1,6 +1,6 @@
 """The paired gain of one evaluation over another."""
 
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 
 import polars as pl
 
@@ -28,17 +28,19 @@ class PairedResults:
     def __init__(self, before: Artifact, after: Artifact) -> None:
         self._before, self._after = (_results(report) for report in (before, after))
 
-    def gain(self, mode: str, metric: str = "accuracy") -> Interval | None:
+    def gain(self, mode: str, metric: str = "accuracy", among: Collection[str] | None = None) -> Interval | None:
         """Returns the mean difference `after - before` with its 95% interval, paired puzzle by puzzle.
 
         Args:
             mode: `sampled` or `greedy`.
             metric: `accuracy` or `exact`.
+            among: Ids of the puzzles that count; None for all.
 
         Returns:
             The gain; None if no puzzle was measured in both.
         """
-        return estimate_gain(self._after, self._before, mode=mode, metric=metric)
+        after = self._after if among is None else self._after.filter(pl.col("puzzle_id").is_in(among))
+        return estimate_gain(after, self._before, mode=mode, metric=metric)
 
     def gains(self) -> dict[str, Interval]:
         """Returns the gain in accuracy by mode."""

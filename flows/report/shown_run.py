@@ -6,8 +6,9 @@ from dataclasses import replace
 
 from artifacts.layout import RunLayout
 from artifacts.store.store import Store
-from flows.lookup.history import RunRecord, read_iteration, read_run
+from flows.lookup.history import RunRecord, alarms_of, read_iteration, read_run, with_divergences
 from flows.orchestration.api_errors import API_ERRORS
+from flows.orchestration.reward_alarm import emit_reward_alarm
 from flows.report.html.run_report import store_report
 from flows.report.metric_names import before_after_metrics, iteration_metrics
 from flows.report.prefect_pages.ui import show_in_prefect
@@ -33,8 +34,8 @@ class ShownRun:
         self._tracked = -1
         self._slow_shown_at = -SLOW_INTERVAL_S
 
-    def iteration_finished(self, n: int, *, executed: bool) -> None:
-        """Shows the run up to iteration `n`.
+    def iteration_finished(self, n: int, *, executed: bool) -> str | None:
+        """Shows the run up to iteration `n`, and returns a warning if reward rises while held-out accuracy falls.
 
         Args:
             executed: Whether a stage of it was executed; otherwise Prefect's pages have it already.
@@ -43,6 +44,7 @@ class ShownRun:
         self._track(record)
         if executed:
             self._show_in_prefect(record, slow=time.monotonic() - self._slow_shown_at >= SLOW_INTERVAL_S)
+        return self._warn(record, executed=executed)
 
     def finished(self) -> str:
         """Writes the report, shows the whole run with before and after, and returns the key of the report's page."""
@@ -59,8 +61,18 @@ class ShownRun:
             self._record = read_run(self.store, self.layout.run)
         known = {item.number: item for item in self._record.iterations}
         known[n] = read_iteration(self.store, self.layout, n)
-        self._record = replace(self._record, iterations=[known[number] for number in sorted(known)])
+        iterations = with_divergences([known[number] for number in sorted(known)], self._record.recipe)
+        self._record = replace(self._record, iterations=iterations)
         return replace(self._record, iterations=[item for item in self._record.iterations if item.number <= n])
+
+    def _warn(self, record: RunRecord, *, executed: bool) -> str | None:
+        """Returns the alarm of the newest iteration in words; Prefect gets an event if it begins."""
+        newest = record.iterations[-1].divergence
+        if newest is None or not newest.certain:
+            return None
+        if executed and newest in alarms_of(record.iterations):
+            emit_reward_alarm(self.layout.run, newest)
+        return f"alarm: {newest}"
 
     def _track(self, record: RunRecord) -> None:
         for item in record.iterations:

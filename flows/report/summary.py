@@ -15,6 +15,7 @@ from flows.report import metrics
 from flows.report.figures import iteration_figures, measurement, summary_metrics
 from flows.report.metrics import MODES, interval_text
 from flows.report.text.wrapping import print_command, print_labelled
+from stages.statistics.estimates import Interval
 
 
 def solve_command(record: RunRecord, store: Store) -> str:
@@ -109,6 +110,24 @@ def task_rows(tasks: Mapping[str, dict[str, Any]]) -> tuple[list[str], list[list
         for task, facts in tasks.items()
     }
     return modes, [[task, *row] for task, row in cells.items()]
+
+
+def strategy_rows(strategies: Mapping[str, dict[str, Any]]) -> list[list[str]]:
+    """Returns a row for each strategy, and one for each of its answers on the way: its name, then its figures."""
+    rows: list[list[str]] = []
+    for name, facts in strategies.items():
+        for title, figures in {name: facts, **{f"- {p}": item for p, item in facts.get("points", {}).items()}}.items():
+            rows.append([title, *(measure.cell(figures) for measure in metrics.STRATEGY_MEASURES)])
+        if notes := facts.get("faithfulness"):
+            invented = interval_text(Interval(**notes["invented"])) if "invented" in notes else "none made"
+            restated = interval_text(Interval(**notes["restated"]))
+            rows.append(["- notes", f"of the clues: {restated}", f"invented: {invented}", ""])
+    return rows
+
+
+def reliability_rows(reliability: Mapping[str, dict[str, Any]]) -> list[list[str]]:
+    """Returns a row for each number of samples: the number, then its figures."""
+    return [[k, *(item.cell(facts) for item in metrics.RELIABILITY_MEASURES)] for k, facts in reliability.items()]
 
 
 def _iteration(record: RunRecord, index: int) -> dict[str, Any]:

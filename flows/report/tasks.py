@@ -1,23 +1,23 @@
 """Accuracy of each task by checkpoint, of puzzle sets that hold several environments: a heat map of tables."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
-import polars as pl
 from rich.table import Table
 
 from artifacts.layout import RunLayout
 from artifacts.manifest import Manifest
 from artifacts.reading import Artifact
 from artifacts.refs import Puzzles, Ref
-from artifacts.schemas import PUZZLES, RESULTS
+from artifacts.schemas import PUZZLES
 from artifacts.store.store import Store
 from flows.lookup.history import RunRecord
 from flows.report.figures import measurement
 from flows.report.metrics import MODES, interval_text
+from flows.report.paired import PairedResults
 from flows.report.suites import OWN
-from stages.statistics.estimates import Interval, estimate_gain
+from stages.statistics.estimates import Interval
 
 _DARKEST = (15, 118, 110)
 _SHARE = 0.6
@@ -94,12 +94,12 @@ def task_tables(record: RunRecord, store: Store) -> list[TaskTable]:
         measured = {number: manifest for number, manifest in sorted(reports.items()) if manifest.facts.get("tasks")}
         if not measured:
             continue
-        ends = [
+        first, last = (
             Artifact(store, _key(record.layout, suite, number), measured[number])
             for number in (min(measured), max(measured))
-        ]
-        pair = _Pair.of(ends, store)
-        tables += [table for mode in MODES if (table := _table(suite, mode, measured, pair))]
+        )
+        changes = _changes(first, last, store)
+        tables += [table for mode in MODES if (table := _table(suite, mode, measured, changes))]
     return tables
 
 
@@ -107,36 +107,27 @@ def _key(layout: RunLayout, suite: str, number: int) -> str:
     return layout.iteration(number, "report") if suite == OWN else layout.suite(suite, number)
 
 
-@dataclass(frozen=True)
-class _Pair:
-    """Results of the first and of the last checkpoint, each with the task of its puzzle."""
+def _changes(first: Artifact, last: Artifact, store: Store) -> dict[tuple[str, str], Interval]:
+    """Returns the paired difference between two reports by task and mode, where puzzles were measured in both.
 
-    first: pl.DataFrame
-    last: pl.DataFrame
-
-    @classmethod
-    def of(cls, reports: Sequence[Artifact], store: Store) -> "_Pair | None":
-        """Returns the results of two reports; None if they are one report, or one was pruned."""
-        first, last = reports
-        if first.key == last.key or first.manifest.pruned or last.manifest.pruned:
-            return None
-        return cls(_with_tasks(first, store), _with_tasks(last, store))
-
-    def change(self, task: str, mode: str) -> Interval | None:
-        """Returns the paired difference of a task; None if no puzzle was measured in both."""
-        last, first = (results.filter(pl.col("environment") == task) for results in (self.last, self.first))
-        return estimate_gain(last, first, mode=mode)
+    Empty if the reports are one, if they measured different sets, or if one was pruned.
+    """
+    one, same_set = first.key == last.key, first.manifest.inputs["puzzles"] == last.manifest.inputs["puzzles"]
+    if one or not same_set or first.manifest.pruned or last.manifest.pruned:
+        return {}
+    puzzles = Artifact.open(store, Ref[Puzzles](**last.manifest.inputs["puzzles"]))
+    table, results = puzzles.read_table(f"{last.manifest.facts['split']}.parquet", PUZZLES), PairedResults(first, last)
+    gains = {
+        (task, mode): results.gain(mode, among=puzzle_ids)
+        for task, puzzle_ids in table.group_by("environment").agg("puzzle_id").iter_rows()
+        for mode in MODES
+    }
+    return {key: gain for key, gain in gains.items() if gain is not None}
 
 
-def _with_tasks(report: Artifact, store: Store) -> pl.DataFrame:
-    puzzles = Artifact.open(store, Ref[Puzzles](**report.manifest.inputs["puzzles"]))
-    table = puzzles.read_table(f"{report.manifest.facts['split']}.parquet", PUZZLES)
-    return report.read_table("results.parquet", RESULTS).join(
-        table.select("puzzle_id", "environment"), on="puzzle_id", maintain_order="left"
-    )
-
-
-def _table(suite: str, mode: str, measured: Mapping[int, Manifest], pair: _Pair | None) -> TaskTable | None:
+def _table(
+    suite: str, mode: str, measured: Mapping[int, Manifest], changes: Mapping[tuple[str, str], Interval]
+) -> TaskTable | None:
     figures = [manifest.facts["tasks"] for manifest in measured.values()]
     names = sorted({task for tasks in figures for task in tasks})
     accuracies = {
@@ -145,7 +136,7 @@ def _table(suite: str, mode: str, measured: Mapping[int, Manifest], pair: _Pair 
     }
     if not any(item for row in accuracies.values() for item in row):
         return None
-    rows = [TaskRow(task, row, pair.change(task, mode) if pair else None) for task, row in accuracies.items()]
+    rows = [TaskRow(task, row, changes.get((task, mode))) for task, row in accuracies.items()]
     return TaskTable(suite, mode, list(measured), rows)
 
 

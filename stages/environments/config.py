@@ -1,5 +1,6 @@
 """Base classes of the settings of environments. Quick to import: no library of tables."""
 
+from abc import abstractmethod
 from pathlib import Path
 from typing import Any, ClassVar, Self
 
@@ -27,6 +28,11 @@ class SourceConfig(Config):
     """
 
     LOCATIONS: ClassVar[tuple[str, ...]] = ()
+
+    @property
+    @abstractmethod
+    def environment_name(self) -> str:
+        """The name that is stored with each item; it holds what grading depends on, so that stored sets are graded."""
 
     @property
     def location(self) -> str | None:

@@ -9,6 +9,7 @@ from typing import Any, Protocol
 
 from artifacts.documents.suggestions import did_you_mean
 from artifacts.errors import BadInputError
+from stages.environments.config import SourceConfig
 from stages.environments.puzzle import Graded, Grader, Puzzle
 from stages.environments.user_code.config import installed
 
@@ -97,11 +98,8 @@ def get(name: str) -> Environment:
 
 
 def of(config: Named) -> Environment:
-    """Returns the environment that a config selects.
-
-    The name that is stored with its items is `config.environment_name` where it differs from `config.environment`.
-    """
-    return get(getattr(config, "environment_name", config.environment))
+    """Returns the environment that a config selects."""
+    return get(config.environment_name if isinstance(config, SourceConfig) else config.environment)
 
 
 def _loaded(reference: str) -> Any:

@@ -4,7 +4,7 @@ import json
 from collections import Counter
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import asdict, fields
-from typing import get_args
+from typing import Any, get_args
 
 import polars as pl
 
@@ -135,9 +135,10 @@ def deduction_columns(counts: DeductionCounts | None) -> dict[str, int | None]:
     return dict.fromkeys(DEDUCTION_COLUMNS) if counts is None else asdict(counts)
 
 
-def taught_texts(table: pl.DataFrame, taught: Taught | None) -> list[str]:
-    """Returns the text that a model is taught for every puzzle of a table; see `taught_passages`."""
-    return ["".join(passage.text for passage in passages) for passages in taught_passages(table, taught)]
+def grade_columns(graded: Graded) -> dict[str, Any]:
+    """Returns a grade as columns of a table: `accuracy`, `exact`, and `answers` as JSON."""
+    answers = {question: vars(answer) for question, answer in graded.answers.items()}
+    return {"accuracy": graded.accuracy, "exact": graded.exact, "answers": json.dumps(answers)}
 
 
 def taught_passages(table: pl.DataFrame, taught: Taught | None) -> list[list[Passage]]:

@@ -24,6 +24,7 @@ class Prompt:
         max_tokens: Largest number of tokens of a completion, if it differs from `SamplingConfig.max_tokens`.
         seed: Seed of the request; None for the engine's generator.
         stop: Strings that end a completion, besides `SamplingConfig.stop`.
+        stop_token_ids: Tokens that end a completion, besides the model's end tokens.
     """
 
     prompt_id: str
@@ -32,6 +33,7 @@ class Prompt:
     max_tokens: int | None = None
     seed: int | None = None
     stop: tuple[str, ...] = ()
+    stop_token_ids: tuple[int, ...] = ()
 
 
 @dataclass(frozen=True)
@@ -136,7 +138,7 @@ def request_body(prompt: Prompt, config: SamplingConfig, eos_token_ids: Sequence
         "frequency_penalty": config.frequency_penalty,
         "max_tokens": prompt.max_tokens or config.max_tokens,
         "min_tokens": 0,
-        "stop_token_ids": list(eos_token_ids),
+        "stop_token_ids": [*eos_token_ids, *prompt.stop_token_ids],
         "ignore_eos": False,
         "logprobs": 0,
         "flat_logprobs": True,

@@ -3,7 +3,7 @@
 import json
 import threading
 import time
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -51,17 +51,50 @@ def collect(
             offers no tool, though completions may call one.
     """
     told = told_by_id(puzzles) if sampling.tool_calls else None
+    tokenizer = ChatTokenizer(ctx.local_folder(weights))
+    texts = dict(zip(puzzles["puzzle_id"].to_list(), puzzles["prompt"].to_list(), strict=True))
+
+    def prompt_of(puzzle_id: str) -> Prompt:
+        return Prompt(puzzle_id, tokenizer.prompt_ids(texts[puzzle_id]))
+
+    return collect_prompts(list(texts), prompt_of, sampling, weights, attempt, ctx, stem=stem, label=label, told=told)
+
+
+def collect_prompts(
+    names: Sequence[str],
+    prompt_of: Callable[[str], Prompt],
+    sampling: SamplingConfig,
+    weights: Ref[Checkpoint],
+    attempt: Attempt[Any],
+    ctx: StageContext,
+    *,
+    stem: str,
+    label: str,
+    told: Callable[[str, list[str]], list[str]] | None = None,
+) -> dict[str, Any]:
+    """Samples each prompt for which no complete group is stored, and stores groups as they finish.
+
+    Args:
+        names: Unique names of the prompts, which the column `puzzle_id` of the shards has; the index of a name is the
+            group's number.
+        prompt_of: Returns the prompt of a name; called only for prompts that are sampled.
+        attempt: The attempt that adopts stored groups and stores new ones.
+        stem: First part of the shards' names.
+        label: Name of the work on the progress display.
+        told: Returns the tool's answer (see `Tool.told`); None if completions call no tool.
+
+    Returns:
+        As `collect`.
+
+    Raises:
+        BadInputError: A prompt leaves no room for an answer in the model's context.
+    """
     stored = adopt_rollouts(attempt, stem, sampling)
-    group_numbers = {puzzle_id: index for index, puzzle_id in enumerate(puzzles["puzzle_id"])}
+    group_numbers = {name: index for index, name in enumerate(names)}
     reused = group_numbers.keys() & set(stored["puzzle_id"].to_list()) if stored is not None else set[str]()
     folder = ctx.local_folder(weights)
-    tokenizer = ChatTokenizer(folder)
-    missing = puzzles.filter(~pl.col("puzzle_id").is_in(list(reused)))
-    prompts = [
-        Prompt(puzzle_id, tokenizer.prompt_ids(text))
-        for puzzle_id, text in zip(missing["puzzle_id"], missing["prompt"], strict=True)
-    ]
-    context_tokens = _context_tokens(folder, ctx.profile.engine.max_model_len)
+    prompts = [prompt_of(name) for name in names if name not in reused]
+    context_tokens = longest_sequence(folder, ctx.profile.engine.max_model_len)
     _check_room(prompts, context_tokens)
     started = time.perf_counter()
     shards = _Shards(attempt, stem, sampling, weights, group_numbers)
@@ -76,8 +109,7 @@ def collect(
                 speed = shards.tokens / (time.perf_counter() - started)
                 ctx.progress(label, len(reused) + shards.groups, len(group_numbers), {"tokens_per_s": speed})
 
-            tool = None if told is None else Tool(told, context_tokens)
-            ctx.engine.sample_groups(prompts, sampling, store, tool)
+            ctx.engine.sample_groups(prompts, sampling, store, None if told is None else Tool(told, context_tokens))
     finally:
         shards.flush()
     elapsed_s = time.perf_counter() - started
@@ -105,7 +137,7 @@ def adopt_rollouts(attempt: Attempt[Any], stem: str, sampling: SamplingConfig) -
     return attempt.adopt_shards(stem, ROLLOUTS, by="puzzle_id", rows=sampling.samples_per_prompt)
 
 
-def _context_tokens(folder: Path, max_model_len: int | None) -> int | None:
+def longest_sequence(folder: Path, max_model_len: int | None) -> int | None:
     """Returns the longest sequence of a model, in tokens; None if it is not known."""
     positions = read_json(folder / "config.json").get("max_position_embeddings")
     return min((limit for limit in (positions, max_model_len) if isinstance(limit, int)), default=None)

@@ -74,6 +74,17 @@ def estimate(cluster_means_P: Sequence[float]) -> Interval:
     return Interval(mean, min(low, mean), max(high, mean))
 
 
+def estimate_mean(values_P: Sequence[float]) -> Interval:
+    """Returns Student's t 95% interval of a mean of values of any size; a point if there is one value.
+
+    Args:
+        values_P: One value for each puzzle, [P], P >= 1.
+    """
+    mean = float(np.mean(values_P))
+    half = t_quantile(_TAIL, len(values_P) - 1.0) * standard_error(values_P) if len(values_P) > 1 else 0.0
+    return Interval(mean, mean - half, mean + half)
+
+
 def estimate_difference(differences_P: Sequence[float], chosen_of: int = 1) -> Interval:
     """Returns Student's t 95% interval of a mean of paired differences in -1 to 1; the bounds lie in -1 to 1.
 

@@ -163,6 +163,62 @@ class Measurements(Record):
     greedy: Measurement | None = None
 
 
+class Faithfulness(Record):
+    """How true a strategy's notes on a puzzle are.
+
+    Attributes:
+        restated: Mean share of the clues that the notes state.
+        invented: Share of the statements that the clues do not entail; None if the notes make no statement.
+    """
+
+    restated: Interval
+    invented: Interval | None = None
+
+
+class AnswerFigures(Record):
+    """Figures of one answer to each puzzle.
+
+    Attributes:
+        accuracy: Mean share of right answers, with its interval over puzzles.
+        exact: Mean share of puzzles whose answers are all right, with its interval over puzzles.
+        tokens: Mean number of tokens that the answer to a puzzle costs, with its interval over puzzles.
+    """
+
+    accuracy: Interval
+    exact: Interval
+    tokens: Interval
+
+
+class StrategyFigures(AnswerFigures):
+    """Figures of a strategy at test time.
+
+    Attributes:
+        points: Figures of its answers on the way, by name: after a round, or with a budget of tokens.
+        faithfulness: How true its notes are; None if it takes none, or if nothing can be proved about the puzzles.
+    """
+
+    points: dict[str, AnswerFigures] = Field(default_factory=dict[str, AnswerFigures])
+    faithfulness: Faithfulness | None = None
+
+
+class ReliabilityFigures(Record):
+    """Figures of k samples of each puzzle, with intervals over puzzles.
+
+    Attributes:
+        pass_at: Chance that one of k samples has all answers right (unbiased).
+        best: Expected highest accuracy of k samples (unbiased).
+        majority: Accuracy of the most frequent whole answer of k samples.
+        majority_exact: Share of puzzles for which this answer is all right.
+        majority_letters: Accuracy of the most frequent answer to each question.
+    """
+
+    pass_at: Interval
+    best: Interval
+    majority: Interval
+    majority_exact: Interval
+    majority_letters: Interval
+
+
 class ReportFigures(Record):
     """The figures of an evaluation.
 
@@ -173,6 +229,9 @@ class ReportFigures(Record):
         sampled: Figures of the sampled answers; None if there are none.
         greedy: Figures of the most likely answers; None if there are none.
         tasks: Figures by environment; empty if the puzzles are of one environment.
+        strategies: Figures of strategies at test time, by name; empty if there is one sample of each puzzle and the
+            evaluation has no strategy of its own.
+        reliability: Figures by the number of samples k, the powers of two and the number of all.
     """
 
     puzzles: int
@@ -181,3 +240,5 @@ class ReportFigures(Record):
     sampled: Measurement | None = None
     greedy: Measurement | None = None
     tasks: dict[str, Measurements] = Field(default_factory=dict[str, Measurements])
+    strategies: dict[str, StrategyFigures] = Field(default_factory=dict[str, StrategyFigures])
+    reliability: dict[str, ReliabilityFigures] = Field(default_factory=dict[str, ReliabilityFigures])

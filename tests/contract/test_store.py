@@ -12,6 +12,7 @@ from hypothesis import strategies as st
 
 from artifacts.errors import BadInputError, IntegrityError, StoreError
 from artifacts.store.store import FileDigest, MissingKeyError, Store
+from tests.support.servers import BUCKET, S3Server
 
 OpenStore = Callable[[], Store]
 HELLO = FileDigest("2cf24dba5fb0a30e26e83b2ac5b9e29e1b161e5c1fa7425e73043362938b9824", 5)  # sha256sum of "hello"
@@ -49,6 +50,11 @@ def test_create_keeps_the_first(open_store: OpenStore) -> None:
     assert not open_store().create_bytes("a/manifest.json", b"attempt 2")
     assert open_store().read_bytes("a/manifest.json") == b"attempt 1"
     assert open_store().list() == ["a/manifest.json"]
+
+
+def test_conditional_puts_are_used_where_the_server_honours_them(moto: S3Server, rclone: S3Server) -> None:
+    for server, honours in ((moto, True), (rclone, False)):
+        assert Store.open(f"s3://{BUCKET}", options=server.options()).refuses_second_create() == honours
 
 
 def test_of_two_racing_writers_one_wins_and_both_agree(open_store: OpenStore) -> None:

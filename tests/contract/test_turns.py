@@ -1,13 +1,26 @@
-"""Completions in turns by the real engine: exact log-probabilities, the same tokens whatever is sampled beside them."""
+"""Completions in turns and strategies in rounds by the real engine, which the tests of this file share."""
 
+import logging
 from collections.abc import Generator
 from pathlib import Path
+from typing import Any
 
 import numpy as np
+import polars as pl
 import pytest
 import torch
 
+from artifacts.address import ArtifactAddress
+from artifacts.identity import Identity
+from artifacts.reading import Artifact
+from artifacts.refs import Checkpoint, Puzzles, Report
+from artifacts.schemas import LOGPROB, PUZZLES, RESULTS, ROUNDS, ROUNDS_FILE
+from artifacts.store.store import Store
+from stages.context import Profile, StageContext
+from stages.environments.puzzle import Puzzle
 from stages.environments.solver_tool import CALL_END, CALL_START, write_call, write_told
+from stages.environments.tables import to_table
+from stages.evaluate import EvaluateConfig, evaluate
 from stages.grpo.packing import Branch, Group
 from stages.models.from_scratch import ScratchModel, make_scratch
 from stages.models.shape import read_shape
@@ -16,6 +29,7 @@ from stages.sampling.client import GroupSamples, Prompt, SampledCompletion
 from stages.sampling.config import EngineHardware, SamplingConfig
 from stages.sampling.engine import Engine
 from stages.sampling.turns import Tool
+from stages.strategies.config import title_of
 from stages.training.job import TrainHardware
 from stages.training.model.placement import load_reference
 from stages.training.trainer_batch import TrainerBatch
@@ -134,3 +148,64 @@ def test_a_greedy_completion_is_the_same_alone_and_among_others(engine: Engine, 
         (alone,) = sampled(engine, [prompt], config)[prompt.prompt_id].completions
         assert alone.token_ids == among.token_ids
         assert np.isfinite(alone.logprobs).all()
+
+
+class SharedEngine(StageContext):
+    """A context whose engine is that of the module."""
+
+    def __init__(self, shared: Engine, folder: Path) -> None:
+        profile = Profile(engine=HARDWARE, workers=1)
+        super().__init__(Store.open(str(folder / "store")), folder, profile, lambda *_: None, logging.getLogger("test"))
+        self._shared = shared
+
+    @property
+    def engine(self) -> Engine:
+        return self._shared
+
+
+def test_strategies_ask_the_engine_in_rounds(engine: Engine, model: Path, tmp_path: Path) -> None:
+    name = "file:regex:Answer: (.*)"
+    puzzles = [Puzzle(f"q{n}", name, f"Who was it? {n}", {"answer": "cook"}, 0, None, f"d{n}", {}) for n in range(6)]
+    strategies: list[dict[str, Any]] = [
+        {"strategy": "think_twice", "rounds": 3},
+        {"strategy": "sift", "max_tokens": 24},
+        {"strategy": "budget_forcing", "budget": 8, "answer_tokens": 6},
+        {"strategy": "budget_forcing", "budget": 16, "answer_tokens": 6},
+        {"strategy": "budget_forcing", "budget": 60, "waits": 2, "answer_tokens": 6},
+        {"strategy": "truncation_probe", "budgets": [0, 8, 20], "answer_tokens": 6},
+    ]
+    sampled = {"samples_per_prompt": 3, "max_tokens": 20}
+    config = EvaluateConfig.model_validate({"puzzles": 6, "sampled": sampled, "strategies": strategies})
+    with SharedEngine(engine, tmp_path) as ctx:
+        put = ArtifactAddress(ctx.store, "puzzles", Puzzles).attempt(Identity.of("made", 1, {}))
+        put.write_table("val.parquet", to_table(puzzles), PUZZLES)
+        weights = ArtifactAddress(ctx.store, "model", Checkpoint).attempt(Identity.of("made", 1, {}))
+        for path in model.iterdir():
+            weights.write_bytes(path.name, path.read_bytes())
+        out = ArtifactAddress(ctx.store, "report", Report)
+        ref = evaluate(ctx, config, weights.publish(), put.publish(), split="val", out=out)
+        report = Artifact.open(ctx.store, ref)
+        rounds, results = report.read_table(ROUNDS_FILE, ROUNDS), report.read_table("results.parquet", RESULTS)
+    titles = [title_of(item) for item in config.strategies]
+    assert rounds["strategy"].unique(maintain_order=True).to_list() == titles
+    assert rounds.filter("final").group_by("strategy", maintain_order=True).len()["len"].to_list() == [
+        18, 6, 6, 6, 6, 18,
+    ]  # fmt: skip
+    thinking = rounds.filter((pl.col("step") == "thinking") & (pl.col("finish_reason") == "length"))
+    tokens = dict(thinking.group_by("strategy").agg(pl.col("completion_tokens").unique().implode()).iter_rows())
+    assert {title: tokens[title] for title in titles[2:4]} == {titles[2]: [8], titles[3]: [16]}
+    waiting = rounds.filter(pl.col("strategy") == titles[4])
+    own = waiting.filter(pl.col("step") != "answer").group_by("puzzle_id").agg(pl.col("completion_tokens").sum())
+    assert (own["completion_tokens"] <= 60).all()
+    cut = rounds.filter((pl.col("strategy") == titles[2]) & (pl.col("step") == "thinking"))
+    forced = rounds.filter((pl.col("strategy") == titles[2]) & (pl.col("step") == "answer"))
+    by_length = set(cut.filter(pl.col("finish_reason") == "length")["puzzle_id"])
+    assert by_length
+    assert set(forced.filter(pl.col("text").str.contains("\nFinal Answer:"))["puzzle_id"]) == by_length
+    first = rounds.filter((pl.col("strategy") == titles[0]) & (pl.col("round") == 1))
+    plain = results.filter(pl.col("mode") == "sampled")
+    assert first["text"].to_list() == plain["text"].to_list()
+    assert (plain[LOGPROB] < 0.0).all()
+    probe = rounds.filter((pl.col("strategy") == titles[5]) & (pl.col("point") == "20 tokens"))
+    ended = plain.filter(pl.col("finish_reason") == "stop")
+    assert set(ended["text"]) <= set(probe["text"])

@@ -7,9 +7,15 @@ from datetime import timedelta
 from pathlib import Path
 
 import pytest
+from prefect import flow
 from prefect.client.orchestration import SyncPrefectClient
+from prefect.events.worker import EventsWorker
+from prefect.settings import PREFECT_API_URL, temporary_settings
 
+from flows.lookup.divergence import Divergence
+from flows.orchestration.flow_runs import this_flow_run
 from flows.orchestration.installation import POOL, make_pool, make_zombie_automations
+from flows.orchestration.reward_alarm import AUTOMATION, emit_reward_alarm, make_alarm_automation
 from flows.orchestration.server.backend import TAG
 from tests.support.prefect_server import own_server, prefect_api
 from tests.support.waiting import wait_until
@@ -105,3 +111,30 @@ def test_a_run_is_heard_of_after_a_restart_of_its_server(server: Server) -> None
     state = {"type": "RUNNING", "name": "Running"}
     prefect_api(server.api, "POST", f"/flow_runs/{run}/set_state", {"state": state})
     silent_since("Running")
+
+
+def test_an_automation_cancels_a_run_on_its_alarm_once_it_is_enabled(server: Server) -> None:
+    """Prefect's events worker sends the event, as in a run; the automation finds the flow run that it is related to."""
+    alarm = Divergence(12, 31, rise=0.2, rise_se=5.0, fall=0.1, fall_se=4.5, bar=3.4, certain=True)
+    with SyncPrefectClient(server.api) as client:
+        make_alarm_automation(client)
+        (automation,) = client.read_automations_by_name(AUTOMATION)
+        assert not automation.enabled, "a false alarm must not stop a run unless somebody chose so"
+        client.resume_automation(automation.id)
+        make_alarm_automation(client)
+        (kept,) = client.read_automations_by_name(AUTOMATION)
+        assert kept.enabled, "installing again does not disable it"
+
+    def state(run: str) -> str:
+        return prefect_api(server.api, "GET", f"/flow_runs/{run}")["state"]["type"]
+
+    @flow(name="diverging")
+    def diverging() -> str:
+        run = str(this_flow_run().id)
+        emit_reward_alarm("some run", alarm)
+        EventsWorker.instance().wait_until_empty()
+        wait_until(lambda: state(run) == "CANCELLING", 120, lambda: state(run))
+        return run
+
+    with temporary_settings({PREFECT_API_URL: server.api}):
+        diverging()

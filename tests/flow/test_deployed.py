@@ -43,8 +43,8 @@ def test_up_again_changes_nothing(story: dict[str, Any]) -> None:
     assert story["again"] == story["record"]
     check_documented("up", story["record"])
     assert set(story["record"]["deployments"]) >= {
-        "train/quickstart", "iterate/run", "evaluate/checkpoint", "prepare/puzzles", "compare/recipes",
-        "backfill/suite",
+        "train/quickstart", "iterate/run", "evaluate/checkpoint", "benchmark/models", "prepare/puzzles",
+        "compare/recipes", "backfill/suite",
     }  # fmt: skip
 
 
@@ -185,8 +185,11 @@ def test_completions_show_rewards_and_statements(server: str, browser: Browser, 
 
 
 def plots_of(trained: dict[str, Any]) -> int:
-    """The number of a run's plots: a fifth one is drawn if the barely trained model says anything about its puzzles."""
-    return 4 + any(row["proved_statements"] is not None for row in trained["iterations"])
+    """The number of a run's plots: four of its training, three of a study (lengths, difficulty, reliability).
+
+    Another one is drawn if the barely trained model says anything about its puzzles.
+    """
+    return 7 + any(row["proved_statements"] is not None for row in trained["iterations"])
 
 
 def test_plots_and_the_packed_batch_are_pictures(

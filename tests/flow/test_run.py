@@ -31,6 +31,8 @@ LEFT_LIMIT_S = 10.0
 """What a killed run leaves is gone by then."""
 
 
+ROUNDS = {"points", "faithfulness"}
+"""Figures of strategies that ask in rounds, which these runs have not."""
 MARK = "DEERSTALKER_TEST_FOLDER"
 BACKFILL = (
     "backfill", "tiny", "--puzzles", "tiny:test", "--count", "4", "--samples", "2", "--max-tokens", "24",
@@ -184,7 +186,7 @@ def test_the_document_tells_the_run(story: dict[str, Any]) -> None:
     document = story["document"]
     assert [row["iteration"] for row in document["iterations"]] == [0, 1, 2]
     assert set(document["test"]) == {"before", "after"}
-    check_documented("train", document, unmet={"suites", "early_stopped_fraction", "damaged", "tasks"})
+    check_documented("train", document, unmet={"suites", "early_stopped_fraction", "damaged", "tasks", *ROUNDS})
     report = Path(document["report"].removeprefix("file://")).read_text()
     assert "<script" not in report and "data:image/png;base64" in report
 
@@ -240,7 +242,7 @@ def test_checkpoints_are_evaluated_side_by_side_and_later_ones_are_added(story: 
     after = {key: manifest.attempt for key, manifest in run.manifests().items() if "/suites/" in key}
     assert len(after) == 3
     assert {key: after[key] for key in before} == before
-    check_documented("backfill", first, both, unmet={"early_stopped_fraction", "tasks"})
+    check_documented("backfill", first, both, unmet={"early_stopped_fraction", "tasks", *ROUNDS})
     page = Path(both["reports"]["tiny"].removeprefix("file://")).read_text()
     assert "<h2>Suites</h2>" in page
     other = deerstalker(run, *command, "--temperature", "0.5", status=1)

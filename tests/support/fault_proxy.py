@@ -1,6 +1,7 @@
 """An HTTP proxy in front of one real server that spoils some answers on purpose."""
 
 import http.client
+import json
 import random
 import sys
 import threading
@@ -10,13 +11,19 @@ from collections.abc import Callable, Generator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from pathlib import Path
 from urllib.parse import SplitResult, urlsplit
+
+from stages.sampling.endpoint import UnixConnection
 
 FAULTS = ("slow_down", "internal_error", "reset", "lost_answer", "truncated", "duplicate")
 """Refused with 503 or 500, cut off before or after delivery, answered in part, delivered twice."""
 
 SLOW_FAULTS = ("truncated_up", "late_duplicate", "delayed", "stalled")
 """Delivered in part, delivered again after later requests, kept for `delay_s`, and answered after `stall_s`."""
+
+API_FAULTS = ("too_many", "internal_error", "truncated", "stalled", "broken_off")
+"""Those of a provider of models: refused with 429 and Retry-After, or 500; cut; no answer; `finish_reason: "error"`."""
 
 _HELD_BACK = 8
 """Duplicates that wait; the next request delivers the oldest of more first."""
@@ -33,12 +40,14 @@ class FaultProxy:
         url: Its endpoint.
         choose: Called for each request with its method and path; returns a fault or None.
         injected: How often each fault was injected.
+        delivered: The answers with status 200 that went to the client whole, each with its request's headers.
         delay_s, stall_s: How long the slow faults take. A stall is meant to outlast the client's patience.
     """
 
     url: str
     choose: Callable[[str, str], str | None]
     injected: Counter[str] = field(default_factory=Counter[str])
+    delivered: list[tuple[dict[str, str], bytes]] = field(default_factory=list[tuple[dict[str, str], bytes]])
     delay_s: float = 0.2
     stall_s: float = 2.0
 
@@ -54,10 +63,24 @@ def at_random(share: float, seed: int, faults: Sequence[str] = FAULTS) -> Callab
     return choose
 
 
+def _connection(target: SplitResult | Path) -> http.client.HTTPConnection:
+    if isinstance(target, Path):
+        return UnixConnection(target, 60)
+    return http.client.HTTPConnection(target.hostname or "", target.port, timeout=60)
+
+
+def _broken_off(answer: bytes) -> bytes:
+    """A completion as a router gives it whose provider failed on the way."""
+    body = json.loads(answer)
+    choice = body["choices"][0]
+    choice["finish_reason"], choice["message"]["content"] = "error", choice["message"]["content"][:1]
+    return json.dumps(body).encode()
+
+
 def _deliver(
-    target: SplitResult, method: str, path: str, body: bytes, headers: dict[str, str]
+    target: SplitResult | Path, method: str, path: str, body: bytes, headers: dict[str, str]
 ) -> tuple[int, list[tuple[str, str]], bytes]:
-    connection = http.client.HTTPConnection(target.hostname or "", target.port, timeout=60)
+    connection = _connection(target)
     try:
         connection.request(method, path, body, headers)
         answer = connection.getresponse()
@@ -67,9 +90,9 @@ def _deliver(
 
 
 @contextmanager
-def fault_proxy(upstream: str, choose: Callable[[str, str], str | None]) -> Generator[FaultProxy]:
-    """Runs a proxy to `upstream` for the length of a with block."""
-    target = urlsplit(upstream)
+def fault_proxy(upstream: str | Path, choose: Callable[[str, str], str | None]) -> Generator[FaultProxy]:
+    """Runs a proxy to `upstream`, a URL or a Unix socket, for the length of a with block."""
+    target = urlsplit(upstream) if isinstance(upstream, str) else upstream
     proxy = FaultProxy("", choose)
     waiting: deque[tuple[str, str, bytes, dict[str, str]]] = deque()
 
@@ -89,6 +112,8 @@ def fault_proxy(upstream: str, choose: Callable[[str, str], str | None]) -> Gene
                 return self._answer(503, [("Content-Type", "application/xml")], _SLOW_DOWN)
             if fault == "internal_error":
                 return self._answer(500, [], b"")
+            if fault == "too_many":
+                return self._answer(429, [("Retry-After", "0.1")], b'{"error": {"message": "too many requests"}}')
             if fault == "expired":
                 return self._answer(400, [("Content-Type", "application/xml")], _EXPIRED * (self.command != "HEAD"))
             if fault == "not_found":
@@ -111,14 +136,19 @@ def fault_proxy(upstream: str, choose: Callable[[str, str], str | None]) -> Gene
             if fault in ("lost_answer", "stalled"):
                 self.close_connection = True
                 return None
-            return self._answer(status, headers, answer, cut=fault == "truncated")
+            if fault == "broken_off":
+                answer = _broken_off(answer)
+            self._answer(status, headers, answer, cut=fault == "truncated")
+            if status == 200 and fault != "truncated":
+                proxy.delivered.append((self._headers(), answer))
+            return None
 
         def _headers(self) -> dict[str, str]:
             return {name: value for name, value in self.headers.items() if name.lower() != "expect"}
 
         def _forward_part(self, body: bytes) -> None:
             """Announces the whole body upstream, sends half of it and hangs up."""
-            connection = http.client.HTTPConnection(target.hostname or "", target.port, timeout=60)
+            connection = _connection(target)
             try:
                 connection.putrequest(self.command, self.path, skip_host=True, skip_accept_encoding=True)
                 for name, value in self._headers().items():

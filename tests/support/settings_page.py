@@ -1,7 +1,7 @@
 """Writes `docs/settings.md` from the config models: `python -m tests.support.settings_page`.
 
-The page lists every setting of recipes and profiles with its values, its default and its meaning. It is made from the
-JSON schemas of `flows.config.recipes.Recipe` and `stages.context.Profile`.
+The page lists every setting of recipes, profiles and files of models with its values, its default and its meaning. It
+is made from the JSON schemas of the config models.
 """
 
 import json
@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import Any
 
 from artifacts.config import LARGEST_FLOAT, LARGEST_INT, Config
+from flows.config.models_file import ApiModel, CheckpointModel
 from flows.config.recipes import Recipe
 from stages.context import Profile
 
@@ -18,10 +19,10 @@ PAGE = Path(__file__).parents[2] / "docs" / "settings.md"
 _HEAD = """\
 # Settings
 
-Every setting of a recipe (what a run learns) and of a profile (what the machine offers). `deerstalker train --set
-sample.puzzles_per_iteration=64` changes a setting of the recipe, `--set-profile engine.replicas=2` one of the profile.
-`deerstalker recipes show NAME` prints the values of a recipe. Set an optional value to `null` to disable it (in TOML,
-which has no null, write the string "null").
+Every setting of a recipe (what a run learns), of a profile (what the machine offers) and of a file of models
+(what `deerstalker benchmark` asks). `deerstalker train --set sample.puzzles_per_iteration=64` changes a
+setting of the recipe, `--set-profile engine.replicas=2` one of the profile. `deerstalker recipes show NAME` prints the
+values of a recipe. Set an optional value to `null` to disable it (in TOML, which has no null, write the string "null").
 
 A section's `seed` is the recipe's `seed`, unless the section has its own. A default in brackets belongs to a section or
 a kind that is not used by default. `required` means that there is no default. A number without a stated bound is
@@ -35,7 +36,13 @@ Schema = Mapping[str, Any]
 
 def settings_page() -> str:
     """Returns the text of the page."""
-    return "\n".join([_HEAD, *_chapter("Recipes", Recipe), *_chapter("Profiles", Profile)])
+    chapters = {
+        "Recipes": Recipe,
+        "Profiles": Profile,
+        "Models behind an API": ApiModel,
+        "Checkpoints in a benchmark": CheckpointModel,
+    }
+    return "\n".join([_HEAD, *(line for title, model in chapters.items() for line in _chapter(title, model))])
 
 
 def _chapter(title: str, model: type[Config]) -> Iterator[str]:
@@ -83,22 +90,35 @@ def _rows(
     """
     for name, field in fields.items():
         path, parts = f"{prefix}{name}", _parts(field)
-        if not parts:
+        kinds = field.get("items", {}) if "oneOf" in field.get("items", {}) else None
+        if kinds is not None:
+            yield from _list_row(path, field, definitions)
+            parts = _parts(kinds)
+        elif not parts:
             default = "required" if name in required else _default(field)
             meaning = " ".join(field.get("description", "").split())
             yield f"`{path}`", _values(field), f"({default})" if optional else default, meaning
             continue
-        if prefix or len(parts) > 1 or _nullable(field):
+        elif prefix or len(parts) > 1 or _nullable(field):
             yield from _section_row(path, field, definitions, required=name in required)
         for number, part in enumerate(parts):
             model = definitions[part]
-            off = optional or _nullable(field) or number > 0
+            off = optional or (_nullable(field) and not field.get("default")) or number > 0 or kinds is not None
             inner = dict(model["properties"])
             kind = next((key for key, value in inner.items() if _word(value)), None)
             label = path
             if kind and len(parts) > 1:
                 label = f"{path}[{_word(inner.pop(kind))}]"
             yield from _rows(inner, model.get("required", ()), definitions, f"{label}.", optional=off)
+
+
+def _list_row(path: str, field: Schema, definitions: Schema) -> Iterator[tuple[str, str, str, str]]:
+    """Yields the row of a list of sections of several kinds."""
+    parts = [definitions[part] for part in _parts(field["items"])]
+    kinds = {_word(value): part for part in parts for value in part["properties"].values() if _word(value)}
+    about = " ".join(f"`{word}`: {_first_line(part)}" for word, part in kinds.items())
+    meaning = f"{field['description']}. {about} The settings of a kind have its name in brackets below."
+    yield f"`{path}`", "list of sections", _default(field), meaning
 
 
 def _section_row(
@@ -117,7 +137,7 @@ def _section_row(
         yield (
             f"`{path}`",
             "a section, or null",
-            "null",
+            "a section" if field.get("default") else "null",
             " ".join((field.get("description") or _first_line(parts[0])).split()),
         )
 

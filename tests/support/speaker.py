@@ -18,7 +18,7 @@ from artifacts.reading import Artifact
 from artifacts.refs import Batch, Checkpoint, Grades, Puzzles, Ref, Report, Rollouts
 from artifacts.schemas import GRADES, PUZZLES
 from stages.context import StageContext
-from stages.environments.answers import write_answer
+from stages.environments.logic_puzzles.answers import write_answer
 from stages.environments.puzzle import Puzzle
 from stages.environments.tables import to_table
 from stages.evaluate import EvaluateConfig, HeldOutSampling, evaluate
@@ -59,7 +59,7 @@ class Speaker:
         ids = tuple(body["token_ids"])
         self.asked.append(self.prompts[ids])
         self.meanwhile.pop(len(self.asked), lambda: None)()
-        return 200, {"choices": [self.choice(text) for text in self.texts[ids]]}
+        return 200, {"choices": [self.choice(text) for text in self.texts[ids][: body["sampling_params"]["n"]]]}
 
     def choice(self, text: str) -> dict[str, Any]:
         token_ids = self.tokenizer.answer_ids(text)
@@ -143,7 +143,7 @@ class Place:
         return table, Artifact.open(ctx.store, batch).manifest.facts
 
 
-Opener = Callable[[str, dict[str, list[str]]], Place]
+Opener = Callable[..., Place]
 
 
 def taken_order(puzzles: list[Puzzle]) -> list[Puzzle]:

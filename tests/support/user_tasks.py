@@ -62,6 +62,16 @@ class Large(Wild):
 class Raises(Wild):
     def items(self, count, seed): raise KeyError("gone")
 
+class Unsteady(Wild):
+    def items(self, count, seed):
+        for number in range(count):
+            drawn = random.random() if number == 2 else 0
+            yield {"prompt": f"p{number}", "answer": number, "drawn": drawn}
+
+class Growing(Wild):
+    def items(self, count, seed):
+        return [{"prompt": f"p{number}"} for number in range(count + os.getpid() % 1000)]
+
 class Half:
     def grade(self, completion, item): return 1.0
 

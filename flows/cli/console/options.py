@@ -99,6 +99,9 @@ class Answers:
         Number of times that an answer may ask the environment's solver.
     greedy
         Also take the most likely answer of each puzzle.
+    strategy
+        Strategy at test time, as NAME or NAME:key=value,...; may be repeated. single, majority and best_of choose among
+        the samples; think_twice, sift, budget_forcing and truncation_probe ask again.
     """
 
     count: Annotated[int | None, Optional] = None
@@ -108,9 +111,19 @@ class Answers:
     max_tokens: int = 256
     tool_calls: int = 0
     greedy: Annotated[bool, Optional] = True
+    strategy: Annotated[tuple[str, ...], Repeated] = ()
 
     def config(self) -> dict[str, Any]:
-        """Returns the fields of `stages.evaluate.EvaluateConfig`."""
+        """Returns the fields of `stages.evaluate.EvaluateConfig`.
+
+        Raises:
+            BadInputError: There is no such strategy, or a setting of it is not `key=value`.
+        """
+        strategies: dict[str, Any] = {}
+        if self.strategy:
+            from flows.config.strategies import strategy_settings
+
+            strategies["strategies"] = [strategy_settings(text) for text in self.strategy]
         sampled = {
             "samples_per_prompt": self.samples,
             "temperature": self.temperature,
@@ -119,7 +132,7 @@ class Answers:
             "tool_calls": self.tool_calls,
         }
         count = {} if self.count is None else {"puzzles": self.count}
-        return {**count, "sampled": sampled, "greedy": self.greedy}
+        return {**count, "sampled": sampled, "greedy": self.greedy, **strategies}
 
 
 STORED, OUTPUT, ANSWERS = Stored(), Output(), Answers()

@@ -30,6 +30,8 @@ from flows.report.prefect_pages.ui_text import (
     statement_lines,
     store_keys,
 )
+from flows.report.study.study import fit_table, read_run_study
+from flows.report.study.study import pictures as study_pictures
 from flows.report.suites import curves, suites_section
 from flows.report.summary import before_after_names, before_after_rows, solve_command, summary
 from flows.report.tasks import task_tables
@@ -74,6 +76,8 @@ def report_files(record: RunRecord, store: Store) -> dict[str, bytes]:
         pictures["statements.png"] = statements_plot(iterations)
     if record.suites:
         pictures["suites.png"] = suites_plot(curves(record))
+    study = read_run_study(record, store)
+    pictures |= study_pictures([study])
     pair = find_before_after(record, store)
     graded = [item for item in record.iterations if item.kept("sample", "grade")]
     example = find_example_group(graded[-1], record.layout, store) if graded else None
@@ -84,6 +88,8 @@ def report_files(record: RunRecord, store: Store) -> dict[str, bytes]:
     values = {
         **_values(record, store, iterations),
         "pictures": pictures,
+        "alarms": [str(alarm) for alarm in study.alarms],
+        "fits": fit_table([study]),
         "derivations": _derivations(pair) if pair else None,
         "example": _example(example) if example else None,
         "batch": describe_batch(batch) if batch else None,

@@ -23,6 +23,7 @@ from flows.report.plots import (
     suites_plot,
 )
 from flows.report.prefect_pages import ui_text
+from flows.report.study.study import pictures, read_run_study
 from flows.report.suites import curves
 
 _SMALL_DPI = 70
@@ -83,6 +84,9 @@ def _show_pictures(
     }
     if record.suites:
         drawn["accuracy on each suite"] = suites_plot(curves(record), dpi=_SMALL_DPI)
+    if "after" in record.evaluations:  # the tables of all iterations are read once, at the end
+        study = pictures([read_run_study(record, store)], dpi=_SMALL_DPI)
+        drawn |= {name.removesuffix(".png"): png for name, png in study.items()}
     shown.markdown(f"{run}-plots", ui_text.plots_page(drawn, note), title)
     shown.image(f"{run}-accuracy", f"data:image/png;base64,{base64.b64encode(accuracy).decode()}", title)
     packed = [item for item in record.iterations if item.kept("pack")]

@@ -9,6 +9,8 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Literal, get_args
 
+from stages.environments.single_answer import between_tags
+
 AnswerIn = Literal["last_box", "first_box", "answer_tag", "answer_line", "anywhere"]
 Thinking = Literal["cut", "required", "kept"]
 ANSWERS_IN: tuple[AnswerIn, ...] = get_args(AnswerIn)
@@ -16,7 +18,6 @@ THINKING: tuple[Thinking, ...] = get_args(Thinking)
 THINK_END = "</think>"
 _TOKEN = re.compile(r"\\f?boxed[ \t]{0,8}\{|\\[{}\\]|[{}]")
 _ANSWER_LINE = re.compile(r"answer[*_]{0,3}[ \t]{0,8}:[*_]{0,3}[ \t]{0,8}([^\n]+)", re.IGNORECASE)
-_OPEN_TAG, _CLOSE_TAG = "<answer>", "</answer>"
 _SEARCHED_FOR_LINE = 300
 """Characters at the end of a completion in which `Answer:` is searched, as DAPO's grader does."""
 
@@ -40,7 +41,7 @@ class Span:
 
     Attributes:
         words: The characters of the part.
-        end: Number of characters of the text up to the end of the part, with the brace or tag that closes it.
+        end: Number of characters of the text up to the end of the part, with the brace that closes a box.
     """
 
     words: str
@@ -111,10 +112,8 @@ def _inside(text: str, start: int, end: int) -> Span:
 
 
 def _tagged(text: str, start: int) -> Span | None:
-    """Returns the text between the last opening tag that is closed and the tag that closes it."""
-    close = text.rfind(_CLOSE_TAG, start)
-    begin = text.rfind(_OPEN_TAG, start, close) if close >= 0 else -1
-    return None if begin < 0 else _inside(text, begin + len(_OPEN_TAG), close)
+    words = between_tags(text, start)
+    return None if words is None else _inside(text, *words)
 
 
 def _line(text: str, start: int) -> Span | None:

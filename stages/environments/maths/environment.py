@@ -9,15 +9,13 @@ from stages.environments.capabilities import Items
 from stages.environments.maths.answers import ANSWERS_IN, THINKING, AnswerIn, AnswerRule, Thinking, final_answer
 from stages.environments.maths.config import MathsConfig, golds_of, installed_release
 from stages.environments.maths.verdicts import LIMIT_CPU_S, Verdict
-from stages.environments.puzzle import Graded, Grader, Parsed, Puzzle
+from stages.environments.puzzle import Graded, Grader, Puzzle
 from stages.environments.question_file.choice import choose_questions
 from stages.environments.question_file.environment import QuestionSource
 from stages.environments.question_file.reading import Question, read_questions
+from stages.environments.single_answer import ANSWER, CLOSE_TAG, MISSING, OPEN_TAG, single_grade
 from stages.processes.limited_calls import LimitedCalls, Outcome
 
-_KEY = "answer"
-_KEPT_CHARACTERS = 200
-"""Characters of an answer that a grade keeps for readers; the completion itself is stored with the rollouts."""
 _THINK_END_LINE = "\n</think>\n"
 _SHOWN_PROBLEMS = 5
 
@@ -63,7 +61,7 @@ class Maths:
                 f"math-verify {self._release}, for which the problems were read",
                 f"pip install math-verify=={self._release}, or make the puzzle set again",
             )
-        calls = [(text, golds_of(puzzle.solution[_KEY]), self._rule) for text, puzzle in answered]
+        calls = [(text, golds_of(puzzle.solution[ANSWER]), self._rule) for text, puzzle in answered]
         return [_graded(_verdict(outcome)) for outcome in _processes().map(calls)]
 
     def answer_ends(self, text: str, puzzle: Puzzle, grader: Grader = "strict") -> dict[str, int]:
@@ -71,15 +69,15 @@ class Maths:
         if self._rule.answer_in == "anywhere":
             return {}
         answer = final_answer(text, self._rule)
-        return {} if answer is None else {_KEY: answer.end}
+        return {} if answer is None else {ANSWER: answer.end}
 
     def write_answer(self, puzzle: Puzzle) -> str:
         """Returns a right answer where the rule expects it."""
-        gold = golds_of(puzzle.solution[_KEY])[0]
+        gold = golds_of(puzzle.solution[ANSWER])[0]
         boxed = final_answer(gold, AnswerRule(thinking="kept"))
         answer = rf"\boxed{{{(gold if boxed is None else boxed.words).strip().strip('$')}}}"
         if self._rule.answer_in == "answer_tag":
-            answer = f"<answer>{answer}</answer>"
+            answer = f"{OPEN_TAG}{answer}{CLOSE_TAG}"
         elif self._rule.answer_in == "answer_line":
             answer = f"Answer: {answer}"
         return f"{_THINK_END_LINE}{answer}" if self._rule.thinking == "required" else answer
@@ -105,7 +103,7 @@ class ProblemSource(QuestionSource[MathsConfig]):
                 `MathsConfig.unreadable` says to refuse it.
         """
         questions = read_questions(self._content, self._config)
-        unread = unreadable([question.puzzle.solution[_KEY] for question in questions])
+        unread = unreadable([question.puzzle.solution[ANSWER] for question in questions])
         if unread and self._config.unreadable == "refuse":
             raise _refusal(self._config, [questions[number] for number in unread], len(questions))
         drops = self._config.unreadable == "drop"
@@ -124,7 +122,7 @@ def unreadable(answers: Sequence[str]) -> set[int]:
 
 
 def _refusal(config: MathsConfig, questions: Sequence[Question], total: int) -> BadInputError:
-    shown = ", ".join(f"{item.puzzle.solution[_KEY][:40]!r} ({item.where})" for item in questions[:_SHOWN_PROBLEMS])
+    shown = ", ".join(f"{item.puzzle.solution[ANSWER][:40]!r} ({item.where})" for item in questions[:_SHOWN_PROBLEMS])
     more = f" and {len(questions) - _SHOWN_PROBLEMS} more" if len(questions) > _SHOWN_PROBLEMS else ""
     return BadInputError(
         f"{config.path}, column {config.answer!r}",
@@ -154,11 +152,8 @@ def _verdict(outcome: Outcome) -> Verdict:
 
 
 def _graded(result: Verdict) -> Graded:
-    words = None if result.words is None else result.words[:_KEPT_CHARACTERS]
-    compared = result.reason in ("right", "wrong")
-    note = "" if compared else "missing" if result.reason == "no_answer" else result.reason
-    parsed = Parsed(words, words if compared else None, result.right, note)
-    return Graded(float(result.right), result.right, {_KEY: parsed})
+    note = {"right": "", "wrong": "", "no_answer": MISSING}.get(result.reason, result.reason)
+    return single_grade(result.words, float(result.right), note)
 
 
 @lru_cache(maxsize=64)

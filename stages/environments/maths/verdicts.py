@@ -1,21 +1,18 @@
 """Compares the final answer of a completion with the right one, by value, with math-verify.
 
 Call `verdict` in a process of `stages.processes.limited_calls`: SymPy may compute for hours, or take all memory.
-Most such answers end by the limit of this module, which costs no process. It counts CPU time, because a limit by the
-clock, such as math-verify's own, gives other verdicts on a busy machine.
+Most such answers end by a limit inside that process, which costs no other process. It counts CPU time, because a limit
+by the clock, such as math-verify's own, gives other verdicts on a busy machine.
 """
 
 import logging
-import signal
-import threading
-from collections.abc import Callable, Generator
-from contextlib import contextmanager
+from collections.abc import Callable
 from dataclasses import dataclass
 from functools import lru_cache
-from types import FrameType
 from typing import Any, Literal
 
 from stages.environments.maths.answers import AnswerRule, final_answer
+from stages.processes.cpu_limit import CpuLimitError, cpu_limit
 
 Reason = Literal["right", "wrong", "no_answer", "unparsed_answer", "unparsed_gold", "timeout", "failed"]
 LIMIT_CPU_S = 3.0
@@ -45,10 +42,6 @@ class Verdict:
         return self.reason == "right"
 
 
-class _LimitError(BaseException):
-    """The CPU time is used up. No `Exception`, because SymPy catches those."""
-
-
 def load() -> Callable[[str, tuple[str, ...], AnswerRule], Verdict]:
     """Returns `verdict`, after math-verify is imported and warm."""
     logging.getLogger("math_verify").setLevel(logging.ERROR)  # it warns that its own limits are off
@@ -68,9 +61,9 @@ def verdict(completion: str, golds: tuple[str, ...], rule: AnswerRule) -> Verdic
         RuntimeError: The calling thread is not the main thread of its process.
     """
     try:
-        with _limited_cpu():
+        with cpu_limit(LIMIT_CPU_S):
             right_answers = [parsed_gold(gold) for gold in golds]
-    except _LimitError:
+    except CpuLimitError:
         return Verdict("unparsed_gold")
     if not right_answers or not all(right_answers):
         return Verdict("unparsed_gold")
@@ -80,34 +73,16 @@ def verdict(completion: str, golds: tuple[str, ...], rule: AnswerRule) -> Verdic
     anywhere = rule.answer_in == "anywhere"
     words, end = (None, None) if anywhere else (answer.words.strip(), answer.end)
     try:
-        with _limited_cpu():
+        with cpu_limit(LIMIT_CPU_S):
             parsed = _searched(answer.words) if anywhere else _parsed(answer.words)
             if anywhere:
                 words = next((item for item in parsed if isinstance(item, str)), None)
             if all(isinstance(item, str) for item in parsed):  # math-verify found no answer, or only words
                 return Verdict("no_answer" if anywhere and words is None else "unparsed_answer", words, end)
             equal = any(_equal(gold, parsed, answer_first=anywhere) for gold in right_answers)
-    except _LimitError:
+    except CpuLimitError:
         return Verdict("timeout", words, end)
     return Verdict("right" if equal else "wrong", words, end)
-
-
-@contextmanager
-def _limited_cpu() -> Generator[None]:
-    """Raises `_LimitError` in the block once this process has used `LIMIT_CPU_S` of CPU time in it."""
-    if threading.current_thread() is not threading.main_thread():
-        raise RuntimeError("a limit of CPU time works by a signal: call this in the main thread of a process")
-
-    def end(number: int, frame: FrameType | None) -> None:
-        raise _LimitError
-
-    before = signal.signal(signal.SIGPROF, end)
-    signal.setitimer(signal.ITIMER_PROF, LIMIT_CPU_S)
-    try:
-        yield
-    finally:
-        signal.setitimer(signal.ITIMER_PROF, 0.0)
-        signal.signal(signal.SIGPROF, before)
 
 
 @lru_cache(maxsize=1 << 12)  # the completions of a group have the same right answer

@@ -7,6 +7,7 @@ from artifacts.errors import BadInputError
 from stages.environments.capabilities import Items
 from stages.environments.puzzle import Puzzle
 from stages.environments.question_file.reading import SPLITS, Question
+from stages.environments.single_answer import ANSWER
 
 
 def choose_questions(questions: Sequence[Question], sizes: Mapping[str, int], seed: int, path: str) -> Items:
@@ -29,7 +30,7 @@ def choose_questions(questions: Sequence[Question], sizes: Mapping[str, int], se
     for question in sorted(questions, key=lambda item: SPLITS[::-1].index(item.split) if item.split else 0):
         first = kept.setdefault(question.puzzle.digest, question)
         if first.puzzle.solution != question.puzzle.solution:
-            answers = [f"{item.puzzle.solution['answer'][:60]!r} ({item.where})" for item in (first, question)]
+            answers = [f"{item.puzzle.solution[ANSWER][:60]!r} ({item.where})" for item in (first, question)]
             raise BadInputError(
                 path,
                 f"the same prompt with the answers {' and '.join(answers)}",

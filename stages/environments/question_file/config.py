@@ -76,11 +76,6 @@ class QuestionColumns(SourceConfig):
         """The file."""
         return self.path
 
-    @property
-    def environment_name(self) -> str:
-        """The name that is stored with each question; it holds what grading depends on."""
-        raise NotImplementedError
-
     def answer_text(self, value: object) -> object:
         """Returns the value of the answer's column as one text, if this kind of questions allows other values."""
         return value
@@ -136,7 +131,7 @@ class QuestionFileConfig(QuestionColumns):
 
     @property
     def environment_name(self) -> str:
-        """The name that is stored with each question; it holds the grader, so that a stored set can be graded."""
+        """The name that is stored with each question; it holds the grader."""
         return f"file:{self.grader}" if self.pattern is None else f"file:{self.grader}:{self.pattern}"
 
     def check_answer(self, answer: str, where: str) -> None:

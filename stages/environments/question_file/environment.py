@@ -7,17 +7,14 @@ from typing import Any, Generic, TypeVar
 
 from artifacts.errors import BadInputError
 from stages.environments.capabilities import Items
-from stages.environments.puzzle import FILE_GRADERS, FileGrader, Graded, Grader, Parsed, Puzzle
+from stages.environments.puzzle import FILE_GRADERS, FileGrader, Graded, Grader, Puzzle
 from stages.environments.question_file.choice import choose_questions
 from stages.environments.question_file.config import QuestionColumns, QuestionFileConfig
 from stages.environments.question_file.graders import read_answer, read_gold, written
 from stages.environments.question_file.reading import content_of, read_questions
+from stages.environments.single_answer import ANSWER, MISSING, single_grade
 
 ColumnsT = TypeVar("ColumnsT", bound=QuestionColumns)
-
-_KEY = "answer"
-_KEPT_CHARACTERS = 200
-"""Characters of an answer that a grade keeps for readers; the completion itself is stored with the rollouts."""
 
 
 class QuestionFile:
@@ -48,16 +45,14 @@ class QuestionFile:
             grader: Without effect; the question names its own grader.
         """
         said = read_answer(text, self._grader, self._pattern)
-        gold = read_gold(puzzle.solution[_KEY], self._grader)
+        gold = read_gold(puzzle.solution[ANSWER], self._grader)
         right = said is not None and gold is not None and said.value == gold.value
-        words = None if said is None else said.words[:_KEPT_CHARACTERS]
-        parsed = Parsed(words, words, right, "missing" if said is None else "")
-        return Graded(float(right), right, {_KEY: parsed})
+        return single_grade(None, 0.0, MISSING) if said is None else single_grade(said.words, float(right))
 
     def answer_ends(self, text: str, puzzle: Puzzle, grader: Grader = "strict") -> dict[str, int]:
         """Returns the number of characters up to the end of the answer; empty if there is none."""
         said = read_answer(text, self._grader, self._pattern)
-        return {} if said is None else {_KEY: said.end}
+        return {} if said is None else {ANSWER: said.end}
 
 
 class WritableQuestionFile(QuestionFile):
@@ -65,7 +60,7 @@ class WritableQuestionFile(QuestionFile):
 
     def write_answer(self, puzzle: Puzzle) -> str:
         """Returns the right answer as the grader reads it."""
-        return written(puzzle.solution[_KEY], self._grader)
+        return written(puzzle.solution[ANSWER], self._grader)
 
 
 class QuestionSource(Generic[ColumnsT]):

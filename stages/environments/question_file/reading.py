@@ -1,6 +1,5 @@
 """Reads questions from JSONL, CSV and Parquet files; an error names the file, the line or row, and the column."""
 
-import hashlib
 import io
 import json
 from collections.abc import Callable, Sequence
@@ -17,6 +16,7 @@ from artifacts.store.location import local_folder
 from artifacts.store.store import MissingKeyError, Store
 from stages.environments.puzzle import Puzzle
 from stages.environments.question_file.config import QuestionColumns, WrittenNumber
+from stages.environments.single_answer import ANSWER, single_item
 
 Split = Literal["train", "val", "test"]
 SPLITS: tuple[Split, ...] = ("train", "val", "test")
@@ -105,16 +105,8 @@ def _question(config: QuestionColumns, where: str, row: dict[str, Any], number: 
         raise BadInputError(
             f"{config.path}, {where}, column {config.split!r}", repr(split[:60]), "train, val or test", "rename it"
         )
-    puzzle = Puzzle(
-        puzzle_id=number if config.id is None else texts[config.id].strip(),
-        environment=config.environment_name,
-        prompt=prompt,
-        solution={"answer": answer},
-        num_clues=0,
-        seed=None,
-        digest=hashlib.sha256(prompt.encode()).hexdigest(),
-        difficulty={},
-    )
+    puzzle_id = number if config.id is None else texts[config.id].strip()
+    puzzle = single_item(puzzle_id, config.environment_name, prompt, {ANSWER: answer})
     config.check_answer(answer, f"{config.path}, {where}, column {config.answer!r}")
     return Question(puzzle, split, where)
 

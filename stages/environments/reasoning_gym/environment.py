@@ -4,23 +4,31 @@ An item keeps all that its grading needs: the right answer, the generator's meta
 stored answer is graded again without generating anything.
 """
 
-import hashlib
 import json
+from collections.abc import Sequence
 from functools import lru_cache
 from typing import Any
 
 from artifacts.errors import BadInputError
-from stages.environments.puzzle import Graded, Grader, Parsed, Puzzle
+from stages.environments.puzzle import Graded, Grader, Puzzle
 from stages.environments.reasoning_gym.config import ReasoningGymConfig
 from stages.environments.reasoning_gym.generators import entry_at, is_scorable
 from stages.environments.reasoning_gym.release import check_release
-from stages.processes.limited_calls import LimitedCalls
+from stages.environments.single_answer import (
+    ANSWER,
+    CLOSE_TAG,
+    ITEM,
+    MISSING,
+    OPEN_TAG,
+    between_tags,
+    single_grade,
+    single_item,
+)
+from stages.processes.cpu_limit import CpuLimitError, cpu_limit
+from stages.processes.limited_calls import LimitedCalls, Outcome
 
-_KEY, _ITEM = "answer", "item"
-"""Keys of `Puzzle.solution`: the right answer, and the item with its settings as JSON."""
-_OPEN, _CLOSE = "<answer>", "</answer>"
-_KEPT_CHARACTERS = 200
-"""Characters of an answer that a grade keeps for readers; the completion itself is stored with the rollouts."""
+_MAKING_S = 60.0
+"""CPU seconds after which a generator counts as one that does not return; most take milliseconds."""
 _SCORING_S = 10.0
 """CPU seconds after which an answer counts as wrong; scorers take milliseconds."""
 _LOADING_S = 600.0
@@ -32,11 +40,10 @@ _INDICES = 2**31
 def read_answer(text: str) -> tuple[str, int] | None:
     """Returns the answer in a completion, without spaces around it, and the number of characters up to its end.
 
-    It stands between the last `</answer>` and the `<answer>` before it. None if there is none.
+    None if there is no answer between tags (see `between_tags`).
     """
-    end = text.rfind(_CLOSE)
-    start = text.rfind(_OPEN, 0, max(end, 0))
-    return None if start < 0 else (text[start + len(_OPEN) : end].strip(), end + len(_CLOSE))
+    words = between_tags(text)
+    return None if words is None else (text[slice(*words)].strip(), words[1] + len(CLOSE_TAG))
 
 
 class ReasoningGym:
@@ -55,12 +62,13 @@ class ReasoningGym:
         """Returns an item of the generator, the same for (config, seed) on every machine.
 
         Raises:
-            BadInputError: Another release is installed, or the generator or its scorer fails on the item.
+            BadInputError: Another release is installed, or the generator fails or does not return.
         """
         where = f"{self.name}, seed {seed}"
         check_release(config.release or "", where)
         try:
-            made = entry_at(self._task, config.level, config.attributes, seed % _INDICES)
+            with cpu_limit(_MAKING_S):
+                made = entry_at(self._task, config.level, config.attributes, seed % _INDICES)
             question, answer = made["question"], made["answer"]
             if not (isinstance(question, str) and isinstance(answer, str)):
                 raise TypeError("its question or its answer is not a text")
@@ -71,19 +79,17 @@ class ReasoningGym:
                 "release": config.release,
             }
             item = json.dumps({**settings, "entry": made}, ensure_ascii=False, allow_nan=False)
+        except CpuLimitError as error:
+            raise _unusable(where, f"its generator took more than {_MAKING_S:g} s of CPU time") from error
         except Exception as error:  # foreign code may raise anything
-            found = f"its generator failed: {type(error).__name__}: {error}"
-            raise BadInputError(where, found, "an item", "choose other attributes, or another task") from error
-        prompt = f"{question.strip()}\n\n{config.instruction}"
-        return Puzzle(
-            puzzle_id=f"{self._task}-{seed:x}",
-            environment=self.name,
-            prompt=prompt,
-            solution={_KEY: answer, _ITEM: item},
-            num_clues=0,
+            raise _unusable(where, f"its generator failed: {type(error).__name__}: {error}") from error
+        return single_item(
+            f"{self._task}-{seed:x}",
+            self.name,
+            f"{question.strip()}\n\n{config.instruction}",
+            {ANSWER: answer, ITEM: item},
             seed=seed,
-            digest=hashlib.sha256(prompt.encode()).hexdigest(),
-            difficulty={} if config.level is None else {"level": config.level},
+            difficulty=None if config.level is None else {"level": config.level},
         )
 
     def grade(self, text: str, puzzle: Puzzle, grader: Grader = "strict") -> Graded:
@@ -93,40 +99,67 @@ class ReasoningGym:
             text: The completion, any text.
             puzzle: Its item.
             grader: Without effect; the generator's own scorer grades.
+        """
+        return self.grade_many([(text, puzzle)])[0]
+
+    def grade_many(self, answered: Sequence[tuple[str, Puzzle]]) -> list[Graded]:
+        """Returns the grades of completions, each given with its item, in order; several processes score them.
+
+        An answer that the scorer may not see, or on which it raises, is `outside`. Otherwise the note of an answer
+        without a score says why there is none, such as `timeout`.
 
         Raises:
-            BadInputError: The item was made by another release than the installed one.
+            BadInputError: An item was made by another release than the installed one.
             LoadError: The package cannot be imported.
         """
-        item: dict[str, Any] = json.loads(puzzle.solution[_ITEM])
-        check_release(item["release"], f"item {puzzle.puzzle_id}")
-        said = read_answer(text)
-        if said is None:
-            return Graded(0.0, False, {_KEY: Parsed(None, None, False, "missing")})
-        answer, words = said[0], said[0][:_KEPT_CHARACTERS]
-        if not is_scorable(self._task, answer):
-            return Graded(0.0, False, {_KEY: Parsed(words, None, False, "outside")})
-        outcome = _scorer().call(
-            self._task, item["level"], item["attributes"], answer, json.dumps(item["entry"], ensure_ascii=False)
-        )
-        if outcome.failure is not None:
-            return Graded(0.0, False, {_KEY: Parsed(words, None, False, "outside")})
-        scored, right = outcome.value, outcome.value >= 1.0
-        accuracy = scored if item["partial_credit"] else float(right)
-        return Graded(accuracy, right, {_KEY: Parsed(words, words, right)})
+        answers = [None if (said := read_answer(text)) is None else said[0] for text, _ in answered]
+        items: list[dict[str, Any]] = [json.loads(puzzle.solution[ITEM]) for _, puzzle in answered]
+        for item, (_, puzzle) in zip(items, answered, strict=True):
+            check_release(item["release"], f"item {puzzle.puzzle_id}")
+        calls = {
+            number: (self._task, item["level"], item["attributes"], answer, json.dumps(item["entry"]))
+            for number, (answer, item) in enumerate(zip(answers, items, strict=True))
+            if answer is not None and is_scorable(self._task, answer)
+        }
+        outcomes = dict(zip(calls, _scorer().map([*calls.values()]), strict=True))
+        return [
+            _graded(answer, item["partial_credit"], outcomes.get(number))
+            for number, (answer, item) in enumerate(zip(answers, items, strict=True))
+        ]
 
     def answer_ends(self, text: str, puzzle: Puzzle, grader: Grader = "strict") -> dict[str, int]:
         """Returns the number of characters up to the end of the answer; empty if there is none."""
         said = read_answer(text)
-        return {} if said is None else {_KEY: said[1]}
+        return {} if said is None else {ANSWER: said[1]}
 
     def write_answer(self, puzzle: Puzzle) -> str:
         """Returns the right answer as `grade` reads it."""
-        return f"{_OPEN}{puzzle.solution[_KEY]}{_CLOSE}"
+        return f"{OPEN_TAG}{puzzle.solution[ANSWER]}{CLOSE_TAG}"
 
     def well_formed(self, text: str, puzzle: Puzzle) -> bool:
         """Returns whether a completion has an answer between `<answer>` and `</answer>`."""
         return read_answer(text) is not None
+
+
+def _unusable(where: str, found: str) -> BadInputError:
+    return BadInputError(where, found, "an item", "choose other attributes, or another task")
+
+
+def _graded(answer: str | None, partial_credit: bool, outcome: Outcome | None) -> Graded:
+    """Returns the grade of an answer.
+
+    Args:
+        answer: The answer; None if there is none.
+        partial_credit: Whether accuracy is the score.
+        outcome: The call of the scorer; None if it may not see the answer.
+    """
+    if answer is None:
+        return single_grade(None, 0.0, MISSING)
+    if outcome is None or (outcome.failure or "").startswith("raised"):
+        return single_grade(answer, 0.0, "outside")
+    if outcome.failure is not None:
+        return single_grade(answer, 0.0, outcome.failure)
+    return single_grade(answer, outcome.value if partial_credit else float(outcome.value >= 1.0))
 
 
 @lru_cache(maxsize=1)

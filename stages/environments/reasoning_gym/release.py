@@ -17,11 +17,6 @@ def _installed() -> str | None:
         return None
 
 
-def is_installed(release: str) -> bool:
-    """Returns whether this release is the installed one."""
-    return _installed() == release
-
-
 def installed_release() -> str:
     """Returns the number of the installed release.
 
@@ -43,6 +38,6 @@ def check_release(release: str, where: str) -> None:
     Raises:
         BadInputError: Another release is installed, or none.
     """
-    if not is_installed(release):
-        found = f"{PACKAGE} {_installed()} is installed" if _installed() else f"{PACKAGE} is not installed"
+    if (installed := _installed()) != release:
+        found = f"{PACKAGE} {installed} is installed" if installed else f"{PACKAGE} is not installed"
         raise BadInputError(where, found, f"{PACKAGE} {release}, which made it", f"pip install {PACKAGE}=={release}")

@@ -5,8 +5,8 @@ from collections import Counter
 from dataclasses import replace
 
 from artifacts.errors import BadInputError
-from stages.environments.answers import write_answer
-from stages.environments.grading import LetteredAnswers
+from stages.environments.logic_puzzles.answers import write_answer
+from stages.environments.logic_puzzles.grading import LetteredAnswers
 from stages.environments.puzzle import Asserted, Checked, Kinds, Puzzle, Style
 from stages.environments.solver_tool import own_words, shared_sentences
 from stages.environments.temporal_clue.config import TIERS, PuzzleConfig

@@ -5,12 +5,13 @@ import importlib.metadata
 from pathlib import Path
 from typing import ClassVar, Self
 
-from pydantic import Field
+from pydantic import Field, model_validator
 
 from artifacts.documents.suggestions import did_you_mean
 from artifacts.errors import BadInputError
 from stages.environments.config import SourceConfig
 
+_PUT_IT = "put it beside the recipe, or into the working directory"
 ENTRY_POINTS = "deerstalker.environments"
 """Entry point group of packages with environments."""
 _LIMIT_S = Field(
@@ -39,6 +40,11 @@ class FunctionConfig(SourceConfig):
     )
     limit_s: float = _LIMIT_S
 
+    @model_validator(mode="after")
+    def _note_the_file(self) -> Self:
+        note_file(self.sha256, self.location)
+        return self
+
     @property
     def location(self) -> str | None:
         """The file."""
@@ -46,8 +52,12 @@ class FunctionConfig(SourceConfig):
 
     @property
     def environment_name(self) -> str:
-        """The name that is stored with each item; it holds what grading depends on."""
-        return f"{self.location}:{self.environment.rpartition(':')[2]}@{self.sha256}@{self.limit_s:g}"
+        """The name that is stored with each item: of file and object without folders, so that sets are equal anywhere.
+
+        It holds what grading depends on; `file_of` finds the file again.
+        """
+        file, _, target = self.environment.rpartition(":")
+        return f"{Path(file).name}:{target}@{self.sha256}@{self.limit_s:g}"
 
     def located(self, folder: Path) -> Self:
         """Returns the same settings with the folder and the digest of the file.
@@ -59,6 +69,7 @@ class FunctionConfig(SourceConfig):
         digest = digest_of(Path(config.location or ""))
         if self.sha256 not in (None, digest):
             raise changed(self.environment.rpartition(":")[0], str(self.sha256), digest)
+        note_file(digest, config.location)
         return config.model_copy(update={"sha256": digest})
 
 
@@ -87,6 +98,28 @@ class PackageConfig(SourceConfig):
         return self.model_copy(update={"version": version})
 
 
+_FILES: dict[str, str] = {}
+"""The files of which this process has read in a recipe or in the manifest of a set, by their SHA-256."""
+
+
+def note_file(sha256: str | None, file: str | None) -> None:
+    """Notes where a file with some content is, so that `file_of` finds it."""
+    if sha256 is not None and file is not None:
+        _FILES[sha256] = file
+
+
+def file_of(location: str, sha256: str) -> Path:
+    """Returns the file of a stored item, or the path where it is missing.
+
+    Args:
+        location: The file as the item names it: a relative path, or in sets of older releases an absolute one.
+        sha256: Its digest. A file that `note_file` knows comes first, then the named one, then one of its name in the
+            working directory.
+    """
+    places = [Path(place) for place in (_FILES.get(sha256), location, Path(location).name) if place is not None]
+    return next((place for place in places if place.exists()), places[0])
+
+
 def digest_of(file: Path) -> str:
     """Returns the SHA-256 (hex) of a Python file.
 
@@ -97,7 +130,7 @@ def digest_of(file: Path) -> str:
         return hashlib.sha256(file.read_bytes()).hexdigest()
     except OSError as error:
         reason = "no such file" if isinstance(error, FileNotFoundError) else f"cannot be read ({error.strerror})"
-        raise BadInputError(str(file), reason, "the file of the environment", "put it beside the recipe") from error
+        raise BadInputError(str(file), reason, "the file of the environment", _PUT_IT) from error
 
 
 def changed(name: str, before: str, now: str) -> BadInputError:

@@ -1,26 +1,28 @@
 """An object of a user behind the interface that all environments share."""
 
-import hashlib
 import json
 import re
 from collections.abc import Mapping, Sequence
 from functools import cached_property, lru_cache
+from itertools import zip_longest
 from pathlib import Path
 from typing import Any, NoReturn
 
 from artifacts.documents.parsing import text_problem
 from artifacts.errors import BadInputError
 from stages.environments.capabilities import Items
-from stages.environments.puzzle import Graded, Grader, Parsed, Puzzle
-from stages.environments.user_code.config import FunctionConfig, PackageConfig, changed, digest_of
-from stages.processes.limited_calls import LimitedCalls, LoadError
+from stages.environments.puzzle import Graded, Grader, Puzzle
+from stages.environments.single_answer import ANSWER, ITEM, single_grade, single_item
+from stages.environments.user_code.config import FunctionConfig, PackageConfig, changed, digest_of, file_of
+from stages.processes.limited_calls import LimitedCalls, LoadError, Outcome
 
-_KEY, _ITEM = "answer", "item"
 _LOAD = "stages.environments.user_code.worker:load"
 _ITEMS_S = 600.0
 """CPU seconds within which all items are made."""
 _REPEATED = 8
 """Number of completions that are graded twice."""
+_REPEATED_ITEMS = 32
+"""Most items that are made twice more, to see whether they are the same; all are not, because that may take minutes."""
 _MOST_REQUESTS = 4
 """Requests for items, each for twice as many as the one before, after which they count as exhausted."""
 _NAME = re.compile(r"(?P<location>package|.*\.py):(?P<object>[^:@]+)@(?P<version>.+)@(?P<limit_s>[^@]+)", re.DOTALL)
@@ -30,7 +32,7 @@ class UserEnvironment:
     """An object with the methods `items` and `grade`, which are called in processes of their own.
 
     Args:
-        location: The Python file; `package` for an entry point.
+        location: The Python file as the items name it (see `config.file_of`); `package` for an entry point.
         target: Name of the object in the file, or of the entry point.
         version: Digest of the file, or version of the package.
         limit_s: CPU seconds for a completion.
@@ -62,7 +64,7 @@ class UserEnvironment:
         Raises:
             BadInputError: A score is not from 0 to 1, or differs between two gradings; the object cannot be loaded.
         """
-        calls = [("grade", text, puzzle.solution[_ITEM]) for text, puzzle in answered]
+        calls = [("grade", text, puzzle.solution[ITEM]) for text, puzzle in answered]
         again = range(0, len(calls), max(1, len(calls) // _REPEATED)) if len(calls) > 1 else range(0)
         try:
             outcomes = self._grading.map([*calls, *(calls[i] for i in again)])
@@ -76,7 +78,7 @@ class UserEnvironment:
             if first.failure is None and second.failure is None and first.value != second.value:
                 found = f"graded the same completion with {first.value:g} and then {second.value:g}"
                 raise self._wrong(found, "the same score each time", *answered[i])
-        return [_graded(outcome.value, outcome.failure) for outcome in outcomes[: len(calls)]]
+        return [_graded(outcome) for outcome in outcomes[: len(calls)]]
 
     def items(self, count: int, seed: int, level: str | None) -> list[dict[str, Any]]:
         """Returns the items that the object makes when it is asked for `count` of them.
@@ -84,7 +86,7 @@ class UserEnvironment:
         Raises:
             BadInputError: It cannot be loaded, raises, or makes an item that cannot be used.
         """
-        calls = LimitedCalls(_LOAD, self._location, self._target, self._version, limit_s=_ITEMS_S, workers=1)
+        calls = self._processes(_ITEMS_S, workers=1)
         try:
             return [json.loads(item) for item in self._called(calls, "items", count, seed, level)]
         finally:
@@ -92,7 +94,17 @@ class UserEnvironment:
 
     @cached_property
     def _grading(self) -> LimitedCalls:
-        return LimitedCalls(_LOAD, self._location, self._target, self._version, limit_s=self._limit_s)
+        return self._processes(self._limit_s)
+
+    @property
+    def _place(self) -> str:
+        """The path of the file; `package` for an entry point."""
+        if self._location == "package":
+            return self._location
+        return str(file_of(self._location, self._version).resolve())
+
+    def _processes(self, limit_s: float, workers: int | None = None) -> LimitedCalls:
+        return LimitedCalls(_LOAD, self._place, self._target, self._version, limit_s=limit_s, workers=workers)
 
     def _called(self, calls: LimitedCalls, method: str, *arguments: Any) -> Any:
         try:
@@ -105,8 +117,8 @@ class UserEnvironment:
 
     def _refuse_to_load(self, error: LoadError) -> NoReturn:
         """Raises the error for an object that cannot be loaded; a changed file is named as such."""
-        if self._location != "package" and (now := digest_of(Path(self._location))) != self._version:
-            raise changed(self._location, self._version, now) from error
+        if self._location != "package" and (now := digest_of(Path(self._place))) != self._version:
+            raise changed(self._place, self._version, now) from error
         raise BadInputError(
             self.name, f"cannot be loaded ({error.found})", "an object with the methods items and grade", "correct it"
         ) from error
@@ -148,6 +160,7 @@ class UserSource:
             if len(puzzles) >= total or len(items) <= made:
                 break
             made = len(items)
+        self._check_repeatable(min(requested, _REPEATED_ITEMS), seed, level)
         if len(puzzles) < total:
             raise BadInputError(
                 f"{self._environment.name}.items",
@@ -160,26 +173,37 @@ class UserSource:
             splits[split] = [next(chosen) for _ in range(sizes[split])]
         return Items(splits, {"file": self._config.location} if self._config.location else {})
 
+    def _check_repeatable(self, count: int, seed: int, level: str | None) -> None:
+        """Checks that two processes that are asked for the same few items make the same ones."""
+        first, second = (self._environment.items(count, seed, level) for _ in range(2))
+        for number, (one, other) in enumerate(zip_longest(first, second, fillvalue={})):
+            if one != other:
+                raise BadInputError(
+                    f"{self._environment.name}.items, item {number}",
+                    f"{_difference(one, other)} for items(count={count}, seed={seed})",
+                    "the same items each time",
+                    "make them from random.Random(seed) alone, without time, sets or global state",
+                )
+
     def _puzzle(self, item: dict[str, Any], number: int) -> Puzzle:
         prompt = item["prompt"]
         if problem := text_problem(prompt):
             raise BadInputError(f"{self._environment.name}.items, item {number}", problem, "a text", "remove it")
-        return Puzzle(
-            puzzle_id=f"item-{number:06d}",
-            environment=self._config.environment_name,
-            prompt=prompt,
-            solution={_KEY: str(item.get("answer", ""))[:1000], _ITEM: json.dumps(item, ensure_ascii=True)},
-            num_clues=0,
-            seed=None,
-            digest=hashlib.sha256(prompt.encode()).hexdigest(),
-            difficulty={},
-        )
+        solution = {ANSWER: str(item.get("answer", ""))[:1000], ITEM: json.dumps(item)}
+        return single_item(f"item-{number:06d}", self._config.environment_name, prompt, solution)
 
 
-def _graded(score: float | None, failure: str | None) -> Graded:
-    accuracy = score or 0.0
-    text = None if failure else f"score {accuracy:g}"
-    return Graded(accuracy, accuracy >= 1.0, {_KEY: Parsed(text, None, accuracy >= 1.0, failure or "")})
+def _difference(one: Mapping[str, Any], other: Mapping[str, Any]) -> str:
+    """Returns a field in which two items differ, with both values."""
+    name = next(name for name in (*one, *other) if name not in one or name not in other or one[name] != other[name])
+    values = (repr(item[name])[:60] if name in item else "nothing" for item in (one, other))
+    return f"{name!r} is {' and then '.join(values)}"
+
+
+def _graded(outcome: Outcome) -> Graded:
+    if outcome.failure is not None:
+        return single_grade(None, 0.0, outcome.failure)
+    return single_grade(f"score {outcome.value:g}", outcome.value)
 
 
 @lru_cache(maxsize=64)
@@ -193,7 +217,4 @@ def user_environment(name: str) -> UserEnvironment:
     if parts is None:
         expected = "FILE.py:OBJECT below [puzzles.puzzle] of a recipe"
         raise BadInputError("environment", repr(name[:80]), expected, "name it in a recipe, and train with it")
-    location = parts["location"]
-    if location != "package" and not Path(location).exists() and Path(Path(location).name).exists():
-        location = str(Path(Path(location).name).resolve())  # as on another machine
-    return UserEnvironment(location, parts["object"], parts["version"], float(parts["limit_s"]))
+    return UserEnvironment(parts["location"], parts["object"], parts["version"], float(parts["limit_s"]))

@@ -7,8 +7,8 @@ from functools import lru_cache
 
 import numpy as np
 
-from stages.environments.lines import cited_line, terse_line
-from stages.environments.minimal import drop_needless
+from stages.environments.logic_puzzles.lines import cited_line, terse_line
+from stages.environments.logic_puzzles.minimal import drop_needless
 from stages.environments.puzzle import Asserted, Style, Verdict
 from stages.environments.solver_tool import LIMIT, NO_RESULT
 from stages.environments.zebra.formal import (

@@ -9,9 +9,9 @@ from dataclasses import replace
 import numpy as np
 
 from artifacts.errors import BadInputError
-from stages.environments.answers import write_answer
-from stages.environments.grading import LetteredAnswers
-from stages.environments.minimal import WorldPool, keep_needed
+from stages.environments.logic_puzzles.answers import write_answer
+from stages.environments.logic_puzzles.grading import LetteredAnswers
+from stages.environments.logic_puzzles.minimal import WorldPool, keep_needed
 from stages.environments.puzzle import Asserted, Checked, Kinds, Puzzle, Style
 from stages.environments.solver_tool import own_words, shared_sentences
 from stages.environments.zebra.config import TIERS, WORDS, ZebraConfig

@@ -12,6 +12,7 @@ from tests.support.bad_inputs.ground import NOBODY
 _REFUSED: dict[tuple[str, ...], tuple[str, ...]] = {
     ("train",): ("--refresh", "nothing"),
     ("evaluate",): ("--checkpoint", NOBODY),
+    ("benchmark",): ("--models", NOBODY),
     ("solve",): ("--checkpoint", NOBODY),
     ("compare",): ("--iteration", "0"),
     ("iterate",): ("--refresh", "nothing"),
@@ -25,7 +26,7 @@ _REFUSED: dict[tuple[str, ...], tuple[str, ...]] = {
 
 _LOOKS = {
     *(("runs",), ("show",), ("report",), ("lineage",), ("diff",), ("prune",), ("verify",), ("down",), ("recipes",)),
-    *(("recipes", "show"), ("recipes", "diff"), ("puzzles", "prove"), ("environments",)),
+    *(("study",), ("recipes", "show"), ("recipes", "diff"), ("puzzles", "prove"), ("environments",)),
 }
 """Commands that read, or write a page at most."""
 

@@ -76,9 +76,9 @@ def test_the_command_line_imports_little() -> None:
         (["show", "a", "b"], "argument 'b': unexpected; see `deerstalker show --help`"),
         (
             ["nothing"],
-            "command 'nothing': unknown; expected backfill, compare, diff, doctor, down, environments, evaluate, ",
+            "command 'nothing': unknown; expected backfill, benchmark, compare, diff, doctor, down, environments, ",
         ),
-        (["nothing"], ", solve, train, up, verify; see `deerstalker --help`"),
+        (["nothing"], ", solve, study, train, up, verify; see `deerstalker --help`"),
         (["trian"], "did you mean 'train'? See `deerstalker --help`"),
         (["puzzles", "mkae"], "did you mean 'puzzles make'? See `deerstalker puzzles --help`"),
         (["recipes", "sho"], "did you mean 'recipes show'? See `deerstalker recipes --help`"),

@@ -40,11 +40,14 @@ from stages.hardware.compute_type import CudaDevice
 from stages.sampling.client import SampledCompletion
 from stages.sampling.config import EngineHardware
 from stages.statistics.totals import totals
+from stages.strategies.figures import sample_figures
 from tests.support.json_page import check_documented, documented
 from tests.support.made_run import make_run
 
 DAMAGE = {"damaged"}
-ELSEWHERE = {"compute_dtype", "early_stopped_fraction", "tasks"}
+ROUNDS = {"points", "faithfulness"}
+"""Figures of strategies that ask in rounds, which need an engine."""
+ELSEWHERE = {"compute_dtype", "early_stopped_fraction", "tasks", "strategies", "reliability"}
 """What made runs do not record: they have no engine."""
 
 
@@ -217,7 +220,12 @@ def test_documents_of_a_model(made: tuple[Store, RunLayout], capsys: pytest.Capt
         report=f"{store.url}/{layout.evaluation('after')}",
         gradings={grader: totals(regrade(results, known, grader)).as_json() for grader in graders},
         tasks={"temporal_clue": totals(results).as_json()},
+        **sample_figures(results).as_json(),
     )
+    point = evaluation.strategies["single"]
+    notes = {"restated": point["accuracy"], "invented": point["accuracy"]}
+    sifted = {**point, "points": {"round 1": point}, "faithfulness": notes}
+    evaluation = evaluation.model_copy(update={"strategies": {**evaluation.strategies, "sift": sifted}})
     check_documented("evaluate", evaluation.model_dump(mode="json"))
 
 

@@ -21,10 +21,12 @@ from flows.doctor.fit import (
     learning_parameters,
     replica_count,
     store_bytes,
+    told_tokens,
     trainer_bytes,
 )
 from flows.doctor.hardware import Device, Hardware, load_hardware
 from flows.doctor.store_facts import StoreFacts
+from stages.environments.generate import generate_nth
 from stages.models.from_scratch import ScratchModel, random_weights
 from stages.models.source import FolderModel, HubModel
 from stages.sampling.config import EngineHardware
@@ -203,3 +205,20 @@ def test_recipes_on_gpus() -> None:
     eight = load_hardware("cuda", ["trainer.processes=8", "engine.tensor_parallel_size=8"])
     says(fit(large, eight, replace(with_gpu, gpus=(H100,) * 8))["recipe GPU memory"], "ok", "on each of 8")
     says(fit(large, hardware, MACHINE)["recipe GPU memory"], "problem", "--profile cpu")
+
+
+def test_the_answers_of_a_solver_count_in_lengths() -> None:
+    tools = ["sample.sampling.tool_calls=2", "evaluate.sampled.tool_calls=2", "final.sampled.tool_calls=2"]
+    rows = ["pack.row_tokens=1024"]
+    plain, asking = load_recipe("quickstart", rows), load_recipe("quickstart", [*rows, *tools])
+    size, told = model_size(plain.model), told_tokens(asking)
+    assert told_tokens(plain) == 0
+    puzzle = generate_nth(asking.puzzles.puzzle, asking.puzzles.seed, 0)
+    assert 4 * told >= sum(map(len, puzzle.solution.values())) > 0, "it holds the answer to each question"
+    completions = asking.sample.stride * asking.sample.sampling.samples_per_prompt
+    added = store_bytes(asking, size, told) - store_bytes(plain, size)
+    assert added == asking.iterations * completions * 2 * told * 24
+    assert iteration_seconds(asking, size, 1e9, 2, told)[1] > iteration_seconds(asking, size, 1e9, 2)[1]
+    checks = fit_checks(asking, load_hardware("cpu", ()), size, MACHINE, FOLDER, ("fp32", "fp32"), ON_CPU, 430.0)
+    disk = next(check for check in checks if check.name == "recipe disk")
+    assert disk.figures["needed_bytes"] == int(store_bytes(asking, size, told))

@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 
 from stages.environments import environment
 from stages.environments.generate import TIERS, PuzzleConfig, generate
-from stages.environments.grading import grade
+from stages.environments.logic_puzzles.grading import grade
 from stages.environments.puzzle import DeductionCounts
 from stages.environments.tables import count_deductions
 from stages.environments.temporal_clue.formal import FormalPuzzle, Not, Statement

@@ -8,12 +8,13 @@ import pytest
 from artifacts.errors import BadInputError
 from flows.config.recipes import load_recipe
 from stages.environments import environment
-from stages.environments.answers import write_answer
 from stages.environments.generate import TIERS, PuzzleConfig, ZebraConfig, generate
-from stages.environments.grading import grade
+from stages.environments.logic_puzzles.answers import write_answer
+from stages.environments.logic_puzzles.grading import grade
 from stages.environments.puzzle import Asserted, Puzzle, Style
-from stages.environments.tables import names_of, taught_texts, to_table
+from stages.environments.tables import names_of, to_table
 from stages.environments.temporal_clue.environment import TemporalClue
+from tests.support.taught import taught_texts
 
 BOARDS: list[PuzzleConfig | ZebraConfig] = [
     TIERS["reduced"],

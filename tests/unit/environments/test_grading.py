@@ -8,8 +8,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from stages.environments import environment
-from stages.environments.answers import write_answer
-from stages.environments.grading import answer_ends, grade
+from stages.environments.logic_puzzles.answers import write_answer
+from stages.environments.logic_puzzles.grading import answer_ends, grade
 from stages.environments.published import read_puzzles
 from tests.support.puzzle_cases import FIVE_LETTERS, VAL
 

@@ -38,12 +38,13 @@ from stages.environments.published import of_text
 from stages.environments.puzzle import Puzzle
 from stages.environments.question_file.config import QuestionFileConfig
 from stages.environments.question_file.reading import read_questions
-from stages.environments.tables import assertions, from_table, grader_of, names_of, taught_texts, to_table
+from stages.environments.tables import assertions, from_table, grader_of, names_of, to_table
 from stages.grade import GradeConfig, grade
 from stages.models.from_scratch import ScratchModel, make_scratch
 from stages.models.tokenizers.chat import ChatTokenizer
 from stages.prepare import SPLITS, PrepareConfig, identity_of, prepare
 from stages.warm_start import WarmStartConfig, taught_groups
+from tests.support.taught import taught_texts
 
 ROWS: list[dict[str, Any]] = [
     {

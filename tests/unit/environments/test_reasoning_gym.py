@@ -242,10 +242,33 @@ def test_a_scorer_that_does_not_return_costs_one_answer(monkeypatch: pytest.Monk
     module._scorer.cache_clear()
     puzzle = item("simple_integration")
     try:
-        assert graded(answered("9**9**9**9**9 * x"), puzzle) == (0.0, False, "outside")
+        assert graded(answered("9**9**9**9**9 * x"), puzzle) == (0.0, False, "timeout")
         assert graded(ReasoningGym(puzzle.environment).write_answer(puzzle), puzzle)[:2] == (1.0, True)
     finally:
         module._scorer.cache_clear()
+
+
+@needs_package
+def test_a_generator_that_does_not_return_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
+    import stages.environments.reasoning_gym.environment as module
+
+    one_cell = {"min_rows": 1, "max_rows": 1, "min_cols": 1, "max_cols": 1}  # has no room for a second place
+    chosen = config("shortest_path", attributes=one_cell)
+    monkeypatch.setattr(module, "_MAKING_S", 1.0)
+    with pytest.raises(BadInputError, match=r"reasoning_gym:shortest_path, seed \d+: its generator took more than 1 s"):
+        generate_nth(chosen, 0, 0)
+    assert item("shortest_path").prompt, "the limit is off after an item"
+
+
+@needs_package
+def test_many_completions_are_graded_at_once() -> None:
+    puzzles = [item("chain_sum", number) for number in range(3)]
+    grader = ReasoningGym("reasoning_gym:chain_sum")
+    texts = [grader.write_answer(puzzles[0]), "none", answered("x" * 20_001), grader.write_answer(puzzles[2])]
+    grades = grader.grade_many(list(zip(texts, [*puzzles, puzzles[2]], strict=True)))
+    assert [grade.accuracy for grade in grades] == [1.0, 0.0, 0.0, 1.0]
+    assert [grade.answers["answer"].note for grade in grades] == ["", "missing", "outside", ""]
+    assert len(grades[2].answers["answer"].text or "") == 200
 
 
 @needs_package

@@ -12,7 +12,7 @@ from artifacts.errors import BadInputError
 from stages.environments import environment
 from stages.environments.capabilities import AnswersCalls
 from stages.environments.generate import TIERS, ZebraConfig, generate
-from stages.environments.grading import grade
+from stages.environments.logic_puzzles.grading import grade
 from stages.environments.puzzle import Puzzle
 from stages.environments.solver_tool import (
     ANSWER_END,

@@ -19,12 +19,16 @@ from artifacts.schemas import GRADES, GRADES_FILE, PUZZLES, ROLLOUTS, as_table
 from artifacts.store.store import Store
 from flows.cli.app import run_command
 from flows.config.recipes import load_recipe
+from flows.lookup.splits import named_split
 from flows.session import check_recipe, freeze_recipe
 from stages.context import Profile, StageContext
 from stages.environments import environment
 from stages.environments.puzzle import Graded, Puzzle
+from stages.environments.reasoning_gym import release
 from stages.environments.tables import from_table, graded_texts, to_table, tokenizer_texts
+from stages.environments.user_code import config as user_code
 from stages.environments.user_code.config import FunctionConfig, PackageConfig
+from stages.environments.user_code.environment import user_environment
 from stages.grade import GradeConfig, grade
 from stages.prepare import SPLITS, PrepareConfig, identity_of, prepare
 from stages.statistics.first_rewards import check_first_rewards
@@ -116,6 +120,14 @@ def test_a_score_that_differs_the_second_time_is_refused(folder: Path) -> None:
         ("wild.py:NotJson", "item 0 is not JSON"),
         ("wild.py:Large", r"item 0 has 1,000,\d+ bytes of JSON, expected at most 1,000,000"),
         ("wild.py:Raises", "Raises.items: raised KeyError: 'gone'"),
+        (
+            "wild.py:Unsteady",
+            r"Unsteady\.items, item 2: 'drawn' is 0\.\d+ and then 0\.\d+ for items\(count=12, seed=0\); expected",
+        ),
+        (
+            "wild.py:Growing",
+            r"Growing\.items, item \d+: 'prompt' is (nothing|'p\d+') and then (nothing|'p\d+') for items",
+        ),
         ("wild.py:Half", r"wild\.py:Half: cannot be loaded \(TypeError: Half has no method items\)"),
         ("wild.py:Wlid", r"AttributeError: wild\.py has no Wlid, did you mean 'Wild'"),
         (
@@ -152,18 +164,61 @@ def test_the_code_is_the_identity_and_a_change_is_named(tmp_path: Path, ctx: Sta
     layout = RunLayout("mine")
     freeze_recipe(ctx.store, layout, begun)
     check_recipe(ctx.store, layout, moved)  # the place of the file does not matter
-    small = begun.puzzles.model_copy(update={"train": 2, "val": 1, "test": 1})
+    small, small_moved = (
+        recipe.puzzles.model_copy(update={"train": 2, "val": 1, "test": 1}) for recipe in (begun, moved)
+    )
+    sets = [
+        prepare(ctx, config, out=ArtifactAddress(ctx.store, f"set-{number}", Puzzles))
+        for number, config in enumerate((small, small_moved))
+    ]
+    assert sets[0].digest == sets[1].digest, "so the stages that use a set are the same on each machine"
     item = splits_of(small, ctx)["train"][0]
+    assert "/" not in item.environment and item.environment.startswith("my_tasks.py:Countdown@")
 
     (tmp_path / "a" / "my_tasks.py").write_text(readme_task() + "\n")
     with pytest.raises(IdentityMismatchError, match=r"run 'mine': the code of its environment has changed: .*sha256"):
         check_recipe(ctx.store, layout, load_recipe(str(recipes[0])))
     with pytest.raises(BadInputError, match=r"my_tasks\.py: changed since .* \(\w{12} -> \w{12}\); .*restore"):
         identity_of(small)
+    (tmp_path / "b" / "my_tasks.py").write_text(readme_task() + "\n")  # the file that was noted last
+    user_environment.cache_clear()  # as in a new process
     with pytest.raises(BadInputError, match=r"my_tasks\.py: changed since the run began"):
         environment.get(item.environment).grade("1", item)
-    (tmp_path / "a" / "my_tasks.py").write_text(readme_task())
+    (tmp_path / "b" / "my_tasks.py").write_text(readme_task())
     assert environment.get(item.environment).grade("none", item).accuracy == 0.0
+
+
+def test_a_stored_item_finds_its_file_again(tmp_path: Path, ctx: StageContext, monkeypatch: pytest.MonkeyPatch) -> None:
+    file = tmp_path / "my_tasks.py"
+    file.write_text(readme_task())
+    config = FunctionConfig(environment="my_tasks.py:Countdown").located(tmp_path)
+    sizes = {"train": 1, "val": 0, "test": 1}
+    splits_of(PrepareConfig(puzzle=config, **sizes), ctx, "puzzles/set")
+    elsewhere = tmp_path / "elsewhere"
+    elsewhere.mkdir()
+    monkeypatch.chdir(elsewhere)
+
+    def score() -> float:
+        reference, split = named_split("puzzles/set:test", ctx.store, "here")
+        item = from_table(Artifact.open(ctx.store, reference).read_table(f"{split}.parquet", PUZZLES))[0]
+        user_environment.cache_clear()
+        return environment.get(item.environment).grade("none", item).accuracy
+
+    monkeypatch.setattr(user_code, "_FILES", {})  # as in a process that has read no recipe
+    assert score() == 0.0
+    file.rename(elsewhere / "my_tasks.py")  # as on another machine
+    monkeypatch.setattr(user_code, "_FILES", {})
+    assert score() == 0.0
+    (elsewhere / "my_tasks.py").unlink()
+    with pytest.raises(BadInputError, match=r"my_tasks\.py: no such file; .* or into the working directory"):
+        score()
+    old = f"{tmp_path}/my_tasks.py:Countdown@{config.sha256}@1"
+    file.write_text(readme_task())
+    item = Puzzle(
+        "item-000000", old, "p", {"answer": "", "item": '{"prompt": "p", "numbers": [], "target": 1}'}, 0, None, "d", {}
+    )
+    monkeypatch.setattr(user_code, "_FILES", {})
+    assert environment.get(old).grade("none", item).accuracy == 0.0, "a set of an older release"
 
 
 @pytest.fixture
@@ -185,7 +240,10 @@ def test_an_installed_package(package: Path, ctx: StageContext, capsys: pytest.C
     listed = json.loads(capsys.readouterr().out)
     check_documented("environments", listed)
     by_name = {row["name"]: row for row in listed["environments"]}
-    assert by_name["wild"] == {"name": "wild", "from": "wild-tasks==0.1", "levels": ["easy", "hard"], "error": None}
+    assert by_name["wild"] == {
+        "name": "wild", "from": "wild-tasks==0.1", "recipe": 'environment = "wild"', "levels": ["easy", "hard"],
+        "error": None,
+    }  # fmt: skip
     assert "has no attribute 'Lost'" in by_name["lost"]["error"]
     assert by_name["zebra"]["levels"] == ["easy", "medium", "full"]
     assert run_command(["environments", "try", "wild", "--count", "2", "--level", "hard", "--answer", "is 1"]) == 0
@@ -208,6 +266,33 @@ def test_an_installed_package(package: Path, ctx: StageContext, capsys: pytest.C
         config.puzzle.located(Path())
     with pytest.raises(BadInputError, match=r"the package has changed: wild-tasks==0.2, expected wild-tasks==0.1"):
         environment.get(item.environment).grade("is 0", item)
+
+
+def test_the_list_has_every_environment_and_says_how_a_recipe_names_it(
+    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(release, "_installed", lambda: "0.1.25")
+    assert run_command(["environments", "--json"]) == 0
+    listed = {row["name"]: row for row in json.loads(capsys.readouterr().out)["environments"]}
+    assert listed.keys() >= {
+        "temporal_clue", "zebra", "file", "FILE.py:OBJECT", "maths", "mixture", "reasoning_gym:TASK"
+    }  # fmt: skip
+    for name in ("file", "maths", "mixture", "zebra"):
+        assert f'environment = "{name}"' in listed[name]["recipe"]
+    assert (listed["reasoning_gym:TASK"]["from"], listed["reasoning_gym:TASK"]["error"]) == (
+        "reasoning-gym==0.1.25",
+        None,
+    )
+    monkeypatch.setattr(release, "_installed", lambda: None)
+    assert run_command(["environments"]) == 0
+    line = next(line for line in capsys.readouterr().out.splitlines() if line.startswith("reasoning_gym:TASK"))
+    assert "not installed" in line and "uv sync --extra reasoning-gym" in line
+
+
+@pytest.mark.parametrize("name", ["maths", "mixture", "file:number"])
+def test_what_only_a_recipe_can_name_is_not_tried(name: str, capsys: pytest.CaptureFixture[str]) -> None:
+    assert run_command(["environments", "try", name]) != 0
+    assert f'train with environment = "{name.partition(":")[0]}"' in " ".join(capsys.readouterr().err.split())
 
 
 @pytest.mark.parametrize("command", [["try", "chess"], ["try", "file:number"], ["try", "zebra", "--level", "huge"]])

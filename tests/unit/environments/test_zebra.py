@@ -13,9 +13,9 @@ from hypothesis import strategies as st
 from artifacts.errors import BadInputError
 from flows.cli.app import run_command
 from stages.environments import environment
-from stages.environments.answers import write_answer
 from stages.environments.generate import ZebraConfig, generate
-from stages.environments.grading import grade
+from stages.environments.logic_puzzles.answers import write_answer
+from stages.environments.logic_puzzles.grading import grade
 from stages.environments.puzzle import DeductionCounts
 from stages.environments.tables import count_deductions
 from stages.environments.zebra.config import TIERS

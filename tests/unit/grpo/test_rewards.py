@@ -5,7 +5,7 @@ from typing import Any
 import pytest
 from pydantic import ValidationError
 
-from stages.environments.grading import well_formed
+from stages.environments.logic_puzzles.grading import well_formed
 from stages.environments.puzzle import DeductionCounts
 from stages.grpo.reward_terms import LengthCosineConfig, length_cosine, repetition
 from stages.grpo.rewards import Judged, RewardConfig, reward_terms

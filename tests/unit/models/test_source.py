@@ -18,8 +18,8 @@ from tokenizers.models import BPE
 
 from artifacts.errors import BadInputError
 from artifacts.store.store import Store
-from stages.environments.answers import write_answer
 from stages.environments.generate import TIERS, generate
+from stages.environments.logic_puzzles.answers import write_answer
 from stages.models.folder import check_folder
 from stages.models.from_scratch import ScratchModel
 from stages.models.source import FolderModel, GgufPackageModel, ModelConfig, find_packaged_file, materialise

@@ -10,10 +10,10 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from flows.config.recipes import load_recipe
-from stages.environments.answers import write_answer
 from stages.environments.generate import TIERS, PuzzleConfig, generate
+from stages.environments.logic_puzzles.answers import write_answer
 from stages.environments.puzzle import Style
-from stages.environments.tables import names_of, taught_texts, to_table
+from stages.environments.tables import names_of, to_table
 from stages.models.tokenizers.phrase_tokenizer import (
     ASSISTANT,
     END_OF_TURN,
@@ -22,6 +22,7 @@ from stages.models.tokenizers.phrase_tokenizer import (
     build_tokenizer,
     learn_phrases,
 )
+from tests.support.taught import taught_texts
 
 PROMPT = "A dinner ended badly.\nSuspects:\n- {first}\n- {second}\nWho did it?\nA. SUSPECT"
 NAMES = ("Miss Peach", "Mrs. White", "Mr. Green", "Sgt. Gray")

@@ -39,7 +39,8 @@ def files(made: tuple[Store, RunLayout]) -> dict[str, bytes]:
 
 def test_all_files_are_there(files: dict[str, bytes]) -> None:
     pictures = [name for name in files if name.endswith(".png")]
-    assert sorted(pictures) == ["accuracy.png", "batch.png", "health.png", "reward.png", "seconds.png"]
+    study = ["difficulty.png", "lengths.png", "reliability.png"]  # four iterations are too few for a fit
+    assert sorted(pictures) == sorted(["accuracy.png", "batch.png", "health.png", "reward.png", "seconds.png", *study])
     for name in pictures:
         assert files[name].startswith(b"\x89PNG"), name
         assert len(files[name]) < 150_000, name
@@ -117,8 +118,8 @@ def test_the_headlines_read_each_result_table_once(
     monkeypatch.setattr(Artifact, "read_table", counted)
     report_files(read_run(store, layout.run), store)
     results = [f"{layout.evaluation(when)}/results.parquet" for when in ("before", "after")]
-    # Once for the headlines, and once for the puzzle that is shown before and after.
-    assert [key for key in tables if key in results] == results * 2
+    # Once for the figures of a study, once for the headlines, and once for the puzzle that is shown before and after.
+    assert [key for key in tables if key in results] == results * 3
 
 
 def test_a_run_that_has_only_begun_has_a_report(made: tuple[Store, RunLayout]) -> None:

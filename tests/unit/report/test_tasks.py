@@ -10,7 +10,7 @@ from artifacts.identity import Identity
 from artifacts.layout import RunLayout
 from artifacts.reading import Artifact
 from artifacts.refs import Puzzles, Report
-from artifacts.schemas import PUZZLES, RESULTS
+from artifacts.schemas import PUZZLES, RESULTS, TableSchema
 from artifacts.store.store import Store
 from flows.lookup.history import RunRecord, read_run
 from flows.report.html.run_report import PAGE, report_files
@@ -112,3 +112,18 @@ def test_tasks_are_rows_for_the_terminal(record: tuple[RunRecord, Store]) -> Non
     measured = Measurement.of(facts["zebra"]["sampled"], "here")
     assert rows[1][1].startswith(f"{measured.accuracy.mean:.1%} (")
     assert Measurements.of(facts["zebra"], "here").greedy is not None
+
+
+def test_no_table_is_read_twice(record: tuple[RunRecord, Store], monkeypatch: pytest.MonkeyPatch) -> None:
+    read: list[tuple[str, str]] = []
+    read_table = Artifact.read_table
+
+    def noted(artifact: Artifact, name: str, schema: TableSchema) -> pl.DataFrame:
+        read.append((artifact.key, name))
+        return read_table(artifact, name, schema)
+
+    monkeypatch.setattr(Artifact, "read_table", noted)
+    assert task_tables(*record)
+    found, _ = record
+    reports = [(found.layout.suite("two", number), "results.parquet") for number in (0, 2)]
+    assert sorted(read) == sorted([("puzzles/set-two", "test.parquet"), *reports])

@@ -9,8 +9,8 @@ import pytest
 
 from artifacts.store.store import Store
 from stages.context import Profile, StageContext
-from stages.environments.answers import write_answer
 from stages.environments.generate import TIERS, generate
+from stages.environments.logic_puzzles.answers import write_answer
 from stages.environments.puzzle import Puzzle
 from stages.models.from_scratch import ScratchModel, make_scratch
 from stages.sampling.config import EngineHardware
@@ -41,8 +41,8 @@ def model(tmp_path_factory: pytest.TempPathFactory, puzzles: list[Puzzle]) -> Pa
 def opened(tmp_path: Path, puzzles: list[Puzzle], model: Path) -> Generator[Opener]:
     with ExitStack() as stack:
 
-        def place(name: str, script: dict[str, list[str]]) -> Place:
-            speaker = Speaker(model, script)
+        def place(name: str, script: dict[str, list[str]], kind: type[Speaker] = Speaker) -> Place:
+            speaker = kind(model, script)
             url = stack.enter_context(served(speaker))
             profile = Profile(engine=EngineHardware(external_urls=(url,), restarts=0, max_num_seqs=1))
             store = Store.open(str(tmp_path / name))

@@ -21,13 +21,14 @@ from flows.orchestration.gpu_permit import gpu_permit
 from flows.report.terminal.live import current_view
 from flows.session import Stages
 from stages.context import Profile, StageContext
-from stages.environments.answers import write_answer
 from stages.environments.generate import TIERS, generate
-from stages.environments.tables import taught_texts, to_table
+from stages.environments.logic_puzzles.answers import write_answer
+from stages.environments.tables import to_table
 from stages.fetch import fetch, identity_of
 from stages.models.from_scratch import ScratchModel
 from stages.models.source import FolderModel, materialise
 from stages.models.tokenizers.phrase_tokenizer import build_tokenizer
+from tests.support.taught import taught_texts
 
 PUZZLES: Ref[Puzzles] = Ref("Puzzles", "puzzles/set", "0" * 64)
 SMALL = ScratchModel(hidden=32, layers=1, heads=1, kv_heads=1, head_dim=32, intermediate=32)

@@ -52,6 +52,12 @@ def test_splits_share_no_puzzle_and_held_out_ones_stay_when_train_grows(ctx: Sta
     assert more["train"][:10] == small["train"]
 
 
+def test_sets_of_two_seeds_share_no_puzzle(ctx: StageContext) -> None:
+    one, other = (splits_of(made(EASY.model_copy(update={"seed": seed}), ctx, f"seed-{seed}"), ctx) for seed in (8, 9))
+    digests, others = ({puzzle.digest for rows in splits.values() for puzzle in rows} for splits in (one, other))
+    assert not digests & others
+
+
 def test_an_interrupted_attempt_is_continued_and_ends_the_same(ctx: StageContext) -> None:
     config = EASY.model_copy(update={"seed": 6})
     first, second, *_ = config.first_stretches()

@@ -11,7 +11,7 @@ from artifacts.identity import Identity
 from artifacts.reading import Artifact
 from artifacts.refs import Rollouts
 from artifacts.schemas import ROLLOUTS
-from stages.environments.answers import write_answer
+from stages.environments.logic_puzzles.answers import write_answer
 from stages.environments.puzzle import Puzzle
 from stages.environments.tables import to_table
 from stages.sample import stride

@@ -15,7 +15,7 @@ from artifacts.refs import Ref
 from artifacts.schemas import RESULTS, ROLLOUTS
 from artifacts.store.store import Store
 from artifacts.verification import verify
-from stages.environments.answers import write_answer
+from stages.environments.logic_puzzles.answers import write_answer
 from stages.environments.puzzle import Puzzle
 from stages.sampling.client import GroupSamples, Prompt, SampledCompletion
 from stages.sampling.config import SamplingConfig

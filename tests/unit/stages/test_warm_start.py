@@ -18,11 +18,12 @@ from artifacts.refs import Checkpoint, Puzzles, Ref
 from artifacts.store.store import Store
 from stages.context import Profile, StageContext
 from stages.environments.generate import TIERS, generate
-from stages.environments.tables import taught_texts, to_table
+from stages.environments.tables import to_table
 from stages.models.from_scratch import ScratchModel
 from stages.models.source import materialise
 from stages.models.tokenizers.chat import ChatTokenizer
 from stages.warm_start import WarmStartConfig, schedule_of, taught_groups, warm_start
+from tests.support.taught import taught_texts
 
 SMALL = ScratchModel(hidden=32, layers=1, heads=1, kv_heads=1, head_dim=32, intermediate=32)
 

@@ -2,7 +2,7 @@
 
 import random
 
-from stages.environments.minimal import WorldPool, keep_needed
+from stages.environments.logic_puzzles.minimal import WorldPool, keep_needed
 from stages.environments.temporal_clue.formal import Statement
 from stages.environments.temporal_clue.generation.nearby import nearby
 from stages.environments.temporal_clue.proofs.encoding import Encoding
@@ -10,7 +10,7 @@ from stages.environments.temporal_clue.worlds import World, Worlds
 
 
 def minimise(encoding: Encoding, world: World, clues: list[Statement]) -> list[Statement] | None:
-    """Returns a minimal set of clues that allows one world only (see `stages.environments.minimal`).
+    """Returns a minimal set of clues that allows one world only (see `stages.environments.logic_puzzles.minimal`).
 
     Args:
         encoding: The rules; the clues are added to it.

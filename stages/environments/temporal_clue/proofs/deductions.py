@@ -3,7 +3,7 @@
 import re
 from functools import cached_property, lru_cache
 
-from stages.environments.minimal import drop_needless
+from stages.environments.logic_puzzles.minimal import drop_needless
 from stages.environments.puzzle import Asserted, Verdict
 from stages.environments.temporal_clue.formal import FormalPuzzle, Statement
 from stages.environments.temporal_clue.language.grammar import grammar_of

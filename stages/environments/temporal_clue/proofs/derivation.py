@@ -5,7 +5,7 @@ from collections.abc import Sequence
 
 import numpy as np
 
-from stages.environments.lines import cited_line, terse_line
+from stages.environments.logic_puzzles.lines import cited_line, terse_line
 from stages.environments.puzzle import Style
 from stages.environments.temporal_clue.formal import FormalPuzzle, Statement
 from stages.environments.temporal_clue.language.text import write_statement

@@ -1,7 +1,4 @@
-"""The rules of the game as a CP-SAT model over Boolean variables.
-
-Literals are integers, as in CP-SAT's protocol buffer: `i >= 0` is Boolean variable i, and `~i` is its negation.
-"""
+"""The rules of the game as a CP-SAT model over Boolean variables."""
 
 from collections.abc import Iterable, Sequence
 from typing import Self
@@ -9,13 +6,12 @@ from typing import Self
 from ortools.sat import cp_model_pb2
 from ortools.sat.python import cp_model
 
+from stages.environments.logic_puzzles.cp_sat import Literal, SolvedModel
 from stages.environments.temporal_clue.formal import Shape
 from stages.environments.temporal_clue.worlds import World
 
-Literal = int
 
-
-class Rules:
+class Rules(SolvedModel):
     """The rules for one shape, and their solutions.
 
     Attributes:
@@ -24,15 +20,12 @@ class Rules:
         weapon: For each weapon the literal that it is the murder weapon, [W].
         time: For each time the literal that the murder happened at it, [T].
         motive: For each suspect s and motive m the literal that s has m, [S][M].
-        limit: CP-SAT's deterministic time that is left to all further solves together; None for no limit.
     """
-
-    limit: float | None = None
 
     def __init__(self, shape: Shape) -> None:
         """Builds the model with the rules for `shape` and without clues."""
+        super().__init__()
         self.shape = shape
-        self.model = cp_model.CpModel()
         self._proto: cp_model_pb2.CpModelProto = self.model.proto
         self._defined: dict[object, Literal] = {}
         self.true = self._variable()
@@ -162,7 +155,7 @@ class Rules:
     def solve(
         self, given: Sequence[Literal] = (), near: Sequence[Literal] = (), some: Sequence[Literal] = ()
     ) -> Sequence[int] | None:
-        """Solves the model with one worker and a fixed seed.
+        """Solves the model.
 
         Args:
             given: Literals that must be true in this solve.
@@ -176,36 +169,5 @@ class Rules:
             TimeoutError: The `limit` was reached.
             RuntimeError: CP-SAT stopped without a result.
         """
-        before = len(self._proto.constraints)
-        for literal in given:
-            self._clause([literal])
-        if some:
-            self._clause(some)
-        solver = cp_model.CpSolver()
-        solver.parameters.num_workers = 1
-        solver.parameters.random_seed = 0
-        # Presolve would take most of the time, because propagation nearly solves these small models.
-        solver.parameters.cp_model_presolve = False
-        solver.parameters.linearization_level = 0
-        solver.parameters.symmetry_level = 0
-        if self.limit is not None:
-            solver.parameters.max_deterministic_time = self.limit
-        if near:
-            strategy = self._proto.search_strategy.add()
-            strategy.variables.extend(near)
-            strategy.variable_selection_strategy = cp_model_pb2.DecisionStrategyProto.CHOOSE_FIRST
-            strategy.domain_reduction_strategy = cp_model_pb2.DecisionStrategyProto.SELECT_MAX_VALUE
-            solver.parameters.search_branching = cp_model.FIXED_SEARCH
-        solver.solve(self.model)
-        response = solver.response_proto
-        del self._proto.constraints[before:]
-        del self._proto.search_strategy[:]
-        if self.limit is not None:
-            self.limit = max(0.0, self.limit - response.deterministic_time)
-            if response.status == cp_model_pb2.UNKNOWN:
-                raise TimeoutError
-        if response.status == cp_model_pb2.INFEASIBLE:
-            return None
-        if response.status not in (cp_model_pb2.OPTIMAL, cp_model_pb2.FEASIBLE):
-            raise RuntimeError(f"CP-SAT stopped with {solver.status_name()}")
-        return response.solution
+        clauses = [[literal] for literal in given]
+        return self.solve_with([*clauses, some] if some else clauses, near)

@@ -10,7 +10,7 @@ from functools import lru_cache
 from typing import Protocol, cast, get_args
 
 from stages.environments import environment
-from stages.environments.answers import write_answer
+from stages.environments.logic_puzzles.answers import write_answer
 from stages.environments.puzzle import Graded, Grader, Parsed, Puzzle
 from stages.environments.solver_tool import own_words
 
@@ -103,7 +103,7 @@ class LetteredAnswers:
         return answer_ends(text, puzzle.solution.keys(), grader)
 
     def write_answer(self, puzzle: Puzzle) -> str:
-        """See `stages.environments.answers.write_answer`."""
+        """See `stages.environments.logic_puzzles.answers.write_answer`."""
         return write_answer(puzzle)
 
     def well_formed(self, text: str, puzzle: Puzzle) -> bool:

@@ -1,0 +1,81 @@
+"""Examples of statements that the clues of a puzzle refute, each with the clues that refute it."""
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+import polars as pl
+
+from flows.report.study.series import Answered
+from stages.environments import environment
+from stages.environments.capabilities import AnswersCalls, Proves
+from stages.environments.puzzle import Puzzle
+from stages.environments.tables import DEDUCTION_COLUMNS, puzzles_by_id
+
+VERDICTS = DEDUCTION_COLUMNS[1:]
+"""Kinds of statements: proved, restated, open, contradicted."""
+
+
+@dataclass(frozen=True)
+class Refuted:
+    """A statement that the clues contradict.
+
+    Attributes:
+        puzzle_id: Id of its puzzle.
+        text: The statement, in the words of the answer.
+        numbers: Numbers (from 1) of clues that refute it, of which none can be left out; empty if the rules alone do.
+        clues: The words of these clues; empty if the environment does not tell them.
+    """
+
+    puzzle_id: str
+    text: str
+    numbers: tuple[int, ...]
+    clues: tuple[str, ...]
+
+    @property
+    def words(self) -> str:
+        """The clues in one text."""
+        if not self.numbers:
+            return "the rules alone"
+        if not self.clues:
+            return ", ".join(f"clue {number}" for number in self.numbers)
+        return "; ".join(f"{number}. {clue}" for number, clue in zip(self.numbers, self.clues, strict=True))
+
+
+def refuted_statements(answered: Answered, count: int) -> list[Refuted]:
+    """Returns the first contradicted statement of some answers, at most one of each puzzle.
+
+    Puzzles with few clues come first, because a reader can check them.
+
+    Args:
+        answered: Answers to puzzles.
+        count: Number of statements at most.
+    """
+    wrong = answered.results.filter(pl.col("contradicted") > 0).unique("puzzle_id", keep="first", maintain_order=True)
+    clues = answered.puzzles.select("puzzle_id", "num_clues")
+    rows = wrong.join(clues, on="puzzle_id", maintain_order="left").sort("num_clues", maintain_order=True).head(count)
+    known = puzzles_by_id(answered.puzzles.filter(pl.col("puzzle_id").is_in(rows["puzzle_id"].to_list())))
+    found = (_first_refuted(text, known[puzzle_id]) for puzzle_id, text in rows.select("puzzle_id", "text").iter_rows())
+    return [item for item in found if item is not None]
+
+
+def mean_statements(answered: Answered) -> dict[str, float] | None:
+    """Returns the mean numbers of statements of an answer by verdict; None if none makes any, or none can be proved."""
+    rows = answered.results.drop_nulls("statements")
+    if rows.is_empty() or not rows["statements"].sum():
+        return None
+    means: Mapping[str, float] = rows.select(pl.col(VERDICTS).mean()).row(0, named=True)
+    return dict(means)
+
+
+def _first_refuted(text: str, puzzle: Puzzle) -> Refuted | None:
+    solver = environment.get(puzzle.environment)
+    if not isinstance(solver, Proves):
+        return None
+    statements = solver.deductions(text, puzzle) or []
+    first = next((item for item in statements if item.verdict == "contradicted"), None)
+    numbers = None if first is None else solver.premises(first.text, puzzle)
+    if first is None or numbers is None:
+        return None
+    clues = solver.asked(puzzle) if isinstance(solver, AnswersCalls) else []
+    words = tuple(clues[number - 1] for number in numbers) if clues else ()
+    return Refuted(puzzle.puzzle_id, " ".join(first.text.split()), numbers, words)

@@ -1,0 +1,373 @@
+"""One question to an OpenAI-compatible API, with retries, and the checks that cost nothing."""
+
+import asyncio
+import json
+import math
+import os
+import random
+import time
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from email.utils import parsedate_to_datetime
+from typing import Any, cast
+
+import openai
+
+from artifacts.documents.suggestions import did_you_mean
+from artifacts.errors import BadInputError, DeerstalkerError
+from artifacts.schemas import Outcome
+from stages.answering.settings import Access, ApiRequest
+
+_TRANSIENT = (408, 409, 425, 429)
+_NO_MONEY = ("insufficient_quota", "billing_hard_limit_reached")
+"""Codes with which a provider answers 429 although no wait helps."""
+_LONGEST_DELAY_S = 60.0
+_LONGEST_RETRY_AFTER_S = 3600.0
+_LONGEST_WORDS = 400
+"""Characters of a provider's words that an error repeats."""
+_CHECK_TIMEOUT_S = 30.0
+
+
+class RefusedError(Exception):
+    """The provider refused a request, and would refuse it again.
+
+    Args:
+        status: HTTP status.
+        words: The provider's own words, without the key.
+    """
+
+    def __init__(self, status: int, words: str) -> None:
+        super().__init__(f"HTTP {status}: {words}")
+        self.status, self.words = status, words
+
+
+class LostError(Exception):
+    """A request had no reply after all its retries.
+
+    Args:
+        attempts: Number of attempts.
+        words: What went wrong at the last one.
+    """
+
+    def __init__(self, attempts: int, words: str) -> None:
+        super().__init__(f"{attempts} attempts; the last: {words}")
+        self.attempts, self.words = attempts, words
+
+
+class _PassingError(Exception):
+    """An attempt failed, and another may succeed.
+
+    Args:
+        words: What went wrong.
+        delay_s: Delay that the provider asks for; None if it asks for none.
+        charged: Whether the provider may charge the attempt.
+    """
+
+    def __init__(self, words: str, delay_s: float | None = None, *, charged: bool = False) -> None:
+        super().__init__(words)
+        self.words, self.delay_s, self.charged = words, delay_s, charged
+
+
+@dataclass(frozen=True)
+class Reply:
+    """A reply of a model.
+
+    Attributes:
+        text: The answer; empty if there is none.
+        reasoning: The reasoning that the reply shows; None if it shows none.
+        outcome: How the answer ended.
+        finish_reason: The same in the provider's word; empty if it has none.
+        detail: Words of a refusal or an error; None if there are none.
+        usage: The whole usage that the provider counted.
+        response_id: Id of the reply; empty if it has none.
+        model: Name of the model in the reply.
+        fingerprint: Fingerprint of the provider's system; None if it has none.
+        provider: Provider to which a router passed the question; None if the reply names none.
+        latency_s: Seconds of the attempt that succeeded.
+        attempts: Number of attempts.
+        charged: Number of earlier attempts that the provider may charge, because their replies were lost.
+    """
+
+    text: str
+    reasoning: str | None
+    outcome: Outcome
+    finish_reason: str
+    detail: str | None
+    usage: dict[str, Any]
+    response_id: str
+    model: str
+    fingerprint: str | None
+    provider: str | None
+    latency_s: float
+    attempts: int
+    charged: int
+
+
+def key_of(access: Access, where: str) -> str:
+    """Returns the key of an API; empty if it requires none.
+
+    Raises:
+        BadInputError: The environment variable is not set, or its value is not allowed in a header.
+    """
+    name = access.api_key_env
+    if name is None:
+        return ""
+    key = os.environ.get(name, "")
+    if not key:
+        problem = f"the environment variable {name} is {'empty' if name in os.environ else 'not set'}"
+        raise BadInputError(where, problem, "the key of its API", f"set {name} where this process is started")
+    if not key.isascii() or not key.isprintable() or " " in key:
+        problem = f"the environment variable {name} holds a space, a line break or a character outside ASCII"
+        raise BadInputError(where, problem, "a key, in printable ASCII characters", f"set {name} again")
+    return key
+
+
+class ApiClient:
+    """A client of one API; use it as an asynchronous context manager, in one event loop.
+
+    Args:
+        request: Address, model and parameters.
+        access: Key, patience and retries.
+        where: Start of error messages, such as `model 'o1'`.
+
+    Raises:
+        BadInputError: The key is missing.
+    """
+
+    def __init__(self, request: ApiRequest, access: Access, where: str) -> None:
+        self._request, self._access, self._where = request, access, where
+        self._key = key_of(access, where)
+        # The retries here are counted, stored, and know that a truncated reply may have been charged.
+        self._client = openai.AsyncOpenAI(
+            api_key=self._key or "none", base_url=request.base_url, timeout=access.timeout_s, max_retries=0
+        )
+
+    async def __aenter__(self) -> "ApiClient":
+        return self
+
+    async def __aexit__(self, *error: object) -> None:
+        await self._client.close()
+
+    async def check(self) -> None:
+        """Checks, without buying anything, that the address is an API which takes the key and knows the model.
+
+        An API that lists no models is trusted to know it; the first question will tell.
+
+        Raises:
+            BadInputError: The address is no API, the key is refused, or the list of models lacks the model.
+        """
+        base_url = self._request.base_url
+        expected = "an OpenAI-compatible API; its address mostly ends in /v1"
+        try:
+            raw = await self._client.with_options(timeout=_CHECK_TIMEOUT_S).models.with_raw_response.list()
+            content = raw.http_response.content
+        except openai.APIStatusError as error:
+            if error.status_code in (401, 403):
+                raise self._refused_key(error) from error
+            if not isinstance(error.body, Mapping):
+                problem = f"{base_url} is no API: GET /models answers HTTP {error.status_code}, not in JSON"
+                raise BadInputError(self._where, problem, expected, "correct base_url") from error
+            return
+        except openai.APIConnectionError as error:
+            problem = f"{base_url} cannot be reached ({self._masked(str(error.__cause__ or error))})"
+            raise BadInputError(self._where, problem, expected, "correct base_url, or start the server") from error
+        try:
+            listed = json.loads(content)
+        except ValueError as error:
+            problem = f"{base_url} is no API: GET /models answers {content[:40]!r}"
+            raise BadInputError(self._where, problem, expected, "correct base_url") from error
+        entries = _items(listed.get("data") if isinstance(listed, dict) else listed)
+        names = [str(item["id"]) for item in entries if isinstance(item.get("id"), str)]
+        if names and not _lists(names, self._request.model):
+            hint = did_you_mean(self._request.model, names)
+            problem = f"{base_url} has no model {self._request.model!r}{hint}"
+            raise BadInputError(self._where, problem, f"one of its {len(names)} models", "correct model")
+
+    async def ask(self, prompt: str, sample: int, token: str) -> Reply:
+        """Asks one question, again after failures that may pass, and returns the reply.
+
+        Args:
+            prompt: The message of the user.
+            sample: Index of the sample.
+            token: The same for every attempt at this sample of this prompt; sent as `Idempotency-Key`, by which a
+                provider that supports it charges a repeated question once.
+
+        Raises:
+            RefusedError: The provider refuses the request.
+            LostError: There was no reply after all retries.
+        """
+        charged = 0
+        for attempt in range(self._access.retries + 1):
+            started = time.perf_counter()
+            try:
+                reply = await self._asked(prompt, sample, token)
+            except _PassingError as error:
+                charged += error.charged
+                if attempt == self._access.retries:
+                    raise LostError(attempt + 1, error.words) from error
+                await asyncio.sleep(self._delay_s(attempt, error.delay_s))
+            else:
+                return _reply(reply, latency_s=time.perf_counter() - started, attempts=attempt + 1, charged=charged)
+        raise AssertionError("the loop returns or raises")
+
+    async def _asked(self, prompt: str, sample: int, token: str) -> dict[str, Any]:
+        """Returns the body of a reply.
+
+        Raises:
+            RefusedError: The provider refuses the request.
+            _PassingError: There is no reply, and another attempt may have one.
+        """
+        try:
+            raw = await self._client.chat.completions.with_raw_response.create(
+                model=self._request.model,
+                messages=[{"role": "user", "content": prompt}],
+                extra_body=self._request.parameters.body(sample),
+                extra_headers={"Idempotency-Key": token},
+            )
+            content = raw.http_response.content
+        except openai.APITimeoutError as error:
+            words = f"no reply within {self._access.timeout_s:g} s"
+            raise _PassingError(words, charged=True) from error
+        except openai.APIConnectionError as error:
+            raise _PassingError(self._masked(f"connection: {error.__cause__ or error}"), charged=True) from error
+        except openai.APIStatusError as error:
+            words = self._words(error.body, error.response.text)
+            raise _failure(error.status_code, words, error.code, error.response.headers) from error
+        try:
+            body = json.loads(content)
+        except ValueError as error:
+            raise _PassingError(
+                f"a reply that is not JSON, {self._masked(repr(content[-40:]))}", charged=True
+            ) from error
+        if not isinstance(body, dict):
+            raise _PassingError(f"a reply that is no object, {self._masked(repr(body))[:80]}", charged=True)
+        reply = cast("dict[str, Any]", body)
+        if not _items(reply.get("choices")):
+            fault = reply.get("error")
+            code = cast("dict[str, Any]", fault).get("code") if isinstance(fault, Mapping) else None
+            status = code if isinstance(code, int) and 400 <= code < 600 else 502
+            raise _failure(status, self._words(reply, "a reply without choices"), None, {})
+        return reply
+
+    def _delay_s(self, attempt: int, wanted_s: float | None) -> float:
+        """Returns the delay before the next attempt: at least the provider's, with jitter, or growing from ours."""
+        if wanted_s is not None:
+            return min(wanted_s, _LONGEST_RETRY_AFTER_S) + random.uniform(0.0, self._access.retry_delay_s)
+        return min(_LONGEST_DELAY_S, self._access.retry_delay_s * 2.0**attempt) * random.uniform(0.5, 1.0)
+
+    def _refused_key(self, error: openai.APIStatusError) -> BadInputError:
+        words = self._words(error.body, error.response.text)
+        if not self._key:
+            remedy = "set api_key_env to the name of the environment variable that holds the key"
+            return BadInputError(self._where, f"HTTP {error.status_code}: it requires a key: {words}", "", remedy)
+        name = self._access.api_key_env
+        problem = f"HTTP {error.status_code}: it refuses the key of the environment variable {name}: {words}"
+        return BadInputError(self._where, problem, "a valid key", f"set {name} again")
+
+    def _words(self, body: object, text: str) -> str:
+        """Returns the provider's message about an error, on one line."""
+        for table in (body, cast("dict[str, Any]", body).get("error") if isinstance(body, Mapping) else None):
+            if isinstance(table, Mapping):
+                message = cast("dict[str, Any]", table).get("message")
+                if isinstance(message, str) and message:
+                    text = message
+            elif isinstance(table, str) and table:
+                text = table
+        return self._masked(" ".join(text.split()))[:_LONGEST_WORDS]
+
+    def _masked(self, text: str) -> str:
+        """Returns a text without the key, because some servers repeat a key that they refuse."""
+        return text.replace(self._key, "***") if self._key else text
+
+
+def _items(value: object) -> list[dict[str, Any]]:
+    """Returns the objects of a JSON list; none of any other value."""
+    entries = cast("list[object]", value) if isinstance(value, list) else []
+    return [cast("dict[str, Any]", item) for item in entries if isinstance(item, dict)]
+
+
+def _lists(names: Sequence[str], model: str) -> bool:
+    """Returns whether a list has a model; lists may leave out a router's `:variant` and add a folder `models/`."""
+    plain = {name.removeprefix("models/") for name in names}
+    return bool({model, model.removeprefix("models/"), model.partition(":")[0]} & plain)
+
+
+def _failure(status: int, words: str, code: str | None, headers: Mapping[str, str]) -> Exception:
+    if code in _NO_MONEY or (status not in _TRANSIENT and status < 500):
+        return RefusedError(status, words)
+    return _PassingError(f"HTTP {status}: {words}", _retry_after_s(headers))
+
+
+def _retry_after_s(headers: Mapping[str, str]) -> float | None:
+    """Returns the delay in a reply's Retry-After, which is a number of seconds or a date; None if there is none."""
+    value = headers.get("retry-after")
+    if value is None:
+        return None
+    try:
+        delay_s = float(value)
+    except ValueError:
+        try:
+            delay_s = parsedate_to_datetime(value).timestamp() - time.time()
+        except ValueError:
+            return None
+    return max(0.0, delay_s) if math.isfinite(delay_s) else None
+
+
+def _reply(body: dict[str, Any], *, latency_s: float, attempts: int, charged: int) -> Reply:
+    choice = _items(body["choices"])[0]
+    message = _table(choice.get("message"))
+    text, finish_reason = _content(message.get("content")), _text(choice.get("finish_reason")) or ""
+    refusal, fault = _text(message.get("refusal")), _table(choice.get("error"))
+    outcome: Outcome = "answered"
+    if finish_reason == "error" or fault:
+        outcome = "error"
+    elif refusal or finish_reason == "content_filter":
+        outcome = "refusal"
+    elif finish_reason == "length":
+        outcome = "length"
+    elif not text.strip():
+        outcome = "empty"
+    return Reply(
+        text=text,
+        reasoning=_text(message.get("reasoning_content")) or _text(message.get("reasoning")),
+        outcome=outcome,
+        finish_reason=finish_reason,
+        detail=refusal or _text(fault.get("message")),
+        usage=_table(body.get("usage")),
+        response_id=_text(body.get("id")) or "",
+        model=_text(body.get("model")) or "",
+        fingerprint=_text(body.get("system_fingerprint")),
+        provider=_text(body.get("provider")),
+        latency_s=latency_s,
+        attempts=attempts,
+        charged=charged,
+    )
+
+
+def _table(value: object) -> dict[str, Any]:
+    return cast("dict[str, Any]", value) if isinstance(value, dict) else {}
+
+
+def _text(value: object) -> str | None:
+    return value if isinstance(value, str) and value else None
+
+
+def _content(value: object) -> str:
+    """Returns the text of a message, which is a string or a list of parts."""
+    if isinstance(value, str):
+        return value
+    return "".join(_text(part.get("text")) or "" for part in _items(value))
+
+
+def stop_of(error: RefusedError, access: Access, where: str) -> DeerstalkerError:
+    """Returns the error with which a refusal ends the work with a model; it has the provider's own words."""
+    match error.status:
+        case 401 | 403:
+            problem, remedy = f"it refuses the key or the model: {error}", f"check {access.api_key_env or 'the key'}"
+        case 402 | 429:
+            problem, remedy = f"its account is out of money: {error}", "the same command continues with what is missing"
+        case 404:
+            problem, remedy = f"unknown: {error}", "correct model or base_url"
+        case _:
+            problem, remedy = f"it refuses the request: {error}", "correct the parameters"
+    return BadInputError(where, problem, "", remedy)

@@ -1,0 +1,68 @@
+"""Limits of buying: tokens a minute, and dollars."""
+
+import asyncio
+import time
+from dataclasses import dataclass, field
+
+from artifacts.errors import DeerstalkerError
+
+
+class BudgetReachedError(DeerstalkerError):
+    """Another answer might pass the budget."""
+
+
+class TokenRate:
+    """A token bucket that holds a minute's tokens.
+
+    Args:
+        per_minute: Tokens a minute; None for no limit.
+    """
+
+    def __init__(self, per_minute: int | None) -> None:
+        self._capacity = self._level = float(per_minute or 0)
+        self._filled_at = time.monotonic()
+        self._turn = asyncio.Lock()
+
+    async def take(self, tokens: float) -> None:
+        """Waits until the bucket has these tokens, or is full if they are more, and takes them; first come, first."""
+        if not self._capacity:
+            return
+        async with self._turn:
+            while (missing := min(tokens, self._capacity) - self._filled()) > 0.0:
+                await asyncio.sleep(missing * 60.0 / self._capacity)
+            self._level -= tokens
+
+    def settle(self, taken: float, used: float) -> None:
+        """Corrects the bucket by what a request has used instead of what was taken for it."""
+        self._level += taken - used
+
+    def _filled(self) -> float:
+        now = time.monotonic()
+        self._level = min(self._capacity, self._level + (now - self._filled_at) * self._capacity / 60.0)
+        self._filled_at = now
+        return self._level
+
+
+@dataclass
+class Budget:
+    """Dollars that one command may spend.
+
+    Attributes:
+        limit: The most that is spent; None for no limit.
+        spent: Dollars of the replies so far. A request that was lost on its way back counts with the most that it may
+            have cost, because its provider may charge it.
+        reserved: The most that the requests under way may cost.
+    """
+
+    limit: float | None = None
+    spent: float = 0.0
+    reserved: float = field(default=0.0)
+
+    def fits(self, most: float) -> bool:
+        """Returns whether an answer of at most this cost cannot pass the limit."""
+        return self.limit is None or self.spent + self.reserved + most <= self.limit
+
+    def settle(self, most: float, cost: float) -> None:
+        """Replaces the reservation of an answer by its cost."""
+        self.reserved -= most
+        self.spent += cost

@@ -1,0 +1,311 @@
+"""Buys the missing answers of a model: some requests at once, each answer stored as soon as it is there."""
+
+import asyncio
+import json
+from collections import deque
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass, field
+from datetime import UTC, datetime
+from typing import Any
+
+from artifacts.address import Attempt
+from artifacts.errors import DeerstalkerError, TransientError
+from artifacts.identity import sha256_json
+from artifacts.refs import Answers
+from artifacts.schemas import ANSWERS, Outcome, as_table
+from stages.answering.client import ApiClient, LostError, RefusedError, Reply, stop_of
+from stages.answering.limits import Budget, BudgetReachedError, TokenRate
+from stages.answering.prices import TokenPrice, Tokens, cached_tokens
+from stages.answering.settings import Access, ApiRequest
+
+STEM = "answers"
+"""First part of the names of shards."""
+_OVERHEAD_TOKENS = 64
+"""Bound of the tokens that a chat format adds to a prompt."""
+_TYPICAL_TOKENS = 1000.0
+"""Length of an answer that the limit of tokens a minute assumes before the first answer, if no limit is sent."""
+_FROM_NOW_ON = (401, 402, 403, 404, 429)
+"""HTTP statuses of refusals that do not depend on the prompt."""
+
+
+@dataclass(frozen=True)
+class Question:
+    """One sample of one puzzle.
+
+    Attributes:
+        puzzle_id: Id of the puzzle.
+        group: Index of the puzzle in its split.
+        sample: Index of the sample.
+        prompt: The message.
+    """
+
+    puzzle_id: str
+    group: int
+    sample: int
+    prompt: str
+
+    @property
+    def answer(self) -> str:
+        """Digest of prompt and sample, by which an answer is found again."""
+        return sha256_json([self.prompt, self.sample])
+
+
+@dataclass(frozen=True)
+class Service:
+    """The circumstances of buying answers of one model; none of them is part of an identity.
+
+    Attributes:
+        name: Name of the model in its file.
+        access: Key, speed and patience.
+        price: Price of its answers; None if it is not known.
+        budget: The command's budget.
+    """
+
+    name: str
+    access: Access
+    price: TokenPrice | None
+    budget: Budget = field(default_factory=Budget)
+
+    @property
+    def where(self) -> str:
+        """Start of error messages."""
+        return f"model {self.name!r}"
+
+
+def most_tokens(prompt: str, request: ApiRequest) -> Tokens | None:
+    """Returns bounds of an answer's tokens; None if no limit of its length is sent.
+
+    A tokenizer makes at most one token of a byte.
+    """
+    limit = request.parameters.limit_tokens
+    return None if limit is None else Tokens(len(prompt.encode()) + _OVERHEAD_TOKENS, limit)
+
+
+def cost_of(price: TokenPrice | None, usage: dict[str, Any]) -> float:
+    """Returns the cost of a reply in dollars by its usage; 0 without a price or counts."""
+    prompt, completion = usage_tokens(usage)
+    if price is None:
+        return 0.0
+    return price.cost(Tokens(prompt or 0, completion or 0, cached_tokens(json.dumps(usage))))
+
+
+def usage_tokens(usage: dict[str, Any]) -> tuple[int | None, int | None]:
+    """Returns the numbers of prompt and completion tokens of a usage; None where it does not state them."""
+
+    def count(*names: str) -> int | None:
+        return next((value for name in names if isinstance(value := usage.get(name), int) and value >= 0), None)
+
+    return count("prompt_tokens", "input_tokens"), count("completion_tokens", "output_tokens")
+
+
+def buy(
+    questions: Sequence[Question],
+    request: ApiRequest,
+    service: Service,
+    attempt: Attempt[Answers],
+    on_answer: Callable[[], None],
+    *,
+    known_good: bool,
+) -> None:
+    """Asks the questions and stores every answer at once.
+
+    The requests under way are finished and stored also after an error that ends the work.
+
+    Args:
+        questions: Questions without a stored answer.
+        request: Address, model and parameters.
+        service: Key, speed, price and budget.
+        attempt: Where shards are stored.
+        on_answer: Called after each stored answer.
+        known_good: Whether the model has answered before with these parameters; if not, the first question is asked
+            alone, and a refusal is an error in them.
+
+    Raises:
+        BadInputError: The provider refuses the key, the model or the parameters.
+        BudgetReachedError: Another answer might pass the budget.
+        TransientError: Some questions had no reply after all retries.
+    """
+    asyncio.run(_Buyer(questions, request, service, attempt, on_answer).run(known_good=known_good))
+
+
+class _Buyer:
+    def __init__(
+        self,
+        questions: Sequence[Question],
+        request: ApiRequest,
+        service: Service,
+        attempt: Attempt[Answers],
+        on_answer: Callable[[], None],
+    ) -> None:
+        self._questions, self._request, self._service = deque(questions), request, service
+        self._total, self._on_answer = len(questions), on_answer
+        self._shards = _Shards(attempt)
+        self._rate = TokenRate(service.access.tokens_per_minute)
+        self._money = asyncio.Condition()
+        self._stop: DeerstalkerError | None = None
+        self._lost: list[str] = []
+        self._lost_in_a_row = 0
+        self._stored = self._answered = self._tokens = 0
+
+    async def run(self, *, known_good: bool) -> None:
+        access = self._service.access
+        try:
+            async with ApiClient(self._request, access, self._service.where) as client:
+                while not (known_good or self._answered or self._stop) and self._questions:
+                    await self._one(client, self._questions.popleft(), first=True)
+                async with asyncio.TaskGroup() as group:
+                    for _ in range(min(access.concurrency, len(self._questions))):
+                        group.create_task(self._work(client))
+        finally:
+            self._shards.flush()
+        if self._stop is not None:
+            raise self._stop
+        if self._lost:
+            raise TransientError(
+                self._service.where,
+                f"{len(self._lost)} of {self._total} questions had no reply ({self._lost[-1]})",
+                "a reply to each",
+                "the same command asks them again; failed_calls = 'count' counts them as wrong instead",
+            )
+
+    async def _work(self, client: ApiClient) -> None:
+        while self._questions and self._stop is None:
+            await self._one(client, self._questions.popleft(), first=False)
+
+    async def _one(self, client: ApiClient, question: Question, *, first: bool) -> None:
+        service = self._service
+        most_cost = self._most_cost(question.prompt)
+        if not await self._reserved(most_cost):
+            return
+        cost = 0.0
+        expected_tokens = len(question.prompt.encode()) / 4 + self._typical_tokens()
+        await self._rate.take(expected_tokens)
+        used_tokens = 0.0
+        try:
+            token = sha256_json([self._request.identity(), question.answer])
+            reply = await client.ask(question.prompt, question.sample, token)
+            used_tokens = float(sum(count or 0 for count in usage_tokens(reply.usage)))
+            cost = cost_of(service.price, reply.usage) + reply.charged * most_cost
+            self._lost_in_a_row = 0
+            self._answered += 1
+            await self._store(question, reply)
+        except RefusedError as error:
+            if first or error.status in _FROM_NOW_ON:
+                self._stop = self._stop or stop_of(error, service.access, service.where)
+            else:
+                await self._store(question, _no_reply("rejected", error.words, usage={"total_tokens": 0}))
+        except LostError as error:
+            cost = error.attempts * most_cost
+            await self._give_up(question, error)
+        finally:
+            self._rate.settle(expected_tokens, used_tokens)
+            async with self._money:
+                service.budget.settle(most_cost, cost)
+                self._money.notify_all()
+
+    def _typical_tokens(self) -> float:
+        if self._stored:
+            return self._tokens / self._stored
+        return min(_TYPICAL_TOKENS, self._request.parameters.limit_tokens or _TYPICAL_TOKENS)
+
+    def _most_cost(self, prompt: str) -> float:
+        price, tokens = self._service.price, most_tokens(prompt, self._request)
+        return 0.0 if price is None or tokens is None else price.cost(tokens)
+
+    async def _reserved(self, most_cost: float) -> bool:
+        """Reserves money for an answer; waits for the requests under way as long as they may leave some."""
+        budget = self._service.budget
+        async with self._money:
+            while not budget.fits(most_cost) and budget.reserved > 1e-12 and self._stop is None:
+                await self._money.wait()
+            if self._stop is None and not budget.fits(most_cost):
+                self._stop = BudgetReachedError(
+                    self._service.where,
+                    f"the next answer may cost ${most_cost:.4f}, and ${budget.spent:.4f} of ${budget.limit:.2f} is "
+                    f"spent; {self._stored} of {self._total} missing answers were bought",
+                    "",
+                    "raise --max-cost; the same command buys only what is missing",
+                )
+            if self._stop is None:
+                budget.reserved += most_cost
+            return self._stop is None
+
+    async def _give_up(self, question: Question, error: LostError) -> None:
+        if self._service.access.failed_calls == "count":
+            await self._store(question, _no_reply("failed", error.words, attempts=error.attempts))
+            return
+        self._lost.append(f"{question.puzzle_id}: {error}")
+        self._lost_in_a_row += 1
+        if self._lost_in_a_row >= max(3, self._service.access.concurrency):
+            self._stop = self._stop or TransientError(
+                self._service.where,
+                f"{self._lost_in_a_row} questions in a row had no reply ({error})",
+                "an API that answers",
+                "the same command asks again",
+            )
+
+    async def _store(self, question: Question, reply: Reply) -> None:
+        await self._shards.add(row_of(question, reply))
+        self._stored += 1
+        self._tokens += usage_tokens(reply.usage)[1] or 0
+        self._on_answer()
+
+
+def _no_reply(outcome: Outcome, words: str, *, usage: dict[str, Any] | None = None, attempts: int = 1) -> Reply:
+    return Reply("", None, outcome, "", words, usage or {}, "", "", None, None, 0.0, attempts, 0)
+
+
+def row_of(question: Question, reply: Reply) -> dict[str, Any]:
+    """Returns an answer as a row of the `answers` schema."""
+    prompt_tokens, completion_tokens = (0, 0) if reply.outcome == "rejected" else usage_tokens(reply.usage)
+    return {
+        "answer": question.answer,
+        "puzzle_id": question.puzzle_id,
+        "group": question.group,
+        "sample": question.sample,
+        "text": reply.text,
+        "reasoning": reply.reasoning,
+        "outcome": reply.outcome,
+        "finish_reason": reply.finish_reason,
+        "detail": reply.detail,
+        "prompt_tokens": prompt_tokens,
+        "completion_tokens": completion_tokens,
+        "usage": json.dumps(reply.usage),
+        "response_id": reply.response_id,
+        "model": reply.model,
+        "fingerprint": reply.fingerprint,
+        "provider": reply.provider,
+        "latency_s": reply.latency_s,
+        "attempts": reply.attempts,
+        "answered_at": datetime.now(UTC).isoformat(timespec="seconds"),
+    }
+
+
+class _Shards:
+    """Stores rows as they come. While one shard is written, the rows that come make up the next one."""
+
+    def __init__(self, attempt: Attempt[Answers]) -> None:
+        self._attempt = attempt
+        self._rows: list[dict[str, Any]] = []
+        self._turn = asyncio.Lock()
+
+    async def add(self, row: dict[str, Any]) -> None:
+        """Stores a row; returns when it is stored."""
+        self._rows.append(row)
+        async with self._turn:
+            rows, self._rows = self._rows, []
+            if rows:
+                try:
+                    await asyncio.to_thread(self._write, rows)
+                except BaseException:
+                    self._rows = rows + self._rows  # `flush` tries again
+                    raise
+
+    def flush(self) -> None:
+        """Stores the rows whose storing was interrupted."""
+        rows, self._rows = self._rows, []
+        if rows:
+            self._write(rows)
+
+    def _write(self, rows: Iterable[dict[str, Any]]) -> None:
+        self._attempt.write_shard(STEM, as_table(list(rows), ANSWERS), ANSWERS)

@@ -1,0 +1,60 @@
+"""Items with one answer, named `answer`, of environments whose answers have no letters."""
+
+import hashlib
+from collections.abc import Mapping
+
+from stages.environments.puzzle import Graded, Parsed, Puzzle
+
+ANSWER, ITEM = "answer", "item"
+"""Keys of `Puzzle.solution`: the right answer, and for some environments what else grading needs, as JSON."""
+OPEN_TAG, CLOSE_TAG = "<answer>", "</answer>"
+MISSING = "missing"
+"""The note of a completion without an answer."""
+_KEPT_CHARACTERS = 200
+"""Characters of an answer that a grade keeps for readers; the completion itself is stored with the rollouts."""
+
+
+def single_item(
+    puzzle_id: str,
+    environment: str,
+    prompt: str,
+    solution: Mapping[str, str],
+    *,
+    seed: int | None = None,
+    difficulty: Mapping[str, int] | None = None,
+) -> Puzzle:
+    """Returns an item without clues, whose digest is that of its prompt; the arguments are the fields of `Puzzle`."""
+    return Puzzle(
+        puzzle_id=puzzle_id,
+        environment=environment,
+        prompt=prompt,
+        solution=dict(solution),
+        num_clues=0,
+        seed=seed,
+        digest=hashlib.sha256(prompt.encode()).hexdigest(),
+        difficulty=dict(difficulty or {}),
+    )
+
+
+def single_grade(words: str | None, accuracy: float, note: str = "") -> Graded:
+    """Returns the grade of the only answer, which is right if its accuracy is 1.
+
+    Args:
+        words: The answer as it was read; None if there is none.
+        accuracy: From 0 to 1.
+        note: Why the answer could not be compared (see `Parsed.note`); empty if it was.
+    """
+    kept, right = None if words is None else words[:_KEPT_CHARACTERS], accuracy >= 1.0
+    return Graded(accuracy, right, {ANSWER: Parsed(kept, None if note else kept, right, note)})
+
+
+def between_tags(text: str, start: int = 0) -> tuple[int, int] | None:
+    """Returns where the words between the last `</answer>` and the `<answer>` before it begin and end.
+
+    Args:
+        text: Any text.
+        start: Number of characters at its beginning that are not searched.
+    """
+    close = text.rfind(CLOSE_TAG, start)
+    begin = text.rfind(OPEN_TAG, start, close) if close >= 0 else -1
+    return None if begin < 0 else (begin + len(OPEN_TAG), close)

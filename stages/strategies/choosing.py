@@ -1,0 +1,141 @@
+"""Chooses one answer among samples of a puzzle: votes, scores, and unbiased figures of k samples. Pure functions.
+
+Shapes: P puzzles, S samples of each.
+"""
+
+from __future__ import annotations
+
+import json
+import math
+from collections.abc import Sequence
+
+import numpy as np
+import polars as pl
+from numpy.typing import NDArray
+
+Floats = NDArray[np.float64]
+
+
+def best_at(values_PS: Floats, scores_PS: Floats, k: int) -> Floats:
+    """Returns the expected value of the sample with the highest score among k, drawn without replacement, [P].
+
+    It is exact over all choices of k samples: the sample of rank r (from 0, best first) is the best one of
+    C(S - 1 - r, k - 1) of the C(S, k) choices. With `values_PS` also as scores it is best@k; of values that are 0 or 1
+    it is pass@k = 1 - C(S - c, k) / C(S, k) for c ones (Chen et al., arXiv 2107.03374). Of equal scores the first wins.
+
+    Args:
+        values_PS: Value of each sample, [P, S].
+        scores_PS: Score of each sample, [P, S].
+        k: Number of samples, 1 to S.
+
+    Raises:
+        ValueError: There are fewer than k samples.
+    """
+    count = values_PS.shape[1]
+    if not 1 <= k <= count:
+        raise ValueError(f"the best of {k} of {count} samples is not defined")
+    order_PS = np.argsort(-scores_PS, axis=1, kind="stable")
+    chances_S = np.array([math.comb(count - 1 - rank, k - 1) / math.comb(count, k) for rank in range(count)])
+    return np.take_along_axis(values_PS, order_PS, axis=1) @ chances_S
+
+
+def sizes(count: int) -> list[int]:
+    """Returns the powers of two up to the number of samples, and this number: 1, 2, 4, 6 for 6."""
+    return sorted({2**power for power in range(count.bit_length()) if 2**power <= count} | {count})
+
+
+def read_votes(results: pl.DataFrame) -> pl.DataFrame:
+    """Returns the answers of samples, one row each: `puzzle_id`, `sample`, `question`, `value`, `right`.
+
+    Args:
+        results: Columns `puzzle_id`, `sample` and `answers` of the `results` schema. A value is null if none was read.
+    """
+    rows = [
+        (puzzle_id, sample, question, answer["value"], answer["correct"])
+        for puzzle_id, sample, answers in results.select("puzzle_id", "sample", "answers").iter_rows()
+        for question, answer in json.loads(answers).items()
+    ]
+    schema = {
+        "puzzle_id": pl.String, "sample": results.schema["sample"], "question": pl.String, "value": pl.String,
+        "right": pl.Boolean,
+    }  # fmt: skip
+    return pl.DataFrame(rows, schema=schema, orient="row")
+
+
+def elected(votes: pl.DataFrame, by: Sequence[str]) -> pl.DataFrame:
+    """Returns the most frequent value of each group: the row of the first sample that votes for it.
+
+    Of equally frequent values, that with the higher mean score wins, then that of the first sample. Null is no vote; a
+    group without a vote is left out.
+
+    Args:
+        votes: Columns `value`, `sample`, `score` (of the sample, such as its mean log-probability), those of `by`, and
+            others, which are kept.
+        by: Columns that name a group.
+    """
+    counted = (
+        votes.drop_nulls("value")
+        .sort("sample")
+        .with_columns(
+            pl.len().over(*by, "value").alias("votes"), pl.col("score").mean().over(*by, "value").alias("support")
+        )
+    )
+    ranked = counted.sort(["votes", "support", "sample"], descending=[True, True, False])
+    return ranked.unique(list(by), keep="first", maintain_order=True)
+
+
+def majority_of_letters(samples: pl.DataFrame, votes: pl.DataFrame, k: int) -> pl.DataFrame:
+    """Returns the accuracy of voting on each question by itself: `puzzle_id`, `accuracy`, `exact`.
+
+    A puzzle's figures are means over the disjoint blocks of k consecutive samples, so they are unbiased for k samples.
+    A question without a vote is wrong. The answers to different questions may contradict one another.
+
+    Args:
+        samples: Columns `puzzle_id`, `sample`, `score`, one row a sample; samples are numbered from 0.
+        votes: As `read_votes` returns them.
+        k: Number of samples that vote.
+    """
+    scored = _in_blocks(votes.join(samples.select("puzzle_id", "sample", "score"), on=["puzzle_id", "sample"]), k)
+    questions = votes.group_by("puzzle_id").agg(pl.col("question").n_unique().alias("questions"))
+    winners = elected(scored, ("puzzle_id", "block", "question")).join(questions, on="puzzle_id")
+    blocks = _in_blocks(samples, k).select("puzzle_id", "block").unique(maintain_order=True)
+    by_block = winners.group_by("puzzle_id", "block").agg(
+        (pl.col("right").sum() / pl.col("questions").first()).alias("accuracy"),
+        (pl.col("right").sum() == pl.col("questions").first()).cast(pl.Float64).alias("exact"),
+    )
+    joined = blocks.join(by_block, on=["puzzle_id", "block"], how="left", maintain_order="left").fill_null(0.0)
+    return _over_blocks(joined)
+
+
+def majority_of_answers(samples: pl.DataFrame, votes: pl.DataFrame, k: int) -> pl.DataFrame:
+    """Returns the accuracy of voting on whole answers: `puzzle_id`, `accuracy`, `exact`.
+
+    A sample votes with all of its values together; one in which no value was read does not vote. If none votes, the
+    first sample answers. Blocks and arguments are those of `majority_of_letters`; `samples` also has the columns
+    `accuracy` and `exact`.
+    """
+    ordered = votes.sort("question").with_columns(pl.col("value").fill_null("\0"))
+    whole = (
+        ordered.group_by("puzzle_id", "sample")
+        .agg(pl.col("value").str.join("\1"), (pl.col("value") != "\0").any().alias("read"))
+        .with_columns(pl.when("read").then("value").alias("value"))
+    )
+    blocks = _in_blocks(samples.join(whole, on=["puzzle_id", "sample"], how="left", maintain_order="left"), k)
+    groups = ("puzzle_id", "block")
+    first = blocks.unique(groups, keep="first", maintain_order=True).select(*groups, "accuracy", "exact")
+    chosen = elected(blocks, groups).select(*groups, "accuracy", "exact")
+    joined = first.join(chosen, on=groups, how="left", suffix="_chosen", maintain_order="left")
+    return _over_blocks(
+        joined.select(*groups, *(pl.coalesce(f"{name}_chosen", name).alias(name) for name in ("accuracy", "exact")))
+    )
+
+
+def _in_blocks(rows: pl.DataFrame, k: int) -> pl.DataFrame:
+    """Returns the rows of complete blocks of k samples, with the number of the block."""
+    count = rows.select(pl.col("sample").max()).item() + 1
+    return rows.filter(pl.col("sample") < count - count % k).with_columns((pl.col("sample") // k).alias("block"))
+
+
+def _over_blocks(by_block: pl.DataFrame) -> pl.DataFrame:
+    figures = (pl.col(name).cast(pl.Float64).mean() for name in ("accuracy", "exact"))
+    return by_block.group_by("puzzle_id", maintain_order=True).agg(*figures)

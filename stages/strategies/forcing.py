@@ -1,0 +1,114 @@
+"""Forces an answer: at a budget of thinking (s1, arXiv 2501.19393), or at cuts of sampled answers (T1, 2501.11651)."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+from stages.strategies.config import BudgetForcing, TruncationProbe
+from stages.strategies.requests import Chain, Key, Request, keys_of
+
+if TYPE_CHECKING:
+    from stages.strategies.rounds import Interview
+
+
+@dataclass
+class _Thinking:
+    """The thinking about one puzzle.
+
+    Attributes:
+        token_ids: Its tokens, without those that ended it.
+        own: Number of these tokens that the model wrote; the budget counts them and the removed ends.
+        ended: Whether the model ended it; otherwise the budget did.
+    """
+
+    token_ids: list[int]
+    own: int = 0
+    ended: bool = False
+
+
+def budget_forcing(config: BudgetForcing, interview: Interview) -> None:
+    """Thinks within a budget, goes on after `wait` where the model would end, and then forces the answer.
+
+    The tokens of all stretches together are within the budget; the published code gives each stretch the full budget
+    again. Texts that are put in are not counted. Without a text that ends the thinking, the model's own end is the end
+    of its answer, and an answer is forced only where the budget ends.
+    """
+    budget = config.budget or interview.sampled.max_tokens
+    thinking = {key: _Thinking([]) for key in keys_of(list(interview.puzzles), 1)}
+    interview.chains.update({key: Chain() for key in thinking})
+    _think(config, interview, thinking, budget, "thinking")
+    wait_ids = interview.tokenizer.text_ids(config.wait)
+    for _ in range(config.waits):
+        longer = {key: item for key, item in thinking.items() if item.ended and item.own < budget}
+        for item in longer.values():
+            item.token_ids = item.token_ids + wait_ids
+        _think(config, interview, longer, budget, "wait")
+    starts: dict[Key, list[int]] = {}
+    for key, item in thinking.items():
+        text = interview.tokenizer.decode(item.token_ids)
+        if item.ended and not config.end:
+            interview.chains[key].add("answer", text, "stop", 0, answer=True)
+        elif item.ended:
+            starts[key] = item.token_ids + interview.tokenizer.text_ids(config.end)
+        else:
+            starts[key] = item.token_ids + interview.tokenizer.text_ids(forced(text, config.end + config.answer))
+    _force(interview, starts, config.answer_tokens, config.temperature)
+
+
+def _think(config: BudgetForcing, interview: Interview, thinking: dict[Key, _Thinking], budget: int, step: str) -> None:
+    """Lets the model go on with each of some thoughts, to its end or that of the budget."""
+    requests = {
+        key: Request([*interview.prompt(key), *item.token_ids], budget - item.own, config.end)
+        for key, item in thinking.items()
+    }
+    if not requests:
+        return
+    for key, reply in interview.ask(requests, config.temperature).items():
+        item, tokens = thinking[key], len(reply.token_ids)
+        kept = interview.without_end(reply, config.end)
+        item.token_ids, item.own = item.token_ids + kept, item.own + tokens
+        item.ended = reply.finish_reason == "stop"
+        interview.chains[key].add(step, reply.text, reply.finish_reason, tokens)
+
+
+def _force(
+    interview: Interview,
+    starts: dict[Key, list[int]],
+    max_tokens: int,
+    temperature: float,
+    point: str | None = None,
+) -> None:
+    """Lets the model answer after forced beginnings of its text, which are graded with the answers."""
+    requests = {key: Request([*interview.prompt(key), *ids], max_tokens) for key, ids in starts.items()}
+    if not requests:
+        return
+    for key, reply in interview.ask(requests, temperature).items():
+        text = interview.tokenizer.decode([*starts[key], *reply.token_ids])
+        interview.chains[key].add("answer", text, reply.finish_reason, len(reply.token_ids), point=point, answer=True)
+
+
+def forced(text: str, words: str) -> str:
+    """Returns what is put in after a text that was cut: the words, on a line of their own if they do not begin one."""
+    return words if text.endswith("\n") or words.startswith("\n") else f"\n{words}"
+
+
+def truncation_probe(config: TruncationProbe, interview: Interview) -> None:
+    """Cuts the sampled answers at each budget and forces the answer there. An answer that ended before stays.
+
+    The answer with the largest budget is the strategy's; the tokens of an answer are those before the cut and its own.
+    """
+    longest = interview.sampled.max_tokens
+    budgets = config.budgets if config.budgets is not None else tuple(longest * part // 4 for part in range(5))
+    interview.chains.update({key: Chain() for key in interview.rollouts})
+    for budget in sorted(set(budgets)):
+        point, starts = f"{budget} tokens", dict[Key, list[int]]()
+        for key, row in interview.rollouts.items():
+            ids, chain = row["completion_token_ids"], interview.chains[key]
+            chain.spent = min(len(ids), budget)
+            if len(ids) <= budget and row["finish_reason"] == "stop":
+                chain.add("answer", row["text"], "stop", 0, point=point, answer=True)
+            else:
+                text = interview.tokenizer.decode(ids[:budget])
+                starts[key] = ids[:budget] + interview.tokenizer.text_ids(forced(text, config.answer))
+        _force(interview, starts, config.answer_tokens, interview.sampled.temperature, point)

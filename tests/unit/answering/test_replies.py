@@ -1,0 +1,126 @@
+"""What a reply means, when a failure is tried again, and what limits of money and tokens let through."""
+
+import asyncio
+import datetime
+import time
+from email.utils import formatdate
+from typing import Any
+
+import pytest
+
+from artifacts.schemas import ANSWERS, as_table, validated
+from stages.answering.client import RefusedError, _failure, _lists, _reply, _retry_after_s
+from stages.answering.estimate import estimate_purchase
+from stages.answering.limits import Budget, TokenRate
+from stages.answering.prices import TokenPrice, Tokens
+from stages.answering.purchase import Question, row_of
+from stages.answering.settings import ApiRequest, Parameters
+
+
+def reply(choice: dict[str, Any], **body: Any) -> Any:
+    return _reply({"choices": [choice], **body}, latency_s=1.0, attempts=1, charged=0)
+
+
+@pytest.mark.parametrize(
+    ("choice", "outcome", "text"),
+    [
+        ({"finish_reason": "stop", "message": {"content": "A. x"}}, "answered", "A. x"),
+        ({"finish_reason": None, "message": {"content": [{"type": "text", "text": "A. x"}]}}, "answered", "A. x"),
+        ({"finish_reason": "length", "message": {"content": "A."}}, "length", "A."),
+        ({"finish_reason": "length", "message": {"content": None}}, "length", ""),
+        ({"finish_reason": "stop", "message": {"content": " \n"}}, "empty", " \n"),
+        ({"finish_reason": "stop", "message": {"content": None, "refusal": "No."}}, "refusal", ""),
+        ({"finish_reason": "content_filter", "message": {"content": ""}}, "refusal", ""),
+        ({"finish_reason": "error", "message": {"content": "A"}}, "error", "A"),
+        ({"finish_reason": "stop", "error": {"message": "gone"}, "message": {"content": ""}}, "error", ""),
+        ({"finish_reason": "stop", "message": None}, "empty", ""),
+    ],
+)
+def test_every_end_of_an_answer_is_an_outcome(choice: dict[str, Any], outcome: str, text: str) -> None:
+    read = reply(choice)
+    assert (read.outcome, read.text) == (outcome, text)
+    row = row_of(Question("p", 0, 0, "Who?"), read)
+    assert row["completion_tokens"] is None, "the reply has no usage"
+    validated(as_table([row], ANSWERS), ANSWERS, "here")
+
+
+def test_the_whole_usage_and_the_facts_of_a_reply_are_stored() -> None:
+    usage = {"prompt_tokens": 3, "completion_tokens": 4, "completion_tokens_details": {"reasoning_tokens": 2}}
+    message = {"content": "x", "reasoning_content": "because"}
+    names = {"id": "r1", "model": "m-2025", "system_fingerprint": "fp", "provider": "Somebody"}
+    row = row_of(Question("p", 0, 0, "Who?"), reply({"message": message}, usage=usage, **names))
+    assert (row["prompt_tokens"], row["completion_tokens"], row["reasoning"]) == (3, 4, "because")
+    assert '"reasoning_tokens": 2' in row["usage"]
+    assert [row[key] for key in ("response_id", "model", "fingerprint", "provider")] == [
+        "r1",
+        "m-2025",
+        "fp",
+        "Somebody",
+    ]
+
+
+def test_failures_that_may_pass_are_told_from_refusals() -> None:
+    for status in (408, 409, 429, 500, 502, 503, 529):
+        assert not isinstance(_failure(status, "", None, {}), RefusedError)
+    for status in (400, 401, 402, 403, 404, 413, 422):
+        assert isinstance(_failure(status, "", None, {}), RefusedError)
+    assert isinstance(_failure(429, "", "insufficient_quota", {}), RefusedError), "no wait brings money"
+
+
+def test_retry_after_is_seconds_or_a_date() -> None:
+    assert _retry_after_s({"retry-after": "2.5"}) == 2.5
+    assert _retry_after_s({}) is None and _retry_after_s({"retry-after": "soon"}) is None
+    assert _retry_after_s({"retry-after": "nan"}) is None and _retry_after_s({"retry-after": "-3"}) == 0.0
+    assert 50 < (_retry_after_s({"retry-after": formatdate(time.time() + 60, usegmt=True)}) or 0) <= 60
+
+
+def test_lists_of_models_know_folders_and_variants() -> None:
+    assert _lists(["models/gemini-2"], "gemini-2") and _lists(["a/b"], "a/b:nitro")
+    assert not _lists(["a/b"], "a/c")
+
+
+def test_a_budget_counts_what_is_under_way() -> None:
+    budget = Budget(limit=1.0)
+    assert budget.fits(1.0) and not budget.fits(1.1)
+    budget.reserved = 0.6
+    assert not budget.fits(0.5)
+    budget.settle(0.6, 0.1)
+    assert budget.fits(0.9) and budget.spent == 0.1
+    assert Budget().fits(1e9)
+
+
+def test_the_limit_of_tokens_a_minute_delays_and_corrects_itself() -> None:
+    async def waited() -> list[bool]:
+        rate = TokenRate(60_000)  # a thousand a second
+        await asyncio.wait_for(rate.take(59_000), 0.5)
+        rate.settle(59_000, 60_000)  # it was more than was taken: the bucket is empty
+        try:
+            await asyncio.wait_for(rate.take(30_000), 0.05)
+        except TimeoutError:
+            late = True
+        else:
+            late = False
+        rate.settle(60_000, 0)
+        await asyncio.wait_for(rate.take(1e9), 5.0)  # more than a minute's: waits for a full bucket only
+        return [late]
+
+    assert asyncio.run(waited()) == [True]
+
+
+def test_an_estimate_expects_what_was_measured_and_bounds_what_may_come() -> None:
+    price = TokenPrice(input=1.0, output=10.0, source="here", date=datetime.date(2026, 1, 1))
+    questions = [Question(str(number), number, 0, "x" * 36) for number in range(10)]
+    request = ApiRequest(model="m", parameters=Parameters(max_tokens=100))
+    none = as_table([], ANSWERS)
+    told = estimate_purchase("a", questions, 12, none, request, price, Tokens(10, 50))
+    assert told.expected == pytest.approx(10 * (10 + 500) / 1e6) and told.most == pytest.approx(10 * 1100 / 1e6)
+    assert (told.missing, told.answers) == (10, 12) and "file of models" in told.by
+    assert estimate_purchase("a", questions, 12, none, request, price, None).expected is None
+    message = {"message": {"content": "x"}}
+    row = row_of(questions[0], reply(message, usage={"prompt_tokens": 9, "completion_tokens": 20}))
+    stored = as_table([row], ANSWERS)
+    seen = estimate_purchase("a", questions, 12, stored, request, price, Tokens(10, 50))
+    assert seen.expected == pytest.approx(10 * (9 + 200) / 1e6) and "1 stored" in seen.by
+    unbounded = ApiRequest(model="m")
+    assert estimate_purchase("a", questions, 12, stored, unbounded, price, None).most is None
+    assert estimate_purchase("a", [], 12, stored, request, price, None).line() == "a: all 12 answers are stored"

@@ -1,0 +1,275 @@
+"""Figures and fits of runs and benchmarked models, and the alarm of a run."""
+
+import json
+import logging
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import polars as pl
+import pytest
+
+from artifacts.errors import BadInputError
+from artifacts.layout import RunLayout
+from artifacts.reading import Artifact
+from artifacts.schemas import PUZZLES, RESULTS
+from artifacts.store.store import Store
+from flows.lookup.divergence import Divergence
+from flows.lookup.history import RunRecord, read_run, with_divergences
+from flows.report.figures import iteration_figures, page_columns
+from flows.report.html.run_report import PAGE as REPORT
+from flows.report.html.run_report import report_files
+from flows.report.metric_names import iteration_metrics
+from flows.report.shown_run import ShownRun
+from flows.report.study.benchmark import Benchmark, read_benchmark
+from flows.report.study.page import PAGE, study_files, write_study
+from flows.report.study.series import LearningCurve, accuracy_by_size, read_answers, read_learning_curve, reliability
+from flows.report.study.soundness import mean_statements, refuted_statements
+from flows.report.study.study import RunStudy, figures, frontier_sentence, pictures, read_run_study
+from flows.report.summary import summary
+from flows.report.trackers import NO_TRACKER
+from stages.answering.measured import Accuracy, BenchmarkedModel
+from stages.environments import environment
+from stages.environments.tables import puzzles_by_id
+from stages.statistics.estimates import Interval, estimate
+from tests.support.json_page import check_documented
+from tests.support.made_run import make_run
+from tests.support.published_study import PUBLISHED_MODELS
+
+
+@pytest.fixture(scope="module")
+def derived() -> tuple[Store, RunLayout]:
+    """A run whose completions derive their answers."""
+    store = Store.open("memory://study")
+    return store, make_run(store, run="thinking", iterations=2, derives=True)
+
+
+@pytest.fixture(scope="module")
+def study(derived: tuple[Store, RunLayout]) -> RunStudy:
+    """That run with a learning curve that is long enough for a fit, and with an alarm."""
+    store, layout = derived
+    numbers = list(range(1, 31))
+    scores = np.clip(0.3 * np.array(numbers) ** 0.2 * np.linspace(0.8, 1.2, 16)[:, None], 0.0, 1.0)
+    accuracy = [estimate(column.tolist()) for column in scores.T]
+    curve = LearningCurve(numbers, accuracy, scores, [None, *([50.0] * 29)], [60.0] * 30)
+    alarm = Divergence(11, 30, rise=0.2, rise_se=5.0, fall=0.1, fall_se=4.5, bar=3.4, certain=True)
+    fitted = curve.power_law()
+    return replace(read_run_study(read_run(store, layout.run), store), curve=curve, fit=fitted, alarms=[alarm])
+
+
+def document() -> dict[str, Any]:
+    """The document of a benchmark with the published models, and one without a price whose name is markup."""
+    models = [model_of(model.name, model.accuracy / 100, model.cost) for model in PUBLISHED_MODELS]
+    content = Benchmark(puzzles="published puzzles", models=[*models, model_of("<b>$x$", 0.4, None)])
+    return {**content.model_dump(mode="json"), "count": 64}
+
+
+def model_of(name: str, accuracy: float, cost: float | None) -> BenchmarkedModel:
+    letters = Interval(accuracy, accuracy - 0.1, 0.9)
+    return BenchmarkedModel(
+        name=name, kind="openai", model=name, puzzles=64, samples=1,
+        gradings={"strict": Accuracy(letters=letters, all_right=letters, unread={})}, outcomes={"answered": 64},
+        prompt_tokens=5.0, completion_tokens=1000.0, cost_per_answer=cost, without_usage=0, latency_s=1.0, answers="a",
+    )  # fmt: skip
+
+
+def test_a_learning_curve_is_read_from_the_reports(made: tuple[Store, RunLayout]) -> None:
+    store, layout = made
+    record = read_run(store, layout.run)
+    curve = read_learning_curve(record, store)
+    assert curve is not None and curve.iterations == [0, 1, 2, 3, 4]
+    measured = [iteration_figures(item).sampled for item in record.iterations]
+    assert [item.mean for item in curve.accuracy] == pytest.approx([item.accuracy.mean for item in measured if item])
+    table = Artifact.at(store, layout.iteration(3, "report")).read_table("results.parquet", RESULTS)
+    sampled = table.filter(pl.col("mode") == "sampled")
+    lengths = {
+        exact: sampled.filter(pl.col("exact") == exact)["completion_tokens"].to_list() for exact in (True, False)
+    }
+    assert curve.right_tokens[3] == (pytest.approx(np.mean(lengths[True])) if lengths[True] else None)
+    assert curve.wrong_tokens[3] == pytest.approx(np.mean(lengths[False]))
+
+
+def test_iterations_that_answered_other_puzzles_or_are_pruned_are_left_out(made: tuple[Store, RunLayout]) -> None:
+    store, layout = made
+    record = read_run(store, layout.run)
+    pruned = record.iterations[2].manifests["evaluate"].model_copy(update={"pruned": "2026-01-01"})
+    iterations = [*record.iterations]
+    iterations[2] = replace(iterations[2], manifests={**iterations[2].manifests, "evaluate": pruned})
+    curve = read_learning_curve(replace(record, iterations=iterations), store)
+    assert curve is not None and curve.iterations == [0, 1, 3, 4]
+    assert read_learning_curve(replace(record, iterations=record.iterations[:1]), store) is None
+
+
+def test_puzzles_are_grouped_by_each_size_that_varies(made: tuple[Store, RunLayout]) -> None:
+    store, layout = made
+    (before, promoted) = read_answers(read_run(store, layout.run), store)
+    assert (before.title, promoted.title) == ("before GRPO", "promoted")
+    groups = accuracy_by_size(promoted)
+    assert list(groups) == ["clues"], "the board is the same in all puzzles of this run"
+    assert sum(group.puzzles for group in groups["clues"]) == 12
+    smallest = groups["clues"][0]
+    few = promoted.puzzles.filter(pl.col("num_clues") <= smallest.high)["puzzle_id"].to_list()
+    answers = promoted.results.filter(pl.col("puzzle_id").is_in(few))
+    assert smallest.accuracy.mean == pytest.approx(answers["accuracy"].to_numpy().mean())
+    assert all(a.high < b.low for a, b in zip(groups["clues"], groups["clues"][1:], strict=False))
+
+
+def test_reliability_of_one_answer_is_its_share_and_falls_with_more(made: tuple[Store, RunLayout]) -> None:
+    store, layout = made
+    answered = read_answers(read_run(store, layout.run), store)[-1]
+    chances = reliability(answered)
+    share = answered.results["exact"].cast(pl.Float64).to_numpy().mean()
+    assert [item.samples for item in chances] == [1, 2, 3, 4]
+    assert chances[0].any_right.mean == chances[0].all_right.mean == pytest.approx(share)
+    assert all(item.all_right.mean <= share <= item.any_right.mean for item in chances)
+    single = replace(answered, results=answered.results.filter(pl.col("sample") == 0))
+    assert reliability(single) == []
+
+
+def test_refuted_statements_are_refuted_by_the_clues_that_are_named(derived: tuple[Store, RunLayout]) -> None:
+    store, layout = derived
+    before = read_answers(read_run(store, layout.run), store)[0]
+    shown = refuted_statements(before, 3)
+    assert len(shown) == 3 and len({item.puzzle_id for item in shown}) == 3
+    known = puzzles_by_id(before.puzzles)
+    solver = environment.get("temporal_clue")
+    for item in shown:
+        puzzle = known[item.puzzle_id]
+        verdicts = [found.verdict for found in solver.deductions(item.text, puzzle) or []]
+        assert verdicts == ["contradicted"]
+        assert item.numbers == solver.premises(item.text, puzzle)
+        clues = [line.removeprefix("- ") for line in puzzle.prompt.splitlines() if line.startswith("- ")]
+        assert item.clues == tuple(clues[number - 1] for number in item.numbers)
+    means = mean_statements(before)
+    assert means is not None and means["contradicted"] == before.results["contradicted"].to_numpy().mean()
+
+
+def test_a_study_draws_everything_for_which_there_are_data(study: RunStudy, made: tuple[Store, RunLayout]) -> None:
+    store, layout = made
+    short = read_run_study(read_run(store, layout.run), store)
+    assert short.fit is None, "four iterations are too few"
+    assert study.fit is not None
+    benchmark = Benchmark.model_validate(document())
+    files = study_files([study, short], benchmark)
+    assert sorted(files) == [
+        "cost.png", "difficulty.png", "learning.png", "lengths.png", "reliability.png", "study.html", "study.json",
+    ]  # fmt: skip
+    assert all(data.startswith(b"\x89PNG") for name, data in files.items() if name.endswith(".png"))
+    page = files[PAGE].decode()
+    assert "<b>$x$" not in page and "&lt;b&gt;$x$" in page
+    assert "70.87 +5.40 ln(cost)" in page and "Without a price" in page
+    assert (
+        "<h2>Refuted statements</h2>" in page
+        and "thinking, before GRPO" in page
+        and "thinking: reward rises while" in page
+    )
+    told = json.loads(files["study.json"])
+    assert told["runs"]["made"]["power_law"] is None
+    assert told["runs"]["thinking"]["power_law"]["slope"] == study.fit[0].slope == pytest.approx(0.2)
+    assert told["frontier"]["models"][0] == "Qwen 14B"
+    assert sorted(pictures([], benchmark)) == ["cost.png"]
+    assert figures([], None) == {"runs": {}, "frontier": None}
+
+
+def test_too_few_models_with_a_price_have_no_line() -> None:
+    content = document()
+    content["models"] = content["models"][:2]
+    benchmark = Benchmark.model_validate(content)
+    assert frontier_sentence(None, benchmark.models, benchmark).startswith("Fewer than three models")
+    assert "cost.png" in pictures([], benchmark)
+
+
+@pytest.mark.parametrize(
+    ("change", "message"),
+    [
+        (lambda content: content["models"].clear(), "models: List should have at least 1 item"),
+        (lambda content: content["models"][0].pop("gradings"), r"models\.0\.gradings: Field required"),
+        (lambda content: content["models"].append(content["models"][0]), "two models are named 'Qwen 14B'"),
+    ],
+)
+def test_another_document_is_refused_by_its_field(tmp_path: Path, change: Any, message: str) -> None:
+    content = document()
+    change(content)
+    path = tmp_path / "benchmark.json"
+    path.write_text(json.dumps(content))
+    with pytest.raises(BadInputError, match=message):
+        read_benchmark(str(path))
+    with pytest.raises(BadInputError, match=r"cannot be read \(No such file"):
+        read_benchmark(str(tmp_path / "none.json"))
+
+
+def test_a_folder_that_cannot_be_written_to_is_named(tmp_path: Path) -> None:
+    assert write_study(str(tmp_path / "new" / "study"), {PAGE: b"x"}).endswith("new/study/study.html")
+    (tmp_path / "file").write_text("")
+    with pytest.raises(BadInputError, match=r"--output .*cannot be written to"):
+        write_study(str(tmp_path / "file"), {PAGE: b"x"})
+
+
+def diverging(record: RunRecord) -> RunRecord:
+    """The run with a short window, in which held-out accuracy falls while reward rises."""
+    iterations = [*record.iterations]
+    for item in iterations[1:]:
+        evaluated, graded = item.manifests["evaluate"], item.manifests["grade"]
+        accuracy = 1.0 - 0.1 * item.number
+        sampled = {**evaluated.facts["sampled"], "accuracy": {"mean": accuracy, "low": 0.0, "high": 1.0}}
+        facts = {**graded.facts, "reward/mean": 0.02 * item.number}
+        iterations[item.number] = replace(
+            item,
+            manifests={
+                **item.manifests,
+                "evaluate": evaluated.model_copy(update={"facts": {**evaluated.facts, "sampled": sampled}}),
+                "grade": graded.model_copy(update={"facts": facts}),
+            },
+        )
+    recipe = {**record.recipe, "alarm": {"window": 4, "standard_errors": 1.0}}
+    return replace(record, iterations=with_divergences(iterations, recipe), recipe=recipe)
+
+
+def test_the_alarm_is_in_every_view(made: tuple[Store, RunLayout]) -> None:
+    store, layout = made
+    plain = read_run(store, layout.run)
+    assert plain.recipe["alarm"] == {"window": 20, "standard_errors": 3.0}
+    assert plain.iterations[-1].divergence is None, "the window is not full"
+    assert "alarm" not in [metric.column for metric in page_columns([iteration_figures(i) for i in plain.iterations])]
+    record = diverging(plain)
+    ringing = [item.number for item in record.iterations if item.divergence and item.divergence.certain]
+    assert ringing == [4]
+    page = report_files(record, store)[REPORT].decode()
+    assert "Alarm: reward rises while held-out accuracy falls: over iterations" in page
+    assert page.count("<td>reward up, accuracy down</td>") == 1
+    told = [item["reward_alarm"] for item in summary(record, store)["iterations"]]
+    assert told == [None, None, None, None, 1.0]
+    assert iteration_metrics(record.iterations[-1])["reward_alarm"] == 1.0
+    off = with_divergences(record.iterations, {**record.recipe, "alarm": None})
+    assert all(item.divergence is None for item in off), "switched off"
+
+
+def test_the_document_is_described(study: RunStudy) -> None:
+    told = figures([study], Benchmark.model_validate(document()))
+    check_documented("study", {"page": "study.html", **told}, unmet={"damaged"})
+
+
+def test_the_alarm_is_said_while_it_lasts_and_emitted_when_it_begins(
+    made: tuple[Store, RunLayout], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    store, layout = made
+    record = diverging(read_run(store, layout.run))
+    emitted: list[int] = []
+    monkeypatch.setattr("flows.report.shown_run.read_run", lambda *_: record)
+    monkeypatch.setattr("flows.report.shown_run.read_iteration", lambda _, __, n: record.iterations[n])
+    monkeypatch.setattr("flows.report.shown_run.show_in_prefect", lambda *_, **__: None)
+    monkeypatch.setattr("flows.report.shown_run.emit_reward_alarm", lambda _, found: emitted.append(found.last))
+    for executed in (False, True):
+        shown = ShownRun(layout, store, NO_TRACKER, logging.getLogger("study"))
+        said = [shown.iteration_finished(n, executed=executed) for n in range(5)]
+        assert said[:4] == [None] * 4
+        assert str(said[4]).startswith("alarm: reward rises while held-out accuracy falls: over iterations 1 to 4")
+        assert emitted == ([4] if executed else []), "a resumed run has emitted it before"
+
+
+def test_no_puzzle_of_a_report_is_missing_in_its_set(made: tuple[Store, RunLayout]) -> None:
+    store, layout = made
+    for answered in read_answers(read_run(store, layout.run), store):
+        assert set(answered.results["puzzle_id"]) == set(answered.puzzles["puzzle_id"])
+        assert list(answered.puzzles.columns) == list(PUZZLES.columns)
