@@ -99,7 +99,8 @@ class LimitedCalls:
     def call(self, *arguments: Any) -> Outcome:
         """Calls the function once.
 
-        A call that runs out of memory in a process that earlier calls have used is repeated in a fresh one.
+        A call that ends a process which earlier calls have used is repeated in a fresh one: those may have left it
+        little memory, or something may have killed it while it was idle.
 
         Raises:
             LoadError: The function could not be loaded.
@@ -110,7 +111,7 @@ class LimitedCalls:
             outcome, alive = worker.call(arguments, self._limit_s)
             if not alive:
                 self._drop(worker)
-                if used and outcome.failure == _OUT_OF_MEMORY:
+                if used and outcome.failure != _TIMEOUT:
                     continue
             else:
                 with self._lock:

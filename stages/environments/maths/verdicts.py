@@ -44,6 +44,8 @@ class Verdict:
 
 def load() -> Callable[[str, tuple[str, ...], AnswerRule], Verdict]:
     """Returns `verdict`, after math-verify is imported and warm."""
+    import math_verify  # noqa: F401 - not within a limit: an import that ends half-way leaves broken modules
+
     logging.getLogger("math_verify").setLevel(logging.ERROR)  # it warns that its own limits are off
     verdict(r"\boxed{\frac{1}{2}}", ("0.5",), AnswerRule())
     return verdict

@@ -2,6 +2,8 @@
 
 import itertools
 import json
+import subprocess
+import sys
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -36,6 +38,17 @@ def test_sixty_verdicts_do_not_depend_on_the_number_of_processes(workers: int) -
     assert len(PAIRS) == 60
     assert [outcome.failure for outcome in outcomes] == [None] * 60
     assert [outcome.value.reason for outcome in outcomes] == [pair.reason for pair in PAIRS]
+
+
+def test_slow_imports_cost_no_call_its_time() -> None:
+    program = (
+        "from stages.environments.maths import verdicts\n"
+        "verdicts.LIMIT_CPU_S = 0.1\n"
+        "print(verdicts.load()(r'\\boxed{4}', ('4',), verdicts.AnswerRule()).reason)"
+    )
+    assert (
+        subprocess.run([sys.executable, "-c", program], check=True, capture_output=True, text=True).stdout == "right\n"
+    )
 
 
 def test_every_rule_reads_the_answer_that_it_writes() -> None:

@@ -1,5 +1,6 @@
 """Calls with limits: each way to fail has its reason, and the calls beside it return."""
 
+import os
 import signal
 import subprocess
 import sys
@@ -66,6 +67,13 @@ def test_memory_that_earlier_calls_hold_fails_no_other_call() -> None:
     assert pool.call("hold", 160 << 20).failure is None
     assert pool.call("memory", 160 << 20).value == 160 << 20
     assert pool.call("memory", 300 << 20).failure == "out of memory"
+    pool.close()
+
+
+def test_a_process_killed_while_it_was_idle_fails_no_call() -> None:
+    pool = LimitedCalls(LOAD, 3, limit_s=5.0, workers=1)
+    os.kill(pool.call("pid", 0).value, signal.SIGKILL)
+    assert pool.call("times", 2).value == 6
     pool.close()
 
 
