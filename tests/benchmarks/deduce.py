@@ -7,7 +7,8 @@ A seed is a warm start of its own (other puzzles, another model), from which thr
 * `rejection`: cross-entropy on the completions whose answers are all right (rejection-sampled fine-tuning).
 
 The measurement is the recipe's own: the warm-started model before and the promoted one after, on test puzzles that no
-choice looked at. The seeds of the published table, 701 to 705, were used for nothing else.
+choice looked at. The seeds of the published table, 701 to 705, were used for nothing else. The first arm of `--arms`
+makes the warm start of the others; the same seed makes the same one on machines with the same instructions.
 
 `--transfer` also measures the promoted model of `process` on boards that it was not trained on: one suspect more, one
 room more, and zebra puzzles. `--join FILE...` adds the rows of documents that earlier calls printed, so that the table
@@ -58,13 +59,13 @@ EXACT_BAR, GAIN_BAR, CONTRADICTED_BAR, WALL_BAR_S = 60.0, 10.0, 1 / 3, 25 * 60
 
 
 def measure(seed: int, arms: Sequence[str], options: argparse.Namespace, store: str) -> dict[str, dict[str, float]]:
-    """Trains one seed in each arm; returns the figures of each arm."""
+    """Trains one seed in each arm, from the warm start of the first; returns the figures of each arm."""
     rows: dict[str, dict[str, float]] = {}
-    first = f"{Path(options.recipe).stem}-{seed}-process"
-    for arm in ("process", *(arm for arm in arms if arm != "process")):
-        start = [] if arm == "process" else from_warm_start(first, store)
+    name = f"{Path(options.recipe).stem}-{seed}"
+    for arm in arms:
+        start = [] if arm == arms[0] else from_warm_start(f"{name}-{arms[0]}", store)
         settings = [f"seed={seed}", *options.settings, *start, *ARMS[arm]]
-        run = f"{Path(options.recipe).stem}-{seed}-{arm}"
+        run = f"{name}-{arm}"
         rows[arm] = figures(train(options.recipe, run, store, settings, options.profile))
     return rows
 
@@ -122,7 +123,9 @@ def interval(values: Sequence[float]) -> str:
 
 def bars(rows: dict[int, dict[str, dict[str, float]]]) -> list[Bar]:
     """The bars of the recipe, on the arm `process`."""
-    process = [arms["process"] for arms in rows.values()]
+    process = [arms["process"] for arms in rows.values() if "process" in arms]
+    if not process:
+        return []
     sampled = [row["sampled_exact_after"] - row["sampled_exact_before"] for row in process]
     greedy = [row["greedy_exact_after"] - row["greedy_exact_before"] for row in process]
     fewer = [1 - row["sampled_contradicted_after"] / row["sampled_contradicted_before"] for row in process]
@@ -178,19 +181,21 @@ def main() -> int:
     parser.add_argument("--set", action="append", default=[], dest="settings", metavar="KEY=VALUE")
     parser.add_argument("--profile", default="cpu")
     parser.add_argument("--store", help="keep the runs here, and go on with those begun; else they go at the end")
-    parser.add_argument("--transfer", action="store_true", help="also measure the model on boards it has not seen")
+    parser.add_argument("--transfer", action="store_true", help="also measure the model of `process` on other boards")
     parser.add_argument("--join", nargs="+", default=[], metavar="FILE", help="add the rows of these documents")
     add_json_option(parser)
     options = parser.parse_args()
     if not (options.seeds or options.join):
         parser.error("--seeds is empty: name a seed, or documents to --join")
+    if options.transfer and "process" not in options.arms:
+        parser.error("--transfer measures the model of the arm `process`: add it to --arms")
     with tempfile.TemporaryDirectory(prefix="deduce-") as scratch:
         store = options.store or scratch
         rows = {seed: measure(seed, options.arms, options, store) for seed in options.seeds}
         boards = {seed: transfer(seed, options, store) for seed in options.seeds} if options.transfer else {}
     for path in options.join:
         earlier = json.loads(Path(path).read_text())
-        rows = {int(seed): row for seed, row in earlier["seeds"].items()} | rows
+        rows |= {int(seed): arms | rows.get(int(seed), {}) for seed, arms in earlier["seeds"].items()}
         boards = {int(seed): row for seed, row in earlier["transfer"].items()} | boards
     rows, boards = dict(sorted(rows.items())), dict(sorted(boards.items()))
     document = {"seeds": rows, "transfer": boards}
