@@ -20,8 +20,8 @@ def best_at(values_PS: Floats, scores_PS: Floats, k: int) -> Floats:
     """Returns the expected value of the sample with the highest score among k, drawn without replacement, [P].
 
     It is exact over all choices of k samples: the sample of rank r (from 0, best first) is the best one of
-    C(S - 1 - r, k - 1) of the C(S, k) choices. With `values_PS` also as scores it is best@k; of values that are 0 or 1
-    it is pass@k = 1 - C(S - c, k) / C(S, k) for c ones (Chen et al., arXiv 2107.03374). Of equal scores the first wins.
+    C(S - 1 - r, k - 1) of the C(S, k) choices. With `values_PS` also as scores it is best@k. Of equal scores the first
+    wins.
 
     Args:
         values_PS: Value of each sample, [P, S].

@@ -22,6 +22,7 @@ from stages.statistics.records import (
     ReportFigures,
     StrategyFigures,
 )
+from stages.statistics.repeated import chance_any_right
 from stages.strategies.choosing import (
     Floats,
     best_at,
@@ -80,14 +81,14 @@ def sample_figures(results: pl.DataFrame) -> StrategiesFigures:
     accuracy_PS, exact_PS, tokens_PS, mean_PS = (
         samples[name].cast(pl.Float64).to_numpy().reshape(puzzles, count) for name in columns
     )
-    spent_P = tokens_PS.sum(axis=1)
+    spent_P, right_P = tokens_PS.sum(axis=1), exact_PS.sum(axis=1).astype(np.int64)
     votes = read_votes(samples)
     reliability: dict[str, ReliabilityFigures] = {}
     strategies = {"single": _figures(accuracy_PS.mean(axis=1), exact_PS.mean(axis=1), tokens_PS.mean(axis=1))}
     for k in sizes(count):
         whole, letters = majority_of_answers(samples, votes, k), majority_of_letters(samples, votes, k)
         reliability[str(k)] = ReliabilityFigures(
-            pass_at=_share(best_at(exact_PS, exact_PS, k)),
+            pass_at=_share(chance_any_right(right_P, count, k)),
             best=_share(best_at(accuracy_PS, accuracy_PS, k)),
             majority=_share(whole["accuracy"].to_numpy()),
             majority_exact=_share(whole["exact"].to_numpy()),

@@ -63,12 +63,6 @@ def test_best_of_k_by_hand() -> None:
         best_at(values, scores, 4)
 
 
-def test_pass_at_k_by_hand() -> None:
-    exact = np.array([[1.0, 0.0, 0.0, 0.0], [0.0, 0.0, 0.0, 0.0], [1.0, 1.0, 1.0, 0.0]])
-    assert best_at(exact, exact, 2) == pytest.approx([1 - 3 / 6, 0.0, 1.0])
-    assert best_at(exact, exact, 1) == pytest.approx([0.25, 0.0, 0.75])
-
-
 def test_best_of_k_is_the_mean_over_all_choices() -> None:
     draw = np.random.default_rng(3)
     values, scores = draw.random((5, 7)), draw.permuted(np.tile(np.arange(7.0), (5, 1)), axis=1)
