@@ -1,5 +1,6 @@
 """The figures of one model in a benchmark, computed from its answers."""
 
+import json
 from collections.abc import Mapping
 from typing import cast
 
@@ -166,7 +167,7 @@ def _cost_per_answer(
         return None
     total = 0.0
     for prompt, completion, usage in counted.select("prompt_tokens", "completion_tokens", "usage").iter_rows():
-        tokens = Tokens(prompt or 0, completion, cached_tokens(usage))
+        tokens = Tokens(prompt or 0, completion, cached_tokens(json.loads(usage)))
         total += price.cost(tokens) if isinstance(price, TokenPrice) else price.cost(tokens, tokens_per_s or 1.0)
     return total / len(answers)
 

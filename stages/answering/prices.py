@@ -1,7 +1,6 @@
 """Prices of answers. A price is no part of an identity: costs are computed from the stored usage, whenever asked."""
 
 import datetime
-import json
 from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any, cast
@@ -28,9 +27,9 @@ class Tokens:
     cached: float = 0.0
 
 
-def cached_tokens(usage: str) -> float:
-    """Returns the number of cached prompt tokens that a reply's usage (JSON) states; 0 if it states none."""
-    details = cast("dict[str, Any]", json.loads(usage)).get("prompt_tokens_details")
+def cached_tokens(usage: Mapping[str, Any]) -> float:
+    """Returns the number of cached prompt tokens that a reply's usage states; 0 if it states none."""
+    details = usage.get("prompt_tokens_details")
     cached = cast("dict[str, Any]", details).get("cached_tokens") if isinstance(details, Mapping) else None
     return float(cached) if isinstance(cached, int | float) and cached > 0 else 0.0
 

@@ -86,7 +86,7 @@ def cost_of(price: TokenPrice | None, usage: dict[str, Any]) -> float:
     prompt, completion = usage_tokens(usage)
     if price is None:
         return 0.0
-    return price.cost(Tokens(prompt or 0, completion or 0, cached_tokens(json.dumps(usage))))
+    return price.cost(Tokens(prompt or 0, completion or 0, cached_tokens(usage)))
 
 
 def usage_tokens(usage: dict[str, Any]) -> tuple[int | None, int | None]:

@@ -53,8 +53,8 @@ def test_published_token_counts_give_the_published_costs() -> None:
 def test_cached_tokens_have_their_own_price_and_hours_are_shared_by_speed() -> None:
     assert price(cached_input=0.1).cost(Tokens(1000, 100, cached=400)) == pytest.approx((600 + 40 + 200) / 1e6)
     assert price().cost(Tokens(1000, 100, cached=400)) == pytest.approx(1200 / 1e6)
-    assert cached_tokens('{"prompt_tokens_details": {"cached_tokens": 7}}') == 7
-    assert cached_tokens('{"prompt_tokens_details": null}') == cached_tokens("{}") == 0
+    assert cached_tokens({"prompt_tokens_details": {"cached_tokens": 7}}) == 7
+    assert cached_tokens({"prompt_tokens_details": None}) == cached_tokens({}) == 0
     hour = HourPrice(per_hour=0.36, devices=2, source="here", date=TODAY)
     assert hour.cost(Tokens(500, 100), tokens_per_s=50.0) == pytest.approx(0.36 * 2 / 3600 * 2)
 
