@@ -1,5 +1,6 @@
 """The automations that `up` installs, on a server that it starts."""
 
+import logging
 import sqlite3
 from collections.abc import Iterable, Iterator
 from contextlib import ExitStack, closing
@@ -12,11 +13,14 @@ from prefect.client.orchestration import SyncPrefectClient
 from prefect.events.worker import EventsWorker
 from prefect.settings import PREFECT_API_URL, temporary_settings
 
-from flows.lookup.divergence import Divergence
+from artifacts.store.store import Store
 from flows.orchestration.flow_runs import this_flow_run
 from flows.orchestration.installation import POOL, make_pool, make_zombie_automations
-from flows.orchestration.reward_alarm import AUTOMATION, emit_reward_alarm, make_alarm_automation
+from flows.orchestration.reward_alarm import AUTOMATION, make_alarm_automation
 from flows.orchestration.server.backend import TAG
+from flows.report.shown_run import ShownRun
+from flows.report.trackers import NO_TRACKER
+from tests.support.diverging_run import make_diverging_run
 from tests.support.prefect_server import own_server, prefect_api
 from tests.support.waiting import wait_until
 
@@ -115,7 +119,8 @@ def test_a_run_is_heard_of_after_a_restart_of_its_server(server: Server) -> None
 
 def test_an_automation_cancels_a_run_on_its_alarm_once_it_is_enabled(server: Server) -> None:
     """Prefect's events worker sends the event, as in a run; the automation finds the flow run that it is related to."""
-    alarm = Divergence(12, 31, rise=0.2, rise_se=5.0, fall=0.1, fall_se=4.5, bar=3.4, certain=True)
+    store = Store.open("memory://alarm")
+    layout = make_diverging_run(store)
     with SyncPrefectClient(server.api) as client:
         make_alarm_automation(client)
         (automation,) = client.read_automations_by_name(AUTOMATION)
@@ -131,7 +136,11 @@ def test_an_automation_cancels_a_run_on_its_alarm_once_it_is_enabled(server: Ser
     @flow(name="diverging")
     def diverging() -> str:
         run = str(this_flow_run().id)
-        emit_reward_alarm("some run", alarm)
+        for executed in (False, True):  # a run that is resumed has emitted it before
+            EventsWorker.instance().wait_until_empty()
+            assert state(run) == "RUNNING"
+            shown = ShownRun(layout, store, NO_TRACKER, logging.getLogger("alarm"))
+            shown.iteration_finished(4, executed=executed)
         EventsWorker.instance().wait_until_empty()
         wait_until(lambda: state(run) == "CANCELLING", 120, lambda: state(run))
         return run

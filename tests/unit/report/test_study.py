@@ -16,7 +16,7 @@ from artifacts.reading import Artifact
 from artifacts.schemas import PUZZLES, RESULTS
 from artifacts.store.store import Store
 from flows.lookup.divergence import Divergence
-from flows.lookup.history import RunRecord, read_run, with_divergences
+from flows.lookup.history import read_run, with_divergences
 from flows.report.figures import iteration_figures, page_columns
 from flows.report.html.run_report import PAGE as REPORT
 from flows.report.html.run_report import report_files
@@ -33,6 +33,7 @@ from stages.answering.measured import Accuracy, BenchmarkedModel
 from stages.environments import environment
 from stages.environments.tables import puzzles_by_id
 from stages.statistics.estimates import Interval, estimate
+from tests.support.diverging_run import make_diverging_run
 from tests.support.json_page import check_documented
 from tests.support.made_run import make_run
 from tests.support.published_study import PUBLISHED_MODELS
@@ -206,33 +207,14 @@ def test_a_folder_that_cannot_be_written_to_is_named(tmp_path: Path) -> None:
         write_study(str(tmp_path / "file"), {PAGE: b"x"})
 
 
-def diverging(record: RunRecord) -> RunRecord:
-    """The run with a short window, in which held-out accuracy falls while reward rises."""
-    iterations = [*record.iterations]
-    for item in iterations[1:]:
-        evaluated, graded = item.manifests["evaluate"], item.manifests["grade"]
-        accuracy = 1.0 - 0.1 * item.number
-        sampled = {**evaluated.facts["sampled"], "accuracy": {"mean": accuracy, "low": 0.0, "high": 1.0}}
-        facts = {**graded.facts, "reward/mean": 0.02 * item.number}
-        iterations[item.number] = replace(
-            item,
-            manifests={
-                **item.manifests,
-                "evaluate": evaluated.model_copy(update={"facts": {**evaluated.facts, "sampled": sampled}}),
-                "grade": graded.model_copy(update={"facts": facts}),
-            },
-        )
-    recipe = {**record.recipe, "alarm": {"window": 4, "standard_errors": 1.0}}
-    return replace(record, iterations=with_divergences(iterations, recipe), recipe=recipe)
-
-
 def test_the_alarm_is_in_every_view(made: tuple[Store, RunLayout]) -> None:
     store, layout = made
     plain = read_run(store, layout.run)
     assert plain.recipe["alarm"] == {"window": 20, "standard_errors": 3.0}
     assert plain.iterations[-1].divergence is None, "the window is not full"
     assert "alarm" not in [metric.column for metric in page_columns([iteration_figures(i) for i in plain.iterations])]
-    record = diverging(plain)
+    store = Store.open("memory://diverging")
+    record = read_run(store, make_diverging_run(store).run)
     ringing = [item.number for item in record.iterations if item.divergence and item.divergence.certain]
     assert ringing == [4]
     page = report_files(record, store)[REPORT].decode()
@@ -250,22 +232,13 @@ def test_the_document_is_described(study: RunStudy) -> None:
     check_documented("study", {"page": "study.html", **told}, unmet={"damaged"})
 
 
-def test_the_alarm_is_said_while_it_lasts_and_emitted_when_it_begins(
-    made: tuple[Store, RunLayout], monkeypatch: pytest.MonkeyPatch
-) -> None:
-    store, layout = made
-    record = diverging(read_run(store, layout.run))
-    emitted: list[int] = []
-    monkeypatch.setattr("flows.report.shown_run.read_run", lambda *_: record)
-    monkeypatch.setattr("flows.report.shown_run.read_iteration", lambda _, __, n: record.iterations[n])
-    monkeypatch.setattr("flows.report.shown_run.show_in_prefect", lambda *_, **__: None)
-    monkeypatch.setattr("flows.report.shown_run.emit_reward_alarm", lambda _, found: emitted.append(found.last))
-    for executed in (False, True):
-        shown = ShownRun(layout, store, NO_TRACKER, logging.getLogger("study"))
-        said = [shown.iteration_finished(n, executed=executed) for n in range(5)]
-        assert said[:4] == [None] * 4
-        assert str(said[4]).startswith("alarm: reward rises while held-out accuracy falls: over iterations 1 to 4")
-        assert emitted == ([4] if executed else []), "a resumed run has emitted it before"
+def test_the_alarm_is_said_while_it_lasts() -> None:
+    store = Store.open("memory://alarm")
+    layout = make_diverging_run(store)
+    shown = ShownRun(layout, store, NO_TRACKER, logging.getLogger("study"))
+    said = [shown.iteration_finished(n, executed=False) for n in range(5)]
+    assert said[:4] == [None] * 4
+    assert str(said[4]).startswith("alarm: reward rises while held-out accuracy falls: over iterations 1 to 4")
 
 
 def test_no_puzzle_of_a_report_is_missing_in_its_set(made: tuple[Store, RunLayout]) -> None:
