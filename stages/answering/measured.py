@@ -5,11 +5,20 @@ from collections.abc import Mapping
 from typing import cast
 
 import polars as pl
+from pydantic import Field
 
 from artifacts.schemas import RESULTS, as_table
 from stages.answering.prices import HourPrice, TokenPrice, Tokens, cached_tokens
 from stages.environments.puzzle import Grader, Puzzle
-from stages.environments.tables import deduction_columns, grade_columns, graded_texts, graders_of, puzzles_by_id
+from stages.environments.soundness import EXAMPLES, Refuted, mean_statements, refuted_statements
+from stages.environments.tables import (
+    count_deductions,
+    deduction_columns,
+    grade_columns,
+    graded_texts,
+    graders_of,
+    puzzles_by_id,
+)
 from stages.statistics.estimates import Interval
 from stages.statistics.records import Record
 from stages.statistics.totals import totals
@@ -49,6 +58,8 @@ class BenchmarkedModel(Record):
         without_usage: Number of answers whose tokens are not known; they count with a cost of 0.
         latency_s: Median seconds of a reply.
         answers: Key of the artifact with the answers.
+        statements: Mean number of statements of an answer by verdict; None if nothing is stated or can be proved.
+        refuted: Examples of statements that the clues contradict.
     """
 
     name: str
@@ -64,6 +75,8 @@ class BenchmarkedModel(Record):
     without_usage: int
     latency_s: float
     answers: str
+    statements: dict[str, float] | None = None
+    refuted: list[Refuted] = Field(default_factory=list[Refuted])
 
     @property
     def accuracy(self) -> Interval:
@@ -100,15 +113,15 @@ def measured(
         tokens_per_s: Measured speed of a checkpoint's sampling; None if it is not known.
     """
     counted = answers.drop_nulls("completion_tokens")
+    results = {grader: results_of(answers, puzzles, cast(Grader, grader)) for grader in graders_of(puzzles)}
+    first = next(iter(results.values()))  # graders differ in the answers that they read, not in statements
     return BenchmarkedModel(
         name=name,
         kind=kind,
         model=model,
         puzzles=answers["puzzle_id"].n_unique(),
         samples=answers["sample"].n_unique(),
-        gradings={
-            grader: _accuracy(results_of(answers, puzzles, cast(Grader, grader))) for grader in graders_of(puzzles)
-        },
+        gradings={grader: _accuracy(table) for grader, table in results.items()},
         outcomes=dict(sorted(answers["outcome"].value_counts().iter_rows())),
         prompt_tokens=_mean(counted["prompt_tokens"]),
         completion_tokens=_mean(counted["completion_tokens"]),
@@ -116,11 +129,13 @@ def measured(
         without_usage=len(answers) - len(counted),
         latency_s=float(cast(float, answers["latency_s"].median())),
         answers=key,
+        statements=mean_statements(first),
+        refuted=refuted_statements(first, puzzles, EXAMPLES),
     )
 
 
 def results_of(answers: pl.DataFrame, puzzles: pl.DataFrame, grader: Grader) -> pl.DataFrame:
-    """Returns graded answers as rows of the `results` schema, mode `sampled`; statements are not counted (null).
+    """Returns graded answers as rows of the `results` schema, mode `sampled`.
 
     Every answer has a row, whatever its outcome; an unknown length is 0.
     """
@@ -135,7 +150,7 @@ def results_of(answers: pl.DataFrame, puzzles: pl.DataFrame, grader: Grader) -> 
             "finish_reason": _FINISH_REASONS.get(row["outcome"], "abort"),
             "completion_tokens": row["completion_tokens"] or 0,
             "text": row["text"],
-            **deduction_columns(None),
+            **deduction_columns(count_deductions(row["text"], known[row["puzzle_id"]])),
         }
         for row, grades in zip(answers.iter_rows(named=True), graded, strict=True)
     ]

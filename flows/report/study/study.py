@@ -22,12 +22,9 @@ from flows.report.study.series import (
     read_learning_curve,
     reliability,
 )
-from flows.report.study.soundness import VERDICTS, mean_statements, refuted_statements
 from stages.answering.measured import BenchmarkedModel
+from stages.environments.soundness import EXAMPLES, VERDICTS, Refuted, mean_statements, refuted_statements
 from stages.statistics.fits import Line, PowerLaw, PowerLawBand, fit_frontier, frontier
-
-_EXAMPLES = 3
-"""Number of refuted statements that are shown of each model."""
 
 
 @dataclass(frozen=True)
@@ -126,7 +123,7 @@ def page_values(runs: Sequence[RunStudy], benchmark: Benchmark | None) -> dict[s
         "frontier": frontier_sentence(line, priced, benchmark),
         "fits": fit_table(runs),
         "alarms": [f"{run.name}: {alarm}" for run in runs for alarm in run.alarms],
-        "refuted": refuted_table(runs),
+        "refuted": refuted_table(runs, benchmark),
     }
 
 
@@ -137,14 +134,16 @@ def fit_table(runs: Sequence[RunStudy]) -> dict[str, Any] | None:
     return {"head": head, "rows": rows} if rows else None
 
 
-def refuted_table(runs: Sequence[RunStudy]) -> dict[str, Any] | None:
-    """Returns the table of refuted statements of each run's models; None if there are none."""
-    rows = [
-        [f"{run.name}, {model.title}", item.puzzle_id, item.text, item.words]
-        for run in runs
-        for model in run.answered
-        for item in refuted_statements(model, _EXAMPLES)
+def refuted_table(runs: Sequence[RunStudy], benchmark: Benchmark | None = None) -> dict[str, Any] | None:
+    """Returns the table of refuted statements of all models; None if there are none."""
+    examples: list[tuple[str, list[Refuted]]] = [
+        (model.name, model.refuted) for model in (benchmark.models if benchmark else [])
     ]
+    for run in runs:
+        for model in run.answered:
+            shown = refuted_statements(model.results, model.puzzles, EXAMPLES)
+            examples.append((f"{run.name}, {model.title}", shown))
+    rows = [[name, item.puzzle_id, item.text, item.words] for name, refuted in examples for item in refuted]
     return {"head": ["", "puzzle", "statement", "clues that refute it"], "rows": rows} if rows else None
 
 
@@ -189,7 +188,7 @@ def _benchmark_rows(benchmark: Benchmark | None) -> list[list[str]]:
             interval_text(model.accuracy),
             "" if model.cost_per_answer is None else f"{model.cost_per_answer:.4g}",
             "" if model.completion_tokens is None else f"{model.completion_tokens:,.0f}",
-            *_verdict_cells(None),
+            *_verdict_cells(model.statements),
         ]
         for model in (benchmark.models if benchmark else [])
     ]
@@ -202,7 +201,7 @@ def _run_rows(run: RunStudy) -> list[list[str]]:
             interval_text(model.accuracy),
             "",
             f"{model.tokens:,.1f}",
-            *_verdict_cells(mean_statements(model)),
+            *_verdict_cells(mean_statements(model.results)),
         ]
         for model in run.answered
     ]

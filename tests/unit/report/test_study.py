@@ -25,12 +25,12 @@ from flows.report.shown_run import ShownRun
 from flows.report.study.benchmark import Benchmark, read_benchmark
 from flows.report.study.page import PAGE, study_files, write_study
 from flows.report.study.series import LearningCurve, accuracy_by_size, read_answers, read_learning_curve, reliability
-from flows.report.study.soundness import mean_statements, refuted_statements
 from flows.report.study.study import RunStudy, figures, frontier_sentence, pictures, read_run_study
 from flows.report.summary import summary
 from flows.report.trackers import NO_TRACKER
-from stages.answering.measured import Accuracy, BenchmarkedModel
+from stages.answering.measured import Accuracy, BenchmarkedModel, measured
 from stages.environments import environment
+from stages.environments.soundness import mean_statements, refuted_statements
 from stages.environments.tables import puzzles_by_id
 from stages.statistics.estimates import Interval, estimate
 from tests.support.diverging_run import make_diverging_run
@@ -131,7 +131,7 @@ def test_reliability_of_one_answer_is_its_share_and_falls_with_more(made: tuple[
 def test_refuted_statements_are_refuted_by_the_clues_that_are_named(derived: tuple[Store, RunLayout]) -> None:
     store, layout = derived
     before = read_answers(read_run(store, layout.run), store)[0]
-    shown = refuted_statements(before, 3)
+    shown = refuted_statements(before.results, before.puzzles, 3)
     assert len(shown) == 3 and len({item.puzzle_id for item in shown}) == 3
     known = puzzles_by_id(before.puzzles)
     solver = environment.get("temporal_clue")
@@ -142,8 +142,25 @@ def test_refuted_statements_are_refuted_by_the_clues_that_are_named(derived: tup
         assert item.numbers == solver.premises(item.text, puzzle)
         clues = [line.removeprefix("- ") for line in puzzle.prompt.splitlines() if line.startswith("- ")]
         assert item.clues == tuple(clues[number - 1] for number in item.numbers)
-    means = mean_statements(before)
+    means = mean_statements(before.results)
     assert means is not None and means["contradicted"] == before.results["contradicted"].to_numpy().mean()
+
+
+def test_the_statements_of_a_benchmarked_model_are_those_of_its_answers(derived: tuple[Store, RunLayout]) -> None:
+    store, layout = derived
+    before = read_answers(read_run(store, layout.run), store)[0]
+    columns = before.results.select("puzzle_id", "sample", "text", "completion_tokens")
+    told = {"outcome": "answered", "prompt_tokens": 5, "usage": "{}", "latency_s": 1.0}
+    answers = columns.with_columns(pl.lit(value).alias(name) for name, value in told.items())
+    model = measured(
+        answers, before.puzzles, name="talker", kind="openai", model="t", key="a", price=None, tokens_per_s=None
+    )
+    assert model.statements == mean_statements(before.results)
+    assert model.refuted == refuted_statements(before.results, before.puzzles, 3) != []
+    benchmark = Benchmark.model_validate({"puzzles": "x", "models": [model.model_dump(mode="json")]})
+    assert benchmark.models[0].refuted == model.refuted
+    page = study_files([], benchmark)[PAGE].decode()
+    assert model.refuted[0].text in page and f"{mean_statements(before.results)['contradicted']:.2f}" in page
 
 
 def test_a_study_draws_everything_for_which_there_are_data(study: RunStudy, made: tuple[Store, RunLayout]) -> None:

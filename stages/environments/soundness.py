@@ -1,11 +1,10 @@
-"""Examples of statements that the clues of a puzzle refute, each with the clues that refute it."""
+"""How sound the statements of answers are: mean numbers by verdict, and examples with the clues that refute them."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass
 
 import polars as pl
 
-from flows.report.study.series import Answered
 from stages.environments import environment
 from stages.environments.capabilities import AnswersCalls, Proves
 from stages.environments.puzzle import Puzzle
@@ -13,6 +12,8 @@ from stages.environments.tables import DEDUCTION_COLUMNS, puzzles_by_id
 
 VERDICTS = DEDUCTION_COLUMNS[1:]
 """Kinds of statements: proved, restated, open, contradicted."""
+EXAMPLES = 3
+"""Number of refuted statements that are shown of each model."""
 
 
 @dataclass(frozen=True)
@@ -41,26 +42,31 @@ class Refuted:
         return "; ".join(f"{number}. {clue}" for number, clue in zip(self.numbers, self.clues, strict=True))
 
 
-def refuted_statements(answered: Answered, count: int) -> list[Refuted]:
+def refuted_statements(results: pl.DataFrame, puzzles: pl.DataFrame, count: int) -> list[Refuted]:
     """Returns the first contradicted statement of some answers, at most one of each puzzle.
 
     Puzzles with few clues come first, because a reader can check them.
 
     Args:
-        answered: Answers to puzzles.
+        results: Rows of the `results` schema.
+        puzzles: Rows of the `puzzles` schema, those of all results.
         count: Number of statements at most.
     """
-    wrong = answered.results.filter(pl.col("contradicted") > 0).unique("puzzle_id", keep="first", maintain_order=True)
-    clues = answered.puzzles.select("puzzle_id", "num_clues")
+    wrong = results.filter(pl.col("contradicted") > 0).unique("puzzle_id", keep="first", maintain_order=True)
+    clues = puzzles.select("puzzle_id", "num_clues")
     rows = wrong.join(clues, on="puzzle_id", maintain_order="left").sort("num_clues", maintain_order=True).head(count)
-    known = puzzles_by_id(answered.puzzles.filter(pl.col("puzzle_id").is_in(rows["puzzle_id"].to_list())))
+    known = puzzles_by_id(puzzles.filter(pl.col("puzzle_id").is_in(rows["puzzle_id"].to_list())))
     found = (_first_refuted(text, known[puzzle_id]) for puzzle_id, text in rows.select("puzzle_id", "text").iter_rows())
     return [item for item in found if item is not None]
 
 
-def mean_statements(answered: Answered) -> dict[str, float] | None:
-    """Returns the mean numbers of statements of an answer by verdict; None if none makes any, or none can be proved."""
-    rows = answered.results.drop_nulls("statements")
+def mean_statements(results: pl.DataFrame) -> dict[str, float] | None:
+    """Returns the mean numbers of statements of an answer by verdict; None if none makes any, or none can be proved.
+
+    Args:
+        results: Rows of the `results` schema.
+    """
+    rows = results.drop_nulls("statements")
     if rows.is_empty() or not rows["statements"].sum():
         return None
     means: Mapping[str, float] = rows.select(pl.col(VERDICTS).mean()).row(0, named=True)
