@@ -93,7 +93,7 @@ def _with_token_advantages(trained: pl.DataFrame, grades: Artifact) -> pl.DataFr
 
 
 def _group(rows: pl.DataFrame) -> Group:
-    columns = ["completion_token_ids", "sampler_logprobs", "advantage"]
-    columns += [BY_TOOL] if BY_TOOL in rows.columns else []
-    branches = zip(*(rows[name].to_list() for name in columns), strict=True)
+    by_tool = rows[BY_TOOL].to_list() if BY_TOOL in rows.columns else [None] * len(rows)
+    columns = ("completion_token_ids", "sampler_logprobs", "advantage")
+    branches = zip(*(rows[name].to_list() for name in columns), by_tool, rows["exact"].to_list(), strict=True)
     return Group(prompt=rows["prompt_token_ids"][0].to_list(), branches=[Branch(*branch) for branch in branches])

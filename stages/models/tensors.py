@@ -14,6 +14,8 @@ WEIGHTS = "model.safetensors"
 WEIGHTS_INDEX = "model.safetensors.index.json"
 _FLOATS = ("BF16", "F16", "F32")
 _EMBEDDING, _HEAD = "model.embed_tokens.weight", "lm_head.weight"
+VALUE_HEAD_WEIGHT = "value_head.weight"
+"""Name of the head of a value model, in its checkpoints and in the trainer."""
 _COMPUTED = "rotary_emb.inv_freq"
 """End of the name of a constant that old versions of transformers saved; every reader computes it itself."""
 _COPY_AGAIN = "copy the whole model again"
@@ -65,7 +67,9 @@ def tensors_of(shape: DecoderShape) -> dict[str, tuple[int, ...]]:
         for name, size in norms.items():
             tensors[f"{prefix}{name}.weight"] = (size,)
     tensors["model.norm.weight"] = (width,)
-    if not shape.tied:
+    if shape.value_head:
+        tensors[VALUE_HEAD_WEIGHT] = (1, width)
+    elif not shape.tied:
         tensors[_HEAD] = (shape.vocab_size, width)
     return tensors
 
@@ -104,7 +108,7 @@ def compare(folder: Path, shape: DecoderShape, stored: Mapping[str, StoredTensor
     if missing := [name for name in needed if name not in stored]:
         raise BadInputError(str(folder), f"no tensor {_first_of(missing)}", implied, _COPY_AGAIN)
     allowed = dict(needed)
-    if shape.tied:
+    if shape.tied and not shape.value_head:
         allowed[_HEAD] = needed[_EMBEDDING]
     unexpected = [name for name in stored if name not in allowed and not name.endswith(_COMPUTED)]
     if unexpected:  # ignoring them would silently lose weights

@@ -74,7 +74,7 @@ class Policy(nn.Module):
         super().__init__()
         self.shape, self.chunk_tokens = shape, chunk_tokens
         self.decoder = build_decoder(shape, activation_checkpointing)
-        self.head = None if shape.tied else nn.Linear(shape.embed_dim, shape.vocab_size, bias=False)
+        self.head = None if shape.tied or shape.value_head else nn.Linear(shape.embed_dim, shape.vocab_size, bias=False)
         self.frequencies: Tensor
         self.place_frequencies()
 
