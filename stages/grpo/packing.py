@@ -168,7 +168,7 @@ def pack_groups(groups: Sequence[Group], config: PackConfig) -> tuple[PackedBatc
         BadInputError: A prompt alone fills a row.
     """
     rows, minibatch, facts = packed_rows(groups, config)
-    batch = _lay_out(rows, minibatch, config)
+    batch = lay_out(rows, minibatch, config)
     facts.rows, facts.row_tokens = batch.tokens.shape
     facts.minibatches = batch.minibatches
     facts.used_tokens = int((batch.segment_ids >= 0).sum())
@@ -315,8 +315,14 @@ class _Columns:
         self.right += [own * branch.right for own in in_loss]
 
 
-def _lay_out(rows: Sequence[Sequence[Group]], minibatch: Sequence[int], config: PackConfig) -> PackedBatch:
-    """Returns the tensors of the rows, padded to the longest row; segment ids are unique in the batch."""
+def lay_out(rows: Sequence[Sequence[Group]], minibatch: Sequence[int], config: PackConfig) -> PackedBatch:
+    """Returns the tensors of the rows, padded to the longest row; segment ids are unique in the batch.
+
+    Args:
+        rows: Groups of each row, as `packed_rows` returns them.
+        minibatch: Optimizer step of each row.
+        config: Settings of the packing.
+    """
     columns_of_rows: list[_Columns] = []
     segments = 0
     for row in rows:
