@@ -1,12 +1,15 @@
 """Value models of runs: the one that a run starts with, and the call of the stage `value` in an iteration."""
 
+from typing import Any
+
 from artifacts.errors import BadInputError
 from artifacts.layout import RunLayout
+from artifacts.manifest import MANIFEST_NAME
 from artifacts.reading import Artifact
 from artifacts.refs import Checkpoint, Critic, Grades, Ref, Rollouts, TrainingState, Values
 from flows.session import Session
 from stages.pretrain import pretrain
-from stages.training.critic import check_tokenizer
+from stages.training.critic import PretrainConfig, check_tokenizer
 from stages.training.launch import Weights, state_beside
 from stages.value import value
 
@@ -31,27 +34,37 @@ def first_critic(run: Session, policy: Ref[Checkpoint]) -> Weights | None:
         return Weights(critic, state_beside(critic, store))
     if config.pretrain is None:
         return Weights(policy)
-    layout = RunLayout(config.pretrain.run)
-    numbers = range(config.pretrain.first, config.pretrain.last + 1)
-    stored: dict[str, list[Ref]] = {"rollouts": [], "grades": []}
-    for part, refs in stored.items():
-        for number in numbers:
-            try:
-                refs.append(Artifact.at(store, layout.iteration(number, part)).ref)
-            except BadInputError as error:
-                raise BadInputError(
-                    f"value.pretrain: {layout.run}@{number}", f"no {part} in {store.url}",
-                    f"those of iterations {numbers[0]} to {numbers[-1]}", "name iterations that are finished",
-                ) from error  # fmt: skip
     return run.run(
         pretrain,
         config,
         policy,
-        stored["rollouts"],
-        stored["grades"],
+        _stored(run, config.pretrain, "rollouts"),
+        _stored(run, config.pretrain, "grades"),
         out=run.address(run.layout.first_critic("critic"), Critic),
         state_out=run.address(run.layout.first_critic("critic_state"), TrainingState),
     )
+
+
+def _stored(run: Session, config: PretrainConfig, part: str) -> list[Ref[Any]]:
+    """Returns the rollouts or grades on which the value model of a run learns first.
+
+    Once it has learned, its manifest names them, whatever has become of the other run since.
+    """
+    store, layout = run.ctx.store, RunLayout(config.run)
+    made = run.layout.first_critic("critic")
+    if store.exists(f"{made}/{MANIFEST_NAME}"):
+        inputs = Artifact.at(store, made).manifest.inputs
+        return [Ref(**inputs[role]) for role in sorted(inputs) if role.startswith(f"{part}_")]
+    refs: list[Ref[Any]] = []
+    for number in range(config.first, config.last + 1):
+        try:
+            refs.append(Artifact.at(store, layout.iteration(number, part)).ref)
+        except BadInputError as error:
+            raise BadInputError(
+                f"value.pretrain: {layout.run}@{number}", f"no {part} in {store.url}",
+                f"those of iterations {config.first} to {config.last}", "name iterations that are finished",
+            ) from error  # fmt: skip
+    return refs
 
 
 def valued(
