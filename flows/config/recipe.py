@@ -170,9 +170,14 @@ def check_sound(recipe: Recipe) -> None:
             str(getattr(plain, changed[0])),
             "or set finetune.loss.old_logprobs to trainer",
         )
-    if recipe.sample.resample and recipe.grade.advantage.scale == "batch_std":
-        raise BadInputError(
-            "grade.advantage.scale",
-            "batch_std, which includes the groups that sample.resample drops",
-            "another scale, or no sample.resample",
-        )
+    advantage = recipe.grade.advantage
+    for name, value, over_batch in (
+        ("scale", advantage.scale, "batch_std"),
+        ("baseline", advantage.baseline, "batch_mean"),
+    ):
+        if recipe.sample.resample and value == over_batch:
+            raise BadInputError(
+                f"grade.advantage.{name}",
+                f"{value}, which includes the groups that sample.resample drops",
+                f"another {name}, or no sample.resample",
+            )
