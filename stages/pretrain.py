@@ -13,10 +13,10 @@ from stages.training.critic import (
     ValueConfig,
     check_tokenizer,
     critic_batch,
-    schedule_of,
     valued_rollouts,
 )
-from stages.training.launch import Target, Weights, train_and_publish
+from stages.training.job import LossConfig
+from stages.training.launch import Schedule, Target, Weights, train_and_publish
 
 REVISION = 1
 _SEED_DIGITS = 12
@@ -75,6 +75,14 @@ def pretrain(
     batch.check(out.key)
     batch_file = ctx.scratch / "critic-batch.safetensors"
     batch_file.write_bytes(batch.to_bytes())
-    rates = [config.learning_rate] * batch.minibatches * chosen.epochs
-    schedule = schedule_of(config.for_pretraining(), rates, chosen.epochs, seed)
+    schedule = Schedule(
+        learning_rates=[config.learning_rate] * batch.minibatches * chosen.epochs,
+        epochs=chosen.epochs,
+        loss=LossConfig(old_logprobs="trainer"),
+        optimizer=config.optimizer,
+        trainable=config.trainable,
+        epoch_order="shuffled",
+        epoch_seed=seed,
+        value=config.for_pretraining().job(),
+    )
     return train_and_publish(Weights(model), batch_file, schedule, target, ctx, label="pretrain")

@@ -20,10 +20,10 @@ from stages.training.critic import (
     ValueConfig,
     critic_batch,
     own_tokens,
-    schedule_of,
     valued_rollouts,
 )
-from stages.training.launch import Target, Weights, carry_over, train_and_publish
+from stages.training.job import LossConfig
+from stages.training.launch import Schedule, Target, Weights, carry_over, train_and_publish
 from stages.training.learning_rates import learning_rate_at, step_rate
 
 REVISION = 1
@@ -109,8 +109,16 @@ def value(
     batch.check(out.key)
     batch_file = ctx.scratch / "critic-batch.safetensors"
     batch_file.write_bytes(batch.to_bytes())
-    rates = [step_rate(config, iteration, batch.minibatches)] * batch.minibatches * config.epochs
-    schedule = schedule_of(config, rates, config.epochs, seed)
+    schedule = Schedule(
+        learning_rates=[step_rate(config, iteration, batch.minibatches)] * batch.minibatches * config.epochs,
+        epochs=config.epochs,
+        loss=LossConfig(old_logprobs="trainer"),
+        optimizer=config.optimizer,
+        trainable=config.trainable,
+        epoch_order="shuffled",
+        epoch_seed=seed,
+        value=config.job(),
+    )
     trained = train_and_publish(critic, batch_file, schedule, target, ctx, label=f"value {iteration}")
     published = out.find(identity)
     assert published is not None  # `publish` has run before the value model was published

@@ -2,18 +2,15 @@
 
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Literal, cast, get_args
+from typing import Any, cast, get_args
 
 from artifacts.errors import BadInputError
 from stages.models.json_file import read_json, refuse_own_code, shown
+from stages.models.value_head import VALUE_HEAD, ValueHead
 
 FAMILIES = {"qwen2": "Qwen2ForCausalLM", "qwen3": "Qwen3ForCausalLM", "llama": "LlamaForCausalLM"}
 """Architecture of each supported `model_type`; sizes and switches come from the config itself."""
 ARCHITECTURES = frozenset(FAMILIES.values())
-ValueHead = Literal["linear", "bounded"]
-"""V = w h, or a sigmoid of it between the bounds of the reward; h is the hidden state, w begins at 0."""
-VALUE_HEAD = "value_head"
-"""Setting of a config.json, which only our value models have."""
 _MAX_LAYERS = 4096
 _MAX_SIZE = 2**31 - 1
 _MAX_NUMBER = 1e30

@@ -9,13 +9,12 @@ from artifacts.errors import BadInputError
 from stages.models.json_file import read_json, shown
 from stages.models.shape import DecoderShape, read_shape
 from stages.models.tensor_file import data_start, read_header
+from stages.models.value_head import VALUE_HEAD_WEIGHT
 
 WEIGHTS = "model.safetensors"
 WEIGHTS_INDEX = "model.safetensors.index.json"
 _FLOATS = ("BF16", "F16", "F32")
 _EMBEDDING, _HEAD = "model.embed_tokens.weight", "lm_head.weight"
-VALUE_HEAD_WEIGHT = "value_head.weight"
-"""Name of the head of a value model, in its checkpoints and in the trainer."""
 _COMPUTED = "rotary_emb.inv_freq"
 """End of the name of a constant that old versions of transformers saved; every reader computes it itself."""
 _COPY_AGAIN = "copy the whole model again"

@@ -17,9 +17,8 @@ from artifacts.store.store import Store
 from artifacts.tensors import PackedBatch
 from stages.grpo.gae import last_token_rewards
 from stages.grpo.packing import Branch, Group, PackConfig, lay_out, packed_rows
-from stages.models.shape import ValueHead
-from stages.training.job import LossConfig, OptimizerConfig, ValueJob
-from stages.training.launch import Schedule
+from stages.models.value_head import ValueHead
+from stages.training.job import OptimizerConfig, ValueJob
 from stages.training.learning_rates import RateConfig
 from stages.training.trainable import TrainableConfig
 
@@ -196,20 +195,6 @@ def critic_batch(
                 places.append(Place(branch.number, row, slice(column, column + len(branch.tokens))))
                 column += len(branch.tokens)
     return lay_out(rows, minibatch, packing), places
-
-
-def schedule_of(config: ValueConfig, rates: Sequence[float], epochs: int, seed: int) -> Schedule:
-    """Returns how a job trains the value model, with these learning rates."""
-    return Schedule(
-        learning_rates=rates,
-        epochs=epochs,
-        loss=LossConfig(old_logprobs="trainer"),
-        optimizer=config.optimizer,
-        trainable=config.trainable,
-        epoch_order="shuffled",
-        epoch_seed=seed,
-        value=config.job(),
-    )
 
 
 def check_tokenizer(store: Store, critic: Ref[Checkpoint], sampled_by: Ref[Checkpoint], where: str) -> None:

@@ -10,7 +10,7 @@ from artifacts.config import Config
 from artifacts.documents.document import Document
 from artifacts.identity import Added
 from stages.hardware.compute_type import cuda_capabilities, training_type
-from stages.models.shape import ValueHead
+from stages.models.value_head import ValueHead
 from stages.training.trainable import TrainableConfig
 
 

@@ -9,7 +9,7 @@ from typing import Literal, Self
 from pydantic import Field, model_validator
 
 from artifacts.config import Config
-from stages.models.tensors import VALUE_HEAD_WEIGHT
+from stages.models.value_head import VALUE_HEAD_WEIGHT
 
 Projection = Literal["q_proj", "k_proj", "v_proj", "o_proj", "gate_proj", "up_proj", "down_proj"]
 

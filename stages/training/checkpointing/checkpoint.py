@@ -12,8 +12,9 @@ from safetensors.torch import save_file
 from torch import Tensor
 
 from artifacts.errors import BadInputError
-from stages.models.shape import VALUE_HEAD, DecoderShape, ValueHead
-from stages.models.tensors import VALUE_HEAD_WEIGHT, WEIGHTS_INDEX, compare, stored_tensors
+from stages.models.shape import DecoderShape
+from stages.models.tensors import WEIGHTS_INDEX, compare, stored_tensors
+from stages.models.value_head import VALUE_HEAD, VALUE_HEAD_WEIGHT, ValueHead
 
 FILE_BYTES = 4 << 30
 

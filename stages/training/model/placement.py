@@ -13,12 +13,11 @@ from torch.distributed.tensor import DTensor
 
 from artifacts.errors import BadInputError
 from stages.models.shape import DecoderShape, read_shape
-from stages.models.tensors import VALUE_HEAD_WEIGHT
+from stages.models.value_head import VALUE_HEAD_WEIGHT
 from stages.training.checkpointing.checkpoint import StoredWeights
 from stages.training.job import Dtype, TrainHardware
 from stages.training.model.lora import add_adapters
-from stages.training.model.policy import Policy
-from stages.training.model.value_model import ValueModel
+from stages.training.model.policy import Policy, ValueModel
 from stages.training.trainable import EVERYTHING, TrainableConfig
 
 

@@ -14,8 +14,9 @@ from transformers import AutoModelForCausalLM
 
 from artifacts.errors import BadInputError
 from stages.grpo.packing import Branch, Group, PackConfig, pack_groups
-from stages.models.shape import ValueHead, read_shape
+from stages.models.shape import read_shape
 from stages.models.tensors import check_weights
+from stages.models.value_head import ValueHead
 from stages.training.job import LossConfig, OptimizerConfig, TrainHardware, TrainJob, ValueJob
 from stages.training.model.master_weights import TrainedWeights
 from stages.training.trainable import TrainableConfig
