@@ -1,6 +1,6 @@
 """The stage that judges rollouts by a value model, derives the advantages of tokens, and trains the value model."""
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, cast
 
@@ -30,6 +30,8 @@ REVISION = 1
 _SEED_DIGITS = 12
 """Number of hex digits of the rollouts' digest (part of the identity) that seed the order of groups and passes."""
 _VALUES = "values"
+_WITHOUT_EFFECT = (*RATE_SETTINGS, "source", "pretrain")
+"""Settings that the identity leaves out: the rate of the iteration and the inputs say what they do."""
 
 
 @dataclass(frozen=True)
@@ -46,8 +48,8 @@ class Valued:
 
     @property
     def reused(self) -> bool:
-        """Whether the values were found in the store rather than made."""
-        return self.values.reused
+        """Whether the value model, which is published last, was found in the store rather than made."""
+        return self.critic.reused
 
 
 def value(
@@ -78,14 +80,24 @@ def value(
         TransientError: The trainer died or hung.
         DeerstalkerError: The trainer ran out of memory.
     """
-    settings = {name: item for name, item in settings_of(config).items() if name not in (*RATE_SETTINGS, "pretrain")}
+    settings = {name: item for name, item in settings_of(config).items() if name not in _WITHOUT_EFFECT}
     settings["learning_rate"] = learning_rate_at(config, iteration)
-    inputs = {"critic": critic.checkpoint, "critic_state": critic.state, "rollouts": rollouts, "grades": grades}
+    inputs: dict[str, Ref[Any] | None] = {
+        "critic": critic.checkpoint,
+        "critic_state": critic.state,
+        "rollouts": rollouts,
+        "grades": grades,
+    }
     identity = Identity.of("value", REVISION, settings, **inputs)
-    table = places = None
+    target = Target(identity, cast(ArtifactAddress[Checkpoint], critic_out), state_out, inputs)
+    values, trained = out.find(identity), target.published()
+    if values and trained:
+        return Valued(values, trained)
+    table = valued_rollouts(ctx.store, rollouts, grades)
+    seed = int(rollouts.digest[:_SEED_DIGITS], 16)
+    batch, places = critic_batch([table], config, config.updates, seed)
 
     def publish(file: Path | None) -> Ref[Values]:
-        assert table is not None and places is not None
         attempt = out.attempt(identity)
         values = load_file(file)[_VALUES] if file else np.zeros((0, 0), np.float32)
         frames = _tables(table, _by_completion(values, places, len(table)), config)
@@ -93,16 +105,6 @@ def value(
         attempt.write_table(TOKEN_ADVANTAGES_FILE, frames.token_advantages, TOKEN_ADVANTAGES)
         return attempt.publish(frames.facts, **inputs)
 
-    target = Target(
-        identity, cast(ArtifactAddress[Checkpoint], critic_out), state_out, cast(dict[str, Ref[Any] | None], inputs),
-        beside=publish,
-    )  # fmt: skip
-    values, trained = out.find(identity), target.published()
-    if values and trained:
-        return Valued(values, trained)
-    table = valued_rollouts(ctx.store, rollouts, grades)
-    seed = int(rollouts.digest[:_SEED_DIGITS], 16)
-    batch, places = critic_batch([table], config, config.updates, seed)
     if batch.minibatches == 0:
         values = publish(None)
         return Valued(values, carry_over(critic, target, ctx))
@@ -119,7 +121,9 @@ def value(
         epoch_seed=seed,
         value=config.job(),
     )
-    trained = train_and_publish(critic, batch_file, schedule, target, ctx, label=f"value {iteration}")
+    trained = train_and_publish(
+        critic, batch_file, schedule, replace(target, beside=publish), ctx, label=f"value {iteration}"
+    )
     published = out.find(identity)
     assert published is not None  # `publish` has run before the value model was published
     return Valued(published, trained)

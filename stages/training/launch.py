@@ -178,7 +178,10 @@ def train_and_publish(
     if state is not None and not state.reused:
         # A reused state was published by an interrupted attempt, and its numbers are not those in memory.
         worker_group.remember(_label(state, schedule))
-    beside = target.beside(values_file) if target.beside and values_file else None
+    beside = None
+    if target.beside and values_file:
+        beside = target.beside(values_file)
+        values_file.unlink()
     reference = reference_attempt.publish({}, **target.inputs) if reference_attempt else None
     facts = {
         "steps": [step.model_dump() for step in result.steps],

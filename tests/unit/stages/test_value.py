@@ -191,15 +191,19 @@ def test_a_killed_trainer_continues_and_ends_with_the_same_value_model(lab: Lab)
     assert continued.values.digest == whole.values.digest
     assert continued.critic.checkpoint.digest == whole.critic.checkpoint.digest
     # A kill between the values and the value model, which is published last: the values stay, the job runs again.
+    attempt = Artifact.open(lab.store, continued.values).manifest.attempt
     lab.forget("killed/critic")
     repeated = lab.value("killed")
-    assert repeated.values.reused and repeated.critic.checkpoint.digest == whole.critic.checkpoint.digest
+    assert not repeated.reused and repeated.critic.checkpoint.digest == whole.critic.checkpoint.digest
+    assert Artifact.open(lab.store, repeated.values).manifest.attempt == attempt
 
 
 def test_it_is_pretrained_on_stored_rollouts_and_knows_others(lab: Lab) -> None:
     others = [lab.sampled(f"other/{seed}", seed, lab.model) for seed in (1, 2)]
     critic = lab.pretrain("pretrained", [pair[0] for pair in others], [pair[1] for pair in others])
-    judged = lab.value("judged", critic)
+    judged = lab.value("judged", critic, CONFIG.model_copy(update={"warmup_iterations": 2}))
+    rates = {step["learning_rate"] for step in lab.facts(judged.critic.checkpoint)["steps"]}
+    assert rates == {0.005}, "the value model has the schedule of its own section"
     assert lab.facts(judged.values)["explained_variance/first_token"] > 0.3
     assert lab.pretrain("pretrained", [pair[0] for pair in others], [pair[1] for pair in others]).reused
 
