@@ -37,7 +37,7 @@ from stages.grpo.gae import gae, lambda_of_length, last_token_rewards
 from stages.grpo.packing import PackConfig
 from stages.pack import pack
 from stages.pretrain import pretrain
-from stages.training.critic import ValueConfig
+from stages.training.critic import PretrainConfig, ValueConfig
 from stages.training.job import TrainHardware
 from stages.training.launch import Weights
 from stages.value import Valued, value
@@ -115,8 +115,8 @@ class Lab:
         )  # fmt: skip
 
     def pretrain(self, run: str, rollouts: list[Ref[Rollouts]], grades: list[Ref[Grades]]) -> Weights:
-        config = CONFIG.model_copy(update={"pretrain": {"run": "other"}})
-        config = ValueConfig.model_validate({**config.model_dump(), "pretrain": {"run": "other", "epochs": 12}})
+        chosen = PretrainConfig(run="other", epochs=8, updates=4)
+        config = CONFIG.model_copy(update={"pretrain": chosen})
         return pretrain(
             self.ctx, config, self.model, rollouts, grades,
             out=ArtifactAddress(self.store, f"{run}/critic", Critic),
