@@ -89,6 +89,10 @@ class RunLayout:
         """Returns the key of an artifact of the warm start: `checkpoint` or `training_state`."""
         return f"{self.root}/warm_start/{part}"
 
+    def first_critic(self, part: str) -> str:
+        """Returns the key of an artifact of the pretrained value model: `critic` or `critic_state`."""
+        return f"{self.root}/first_critic/{part}"
+
     def iteration(self, number: int, part: str) -> str:
         """Returns the key of an artifact of an iteration, counted from 1; 0 is the state before the first update."""
         return f"{self.root}/iterations/{number:04d}/{part}"

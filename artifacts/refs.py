@@ -36,6 +36,14 @@ class Checkpoint(Kind):
     """A model in Hugging Face layout."""
 
 
+class Critic(Checkpoint):
+    """A value model in Hugging Face layout, which no engine can sample from."""
+
+
+class Values(Kind):
+    """Values of the states of rollouts under a value model, and the advantages of tokens that follow from them."""
+
+
 class TrainingState(Kind):
     """Master weights and optimizer state (torch distributed checkpoint)."""
 

@@ -16,6 +16,7 @@ STEPS_FILE = "steps.parquet"
 """The steps of completions with their rewards; in the artifact of the grades if the recipe supervises the process."""
 TOKEN_ADVANTAGES_FILE = "token_advantages.parquet"
 """Advantages by token; in the artifact of the grades if the tokens of a completion differ in them."""
+VALUES_FILE = "values.parquet"
 ROUNDS_FILE = "rounds.parquet"
 """The rounds of strategies that ask a model several times; in the report if the evaluation has such strategies."""
 BY_TOOL = "by_tool"
@@ -138,6 +139,19 @@ TOKEN_ADVANTAGES = TableSchema(
     strict=True,
     ordered=True,
     name="token advantages",
+)
+
+VALUES = TableSchema(
+    {
+        "group": _COUNT,
+        "sample": _COUNT,
+        "reward": pa.Column(pl.Float64),
+        # before each token of the completion, so the first is at the prompt's last token; null for tokens of a tool
+        "values": pa.Column(pl.List(pl.Float32)),
+    },
+    strict=True,
+    ordered=True,
+    name="values",
 )
 
 RESULTS = TableSchema(

@@ -16,6 +16,8 @@ from safetensors.numpy import load, save
 from artifacts.errors import IntegrityError
 
 BATCH_FILE = "batch.safetensors"
+RIGHT = "right"
+"""Name of the tensor that only batches with marked right completions have."""
 _REMEDY = "pack the batch again"
 
 
@@ -33,6 +35,8 @@ class PackedBatch:
         advantages: float32 [R, T], 0 outside completions and for tokens of a tool.
         weights: float32 [R, T], loss weight >= 0, 0 where completion_mask is 0.
         minibatch: int32 [R], the optimizer step of a row, from 0 without gaps.
+        right: uint8 [R, T], 1 for the tokens in the loss of completions whose answers are all right; None if the batch
+            does not mark them.
     """
 
     tokens: npt.NDArray[np.int32]
@@ -44,13 +48,14 @@ class PackedBatch:
     advantages: npt.NDArray[np.float32]
     weights: npt.NDArray[np.float32]
     minibatch: npt.NDArray[np.int32]
+    right: npt.NDArray[np.uint8] | None = None
 
     @classmethod
     def dtypes(cls) -> dict[str, np.dtype[np.generic]]:
-        """Returns the declared element type of each tensor, by name."""
+        """Returns the declared element type of each tensor that every batch has, by name."""
         hints = get_type_hints(cls)  # of a field: ndarray[shape, dtype[scalar]]
         scalars: dict[str, type[np.generic]] = {
-            field.name: get_args(get_args(hints[field.name])[1])[0] for field in fields(cls)
+            field.name: get_args(get_args(hints[field.name])[1])[0] for field in fields(cls) if field.name != RIGHT
         }
         return {name: np.dtype(scalar) for name, scalar in scalars.items()}
 
@@ -61,7 +66,8 @@ class PackedBatch:
 
     def to_bytes(self) -> bytes:
         """Returns the batch as a safetensors file."""
-        return save({name: np.ascontiguousarray(getattr(self, name)) for name in self.dtypes()})
+        names = [*self.dtypes(), *([] if self.right is None else [RIGHT])]
+        return save({name: np.ascontiguousarray(getattr(self, name)) for name in names})
 
     @classmethod
     def from_bytes(cls, data: bytes, where: str) -> "PackedBatch":
@@ -75,6 +81,8 @@ class PackedBatch:
         except (SafetensorError, KeyError) as error:  # KeyError: an element type that NumPy does not have
             raise IntegrityError(where, f"unreadable ({error})", "a packed batch", _REMEDY) from error
         dtypes, expected_dtypes = {name: tensor.dtype for name, tensor in tensors.items()}, cls.dtypes()
+        if RIGHT in dtypes:
+            expected_dtypes[RIGHT] = np.dtype(np.uint8)
         if dtypes != expected_dtypes:
             raise IntegrityError(where, f"tensors {_listed(dtypes)}", _listed(expected_dtypes), _REMEDY)
         batch = cls(**tensors)
@@ -95,6 +103,10 @@ class PackedBatch:
         for name in self.dtypes().keys() - {"minibatch"}:
             tensor: np.ndarray = getattr(self, name)
             _require(tensor.shape == shape, where, f"{name} of shape {tensor.shape}", str(shape))
+        if self.right is not None:
+            _require(self.right.shape == shape, where, f"{RIGHT} of shape {self.right.shape}", str(shape))
+            marked = (self.right > self.completion_mask) | (self.right > 1)
+            _refuse_rows(marked, where, "a right token outside the loss", "0 or 1, and 0 outside the loss")
         self._check_tokens(where)
         self._check_segments(where)
         steps = np.unique(self.minibatch)

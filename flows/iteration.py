@@ -3,6 +3,7 @@
 from dataclasses import dataclass
 
 from artifacts.refs import Batch, Checkpoint, Decision, Grades, Puzzles, Ref, Report, Rollouts, TrainingState
+from flows.inputs.critics import first_critic, valued
 from flows.inputs.models import fetched_source
 from flows.session import Session
 from stages.evaluate import evaluate
@@ -18,10 +19,11 @@ from stages.warm_start import warm_start
 
 @dataclass(frozen=True)
 class Position:
-    """The state of a run between iterations: the newest weights and the last decision on promotion."""
+    """The state of a run between iterations: the newest weights, the last decision on promotion, and a value model."""
 
     weights: Weights
     decision: Ref[Decision]
+    critic: Weights | None = None
 
 
 def iteration(run: Session, puzzles: Ref[Puzzles], start: Position, n: int) -> Position:
@@ -32,7 +34,8 @@ def iteration(run: Session, puzzles: Ref[Puzzles], start: Position, n: int) -> P
     grades = run.run(grade, recipe.grade, rollouts, puzzles, out=run.at(n, "grades", Grades))
     if n == 1 and not run.ctx.profile.allow_constant_reward and not run.has(n, "batch"):
         check_first_rewards(run.ctx.store, rollouts, grades)
-    batch = run.run(pack, recipe.pack, rollouts, grades, out=run.at(n, "batch", Batch))
+    values, critic = valued(run, start.critic, rollouts, grades, n)  # None without a value model
+    batch = run.run(pack, recipe.pack, rollouts, grades, values, out=run.at(n, "batch", Batch))
     weights = run.run(
         finetune,
         recipe.finetune,
@@ -56,7 +59,7 @@ def iteration(run: Session, puzzles: Ref[Puzzles], start: Position, n: int) -> P
         pointer=run.layout.promoted,
         out=run.at(n, "decision", Decision),
     )
-    return Position(weights_after(decision, weights, run.ctx), decision)
+    return Position(weights_after(decision, weights, run.ctx), decision, critic)
 
 
 def first_position(run: Session, puzzles: Ref[Puzzles]) -> Position:
@@ -78,4 +81,4 @@ def first_position(run: Session, puzzles: Ref[Puzzles]) -> Position:
         pointer=run.layout.promoted,
         out=run.at(0, "decision", Decision),
     )
-    return Position(Weights(weights, reference=weights), decision)
+    return Position(Weights(weights, reference=weights), decision, first_critic(run, weights))

@@ -23,7 +23,7 @@ from flows.lookup.history import read_run, run_names
 from stages.promotion.promoted import Promoted
 from stages.statistics.records import read_decision
 
-Part = Literal["training_state", "checkpoint", "reference", "batch", "rollouts"]
+Part = Literal["training_state", "checkpoint", "reference", "batch", "rollouts", "critic", "critic_state"]
 _IN_ATTEMPT = re.compile(r"(.+?)/((?:attempt|progress)-[0-9a-f]+(?:-[0-9]{8}T[0-9]+)?)/(.+)")
 """Matches the key of a file of an attempt: artifact, folder of the attempt (named in `artifacts.address`), and file."""
 
@@ -35,7 +35,9 @@ class Retention(Config):
     stay.
     """
 
-    parts: tuple[Part, ...] = Field(default=("training_state",), description="Parts of an iteration that are removed.")
+    parts: tuple[Part, ...] = Field(
+        default=("training_state", "critic_state"), description="Parts of an iteration that are removed."
+    )
     keep_last: int = Field(
         default=2,
         ge=1,

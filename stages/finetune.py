@@ -34,6 +34,13 @@ class FinetuneConfig(RateConfig):
         default="shuffled",
         description="Mini-batches of the passes after the first: drawn again from the batch's rows, or as packed.",
     )
+    frozen_iterations: Annotated[int, Added(before=0)] = Field(
+        default=0,
+        ge=0,
+        le=1_000_000,
+        description="First iterations in which the weights stay unchanged, so that a value model learns before its "
+        "values count. `value.pretrain` does the same without sampling.",
+    )
     carry_state: bool = Field(
         default=True,
         description="Carry master weights and optimizer state over to the next iteration; false starts each iteration "
@@ -82,8 +89,8 @@ def finetune(
     """Trains on the batch and publishes the new checkpoint.
 
     With `carry_state` it also publishes the training state, and with `reference = "ema"` the next reference; any other
-    reference is a checkpoint that exists already. If the batch has no rows (no group had a signal), the weights are
-    published again unchanged.
+    reference is a checkpoint that exists already. If the batch has no rows (no group had a signal), or in a frozen
+    iteration, the weights are published again unchanged.
 
     Args:
         weights: Checkpoint that the rollouts were sampled from, the training state that was saved with it, and the
@@ -95,9 +102,10 @@ def finetune(
         BadInputError: The recipe needs a reference and there is none, or its vocabulary differs.
         DeerstalkerError: The trainer ran out of memory, or the checkpoint is of an unsupported family.
     """
-    learning_rate = learning_rate_at(config, iteration)
+    frozen = iteration <= config.frozen_iterations
+    learning_rate = 0.0 if frozen else learning_rate_at(config, iteration)
     without_effect = {"epoch_order"} if config.epochs == 1 else set[str]()
-    left_out = {*_RATE_SETTINGS, *without_effect}
+    left_out = {*_RATE_SETTINGS, *without_effect, "frozen_iterations"}
     settings = {name: value for name, value in settings_of(config).items() if name not in left_out}
     reference = None if config.reference == "none" else weights.reference
     if config.reference != "none" and reference is None:
@@ -122,7 +130,7 @@ def finetune(
         return _with_reference(published, weights, config, iteration)
     folder = ctx.local_folder(batch)
     packed = PackedBatch.from_bytes((folder / BATCH_FILE).read_bytes(), batch.key)
-    if packed.minibatches == 0:
+    if frozen or packed.minibatches == 0:
         return _with_reference(carry_over(weights, target, ctx), weights, config, iteration)
     rates = [step_rate(config, iteration, packed.minibatches)] * packed.minibatches * config.epochs
     if iteration == 1 and (warning := _rounding_warning(config, packed.minibatches)):

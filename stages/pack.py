@@ -8,7 +8,7 @@ from artifacts.address import ArtifactAddress
 from artifacts.errors import IntegrityError
 from artifacts.identity import Identity, settings_of
 from artifacts.reading import Artifact
-from artifacts.refs import Batch, Grades, Ref, Rollouts
+from artifacts.refs import Batch, Grades, Ref, Rollouts, Values
 from artifacts.schemas import BY_TOOL, GRADES, GRADES_FILE, ROLLOUTS, TOKEN_ADVANTAGES, TOKEN_ADVANTAGES_FILE
 from artifacts.tensors import BATCH_FILE
 from stages.context import StageContext
@@ -24,6 +24,7 @@ def pack(
     config: PackConfig,
     rollouts: Ref[Rollouts],
     grades: Ref[Grades],
+    values: Ref[Values] | None = None,
     *,
     out: ArtifactAddress[Batch],
     mixed_only: bool = False,
@@ -35,6 +36,8 @@ def pack(
     are packed, if it was used. The batch may have no rows.
 
     Args:
+        values: Values of the rollouts, whose advantages of tokens count in place of those in the grades; None without
+            a value model.
         mixed_only: Leave out groups whose completions all have the same accuracy, whatever their rewards. Dynamic
             sampling would have replaced these groups.
 
@@ -43,7 +46,7 @@ def pack(
         IntegrityError: The grades are not those of the rollouts, or the batch breaks an invariant.
     """
     settings = {**settings_of(config), "mixed_only": True} if mixed_only else config
-    identity = Identity.of("pack", REVISION, settings, rollouts=rollouts, grades=grades)
+    identity = Identity.of("pack", REVISION, settings, rollouts=rollouts, grades=grades, values=values)
     if published := out.find(identity):
         return published
     sampled = Artifact.open(ctx.store, rollouts)
@@ -64,8 +67,9 @@ def pack(
     masked = len(graded) - len(trained)
     if config.completions == "right":
         trained = trained.filter(pl.col("exact"))
-    if TOKEN_ADVANTAGES_FILE in graded_artifact.names():
-        trained = _with_token_advantages(trained, graded_artifact)
+    by_token = graded_artifact if values is None else Artifact.open(ctx.store, values)
+    if TOKEN_ADVANTAGES_FILE in by_token.names():
+        trained = _with_token_advantages(trained, by_token)
     groups = [_group(rows) for rows in trained.partition_by("group", maintain_order=True)]
     informative = [group for group in groups if any(any(branch.advantages) for branch in group.branches)]
     batch, facts = pack_groups(informative if config.uniform_groups == "dropped" else groups, config)
@@ -73,27 +77,27 @@ def pack(
     attempt = out.attempt(identity)
     attempt.write_bytes(BATCH_FILE, batch.to_bytes())
     left_out = {"uniform_groups": all_groups - len(informative), "masked_completions": masked}
-    return attempt.publish({**asdict(facts), **left_out}, rollouts=rollouts, grades=grades)
+    return attempt.publish({**asdict(facts), **left_out}, rollouts=rollouts, grades=grades, values=values)
 
 
-def _with_token_advantages(trained: pl.DataFrame, grades: Artifact) -> pl.DataFrame:
+def _with_token_advantages(trained: pl.DataFrame, source: Artifact) -> pl.DataFrame:
     """Returns the completions with a list of advantages, one for each token, in place of one advantage."""
-    by_token = grades.read_table(TOKEN_ADVANTAGES_FILE, TOKEN_ADVANTAGES).rename({"advantages": "advantage"})
+    by_token = source.read_table(TOKEN_ADVANTAGES_FILE, TOKEN_ADVANTAGES).rename({"advantages": "advantage"})
     keys = ["group", "sample"]
     joined = trained.drop("advantage").join(by_token, on=keys, validate="1:1", maintain_order="left")
     lengths = joined["advantage"].list.len() == joined["completion_token_ids"].list.len()
     if len(joined) != len(trained) or not lengths.all():
         raise IntegrityError(
-            f"{grades.key}/{TOKEN_ADVANTAGES_FILE}",
+            f"{source.key}/{TOKEN_ADVANTAGES_FILE}",
             f"advantages of {int(lengths.sum())} whole completions",
             f"one for each token of {len(trained)} completions",
-            "grade the rollouts again",
+            "run the stage that made it again",
         )
     return joined
 
 
 def _group(rows: pl.DataFrame) -> Group:
-    columns = ["completion_token_ids", "sampler_logprobs", "advantage"]
-    columns += [BY_TOOL] if BY_TOOL in rows.columns else []
-    branches = zip(*(rows[name].to_list() for name in columns), strict=True)
+    by_tool = rows[BY_TOOL].to_list() if BY_TOOL in rows.columns else [None] * len(rows)
+    columns = ("completion_token_ids", "sampler_logprobs", "advantage")
+    branches = zip(*(rows[name].to_list() for name in columns), by_tool, rows["exact"].to_list(), strict=True)
     return Group(prompt=rows["prompt_token_ids"][0].to_list(), branches=[Branch(*branch) for branch in branches])

@@ -25,7 +25,7 @@ def prune(
     runs: Annotated[tuple[str, ...], Parameter(negative=())] = (),
     /,
     *,
-    parts: str = "training_state",
+    parts: str = "training_state,critic_state",
     keep_last: int = 2,
     keep_every: int = 10,
     keep_for: Literal["regrade", "retrain"] = "retrain",
@@ -38,7 +38,7 @@ def prune(
     Args:
         runs: Names of runs; by default all runs of the store.
         parts: Parts of an iteration to remove, separated by commas: training_state, checkpoint, reference, batch,
-            rollouts.
+            rollouts, critic, critic_state.
         keep_last: Number of a run's last iterations that stay complete.
         keep_every: Every iteration whose number is a multiple of this stays complete; 0 for none.
         keep_for: With retrain, also keep the checkpoints from which the kept iterations started.

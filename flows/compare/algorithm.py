@@ -7,7 +7,8 @@ These settings come from the published recipe:
   `constant` aggregation divides by the length of the base recipe's longest completion. The loss has the sampling
   temperature of the base recipe, unless the published loss has one of its own (`temperature_of`);
 * the reference of the KL term (`finetune.reference`, `reference_iterations`, `reference_decay`);
-* the treatment of groups without a signal (`pack.uniform_groups`, `sample.resample`; at most 2 further rounds).
+* the treatment of groups without a signal (`pack.uniform_groups`, `sample.resample`; at most 2 further rounds);
+* the marks of right completions (`pack.mark_right`), which a loss may need.
 
 All other settings come from the base recipe, because they belong to its model and its task: rewards and grader,
 learning rate, optimizer and passes, row size, number of updates, trained parameters, and all sizes.
@@ -19,7 +20,8 @@ from flows.config.recipe import Recipe
 
 TAKEN = (
     "grade.advantage", "finetune.loss", "finetune.reference", "finetune.reference_iterations",
-    "finetune.reference_decay", "pack.uniform_groups", "sample.resample",
+    "finetune.reference_decay", "pack.uniform_groups", "pack.mark_right",
+    "sample.resample",
 )  # fmt: skip
 """Settings that come from the published recipe."""
 _MOST_ROUNDS = 2

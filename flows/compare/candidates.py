@@ -109,6 +109,8 @@ def _candidate(name: str, own: Recipe, overrides: Sequence[str]) -> Candidate:
             if setting != "sample.resample":  # a comparison samples nothing; `mixed_only` replaces this setting
                 section, key = setting.split(".")
                 settings[section][key] = value
+    if source.value is not None or own.value is not None:
+        raise BadInputError(name, "a value model", "recipes without one", "train them as runs, and `diff` the runs")
     recipe = validate(Recipe, overridden(settings, overrides), name)
     _check_buffer(name, recipe, own)
     resamples = source.sample.resample is not None or recipe.sample.resample is not None

@@ -22,6 +22,7 @@ from stages.promotion.reward_alarm import RewardAlarm
 from stages.sample import SampleConfig
 from stages.sampling.config import SamplingConfig
 from stages.strategies.config import BestOf
+from stages.training.critic import ValueConfig
 from stages.warm_start import WarmStartConfig
 
 _CHANGE_PROBABILITIES = ("top_p", "top_k", "min_p", "repetition_penalty", "presence_penalty", "frequency_penalty")
@@ -39,6 +40,9 @@ class Recipe(Config):
     warm_start: WarmStartConfig | None = None
     sample: SampleConfig = Field(default_factory=SampleConfig)
     grade: GradeConfig = Field(default_factory=GradeConfig)
+    value: Annotated[ValueConfig | None, Added(before=None)] = Field(
+        default=None, description="A value model, which gives each token its advantage; null: none."
+    )
     pack: PackConfig = Field(default_factory=PackConfig)
     finetune: FinetuneConfig = Field(default_factory=FinetuneConfig)
     evaluate: EvaluateConfig = Field(default_factory=EvaluateConfig)
@@ -73,6 +77,7 @@ class Recipe(Config):
                 "drop it, and evaluate the run on the file with `deerstalker evaluate --puzzles FILE`"
             )
         self._check_abilities()
+        self._check_value_model()
         warm_start_puzzles = self.warm_start.steps * self.warm_start.puzzles_per_step if self.warm_start else 0
         for value, name, bound, bound_name in (
             (warm_start_puzzles, "warm_start.steps x warm_start.puzzles_per_step", self.puzzles.train, "puzzles.train"),
@@ -95,6 +100,19 @@ class Recipe(Config):
             graders = self.sample.resample.grader, self.grade.grader
             raise ValueError(f"sample.resample.grader is '{graders[0]}', but grade.grader is '{graders[1]}'")
         return self
+
+    def _check_value_model(self) -> None:
+        """Refuses settings of advantages that a value model replaces, and a loss of right completions without them."""
+        advantage = self.grade.advantage
+        if self.value is not None and (advantage.baseline, advantage.level) != ("none", "outcome"):
+            raise ValueError(
+                f"grade.advantage has baseline {advantage.baseline!r} and level {advantage.level!r}, but the baseline "
+                "is the value model: set baseline and scale to none, and level to outcome"
+            )
+        if self.finetune.loss.positive_nll and not self.pack.mark_right:
+            raise ValueError(
+                "finetune.loss.positive_nll needs to know the right completions: set pack.mark_right = true"
+            )
 
     def _check_abilities(self) -> None:
         """Refuses settings that need what the environment cannot do."""
@@ -152,9 +170,14 @@ def check_sound(recipe: Recipe) -> None:
             str(getattr(plain, changed[0])),
             "or set finetune.loss.old_logprobs to trainer",
         )
-    if recipe.sample.resample and recipe.grade.advantage.scale == "batch_std":
-        raise BadInputError(
-            "grade.advantage.scale",
-            "batch_std, which includes the groups that sample.resample drops",
-            "another scale, or no sample.resample",
-        )
+    advantage = recipe.grade.advantage
+    for name, value, over_batch in (
+        ("scale", advantage.scale, "batch_std"),
+        ("baseline", advantage.baseline, "batch_mean"),
+    ):
+        if recipe.sample.resample and value == over_batch:
+            raise BadInputError(
+                f"grade.advantage.{name}",
+                f"{value}, which includes the groups that sample.resample drops",
+                f"another {name}, or no sample.resample",
+            )

@@ -211,7 +211,8 @@ def store_bytes(recipe: Recipe, size: ModelSize, told: int = 0) -> float:
     * once: the model and, if there is one, the result of the warm start, 2 N each; a step checkpoint of the size of a
       training state;
     * in each iteration: the checkpoint 2 N; with `carry_state`, the training state (masters and moments of the trained
-      weights 3 b f N, and 2 for each frozen weight); an averaged reference 4 N; 24 for each token of a completion.
+      weights 3 b f N, and 2 for each frozen weight); an averaged reference 4 N; 24 for each token of a completion; of
+      a value model its checkpoint and its training state.
 
     Args:
         told: See `told_tokens`.
@@ -224,6 +225,10 @@ def store_bytes(recipe: Recipe, size: ModelSize, told: int = 0) -> float:
     tokens = _sampled_tokens(sampling, groups, _HIGH) + told_tokens_in_all
     iteration = 2 * total + (state if recipe.finetune.carry_state else 0) + _DISK_BYTES_A_TOKEN * tokens
     iteration += 4 * total if recipe.finetune.reference == "ema" else 0
+    if recipe.value is not None:
+        learning = learning_parameters(recipe.value.trainable, size)
+        masters = 3 * _BYTES[recipe.value.optimizer.master_dtype] * learning
+        iteration += 2 * total + masters + 2 * max(0.0, total - learning)
     once = (4 if recipe.warm_start else 2) * total + state
     return once + recipe.iterations * iteration
 
@@ -237,7 +242,8 @@ def iteration_seconds(recipe: Recipe, size: ModelSize, rate: float, cores: float
     * A forward pass takes 2 FLOPs for each weight and token; only completions use the output head. Attention scores are
       neglected.
     * Training costs as much as three forward passes an epoch, and one more each for a reference and for old
-      log-probabilities of the trainer. A prompt counts once for its group.
+      log-probabilities of the trainer. A prompt counts once for its group. A value model costs three an epoch and one,
+      without an output head.
     * The shares are 0.6 to 0.15 for training, 0.6 to 0.2 for prompts and 0.3 to 0.05 for decoding.
     * Completions have at least half of `max_tokens` (an eighth if it is above 256) and at most all of it.
     * Prompts have at most the part of `pack.row_tokens` that a group's completions leave (a quarter of the row if they
@@ -274,8 +280,9 @@ def _seconds(recipe: Recipe, size: ModelSize, rate: float, told: int, end: int) 
     forward = 2 * ((in_context + trained) * body + trained * head)
     passes = 3 * recipe.finetune.epochs
     passes += int(recipe.finetune.loss.old_logprobs == "trainer") + int(recipe.finetune.reference != "none")
+    values = 2 * (in_context + trained) * body * (3 * recipe.value.epochs + 1) if recipe.value else 0.0
     return (
-        passes * forward / (rate * _TRAINING_SHARE[end])
+        (passes * forward + values) / (rate * _TRAINING_SHARE[end])
         + 2 * ((groups + recipe.evaluate.puzzles) * prompt + told_in_all) * body / (rate * _PREFILL_SHARE[end])
         + 2 * sampled * (body + head) / (rate * _DECODING_SHARE[end])
         + _ITERATION_S[end]

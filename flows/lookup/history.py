@@ -11,7 +11,7 @@ from artifacts.identity import with_added
 from artifacts.layout import RUNS, RunLayout, is_run_name
 from artifacts.manifest import MANIFEST_NAME, Manifest
 from artifacts.reading import Artifact
-from artifacts.refs import Batch, Checkpoint, Decision, Grades, Kind, Report, Rollouts
+from artifacts.refs import Batch, Checkpoint, Decision, Grades, Kind, Report, Rollouts, Values
 from artifacts.store.store import MissingKeyError, Store
 from artifacts.verification import Damage, noted, noted_strays
 from flows.config.recipe import Recipe
@@ -23,16 +23,20 @@ from stages.promotion.reward_alarm import RewardAlarm
 STAGES = {
     "sample": "rollouts",
     "grade": "grades",
+    "value": "values",
     "pack": "batch",
     "finetune": "checkpoint",
     "evaluate": "report",
     "promote": "decision",
 }
 """The stages of an iteration in order, each with the part of the layout that it publishes."""
+OPTIONAL = ("value",)
+"""Stages that only some runs have."""
 
 _KINDS: dict[str, type[Kind]] = {
     "sample": Rollouts,
     "grade": Grades,
+    "value": Values,
     "pack": Batch,
     "finetune": Checkpoint,
     "evaluate": Report,
@@ -258,10 +262,13 @@ def read_iteration(store: Store, layout: RunLayout, number: int) -> IterationRec
     """Returns the record of a finished iteration; iteration 0 has only the stages `evaluate` and `promote`.
 
     Raises:
-        BadInputError: A stage of it has not published.
+        BadInputError: A stage of it that every run has has not published.
     """
     stages = STAGES if number else {stage: STAGES[stage] for stage in ("evaluate", "promote")}
     keys = {stage: layout.iteration(number, part) for stage, part in stages.items()}
+    for stage in OPTIONAL:
+        if stage in keys and not store.exists(f"{keys[stage]}/{MANIFEST_NAME}"):
+            del keys[stage]
     return IterationRecord(number, _manifests(store, keys, None, _KINDS))
 
 

@@ -21,10 +21,11 @@ Rewards = npt.NDArray[np.float64]
 class AdvantageConfig(Config):
     """Baseline and scale of advantages: an advantage is the reward minus the baseline, divided by the scale."""
 
-    baseline: Literal["group_mean", "leave_one_out", "none"] = Field(
+    baseline: Literal["group_mean", "leave_one_out", "batch_mean", "none"] = Field(
         default="group_mean",
-        description="Subtracted from a reward: the mean of its group, the mean of the group's other rewards (RLOO), or "
-        "nothing, so that rewards of 0 and 1 select what is reinforced (REINFORCE, Williams 1992).",
+        description="Subtracted from a reward: the mean of its group, the mean of the group's other rewards (RLOO), "
+        "that of all rewards of the batch, so that groups may have one completion, or nothing, so that rewards of 0 "
+        "and 1 select what is reinforced (REINFORCE, Williams 1992).",
     )
     scale: Literal["population_std", "sample_std", "batch_std", "none"] = Field(
         default="population_std",
@@ -37,7 +38,7 @@ class AdvantageConfig(Config):
         ge=0,
         le=1e6,
         description="The advantages of a group are 0 if its largest and smallest reward differ by no more than this, "
-        "unless the baseline is `none`.",
+        "unless the baseline is `batch_mean` or `none`.",
     )
     level: Annotated[Literal["outcome", "process"], Added(before="outcome")] = Field(
         default="outcome",
@@ -63,6 +64,11 @@ class AdvantageConfig(Config):
             raise ValueError(
                 f"scale is {self.scale!r}, but without a baseline all rewards may be equal: set scale to none"
             )
+        if self.baseline == "batch_mean" and (self.level == "process" or self.scale not in ("batch_std", "none")):
+            raise ValueError(
+                f"baseline is 'batch_mean', with scale {self.scale!r} and level {self.level!r}: it goes with scale "
+                "batch_std or none, and level outcome"
+            )
         return self
 
 
@@ -81,8 +87,10 @@ def batch_advantages(groups: Sequence[Rewards], config: AdvantageConfig) -> list
 
 
 def is_uniform(rewards: Rewards, config: AdvantageConfig) -> bool:
-    """Returns whether rewards [N] give no advantages: there are none, or they are equal and have a baseline."""
-    return not rewards.size or (config.baseline != "none" and float(np.ptp(rewards)) <= config.uniform_tolerance)
+    """Returns whether rewards [N] give no advantages: there are none, or they equal the mean that is subtracted."""
+    return not rewards.size or (
+        config.baseline not in ("batch_mean", "none") and float(np.ptp(rewards)) <= config.uniform_tolerance
+    )
 
 
 def without_itself(count: int, config: AdvantageConfig) -> float:
@@ -115,5 +123,11 @@ def divisor(rewards: Rewards, batch: Sequence[Rewards], config: AdvantageConfig)
 def _advantages(rewards_G: Rewards, groups: Sequence[Rewards], config: AdvantageConfig) -> Rewards:
     if is_uniform(rewards_G, config):
         return np.zeros_like(rewards_G)
-    centred_G = rewards_G if config.baseline == "none" else rewards_G - rewards_G.mean()
+    match config.baseline:
+        case "none":
+            centred_G = rewards_G
+        case "batch_mean":
+            centred_G = rewards_G - np.concatenate(groups).mean()
+        case _:
+            centred_G = rewards_G - rewards_G.mean()
     return centred_G * without_itself(rewards_G.size, config) / divisor(rewards_G, groups, config)

@@ -11,7 +11,7 @@ from torch import Tensor
 
 from stages.grpo.ratios import importance_ratio, sequence_sums
 
-LossKind = Literal["ppo_clip", "reinforce", "cispo", "gspo", "tanh", "cross_entropy"]
+LossKind = Literal["ppo_clip", "reinforce", "masked", "cispo", "gspo", "tanh", "cross_entropy"]
 
 
 @dataclass(frozen=True)
@@ -21,7 +21,8 @@ class TokenLoss:
     Attributes:
         loss: [C] weighted loss of each token, differentiable.
         ratio: [C] importance ratio new / old, detached; the completion's ratio for `gspo`.
-        clipped_low: [C] bool, whether the clip raised the ratio. Clipped tokens have a gradient only under `cispo`.
+        clipped_low: [C] bool, whether the clip raised the ratio, or masked it. Clipped tokens have a gradient only
+            under `cispo`.
         clipped_high: [C] bool, whether the clip or the dual clip lowered the ratio.
     """
 
@@ -52,6 +53,7 @@ def token_loss(
             `gspo` the same with rho = exp(mean of new - old over the completion) (arXiv 2507.18071);
             `cispo` -sg(clip(rho)) A new (MiniMax-M1, arXiv 2506.13585);
             `reinforce` -rho A, the off-policy policy gradient without a clip;
+            `masked` -rho A if the clip leaves rho as it is, else 0 (SAO, arXiv 2607.07508);
             `tanh` -tanh(new - old) A (OpenPipe);
             `cross_entropy` -new.
         new: [C] log-probabilities under the weights being trained, differentiable.
@@ -77,6 +79,9 @@ def token_loss(
             loss = -new
         case "reinforce":
             loss = -ratio * advantages
+        case "masked":
+            low, high = ratio < 1.0 - clip_low, ratio > 1.0 + clip_high
+            loss = torch.where(low | high, 0.0, -ratio * advantages)
         case "tanh":
             loss = -torch.tanh(log_ratio) * advantages
         case "cispo":
@@ -93,3 +98,22 @@ def token_loss(
     if correction is not None:
         loss = loss * correction
     return TokenLoss(loss, ratio.detach(), low, high)
+
+
+def value_loss(new: Tensor, old: Tensor, targets: Tensor, clip: float | None) -> tuple[Tensor, Tensor]:
+    """Returns the loss of the value of each token, and where the clip determines it: two [C].
+
+    It is half the squared distance of the value from its target, or of the value clipped to old +- clip, whichever is
+    larger (as in OpenAI's baselines).
+
+    Args:
+        new: [C] values under the weights being trained, differentiable.
+        old: [C] values under the starting weights, constant.
+        targets: [C].
+        clip: Largest distance from the old value; None for no clip.
+    """
+    plain = (new - targets).square()
+    if clip is None:
+        return 0.5 * plain, torch.zeros_like(new, dtype=torch.bool)
+    clipped = (old + (new - old).clamp(-clip, clip) - targets).square()
+    return 0.5 * torch.maximum(plain, clipped), clipped > plain

@@ -16,7 +16,7 @@ from pydantic import Field, model_validator
 from artifacts.config import Config
 from artifacts.errors import BadInputError
 from artifacts.identity import Added
-from artifacts.tensors import PackedBatch
+from artifacts.tensors import RIGHT, PackedBatch
 
 
 class PackConfig(Config):
@@ -49,6 +49,10 @@ class PackConfig(Config):
         "With the loss `cross_entropy` the latter is rejection-sampled fine-tuning (arXiv 2308.01825). Then set "
         "`uniform_groups` to `kept`, or groups of right completions only are left out.",
     )
+    mark_right: Annotated[bool, Added(before=False)] = Field(
+        default=False,
+        description="Mark the tokens of completions with all answers right, which `finetune.loss.positive_nll` needs.",
+    )
     last_token_advantage: Literal["kept", "zero"] = Field(
         default="kept",
         description="Advantage of a completion's last token. `zero` sets it to 0, so that GRPO does not unlearn when "
@@ -74,12 +78,16 @@ class Branch:
         logprobs: The sampler's log-probability of each token.
         advantage: The advantage of all its tokens, or one for each.
         by_tool: For each token whether a tool wrote it; such tokens are not in the loss. None: the model wrote all.
+        right: Whether all its answers are right.
+        number: Number of the completion in the table that it comes from.
     """
 
     tokens: Sequence[int]
     logprobs: Sequence[float]
     advantage: float | Sequence[float]
     by_tool: Sequence[bool] | None = None
+    right: bool = False
+    number: int = -1
 
     @property
     def advantages(self) -> Sequence[float]:
@@ -159,6 +167,21 @@ def pack_groups(groups: Sequence[Group], config: PackConfig) -> tuple[PackedBatc
     Raises:
         BadInputError: A prompt alone fills a row.
     """
+    rows, minibatch, facts = packed_rows(groups, config)
+    batch = lay_out(rows, minibatch, config)
+    facts.rows, facts.row_tokens = batch.tokens.shape
+    facts.minibatches = batch.minibatches
+    facts.used_tokens = int((batch.segment_ids >= 0).sum())
+    facts.completion_tokens = int(batch.completion_mask.sum())
+    return batch, facts
+
+
+def packed_rows(groups: Sequence[Group], config: PackConfig) -> tuple[list[list[Group]], list[int], PackingFacts]:
+    """Returns the groups of each row, the optimizer step of each row, and the counts that do not depend on tensors.
+
+    Arguments and errors are those of `pack_groups`. Segments are numbered in the order of rows, of a row's groups, and
+    of a group's prompt and branches.
+    """
     facts = PackingFacts()
     fitting = [fitted for group in groups if (fitted := _fit(group, config.row_tokens, facts)).branches]
     facts.groups, facts.completions = len(fitting), sum(len(group.branches) for group in fitting)
@@ -175,12 +198,7 @@ def pack_groups(groups: Sequence[Group], config: PackConfig) -> tuple[PackedBatc
     if config.minibatch_size is not None and config.minibatch_unit == "rows":
         generator.shuffle(rows)  # packing has sorted the rows from the longest to the shortest groups
         minibatch = [row // config.minibatch_size for row in range(len(rows))]
-    batch = _lay_out(rows, minibatch, config.last_token_advantage)
-    facts.rows, facts.row_tokens = batch.tokens.shape
-    facts.minibatches = batch.minibatches
-    facts.used_tokens = int((batch.segment_ids >= 0).sum())
-    facts.completion_tokens = int(batch.completion_mask.sum())
-    return batch, facts
+    return rows, minibatch, facts
 
 
 def _steps(groups: Sequence[Group], config: PackConfig) -> list[list[Group]]:
@@ -273,6 +291,7 @@ class _Columns:
     sampler_logprobs: list[float] = field(default_factory=list[float])
     advantages: list[float] = field(default_factory=list[float])
     weights: list[float] = field(default_factory=list[float])
+    right: list[int] = field(default_factory=list[int])
 
     def add(self, branch: Branch, start: int, segment: int, parent: int) -> None:
         """Appends a segment. A prompt is its own parent and is not in the loss, nor are the tokens of a tool.
@@ -293,12 +312,17 @@ class _Columns:
         self.sampler_logprobs += branch.logprobs
         self.advantages += branch.advantages
         self.weights += [float(own) for own in in_loss]
+        self.right += [own * branch.right for own in in_loss]
 
 
-def _lay_out(
-    rows: Sequence[Sequence[Group]], minibatch: Sequence[int], last_token_advantage: Literal["kept", "zero"]
-) -> PackedBatch:
-    """Returns the tensors of the rows, padded to the longest row; segment ids are unique in the batch."""
+def lay_out(rows: Sequence[Sequence[Group]], minibatch: Sequence[int], config: PackConfig) -> PackedBatch:
+    """Returns the tensors of the rows, padded to the longest row; segment ids are unique in the batch.
+
+    Args:
+        rows: Groups of each row, as `packed_rows` returns them.
+        minibatch: Optimizer step of each row.
+        config: Settings of the packing.
+    """
     columns_of_rows: list[_Columns] = []
     segments = 0
     for row in rows:
@@ -309,7 +333,7 @@ def _lay_out(
             for branch in group.branches:
                 segments += 1
                 columns.add(branch, len(group.prompt), segments, prompt)
-                if last_token_advantage == "zero":
+                if config.last_token_advantage == "zero":
                     columns.advantages[-1] = 0.0
             segments += 1
         columns_of_rows.append(columns)
@@ -324,4 +348,5 @@ def _lay_out(
         return tensor
 
     tensors = {name: padded(name, dtype) for name, dtype in PackedBatch.dtypes().items() if name != "minibatch"}
-    return PackedBatch(**tensors, minibatch=np.asarray(minibatch, dtype=np.int32))
+    right = padded(RIGHT, np.dtype(np.uint8)) if config.mark_right else None
+    return PackedBatch(**tensors, minibatch=np.asarray(minibatch, dtype=np.int32), right=right)

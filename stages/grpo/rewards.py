@@ -53,6 +53,13 @@ class RewardConfig(Config):
         "becomes a (1 - b) + a b s (OpenPipe tried 0.1 to 0.3). s is the mean negative log-probability of the "
         "completion's tokens up to its last answer.",
     )
+    shortness_penalty: Annotated[float, Added(before=0.0)] = Field(
+        default=0.0,
+        ge=0,
+        le=1e6,
+        description="p in the term -p / (characters / 4), so that longer completions lose less (RLSP's exploration "
+        "reward). A completion without characters counts as one of 4.",
+    )
     truncated: Literal["graded", "zero", "penalty", "masked", "soft_overlong"] = Field(
         default="penalty",
         description="Reward of a completion that is cut at the token limit or by `early_stop`. `graded`: like any "
@@ -127,6 +134,8 @@ def reward_terms(judged: Judged, config: RewardConfig) -> dict[str, float]:
         terms["repetition"] = -config.repetition_weight * repetition(judged.text, config.repetition_words)
     if config.language_weight:
         terms["language"] = config.language_weight * share_in_script(judged.text, config.language_script)
+    if config.shortness_penalty:
+        terms["shortness"] = -config.shortness_penalty / max(1.0, len(judged.text) / 4)
     match config.truncated:
         case "zero" if judged.truncated:
             return dict.fromkeys(terms, 0.0)

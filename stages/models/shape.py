@@ -2,10 +2,11 @@
 
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, cast
+from typing import Any, cast, get_args
 
 from artifacts.errors import BadInputError
 from stages.models.json_file import read_json, refuse_own_code, shown
+from stages.models.value_head import VALUE_HEAD, ValueHead
 
 FAMILIES = {"qwen2": "Qwen2ForCausalLM", "qwen3": "Qwen3ForCausalLM", "llama": "LlamaForCausalLM"}
 """Architecture of each supported `model_type`; sizes and switches come from the config itself."""
@@ -46,6 +47,8 @@ class DecoderShape:
     output_bias: bool
     mlp_bias: bool
     qk_norm: bool
+    value_head: ValueHead | None = None
+    """Form of the head of a value model, which has no output head; None for a model that writes."""
 
 
 def read_shape(folder: Path) -> DecoderShape:
@@ -69,6 +72,9 @@ def read_shape(folder: Path) -> DecoderShape:
         raise config.refusal("head_dim", head_dim, "an even number")
     bias = config.switch("attention_bias")
     theta, scaling = _rope(config)
+    head = config.stated(VALUE_HEAD)
+    if head is not None and head not in get_args(ValueHead):
+        raise config.refusal(VALUE_HEAD, head, " or ".join(get_args(ValueHead)))
     return DecoderShape(
         family=family,
         vocab_size=config.count("vocab_size"),
@@ -87,6 +93,7 @@ def read_shape(folder: Path) -> DecoderShape:
         output_bias=family != "qwen2" and bias,
         mlp_bias=family == "llama" and config.switch("mlp_bias"),
         qk_norm=family == "qwen3",
+        value_head=cast("ValueHead | None", head),
     )
 
 

@@ -9,6 +9,7 @@ from artifacts.errors import BadInputError
 from stages.models.json_file import read_json, shown
 from stages.models.shape import DecoderShape, read_shape
 from stages.models.tensor_file import data_start, read_header
+from stages.models.value_head import VALUE_HEAD_WEIGHT
 
 WEIGHTS = "model.safetensors"
 WEIGHTS_INDEX = "model.safetensors.index.json"
@@ -65,7 +66,9 @@ def tensors_of(shape: DecoderShape) -> dict[str, tuple[int, ...]]:
         for name, size in norms.items():
             tensors[f"{prefix}{name}.weight"] = (size,)
     tensors["model.norm.weight"] = (width,)
-    if not shape.tied:
+    if shape.value_head:
+        tensors[VALUE_HEAD_WEIGHT] = (1, width)
+    elif not shape.tied:
         tensors[_HEAD] = (shape.vocab_size, width)
     return tensors
 
@@ -104,7 +107,7 @@ def compare(folder: Path, shape: DecoderShape, stored: Mapping[str, StoredTensor
     if missing := [name for name in needed if name not in stored]:
         raise BadInputError(str(folder), f"no tensor {_first_of(missing)}", implied, _COPY_AGAIN)
     allowed = dict(needed)
-    if shape.tied:
+    if shape.tied and not shape.value_head:
         allowed[_HEAD] = needed[_EMBEDDING]
     unexpected = [name for name in stored if name not in allowed and not name.endswith(_COMPUTED)]
     if unexpected:  # ignoring them would silently lose weights

@@ -10,6 +10,7 @@ from artifacts.config import Config
 from artifacts.documents.document import Document
 from artifacts.identity import Added
 from stages.hardware.compute_type import cuda_capabilities, training_type
+from stages.models.value_head import ValueHead
 from stages.training.trainable import TrainableConfig
 
 
@@ -22,6 +23,7 @@ class LossConfig(Config):
     * `gspo`: the same with the geometric mean of rho over the completion
     * `cispo`: -w clip(rho) A new, with the clipped ratio as a constant
     * `reinforce`: -w rho A, without a clip
+    * `masked`: -w rho A where clip(rho) is rho, else 0
     * `tanh`: -w tanh(new - old) A
     * `cross_entropy`: -w new, which reads neither advantages nor old log-probabilities
 
@@ -34,11 +36,12 @@ class LossConfig(Config):
     * `inverse_length`: by the tokens, after each token was weighted by the inverse length of its completion, rescaled
       to a mean of 1 over the batch
 
-    The entropy bonus is always a mean over tokens. The KL term is aggregated like the loss, without importance
-    correction. A divergence in the reward is a constant and no term of the loss; see `stages/grpo/kl_reward.py`.
+    The entropy bonus is always a mean over tokens, and `positive_nll` weighs a mean over the tokens of right
+    completions. The KL term is aggregated like the loss, without importance correction. A divergence in the reward is a
+    constant and no term of the loss; see `stages/grpo/kl_reward.py`.
     """
 
-    kind: Literal["ppo_clip", "reinforce", "cispo", "gspo", "tanh", "cross_entropy"] = Field(
+    kind: Literal["ppo_clip", "reinforce", "masked", "cispo", "gspo", "tanh", "cross_entropy"] = Field(
         default="ppo_clip", description="loss of one token"
     )
     clip_low: float = Field(default=0.2, ge=0.0, le=1.0, description="the ratio is clipped below 1 - clip_low")
@@ -68,6 +71,13 @@ class LossConfig(Config):
         default="sampler",
         description="`sampler`: the temperature must be the sampler's; `loss`: the loss has its own temperature, which "
         "needs old_logprobs = 'trainer'",
+    )
+    positive_nll: Annotated[float, Added(before=0.0)] = Field(
+        default=0.0,
+        ge=0.0,
+        le=1e6,
+        description="weight of the mean negative log-probability of the tokens of right completions (VAPO); needs "
+        "pack.mark_right",
     )
     entropy_coef: float = Field(
         default=0.0, ge=0.0, le=1e6, description="weight of the bonus for the mean token entropy"
@@ -123,6 +133,10 @@ class LossConfig(Config):
             raise ValueError(f"dual_clip bounds the losses ppo_clip and gspo, not {self.kind}")
         if self.kl_place != "loss" and self.kl_estimator == "unbiased_k3":
             raise ValueError("unbiased_k3 corrects a divergence in the loss; in the reward it is k1, k2 or k3")
+        if self.positive_nll and self.kind == "cross_entropy":
+            raise ValueError(
+                "positive_nll is a second term beside a loss of advantages, and cross_entropy is that term"
+            )
         if self.kl_place != "loss" and self.kind == "cross_entropy":
             raise ValueError("cross_entropy reads no advantages, so kl_place must be 'loss'")
         return self
@@ -280,6 +294,19 @@ class TrainHardware(Config):
         return self
 
 
+class ValueJob(Config):
+    """What a job trains instead of a policy: a value model, on rewards in the place of the batch's advantages.
+
+    Its loss is the mean over tokens of half the squared distance from the target (see `stages.grpo.loss.value_loss`).
+    """
+
+    head: ValueHead = Field(description="form of the head")
+    low: float = Field(default=0.0, description="least value of a `bounded` head")
+    high: float = Field(default=1.0, description="highest value of a `bounded` head")
+    clip: float | None = Field(default=None, gt=0.0, description="largest distance from the old value; null = off")
+    lambda_: float = Field(default=1.0, ge=0.0, le=1.0, description="lambda of the targets")
+
+
 class TrainJob(Document):
     """A training job: the weights to start from, a batch, and how to train on it.
 
@@ -308,6 +335,10 @@ class TrainJob(Document):
         default=None, description="next reference, reference_decay x reference + (1 - reference_decay) x new weights"
     )
     reference_decay: float = Field(default=0.99, ge=0.0, le=1.0, description="weight of the old reference in the next")
+    value: ValueJob | None = Field(default=None, description="train a value model; null = a policy")
+    out_values_file: Path | None = Field(
+        default=None, description="file for the values under the starting weights (safetensors); null = not written"
+    )
     loss: LossConfig = Field(default_factory=LossConfig)
     optimizer: OptimizerConfig = Field(default_factory=OptimizerConfig)
     trainable: TrainableConfig = Field(default_factory=TrainableConfig)
@@ -320,6 +351,8 @@ class TrainJob(Document):
     def _inputs_agree(self) -> Self:
         if self.reference_dir is None and (self.loss.kl_coef or self.out_reference_dir is not None):
             raise ValueError("reference_dir must be set: kl_coef is not 0, or the next reference is to be written")
+        if self.out_values_file is not None and self.value is None:
+            raise ValueError("out_values_file needs a value model")
         if self.resume_dir is not None and (self.warm or self.state_dir is not None):
             raise ValueError("resume_dir excludes warm and state_dir")
         return self

@@ -1,8 +1,8 @@
-"""Runs a training job on artifacts and publishes its results, for the stages `finetune` and `warm_start`."""
+"""Runs a training job on artifacts and publishes its results, for the stages that train."""
 
 import shutil
 import uuid
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass
 from pathlib import Path
@@ -17,7 +17,7 @@ from stages.context import StageContext
 from stages.models.shape import read_shape
 from stages.models.tensors import check_weights
 from stages.training.checkpointing.kept_steps import KeptSteps
-from stages.training.job import EpochOrder, LossConfig, OptimizerConfig, TrainJob
+from stages.training.job import EpochOrder, LossConfig, OptimizerConfig, TrainJob, ValueJob
 from stages.training.trainable import EVERYTHING, TrainableConfig
 
 
@@ -45,6 +45,8 @@ class Target:
         state: Address of the training state; None if none is published.
         inputs: Artifacts that the job reads, by role.
         reference: Address of the next averaged reference; None if none is published.
+        beside: Publishes what else the job has made, from the file of values that it wrote; called before the
+            checkpoint is published. None if the job writes no such file.
     """
 
     identity: Identity
@@ -52,6 +54,7 @@ class Target:
     state: ArtifactAddress[TrainingState] | None
     inputs: Mapping[str, Ref[Any] | None]
     reference: ArtifactAddress[Checkpoint] | None = None
+    beside: Callable[[Path], Ref[Any]] | None = None
 
     def published(self) -> Weights | None:
         """Returns the weights if they are already published. The checkpoint is published last, so it decides."""
@@ -79,6 +82,7 @@ class Schedule:
         reference_decay: Weight of the old reference in the next averaged one.
         epoch_order: Mini-batches of the passes after the first.
         epoch_seed: Seed of the order of those passes.
+        value: What a value model learns; None for a policy.
     """
 
     learning_rates: Sequence[float]
@@ -90,6 +94,7 @@ class Schedule:
     reference_decay: float = 1.0
     epoch_order: EpochOrder = "same"
     epoch_seed: int = 0
+    value: ValueJob | None = None
 
 
 def train_and_publish(
@@ -143,6 +148,7 @@ def train_and_publish(
             return folders.enter_context(ctx.folder(attempt)) if attempt else None
 
         checkpoint_dir = ctx.local_folder(weights.checkpoint)
+        values_file = ctx.scratch / f"values-{uuid.uuid4().hex[:8]}.safetensors" if target.beside else None
         job = TrainJob(
             checkpoint_dir=checkpoint_dir,
             state_dir=state_dir,
@@ -157,6 +163,8 @@ def train_and_publish(
             reference_dir=ctx.local_folder(schedule.reference) if schedule.reference else None,
             reference_decay=schedule.reference_decay,
             out_reference_dir=folder(reference_attempt),
+            value=schedule.value,
+            out_values_file=values_file,
             loss=schedule.loss,
             optimizer=schedule.optimizer,
             trainable=schedule.trainable,
@@ -170,13 +178,17 @@ def train_and_publish(
     if state is not None and not state.reused:
         # A reused state was published by an interrupted attempt, and its numbers are not those in memory.
         worker_group.remember(_label(state, schedule))
+    beside = None
+    if target.beside and values_file:
+        beside = target.beside(values_file)
+        values_file.unlink()
     reference = reference_attempt.publish({}, **target.inputs) if reference_attempt else None
     facts = {
         "steps": [step.model_dump() for step in result.steps],
         "totals": result.totals.model_dump(),
         "compute_dtype": job.hardware.compute_dtype,
     }
-    checkpoint = checkpoint_attempt.publish(facts, **target.inputs, state=state)
+    checkpoint = checkpoint_attempt.publish(facts, **target.inputs, state=state, values=beside)
     kept.discard()
     return Weights(checkpoint, state, reference)
 

@@ -29,7 +29,8 @@ class StepMetrics(Document):
         description="the gradient was not finite, so that weights and optimizer state stayed unchanged",
     )
     loss: Measured = Field(
-        description="minimized: policy_loss + kl_coef x kl (no kl if it is in the reward) - entropy_coef x entropy"
+        description="minimized: policy_loss + kl_coef x kl (no kl if it is in the reward) - entropy_coef x entropy "
+        "+ loss.positive_nll x positive_nll"
     )
     policy_loss: Measured = Field(description="aggregated token loss")
     entropy: Measured = Field(description="mean entropy of the predicting distribution, nats per token")
@@ -37,6 +38,9 @@ class StepMetrics(Document):
     kl_penalty: Measured = Field(
         description="mean reward that a completion lost for its divergence: kl_coef x the sum of its tokens' "
         "divergences under the old log-probabilities; null where kl_place is `loss`"
+    )
+    positive_nll: Measured = Field(
+        default=None, description="mean negative log-probability of the tokens of right completions; null = not used"
     )
     grad_norm: Measured = Field(description="norm of the whole gradient before clipping")
     learning_rate: float

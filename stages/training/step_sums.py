@@ -13,7 +13,7 @@ from stages.training.job import LossConfig
 from stages.training.results import StepMetrics
 
 _SUMS = (
-    "policy_loss", "kl", "entropy", "ratio", "clipped_low", "clipped_high", "loss_tokens", "tokens",
+    "policy_loss", "kl", "positive_nll", "entropy", "ratio", "clipped_low", "clipped_high", "loss_tokens", "tokens",
     "gap", "gap_tokens", "sampler_ratio", "sampler_ratio_squared",
 )  # fmt: skip
 _MAXIMA = ("ratio", "gap", "sampler_ratio")
@@ -54,11 +54,11 @@ class StepSums:
             self._maximum("gap", gap.abs())
             self._maximum("sampler_ratio", importance)
 
-    def add_losses(self, policy_loss: Tensor, kl: Tensor | None) -> None:
-        """Adds a micro-batch's shares of the step's loss and divergence: scalars, None without a reference."""
-        self._sum("policy_loss", policy_loss)
-        if kl is not None:
-            self._sum("kl", kl)
+    def add_losses(self, policy_loss: Tensor, kl: Tensor | None, positive_nll: Tensor | None = None) -> None:
+        """Adds a micro-batch's shares of the step's loss, divergence and `positive_nll`: scalars, None where absent."""
+        for name, share in (("policy_loss", policy_loss), ("kl", kl), ("positive_nll", positive_nll)):
+            if share is not None:
+                self._sum(name, share)
 
     def _sum(self, name: str, values: Tensor) -> None:
         self._sums[name] += float(values.detach().sum())
@@ -105,16 +105,18 @@ class StepSums:
         entropy = sums["entropy"] / loss_tokens
         kl_coef = loss.kl_coef if loss.kl_place == "loss" else 0.0
         skipped = not math.isfinite(norm)
+        loss_sum = sums["policy_loss"] + kl_coef * sums["kl"] - loss.entropy_coef * entropy
         squares = gap_tokens * sums["sampler_ratio_squared"]
         return StepMetrics(
             step=at[0],
             of=at[1],
             skipped=skipped,
-            loss=None if skipped else sums["policy_loss"] + kl_coef * sums["kl"] - loss.entropy_coef * entropy,
+            loss=None if skipped else loss_sum + loss.positive_nll * sums["positive_nll"],
             policy_loss=None if skipped else sums["policy_loss"],
             entropy=entropy,
             kl=sums["kl"] if with_kl and not skipped else None,
             kl_penalty=kl_penalty,
+            positive_nll=sums["positive_nll"] if loss.positive_nll and not skipped else None,
             grad_norm=norm,
             learning_rate=rate,
             ratio_mean=sums["ratio"] / loss_tokens,

@@ -9,6 +9,7 @@ from typing import Literal, Self
 from pydantic import Field, model_validator
 
 from artifacts.config import Config
+from stages.models.value_head import VALUE_HEAD_WEIGHT
 
 Projection = Literal["q_proj", "k_proj", "v_proj", "o_proj", "gate_proj", "up_proj", "down_proj"]
 
@@ -27,13 +28,16 @@ PROJECTIONS: dict[Projection, str] = {
 class TrainableConfig(Config):
     """Which parameters learn. All others are frozen and have neither gradient nor optimizer state.
 
+    The head of a value model always learns.
+
     `all`: every parameter. `attention`: weights and biases of the query, key, value and output projections.
+    `except_attention`: all others (SAO's value model).
     `top_layers`: the last layers, norms included; not the embeddings, the final norm or the head.
     `lora`: all weights are frozen, and each chosen projection W becomes W + (alpha / rank) B A with trained A
     [rank, in] and B [out, rank]; B starts at 0. Checkpoints contain the sum, so that any engine can load them.
     """
 
-    parameters: Literal["all", "attention", "top_layers", "lora"] = Field(
+    parameters: Literal["all", "attention", "except_attention", "top_layers", "lora"] = Field(
         default="all", description="which parameters learn"
     )
     top_fraction: float = Field(
@@ -63,15 +67,17 @@ class TrainableConfig(Config):
             name: Name of the parameter in the policy: `decoder.layers.<number>.attn.q_proj.weight`, for instance.
             layers: Number of layers of the decoder.
         """
-        if self.parameters == "all":
+        if self.parameters == "all" or name == VALUE_HEAD_WEIGHT:
             return True
         if self.parameters == "lora":
             return is_adapter(name)
-        if not name.startswith("decoder.layers."):
-            return False
+        outside = not name.startswith("decoder.layers.")
+        if outside:
+            return self.parameters == "except_attention"
         number, inner = name.removeprefix("decoder.layers.").split(".", 1)
-        if self.parameters == "attention":
-            return inner.startswith("attn.") and inner.split(".")[1].endswith("_proj")
+        projects = inner.startswith("attn.") and inner.split(".")[1].endswith("_proj")
+        if self.parameters in ("attention", "except_attention"):
+            return projects == (self.parameters == "attention")
         # Rounded before the ceiling, since 0.7 * 10 may be slightly above 7 in floating point.
         return int(number) >= layers - math.ceil(round(self.top_fraction * layers, 9))
 

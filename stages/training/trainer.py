@@ -13,6 +13,7 @@ import torch.distributed as dist
 from torch import Tensor
 
 from artifacts.errors import BadInputError
+from artifacts.tensors import RIGHT
 from stages.grpo.aggregation import token_shares
 from stages.grpo.divergence import divergence
 from stages.grpo.loss import TokenLoss, token_loss
@@ -38,6 +39,7 @@ class MicroBatchLoss:
         token: [C] losses and ratios.
         entropies: [C] of the predicting distributions.
         gap: [C] log-probabilities of the trainer minus those of the sampler; None if they are not comparable.
+        positive_nll: Scalar, the mean negative log-probability of right completions; None if the loss has no such term.
     """
 
     total: Tensor
@@ -46,6 +48,7 @@ class MicroBatchLoss:
     token: TokenLoss
     entropies: Tensor
     gap: Tensor | None
+    positive_nll: Tensor | None = None
 
 
 class Trainer:
@@ -99,18 +102,20 @@ class Trainer:
         addresses, sequences = batch.loss_sequences(rows)
         groups = batch.groups(addresses) if job.loss.aggregation == "group_mean" else None
         shares = token_shares(job.loss.aggregation, sequences, job.loss.constant_tokens, batch.mean_length, groups)
+        right_tokens = max(1, int(batch.values(RIGHT, addresses).sum()))
         sums = StepSums()
         for micro in self._own_micro_batches(rows):
             flat = batch.flat(micro or rows[:1])
             share = shares[torch.searchsorted(addresses, flat.addresses)]
             entropy_share = torch.full_like(share, 1.0 / max(1, addresses.numel()))
+            right_share = batch.values(RIGHT, flat.addresses) / right_tokens
             if not micro:  # this process has fewer rows than others; it takes part in the collectives with weight 0
-                share, entropy_share = torch.zeros_like(share), torch.zeros_like(share)
-            loss = self._loss(number, flat, share.to(device), entropy_share.to(device))
+                share, entropy_share, right_share = (torch.zeros_like(share) for _ in range(3))
+            loss = self._loss(number, flat, share.to(device), entropy_share.to(device), right_share.to(device))
             (loss.total * self._world).backward()  # FSDP2 divides the sum over processes by their number
             if micro:
                 sums.add(loss.token, loss.entropies, loss.gap, flat.tokens.numel())
-                sums.add_losses(loss.policy, loss.kl)
+                sums.add_losses(loss.policy, loss.kl, loss.positive_nll)
             self._beat()
         sums.reduce(device)
         rate = job.learning_rates[number]
@@ -128,7 +133,9 @@ class Trainer:
             kl_penalty=None if self._kl_reward is None else self._kl_reward.penalty(addresses, sequences),
         )
 
-    def _loss(self, number: int, flat: FlatRows, share: Tensor, entropy_share: Tensor) -> MicroBatchLoss:
+    def _loss(
+        self, number: int, flat: FlatRows, share: Tensor, entropy_share: Tensor, right_share: Tensor
+    ) -> MicroBatchLoss:
         """Computes the loss of a micro-batch.
 
         Args:
@@ -136,6 +143,7 @@ class Trainer:
             flat: The rows of the micro-batch.
             share: [C] factor of each token's loss in the loss of the step.
             entropy_share: [C] factor of each token's entropy in the entropy bonus of the step.
+            right_share: [C] factor of each token's negative log-probability in the mean over right completions.
         """
         config, device = self._job.loss, self._weights.device
         logprobs, entropies = self._forward(flat, self._weights.policy)
@@ -172,7 +180,11 @@ class Trainer:
                 total = total + config.kl_coef * kl
         if config.entropy_coef:
             total = total - config.entropy_coef * (entropies * entropy_share).sum()
-        return MicroBatchLoss(total, policy, kl, token, entropies, gap)
+        positive = None
+        if config.positive_nll:
+            positive = -(logprobs * right_share).sum()
+            total = total + config.positive_nll * positive
+        return MicroBatchLoss(total, policy, kl, token, entropies, gap, positive)
 
     def _forward(self, flat: FlatRows, policy: Policy) -> tuple[Tensor, Tensor]:
         inputs = policy.inputs(flat, self._weights.dtype, self._weights.device)
@@ -285,6 +297,9 @@ class Trainer:
             raise BadInputError(where, tensors, f"{', '.join(sorted(names))} {list(self._old.shape)}")
         self._old, self._reference = logprobs["old"], logprobs.get("reference")
         self._kl_reward = KLReward.restored(logprobs) if "kl_advantages" in logprobs else None
+
+    def write_values(self) -> None:
+        """Writes what the job asks for besides its weights; a policy has nothing of the kind."""
 
     def _share_logprobs(self) -> None:
         """Gives every process the log-probabilities of all rows after the first epoch (collective).

@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
 
+import numpy as np
 import torch
 from torch import Tensor
 
@@ -65,6 +66,8 @@ class TrainerBatch:
         except IntegrityError as error:  # no retry would mend it
             raise BadInputError(error.where, error.found, error.expected, error.remedy) from error
         self._columns = {name: torch.from_numpy(getattr(packed, name)) for name in tensors.PackedBatch.dtypes()}
+        right = packed.right if packed.right is not None else np.zeros_like(packed.completion_mask)
+        self._columns[tensors.RIGHT] = torch.from_numpy(right)
         self.real = self._columns["segment_ids"] >= 0
         """[R, T] bool, False in padding."""
         self.row_tokens: list[int] = self.real.sum(1).tolist()
@@ -96,7 +99,7 @@ class TrainerBatch:
         return addresses, self._columns["segment_ids"].view(-1)[addresses].long()
 
     def values(self, name: str, addresses: Tensor) -> Tensor:
-        """Returns the values of a column at some addresses: [C]."""
+        """Returns the values of a column, such as `right`, at some addresses: [C]."""
         return self._columns[name].view(-1)[addresses]
 
     def groups(self, addresses: Tensor) -> Tensor:

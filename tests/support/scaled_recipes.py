@@ -1,11 +1,12 @@
 """Any recipe as one small iteration: to see on two cores that what it asks for runs, not that it learns.
 
-The rule. Replaced by those of `tests/support/tiny.toml`: the model (made from scratch), the puzzles' kind
-(mathematics stays, on sums that `write_sums` writes), and the warm start (with more passes), without which a scratch
-model has no signal. Cut to a limit: iterations, puzzles, group sizes, rounds of dynamic sampling, and optimizer
-steps, of which there are at most as many as puzzles. Multiplied by one factor, that which takes the longest
-completion to 64 tokens: every length that belongs to it; a row keeps room for a prompt. Everything else, which is the
-algorithm, stays: reward, advantage, loss, optimizer, schedules, reference, correction, early stop, graders.
+The rule. Replaced by those of `tests/support/tiny.toml`: the model (made from scratch), the puzzles' kind (mathematics
+stays, on sums that `write_sums` writes), and the warm start (with more passes), without which a scratch model has no
+signal. Cut to a limit: iterations, puzzles, group sizes, rounds of dynamic sampling, and optimizer steps, of which
+there are at most as many as puzzles, and iterations with a frozen policy, of which there are none. Multiplied by one
+factor, that which takes the longest completion to 64 tokens: every length that belongs to it; a row keeps room for a
+prompt. Everything else, which is the algorithm, stays: reward, advantage, loss, optimizer, schedules, reference,
+correction, early stop, graders.
 """
 
 import json
@@ -49,6 +50,9 @@ def scaled_settings(recipe: Recipe, sums: str = "sums.jsonl") -> list[str]:
         "pack.row_tokens": max(LEAST_ROW_TOKENS, _scaled(recipe.pack.row_tokens, factor)),
         "pack.updates": min(puzzles, recipe.pack.updates),
     }
+    if recipe.value is not None:
+        settings["value.updates"] = min(puzzles, recipe.value.updates)
+        settings["finetune.frozen_iterations"] = 0  # the one iteration trains the policy, too
     if rounds:
         settings["sample.resample.max_rounds"] = rounds
     if reward.overlong_buffer_tokens is not None:

@@ -6,7 +6,7 @@ from typing import Any
 from urllib.parse import quote
 
 from artifacts.store.store import Store
-from flows.lookup.history import STAGES, RunRecord
+from flows.lookup.history import OPTIONAL, STAGES, RunRecord
 from flows.report import batch_picture
 from flows.report.batch_picture import BatchView
 from flows.report.before_after import BeforeAfter, JudgedCompletion
@@ -64,11 +64,15 @@ def iteration_rows(iterations: Sequence[IterationFigures]) -> list[dict[str, Any
 
 
 def seconds_rows(iterations: Sequence[IterationFigures]) -> list[dict[str, Any]]:
-    """Returns a row for each iteration: the seconds of each stage, None if it has not published, and of all stages."""
+    """Returns a row for each iteration: the seconds of each stage, None if it has not published, and of all stages.
+
+    A stage that only some runs have has a column if any iteration has it.
+    """
+    stages = [stage for stage in STAGES if stage not in OPTIONAL or any(stage in item.seconds for item in iterations)]
     return [
         {
             "iteration": item.number,
-            **{stage: _rounded(item.seconds.get(stage), 2) for stage in STAGES},
+            **{stage: _rounded(item.seconds.get(stage), 2) for stage in stages},
             "all": round(item.total_s, 2),
             "tokens/s sampled": _rounded(item.value("sampled_tokens_per_s"), 1),
         }

@@ -14,6 +14,7 @@ from torch import Tensor
 from artifacts.errors import BadInputError
 from stages.models.shape import DecoderShape
 from stages.models.tensors import WEIGHTS_INDEX, compare, stored_tensors
+from stages.models.value_head import VALUE_HEAD, VALUE_HEAD_WEIGHT, ValueHead
 
 FILE_BYTES = 4 << 30
 
@@ -21,6 +22,7 @@ _OUTSIDE = {
     "decoder.tok_embeddings.weight": "model.embed_tokens.weight",
     "decoder.norm.scale": "model.norm.weight",
     "head.weight": "lm_head.weight",
+    VALUE_HEAD_WEIGHT: VALUE_HEAD_WEIGHT,
 }
 _INSIDE = {
     "sa_norm.scale": "input_layernorm.weight",
@@ -110,6 +112,7 @@ def write_checkpoint(
     *,
     beat: Callable[[], None] = lambda: None,
     file_bytes: int = FILE_BYTES,
+    value_head: ValueHead | None = None,
 ) -> None:
     """Writes a Hugging Face folder: the weights, and the source's other files (config, tokenizer and so on).
 
@@ -123,6 +126,7 @@ def write_checkpoint(
         dtype: Type of the weights on disk.
         beat: Called after each file of weights to report progress.
         file_bytes: Largest size of a file of weights; a larger tensor gets a file of its own.
+        value_head: Form of the head of a value model, which its config.json states; None for a model that writes.
     """
     out.mkdir(parents=True, exist_ok=True)
     for path in source.iterdir():
@@ -131,6 +135,8 @@ def write_checkpoint(
     config = json.loads((source / "config.json").read_text())
     config.pop("torch_dtype", None)
     config["dtype"] = str(dtype).removeprefix("torch.")
+    if value_head:
+        config[VALUE_HEAD] = value_head
     (out / "config.json").write_text(json.dumps(config, indent=2) + "\n")
     tensors = {published_name(name): tensor.detach().to("cpu", dtype) for name, tensor in weights.items()}
     plan = split_torch_state_dict_into_shards(tensors, max_shard_size=file_bytes)

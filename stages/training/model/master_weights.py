@@ -26,7 +26,7 @@ from stages.training.checkpointing.checkpoint import StoredWeights, write_checkp
 from stages.training.checkpointing.state_files import BeatingLoadPlanner, BeatingSavePlanner, StateWriter
 from stages.training.job import Dtype, OptimizerConfig, TrainHardware
 from stages.training.model.lora import initial_adapter, merged
-from stages.training.model.placement import compute_dtype, fill, place, place_policy, torch_dtype
+from stages.training.model.placement import compute_dtype, fill, fill_value_model, place, place_policy, torch_dtype
 from stages.training.trainable import EVERYTHING, TrainableConfig, is_adapter
 
 
@@ -101,7 +101,8 @@ class TrainedWeights:
         Raises:
             BadInputError: The folder does not hold this decoder.
         """
-        fill({name: p for name, p in self.masters.items() if not is_adapter(name)}, folder, self.shape, self._beat)
+        load = fill_value_model if self.shape.value_head else fill
+        load({name: p for name, p in self.masters.items() if not is_adapter(name)}, folder, self.shape, self._beat)
         for name, p in self.masters.items():
             if is_adapter(name):
                 place(p, initial_adapter(name, p.shape))
@@ -165,7 +166,7 @@ class TrainedWeights:
     def save_checkpoint(self, source: Path, out: Path) -> None:
         """Writes the weights with adapters added in as a Hugging Face folder (collective; the first process writes)."""
         if weights := self._gathered(torch.bfloat16):
-            write_checkpoint(source, out, weights, beat=self._beat)
+            write_checkpoint(source, out, weights, beat=self._beat, value_head=self.shape.value_head)
 
     def save_average(self, reference: Path, decay: float, out: Path) -> None:
         """Writes decay x reference + (1 - decay) x weights as a Hugging Face folder (collective; the first writes).

@@ -1,6 +1,7 @@
 """Builds a policy on its device, whole or sharded, and loads the weights of a folder into it."""
 
 from collections.abc import Callable, Mapping
+from dataclasses import replace
 from pathlib import Path
 
 import torch
@@ -12,10 +13,11 @@ from torch.distributed.tensor import DTensor
 
 from artifacts.errors import BadInputError
 from stages.models.shape import DecoderShape, read_shape
+from stages.models.value_head import VALUE_HEAD_WEIGHT
 from stages.training.checkpointing.checkpoint import StoredWeights
 from stages.training.job import Dtype, TrainHardware
 from stages.training.model.lora import add_adapters
-from stages.training.model.policy import Policy
+from stages.training.model.policy import Policy, ValueModel
 from stages.training.trainable import EVERYTHING, TrainableConfig
 
 
@@ -50,7 +52,7 @@ def place_policy(
         trainable: Which parameters learn, and which adapters are added.
     """
     with torch.device("meta"):
-        policy = Policy(
+        policy = (ValueModel if shape.value_head else Policy)(
             shape,
             activation_checkpointing=hardware.activation_checkpointing,
             chunk_tokens=hardware.logprob_chunk_tokens,
@@ -101,6 +103,28 @@ def place(parameter: Tensor, tensor: Tensor) -> None:
         local.copy_(tensor[first : first + local.shape[0]])
     else:
         parameter.copy_(tensor)
+
+
+def fill_value_model(
+    parameters: Mapping[str, Tensor], folder: Path, shape: DecoderShape, beat: Callable[[], None]
+) -> None:
+    """Copies the weights of a value model into parameters; of a model that writes all but its output head.
+
+    In the second case the value head begins at 0, so that the values do not depend on the text until they are trained.
+
+    Raises:
+        BadInputError: The folder does not hold this decoder, or a value model with another head.
+    """
+    stored = read_shape(folder).value_head
+    if stored is None:
+        others = {name: p for name, p in parameters.items() if name != VALUE_HEAD_WEIGHT}
+        fill(others, folder, replace(shape, value_head=None), beat)
+        place(parameters[VALUE_HEAD_WEIGHT], torch.zeros(1, shape.embed_dim))
+    elif stored == shape.value_head:
+        fill(parameters, folder, shape, beat)
+    else:
+        remedy = "set value.head to it"
+        raise BadInputError(str(folder), f"a value model with a {stored} head", f"a {shape.value_head} head", remedy)
 
 
 def fill(parameters: Mapping[str, Tensor], folder: Path, shape: DecoderShape, beat: Callable[[], None]) -> None:

@@ -1,6 +1,6 @@
 """The policy: a torchtune decoder of the checkpoint's shape, with the output head on completion positions only.
 
-Shapes: N tokens of a micro-batch, C of them completion tokens in the loss, D head width, V vocabulary.
+Shapes: N tokens of a micro-batch, C of them completion tokens in the loss, D head width, E width, V vocabulary.
 """
 
 from dataclasses import dataclass
@@ -74,7 +74,7 @@ class Policy(nn.Module):
         super().__init__()
         self.shape, self.chunk_tokens = shape, chunk_tokens
         self.decoder = build_decoder(shape, activation_checkpointing)
-        self.head = None if shape.tied else nn.Linear(shape.embed_dim, shape.vocab_size, bias=False)
+        self.head = None if shape.tied or shape.value_head else nn.Linear(shape.embed_dim, shape.vocab_size, bias=False)
         self.frequencies: Tensor
         self.place_frequencies()
 
@@ -114,6 +114,34 @@ class Policy(nn.Module):
         hidden = self.decoder(inputs.tokens, mask=inputs.attention).squeeze(0)
         weight = self.decoder.tok_embeddings.weight if self.head is None else self.head.weight
         return hidden.index_select(0, inputs.predictors).to(weight.dtype) @ weight.t()
+
+
+class ValueModel(Policy):
+    """A model that computes values w h of the states before completion tokens.
+
+    The head has no bias, as in Open-Reasoner-Zero (`orz/ppo/models.py`), whose head begins at N(0, 1 / (E + 1)). Ours
+    begins at 0, so that the first values are equal whatever the text.
+
+    Args:
+        shape: Sizes and switches of the decoder, with a value head.
+        activation_checkpointing: Whether layers are recomputed in backward.
+        chunk_tokens: Not used; a value takes no memory of the vocabulary's size.
+    """
+
+    def __init__(self, shape: DecoderShape, *, activation_checkpointing: bool, chunk_tokens: int) -> None:
+        super().__init__(shape, activation_checkpointing=activation_checkpointing, chunk_tokens=chunk_tokens)
+        self.value_head = nn.Linear(shape.embed_dim, 1, bias=False)
+
+    def forward(self, inputs: ModelInputs, temperature: float) -> tuple[Tensor, Tensor]:
+        """Runs the decoder on all tokens and the head on the last token before each one in the loss.
+
+        Returns:
+            Values [C] before a bound, and zeros [C] where a policy has entropies, float32.
+        """
+        hidden = self.decoder(inputs.tokens, mask=inputs.attention).squeeze(0)
+        chosen = hidden.index_select(0, inputs.predictors)
+        values = self.value_head(chosen.to(self.value_head.weight.dtype)).float().squeeze(-1)
+        return values, torch.zeros_like(values)
 
 
 def build_decoder(shape: DecoderShape, activation_checkpointing: bool) -> TransformerDecoder:

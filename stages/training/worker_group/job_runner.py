@@ -4,6 +4,7 @@ import os
 import resource
 import shutil
 import time
+from dataclasses import replace
 
 import torch
 import torch.distributed as dist
@@ -17,6 +18,7 @@ from stages.training.model.placement import compute_dtype, load_reference, shard
 from stages.training.results import StepMetrics, TrainTotals
 from stages.training.trainer import Trainer
 from stages.training.trainer_batch import TrainerBatch
+from stages.training.value_trainer import ValueTrainer
 from stages.training.worker_group.events import EventWriter
 from stages.training.worker_group.job_queue import JobQueue
 
@@ -52,7 +54,7 @@ class JobRunner:
         """
         first = self._rank == 0
         started = time.perf_counter()
-        shape = read_shape(job.checkpoint_dir)
+        shape = replace(read_shape(job.checkpoint_dir), value_head=job.value.head if job.value else None)
         weights = self._kept_weights(job, shape)
         sharded = shards(self._hardware, self._device, self._hardware.world)
         batch = TrainerBatch(job.batch_file, shape.vocab_size)
@@ -62,7 +64,7 @@ class JobRunner:
             weights = TrainedWeights(
                 shape, job.hardware, self._device, sharded, job.trainable, self._beat, job.optimizer.master_dtype
             )
-        trainer = Trainer(weights, job, batch, self._beat)
+        trainer = (ValueTrainer if job.value else Trainer)(weights, job, batch, self._beat)
         resumed = _load(job, weights, trainer)
         self._beat()
         loaded = time.perf_counter()
@@ -80,6 +82,7 @@ class JobRunner:
             if job.reference_dir is not None:
                 reference = (job.reference_dir, shape.vocab_size, job.hardware, self._device, sharded, self._beat)
                 trainer.compute_reference_logprobs(load_reference(*reference))
+        trainer.write_values()
         recomputed = time.perf_counter()
         steps, checkpoints = list(resumed), StepCheckpoints(job, weights, trainer)
         for number, rows in plan[len(resumed) :]:

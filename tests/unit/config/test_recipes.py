@@ -53,6 +53,14 @@ def test_our_profiles_load() -> None:
         ("sample.resample.max_rounds=50", r"the stride of sample\.resample is 6528, more than puzzles\.train"),
         ("sample={resample={}, sampling={samples_per_prompt=1}}", r"resample needs groups that can differ"),
         ("finetune.trainable={parameters='attention', rank=4}", r"rank is set, but parameters is 'attention'"),
+        (
+            "value={}",
+            r"grade\.advantage has baseline 'group_mean' .*, but the baseline is the value model: set baseline",
+        ),
+        ("value={pretrain={run='a', first=3, last=2}}", r"last is 2, before first, which is 3"),
+        ("value={source='a@3', pretrain={run='a'}}", r"pretrain is set, but source is a@3"),
+        ("value={reward_low=1}", r"reward_low is 1\.0, not below reward_high"),
+        ("finetune.loss.positive_nll=0.1", r"needs to know the right completions: set pack\.mark_right = true"),
         ("model.source=cloud", "model"),
         ("iterations.first=1", "iterations is a value"),
         (
@@ -150,7 +158,7 @@ def test_a_run_name_belongs_to_one_recipe(tmp_path: Path) -> None:
 
 ADDED_SINCE = {"epoch_order", "master_dtype", "max_skipped_steps", "temperature_of", "kl_clamp"} | {
     "level", "step_baseline", "step_discount", "step_rewards", "completions", "style", "tokenizer", "until_first_false",
-    "system_prompt",
+    "system_prompt", "value", "positive_nll", "mark_right", "frozen_iterations", "shortness_penalty",
     "tool_calls", "strategies", "alarm",
 }  # fmt: skip
 
@@ -203,6 +211,7 @@ def test_a_run_that_stored_nothing_keeps_no_name(request_of_mine: Callable[..., 
         (["sample.sampling.top_p=0.9"], r"sampling\.top_p: 0\.9, .* expected 1\.0; or set .*old_logprobs to trainer"),
         (["sample.sampling.repetition_penalty=1.3"], r"sampling\.repetition_penalty: 1\.3, so the sampler's"),
         (["grade.advantage.scale=batch_std", "sample.resample.max_rounds=1"], r"batch_std, which includes the groups"),
+        (["grade.advantage.baseline=batch_mean", "sample.resample.max_rounds=1"], r"batch_mean, which includes the"),
     ],
 )
 def test_what_no_run_should_begin_with_is_refused_and_what_has_begun_goes_on(

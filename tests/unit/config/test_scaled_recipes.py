@@ -19,6 +19,8 @@ SCALED = {
     "pack.row_tokens",
     "pack.updates",
     "finetune.loss.constant_tokens",
+    "value.updates",
+    "finetune.frozen_iterations",
     *(f"{name}.puzzles" for name in ("evaluate", "final")),
     *(f"{name}.sampled.{key}" for name in ("evaluate", "final") for key in ("samples_per_prompt", "max_tokens")),
 }

@@ -57,6 +57,17 @@ def test_leave_one_out(rewards: list[float], expected: list[float]) -> None:
     assert of_one(rewards, baseline="leave_one_out", scale="none") == pytest.approx(expected)
 
 
+def test_the_mean_of_the_batch_serves_groups_of_one_completion() -> None:
+    """Rewards 1, 0, 0.5 and 0.5: mean 0.5. The deviation over 3 is sqrt(0.5 / 3)."""
+    groups = [np.array([reward]) for reward in (1.0, 0.0, 0.5, 0.5)]
+    plain = batch_advantages(groups, AdvantageConfig(baseline="batch_mean", scale="none"))
+    assert np.concatenate(plain).tolist() == [0.5, -0.5, 0.0, 0.0]
+    scaled = batch_advantages(groups, AdvantageConfig(baseline="batch_mean", scale="batch_std", epsilon=0.0))
+    assert np.concatenate(scaled) == pytest.approx([1.2247448714, -1.2247448714, 0.0, 0.0])
+    with pytest.raises(ValueError, match="it goes with scale batch_std or none"):
+        AdvantageConfig(baseline="batch_mean", scale="population_std")
+
+
 def test_one_completion_or_none_is_no_group() -> None:
     for baseline in ("group_mean", "leave_one_out"):
         assert of_one([1.0], baseline=baseline).tolist() == [0.0]

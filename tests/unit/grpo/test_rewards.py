@@ -172,3 +172,15 @@ def test_share_of_words_in_a_script(text: str, script: Any, expected: float) -> 
     assert share_in_script(text, script) == pytest.approx(expected)
     config = RewardConfig(language_weight=0.5, language_script=script)
     assert reward(config, text=text) == pytest.approx(0.75 + 0.5 * expected)
+
+
+@pytest.mark.parametrize(
+    ("characters", "accuracy", "expected"),
+    [(4000, 1.0, 0.0), (40_000, 1.0, 0.9), (40_000, 0.0, -0.1), (400, 0.0, -10.0), (0, 0.0, -1000.0)],
+)
+def test_the_reward_for_exploration_takes_less_from_longer_completions(
+    characters: int, accuracy: float, expected: float
+) -> None:
+    """RLSP's p of 1000: 1000 / (characters / 4) is subtracted."""
+    config = RewardConfig(shortness_penalty=1000.0)
+    assert reward(config, accuracy=accuracy, text="x" * characters) == pytest.approx(expected)

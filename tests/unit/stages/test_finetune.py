@@ -208,6 +208,16 @@ def test_a_shared_rate_reaches_the_optimizer(run: Run) -> None:
     assert [step["learning_rate"] for step in run.steps_of(trained)] == [0.0025, 0.0025]
 
 
+def test_a_frozen_iteration_keeps_the_weights_and_the_next_trains(run: Run) -> None:
+    """The trainer is not asked; the identity holds a rate of 0, not the number of frozen iterations."""
+    first = run.step("frozen", 1, Weights(run.model), frozen_iterations=1)
+    assert first.checkpoint.digest == run.model.digest and first.state is None
+    assert Artifact.open(run.store, first.checkpoint).manifest.identity.config["learning_rate"] == 0.0
+    second = run.step("frozen", 2, first, frozen_iterations=1)
+    plain = run.step("thawed", 2, Weights(run.model))
+    assert second.checkpoint.digest == plain.checkpoint.digest
+
+
 def test_a_periodic_reference_is_replaced_by_the_policy(run: Run) -> None:
     weights = Weights(run.model, reference=run.model)
     settings = {"reference": "periodic", "reference_iterations": 2}

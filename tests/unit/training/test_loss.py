@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 
 from stages.grpo.aggregation import token_shares
 from stages.grpo.divergence import divergence
-from stages.grpo.loss import TokenLoss, token_loss
+from stages.grpo.loss import TokenLoss, token_loss, value_loss
 from stages.grpo.ratios import correction_factors
 
 LENGTHS = [2, 4, 4, 8]
@@ -281,3 +281,41 @@ def test_shares_do_not_depend_on_the_order_of_tokens(lengths: list[int], random:
         assert torch.equal(token_shares(aggregation, sequences[order], constant), shares[order])  # pyright: ignore[reportArgumentType]
         if aggregation != "constant":
             assert shares.sum().item() == pytest.approx(1.0, abs=1e-5)
+
+
+@pytest.mark.parametrize(
+    ("ratio", "advantage", "loss", "gradient", "low", "high"),
+    [
+        (0.25, 2.0, -0.5, -0.5, False, False),
+        (3.9, -1.0, 3.9, 3.9, False, False),
+        (0.19, 1.0, 0.0, 0.0, True, False),
+        (4.1, 1.0, 0.0, 0.0, False, True),
+        (4.1, -1.0, 0.0, 0.0, False, True),
+    ],
+)
+def test_masked_tokens_have_no_loss(
+    ratio: float, advantage: float, loss: float, gradient: float, low: bool, high: bool
+) -> None:
+    """SAO's bounds: the ratio counts from 0.2 to 4, and a token outside is left out, whatever its advantage."""
+    result = single("masked", ratio, advantage, clip_low=0.8, clip_high=3.0)
+    assert result[:2] == pytest.approx((loss, gradient), abs=1e-6)
+    assert result[2:] == (low, high)
+
+
+def test_a_masked_infinite_ratio_gives_no_gradient_that_is_not_a_number() -> None:
+    assert single("masked", math.exp(80), 1.0, clip_low=0.8, clip_high=3.0)[:2] == (0.0, 0.0)
+
+
+def test_value_loss_by_hand() -> None:
+    """Old 0.5, target 1. Value 0.9 is clipped to 0.7: (0.7 - 1)^2 = 0.09 is more than 0.01. Value 0.2 is clipped to
+    0.3, but (0.2 - 1)^2 = 0.64 is more than 0.49. Value 0.6 is inside."""
+    new = torch.tensor([0.9, 0.2, 0.6], requires_grad=True)
+    old, targets = torch.full((3,), 0.5), torch.ones(3)
+    loss, clipped = value_loss(new, old, targets, 0.2)
+    torch.testing.assert_close(loss, torch.tensor([0.045, 0.32, 0.08]))
+    assert clipped.tolist() == [True, False, False]
+    loss.sum().backward()
+    assert new.grad is not None
+    torch.testing.assert_close(new.grad, torch.tensor([0.0, -0.8, -0.4]))
+    plain, _ = value_loss(new, old, targets, None)
+    torch.testing.assert_close(plain, torch.tensor([0.005, 0.32, 0.08]))

@@ -1,0 +1,87 @@
+"""Value models of runs: the one that a run starts with, and the call of the stage `value` in an iteration."""
+
+from typing import Any
+
+from artifacts.errors import BadInputError
+from artifacts.layout import RunLayout
+from artifacts.manifest import MANIFEST_NAME
+from artifacts.reading import Artifact
+from artifacts.refs import Checkpoint, Critic, Grades, Ref, Rollouts, TrainingState, Values
+from flows.session import Session
+from stages.pretrain import pretrain
+from stages.training.critic import PretrainConfig, check_tokenizer
+from stages.training.launch import Weights, state_beside
+from stages.value import value
+
+
+def first_critic(run: Session, policy: Ref[Checkpoint]) -> Weights | None:
+    """Returns the value model before iteration 1, pretrained if the recipe says so; None without a value model.
+
+    Args:
+        run: The run.
+        policy: The model that GRPO starts from.
+
+    Raises:
+        BadInputError: The store lacks the iteration that the recipe names, or its model has another tokenizer.
+    """
+    config, store = run.recipe.value, run.ctx.store
+    if config is None:
+        return None
+    if config.source != "policy":
+        name, _, number = config.source.partition("@")
+        critic = Artifact.at(store, RunLayout(name).iteration(int(number), "critic"), Critic).ref
+        check_tokenizer(store, critic, policy, f"value.source: {config.source}")
+        return Weights(critic, state_beside(critic, store))
+    if config.pretrain is None:
+        return Weights(policy)
+    return run.run(
+        pretrain,
+        config,
+        policy,
+        _stored(run, config.pretrain, "rollouts"),
+        _stored(run, config.pretrain, "grades"),
+        out=run.address(run.layout.first_critic("critic"), Critic),
+        state_out=run.address(run.layout.first_critic("critic_state"), TrainingState),
+    )
+
+
+def _stored(run: Session, config: PretrainConfig, part: str) -> list[Ref[Any]]:
+    """Returns the rollouts or grades on which the value model of a run learns first.
+
+    Once it has learned, its manifest names them, whatever has become of the other run since.
+    """
+    store, layout = run.ctx.store, RunLayout(config.run)
+    made = run.layout.first_critic("critic")
+    if store.exists(f"{made}/{MANIFEST_NAME}"):
+        inputs = Artifact.at(store, made).manifest.inputs
+        return [Ref(**inputs[role]) for role in sorted(inputs) if role.startswith(f"{part}_")]
+    refs: list[Ref[Any]] = []
+    for number in range(config.first, config.last + 1):
+        try:
+            refs.append(Artifact.at(store, layout.iteration(number, part)).ref)
+        except BadInputError as error:
+            raise BadInputError(
+                f"value.pretrain: {layout.run}@{number}", f"no {part} in {store.url}",
+                f"those of iterations {config.first} to {config.last}", "name iterations that are finished",
+            ) from error  # fmt: skip
+    return refs
+
+
+def valued(
+    run: Session, critic: Weights | None, rollouts: Ref[Rollouts], grades: Ref[Grades], n: int
+) -> tuple[Ref[Values] | None, Weights | None]:
+    """Returns the values of iteration `n` and the value model after it; nothing if the run has no value model."""
+    if critic is None or run.recipe.value is None:
+        return None, None
+    result = run.run(
+        value,
+        run.recipe.value,
+        critic,
+        rollouts,
+        grades,
+        iteration=n,
+        out=run.at(n, "values", Values),
+        critic_out=run.at(n, "critic", Critic),
+        state_out=run.at(n, "critic_state", TrainingState),
+    )
+    return result.values, result.critic

@@ -1,0 +1,10 @@
+"""Names of the head of a value model, which takes the place of the output head."""
+
+from typing import Literal
+
+ValueHead = Literal["linear", "bounded"]
+"""V = w h, or a sigmoid of it between the bounds of the reward; h is the hidden state, w begins at 0."""
+VALUE_HEAD = "value_head"
+"""Setting of a config.json, which only our value models have."""
+VALUE_HEAD_WEIGHT = "value_head.weight"
+"""Name of w in checkpoints and in the trainer."""

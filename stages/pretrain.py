@@ -1,0 +1,88 @@
+"""The stage that trains a value model on stored rollouts, before the first iteration needs it. It samples nothing."""
+
+from collections.abc import Sequence
+from typing import Any, cast
+
+from artifacts.address import ArtifactAddress
+from artifacts.errors import BadInputError
+from artifacts.identity import Identity, settings_of
+from artifacts.reading import Artifact
+from artifacts.refs import Checkpoint, Critic, Grades, Ref, Rollouts, TrainingState
+from stages.context import StageContext
+from stages.training.critic import (
+    ValueConfig,
+    check_tokenizer,
+    critic_batch,
+    valued_rollouts,
+)
+from stages.training.job import LossConfig
+from stages.training.launch import Schedule, Target, Weights, train_and_publish
+
+REVISION = 1
+_SEED_DIGITS = 12
+_SETTINGS = ("head", "reward_low", "reward_high", "row_tokens", "learning_rate", "optimizer", "trainable")
+"""Settings of the value model on which its pretraining depends, besides those of `pretrain` itself."""
+
+
+def pretrain(
+    ctx: StageContext,
+    config: ValueConfig,
+    model: Ref[Checkpoint],
+    rollouts: Sequence[Ref[Rollouts]],
+    grades: Sequence[Ref[Grades]],
+    *,
+    out: ArtifactAddress[Critic],
+    state_out: ArtifactAddress[TrainingState],
+) -> Weights:
+    """Trains a value model on the rewards of stored rollouts and publishes it with its training state.
+
+    The rollouts may be those of other runs, and other policies may have written them. The identity holds their digests.
+
+    Args:
+        config: Settings of the value model, with `pretrain`. The learning rate is the highest of the schedule.
+        model: Model that the value model starts from, with a head of 0.
+        rollouts: Rollouts of one or more iterations.
+        grades: Their grades, in the same order.
+
+    Raises:
+        BadInputError: The rollouts were written with another tokenizer, or all their completions are masked.
+        IntegrityError: Grades are not those of their rollouts.
+        TransientError: The trainer died or hung.
+        DeerstalkerError: The trainer ran out of memory.
+    """
+    chosen = config.pretrain
+    assert chosen is not None  # the caller asks for this stage only then
+    settings = {name: item for name, item in settings_of(config).items() if name in _SETTINGS}
+    settings |= {"epochs": chosen.epochs, "updates": chosen.updates}
+    inputs: dict[str, Ref[Any] | None] = {"model": model}
+    for number, (sampled, graded) in enumerate(zip(rollouts, grades, strict=True), start=1):
+        inputs |= {f"rollouts_{number:04d}": sampled, f"grades_{number:04d}": graded}
+    identity = Identity.of("pretrain", REVISION, settings, **inputs)
+    target = Target(identity, cast(ArtifactAddress[Checkpoint], out), state_out, inputs)
+    if published := target.published():
+        return published
+    for sampled in rollouts:
+        writer = Ref[Checkpoint](**Artifact.open(ctx.store, sampled).manifest.inputs["weights"])
+        check_tokenizer(ctx.store, model, writer, f"value.pretrain.run: {sampled.key}")
+    tables = [valued_rollouts(ctx.store, *pair) for pair in zip(rollouts, grades, strict=True)]
+    seed = int(identity.digest[:_SEED_DIGITS], 16)
+    batch, _ = critic_batch(tables, config, chosen.updates, seed)
+    if batch.minibatches == 0:
+        raise BadInputError(
+            "value.pretrain", "no completion with an advantage in these rollouts", "at least one",
+            "choose other iterations, or leave value.pretrain out",
+        )  # fmt: skip
+    batch.check(out.key)
+    batch_file = ctx.scratch / "critic-batch.safetensors"
+    batch_file.write_bytes(batch.to_bytes())
+    schedule = Schedule(
+        learning_rates=[config.learning_rate] * batch.minibatches * chosen.epochs,
+        epochs=chosen.epochs,
+        loss=LossConfig(old_logprobs="trainer"),
+        optimizer=config.optimizer,
+        trainable=config.trainable,
+        epoch_order="shuffled",
+        epoch_seed=seed,
+        value=config.for_pretraining().job(),
+    )
+    return train_and_publish(Weights(model), batch_file, schedule, target, ctx, label="pretrain")

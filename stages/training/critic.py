@@ -1,0 +1,216 @@
+"""What the stages `value` and `pretrain` share: settings of the value model, its batches, a check of its tokenizer."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Annotated, Literal, Self
+
+import numpy as np
+import polars as pl
+from pydantic import Field, model_validator
+
+from artifacts.config import Config
+from artifacts.errors import BadInputError, IntegrityError
+from artifacts.reading import Artifact
+from artifacts.refs import Checkpoint, Grades, Ref, Rollouts
+from artifacts.schemas import BY_TOOL, GRADES, GRADES_FILE, ROLLOUTS
+from artifacts.store.store import Store
+from artifacts.tensors import PackedBatch
+from stages.grpo.gae import last_token_rewards
+from stages.grpo.packing import Branch, Group, PackConfig, lay_out, packed_rows
+from stages.models.value_head import ValueHead
+from stages.training.job import OptimizerConfig, ValueJob
+from stages.training.learning_rates import RateConfig
+from stages.training.trainable import TrainableConfig
+
+_Number = Annotated[float, Field(ge=-1e6, le=1e6)]
+
+RATE_SETTINGS = ("learning_rate", "min_learning_rate", "schedule", "schedule_iterations", "warmup_iterations")
+"""Settings that determine the learning rate of an iteration. The identity contains that rate instead of them."""
+
+
+class PretrainConfig(Config):
+    """Stored rollouts on which the value model learns before the first iteration. Nothing is sampled for it."""
+
+    run: str = Field(description="Name of a run in the same store, whose model has the same tokenizer.")
+    first: int = Field(default=1, ge=1, le=1_000_000, description="First iteration whose rollouts are used.")
+    last: int = Field(default=4, ge=1, le=1_000_000, description="Last iteration whose rollouts are used.")
+    epochs: int = Field(default=1, ge=1, le=10_000, description="Passes over these rollouts.")
+    updates: int = Field(default=16, ge=1, le=1_000_000, description="Optimizer steps of one pass.")
+
+    @model_validator(mode="after")
+    def _in_order(self) -> Self:
+        if self.last < self.first:
+            raise ValueError(f"last is {self.last}, before first, which is {self.first}")
+        return self
+
+
+class ValueConfig(RateConfig):
+    """A value model (critic) that is trained beside the policy, and the advantages that follow from its values."""
+
+    source: str = Field(
+        default="policy",
+        pattern=r"^(policy|[A-Za-z0-9][A-Za-z0-9._-]{0,63}@[1-9][0-9]{0,6})$",
+        description="Model that the value model starts from: `policy`, where GRPO starts, with a head of 0; or "
+        "`RUN@ITERATION`, the value model of another run.",
+    )
+    head: ValueHead = Field(
+        default="linear",
+        description="`linear`: the value is w h of the last hidden state h. `bounded`: the sigmoid of w h between "
+        "`reward_low` and `reward_high` (BPCO, arXiv 2608.23566). w begins at 0.",
+    )
+    reward_low: _Number = Field(default=0.0, description="Least reward, for the head `bounded`.")
+    reward_high: _Number = Field(default=1.0, description="Highest reward, for the head `bounded`.")
+    lambda_policy: float = Field(default=1.0, ge=0, le=1, description="Lambda of the advantages (see GAE).")
+    length_alpha: float | None = Field(
+        default=None,
+        gt=0,
+        le=1e6,
+        description="Lambda of the advantages is 1 - 1 / (alpha l) for a completion of l tokens, in place of "
+        "`lambda_policy` (VAPO, with 0.05); null = off. At lengths below 1 / alpha it is 0.",
+    )
+    lambda_critic: float = Field(
+        default=1.0, ge=0, le=1, description="Lambda of the value model's targets; with 1 they are the rewards."
+    )
+    normalise: Literal["none", "batch", "group"] = Field(
+        default="none",
+        description="Tokens over which the mean is subtracted from advantages and their deviation divides them: none, "
+        "those of the batch, or of the completion's group. `group` is GRPO's baseline again.",
+    )
+    clip: float | None = Field(
+        default=None,
+        gt=0,
+        le=1e6,
+        description="Distance from the old value beyond which a new one brings no smaller loss; null = off.",
+    )
+    updates: int = Field(default=1, ge=1, le=1_000_000, description="Optimizer steps of one pass over the rollouts.")
+    epochs: int = Field(default=1, ge=1, le=10_000, description="Passes over the rollouts.")
+    row_tokens: int = Field(
+        default=2048, ge=16, le=10_000_000, description="Token budget of a row; a longer completion gets its own row."
+    )
+    optimizer: OptimizerConfig = Field(default_factory=OptimizerConfig)
+    trainable: TrainableConfig = Field(default_factory=TrainableConfig)
+    pretrain: PretrainConfig | None = None
+
+    @model_validator(mode="after")
+    def _settings_agree(self) -> Self:
+        if self.reward_low >= self.reward_high:
+            raise ValueError(f"reward_low is {self.reward_low}, not below reward_high, which is {self.reward_high}")
+        if self.pretrain is not None and self.source != "policy":
+            raise ValueError(f"pretrain is set, but source is {self.source}, a value model that is trained already")
+        return self
+
+    def job(self) -> ValueJob:
+        """Returns what the trainer needs to know of the value model."""
+        return ValueJob(
+            head=self.head, low=self.reward_low, high=self.reward_high, clip=self.clip, lambda_=self.lambda_critic
+        )
+
+    def for_pretraining(self) -> Self:
+        """Returns the settings under which it is pretrained: towards the rewards themselves, without a clip.
+
+        The first values are all equal. A clip would hold the others near them, and targets with a lambda below 1 would
+        repeat them.
+        """
+        return self.model_copy(update={"clip": None, "lambda_critic": 1.0})
+
+
+@dataclass(frozen=True)
+class Place:
+    """Where the tokens of a completion are in a batch.
+
+    Attributes:
+        number: Number of the completion in its table.
+        row: Row of the batch.
+        columns: Columns of its tokens.
+    """
+
+    number: int
+    row: int
+    columns: slice
+
+
+def valued_rollouts(store: Store, rollouts: Ref[Rollouts], grades: Ref[Grades]) -> pl.DataFrame:
+    """Returns the completions of rollouts that have an advantage, with their grades, sorted by group and sample.
+
+    Masked completions are left out. Groups whose rewards are equal are not: a value model learns from them, too.
+
+    Raises:
+        IntegrityError: The grades are not those of the rollouts.
+    """
+    completions = Artifact.open(store, rollouts).read_tables(ROLLOUTS)
+    rows = Artifact.open(store, grades).read_table(GRADES_FILE, GRADES)
+    graded = completions.join(rows, on=["puzzle_id", "group", "sample"], validate="1:1").sort("group", "sample")
+    if not len(graded) == len(completions) == len(rows):
+        problem = f"{len(graded)} of its {len(rows)} rows belong to one of the {len(completions)} completions"
+        raise IntegrityError(grades.key, problem, f"a grade for each completion of {rollouts.key}")
+    return graded.filter(pl.col("advantage").is_not_null())
+
+
+def own_tokens(table: pl.DataFrame) -> list[np.ndarray]:
+    """Returns for each completion a boolean array [tokens]: whether the model, not a tool, wrote the token."""
+    lengths = table["completion_token_ids"].list.len().to_list()
+    by_tool = table[BY_TOOL].to_list() if BY_TOOL in table.columns else [None] * len(table)
+    return [
+        np.ones(length, dtype=np.bool_) if marks is None else ~np.array(marks, dtype=np.bool_)
+        for length, marks in zip(lengths, by_tool, strict=True)
+    ]
+
+
+def critic_batch(
+    tables: Sequence[pl.DataFrame], config: ValueConfig, updates: int, seed: int
+) -> tuple[PackedBatch, list[Place]]:
+    """Packs completions for the value model; the reward follows the last token that the model wrote.
+
+    Args:
+        tables: Rows of `valued_rollouts`, of one or more iterations.
+        config: Settings of the value model.
+        updates: Optimizer steps of one pass.
+        seed: Seed of the shuffle that assigns groups to steps.
+
+    Returns:
+        The batch, with rewards in the place of advantages, and the places of all completions that have tokens. They
+        are numbered over all tables.
+    """
+    groups: list[Group] = []
+    number = 0
+    for table in tables:
+        for rows in table.partition_by("group", maintain_order=True):
+            branches: list[Branch] = []
+            columns = ("completion_token_ids", "sampler_logprobs", "reward")
+            for values, own in zip(rows.select(columns).iter_rows(), own_tokens(rows), strict=True):
+                rewards = np.zeros(len(own))
+                rewards[own] = last_token_rewards(values[2], int(own.sum()))
+                branches.append(Branch(values[0], values[1], rewards.tolist(), (~own).tolist(), number=number))
+                number += 1
+            groups.append(Group(rows["prompt_token_ids"][0].to_list(), branches))
+    longest = max((len(g.prompt) + len(b.tokens) for g in groups for b in g.branches), default=0)
+    packing = PackConfig(row_tokens=max(config.row_tokens, longest), updates=updates, seed=seed)
+    rows, minibatch, _ = packed_rows(groups, packing)
+    places: list[Place] = []
+    for row, groups_of_row in enumerate(rows):
+        column = 0
+        for group in groups_of_row:
+            column += len(group.prompt)
+            for branch in group.branches:
+                places.append(Place(branch.number, row, slice(column, column + len(branch.tokens))))
+                column += len(branch.tokens)
+    return lay_out(rows, minibatch, packing), places
+
+
+def check_tokenizer(store: Store, critic: Ref[Checkpoint], sampled_by: Ref[Checkpoint], where: str) -> None:
+    """Checks that a value model has the tokenizer of the model that wrote what it is to judge.
+
+    Only manifests are read, so it works for pruned models, too.
+
+    Raises:
+        BadInputError: It has another tokenizer.
+    """
+    files = [Artifact.open(store, ref).manifest.files.get("tokenizer.json") for ref in (critic, sampled_by)]
+    if files[0] != files[1]:
+        digests = [file.sha256[:12] if file else "none" for file in files]
+        raise BadInputError(
+            where,
+            f"{critic.key} has another tokenizer ({digests[0]})",
+            f"that of {sampled_by.key} ({digests[1]}), whose completions it is to judge",
+            "choose a value model or rollouts of the same model",
+        )

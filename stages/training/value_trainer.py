@@ -1,0 +1,78 @@
+"""The job of a value model on one worker process: values under the starting weights, then steps towards targets.
+
+Shapes: R rows, T tokens of a padded row, C tokens in the loss.
+"""
+
+import numpy as np
+import torch
+import torch.distributed as dist
+from safetensors.torch import save_file
+from torch import Tensor
+
+from stages.grpo.gae import value_targets
+from stages.grpo.loss import TokenLoss, value_loss
+from stages.training.job import ValueJob
+from stages.training.model.policy import Policy
+from stages.training.trainer import MicroBatchLoss, Trainer
+from stages.training.trainer_batch import FlatRows
+
+VALUES = "values"
+"""Name of the tensor [R, T] in the file of values; NaN outside the loss."""
+
+
+class ValueTrainer(Trainer):
+    """Runs the optimizer steps of a value model. The batch has rewards where a policy's batch has advantages.
+
+    Old values stand in the place of old log-probabilities, also in step checkpoints.
+    """
+
+    @property
+    def _value(self) -> ValueJob:
+        assert self._job.value is not None
+        return self._job.value
+
+    def _forward(self, flat: FlatRows, policy: Policy) -> tuple[Tensor, Tensor]:
+        values, nothing = super()._forward(flat, policy)
+        if self._value.head == "bounded":
+            values = self._value.low + (self._value.high - self._value.low) * torch.sigmoid(values)
+        return values, nothing
+
+    def recompute_old_logprobs(self) -> None:
+        """Computes the values under the starting weights for every mini-batch (collective)."""
+        self._fill_logprobs(self._weights.policy, self._batch.steps, self._old)
+
+    def write_values(self) -> None:
+        """Writes the values under the starting weights, if the job names a file (collective; the first writes)."""
+        if self._job.out_values_file is None:
+            return
+        values = self.kept_logprobs()["old"].view(self._batch.shape)
+        if dist.get_rank() == 0:
+            save_file({VALUES: values.contiguous()}, self._job.out_values_file)
+
+    def _loss(
+        self, number: int, flat: FlatRows, share: Tensor, entropy_share: Tensor, right_share: Tensor
+    ) -> MicroBatchLoss:
+        new, nothing = self._forward(flat, self._weights.policy)
+        old = self._old[flat.addresses]
+        targets = targets_of(flat.sequences, flat.advantages, old, self._value.lambda_).to(new.device)
+        loss, clipped = value_loss(new, old.to(new.device), targets, self._value.clip)
+        total = (loss * flat.weights.to(new.device) * share).sum()
+        token = TokenLoss(loss.detach(), torch.ones_like(new), clipped, torch.zeros_like(clipped))
+        return MicroBatchLoss(total, total, None, token, nothing, None)
+
+
+def targets_of(sequences: Tensor, rewards: Tensor, values: Tensor, lambda_: float) -> Tensor:
+    """Returns the target of each token's value: [C] float32.
+
+    Args:
+        sequences: [C] the completion of each token; its tokens are adjacent and in order.
+        rewards: [C].
+        values: [C] old values.
+        lambda_: Lambda of the targets.
+    """
+    if not sequences.numel():
+        return torch.zeros(0)
+    _, lengths = torch.unique_consecutive(sequences, return_counts=True)
+    parts = (tensor.double().split(lengths.tolist()) for tensor in (rewards, values))
+    targets = [value_targets(of_one.numpy(), old.numpy(), lambda_) for of_one, old in zip(*parts, strict=True)]
+    return torch.from_numpy(np.concatenate(targets)).float()

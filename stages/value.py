@@ -1,0 +1,197 @@
+"""The stage that judges rollouts by a value model, derives the advantages of tokens, and trains the value model."""
+
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any, cast
+
+import numpy as np
+import polars as pl
+from safetensors.numpy import load_file
+
+from artifacts.address import ArtifactAddress
+from artifacts.identity import Identity, settings_of
+from artifacts.refs import Checkpoint, Critic, Grades, Ref, Rollouts, TrainingState, Values
+from artifacts.schemas import TOKEN_ADVANTAGES, TOKEN_ADVANTAGES_FILE, VALUES, VALUES_FILE, as_table
+from stages.context import StageContext
+from stages.grpo.gae import Floats, explained_variances, gae, lambda_of_length, last_token_rewards, normalised
+from stages.training.critic import (
+    RATE_SETTINGS,
+    Place,
+    ValueConfig,
+    critic_batch,
+    own_tokens,
+    valued_rollouts,
+)
+from stages.training.job import LossConfig
+from stages.training.launch import Schedule, Target, Weights, carry_over, train_and_publish
+from stages.training.learning_rates import learning_rate_at, step_rate
+
+REVISION = 1
+_SEED_DIGITS = 12
+"""Number of hex digits of the rollouts' digest (part of the identity) that seed the order of groups and passes."""
+_VALUES = "values"
+_WITHOUT_EFFECT = (*RATE_SETTINGS, "source", "pretrain")
+"""Settings that the identity leaves out: the rate of the iteration and the inputs say what they do."""
+
+
+@dataclass(frozen=True)
+class Valued:
+    """The result of the stage.
+
+    Attributes:
+        values: Values and advantages of tokens under the value model before its training.
+        critic: The value model after it, with its training state.
+    """
+
+    values: Ref[Values]
+    critic: Weights
+
+    @property
+    def reused(self) -> bool:
+        """Whether the value model, which is published last, was found in the store rather than made."""
+        return self.critic.reused
+
+
+def value(
+    ctx: StageContext,
+    config: ValueConfig,
+    critic: Weights,
+    rollouts: Ref[Rollouts],
+    grades: Ref[Grades],
+    *,
+    iteration: int,
+    out: ArtifactAddress[Values],
+    critic_out: ArtifactAddress[Critic],
+    state_out: ArtifactAddress[TrainingState],
+) -> Valued:
+    """Computes values of rollouts and the advantages of their tokens, then trains the value model on the rewards.
+
+    The values are those before this training. The value model is published last.
+
+    Args:
+        critic: The value model with its training state; at first a model that writes, whose value head is then 0.
+        rollouts: The rollouts.
+        grades: Their grades. Completions without an advantage (masked) have no values and are not learned from.
+        iteration: Number of the iteration, from 1; determines the learning rate.
+
+    Raises:
+        IntegrityError: The grades are not those of the rollouts.
+        BadInputError: The value model does not know a token of the rollouts, or has another head.
+        TransientError: The trainer died or hung.
+        DeerstalkerError: The trainer ran out of memory.
+    """
+    settings = {name: item for name, item in settings_of(config).items() if name not in _WITHOUT_EFFECT}
+    settings["learning_rate"] = learning_rate_at(config, iteration)
+    inputs: dict[str, Ref[Any] | None] = {
+        "critic": critic.checkpoint,
+        "critic_state": critic.state,
+        "rollouts": rollouts,
+        "grades": grades,
+    }
+    identity = Identity.of("value", REVISION, settings, **inputs)
+    target = Target(identity, cast(ArtifactAddress[Checkpoint], critic_out), state_out, inputs)
+    values, trained = out.find(identity), target.published()
+    if values and trained:
+        return Valued(values, trained)
+    table = valued_rollouts(ctx.store, rollouts, grades)
+    seed = int(rollouts.digest[:_SEED_DIGITS], 16)
+    batch, places = critic_batch([table], config, config.updates, seed)
+
+    def publish(file: Path | None) -> Ref[Values]:
+        attempt = out.attempt(identity)
+        values = load_file(file)[_VALUES] if file else np.zeros((0, 0), np.float32)
+        frames = _tables(table, _by_completion(values, places, len(table)), config)
+        attempt.write_table(VALUES_FILE, frames.values, VALUES)
+        attempt.write_table(TOKEN_ADVANTAGES_FILE, frames.token_advantages, TOKEN_ADVANTAGES)
+        return attempt.publish(frames.facts, **inputs)
+
+    if batch.minibatches == 0:
+        values = publish(None)
+        return Valued(values, carry_over(critic, target, ctx))
+    batch.check(out.key)
+    batch_file = ctx.scratch / "critic-batch.safetensors"
+    batch_file.write_bytes(batch.to_bytes())
+    schedule = Schedule(
+        learning_rates=[step_rate(config, iteration, batch.minibatches)] * batch.minibatches * config.epochs,
+        epochs=config.epochs,
+        loss=LossConfig(old_logprobs="trainer"),
+        optimizer=config.optimizer,
+        trainable=config.trainable,
+        epoch_order="shuffled",
+        epoch_seed=seed,
+        value=config.job(),
+    )
+    trained = train_and_publish(
+        critic, batch_file, schedule, replace(target, beside=publish), ctx, label=f"value {iteration}"
+    )
+    published = out.find(identity)
+    assert published is not None  # `publish` has run before the value model was published
+    return Valued(published, trained)
+
+
+@dataclass(frozen=True)
+class _Tables:
+    """What the artifact of values holds: tables of the schemas `values` and `token_advantages`, and figures."""
+
+    values: pl.DataFrame
+    token_advantages: pl.DataFrame
+    facts: dict[str, float | None]
+
+
+def _by_completion(values: np.ndarray, places: list[Place], completions: int) -> list[Floats]:
+    """Returns the values of each completion's tokens, NaN for those of a tool; empty without tokens."""
+    by_completion = [np.zeros(0) for _ in range(completions)]
+    for place in places:
+        by_completion[place.number] = values[place.row, place.columns].astype(np.float64)
+    return by_completion
+
+
+def _tables(table: pl.DataFrame, values: list[Floats], config: ValueConfig) -> _Tables:
+    """Returns values and advantages of completions.
+
+    Args:
+        table: Completions with their rewards.
+        values: For each completion the values of its tokens; NaN for those of a tool.
+        config: Lambda and normalisation.
+    """
+    keys, rewards, own = table.select("group", "sample").rows(), table["reward"].to_list(), own_tokens(table)
+    own_values = [of_one[mine] for of_one, mine in zip(values, own, strict=True)]
+    advantages: list[Floats] = []
+    for of_one, reward in zip(own_values, rewards, strict=True):
+        length = len(of_one)
+        lambda_ = config.lambda_policy
+        if config.length_alpha is not None:
+            lambda_ = lambda_of_length(config.length_alpha, length)
+        advantages.append(gae(last_token_rewards(reward, length), of_one, lambda_))
+    advantages = normalised(advantages, [group for group, _ in keys], config.normalise)
+    value_rows: list[dict[str, Any]] = []
+    advantage_rows: list[dict[str, Any]] = []
+    for i, (group, sample) in enumerate(keys):
+        of_tokens = np.zeros(len(own[i]))
+        of_tokens[own[i]] = advantages[i]
+        written = [float(item) if mine else None for item, mine in zip(values[i], own[i], strict=True)]
+        value_rows.append({"group": group, "sample": sample, "reward": rewards[i], "values": written})
+        advantage_rows.append({"group": group, "sample": sample, "advantages": of_tokens.tolist()})
+    return _Tables(
+        as_table(value_rows, VALUES),
+        as_table(advantage_rows, TOKEN_ADVANTAGES),
+        _figures(own_values, rewards, advantages),
+    )
+
+
+def _figures(values: list[Floats], rewards: list[float], advantages: list[Floats]) -> dict[str, float | None]:
+    """Returns the figures of the value model before its training: none of these rollouts had taught it anything."""
+    filled = [i for i, of_one in enumerate(values) if of_one.size]
+    returns = [np.full(len(values[i]), rewards[i]) for i in filled]
+    shares = explained_variances([values[i] for i in filled], returns)
+    pooled, errors = np.concatenate([np.zeros(0), *values]), np.concatenate([np.zeros(0), *returns])
+    all_advantages = np.concatenate([np.zeros(0), *advantages])
+    return {
+        **{f"explained_variance/{name}": share for name, share in shares.items()},
+        "value/mean": float(pooled.mean()) if pooled.size else None,
+        "value/first_token_mean": float(np.mean([values[i][0] for i in filled])) if filled else None,
+        "value/last_token_mean": float(np.mean([values[i][-1] for i in filled])) if filled else None,
+        "value/error": float(((pooled - errors) ** 2).mean()) if pooled.size else None,
+        "advantage/mean": float(all_advantages.mean()) if pooled.size else None,
+        "advantage/std": float(all_advantages.std()) if pooled.size else None,
+    }

@@ -1,0 +1,303 @@
+"""What a value model is worth at small scale, over fresh seeds: `python -m tests.benchmarks.critics --json`.
+
+A seed is a warm start of its own (other puzzles, another model) of `quickstart`, from which several runs learn.
+
+* V1, is it real? A run of GRPO stores eight iterations of rollouts. A value model learns on the last four of them,
+  which samples nothing, and judges the rollouts of another run whose puzzles are none of theirs. Claim: it explains
+  some variance of the rewards before the first token, so it knows something about the puzzle, and more before the last.
+* V2, does one rollout a prompt suffice? Four runs with equal samples: `grpo` with groups; and with one rollout of as
+  many prompts `batch_mean` (the mean reward as baseline), `critic` (the pretrained value model) and `cold` (a value
+  model that begins at 0). Claim: `critic` has at least 80% of GRPO's greedy gain, and more than `batch_mean`. The
+  stored rollouts are samples of another run, which only `critic` uses.
+* V3, must the lambdas differ? Derivations of the recipe `deduce`, rewarded by their answers alone, with lambda 0.95 of
+  the advantages: `decoupled` has lambda 1 of the targets, `coupled` 0.95. Claim (VC-PPO, arXiv 2503.01491): coupled
+  values before the first token fall below the rewards that follow them, and completions become shorter.
+
+The measurement of V2 and V3 is the recipe's own: test puzzles that no choice looked at, before and after. `--join
+FILE...` adds the rows of documents that earlier calls printed.
+"""
+
+import argparse
+import json
+import statistics
+import sys
+import tempfile
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+from rich.console import Console
+from rich.table import Table
+
+from artifacts.store.store import Store
+from flows.config.recipes import load_recipe
+from flows.lookup.history import read_run
+from stages.statistics.beta import t_quantile
+from stages.statistics.estimates import standard_error
+from tests.support.bars import Bar, add_json_option, tell
+from tests.support.scaled_recipes import as_toml
+from tests.support.whole_runs import from_warm_start, train
+
+SEEDS = (811, 812, 813, 814, 815)
+PARTS = ("v1", "v2", "v3")
+STORED, USED = 8, 4
+"""Iterations of the run that stores rollouts, and how many of them, the last, a value model learns on."""
+UNSEEN = 2
+"""Iterations whose puzzles a pretrained value model judges; below STORED - USED, so that they are none of its own."""
+VALUE = ["grade.advantage.baseline=none", "grade.advantage.scale=none", "pack.uniform_groups=kept"]
+RECOVERED_BAR = 0.8
+Rows = dict[str, dict[str, dict[str, float]]]
+"""Figures by part and arm."""
+
+
+def value_settings(rate: float, updates: int, **others: Any) -> list[str]:
+    """Returns the settings of a recipe with a value model."""
+    optimizer = {"betas": [0.9, 0.99]}
+    table = {"learning_rate": rate, "updates": updates, "row_tokens": 512, "optimizer": optimizer, **others}
+    return [*VALUE, f"value={as_toml(table)}"]
+
+
+class Seed:
+    """The runs of one seed.
+
+    Args:
+        number: The seed.
+        options: Sizes of the runs.
+        store: Where they are stored.
+    """
+
+    def __init__(self, number: int, options: argparse.Namespace, store: str) -> None:
+        self._number, self._options, self._store = number, options, store
+        self._base = load_recipe(options.base, options.settings)
+        self._group = self._base.sample.sampling.samples_per_prompt
+        self._updates = self._base.pack.updates
+
+    def _run(self, recipe: str, arm: str, settings: Sequence[str]) -> dict[str, Any]:
+        name = f"{arm}-{self._number}"
+        return train(recipe, name, self._store, [f"seed={self._number}", *settings], self._options.profile)
+
+    def _grpo(self, iterations: int) -> list[str]:
+        return [
+            *self._options.settings,
+            f"iterations={iterations}",
+            f"finetune.schedule_iterations={self._options.iterations}",
+            f"sample.puzzles_per_iteration={self._options.samples // self._group}",
+        ]
+
+    def _one_each(self, iterations: int) -> list[str]:
+        one = [f"sample.puzzles_per_iteration={self._options.samples}", "sample.sampling.samples_per_prompt=1"]
+        return [*self._grpo(iterations), *one]
+
+    def _stored(self) -> list[str]:
+        """Runs GRPO for the stored rollouts; returns the settings by which other runs begin with its warm start."""
+        self._run(self._options.base, "stored", self._grpo(STORED))
+        return from_warm_start(f"stored-{self._number}", self._store)
+
+    def _pretrained(self) -> list[str]:
+        chosen = {
+            "run": f"stored-{self._number}",
+            "first": STORED - USED + 1,
+            "last": STORED,
+            "epochs": 4,
+            "updates": 32,
+        }
+        return value_settings(self._options.value_rate, self._updates, pretrain=chosen)
+
+    def v1(self) -> dict[str, dict[str, float]]:
+        """Returns the explained variance of a pretrained value model on puzzles that it never saw."""
+        start = self._stored()
+        settings = [*self._grpo(UNSEEN), *start, *self._pretrained()]
+        self._run(self._options.base, "unseen", settings)
+        facts = self._facts("unseen")
+        return {
+            "pretrained": {
+                name: statistics.mean(of_one[f"explained_variance/{name}"] for of_one in facts)
+                for name in ("all", "first_token", "last_token")
+            }
+        }
+
+    def v2(self) -> dict[str, dict[str, float]]:
+        """Returns accuracy and gain of each arm."""
+        start, iterations = self._stored(), self._options.iterations
+        arms = {
+            "grpo": self._grpo(iterations),
+            "batch_mean": [
+                *self._one_each(iterations), "grade.advantage.baseline=batch_mean", "grade.advantage.scale=none",
+                "pack.uniform_groups=kept",
+            ],
+            "critic": [*self._one_each(iterations), *self._pretrained()],
+            "cold": [*self._one_each(iterations), *value_settings(self._options.value_rate, self._updates)],
+        }  # fmt: skip
+        return {
+            arm: self._gain(self._run(self._options.base, arm, [*settings, *start])) for arm, settings in arms.items()
+        }
+
+    def v3(self) -> dict[str, dict[str, float]]:
+        """Returns values, rewards and lengths of each arm at the end, and its gain."""
+        options, rows = self._options, dict[str, dict[str, float]]()
+        small = [
+            *options.derivation_settings, f"iterations={options.derivation_iterations}",
+            f"finetune.schedule_iterations={options.derivation_iterations}", "grade.advantage.level=outcome",
+            "grade.reward.step_rewards={}", f"sample.puzzles_per_iteration={options.derivation_puzzles}",
+        ]  # fmt: skip
+        start: list[str] = []
+        for arm, targets in (("decoupled", 1.0), ("coupled", 0.95)):
+            lambdas = {"lambda_policy": 0.95, "lambda_critic": targets}
+            settings = [*small, *start, *value_settings(options.value_rate, 8, **lambdas)]
+            document = self._run(options.derivations, arm, settings)
+            facts = self._facts(arm)[-3:]
+            rows[arm] = self._gain(document) | {
+                "first_value": statistics.mean(of_one["value/first_token_mean"] for of_one in facts),
+                "reward": statistics.mean(of_one["reward"] for of_one in facts),
+                "tokens": statistics.mean(of_one["tokens"] for of_one in facts),
+            }
+            start = start or from_warm_start(f"{arm}-{self._number}", self._store)
+        return rows
+
+    def _facts(self, arm: str) -> list[dict[str, float]]:
+        """Returns the facts of the value model in each iteration, with mean reward and length of the rollouts."""
+        record = read_run(Store.open(self._store, writable=False), f"{arm}-{self._number}")
+        return [
+            item.facts("value")
+            | {"reward": item.facts("grade")["reward/mean"], "tokens": item.facts("grade")["completion_tokens/mean"]}
+            for item in record.iterations
+            if item.number
+        ]
+
+    @staticmethod
+    def _gain(document: dict[str, Any]) -> dict[str, float]:
+        row: dict[str, float] = {"wall_s": document["wall_s"]}
+        for mode in ("sampled", "greedy"):
+            before, after = (100 * document["test"][when][mode]["accuracy"]["mean"] for when in ("before", "after"))
+            row |= {f"{mode}_before": before, f"{mode}_after": after, f"{mode}_gain": after - before}
+        return row
+
+
+def bars(rows: dict[int, Rows]) -> list[Bar]:
+    """The claims of the module as bars, for the parts that were measured."""
+
+    def of(part: str, arm: str, name: str) -> list[float]:
+        return [seed[part][arm][name] for seed in rows.values() if part in seed]
+
+    made: list[Bar] = []
+    if first := of("v1", "pretrained", "first_token"):
+        last = of("v1", "pretrained", "last_token")
+        rise = [end - begin for begin, end in zip(first, last, strict=True)]
+        made += [
+            Bar.at_least(
+                "V1: explained variance before the first token, mean of the seeds", statistics.mean(first), 0.05
+            ),
+            Bar.at_least("V1: explained variance before the first token, least of the seeds", min(first), 0.0),
+            Bar.at_least("V1: its rise to the last token, least of the seeds", min(rise), 0.0),
+        ]
+    if grpo := of("v2", "grpo", "greedy_gain"):
+        critic, batch_mean = of("v2", "critic", "greedy_gain"), of("v2", "batch_mean", "greedy_gain")
+        cold = of("v2", "cold", "greedy_gain")
+        share = statistics.mean(critic) / statistics.mean(grpo) if statistics.mean(grpo) > 0 else 0.0
+        better = sum(ours > theirs for ours, theirs in zip(critic, batch_mean, strict=True))
+        warm = sum(ours > theirs for ours, theirs in zip(critic, cold, strict=True))
+        made += [
+            Bar.at_least("V2: share of GRPO's greedy gain that one rollout with a critic has", share, RECOVERED_BAR),
+            Bar.at_least(
+                "V2: greedy gain over the batch mean, points",
+                statistics.mean(critic) - statistics.mean(batch_mean),
+                0.0,
+            ),
+            Bar.at_least("V2: share of seeds in which the critic beats the batch mean", better / len(critic), 0.8),
+            Bar.at_least("V2: share of seeds in which pretraining beats none", warm / len(critic), 0.8),
+        ]
+    if coupled := of("v3", "coupled", "first_value"):
+        bias = {
+            arm: statistics.mean(
+                value - reward
+                for value, reward in zip(of("v3", arm, "first_value"), of("v3", arm, "reward"), strict=True)
+            )
+            for arm in ("coupled", "decoupled")
+        }
+        lengths = {arm: statistics.mean(of("v3", arm, "tokens")) for arm in bias}
+        gains = {arm: statistics.mean(of("v3", arm, "greedy_gain")) for arm in bias}
+        made += [
+            Bar.at_least(
+                f"V3: first values, decoupled minus coupled, each minus its reward ({len(coupled)} seeds)",
+                bias["decoupled"] - bias["coupled"],
+                0.02,
+            ),
+            Bar.at_least("V3: tokens, decoupled minus coupled", lengths["decoupled"] - lengths["coupled"], 0.0),
+            Bar.at_least(
+                "V3: greedy gain, decoupled minus coupled, points", gains["decoupled"] - gains["coupled"], 0.0
+            ),
+        ]
+    return made
+
+
+def interval(values: Sequence[float]) -> str:
+    """The mean of some seeds with half of its 95% interval by Student's t."""
+    if len(values) == 1:
+        return f"{values[0]:.3g}"
+    half = t_quantile(0.025, len(values) - 1) * standard_error(values)
+    return f"{statistics.mean(values):.3g} ± {half:.2g}"
+
+
+def show(rows: dict[int, Rows], console: Console) -> None:
+    """Prints a table for each part: a row for each arm, with the mean of the seeds and its interval."""
+    for part in PARTS:
+        arms = {arm: of_arm for seed in rows.values() for arm, of_arm in seed.get(part, {}).items()}
+        if not arms:
+            continue
+        seeds = [seed for seed in rows.values() if part in seed]
+        names = list(next(iter(arms.values())))
+        table = Table(title=f"{part.upper()}, {len(seeds)} seeds", title_justify="left")
+        for name in ("arm", *names):
+            table.add_column(name.replace("_", " "), justify="right")
+        for arm in arms:
+            table.add_row(arm, *(interval([seed[part][arm][name] for seed in seeds]) for name in names))
+        console.print(table)
+
+
+def joined(paths: Sequence[str], rows: dict[int, Rows]) -> dict[int, Rows]:
+    """Returns the rows with those of earlier documents, by seed; parts measured now replace earlier ones."""
+    together: dict[int, Rows] = {}
+    for path in paths:
+        for seed, parts in json.loads(Path(path).read_text())["seeds"].items():
+            together[int(seed)] = together.get(int(seed), {}) | parts
+    for seed, parts in rows.items():
+        together[seed] = together.get(seed, {}) | parts
+    return dict(sorted(together.items()))
+
+
+def main() -> int:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--parts", type=lambda text: text.split(","), default=list(PARTS), help="v1,v2,v3")
+    parser.add_argument("--base", default="quickstart", help="recipe of V1 and V2")
+    parser.add_argument("--derivations", default="deduce", help="recipe of V3")
+    parser.add_argument("--seeds", type=int, nargs="*", default=list(SEEDS), help="none: only those of --join")
+    parser.add_argument("--samples", type=int, default=512, help="completions of an iteration in V1 and V2")
+    parser.add_argument("--iterations", type=int, default=24, help="iterations of the arms of V2")
+    parser.add_argument("--derivation-puzzles", type=int, default=256, help="puzzles of an iteration in V3")
+    parser.add_argument("--derivation-iterations", type=int, default=12, help="iterations of the arms of V3")
+    parser.add_argument("--value-rate", type=float, default=5e-4, help="learning rate of the value models")
+    parser.add_argument("--set", action="append", default=[], dest="settings", metavar="KEY=VALUE", help="of the base")
+    parser.add_argument(
+        "--set-derivations", action="append", default=[], dest="derivation_settings", metavar="KEY=VALUE"
+    )
+    parser.add_argument("--profile", default="cpu")
+    parser.add_argument("--store", help="keep the runs here, and go on with those begun; else they go at the end")
+    parser.add_argument("--join", nargs="+", default=[], metavar="FILE", help="add the rows of these documents")
+    add_json_option(parser)
+    options = parser.parse_args()
+    if not (options.seeds or options.join):
+        parser.error("--seeds is empty: name a seed, or documents to --join")
+    if unknown := set(options.parts) - set(PARTS):
+        parser.error(f"--parts has {', '.join(sorted(unknown))}; expected {', '.join(PARTS)}")
+    with tempfile.TemporaryDirectory(prefix="critics-") as scratch:
+        rows: dict[int, Rows] = {}
+        for number in options.seeds:
+            seed = Seed(number, options, options.store or scratch)
+            rows[number] = {part: getattr(seed, part)() for part in options.parts}
+    rows = joined(options.join, rows)
+    tell({"seeds": rows}, bars(rows), lambda: show(rows, Console()), as_json=options.json)
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())
