@@ -89,6 +89,10 @@ class RunLayout:
         """Returns the key of an artifact of the warm start: `checkpoint` or `training_state`."""
         return f"{self.root}/warm_start/{part}"
 
+    def distillation(self, number: int, part: str) -> str:
+        """Returns the key of an artifact of round `number` (from 1) of a distillation into texts."""
+        return f"{self.root}/distillation/{number:04d}/{part}"
+
     def iteration(self, number: int, part: str) -> str:
         """Returns the key of an artifact of an iteration, counted from 1; 0 is the state before the first update."""
         return f"{self.root}/iterations/{number:04d}/{part}"

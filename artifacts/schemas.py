@@ -16,6 +16,7 @@ STEPS_FILE = "steps.parquet"
 """The steps of completions with their rewards; in the artifact of the grades if the recipe supervises the process."""
 TOKEN_ADVANTAGES_FILE = "token_advantages.parquet"
 """Advantages by token; in the artifact of the grades if the tokens of a completion differ in them."""
+TEXTS_FILE = "texts.parquet"
 ROUNDS_FILE = "rounds.parquet"
 """The rounds of strategies that ask a model several times; in the report if the evaluation has such strategies."""
 BY_TOOL = "by_tool"
@@ -138,6 +139,24 @@ TOKEN_ADVANTAGES = TableSchema(
     strict=True,
     ordered=True,
     name="token advantages",
+)
+
+TEXTS = TableSchema(
+    {
+        "puzzle_id": _ID,
+        "digest": _ID,  # of the puzzle, without the order of its clues
+        "sample": _COUNT,  # number of the teacher's text for this puzzle
+        "prompt": _ID,
+        "text": pa.Column(pl.String, pa.Check.str_length(min_value=1)),
+        # as the teacher sampled them, with the end token; null: the text is not, or not exactly, what a model sampled
+        "token_ids": pa.Column(pl.List(pl.Int32), nullable=True),
+        "accuracy": _FRACTION,  # of the teacher's text, before a corruption
+        "exact": pa.Column(pl.Boolean),
+        "tokens": pa.Column(pl.Int32, pa.Check.ge(0), nullable=True),  # of the teacher; null: not known
+    },
+    strict=True,
+    ordered=True,
+    name="texts",
 )
 
 RESULTS = TableSchema(
