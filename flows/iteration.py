@@ -4,6 +4,7 @@ from dataclasses import dataclass
 
 from artifacts.refs import Batch, Checkpoint, Decision, Grades, Puzzles, Ref, Report, Rollouts, TrainingState
 from flows.inputs.models import fetched_source
+from flows.inputs.teachers import distilled, teacher_of
 from flows.session import Session
 from stages.evaluate import evaluate
 from stages.finetune import finetune
@@ -12,16 +13,18 @@ from stages.pack import pack
 from stages.promote import promote, weights_after
 from stages.sample import sample
 from stages.statistics.first_rewards import check_first_rewards
+from stages.teach import teach
 from stages.training.launch import Weights
 from stages.warm_start import warm_start
 
 
 @dataclass(frozen=True)
 class Position:
-    """The state of a run between iterations: the newest weights and the last decision on promotion."""
+    """The state of a run between iterations: the newest weights, the last decision on promotion, and the teacher."""
 
     weights: Weights
     decision: Ref[Decision]
+    teacher: Ref[Checkpoint] | None = None
 
 
 def iteration(run: Session, puzzles: Ref[Puzzles], start: Position, n: int) -> Position:
@@ -30,7 +33,10 @@ def iteration(run: Session, puzzles: Ref[Puzzles], start: Position, n: int) -> P
 
     rollouts = run.run(sample, recipe.sample, policy, puzzles, iteration=n, out=run.at(n, "rollouts", Rollouts))
     grades = run.run(grade, recipe.grade, rollouts, puzzles, out=run.at(n, "grades", Grades))
-    if n == 1 and not run.ctx.profile.allow_constant_reward and not run.has(n, "batch"):
+    if recipe.teach is not None:
+        out = run.at(n, "taught_grades", Grades)
+        grades = run.run(teach, recipe.teach, start.teacher or policy, rollouts, grades, puzzles, out=out)
+    elif n == 1 and not run.ctx.profile.allow_constant_reward and not run.has(n, "batch"):
         check_first_rewards(run.ctx.store, rollouts, grades)
     batch = run.run(pack, recipe.pack, rollouts, grades, out=run.at(n, "batch", Batch))
     weights = run.run(
@@ -56,17 +62,19 @@ def iteration(run: Session, puzzles: Ref[Puzzles], start: Position, n: int) -> P
         pointer=run.layout.promoted,
         out=run.at(n, "decision", Decision),
     )
-    return Position(weights_after(decision, weights, run.ctx), decision)
+    return Position(weights_after(decision, weights, run.ctx), decision, start.teacher)
 
 
 def first_position(run: Session, puzzles: Ref[Puzzles]) -> Position:
-    """Returns the position before iteration 1: the model, after a warm start if the recipe has one, promoted."""
+    """Returns the position before iteration 1: the model, trained on texts if the recipe has any, promoted."""
     recipe = run.recipe
-    taught = recipe.warm_start.taught if recipe.warm_start else None
-    weights = fetched_source(run, recipe.model, puzzles, taught)
+    weights = fetched_source(run, recipe.model, puzzles, recipe.taught)
     if recipe.warm_start is not None:
         out = run.address(run.layout.warm_start("checkpoint"), Checkpoint)
         weights = run.run(warm_start, recipe.warm_start, weights, puzzles, out=out)
+    if recipe.distil is not None:
+        weights = distilled(run, recipe.distil, weights, puzzles)
+    teacher = teacher_of(run, recipe.teach, weights, puzzles) if recipe.teach else None
     report = run.run(evaluate, recipe.evaluate, weights, puzzles, split="val", out=run.at(0, "report", Report))
     decision = run.run(
         promote,
@@ -78,4 +86,4 @@ def first_position(run: Session, puzzles: Ref[Puzzles]) -> Position:
         pointer=run.layout.promoted,
         out=run.at(0, "decision", Decision),
     )
-    return Position(Weights(weights, reference=weights), decision)
+    return Position(Weights(weights, reference=weights), decision, teacher)

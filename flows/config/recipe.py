@@ -7,10 +7,12 @@ from pydantic import Field, model_validator
 from artifacts.config import Config
 from artifacts.errors import BadInputError
 from artifacts.identity import Added
+from flows.config.distillation import ANSWERS, SOLVER, DistillationConfig
 from stages.environments import environment
 from stages.environments.capabilities import AnswersCalls, Proves, WritesAnswers, WritesDerivations, missing
 from stages.environments.config import SourceConfig
 from stages.environments.generate import PuzzleConfig, ZebraConfig
+from stages.environments.puzzle import Taught
 from stages.evaluate import EvaluateConfig
 from stages.finetune import FinetuneConfig
 from stages.grade import GradeConfig, Need, needs_of
@@ -22,6 +24,7 @@ from stages.promotion.reward_alarm import RewardAlarm
 from stages.sample import SampleConfig
 from stages.sampling.config import SamplingConfig
 from stages.strategies.config import BestOf
+from stages.teach import POLICY, TeachConfig
 from stages.warm_start import WarmStartConfig
 
 _CHANGE_PROBABILITIES = ("top_p", "top_k", "min_p", "repetition_penalty", "presence_penalty", "frequency_penalty")
@@ -37,8 +40,14 @@ class Recipe(Config):
     model: ModelConfig
     puzzles: PrepareConfig = Field(default_factory=PrepareConfig)
     warm_start: WarmStartConfig | None = None
+    distil: Annotated[DistillationConfig | None, Added(before=None)] = Field(
+        default=None, description="Supervised fine-tuning on the texts of a teacher, after the warm start; null: none."
+    )
     sample: SampleConfig = Field(default_factory=SampleConfig)
     grade: GradeConfig = Field(default_factory=GradeConfig)
+    teach: Annotated[TeachConfig | None, Added(before=None)] = Field(
+        default=None, description="On-policy distillation: a teacher judges the tokens of the rollouts; null: none."
+    )
     pack: PackConfig = Field(default_factory=PackConfig)
     finetune: FinetuneConfig = Field(default_factory=FinetuneConfig)
     evaluate: EvaluateConfig = Field(default_factory=EvaluateConfig)
@@ -48,6 +57,12 @@ class Recipe(Config):
         default=RewardAlarm(),
         description="Rule by which the run warns that reward rises while held-out accuracy falls; null disables it.",
     )
+
+    @property
+    def taught(self) -> Taught | None:
+        """Texts of the solver, other than answers, that the vocabulary of a model made from scratch must cover."""
+        of_warm_start = self.warm_start.taught if self.warm_start else None
+        return of_warm_start or (self.distil.taught if self.distil else None)
 
     @model_validator(mode="before")
     @classmethod
@@ -60,10 +75,11 @@ class Recipe(Config):
         seeded += ["model"] if isinstance(model, dict) and model.get("source") == "scratch" else []
         seed = {"seed": data.get("seed", 0)}
         sections = {name: data.get(name, {}) for name in seeded}
-        return {
-            **data,
-            **{name: {**seed, **section} for name, section in sections.items() if isinstance(section, dict)},
-        }
+        spread = {**data, **_with_seed(sections, seed)}
+        if isinstance(distil := data.get("distil"), dict):
+            parts = {name: distil.get(name, {}) for name in ("sample", "texts", "sft")}
+            spread["distil"] = {**distil, **_with_seed(parts, seed)}
+        return spread
 
     @model_validator(mode="after")
     def _sections_agree(self) -> Self:
@@ -80,6 +96,7 @@ class Recipe(Config):
             (self.sample.stride, "the stride of sample.resample", self.puzzles.train, "puzzles.train"),
             (self.evaluate.puzzles, "evaluate.puzzles", self.puzzles.val, "puzzles.val"),
             (self.final.puzzles, "final.puzzles", self.puzzles.test, "puzzles.test"),
+            (self._taught_puzzles(), "the number of puzzles of distil", self.puzzles.train, "puzzles.train"),
             (self.pack.updates, "pack.updates", self.sample.puzzles_per_iteration, "sample.puzzles_per_iteration"),
         ):
             if value > bound:
@@ -91,10 +108,29 @@ class Recipe(Config):
                 "for both; for a loss with a temperature of its own, set "
                 'finetune.loss.temperature_of = "loss" and finetune.loss.old_logprobs = "trainer"'
             )
+        if self.teach is not None:
+            self._check_teacher(self.teach)
         if self.sample.resample and self.sample.resample.grader != self.grade.grader:
             graders = self.sample.resample.grader, self.grade.grader
             raise ValueError(f"sample.resample.grader is '{graders[0]}', but grade.grader is '{graders[1]}'")
         return self
+
+    def _taught_puzzles(self) -> int:
+        """Returns the number of train puzzles that a round of distillation asks for."""
+        if self.distil is None or self.distil.teacher.startswith(ANSWERS):
+            return 0
+        return (self.distil.texts.puzzles or 0) if self.distil.teacher == SOLVER else self.distil.sample.stride
+
+    def _check_teacher(self, teach: TeachConfig) -> None:
+        if teach.teacher == POLICY and teach.hint == "none":
+            raise ValueError(
+                "teach.teacher is 'policy' and teach.hint is 'none', so every verdict is 0: "
+                "name another model, or set teach.hint to 'derivation'"
+            )
+        if self.finetune.loss.kind == "cross_entropy":
+            raise ValueError("teach sets advantages, which the loss cross_entropy does not read: choose another loss")
+        if self.sample.sampling.greedy:
+            raise ValueError("teach needs sample.sampling.temperature above 0, so that the policy explores")
 
     def _check_abilities(self) -> None:
         """Refuses settings that need what the environment cannot do."""
@@ -116,7 +152,12 @@ class Recipe(Config):
                 required.append(Need(f"{name}.strategies: best_of by statements", Proves, "choose another score"))
         if self.warm_start:
             required.append(Need("warm_start", WritesAnswers, "drop the section, or choose another grader"))
-        sections = (("grade", self.grade), ("evaluate", self.evaluate), ("final", self.final))
+        if self.distil:
+            required += self.distil.needs()
+        if self.teach and self.teach.hint == "derivation":
+            required.append(Need("teach.hint = 'derivation'", WritesDerivations, "choose another teacher"))
+        sections = [("grade", self.grade), ("evaluate", self.evaluate), ("final", self.final)]
+        sections += [("distil.texts", self.distil.texts)] if self.distil else []
         read_by = {name: section.grader for name, section in sections if section.grader != "strict"}
         if not (required or read_by):
             return
@@ -136,6 +177,11 @@ class Recipe(Config):
                     )
 
 
+def _with_seed(sections: dict[str, Any], seed: dict[str, int]) -> dict[str, Any]:
+    """Returns the sections that are tables, with the seed where they name none."""
+    return {name: {**seed, **section} for name, section in sections.items() if isinstance(section, dict)}
+
+
 def check_sound(recipe: Recipe) -> None:
     """Refuses unsound recipes for new runs; a run that began with such a recipe before this check may continue.
 
@@ -145,12 +191,12 @@ def check_sound(recipe: Recipe) -> None:
     """
     plain, drawn = SamplingConfig(), recipe.sample.sampling
     changed = [name for name in _CHANGE_PROBABILITIES if getattr(drawn, name) != getattr(plain, name)]
-    if changed and recipe.finetune.loss.old_logprobs == "sampler":
+    if changed and (recipe.finetune.loss.old_logprobs == "sampler" or recipe.teach):
         raise BadInputError(
             f"sample.sampling.{changed[0]}",
             f"{getattr(drawn, changed[0])}, so the sampler's probabilities are not the model's",
             str(getattr(plain, changed[0])),
-            "or set finetune.loss.old_logprobs to trainer",
+            "a teacher compares with them" if recipe.teach else "or set finetune.loss.old_logprobs to trainer",
         )
     if recipe.sample.resample and recipe.grade.advantage.scale == "batch_std":
         raise BadInputError(

@@ -30,9 +30,13 @@ STAGES = {
 }
 """The stages of an iteration in order, each with the part of the layout that it publishes."""
 
+TAUGHT = {"teach": "taught_grades"}
+"""The stages that only some recipes have, likewise."""
+
 _KINDS: dict[str, type[Kind]] = {
     "sample": Rollouts,
     "grade": Grades,
+    "teach": Grades,
     "pack": Batch,
     "finetune": Checkpoint,
     "evaluate": Report,
@@ -186,12 +190,14 @@ def read_run(store: Store, run: str, damaged: list[Damage] | None = None) -> Run
     keys_of_stages = {
         (number, stage): key
         for number in numbers
-        for stage, part in STAGES.items()
+        for stage, part in (STAGES | TAUGHT).items()
         if (key := layout.iteration(number, part)) in published
     }
     manifests = _manifests(store, keys_of_stages, damaged, {at: _KINDS[at[1]] for at in keys_of_stages})
     iterations = [
-        IterationRecord(number, {stage: manifests[number, stage] for stage in STAGES if (number, stage) in manifests})
+        IterationRecord(
+            number, {stage: manifests[number, stage] for stage in STAGES | TAUGHT if (number, stage) in manifests}
+        )
         for number in numbers
     ]
     tests = {part: key for part in ("before", "after") if (key := layout.evaluation(part)) in published}
@@ -262,6 +268,8 @@ def read_iteration(store: Store, layout: RunLayout, number: int) -> IterationRec
     """
     stages = STAGES if number else {stage: STAGES[stage] for stage in ("evaluate", "promote")}
     keys = {stage: layout.iteration(number, part) for stage, part in stages.items()}
+    extra = {stage: layout.iteration(number, part) for stage, part in TAUGHT.items()}
+    keys |= {stage: key for stage, key in extra.items() if store.exists(f"{key}/{MANIFEST_NAME}")}
     return IterationRecord(number, _manifests(store, keys, None, _KINDS))
 
 

@@ -7,7 +7,7 @@ import random
 import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
-from typing import Literal
+from typing import Any, Literal
 
 from pydantic import Field
 
@@ -17,6 +17,15 @@ from stages.environments.capabilities import ListsValues, LocatesAnswers, Writes
 from stages.environments.puzzle import Puzzle
 
 Kind = Literal["shuffle_steps", "delete_steps", "insert_steps", "wrong_answers", "swap_names"]
+
+NEEDED: dict[Kind, tuple[type[Any], ...]] = {
+    "shuffle_steps": (LocatesAnswers,),
+    "delete_steps": (LocatesAnswers,),
+    "insert_steps": (LocatesAnswers,),
+    "wrong_answers": (LocatesAnswers, ListsValues, WritesAnswers),
+    "swap_names": (ListsValues,),
+}
+"""The capabilities of an environment that a corruption needs."""
 
 
 class CorruptionConfig(Config):
