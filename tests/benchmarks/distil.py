@@ -74,7 +74,8 @@ class Scale:
         steps, test = self.of(125), max(32, self.of(512))
         return [
             f"puzzles.train={self.of(6000)}", f"puzzles.test={test}", f"final.puzzles={test}",
-            f"sample.puzzles_per_iteration={min(128, self.of(6000))}", f"warm_start.steps={steps}", f"warm_start.warmup_steps={min(steps, 50)}",
+            f"sample.puzzles_per_iteration={min(128, self.of(6000))}", f"warm_start.steps={steps}",
+            f"warm_start.warmup_steps={min(steps, 50)}",
         ]  # fmt: skip
 
 
