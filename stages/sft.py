@@ -13,12 +13,12 @@ from artifacts.reading import Artifact
 from artifacts.refs import Checkpoint, Ref, Texts
 from artifacts.schemas import TEXTS, TEXTS_FILE
 from stages.context import StageContext
-from stages.grpo.packing import Branch, Group, PackConfig
+from stages.grpo.packing import Branch, Group, PackConfig, pack_groups
 from stages.models.tokenizers.chat import ChatTokenizer
 from stages.models.tokenizers.digest import tokenizer_digest
 from stages.training.job import EpochOrder, LossConfig, OptimizerConfig
-from stages.training.launch import Schedule, Target
-from stages.training.supervised import check_fits, check_round_trip, train_on_texts
+from stages.training.launch import Schedule, Target, Weights, train_and_publish
+from stages.training.supervised import check_fits, check_round_trip
 from stages.training.trainable import TrainableConfig
 
 REVISION = 1
@@ -94,7 +94,11 @@ def sft(
         epoch_order=config.epoch_order,
         epoch_seed=config.seed,
     )
-    return train_on_texts(ctx, weights, groups, packing, schedule, target, label="sft")
+    batch, _ = pack_groups(groups, packing)
+    batch.check("sft batch")
+    batch_file = ctx.scratch / "sft.safetensors"
+    batch_file.write_bytes(batch.to_bytes())
+    return train_and_publish(Weights(weights), batch_file, schedule, target, ctx, label="sft").checkpoint
 
 
 def text_groups(texts: pl.DataFrame, tokenizer: ChatTokenizer, *, keep_tokens: bool) -> list[Group]:

@@ -16,11 +16,11 @@ from artifacts.schemas import PUZZLES
 from stages.context import StageContext
 from stages.environments.puzzle import Style, Taught
 from stages.environments.tables import taught_passages
-from stages.grpo.packing import Branch, Group, PackConfig
+from stages.grpo.packing import Branch, Group, PackConfig, pack_groups
 from stages.models.tokenizers.chat import ChatTokenizer
 from stages.training.job import EpochOrder, LossConfig, OptimizerConfig
-from stages.training.launch import Schedule, Target
-from stages.training.supervised import check_fits, check_round_trip, train_on_texts
+from stages.training.launch import Schedule, Target, Weights, train_and_publish
+from stages.training.supervised import check_fits, check_round_trip
 
 REVISION = 1
 
@@ -105,7 +105,13 @@ def warm_start(
     tokenizer = ChatTokenizer(folder)
     packing = PackConfig(row_tokens=config.row_tokens, updates=config.steps, seed=config.seed)
     groups = taught_groups(config, chosen, tokenizer)
-    return train_on_texts(ctx, weights, groups, packing, schedule_of(config), target, label="warm start")
+    batch, _ = pack_groups(groups, packing)
+    batch.check("warm start batch")
+    batch_file = ctx.scratch / "warm-start.safetensors"
+    batch_file.write_bytes(batch.to_bytes())
+    return train_and_publish(
+        Weights(weights), batch_file, schedule_of(config), target, ctx, label="warm start"
+    ).checkpoint
 
 
 def schedule_of(config: WarmStartConfig) -> Schedule:

@@ -7,10 +7,18 @@ from pydantic import Field, model_validator
 from artifacts.config import Config
 from artifacts.errors import BadInputError
 from artifacts.identity import Added
-from flows.config.distillation import ANSWERS, SOLVER, DistillationConfig
+from stages.distil import DistilConfig
 from stages.environments import environment
-from stages.environments.capabilities import AnswersCalls, Proves, WritesAnswers, WritesDerivations, missing
+from stages.environments.capabilities import (
+    AnswersCalls,
+    ChecksFormat,
+    Proves,
+    WritesAnswers,
+    WritesDerivations,
+    missing,
+)
 from stages.environments.config import SourceConfig
+from stages.environments.corruption import NEEDED
 from stages.environments.generate import PuzzleConfig, ZebraConfig
 from stages.environments.puzzle import Taught
 from stages.evaluate import EvaluateConfig
@@ -23,12 +31,71 @@ from stages.promotion.gate import PromoteConfig
 from stages.promotion.reward_alarm import RewardAlarm
 from stages.sample import SampleConfig
 from stages.sampling.config import SamplingConfig
+from stages.sft import SftConfig
 from stages.strategies.config import BestOf
 from stages.teach import POLICY, TeachConfig
 from stages.warm_start import WarmStartConfig
 
 _CHANGE_PROBABILITIES = ("top_p", "top_k", "min_p", "repetition_penalty", "presence_penalty", "frequency_penalty")
 """Settings of the sampler, besides temperature, that make a token's probability differ from the model's."""
+
+STUDENT = "student"
+SOLVER = "solver"
+ANSWERS = "answers/"
+"""First part of the keys of a benchmark's stored answers."""
+
+
+class DistillationConfig(Config):
+    """Supervised fine-tuning on the selected texts of a teacher, in rounds."""
+
+    teacher: str = Field(
+        default=STUDENT,
+        description="The teacher: `student`, the model itself, as in rejection sampling; `solver`, the environment's "
+        "solver; the key of a benchmark's stored answers, `answers/...`; or a checkpoint: a key, RUN@ITERATION, a "
+        "folder, hub:ID or gguf:PACKAGE/FILE.",
+    )
+    rounds: int = Field(
+        default=1,
+        ge=1,
+        le=1000,
+        description="Rounds of sampling, selection and training, each on the next train puzzles; more than one only "
+        "for the teacher `student`, which changes.",
+    )
+    sample: SampleConfig = Field(default_factory=SampleConfig, description="Sampling of a teacher that is a model.")
+    texts: DistilConfig = Field(default_factory=DistilConfig, description="Selection of the texts.")
+    sft: SftConfig = Field(default_factory=SftConfig, description="Training on the texts.")
+
+    @property
+    def taught(self) -> Taught | None:
+        """Style of the derivations to train on; None if the solver writes none."""
+        return None if self.teacher != SOLVER or self.texts.written == "answers" else self.texts.written
+
+    def needs(self) -> list[Need]:
+        """Returns what the settings need of the environment."""
+        required: list[Need] = []
+        if self.teacher == SOLVER and self.texts.written != "answers":
+            required.append(
+                Need("distil.teacher = 'solver'", WritesDerivations, "set distil.texts.written to 'answers'")
+            )
+        if self.teacher == SOLVER:
+            required.append(Need("distil.teacher = 'solver'", WritesAnswers, "choose another teacher"))
+        if self.texts.well_formed:
+            required.append(Need("distil.texts.well_formed", ChecksFormat, "set it to false"))
+        if self.texts.corruption is not None:
+            kind = self.texts.corruption.kind
+            where, other = f"distil.texts.corruption.kind = '{kind}'", "choose another corruption, or none"
+            required += [Need(where, ability, other) for ability in NEEDED[kind]]
+        return required
+
+    @model_validator(mode="after")
+    def _settings_agree(self) -> Self:
+        if self.rounds > 1 and self.teacher != STUDENT:
+            raise ValueError(f"rounds is {self.rounds}, but the teacher {self.teacher!r} does not change: set it to 1")
+        if self.sample.sampling.tool_calls:
+            raise ValueError("sample.sampling.tool_calls: the solver's words are not the teacher's: set it to 0")
+        if self.sample.resample is not None:
+            raise ValueError("sample.resample replaces groups for GRPO, not for texts: set it to null")
+        return self
 
 
 class Recipe(Config):

@@ -7,7 +7,7 @@ from artifacts.errors import BadInputError
 from artifacts.layout import is_run_name
 from artifacts.reading import Artifact
 from artifacts.refs import Answers, Checkpoint, K, Puzzles, Ref, Rollouts, Texts
-from flows.config.distillation import ANSWERS, SOLVER, STUDENT, DistillationConfig
+from flows.config.recipe import ANSWERS, SOLVER, STUDENT, DistillationConfig
 from flows.inputs.models import fetched
 from flows.session import Session
 from stages.distil import distil

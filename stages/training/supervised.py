@@ -1,44 +1,11 @@
-"""Supervised training on texts: cross-entropy on given completions, for the stages `warm_start` and `sft`."""
+"""Checks of texts before supervised training on them, for the stages `warm_start` and `sft`."""
 
 import itertools
 from collections.abc import Sequence
 
 from artifacts.errors import BadInputError
-from artifacts.refs import Checkpoint, Ref
-from stages.context import StageContext
-from stages.grpo.packing import Group, PackConfig, pack_groups
+from stages.grpo.packing import Group
 from stages.models.tokenizers.chat import ChatTokenizer
-from stages.training.launch import Schedule, Target, Weights, train_and_publish
-
-
-def train_on_texts(
-    ctx: StageContext,
-    weights: Ref[Checkpoint],
-    groups: Sequence[Group],
-    packing: PackConfig,
-    schedule: Schedule,
-    target: Target,
-    *,
-    label: str,
-) -> Ref[Checkpoint]:
-    """Packs texts and runs one training job on them.
-
-    Args:
-        weights: Checkpoint to start from.
-        groups: A prompt with its texts each.
-        packing: Rows and optimizer steps.
-        schedule: Rates, loss and passes.
-        target: Where the checkpoint is published.
-        label: Name of the job in progress reports and logs.
-
-    Raises:
-        TransientError: The trainer died or hung.
-    """
-    batch, _ = pack_groups(groups, packing)
-    batch.check(f"{label} batch")
-    batch_file = ctx.scratch / f"{label.replace(' ', '-')}.safetensors"
-    batch_file.write_bytes(batch.to_bytes())
-    return train_and_publish(Weights(weights), batch_file, schedule, target, ctx, label=label).checkpoint
 
 
 def check_fits(groups: Sequence[Group], row_tokens: int, section: str, texts: str) -> None:
