@@ -223,8 +223,8 @@ class Recipe(Config):
             required += self.distil.needs()
         if self.teach and self.teach.hint == "derivation":
             required.append(Need("teach.hint = 'derivation'", WritesDerivations, "choose another teacher"))
-        sections = [("grade", self.grade), ("evaluate", self.evaluate), ("final", self.final)]
-        sections += [("distil.texts", self.distil.texts)] if self.distil else []
+        texts = [("distil.texts", self.distil.texts)] if self.distil else []
+        sections = (("grade", self.grade), ("evaluate", self.evaluate), ("final", self.final), *texts)
         read_by = {name: section.grader for name, section in sections if section.grader != "strict"}
         if not (required or read_by):
             return

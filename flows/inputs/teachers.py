@@ -1,7 +1,5 @@
 """Teachers of a run: texts to train on before GRPO, and the model that judges tokens in on-policy distillation."""
 
-from typing import Any
-
 from artifacts.address import ArtifactAddress
 from artifacts.errors import BadInputError
 from artifacts.layout import is_run_name
@@ -9,6 +7,7 @@ from artifacts.reading import Artifact
 from artifacts.refs import Answers, Checkpoint, K, Puzzles, Ref, Rollouts, Texts
 from flows.config.recipe import ANSWERS, SOLVER, STUDENT, DistillationConfig
 from flows.inputs.models import fetched
+from flows.lookup.history import selection_line
 from flows.session import Session
 from stages.distil import distil
 from stages.sample import sample
@@ -51,13 +50,6 @@ def teacher_of(
     teacher = _fixed(run, config.teacher, "teach.teacher", puzzles)
     check_same_tokenizer(run.ctx, teacher, policy)
     return teacher
-
-
-def selection_line(facts: dict[str, Any]) -> str:
-    """Returns how many texts of a teacher were kept, and why the others were not."""
-    rejected = ", ".join(f"{count} {reason}" for reason, count in facts["rejected"].items())
-    kept = f"{facts['kept']} of {facts['sampled']} texts kept, for {facts['puzzles']} puzzles"
-    return kept + (f"; rejected: {rejected}" if rejected else "")
 
 
 def _at(run: Session, number: int, part: str, kind: type[K]) -> ArtifactAddress[K]:

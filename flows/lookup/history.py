@@ -11,7 +11,7 @@ from artifacts.identity import with_added
 from artifacts.layout import RUNS, RunLayout, is_run_name
 from artifacts.manifest import MANIFEST_NAME, Manifest
 from artifacts.reading import Artifact
-from artifacts.refs import Batch, Checkpoint, Decision, Grades, Kind, Report, Rollouts
+from artifacts.refs import Batch, Checkpoint, Decision, Grades, Kind, Report, Rollouts, Texts
 from artifacts.store.store import MissingKeyError, Store
 from artifacts.verification import Damage, noted, noted_strays
 from flows.config.recipe import Recipe
@@ -91,6 +91,7 @@ class RunRecord:
         evaluations: Reports on the test split: `before` and `after` training.
         promoted: The promoted checkpoint; None if there is none.
         suites: Reports of backfills (see `flows.backfill`), by suite and iteration.
+        texts: Selections of a teacher's texts, by round; empty without a distillation.
     """
 
     layout: RunLayout
@@ -99,6 +100,7 @@ class RunRecord:
     evaluations: dict[str, Manifest]
     promoted: Promoted | None
     suites: dict[str, dict[int, Manifest]] = field(default_factory=dict[str, dict[int, Manifest]])
+    texts: list[Manifest] = field(default_factory=list[Manifest])
 
     def typed_recipe(self) -> Recipe:
         """Returns the frozen recipe as a config model.
@@ -206,7 +208,16 @@ def read_run(store: Store, run: str, damaged: list[Damage] | None = None) -> Run
     with noted(damaged, layout.promoted):
         promoted = read_promoted(store, layout.promoted)
     suites = _suites(store, layout, published, {item.number: item for item in iterations}, damaged)
-    return RunRecord(layout, recipe, with_divergences(iterations, recipe), evaluations, promoted, suites)
+    selections = {key: key for key in sorted(published) if layout.is_texts(key)}
+    texts = list(_manifests(store, selections, damaged, dict.fromkeys(selections, Texts)).values())
+    return RunRecord(layout, recipe, with_divergences(iterations, recipe), evaluations, promoted, suites, texts)
+
+
+def selection_line(facts: Mapping[str, Any]) -> str:
+    """Returns how many texts of a teacher were kept, and why the others were not, from the facts of their artifact."""
+    rejected = ", ".join(f"{count} {reason}" for reason, count in facts["rejected"].items())
+    kept = f"{facts['kept']} of {facts['sampled']} texts kept, for {facts['puzzles']} puzzles"
+    return kept + (f"; rejected: {rejected}" if rejected else "")
 
 
 def with_divergences(iterations: Sequence[IterationRecord], recipe: Mapping[str, Any]) -> list[IterationRecord]:

@@ -20,6 +20,7 @@ from artifacts.verification import verify
 from flows.cli.app import run_command
 from flows.lookup.history import read_run
 from tests.support.installed import ONE_ENGINE, TINY
+from tests.support.json_page import check_documented
 from tests.support.waiting import changes, output_of, wait_until
 
 LIMIT_S = 300
@@ -99,6 +100,14 @@ def test_a_run_killed_in_each_new_stage_goes_on_where_it_was(
     assert run_command(["lineage", "tiny@1", "--json", *where]) == 0
     keys = {node["key"] for node in json.loads(capsys.readouterr().out)["artifacts"]}
     assert {rollouts, texts, trained, layout.iteration(1, "taught_grades")} <= keys
-    assert run_command(["show", texts, *where]) == 0
-    assert "rejected" in capsys.readouterr().out
-    assert "teacher KL" in store.read_bytes(f"{layout.summary}/report.html").decode()
+    line = f"texts kept, for {facts['puzzles']} puzzles; rejected: "
+    assert run_command(["show", "tiny", "--wide", *where]) == 0
+    assert line in capsys.readouterr().out
+    counts = {name: facts[name] for name in ("sampled", "kept", "rejected", "puzzles")}
+    assert summary["texts"] == [counts]
+    page = store.read_bytes(f"{layout.summary}/report.html").decode()
+    assert "teacher KL" in page
+    assert line in page
+    check_documented(
+        "train", summary, unmet={"suites", "early_stopped_fraction", "damaged", "tasks", "points", "faithfulness"}
+    )

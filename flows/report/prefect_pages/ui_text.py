@@ -6,7 +6,7 @@ from typing import Any
 from urllib.parse import quote
 
 from artifacts.store.store import Store
-from flows.lookup.history import STAGES, RunRecord
+from flows.lookup.history import STAGES, RunRecord, selection_line
 from flows.report import batch_picture
 from flows.report.batch_picture import BatchView
 from flows.report.before_after import BeforeAfter, JudgedCompletion
@@ -41,6 +41,8 @@ def summary_page(record: RunRecord, store: Store) -> str:
     lines = [f"## {record.layout.run}", "", f"{done} of {record.recipe['iterations']} iterations.", ""]
     if record.evaluations:
         lines += [*table(["", *before_after_names(record)], before_after_rows(record)), ""]
+    for manifest in record.texts:
+        lines += [f"Teacher: {selection_line(manifest.facts)}.", ""]
     if record.promoted:
         score = record.promoted.score
         lines += [f"Promoted: iteration {record.promoted.iteration}, validation {score:.1%}.", ""]
