@@ -20,18 +20,20 @@ from flows.lookup.divergence import Divergence, divergences
 from stages.promotion.promoted import Promoted, read_promoted
 from stages.promotion.reward_alarm import RewardAlarm
 
-STAGES = {
+PARTS = {
     "sample": "rollouts",
     "grade": "grades",
+    "teach": "taught_grades",
     "pack": "batch",
     "finetune": "checkpoint",
     "evaluate": "report",
     "promote": "decision",
 }
 """The stages of an iteration in order, each with the part of the layout that it publishes."""
-
-TAUGHT = {"teach": "taught_grades"}
-"""The stages that only some recipes have, likewise."""
+OPTIONAL = ("teach",)
+"""The stages that only some recipes have."""
+STAGES = {stage: part for stage, part in PARTS.items() if stage not in OPTIONAL}
+"""The stages of every iteration, likewise."""
 
 _KINDS: dict[str, type[Kind]] = {
     "sample": Rollouts,
@@ -192,14 +194,12 @@ def read_run(store: Store, run: str, damaged: list[Damage] | None = None) -> Run
     keys_of_stages = {
         (number, stage): key
         for number in numbers
-        for stage, part in (STAGES | TAUGHT).items()
+        for stage, part in PARTS.items()
         if (key := layout.iteration(number, part)) in published
     }
     manifests = _manifests(store, keys_of_stages, damaged, {at: _KINDS[at[1]] for at in keys_of_stages})
     iterations = [
-        IterationRecord(
-            number, {stage: manifests[number, stage] for stage in STAGES | TAUGHT if (number, stage) in manifests}
-        )
+        IterationRecord(number, {stage: manifests[number, stage] for stage in PARTS if (number, stage) in manifests})
         for number in numbers
     ]
     tests = {part: key for part in ("before", "after") if (key := layout.evaluation(part)) in published}
@@ -277,10 +277,9 @@ def read_iteration(store: Store, layout: RunLayout, number: int) -> IterationRec
     Raises:
         BadInputError: A stage of it has not published.
     """
-    stages = STAGES if number else {stage: STAGES[stage] for stage in ("evaluate", "promote")}
+    stages = PARTS if number else {stage: PARTS[stage] for stage in ("evaluate", "promote")}
     keys = {stage: layout.iteration(number, part) for stage, part in stages.items()}
-    extra = {stage: layout.iteration(number, part) for stage, part in TAUGHT.items()}
-    keys |= {stage: key for stage, key in extra.items() if store.exists(f"{key}/{MANIFEST_NAME}")}
+    keys = {at: key for at, key in keys.items() if at not in OPTIONAL or store.exists(f"{key}/{MANIFEST_NAME}")}
     return IterationRecord(number, _manifests(store, keys, None, _KINDS))
 
 

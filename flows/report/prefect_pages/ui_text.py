@@ -6,7 +6,7 @@ from typing import Any
 from urllib.parse import quote
 
 from artifacts.store.store import Store
-from flows.lookup.history import STAGES, RunRecord, selection_line
+from flows.lookup.history import OPTIONAL, PARTS, RunRecord, selection_line
 from flows.report import batch_picture
 from flows.report.batch_picture import BatchView
 from flows.report.before_after import BeforeAfter, JudgedCompletion
@@ -67,10 +67,11 @@ def iteration_rows(iterations: Sequence[IterationFigures]) -> list[dict[str, Any
 
 def seconds_rows(iterations: Sequence[IterationFigures]) -> list[dict[str, Any]]:
     """Returns a row for each iteration: the seconds of each stage, None if it has not published, and of all stages."""
+    stages = [stage for stage in PARTS if stage not in OPTIONAL or any(stage in item.seconds for item in iterations)]
     return [
         {
             "iteration": item.number,
-            **{stage: _rounded(item.seconds.get(stage), 2) for stage in STAGES},
+            **{stage: _rounded(item.seconds.get(stage), 2) for stage in stages},
             "all": round(item.total_s, 2),
             "tokens/s sampled": _rounded(item.value("sampled_tokens_per_s"), 1),
         }
@@ -171,7 +172,7 @@ def store_keys(record: RunRecord) -> dict[str, str]:
     if record.iterations:
         newest = record.iterations[-1]
         for stage in newest.manifests:
-            part = STAGES[stage]
+            part = PARTS[stage]
             keys[f"iteration {newest.number}: {part}"] = layout.iteration(newest.number, part)
     return keys | {f"test {when}": layout.evaluation(when) for when in record.evaluations}
 
