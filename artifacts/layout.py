@@ -93,6 +93,15 @@ class RunLayout:
         """Returns the key of an artifact of the pretrained value model: `critic` or `critic_state`."""
         return f"{self.root}/first_critic/{part}"
 
+    def distillation(self, number: int, part: str) -> str:
+        """Returns the key of an artifact of round `number` (from 1) of a distillation into texts."""
+        return f"{self.root}/distillation/{number:04d}/{part}"
+
+    def is_texts(self, key: str) -> bool:
+        """Returns whether a key is that of a round's texts."""
+        number, _, part = key.removeprefix(f"{self.root}/distillation/").partition("/")
+        return key.startswith(f"{self.root}/distillation/") and bool(_NUMBER.fullmatch(number)) and part == "texts"
+
     def iteration(self, number: int, part: str) -> str:
         """Returns the key of an artifact of an iteration, counted from 1; 0 is the state before the first update."""
         return f"{self.root}/iterations/{number:04d}/{part}"

@@ -28,6 +28,10 @@ class Grades(Kind):
     """Rewards and advantages of rollouts, with the answers that were read."""
 
 
+class Texts(Kind):
+    """Texts to train on, one row each: prompt, text, and where it is from."""
+
+
 class Batch(Kind):
     """Packed tensors of one finetune stage."""
 

@@ -17,6 +17,8 @@ STEPS_FILE = "steps.parquet"
 TOKEN_ADVANTAGES_FILE = "token_advantages.parquet"
 """Advantages by token; in the artifact of the grades if the tokens of a completion differ in them."""
 VALUES_FILE = "values.parquet"
+ANSWERS_FILE = "answers.parquet"
+TEXTS_FILE = "texts.parquet"
 ROUNDS_FILE = "rounds.parquet"
 """The rounds of strategies that ask a model several times; in the report if the evaluation has such strategies."""
 BY_TOOL = "by_tool"
@@ -152,6 +154,24 @@ VALUES = TableSchema(
     strict=True,
     ordered=True,
     name="values",
+)
+
+TEXTS = TableSchema(
+    {
+        "puzzle_id": _ID,
+        "digest": _ID,  # of the puzzle, without the order of its clues
+        "sample": _COUNT,  # number of the teacher's text for this puzzle
+        "prompt": _ID,
+        "text": pa.Column(pl.String, pa.Check.str_length(min_value=1)),
+        # as the teacher sampled them, with the end token; null: the text is not, or not exactly, what a model sampled
+        "token_ids": pa.Column(pl.List(pl.Int32), nullable=True),
+        "accuracy": _FRACTION,  # of the teacher's text, before a corruption
+        "exact": pa.Column(pl.Boolean),
+        "tokens": pa.Column(pl.Int32, pa.Check.ge(0), nullable=True),  # of the teacher; null: not known
+    },
+    strict=True,
+    ordered=True,
+    name="texts",
 )
 
 RESULTS = TableSchema(

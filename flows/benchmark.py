@@ -15,7 +15,7 @@ from artifacts.documents.document import Document
 from artifacts.errors import BadInputError, DeerstalkerError
 from artifacts.reading import Artifact
 from artifacts.refs import Answers, Puzzles, Ref
-from artifacts.schemas import ANSWERS
+from artifacts.schemas import ANSWERS, ANSWERS_FILE
 from artifacts.store.store import Store
 from flows.config.models_file import ApiModel, CheckpointModel, check_purchase, load_models
 from flows.config.recipes import load_profile
@@ -27,7 +27,6 @@ from flows.opening import opened_stages
 from flows.orchestration.artifact_keys import slug
 from flows.session import Stages
 from stages.answer import (
-    ANSWERS_FILE,
     AnswerConfig,
     answer,
     answers_key,

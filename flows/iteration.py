@@ -3,8 +3,9 @@
 from dataclasses import dataclass
 
 from artifacts.refs import Batch, Checkpoint, Decision, Grades, Puzzles, Ref, Report, Rollouts, TrainingState
-from flows.inputs.critics import first_critic, valued
+from flows.inputs.judges import Judges, first_judges, judge
 from flows.inputs.models import fetched_source
+from flows.inputs.teachers import distilled
 from flows.session import Session
 from stages.evaluate import evaluate
 from stages.finetune import finetune
@@ -19,11 +20,11 @@ from stages.warm_start import warm_start
 
 @dataclass(frozen=True)
 class Position:
-    """The state of a run between iterations: the newest weights, the last decision on promotion, and a value model."""
+    """The state of a run between iterations: the newest weights, the last decision on promotion, and the judges."""
 
     weights: Weights
     decision: Ref[Decision]
-    critic: Weights | None = None
+    judges: Judges
 
 
 def iteration(run: Session, puzzles: Ref[Puzzles], start: Position, n: int) -> Position:
@@ -32,10 +33,10 @@ def iteration(run: Session, puzzles: Ref[Puzzles], start: Position, n: int) -> P
 
     rollouts = run.run(sample, recipe.sample, policy, puzzles, iteration=n, out=run.at(n, "rollouts", Rollouts))
     grades = run.run(grade, recipe.grade, rollouts, puzzles, out=run.at(n, "grades", Grades))
-    if n == 1 and not run.ctx.profile.allow_constant_reward and not run.has(n, "batch"):
+    if n == 1 and recipe.learns_from_rewards and not run.ctx.profile.allow_constant_reward and not run.has(n, "batch"):
         check_first_rewards(run.ctx.store, rollouts, grades)
-    values, critic = valued(run, start.critic, rollouts, grades, n)  # None without a value model
-    batch = run.run(pack, recipe.pack, rollouts, grades, values, out=run.at(n, "batch", Batch))
+    judged = judge(run, start.judges, policy, rollouts, grades, puzzles, n)
+    batch = run.run(pack, recipe.pack, rollouts, judged.grades, judged.values, out=run.at(n, "batch", Batch))
     weights = run.run(
         finetune,
         recipe.finetune,
@@ -59,17 +60,19 @@ def iteration(run: Session, puzzles: Ref[Puzzles], start: Position, n: int) -> P
         pointer=run.layout.promoted,
         out=run.at(n, "decision", Decision),
     )
-    return Position(weights_after(decision, weights, run.ctx), decision, critic)
+    return Position(weights_after(decision, weights, run.ctx), decision, judged.judges)
 
 
 def first_position(run: Session, puzzles: Ref[Puzzles]) -> Position:
-    """Returns the position before iteration 1: the model, after a warm start if the recipe has one, promoted."""
+    """Returns the position before iteration 1: the model, trained on texts if the recipe has any, promoted."""
     recipe = run.recipe
-    taught = recipe.warm_start.taught if recipe.warm_start else None
-    weights = fetched_source(run, recipe.model, puzzles, taught)
+    weights = fetched_source(run, recipe.model, puzzles, recipe.taught)
     if recipe.warm_start is not None:
         out = run.address(run.layout.warm_start("checkpoint"), Checkpoint)
         weights = run.run(warm_start, recipe.warm_start, weights, puzzles, out=out)
+    if recipe.distil is not None:
+        weights = distilled(run, recipe.distil, weights, puzzles)
+    judges = first_judges(run, weights, puzzles)
     report = run.run(evaluate, recipe.evaluate, weights, puzzles, split="val", out=run.at(0, "report", Report))
     decision = run.run(
         promote,
@@ -81,4 +84,4 @@ def first_position(run: Session, puzzles: Ref[Puzzles]) -> Position:
         pointer=run.layout.promoted,
         out=run.at(0, "decision", Decision),
     )
-    return Position(Weights(weights, reference=weights), decision, first_critic(run, weights))
+    return Position(Weights(weights, reference=weights), decision, judges)

@@ -2,6 +2,7 @@
 
 import re
 from collections.abc import Iterable, Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from typing import Any, Literal
@@ -10,6 +11,7 @@ from pydantic import Field
 
 from artifacts.address import SUPERSEDED_NAME
 from artifacts.config import Config
+from artifacts.documents.run_files import read_recipe
 from artifacts.errors import BadInputError, IntegrityError
 from artifacts.layout import RunLayout
 from artifacts.lineage import Node, lineage
@@ -19,6 +21,7 @@ from artifacts.refresh import Refreshes
 from artifacts.refs import Ref
 from artifacts.store.store import Store
 from artifacts.verification import Damage, noted
+from flows.lookup.checkpoints import find_checkpoint
 from flows.lookup.history import read_run, run_names
 from stages.promotion.promoted import Promoted
 from stages.statistics.records import read_decision
@@ -85,8 +88,8 @@ class Removal:
 def plan(store: Store, rule: Retention, runs: Sequence[str] = (), damaged: list[Damage] | None = None) -> list[Removal]:
     """Returns the folders that the rule does not keep: run by run, sorted by key.
 
-    Nothing is removed from a run with a damaged artifact, because its dependencies are unknown. No run depends on the
-    artifacts of another run.
+    Nothing is removed from a run with a damaged artifact, because its dependencies are unknown. Of other runs'
+    artifacts a run only needs its teacher, which stays.
 
     Args:
         runs: Names of runs; all runs if empty.
@@ -96,7 +99,28 @@ def plan(store: Store, rule: Retention, runs: Sequence[str] = (), damaged: list[
         BadInputError: The store has no such run.
         IntegrityError: A run is damaged, and `damaged` is None.
     """
-    return [removal for run in runs or run_names(store) for removal in _of_run(store, run, rule, damaged)]
+    teachers = _teachers(store)
+    return [
+        removal
+        for run in runs or run_names(store)
+        for removal in _of_run(store, run, rule, damaged)
+        if removal.manifest is None or removal.key not in teachers
+    ]
+
+
+def _teachers(store: Store) -> set[str]:
+    """Returns the keys of the checkpoints that the recipes of all runs name as teachers."""
+    teachers: set[str] = set()
+    for run in run_names(store):
+        with noted([], run):  # a damaged recipe is reported with its own run
+            recipe = read_recipe(store, RunLayout(run))
+            for section in ("distil", "teach"):
+                name = (recipe.get(section) or {}).get("teacher", "")
+                if "/" in name or "@" in name:  # the others are no names of checkpoints
+                    with suppress(BadInputError):
+                        found = find_checkpoint(name, store)
+                        teachers |= {found.key} if isinstance(found, Ref) else set()
+    return teachers
 
 
 def _ancestors(store: Store, run: str, damaged: list[Damage] | None) -> set[str] | None:

@@ -13,7 +13,7 @@ from artifacts.identity import Identity, settings_of
 from artifacts.layout import shared_key
 from artifacts.reading import Artifact
 from artifacts.refs import Answers, Checkpoint, Puzzles, Ref
-from artifacts.schemas import ANSWERS, PUZZLES, as_table
+from artifacts.schemas import ANSWERS, ANSWERS_FILE, PUZZLES, as_table
 from artifacts.store.store import Store
 from stages.answering.client import Reply
 from stages.answering.purchase import STEM, Question, Service, buy, row_of
@@ -23,7 +23,6 @@ from stages.sampling.collect import adopt_rollouts, collect
 from stages.sampling.config import SamplingConfig
 
 REVISION = 1
-ANSWERS_FILE = "answers.parquet"
 _SHARED = "answers"
 
 

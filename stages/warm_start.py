@@ -1,6 +1,5 @@
 """The stage that trains on the solver's answers, so that the model knows their format and GRPO has a signal."""
 
-import itertools
 import random
 from typing import Annotated, Literal
 
@@ -21,6 +20,7 @@ from stages.grpo.packing import Branch, Group, PackConfig, pack_groups
 from stages.models.tokenizers.chat import ChatTokenizer
 from stages.training.job import EpochOrder, LossConfig, OptimizerConfig
 from stages.training.launch import Schedule, Target, Weights, train_and_publish
+from stages.training.supervised import check_fits, check_round_trip
 
 REVISION = 1
 
@@ -103,10 +103,9 @@ def warm_start(
     folder = ctx.local_folder(weights)
     ctx.engine.prestart(folder, weights.digest)  # the next stage samples from a model of this shape
     tokenizer = ChatTokenizer(folder)
-    batch, _ = pack_groups(
-        taught_groups(config, chosen, tokenizer),
-        PackConfig(row_tokens=config.row_tokens, updates=config.steps, seed=config.seed),
-    )
+    packing = PackConfig(row_tokens=config.row_tokens, updates=config.steps, seed=config.seed)
+    groups = taught_groups(config, chosen, tokenizer)
+    batch, _ = pack_groups(groups, packing)
     batch.check("warm start batch")
     batch_file = ctx.scratch / "warm-start.safetensors"
     batch_file.write_bytes(batch.to_bytes())
@@ -144,32 +143,10 @@ def taught_groups(config: WarmStartConfig, puzzles: pl.DataFrame, tokenizer: Cha
         ]
         tokens = [token for ids, _ in parts for token in ids]
         by_tool = [told for ids, told in parts for _ in ids]
-        _check_round_trip(tokenizer, tokens, "".join(passage.text for passage in passages))
+        check_round_trip(tokenizer, tokens, "".join(part.text for part in passages), "another warm_start.text")
         groups.append(Group(tokenizer.prompt_ids(prompt), [Branch(tokens, [0.0] * len(tokens), 1.0, by_tool)]))
-    longest = max(group.size_tokens for group in groups)
-    if longest > config.row_tokens:
-        too_long = sum(group.size_tokens > config.row_tokens for group in groups)
-        longest_text = max(sum(group.branches[0].own) for group in groups)
-        raise BadInputError(
-            "warm_start.row_tokens",
-            f"{config.row_tokens}, but {too_long} of {len(groups)} prompts with their {config.text} are longer",
-            f"at least {longest}",
-            f"raise warm_start.row_tokens; a model that writes such texts needs max_tokens of {longest_text}",
-        )
+    check_fits(groups, config.row_tokens, "warm_start", config.text)
     return groups
-
-
-def _check_round_trip(tokenizer: ChatTokenizer, tokens: list[int], text: str) -> None:
-    decoded = tokenizer.decode(tokens)
-    if decoded != text:
-        same = sum(1 for _ in itertools.takewhile(lambda pair: pair[0] == pair[1], zip(decoded, text, strict=False)))
-        start = max(0, same - 20)
-        raise BadInputError(
-            "the model's tokenizer",
-            f"it decodes the tokens to {decoded[start : start + 60]!r} instead of {text[start : start + 60]!r}",
-            "a tokenizer that decodes every taught text exactly",
-            "choose another model, or another warm_start.text",
-        )
 
 
 def _learning_rate(config: WarmStartConfig, step: int) -> float:

@@ -31,7 +31,7 @@ def did_you_mean(name: str, names: Iterable[str]) -> str:
 def meant_key(model: type[BaseModel], place: Sequence[int | str]) -> str | None:
     """Returns the setting that an unknown key probably means, with its sections: `finetune.loss.clip_high`.
 
-    It is the most similar name in the same section, or else a setting of exactly this name in any section; None if
+    It is the most similar name in the same section, or else the least deep setting of exactly this name; None if
     there is neither.
 
     Args:
@@ -52,7 +52,8 @@ def meant_key(model: type[BaseModel], place: Sequence[int | str]) -> str | None:
     near = closest(key, {name: None for kind in models for name in kind.model_fields})
     if near:
         return ".".join([*path, near])
-    return next((name for name in setting_names(model) if name.rpartition(".")[2] == key), None)
+    equal = [name for name in setting_names(model) if name.rpartition(".")[2] == key]
+    return min(equal, key=lambda name: name.count("."), default=None)
 
 
 def setting_names(model: type[BaseModel]) -> Iterator[str]:

@@ -7,6 +7,7 @@ from pydantic import Field
 
 from artifacts.address import ArtifactAddress
 from artifacts.config import Config
+from artifacts.errors import BadInputError
 from artifacts.layout import RunLayout
 from artifacts.manifest import Manifest
 from artifacts.reading import Artifact
@@ -60,6 +61,10 @@ def compare(request: CompareRequest) -> dict[str, Any]:
     store = Store.open(request.store)
     record = read_run(store, request.run)
     own = record.typed_recipe()
+    if own.teach is not None:
+        raise BadInputError(
+            f"run {request.run!r}", "on-policy distillation", "a run that learns from rewards", "compare other runs"
+        )
     tried = candidates(own, request.recipes, request.overrides)
     rollouts = Artifact.at(store, record.layout.iteration(request.iteration, "rollouts"))
     with opened_stages(store, load_profile(request.profile)) as stages:

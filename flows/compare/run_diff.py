@@ -6,7 +6,7 @@ from artifacts.manifest import Manifest
 from artifacts.reading import Artifact
 from artifacts.store.store import Store
 from flows.config.recipe_diff import Difference, differences
-from flows.lookup.history import STAGES, RunRecord
+from flows.lookup.history import PARTS, RunRecord
 from flows.report.paired import PairedResults
 from stages.statistics.estimates import Interval
 
@@ -24,7 +24,7 @@ def first_parting(a: RunRecord, b: RunRecord) -> dict[str, Any] | None:
     others = {item.number: item for item in b.iterations}
     for item in a.iterations:
         other = others.get(item.number)
-        for stage in STAGES:
+        for stage in PARTS:
             ours, theirs = item.manifests.get(stage), other.manifests.get(stage) if other else None
             if stage != "promote" and ours and theirs and ours.digest != theirs.digest:
                 return {"iteration": item.number, "stage": stage, "a": ours.digest, "b": theirs.digest}

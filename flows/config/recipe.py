@@ -7,10 +7,20 @@ from pydantic import Field, model_validator
 from artifacts.config import Config
 from artifacts.errors import BadInputError
 from artifacts.identity import Added
+from stages.distil import DistilConfig
 from stages.environments import environment
-from stages.environments.capabilities import AnswersCalls, Proves, WritesAnswers, WritesDerivations, missing
+from stages.environments.capabilities import (
+    AnswersCalls,
+    ChecksFormat,
+    Proves,
+    WritesAnswers,
+    WritesDerivations,
+    missing,
+)
 from stages.environments.config import SourceConfig
+from stages.environments.corruption import NEEDED
 from stages.environments.generate import PuzzleConfig, ZebraConfig
+from stages.environments.puzzle import Taught
 from stages.evaluate import EvaluateConfig
 from stages.finetune import FinetuneConfig
 from stages.grade import GradeConfig, Need, needs_of
@@ -21,12 +31,77 @@ from stages.promotion.gate import PromoteConfig
 from stages.promotion.reward_alarm import RewardAlarm
 from stages.sample import SampleConfig
 from stages.sampling.config import SamplingConfig
+from stages.sft import SftConfig
 from stages.strategies.config import BestOf
+from stages.teach import POLICY, TeachConfig
 from stages.training.critic import ValueConfig
 from stages.warm_start import WarmStartConfig
 
 _CHANGE_PROBABILITIES = ("top_p", "top_k", "min_p", "repetition_penalty", "presence_penalty", "frequency_penalty")
 """Settings of the sampler, besides temperature, that make a token's probability differ from the model's."""
+
+STUDENT = "student"
+SOLVER = "solver"
+ANSWERS = "answers/"
+"""First part of the keys of a benchmark's stored answers."""
+
+
+class DistillationConfig(Config):
+    """Supervised fine-tuning on the selected texts of a teacher, in rounds."""
+
+    teacher: str = Field(
+        default=STUDENT,
+        description="The teacher: `student`, the model itself, as in rejection sampling; `solver`, the environment's "
+        "solver; the key of a benchmark's stored answers, `answers/...`; or a checkpoint: a key, RUN@ITERATION, a "
+        "folder, hub:ID or gguf:PACKAGE/FILE.",
+    )
+    rounds: int = Field(
+        default=1,
+        ge=1,
+        le=1000,
+        description="Rounds of sampling, selection and training, each on the next train puzzles; more than one only "
+        "for the teacher `student`, which changes.",
+    )
+    sample: SampleConfig = Field(default_factory=SampleConfig, description="Sampling of a teacher that is a model.")
+    texts: DistilConfig = Field(default_factory=DistilConfig, description="Selection of the texts.")
+    sft: SftConfig = Field(default_factory=SftConfig, description="Training on the texts.")
+
+    @property
+    def learns_from_rewards(self) -> bool:
+        """Whether rewards decide the advantages; not with a teacher, who judges tokens."""
+        return self.teach is None
+
+    @property
+    def taught(self) -> Taught | None:
+        """Style of the derivations to train on; None if the solver writes none."""
+        return None if self.teacher != SOLVER or self.texts.written == "answers" else self.texts.written
+
+    def needs(self) -> list[Need]:
+        """Returns what the settings need of the environment."""
+        required: list[Need] = []
+        if self.teacher == SOLVER and self.texts.written != "answers":
+            required.append(
+                Need("distil.teacher = 'solver'", WritesDerivations, "set distil.texts.written to 'answers'")
+            )
+        if self.teacher == SOLVER:
+            required.append(Need("distil.teacher = 'solver'", WritesAnswers, "choose another teacher"))
+        if self.texts.well_formed:
+            required.append(Need("distil.texts.well_formed", ChecksFormat, "set it to false"))
+        if self.texts.corruption is not None:
+            kind = self.texts.corruption.kind
+            where, other = f"distil.texts.corruption.kind = '{kind}'", "choose another corruption, or none"
+            required += [Need(where, ability, other) for ability in NEEDED[kind]]
+        return required
+
+    @model_validator(mode="after")
+    def _settings_agree(self) -> Self:
+        if self.rounds > 1 and self.teacher != STUDENT:
+            raise ValueError(f"rounds is {self.rounds}, but the teacher {self.teacher!r} does not change: set it to 1")
+        if self.sample.sampling.tool_calls:
+            raise ValueError("sample.sampling.tool_calls: the solver's words are not the teacher's: set it to 0")
+        if self.sample.resample is not None:
+            raise ValueError("sample.resample replaces groups for GRPO, not for texts: set it to null")
+        return self
 
 
 class Recipe(Config):
@@ -38,10 +113,16 @@ class Recipe(Config):
     model: ModelConfig
     puzzles: PrepareConfig = Field(default_factory=PrepareConfig)
     warm_start: WarmStartConfig | None = None
+    distil: Annotated[DistillationConfig | None, Added(before=None)] = Field(
+        default=None, description="Supervised fine-tuning on the texts of a teacher, after the warm start; null: none."
+    )
     sample: SampleConfig = Field(default_factory=SampleConfig)
     grade: GradeConfig = Field(default_factory=GradeConfig)
     value: Annotated[ValueConfig | None, Added(before=None)] = Field(
         default=None, description="A value model, which gives each token its advantage; null: none."
+    )
+    teach: Annotated[TeachConfig | None, Added(before=None)] = Field(
+        default=None, description="On-policy distillation: a teacher judges the tokens of the rollouts; null: none."
     )
     pack: PackConfig = Field(default_factory=PackConfig)
     finetune: FinetuneConfig = Field(default_factory=FinetuneConfig)
@@ -52,6 +133,17 @@ class Recipe(Config):
         default=RewardAlarm(),
         description="Rule by which the run warns that reward rises while held-out accuracy falls; null disables it.",
     )
+
+    @property
+    def learns_from_rewards(self) -> bool:
+        """Whether rewards decide the advantages; not with a teacher, who judges tokens."""
+        return self.teach is None
+
+    @property
+    def taught(self) -> Taught | None:
+        """Texts of the solver, other than answers, that the vocabulary of a model made from scratch must cover."""
+        of_warm_start = self.warm_start.taught if self.warm_start else None
+        return of_warm_start or (self.distil.taught if self.distil else None)
 
     @model_validator(mode="before")
     @classmethod
@@ -64,10 +156,11 @@ class Recipe(Config):
         seeded += ["model"] if isinstance(model, dict) and model.get("source") == "scratch" else []
         seed = {"seed": data.get("seed", 0)}
         sections = {name: data.get(name, {}) for name in seeded}
-        return {
-            **data,
-            **{name: {**seed, **section} for name, section in sections.items() if isinstance(section, dict)},
-        }
+        spread = {**data, **_with_seed(sections, seed)}
+        if isinstance(distil := data.get("distil"), dict):
+            parts = {name: distil.get(name, {}) for name in ("sample", "texts", "sft")}
+            spread["distil"] = {**distil, **_with_seed(parts, seed)}
+        return spread
 
     @model_validator(mode="after")
     def _sections_agree(self) -> Self:
@@ -85,6 +178,7 @@ class Recipe(Config):
             (self.sample.stride, "the stride of sample.resample", self.puzzles.train, "puzzles.train"),
             (self.evaluate.puzzles, "evaluate.puzzles", self.puzzles.val, "puzzles.val"),
             (self.final.puzzles, "final.puzzles", self.puzzles.test, "puzzles.test"),
+            (self._taught_puzzles(), "the number of puzzles of distil", self.puzzles.train, "puzzles.train"),
             (self.pack.updates, "pack.updates", self.sample.puzzles_per_iteration, "sample.puzzles_per_iteration"),
         ):
             if value > bound:
@@ -96,6 +190,8 @@ class Recipe(Config):
                 "for both; for a loss with a temperature of its own, set "
                 'finetune.loss.temperature_of = "loss" and finetune.loss.old_logprobs = "trainer"'
             )
+        if self.teach is not None:
+            self._check_teacher(self.teach)
         if self.sample.resample and self.sample.resample.grader != self.grade.grader:
             graders = self.sample.resample.grader, self.grade.grader
             raise ValueError(f"sample.resample.grader is '{graders[0]}', but grade.grader is '{graders[1]}'")
@@ -113,6 +209,25 @@ class Recipe(Config):
             raise ValueError(
                 "finetune.loss.positive_nll needs to know the right completions: set pack.mark_right = true"
             )
+
+    def _taught_puzzles(self) -> int:
+        """Returns the number of train puzzles that a round of distillation asks for."""
+        if self.distil is None or self.distil.teacher.startswith(ANSWERS):
+            return 0
+        return (self.distil.texts.puzzles or 0) if self.distil.teacher == SOLVER else self.distil.sample.stride
+
+    def _check_teacher(self, teach: TeachConfig) -> None:
+        if teach.teacher == POLICY and teach.hint == "none":
+            raise ValueError(
+                "teach.teacher is 'policy' and teach.hint is 'none', so every verdict is 0: "
+                "name another model, or set teach.hint to 'derivation'"
+            )
+        if self.value is not None:
+            raise ValueError("teach and value both set the advantages of tokens: drop one of them")
+        if self.finetune.loss.kind == "cross_entropy":
+            raise ValueError("teach sets advantages, which the loss cross_entropy does not read: choose another loss")
+        if self.sample.sampling.greedy:
+            raise ValueError("teach needs sample.sampling.temperature above 0, so that the policy explores")
 
     def _check_abilities(self) -> None:
         """Refuses settings that need what the environment cannot do."""
@@ -134,7 +249,12 @@ class Recipe(Config):
                 required.append(Need(f"{name}.strategies: best_of by statements", Proves, "choose another score"))
         if self.warm_start:
             required.append(Need("warm_start", WritesAnswers, "drop the section, or choose another grader"))
-        sections = (("grade", self.grade), ("evaluate", self.evaluate), ("final", self.final))
+        if self.distil:
+            required += self.distil.needs()
+        if self.teach and self.teach.hint == "derivation":
+            required.append(Need("teach.hint = 'derivation'", WritesDerivations, "choose another teacher"))
+        texts = [("distil.texts", self.distil.texts)] if self.distil else []
+        sections = (("grade", self.grade), ("evaluate", self.evaluate), ("final", self.final), *texts)
         read_by = {name: section.grader for name, section in sections if section.grader != "strict"}
         if not (required or read_by):
             return
@@ -154,6 +274,11 @@ class Recipe(Config):
                     )
 
 
+def _with_seed(sections: dict[str, Any], seed: dict[str, int]) -> dict[str, Any]:
+    """Returns the sections that are tables, with the seed where they name none."""
+    return {name: {**seed, **section} for name, section in sections.items() if isinstance(section, dict)}
+
+
 def check_sound(recipe: Recipe) -> None:
     """Refuses unsound recipes for new runs; a run that began with such a recipe before this check may continue.
 
@@ -163,12 +288,12 @@ def check_sound(recipe: Recipe) -> None:
     """
     plain, drawn = SamplingConfig(), recipe.sample.sampling
     changed = [name for name in _CHANGE_PROBABILITIES if getattr(drawn, name) != getattr(plain, name)]
-    if changed and recipe.finetune.loss.old_logprobs == "sampler":
+    if changed and (recipe.finetune.loss.old_logprobs == "sampler" or recipe.teach):
         raise BadInputError(
             f"sample.sampling.{changed[0]}",
             f"{getattr(drawn, changed[0])}, so the sampler's probabilities are not the model's",
             str(getattr(plain, changed[0])),
-            "or set finetune.loss.old_logprobs to trainer",
+            "a teacher compares with them" if recipe.teach else "or set finetune.loss.old_logprobs to trainer",
         )
     advantage = recipe.grade.advantage
     for name, value, over_batch in (

@@ -128,6 +128,8 @@ def trainer_bytes(recipe: Recipe, hardware: Hardware, size: ModelSize, compute: 
     tokens = max(trainer.micro_batch_tokens, recipe.pack.row_tokens)
     if recipe.warm_start is not None:
         tokens = max(tokens, recipe.warm_start.row_tokens)
+    if recipe.distil is not None:
+        tokens = max(tokens, recipe.distil.sft.row_tokens)
     layer = 14 * shape.hidden + 4 * shape.queries + 3 * shape.intermediate
     activations = shape.hidden * shape.layers + layer if trainer.activation_checkpointing else layer * shape.layers
     chunk = 3 * 4 * min(trainer.logprob_chunk_tokens, tokens) * shape.vocabulary
@@ -229,7 +231,8 @@ def store_bytes(recipe: Recipe, size: ModelSize, told: int = 0) -> float:
         learning = learning_parameters(recipe.value.trainable, size)
         masters = 3 * _BYTES[recipe.value.optimizer.master_dtype] * learning
         iteration += 2 * total + masters + 2 * max(0.0, total - learning)
-    once = (4 if recipe.warm_start else 2) * total + state
+    rounds = recipe.distil.rounds if recipe.distil else 0
+    once = ((4 if recipe.warm_start else 2) + 2 * rounds) * total + state
     return once + recipe.iterations * iteration
 
 

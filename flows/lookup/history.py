@@ -11,7 +11,7 @@ from artifacts.identity import with_added
 from artifacts.layout import RUNS, RunLayout, is_run_name
 from artifacts.manifest import MANIFEST_NAME, Manifest
 from artifacts.reading import Artifact
-from artifacts.refs import Batch, Checkpoint, Decision, Grades, Kind, Report, Rollouts, Values
+from artifacts.refs import Batch, Checkpoint, Decision, Grades, Kind, Report, Rollouts, Texts, Values
 from artifacts.store.store import MissingKeyError, Store
 from artifacts.verification import Damage, noted, noted_strays
 from flows.config.recipe import Recipe
@@ -20,9 +20,10 @@ from flows.lookup.divergence import Divergence, divergences
 from stages.promotion.promoted import Promoted, read_promoted
 from stages.promotion.reward_alarm import RewardAlarm
 
-STAGES = {
+PARTS = {
     "sample": "rollouts",
     "grade": "grades",
+    "teach": "taught_grades",
     "value": "values",
     "pack": "batch",
     "finetune": "checkpoint",
@@ -30,12 +31,15 @@ STAGES = {
     "promote": "decision",
 }
 """The stages of an iteration in order, each with the part of the layout that it publishes."""
-OPTIONAL = ("value",)
-"""Stages that only some runs have."""
+OPTIONAL = ("teach", "value")
+"""The stages that only some recipes have."""
+STAGES = {stage: part for stage, part in PARTS.items() if stage not in OPTIONAL}
+"""The stages of every iteration, likewise."""
 
 _KINDS: dict[str, type[Kind]] = {
     "sample": Rollouts,
     "grade": Grades,
+    "teach": Grades,
     "value": Values,
     "pack": Batch,
     "finetune": Checkpoint,
@@ -91,6 +95,7 @@ class RunRecord:
         evaluations: Reports on the test split: `before` and `after` training.
         promoted: The promoted checkpoint; None if there is none.
         suites: Reports of backfills (see `flows.backfill`), by suite and iteration.
+        texts: Selections of a teacher's texts, by round; empty without a distillation.
     """
 
     layout: RunLayout
@@ -99,6 +104,7 @@ class RunRecord:
     evaluations: dict[str, Manifest]
     promoted: Promoted | None
     suites: dict[str, dict[int, Manifest]] = field(default_factory=dict[str, dict[int, Manifest]])
+    texts: list[Manifest] = field(default_factory=list[Manifest])
 
     def typed_recipe(self) -> Recipe:
         """Returns the frozen recipe as a config model.
@@ -190,12 +196,12 @@ def read_run(store: Store, run: str, damaged: list[Damage] | None = None) -> Run
     keys_of_stages = {
         (number, stage): key
         for number in numbers
-        for stage, part in STAGES.items()
+        for stage, part in PARTS.items()
         if (key := layout.iteration(number, part)) in published
     }
     manifests = _manifests(store, keys_of_stages, damaged, {at: _KINDS[at[1]] for at in keys_of_stages})
     iterations = [
-        IterationRecord(number, {stage: manifests[number, stage] for stage in STAGES if (number, stage) in manifests})
+        IterationRecord(number, {stage: manifests[number, stage] for stage in PARTS if (number, stage) in manifests})
         for number in numbers
     ]
     tests = {part: key for part in ("before", "after") if (key := layout.evaluation(part)) in published}
@@ -204,7 +210,16 @@ def read_run(store: Store, run: str, damaged: list[Damage] | None = None) -> Run
     with noted(damaged, layout.promoted):
         promoted = read_promoted(store, layout.promoted)
     suites = _suites(store, layout, published, {item.number: item for item in iterations}, damaged)
-    return RunRecord(layout, recipe, with_divergences(iterations, recipe), evaluations, promoted, suites)
+    selections = {key: key for key in sorted(published) if layout.is_texts(key)}
+    texts = list(_manifests(store, selections, damaged, dict.fromkeys(selections, Texts)).values())
+    return RunRecord(layout, recipe, with_divergences(iterations, recipe), evaluations, promoted, suites, texts)
+
+
+def selection_line(facts: Mapping[str, Any]) -> str:
+    """Returns how many texts of a teacher were kept, and why the others were not, from the facts of their artifact."""
+    rejected = ", ".join(f"{count} {reason}" for reason, count in facts["rejected"].items())
+    kept = f"{facts['kept']} of {facts['sampled']} texts kept, for {facts['puzzles']} puzzles"
+    return kept + (f"; rejected: {rejected}" if rejected else "")
 
 
 def with_divergences(iterations: Sequence[IterationRecord], recipe: Mapping[str, Any]) -> list[IterationRecord]:
@@ -264,11 +279,9 @@ def read_iteration(store: Store, layout: RunLayout, number: int) -> IterationRec
     Raises:
         BadInputError: A stage of it that every run has has not published.
     """
-    stages = STAGES if number else {stage: STAGES[stage] for stage in ("evaluate", "promote")}
+    stages = PARTS if number else {stage: PARTS[stage] for stage in ("evaluate", "promote")}
     keys = {stage: layout.iteration(number, part) for stage, part in stages.items()}
-    for stage in OPTIONAL:
-        if stage in keys and not store.exists(f"{keys[stage]}/{MANIFEST_NAME}"):
-            del keys[stage]
+    keys = {at: key for at, key in keys.items() if at not in OPTIONAL or store.exists(f"{key}/{MANIFEST_NAME}")}
     return IterationRecord(number, _manifests(store, keys, None, _KINDS))
 
 

@@ -4,7 +4,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
-from flows.lookup.history import STAGES, IterationRecord
+from flows.lookup.history import PARTS, IterationRecord
 from flows.report import metrics
 from flows.report.metrics import Metric, Presence, Value, number, values_of
 from stages.statistics.records import Measurement
@@ -92,7 +92,7 @@ def summary_metrics() -> list[Metric]:
 
 def compared() -> list[Metric]:
     """Returns the metrics of a comparison of recipes in the order of its rows, which is that of the stages."""
-    stages = list(STAGES)
+    stages = list(PARTS)
     return sorted((item for item in metrics.METRICS if item.compare), key=lambda item: stages.index(item.source.stage))
 
 

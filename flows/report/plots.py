@@ -3,7 +3,7 @@
 from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING
 
-from flows.lookup.history import STAGES
+from flows.lookup.history import PARTS
 from flows.report.figures import IterationFigures, plotted
 from flows.report.png import (
     CONTRADICTED,
@@ -107,7 +107,7 @@ def seconds_plot(iterations: Sequence[IterationFigures], dpi: int = DPI) -> byte
     figure, axes = new_figure(5.6, 3.6, dpi)
     timed = [item for item in iterations if item.number > 0]
     bottom, worth_showing_s = [0.0] * len(timed), 0.01 * sum(item.total_s for item in timed)
-    for stage, colour in zip(STAGES, STAGE_COLOURS, strict=True):
+    for stage, colour in zip(PARTS, STAGE_COLOURS, strict=True):
         height = [item.seconds.get(stage, 0.0) for item in timed]
         if sum(height) > worth_showing_s:
             axes.bar([item.number for item in timed], height, bottom=bottom, color=colour, width=0.8, label=stage)

@@ -10,12 +10,15 @@ from rich.table import Table
 
 from artifacts.store.location import DEFAULT_STORE
 from artifacts.store.store import Store
-from flows.lookup.history import RunRecord
+from flows.lookup.history import RunRecord, selection_line
 from flows.report import metrics
 from flows.report.figures import iteration_figures, measurement, summary_metrics
 from flows.report.metrics import MODES, interval_text
 from flows.report.text.wrapping import print_command, print_labelled
 from stages.statistics.estimates import Interval
+
+_SELECTION = ("sampled", "kept", "rejected", "puzzles")
+"""Facts of a teacher's texts in the summary."""
 
 
 def solve_command(record: RunRecord, store: Store) -> str:
@@ -32,6 +35,7 @@ def summary(record: RunRecord, store: Store) -> dict[str, Any]:
         "title": record.recipe["title"],
         "store": store.url,
         "iterations": [_iteration(record, index) for index in range(len(record.iterations))],
+        "texts": [{name: manifest.facts[name] for name in _SELECTION} for manifest in record.texts],
         "test": {when: manifest.facts for when, manifest in record.evaluations.items()},
         "suites": {
             suite: {number: manifest.facts for number, manifest in sorted(reports.items())}
@@ -47,6 +51,8 @@ def print_summary(record: RunRecord, store: Store, console: Console) -> None:
     """Prints results before and after training, the report's address, and a command that runs the promoted model."""
     if record.evaluations:
         console.print(before_after_table(record))
+    for manifest in record.texts:
+        print_labelled(console, "texts:    ", selection_line(manifest.facts))
     if record.promoted:
         promoted = f"iteration {record.promoted.iteration}, validation {record.promoted.score:.1%}"
         print_labelled(console, "promoted: ", promoted)

@@ -166,6 +166,15 @@ class NamesThings(Protocol):
 
 
 @runtime_checkable
+class ListsValues(Protocol):
+    """The values that an answer may have."""
+
+    def answer_values(self, puzzle: Puzzle) -> dict[str, tuple[str, ...]]:
+        """Returns for each letter the values that the puzzle's text allows as its answer."""
+        ...
+
+
+@runtime_checkable
 class HasKinds(Protocol):
     """Kinds of clues and questions, for the report of a set."""
 
@@ -250,6 +259,7 @@ _ABILITIES: dict[type[Any], str] = {
     LocatesAnswers: "find the place of an answer in a completion",
     ChecksFormat: "check the format of an answer",
     NamesThings: "list the names in a puzzle",
+    ListsValues: "list the values of an answer",
     HasKinds: "sort clues and questions by kind",
     Proves: "solve a question or prove a statement",
     AnswersCalls: "answer calls of a solver",

@@ -356,3 +356,17 @@ class TrainJob(Document):
         if self.resume_dir is not None and (self.warm or self.state_dir is not None):
             raise ValueError("resume_dir excludes warm and state_dir")
         return self
+
+
+class ScoreJob(Document):
+    """A job that computes the log-probabilities of a batch's completions under a model and trains nothing.
+
+    The weights and the optimizer state in the workers' memory stay as they are.
+    """
+
+    checkpoint_dir: Path = Field(description="Hugging Face folder of the model")
+    batch_file: Path = Field(description="packed batch (safetensors)")
+    temperature: float = Field(gt=0.0, description="divisor of the logits")
+    hardware: TrainHardware = Field(default_factory=TrainHardware)
+    out_file: Path = Field(description="safetensors with the tensor `logprobs`, as wide as the batch (made here)")
+    events_file: Path = Field(description="JSON lines of progress, appended to")

@@ -1,12 +1,13 @@
 """Any recipe as one small iteration: to see on two cores that what it asks for runs, not that it learns.
 
-The rule. Replaced by those of `tests/support/tiny.toml`: the model (made from scratch), the puzzles' kind (mathematics
-stays, on sums that `write_sums` writes), and the warm start (with more passes), without which a scratch model has no
-signal. Cut to a limit: iterations, puzzles, group sizes, rounds of dynamic sampling, and optimizer steps, of which
-there are at most as many as puzzles, and iterations with a frozen policy, of which there are none. Multiplied by one
-factor, that which takes the longest completion to 64 tokens: every length that belongs to it; a row keeps room for a
-prompt. Everything else, which is the algorithm, stays: reward, advantage, loss, optimizer, schedules, reference,
-correction, early stop, graders.
+The rule. Replaced by those of `tests/support/tiny.toml`: the model (made from scratch), the puzzles' kind
+(mathematics stays, on sums that `write_sums` writes), and the warm start (with more passes), without which a scratch
+model has no signal. Replaced by the model itself: a teacher of texts or of tokens. Cut to a limit: iterations, puzzles,
+group sizes, rounds of dynamic sampling, and optimizer steps, of which there are at most as many as puzzles, and
+iterations with a frozen policy, of which there are none. Multiplied by one factor, that which takes the longest
+completion to 64 tokens: every length that belongs to it; a row keeps room for a prompt. Everything else, which is the
+algorithm, stays: reward, advantage, loss, optimizer, schedules, reference, correction, early stop, graders, selection
+of texts.
 """
 
 import json
@@ -20,7 +21,7 @@ from flows.config.recipes import load_recipe
 from stages.environments.generate import MathsConfig
 
 TINY = Path(__file__).with_name("tiny.toml")
-PUZZLES, GROUP, ROUNDS, HELD_OUT, ANSWERS = 16, 8, 2, 8, 2
+PUZZLES, GROUP, ROUNDS, HELD_OUT, ANSWERS, TEXT_PUZZLES = 16, 8, 2, 8, 2, 48
 WARM_START_EPOCHS = 16  # until answers have their form: else no answer is right, and binary rewards say nothing
 COMPLETION_TOKENS, EVALUATED_TOKENS, LEAST_ROW_TOKENS = 64, 32, 512
 
@@ -61,6 +62,15 @@ def scaled_settings(recipe: Recipe, sums: str = "sums.jsonl") -> list[str]:
         settings["grade.reward.length_cosine.limit"] = _scaled(reward.length_cosine.limit, factor)
     if recipe.finetune.loss.constant_tokens is not None:
         settings["finetune.loss.constant_tokens"] = _scaled(recipe.finetune.loss.constant_tokens, factor)
+    if recipe.distil is not None:  # the student samples for itself; texts of some right answers are enough
+        drawn = recipe.distil.sample.sampling
+        settings["distil.teacher"] = "student"
+        settings["distil.sample.puzzles_per_iteration"] = TEXT_PUZZLES
+        settings["distil.sample.sampling.samples_per_prompt"] = GROUP
+        settings["distil.sample.sampling.max_tokens"] = min(COMPLETION_TOKENS, drawn.max_tokens)
+        settings["distil.sft.row_tokens"] = LEAST_ROW_TOKENS
+    if recipe.teach is not None:  # there is no other model with the tokenizer of this one
+        settings["teach.teacher"], settings["teach.hint"] = "policy", "derivation"
     for name, config in (("evaluate", recipe.evaluate), ("final", recipe.final)):
         settings[f"{name}.puzzles"] = min(HELD_OUT, config.puzzles)
         settings[f"{name}.sampled.samples_per_prompt"] = min(ANSWERS, config.sampled.samples_per_prompt)

@@ -6,7 +6,7 @@ from typing import Any
 
 from artifacts.documents.checksums import write_files
 from artifacts.store.store import Store
-from flows.lookup.history import RunRecord
+from flows.lookup.history import RunRecord, selection_line
 from flows.report.batch_picture import describe_batch, draw, read_batch
 from flows.report.before_after import BeforeAfter, JudgedCompletion, find_before_after
 from flows.report.derivation import statement_counts, text_pieces
@@ -108,6 +108,7 @@ def _values(record: RunRecord, store: Store, iterations: Sequence[IterationFigur
         f"{total_s / max(1, done):.1f} s each",
         "cards": _cards(record, store, iterations),
         "test": _before_after(record),
+        "texts": [selection_line(manifest.facts) for manifest in record.texts],
         "suites": suites_section(record),
         "tasks": [table.for_page() for table in task_tables(record, store)],
         "iterations": _iteration_table(iterations),

@@ -6,7 +6,7 @@ from typing import Any
 from urllib.parse import quote
 
 from artifacts.store.store import Store
-from flows.lookup.history import OPTIONAL, STAGES, RunRecord
+from flows.lookup.history import OPTIONAL, PARTS, RunRecord, selection_line
 from flows.report import batch_picture
 from flows.report.batch_picture import BatchView
 from flows.report.before_after import BeforeAfter, JudgedCompletion
@@ -41,6 +41,8 @@ def summary_page(record: RunRecord, store: Store) -> str:
     lines = [f"## {record.layout.run}", "", f"{done} of {record.recipe['iterations']} iterations.", ""]
     if record.evaluations:
         lines += [*table(["", *before_after_names(record)], before_after_rows(record)), ""]
+    for manifest in record.texts:
+        lines += [f"Teacher: {selection_line(manifest.facts)}.", ""]
     if record.promoted:
         score = record.promoted.score
         lines += [f"Promoted: iteration {record.promoted.iteration}, validation {score:.1%}.", ""]
@@ -68,7 +70,7 @@ def seconds_rows(iterations: Sequence[IterationFigures]) -> list[dict[str, Any]]
 
     A stage that only some runs have has a column if any iteration has it.
     """
-    stages = [stage for stage in STAGES if stage not in OPTIONAL or any(stage in item.seconds for item in iterations)]
+    stages = [stage for stage in PARTS if stage not in OPTIONAL or any(stage in item.seconds for item in iterations)]
     return [
         {
             "iteration": item.number,
@@ -173,7 +175,7 @@ def store_keys(record: RunRecord) -> dict[str, str]:
     if record.iterations:
         newest = record.iterations[-1]
         for stage in newest.manifests:
-            part = STAGES[stage]
+            part = PARTS[stage]
             keys[f"iteration {newest.number}: {part}"] = layout.iteration(newest.number, part)
     return keys | {f"test {when}": layout.evaluation(when) for when in record.evaluations}
 

@@ -7,9 +7,10 @@ asked are not read.
 import re
 from collections.abc import Collection, Iterator
 from functools import lru_cache
-from typing import Protocol, cast, get_args
+from typing import cast, get_args
 
 from stages.environments import environment
+from stages.environments.capabilities import ListsValues
 from stages.environments.logic_puzzles.answers import write_answer
 from stages.environments.puzzle import Graded, Grader, Parsed, Puzzle
 from stages.environments.solver_tool import own_words
@@ -56,7 +57,7 @@ def grade(text: str, puzzle: Puzzle, grader: Grader = "strict") -> Graded:
         grader: Name of the rule.
     """
     text = own_words(text)
-    values = cast(_HasAnswerValues, environment.get(puzzle.environment)).answer_values(puzzle)
+    values = cast(ListsValues, environment.get(puzzle.environment)).answer_values(puzzle)
     if grader == "published":
         answers = {letter: _published(text, letter, right, values[letter]) for letter, right in puzzle.solution.items()}
     else:
@@ -83,14 +84,8 @@ def well_formed(text: str, letters: Collection[str]) -> bool:
     return set(letters) <= set(_OWN_LINE.findall(text))
 
 
-class _HasAnswerValues(Protocol):
-    def answer_values(self, puzzle: Puzzle) -> dict[str, tuple[str, ...]]:
-        """Returns for each letter the values that the puzzle's text allows as its answer."""
-        ...
-
-
 class LetteredAnswers:
-    """Reads, grades and writes lettered answers; the environment has a method `answer_values` (see below)."""
+    """Reads, grades and writes lettered answers; the environment has the methods of `ListsValues`."""
 
     graders = get_args(Grader)
 

@@ -10,7 +10,7 @@ from typing import Any, NoReturn, Self
 from artifacts.errors import SEE_DOCTOR, BadInputError, DeerstalkerError, TransientError
 from stages.processes.guarded import GuardedProcess
 from stages.processes.memory import kernel_kills, refused_allocation
-from stages.training.job import TrainHardware, TrainJob
+from stages.training.job import ScoreJob, TrainHardware, TrainJob
 from stages.training.results import StepMetrics, TrainResult, TrainTotals
 from stages.training.worker_group.agent import start_agent
 from stages.training.worker_group.events import EventReader
@@ -88,6 +88,19 @@ class WorkerGroup:
         self._agent = start_agent(queue, self.hardware, 0, network)
         self._queue, self._jobs = queue, 0
 
+    def score(self, job: ScoreJob) -> TrainTotals:
+        """Runs one job that computes log-probabilities, and waits for it; `holding` stays as it is.
+
+        Raises:
+            BadInputError: The job, its batch or its checkpoint is at fault.
+            TransientError: The workers died or hung.
+            DeerstalkerError: They ran out of memory.
+        """
+        held = self.holding
+        totals = self._run(job, lambda event: None).totals
+        self._holding = held
+        return totals
+
     def run(self, job: TrainJob, on_event: Callable[[dict[str, Any]], None] = lambda event: None) -> TrainResult:
         """Runs one job and waits for it.
 
@@ -103,12 +116,15 @@ class WorkerGroup:
             TransientError: The workers died or hung.
             DeerstalkerError: They ran out of memory.
         """
-        if not job.hardware.same_layout(self.hardware):
-            raise BadInputError("job.hardware", "another layout than the workers'", "the same", "start a new group")
         if job.warm and self.holding is None:
             raise BadInputError(
                 "job.warm", "the worker group holds nothing", "a finished job", "give state_dir instead"
             )
+        return self._run(job, on_event)
+
+    def _run(self, job: TrainJob | ScoreJob, on_event: Callable[[dict[str, Any]], None]) -> TrainResult:
+        if not job.hardware.same_layout(self.hardware):
+            raise BadInputError("job.hardware", "another layout than the workers'", "the same", "start a new group")
         self._holding = None
         try:
             self.start()

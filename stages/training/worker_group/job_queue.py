@@ -4,8 +4,12 @@ import os
 from functools import cache
 from pathlib import Path
 
+from pydantic import TypeAdapter
+
 from stages.processes.process_pool import start_ticks
-from stages.training.job import TrainHardware, TrainJob
+from stages.training.job import ScoreJob, TrainHardware, TrainJob
+
+_JOBS: TypeAdapter[TrainJob | ScoreJob] = TypeAdapter(TrainJob | ScoreJob)
 
 
 @cache
@@ -28,11 +32,15 @@ class JobQueue:
         """Returns the path at which job `number` (from 0) appears."""
         return self.folder / f"job-{number:06d}.json"
 
-    def submit(self, number: int, job: TrainJob) -> None:
+    def submit(self, number: int, job: TrainJob | ScoreJob) -> None:
         """Writes a job file atomically."""
         draft = self.folder / "draft"
         draft.write_text(job.model_dump_json())
         draft.replace(self.job_file(number))
+
+    def read(self, number: int) -> TrainJob | ScoreJob:
+        """Returns job `number`."""
+        return _JOBS.validate_json(self.job_file(number).read_bytes())
 
     def write_hardware(self, hardware: TrainHardware) -> None:
         """Writes the layout of the worker group for its processes."""

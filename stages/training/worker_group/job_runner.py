@@ -1,7 +1,6 @@
 """Runs training jobs on one worker process: loads, trains step by step, saves."""
 
 import os
-import resource
 import shutil
 import time
 from dataclasses import replace
@@ -12,10 +11,11 @@ import torch.distributed as dist
 from artifacts.errors import BadInputError
 from stages.models.shape import DecoderShape, read_shape
 from stages.training.checkpointing.step_checkpoint import StepCheckpoints, resume
-from stages.training.job import TrainHardware, TrainJob
+from stages.training.job import ScoreJob, TrainHardware, TrainJob
 from stages.training.model.master_weights import TrainedWeights
 from stages.training.model.placement import compute_dtype, load_reference, shards
 from stages.training.results import StepMetrics, TrainTotals
+from stages.training.scoring import peak_memory_bytes, score
 from stages.training.trainer import Trainer
 from stages.training.trainer_batch import TrainerBatch
 from stages.training.value_trainer import ValueTrainer
@@ -46,7 +46,20 @@ class JobRunner:
         dist.init_process_group(backend, store=store, rank=rank, world_size=self._hardware.world)
         self._weights: TrainedWeights | None = None
 
-    def run(self, job: TrainJob, events: EventWriter) -> None:
+    def run(self, job: TrainJob | ScoreJob, events: EventWriter) -> None:
+        """Runs one job and reports its progress as events (collective).
+
+        Raises:
+            BadInputError: The job, its batch, its checkpoint or its reference is at fault, or the disk is full.
+        """
+        if isinstance(job, TrainJob):
+            self._train(job, events)
+            return
+        totals = score(job, self._device, shards(self._hardware, self._device, self._hardware.world), self._beat)
+        if self._rank == 0:
+            events.send("done", **totals.model_dump())
+
+    def _train(self, job: TrainJob, events: EventWriter) -> None:
         """Runs one job from loading to saving and reports its progress as events (collective).
 
         Raises:
@@ -100,7 +113,7 @@ class JobRunner:
             tokens=sum(step.tokens for step in steps),
             loss_tokens=sum(step.loss_tokens for step in steps),
             tokens_per_s=sum(step.tokens for step in steps[len(resumed) :]) / max(trained - recomputed, 1e-9),
-            peak_memory_bytes=_peak_memory_bytes(self._device),
+            peak_memory_bytes=peak_memory_bytes(self._device),
             load_s=loaded - started,
             old_logprobs_s=recomputed - loaded,
             train_s=trained - recomputed,
@@ -192,14 +205,3 @@ def _save(weights: TrainedWeights, job: TrainJob) -> None:
     if job.out_reference_dir is not None:
         assert job.reference_dir is not None  # checked by the job
         weights.save_average(job.reference_dir, job.reference_decay, job.out_reference_dir)
-
-
-def _peak_memory_bytes(device: torch.device) -> int:
-    """Returns the peak memory of the process or device that used most (collective)."""
-    if device.type == "cuda":
-        peak = torch.cuda.max_memory_allocated(device)
-    else:
-        peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024
-    highest = torch.tensor(peak, dtype=torch.int64, device=device)
-    dist.all_reduce(highest, op=dist.ReduceOp.MAX)
-    return int(highest)

@@ -20,7 +20,6 @@ from pathlib import Path
 from artifacts.errors import BadInputError
 from stages.processes.guard import PR_SET_PDEATHSIG, set_process_option
 from stages.processes.memory import hand_back_freed, refused_allocation
-from stages.training.job import TrainJob
 from stages.training.worker_group.events import EventWriter
 from stages.training.worker_group.job_queue import JobQueue
 
@@ -46,7 +45,7 @@ def serve(queue: JobQueue, rank: int) -> None:
         job_file = queue.job_file(number)
         while not job_file.exists():
             time.sleep(POLL_S)
-        job = TrainJob.model_validate_json(job_file.read_bytes())
+        job = queue.read(number)
         events = EventWriter(job.events_file)
         with _errors_reported(events, rank):
             runner.run(job, events)

@@ -47,8 +47,8 @@ from tests.support.made_run import make_run
 DAMAGE = {"damaged"}
 ROUNDS = {"points", "faithfulness"}
 """Figures of strategies that ask in rounds, which need an engine."""
-ELSEWHERE = {"compute_dtype", "early_stopped_fraction", "tasks", "strategies", "reliability"}
-"""What made runs do not record: they have no engine."""
+ELSEWHERE = {"compute_dtype", "early_stopped_fraction", "tasks", "strategies", "reliability", "texts"}
+"""What made runs do not record: they have no engine and no teacher."""
 
 
 @pytest.fixture(scope="module")

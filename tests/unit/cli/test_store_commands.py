@@ -91,6 +91,19 @@ def test_prune_spares_the_ancestors_of_what_stands_and_the_last(linked: tuple[St
     assert gone == expected, "the state saved beside what stands is its own: a rollback goes on from it"
 
 
+@pytest.mark.parametrize("section", ["distil", "teach"])
+def test_the_teacher_of_another_run_stays(linked: tuple[Store, RunLayout], section: str) -> None:
+    """A run goes on after a kill only if its teacher is still there, under whatever name the recipe has it."""
+    store, layout = linked
+    rule = Retention(parts=ALL, keep_last=1, keep_every=0, keep_for="regrade")
+    teacher = layout.iteration(4, "checkpoint")
+    before = {removal.key for removal in plan(store, rule, ["linked"])}
+    assert teacher in before
+    student = json.loads(store.read_bytes(RunLayout("made").recipe)) | {section: {"teacher": teacher}}
+    store.write_bytes(RunLayout("student").recipe, json.dumps(student).encode())
+    assert {removal.key for removal in plan(store, rule, ["linked"])} == before - {teacher}
+
+
 def test_what_is_kept_to_train_again_has_what_it_started_from(linked: tuple[Store, RunLayout]) -> None:
     store, layout = linked
     rule = Retention(parts=ALL, keep_last=1, keep_every=0, keep_for="retrain")

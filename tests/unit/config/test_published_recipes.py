@@ -18,8 +18,9 @@ from flows.config.recipe_diff import differences
 from flows.config.recipes import load_recipe, overridden, recipe_names, validate
 from tests.unit.config.golden import FOLDER, golden_file, resolved_text
 
-PUBLISHED = sorted({*recipe_names()} - {"deduce", "maths_small", "quickstart", "smollm2"})
-"""Recipes that state what others did; those four are ours."""
+OURS = {"deduce", "maths_small", "on_policy_distillation", "quickstart", "rejection_sampling", "smollm2"}
+PUBLISHED = sorted({*recipe_names()} - OURS)
+"""Recipes that state what others did."""
 
 SOURCE = re.compile(
     r"arXiv \d{4}\.\d{5}\b"  # a paper

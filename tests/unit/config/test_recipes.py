@@ -123,7 +123,7 @@ def test_null_switches_off_what_toml_cannot(tmp_path: Path) -> None:
 
 
 def test_an_unknown_recipe_lists_the_known_ones() -> None:
-    with pytest.raises(BadInputError, match="quickstart, smollm2"):
+    with pytest.raises(BadInputError, match="quickstart, rejection_sampling, sky_t1, smollm2"):
         load_recipe("quikstart")
 
 
@@ -159,7 +159,7 @@ def test_a_run_name_belongs_to_one_recipe(tmp_path: Path) -> None:
 ADDED_SINCE = {"epoch_order", "master_dtype", "max_skipped_steps", "temperature_of", "kl_clamp"} | {
     "level", "step_baseline", "step_discount", "step_rewards", "completions", "style", "tokenizer", "until_first_false",
     "system_prompt", "value", "positive_nll", "mark_right", "frozen_iterations", "shortness_penalty",
-    "tool_calls", "strategies", "alarm",
+    "tool_calls", "strategies", "alarm", "distil", "teach",
 }  # fmt: skip
 
 

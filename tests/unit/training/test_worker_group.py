@@ -16,7 +16,7 @@ from safetensors.numpy import save_file
 from safetensors.torch import load_file
 
 from artifacts.errors import BadInputError, DeerstalkerError, TransientError
-from stages.training.job import LossConfig, TrainHardware, TrainJob
+from stages.training.job import LossConfig, ScoreJob, TrainHardware, TrainJob
 from stages.training.worker_group.group import WorkerGroup, worker_output
 from tests.support.memory_limits import refuse_above
 from tests.support.tiers import long_except
@@ -70,6 +70,24 @@ def test_warm_equals_cold(folder: Path, gang: WorkerGroup) -> None:
     assert filecmp.cmp(folder / "warm" / weights, folder / "cold" / weights, shallow=False)
     assert not filecmp.cmp(folder / "first" / weights, folder / "warm" / weights, shallow=False)
     assert (folder / "first" / "checkpoint" / "tokenizer.json").read_text() == "{}"
+
+
+def test_a_model_is_scored_beside_the_state_in_memory(folder: Path, gang: WorkerGroup) -> None:
+    """As a teacher is in each iteration: the next job still starts warm, and equal to a cold one."""
+    gang.run(job(folder, "before"))
+    gang.remember("state")
+    out = folder / "scored.safetensors"
+    scoring = ScoreJob(
+        checkpoint_dir=folder / "other", batch_file=folder / "batch.safetensors", temperature=1.0, hardware=ONE,
+        out_file=out, events_file=folder / "scored" / "events.jsonl",
+    )  # fmt: skip
+    totals = gang.score(scoring)
+    assert gang.holding == "state"
+    logprobs = load_file(out)["logprobs"]
+    assert int(logprobs.isfinite().sum()) == totals.loss_tokens > 0
+    warm = gang.run(job(folder, "warm-after", warm=True))
+    cold = gang.run(job(folder, "cold-after", state_dir=folder / "before" / "state"))
+    assert [step.loss for step in warm.steps] == [step.loss for step in cold.steps]
 
 
 @pytest.mark.long

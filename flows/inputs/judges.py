@@ -1,0 +1,62 @@
+"""The judges of a run: models that give tokens their advantages. Most recipes have none."""
+
+from dataclasses import dataclass, replace
+
+from artifacts.refs import Checkpoint, Grades, Puzzles, Ref, Rollouts, Values
+from flows.inputs.critics import first_critic, valued
+from flows.inputs.teachers import teacher_of
+from flows.session import Session
+from stages.teach import teach
+from stages.training.launch import Weights
+
+
+@dataclass(frozen=True)
+class Judges:
+    """The judges between two iterations.
+
+    Attributes:
+        teacher: Model whose probabilities judge tokens; None without one, or if the policy judges itself with a hint.
+        critic: Value model with its training state; None without one.
+    """
+
+    teacher: Ref[Checkpoint] | None = None
+    critic: Weights | None = None
+
+
+@dataclass(frozen=True)
+class Judged:
+    """The verdicts on the rollouts of an iteration.
+
+    Attributes:
+        grades: The grades, or those with the teacher's advantages.
+        values: Values and advantages of tokens; None without a value model.
+        judges: The judges after the iteration.
+    """
+
+    grades: Ref[Grades]
+    values: Ref[Values] | None
+    judges: Judges
+
+
+def first_judges(run: Session, policy: Ref[Checkpoint], puzzles: Ref[Puzzles]) -> Judges:
+    """Returns the judges before iteration 1; `policy` is the model that GRPO starts from."""
+    teacher = teacher_of(run, run.recipe.teach, policy, puzzles) if run.recipe.teach else None
+    return Judges(teacher, first_critic(run, policy))
+
+
+def judge(
+    run: Session,
+    judges: Judges,
+    policy: Ref[Checkpoint],
+    rollouts: Ref[Rollouts],
+    grades: Ref[Grades],
+    puzzles: Ref[Puzzles],
+    n: int,
+) -> Judged:
+    """Runs the stages `teach` and `value` of iteration `n` if the recipe has them, and returns the verdicts."""
+    if run.recipe.teach is not None:
+        out = run.at(n, "taught_grades", Grades)
+        teacher = judges.teacher or policy
+        grades = run.run(teach, run.recipe.teach, teacher, rollouts, grades, puzzles, out=out)
+    values, critic = valued(run, judges.critic, rollouts, grades, n)
+    return Judged(grades, values, replace(judges, critic=critic))

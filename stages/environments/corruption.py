@@ -1,0 +1,214 @@
+"""Corruptions of texts that reason in steps: does their structure teach, or their content (Sky-T1, arXiv 2502.07374)?
+
+All functions are pure: the same text and random generator give the same result. A step is a line before the answers.
+"""
+
+import random
+import re
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+from typing import Any, Literal
+
+from pydantic import Field
+
+from artifacts.config import Config
+from stages.environments import environment
+from stages.environments.capabilities import ListsValues, LocatesAnswers, WritesAnswers, needs
+from stages.environments.puzzle import Puzzle
+
+Kind = Literal["shuffle_steps", "delete_steps", "insert_steps", "wrong_answers", "swap_names"]
+
+NEEDED: dict[Kind, tuple[type[Any], ...]] = {
+    "shuffle_steps": (LocatesAnswers,),
+    "delete_steps": (LocatesAnswers,),
+    "insert_steps": (LocatesAnswers,),
+    "wrong_answers": (LocatesAnswers, ListsValues, WritesAnswers),
+    "swap_names": (ListsValues,),
+}
+"""The capabilities of an environment that a corruption needs."""
+
+
+class CorruptionConfig(Config):
+    """One corruption of texts."""
+
+    kind: Kind = Field(
+        description="`shuffle_steps`: steps change places. `delete_steps`: steps are left out. `insert_steps`: steps "
+        "of texts for other puzzles are added. `wrong_answers`: answers become other values of the puzzle. "
+        "`swap_names`: names change places in the whole text, each with one of its kind, but not in the prompt."
+    )
+    share: float = Field(
+        default=1.0,
+        ge=0.0,
+        le=1.0,
+        description="Share of the steps, answers or names that are affected; of inserted steps, in units of the text's "
+        "own steps.",
+    )
+
+
+@dataclass(frozen=True)
+class SteppedText:
+    """A text that is divided into steps and answers.
+
+    Attributes:
+        steps: Its lines before the answers, without empty ones.
+        answers: The rest, from the line of the first answer on.
+    """
+
+    steps: tuple[str, ...]
+    answers: str
+
+    @classmethod
+    def of(cls, text: str, answer_ends: Mapping[str, int]) -> "SteppedText":
+        """Divides a text; without answers, all its lines are steps.
+
+        Args:
+            text: The text.
+            answer_ends: Number of characters up to the end of each answer (see `LocatesAnswers`).
+        """
+        first = min(answer_ends.values(), default=len(text) + 1)
+        start = len(text) if first > len(text) else text.rfind("\n", 0, max(0, first - 1)) + 1
+        return cls(tuple(line for line in text[:start].splitlines() if line.strip()), text[start:])
+
+    def __str__(self) -> str:
+        """The text again: the steps, an empty line, the answers."""
+        return "\n\n".join(part for part in ("\n".join(self.steps), self.answers) if part)
+
+
+def shuffled(steps: Sequence[str], share: float, chance: random.Random) -> list[str]:
+    """Returns the steps, of which a share, drawn at random, has changed places; each of those moves."""
+    places = chance.sample(range(len(steps)), _count(steps, share))
+    result = list(steps)
+    # One random cycle through all the places, so that none keeps its step; two equal steps look alike all the same.
+    for place, following in zip(places, [*places[1:], *places[:1]], strict=True):
+        result[place] = steps[following]
+    return result
+
+
+def shortened(steps: Sequence[str], share: float, chance: random.Random) -> list[str]:
+    """Returns the steps without a share, drawn at random."""
+    dropped = set(chance.sample(range(len(steps)), _count(steps, share)))
+    return [step for place, step in enumerate(steps) if place not in dropped]
+
+
+def lengthened(steps: Sequence[str], share: float, others: Sequence[str], chance: random.Random) -> list[str]:
+    """Returns the steps with further ones at random places.
+
+    Args:
+        steps: N steps.
+        share: Number of further steps, in units of N.
+        others: Steps of other texts, from which the further ones are drawn, each once; fewer are added if they do not
+            suffice.
+        chance: The random generator.
+    """
+    result = list(steps)
+    for step in chance.sample(list(others), min(len(others), _count(steps, share))):
+        result.insert(chance.randrange(len(result) + 1), step)
+    return result
+
+
+def misanswered(
+    solution: Mapping[str, str], values: Mapping[str, Sequence[str]], share: float, chance: random.Random
+) -> dict[str, str]:
+    """Returns answers of which a share, drawn at random, is another value than the right one.
+
+    Args:
+        solution: The right answers by letter.
+        values: The values that each answer may have; an answer with only one value stays right.
+        share: Share of the letters that are answered wrong.
+        chance: The random generator.
+    """
+    answers = dict(solution)
+    for letter in chance.sample(sorted(solution), _count(solution, share)):
+        if others := [value for value in values[letter] if value != solution[letter]]:
+            answers[letter] = chance.choice(others)
+    return answers
+
+
+def renamed(text: str, kinds: Sequence[Sequence[str]], share: float, chance: random.Random) -> str:
+    """Returns a text in which names have changed places, the same everywhere in the text.
+
+    Args:
+        text: The text.
+        kinds: Names by kind; a name changes place with one of its kind only. A kind with one name is left alone.
+        share: Share of each kind's names that change places, at least two.
+        chance: The random generator.
+    """
+    new: dict[str, str] = {}
+    for names in kinds:
+        known = [name for name in dict.fromkeys(names) if name not in new]
+        chosen = chance.sample(known, min(len(known), max(2, _count(known, share)))) if share else []
+        new |= dict(zip(chosen, [*chosen[1:], *chosen[:1]], strict=True))
+    if not new:
+        return text
+    longest_first = sorted(new, key=len, reverse=True)
+    words = re.compile(rf"(?<!\w)(?:{'|'.join(map(re.escape, longest_first))})(?!\w)")
+    return words.sub(lambda match: new[match.group()], text)
+
+
+def corrupted(texts: Sequence[tuple[str, Puzzle]], config: CorruptionConfig, seeds: Sequence[str]) -> list[str]:
+    """Returns texts after a corruption, in order.
+
+    Args:
+        texts: Each text with its puzzle.
+        config: The corruption.
+        seeds: Seed of each text, so that it does not depend on the others what becomes of it (except where steps of
+            others are inserted).
+
+    Raises:
+        BadInputError: An environment lacks what the corruption needs.
+    """
+    where, remedy = f"distil.texts.corruption.kind = '{config.kind}'", "choose another corruption, or none"
+    divided: list[SteppedText] = []
+    if config.kind != "swap_names":
+        for text, puzzle in texts:
+            locator = needs(environment.get(puzzle.environment), LocatesAnswers, where, remedy)
+            divided.append(SteppedText.of(text, locator.answer_ends(text, puzzle)))
+    pool = _Pool(divided, [puzzle.digest for _, puzzle in texts]) if config.kind == "insert_steps" else None
+    result: list[str] = []
+    for number, ((text, puzzle), seed) in enumerate(zip(texts, seeds, strict=True)):
+        chance, share = random.Random(seed), config.share
+        match config.kind:
+            case "shuffle_steps":
+                steps = shuffled(divided[number].steps, share, chance)
+                result.append(str(replace(divided[number], steps=tuple(steps))))
+            case "delete_steps":
+                steps = shortened(divided[number].steps, share, chance)
+                result.append(str(replace(divided[number], steps=tuple(steps))))
+            case "insert_steps":
+                assert pool is not None
+                own = divided[number].steps
+                others = pool.draw(puzzle.digest, _count(own, share), chance)
+                result.append(str(replace(divided[number], steps=tuple(lengthened(own, share, others, chance)))))
+            case "wrong_answers":
+                family = environment.get(puzzle.environment)
+                values = needs(family, ListsValues, where, remedy).answer_values(puzzle)
+                wrong = replace(puzzle, solution=misanswered(puzzle.solution, values, share, chance))
+                answers = needs(family, WritesAnswers, where, remedy).write_answer(wrong)
+                result.append(str(replace(divided[number], answers=answers)))
+            case "swap_names":
+                family = needs(environment.get(puzzle.environment), ListsValues, where, remedy)
+                kinds = list(dict.fromkeys(family.answer_values(puzzle).values()))
+                result.append(renamed(text, kinds, share, chance))
+    return result
+
+
+class _Pool:
+    """The steps of all texts, from which those of other puzzles are drawn."""
+
+    def __init__(self, texts: Sequence[SteppedText], digests: Sequence[str]) -> None:
+        self._steps = [
+            (digest, step) for text, digest in zip(texts, digests, strict=True) for step in dict.fromkeys(text.steps)
+        ]
+
+    def draw(self, digest: str, count: int, chance: random.Random) -> list[str]:
+        """Returns `count` steps of other puzzles; fewer if there are none, or hardly any."""
+        drawn: list[str] = []
+        for _ in range(8 * count if self._steps else 0):
+            owner, step = chance.choice(self._steps)
+            if len(drawn) < count and owner != digest:
+                drawn.append(step)
+        return drawn
+
+
+def _count(items: Sequence[object] | Mapping[str, object], share: float) -> int:
+    return round(share * len(items))

@@ -1,0 +1,14 @@
+"""Tells the tokenizers of checkpoints apart without fetching their weights."""
+
+from artifacts.reading import Artifact
+from artifacts.refs import Checkpoint, Ref
+from artifacts.store.store import Store
+
+
+def tokenizer_digest(store: Store, weights: Ref[Checkpoint]) -> str | None:
+    """Returns the SHA-256 (hex) of the tokenizer file of a checkpoint; None if it has none.
+
+    Two checkpoints with the same one give a text the same tokens, chat template and end token left aside.
+    """
+    file = Artifact.open(store, weights).manifest.files.get("tokenizer.json")
+    return None if file is None else file.sha256

@@ -1,0 +1,288 @@
+"""The stage that sets a teacher's verdict on every token that the policy sampled: on-policy distillation.
+
+A token's advantage is log p_teacher - log p_policy of that token alone, with nothing for later tokens (discount 0), so
+that the expected update lowers the divergence KL(policy || teacher) at each token (arXiv 2306.13649; 2601.19897 for a
+teacher that is the policy with a demonstration in its prompt).
+"""
+
+import json
+import uuid
+from collections.abc import Sequence
+from dataclasses import dataclass
+from itertools import pairwise
+from typing import Any, Literal
+
+import numpy as np
+import numpy.typing as npt
+import polars as pl
+from pydantic import Field
+from safetensors.numpy import load_file
+
+from artifacts.address import ArtifactAddress
+from artifacts.config import Config
+from artifacts.errors import BadInputError, IntegrityError
+from artifacts.identity import Identity, settings_of
+from artifacts.reading import Artifact
+from artifacts.refs import Checkpoint, Grades, Puzzles, Ref, Rollouts
+from artifacts.schemas import (
+    BY_TOOL,
+    GRADES,
+    GRADES_FILE,
+    PUZZLES,
+    ROLLOUTS,
+    STEPS,
+    STEPS_FILE,
+    TOKEN_ADVANTAGES,
+    TOKEN_ADVANTAGES_FILE,
+    as_table,
+)
+from artifacts.tensors import PackedBatch
+from stages.context import StageContext
+from stages.environments.puzzle import Style
+from stages.environments.tables import taught_passages
+from stages.grpo.packing import Branch, Group, PackConfig, pack_groups
+from stages.models.shape import read_shape
+from stages.models.tensors import check_weights
+from stages.models.tokenizers.chat import ChatTokenizer
+from stages.models.tokenizers.digest import tokenizer_digest
+from stages.training.job import ScoreJob
+
+REVISION = 1
+POLICY = "policy"
+HINT = "A right derivation is:"
+
+Values = npt.NDArray[np.float64]
+
+
+class TeachConfig(Config):
+    """The teacher of on-policy distillation, and the weight of its verdicts."""
+
+    teacher: str = Field(
+        default=POLICY,
+        description="The teacher: a checkpoint's key, RUN@ITERATION, a folder, hub:ID or gguf:PACKAGE/FILE, with the "
+        "tokenizer of the policy; or `policy`, the policy itself, which needs a `hint`.",
+    )
+    hint: Literal["none", "derivation"] = Field(
+        default="none",
+        description="What the teacher's prompt has beside the policy's: nothing, or the solver's derivation.",
+    )
+    style: Style = Field(default="plain", description="Style of the derivation in the hint.")
+    weight: float = Field(default=1.0, gt=0.0, le=1e6, description="Factor of the teacher's verdict on a token.")
+    clamp: float | None = Field(
+        default=None, gt=0.0, le=1e6, description="Bound of the verdict on a token, before `weight`; null: none."
+    )
+    outcome_weight: float = Field(
+        default=0.0, ge=0.0, le=1e6, description="Factor of the advantage of the rewards, which is added; 0: none."
+    )
+
+    def effective(self) -> dict[str, Any]:
+        """Returns the settings that enter the identity; the teacher itself is an input."""
+        settings = settings_of(self)
+        del settings["teacher"]
+        if self.hint == "none":
+            del settings["style"]
+        return settings
+
+
+def teach(
+    ctx: StageContext,
+    config: TeachConfig,
+    teacher: Ref[Checkpoint],
+    rollouts: Ref[Rollouts],
+    grades: Ref[Grades],
+    puzzles: Ref[Puzzles],
+    *,
+    out: ArtifactAddress[Grades],
+) -> Ref[Grades]:
+    """Publishes grades whose advantages are the teacher's verdicts on tokens; accuracies and rewards stay.
+
+    Masked completions stay masked. The fact `teacher/kl/mean` estimates KL(policy || teacher) in nats per token, from
+    all tokens that the policy wrote.
+
+    Raises:
+        BadInputError: The teacher has another tokenizer, the rollouts were sampled greedily, or a puzzle's environment
+            writes no derivation for the hint.
+        IntegrityError: The grades are not those of the rollouts.
+        TransientError: The trainer died or hung.
+    """
+    inputs = {"teacher": teacher, "rollouts": rollouts, "grades": grades, "puzzles": puzzles}
+    identity = Identity.of("teach", REVISION, config.effective(), **inputs)
+    if published := out.find(identity):
+        return published
+    sampled, graded = Artifact.open(ctx.store, rollouts), Artifact.open(ctx.store, grades)
+    check_same_tokenizer(ctx, teacher, Ref(**sampled.manifest.inputs["weights"]))
+    completions = sampled.read_tables(ROLLOUTS).sort("group", "sample")
+    table = graded.read_table(GRADES_FILE, GRADES).sort("group", "sample")
+    if not completions.select("group", "sample").equals(table.select("group", "sample")):
+        raise IntegrityError(
+            grades.key, "grades of other completions", f"a grade for each completion of {rollouts.key}"
+        )
+    train = Artifact.open(ctx.store, puzzles).read_table("train.parquet", PUZZLES)
+    prompts = teacher_prompts(config, train, set(completions["puzzle_id"]))
+    logprobs = _scored(ctx, teacher, completions, prompts)
+    verdicts = [
+        Verdicts.of(told, np.array(sampler), None if marks is None else np.array(marks), config)
+        for told, sampler, marks in zip(
+            logprobs, completions["sampler_logprobs"].to_list(), _marks(completions), strict=True
+        )
+    ]
+    advantages = _advantages(table, graded, verdicts, config)
+    attempt = out.attempt(identity)
+    if STEPS_FILE in graded.names():
+        attempt.write_table(STEPS_FILE, graded.read_table(STEPS_FILE, STEPS), STEPS)
+    means = [
+        None if values is None else float(values[verdict.own].mean()) if verdict.own.any() else 0.0
+        for values, verdict in zip(advantages, verdicts, strict=True)
+    ]
+    attempt.write_table(GRADES_FILE, table.with_columns(pl.Series("advantage", means, pl.Float64)), GRADES)
+    rows = [
+        {"group": group, "sample": sample, "advantages": values.tolist()}
+        for (group, sample), values in zip(table.select("group", "sample").rows(), advantages, strict=True)
+        if values is not None
+    ]
+    attempt.write_table(TOKEN_ADVANTAGES_FILE, as_table(rows, TOKEN_ADVANTAGES), TOKEN_ADVANTAGES)
+    gaps = np.concatenate([np.zeros(0), *(verdict.gaps[verdict.own] for verdict in verdicts)])
+    return attempt.publish(
+        {**graded.manifest.facts, "teacher/kl/mean": float(-gaps.mean()) if gaps.size else 0.0}, **inputs
+    )
+
+
+def check_same_tokenizer(ctx: StageContext, teacher: Ref[Checkpoint], policy: Ref[Checkpoint]) -> None:
+    """Checks that a teacher can judge the tokens of a policy.
+
+    Raises:
+        BadInputError: It has another tokenizer.
+    """
+    if tokenizer_digest(ctx.store, teacher) != tokenizer_digest(ctx.store, policy):
+        raise BadInputError(
+            "teach.teacher",
+            f"{teacher.key} has another tokenizer than {policy.key}",
+            "the policy's tokenizer, whose tokens the teacher judges",
+            "choose a teacher of the same family; models made from scratch need the same puzzles and the same texts",
+        )
+
+
+@dataclass(frozen=True)
+class Verdicts:
+    """A teacher's verdicts on the T tokens of a completion.
+
+    Attributes:
+        own: [T] bool, the tokens that the policy wrote.
+        gaps: [T] log p_teacher - log p_policy; 0 for the tokens of a tool.
+        advantages: [T] the gaps, clamped and weighted.
+    """
+
+    own: npt.NDArray[np.bool_]
+    gaps: Values
+    advantages: Values
+
+    @classmethod
+    def of(
+        cls, teacher: Values, sampler: Values, by_tool: npt.NDArray[np.bool_] | None, config: TeachConfig
+    ) -> "Verdicts":
+        """Returns the verdicts on a completion.
+
+        Args:
+            teacher: Log-probabilities of the tokens that the policy wrote, in order.
+            sampler: [T] log-probabilities of all tokens under the policy.
+            by_tool: [T] whether a tool wrote a token; None: the policy wrote all.
+            config: Clamp and weight.
+        """
+        own = np.ones(sampler.size, np.bool_) if by_tool is None else ~by_tool
+        gaps = np.zeros(sampler.size)
+        gaps[own] = teacher - sampler[own]
+        bound = np.inf if config.clamp is None else config.clamp
+        return cls(own, gaps, config.weight * np.clip(gaps, -bound, bound))
+
+
+def teacher_prompts(config: TeachConfig, train: pl.DataFrame, asked: set[str]) -> dict[str, str]:
+    """Returns the prompt that the teacher reads for each puzzle, by its id.
+
+    Args:
+        config: The hint.
+        train: The train split.
+        asked: Ids of the puzzles.
+
+    Raises:
+        BadInputError: A puzzle's environment writes no derivation for the hint.
+    """
+    puzzles = train.filter(pl.col("puzzle_id").is_in(asked))
+    prompts = dict(zip(puzzles["puzzle_id"], puzzles["prompt"], strict=True))
+    if config.hint == "none":
+        return prompts
+    hints = ("".join(part.text for part in parts) for parts in taught_passages(puzzles, config.style))
+    return {name: f"{prompt}\n\n{HINT}\n\n{hint}" for (name, prompt), hint in zip(prompts.items(), hints, strict=True)}
+
+
+def _scored(
+    ctx: StageContext, teacher: Ref[Checkpoint], completions: pl.DataFrame, prompts: dict[str, str]
+) -> list[Values]:
+    """Returns the teacher's log-probabilities of the tokens that the policy wrote, for each completion."""
+    folder = ctx.local_folder(teacher)
+    check_weights(folder)
+    temperature = json.loads(completions["sampling"][0])["temperature"]
+    if temperature == 0.0:
+        raise BadInputError(
+            "sample.sampling.temperature", "0 with a teacher", "above 0, so that the policy explores", "set it to 1"
+        )
+    tokenizer = ChatTokenizer(folder)
+    token_ids, marks = completions["completion_token_ids"].to_list(), _marks(completions)
+    groups: list[Group] = []
+    number = 0
+    for rows in completions.partition_by("group", maintain_order=True):
+        members = range(number, number + len(rows))
+        # The advantage of a branch is not read by the job; it carries the number of the completion.
+        branches = [Branch(token_ids[i], [0.0] * len(token_ids[i]), float(i), marks[i]) for i in members]
+        groups.append(Group(tokenizer.prompt_ids(prompts[rows["puzzle_id"][0]]), branches))
+        number += len(rows)
+    row_tokens = max(len(group.prompt) + max(len(branch.tokens) for branch in group.branches) for group in groups)
+    batch, _ = pack_groups(groups, PackConfig(row_tokens=max(row_tokens, 16)))
+    batch_file, out_file = (ctx.scratch / f"teach-{uuid.uuid4().hex[:8]}-{name}.safetensors" for name in ("in", "out"))
+    batch_file.write_bytes(batch.to_bytes())
+    ctx.worker_group.score(
+        ScoreJob(
+            checkpoint_dir=folder,
+            batch_file=batch_file,
+            temperature=temperature,
+            hardware=ctx.profile.trainer.on_this_machine(read_shape(folder).embed_dim),
+            out_file=out_file,
+            events_file=ctx.scratch / f"events-{uuid.uuid4().hex[:8]}.jsonl",
+        )
+    )
+    return by_completion(batch, load_file(out_file)["logprobs"], len(completions))
+
+
+def by_completion(batch: PackedBatch, logprobs: npt.NDArray[np.float32], count: int) -> list[Values]:
+    """Returns the log-probabilities of each completion's own tokens, in order.
+
+    Args:
+        batch: A batch in whose rows the advantage of a token is the number of its completion.
+        logprobs: [R, T] log-probabilities, as wide as the batch.
+        count: Number of completions; one without tokens has no values.
+    """
+    own = batch.completion_mask > 0
+    numbers, values = batch.advantages[own].astype(np.int64), logprobs[own].astype(np.float64)
+    order = np.argsort(numbers, kind="stable")
+    starts = np.searchsorted(numbers[order], np.arange(count + 1))
+    return [values[order[first:last]] for first, last in pairwise(starts)]
+
+
+def _advantages(
+    grades: pl.DataFrame, artifact: Artifact, verdicts: Sequence[Verdicts], config: TeachConfig
+) -> list[Values | None]:
+    """Returns the advantages of each completion's tokens; None for a masked one."""
+    outcomes: dict[tuple[int, int], Values] = {}
+    if config.outcome_weight and TOKEN_ADVANTAGES_FILE in artifact.names():
+        by_token = artifact.read_table(TOKEN_ADVANTAGES_FILE, TOKEN_ADVANTAGES)
+        outcomes = {(group, sample): np.array(values) for group, sample, values in by_token.iter_rows()}
+    advantages: list[Values | None] = []
+    for (group, sample, outcome), verdict in zip(
+        grades.select("group", "sample", "advantage").iter_rows(), verdicts, strict=True
+    ):
+        of_reward = outcomes.get((group, sample), outcome)
+        advantages.append(None if outcome is None else verdict.advantages + config.outcome_weight * of_reward)
+    return advantages
+
+
+def _marks(completions: pl.DataFrame) -> list[list[bool] | None]:
+    return completions[BY_TOOL].to_list() if BY_TOOL in completions.columns else [None] * len(completions)

@@ -1,0 +1,50 @@
+"""Checks of texts before supervised training on them, for the stages `warm_start` and `sft`."""
+
+import itertools
+from collections.abc import Sequence
+
+from artifacts.errors import BadInputError
+from stages.grpo.packing import Group
+from stages.models.tokenizers.chat import ChatTokenizer
+
+
+def check_fits(groups: Sequence[Group], row_tokens: int, section: str, texts: str) -> None:
+    """Checks that every text fits into a row after its prompt; a text that is cut teaches neither answers nor an end.
+
+    Args:
+        groups: A prompt with its texts each.
+        row_tokens: Token budget of a row.
+        section: Section of the recipe with the setting `row_tokens`.
+        texts: Name of the texts.
+
+    Raises:
+        BadInputError: A text is too long.
+    """
+    longest = max(group.size_tokens for group in groups)
+    if longest > row_tokens:
+        too_long = sum(group.size_tokens > row_tokens for group in groups)
+        longest_text = max(sum(group.branches[0].own) for group in groups)
+        raise BadInputError(
+            f"{section}.row_tokens",
+            f"{row_tokens}, but {too_long} of {len(groups)} prompts with their {texts} are longer",
+            f"at least {longest}",
+            f"raise {section}.row_tokens; a model that writes such texts needs max_tokens of {longest_text}",
+        )
+
+
+def check_round_trip(tokenizer: ChatTokenizer, tokens: list[int], text: str, remedy: str) -> None:
+    """Checks that the tokens of a text decode to the same text, so that a model can write it.
+
+    Raises:
+        BadInputError: They decode to another text.
+    """
+    decoded = tokenizer.decode(tokens)
+    if decoded != text:
+        same = sum(1 for _ in itertools.takewhile(lambda pair: pair[0] == pair[1], zip(decoded, text, strict=False)))
+        start = max(0, same - 20)
+        raise BadInputError(
+            "the model's tokenizer",
+            f"it decodes the tokens to {decoded[start : start + 60]!r} instead of {text[start : start + 60]!r}",
+            "a tokenizer that decodes every taught text exactly",
+            f"choose another model, or {remedy}",
+        )

@@ -1,0 +1,265 @@
+"""What texts and tokens of a teacher add: `python -m tests.benchmarks.distil --json`. Three questions, each by itself.
+
+`rejection` (D1): from one warm start on `quickstart`'s board, fine-tuning on the model's own right answers (96,000
+samples, one pass), against GRPO with as many samples. Written down before: the gain of greedy accuracy is above 0 in
+each of five seeds, and below GRPO's on average.
+
+`structure` (D2): one model from scratch learns derivations of `deduce`'s board that are whole (`clean`), with all steps
+shuffled, with a third of them deleted, with wrong answers, or with names swapped. Sky-T1 (arXiv 2502.07374) predicts
+that shuffled and deleted steps cost much and wrong answers little. Ours knows nothing before, so wrong answers may cost
+more: either way is a result. Bar: clean texts teach more than each corruption; the order is reported.
+
+`teacher`: a student of 0.16 million parameters learns from `quickstart` after its GRPO, token by token (`tokens`), from
+its rewards (`grpo`), or from itself with a derivation in the prompt (`itself`), with equal samples from one warm start.
+Written down before: `tokens` gains greedy accuracy in each seed, and at least as much as `grpo` on average; the
+divergence from the teacher falls by half.
+
+In each selection, kept and rejected texts add up to those sampled (D4).
+
+`--scale 0.1` divides puzzles and iterations by ten. `--join FILE...` adds the rows of documents that earlier calls
+printed. A seed of all three takes about an hour on one core, of one question 10 to 30 minutes.
+"""
+
+import argparse
+import json
+import statistics
+import sys
+import tempfile
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+from rich.console import Console
+from rich.table import Table
+
+from artifacts.layout import RunLayout
+from artifacts.reading import Artifact
+from artifacts.refs import Texts
+from artifacts.store.store import Store
+from flows.lookup.history import read_run
+from flows.report.metrics import number, values_of
+from tests.support.bars import Bar, add_json_option, tell
+from tests.support.whole_runs import from_warm_start, train
+
+SEEDS = (711, 712, 713, 714, 715)
+CORRUPTIONS: dict[str, str | None] = {
+    "clean": None,
+    "shuffled": '{kind = "shuffle_steps"}',
+    "deleted": '{kind = "delete_steps", share = 0.33}',
+    "wrong_answers": '{kind = "wrong_answers"}',
+    "swapped_names": '{kind = "swap_names"}',
+}
+DERIVATIONS = 6000
+STUDENT_ITERATIONS = 24
+Row = dict[str, float]
+
+
+class Scale:
+    """Sizes of a measurement, divided.
+
+    Args:
+        factor: 1 for the whole measurement.
+    """
+
+    def __init__(self, factor: float) -> None:
+        self.factor = factor
+
+    def of(self, count: int) -> int:
+        """Returns a count after the division, at least 1."""
+        return max(1, round(count * self.factor))
+
+    @property
+    def board(self) -> list[str]:
+        """The settings of a run on the board of `quickstart`."""
+        steps, test = self.of(125), max(32, self.of(512))
+        return [
+            f"puzzles.train={self.of(6000)}", f"puzzles.test={test}", f"final.puzzles={test}",
+            f"sample.puzzles_per_iteration={min(128, self.of(6000))}", f"warm_start.steps={steps}",
+            f"warm_start.warmup_steps={min(steps, 50)}",
+        ]  # fmt: skip
+
+
+def rejection(seed: int, scale: Scale, store: str, profile: str) -> dict[str, Row]:
+    """D1: the model's own right answers, and GRPO, from one warm start."""
+    first, board = f"rejection-{seed}", scale.board
+    texts = train(
+        "rejection_sampling", first,
+        store, [f"seed={seed}", *board, f"distil.sample.puzzles_per_iteration={scale.of(6000)}"], profile,
+    )  # fmt: skip
+    iterations = max(1, round(47 * scale.factor))
+    grpo = train(
+        "quickstart", f"grpo-{seed}", store,
+        [f"seed={seed}", *board, f"iterations={iterations}", *from_warm_start(first, store)], profile,
+    )  # fmt: skip
+    before = figures(grpo)
+    rows = {"rejection": figures(texts) | facts_of(first, store), "grpo": figures(grpo)}
+    # The run of texts measures itself after its texts, so where it began is the other run's beginning.
+    rows["rejection"] |= {name: value for name, value in before.items() if name.endswith("_before")}
+    return rows
+
+
+def structure(seed: int, scale: Scale, store: str, profile: str) -> dict[str, Row]:
+    """D2: the same derivations, whole and corrupted, taught to the same model from scratch."""
+    rows: dict[str, Row] = {}
+    count, test = scale.of(DERIVATIONS), max(32, scale.of(256))
+    for arm, corruption in CORRUPTIONS.items():
+        settings = [
+            f"seed={seed}", "iterations=0", "warm_start=null", f"puzzles.train={max(count, 512)}",
+            f"puzzles.test={test}", f"final.puzzles={test}", "distil.teacher=solver", "distil.texts.written=terse",
+            f"distil.texts.puzzles={count}", "distil.sft.texts_per_step=16", "distil.sft.epochs=3",
+            "distil.sft.learning_rate=1.5e-3", "distil.sft.warmup_share=0.04", "distil.sft.row_tokens=512",
+            "distil.sft.optimizer.betas=[0.9,0.99]",
+        ]  # fmt: skip
+        settings += [f"distil.texts.corruption={corruption}"] if corruption else []
+        run = f"structure-{arm}-{seed}"
+        rows[arm] = figures(train("deduce", run, store, settings, profile)) | facts_of(run, store)
+    return rows
+
+
+def teacher(seed: int, scale: Scale, store: str, profile: str) -> dict[str, Row]:
+    """A small student: judged by a teacher, by rewards, and by itself with a derivation in the prompt."""
+    board, big = [f"seed={seed}", *scale.board], f"teacher-{seed}"
+    iterations = scale.of(STUDENT_ITERATIONS)
+    taught = train("quickstart", big, store, [*board, f"iterations={scale.of(48)}"], profile)
+    name = f"runs/{big}/iterations/{taught['promoted']['iteration']:04d}/checkpoint"
+    if taught["promoted"]["iteration"] == 0:
+        name = RunLayout(big).warm_start("checkpoint")
+    length = [f"iterations={iterations}", f"finetune.schedule_iterations={iterations}"]
+    if iterations < 3:
+        length += ["finetune.warmup_iterations=0"]
+    student = "on_policy_distillation"
+    rows: dict[str, Row] = {"big": figures(taught)}
+    first = f"tokens-{seed}"
+    rows["tokens"] = figures(train(student, first, store, [*board, *length, f"teach.teacher={name}"], profile))
+    rows["tokens"] |= divergences(first, store)
+    start = from_warm_start(first, store)
+    rows["grpo"] = figures(train(student, f"rewards-{seed}", store, [*board, *length, *start, "teach=null"], profile))
+    itself = ["teach.teacher=policy", "teach.hint=derivation", "teach.style=terse"]
+    own = f"itself-{seed}"
+    rows["itself"] = figures(train(student, own, store, [*board, *length, *start, *itself], profile))
+    rows["itself"] |= divergences(own, store)
+    return rows
+
+
+PARTS: dict[str, Callable[[int, Scale, str, str], dict[str, Row]]] = {
+    "rejection": rejection,
+    "structure": structure,
+    "teacher": teacher,
+}
+
+
+def figures(document: dict[str, Any]) -> Row:
+    """Percentages on the test puzzles before and after, and the wall time in seconds."""
+    row: Row = {"wall_s": document["wall_s"]}
+    for when in ("before", "after"):
+        for mode in ("sampled", "greedy"):
+            measured = document["test"][when][mode]
+            row[f"{mode}_accuracy_{when}"] = 100 * measured["accuracy"]["mean"]
+            row[f"{mode}_exact_{when}"] = 100 * measured["exact"]["mean"]
+    return row
+
+
+def facts_of(run: str, store: str) -> Row:
+    """The counts of a run's selection of texts."""
+    key = RunLayout(run).distillation(1, "texts")
+    facts = Artifact.at(Store.open(store, writable=False), key, Texts).manifest.facts
+    rejected = sum(facts["rejected"].values())
+    return {"texts_sampled": facts["sampled"], "texts_kept": facts["kept"], "texts_rejected": rejected}
+
+
+def divergences(run: str, store: str) -> Row:
+    """KL(policy || teacher) of a run's first and last rollouts, nats per token."""
+    iterations = [one for one in read_run(Store.open(store, writable=False), run).iterations if one.number]
+    first, last = (number(values_of(one)["teacher_kl"]) for one in (iterations[0], iterations[-1]))
+    assert first is not None and last is not None
+    return {"teacher_kl_first": first, "teacher_kl_last": last}
+
+
+def gains(rows: dict[str, dict[str, Row]], arm: str, figure: str = "greedy_accuracy") -> list[float]:
+    """What an arm gained in each seed, in points."""
+    return [arms[arm][f"{figure}_after"] - arms[arm][f"{figure}_before"] for arms in rows.values() if arm in arms]
+
+
+def bars(parts: dict[str, dict[str, dict[str, Row]]]) -> list[Bar]:
+    """The bars that were written down before, for the parts that were measured."""
+    found: list[Bar] = []
+    if rows := parts.get("rejection"):
+        own, grpo = gains(rows, "rejection"), gains(rows, "grpo")
+        found += [
+            Bar.at_least("rejection: gain of greedy accuracy, least of the seeds, points", min(own), 0.01),
+            Bar.at_least(
+                "rejection: GRPO's gain less that of texts, mean, points",
+                statistics.mean(grpo) - statistics.mean(own),
+                0.0,
+            ),
+        ]
+    if rows := parts.get("structure"):
+        exact = {arm: statistics.mean(arms[arm]["greedy_exact_after"] for arms in rows.values()) for arm in CORRUPTIONS}
+        found += [
+            Bar.at_least(f"structure: all right, clean less {arm}, mean, points", exact["clean"] - exact[arm], 0.0)
+            for arm in CORRUPTIONS
+            if arm != "clean"
+        ]
+    if rows := parts.get("teacher"):
+        tokens, grpo = gains(rows, "tokens"), gains(rows, "grpo")
+        fell = [1 - arms["tokens"]["teacher_kl_last"] / arms["tokens"]["teacher_kl_first"] for arms in rows.values()]
+        found += [
+            Bar.at_least("teacher: gain of greedy accuracy, least of the seeds, points", min(tokens), 0.01),
+            Bar.at_least(
+                "teacher: gain by tokens less that by rewards, mean, points",
+                statistics.mean(tokens) - statistics.mean(grpo),
+                0.0,
+            ),
+            Bar.at_least("teacher: share of the divergence that went, mean", statistics.mean(fell), 0.5),
+        ]
+    counted = [row for rows in parts.values() for arms in rows.values() for row in arms.values()]
+    lost = sum(
+        row["texts_sampled"] - row["texts_kept"] - row["texts_rejected"] for row in counted if "texts_kept" in row
+    )
+    return [*found, Bar.at_most("texts that are neither kept nor rejected", lost, 0)]
+
+
+def show(parts: dict[str, dict[str, dict[str, Row]]], console: Console) -> None:
+    """Prints a table for each part: a row for each seed and arm."""
+    shown = ("greedy_accuracy", "greedy_exact", "sampled_accuracy", "sampled_exact")
+    for part, rows in parts.items():
+        table = Table(title=f"{part}: test puzzles, before -> after, %", title_justify="left")
+        for name in ("seed", "arm", *shown, "kept of sampled", "KL to the teacher", "wall s"):
+            table.add_column(name.replace("_", " "), justify="right")
+        for seed, arms in rows.items():
+            for arm, row in arms.items():
+                cells = [f"{row[f'{name}_before']:.1f} -> {row[f'{name}_after']:.1f}" for name in shown]
+                kept = f"{row['texts_kept']:.0f} of {row['texts_sampled']:.0f}" if "texts_kept" in row else ""
+                kl = (
+                    f"{row['teacher_kl_first']:.3f} -> {row['teacher_kl_last']:.3f}" if "teacher_kl_last" in row else ""
+                )
+                table.add_row(seed, arm, *cells, kept, kl, f"{row['wall_s']:.0f}")
+        console.print(table)
+
+
+def main() -> int:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--parts", type=lambda text: text.split(","), default=list(PARTS), help=",".join(PARTS))
+    parser.add_argument("--seeds", type=int, nargs="*", default=list(SEEDS), help="none: only those of --join")
+    parser.add_argument("--scale", type=float, default=1.0, help="factor of puzzles and iterations")
+    parser.add_argument("--profile", default="cpu")
+    parser.add_argument("--store", help="keep the runs here, and go on with those begun; else they go at the end")
+    parser.add_argument("--join", nargs="+", default=[], metavar="FILE", help="add the rows of these documents")
+    add_json_option(parser)
+    options = parser.parse_args()
+    if not (options.seeds or options.join):
+        parser.error("--seeds is empty: name a seed, or documents to --join")
+    parts: dict[str, dict[str, dict[str, Row]]] = {}
+    with tempfile.TemporaryDirectory(prefix="distil-") as scratch:
+        store, scale = options.store or scratch, Scale(options.scale)
+        for part in options.parts if options.seeds else ():
+            parts[part] = {str(seed): PARTS[part](seed, scale, store, options.profile) for seed in options.seeds}
+    for path in options.join:
+        for part, rows in json.loads(Path(path).read_text())["parts"].items():
+            parts[part] = dict(sorted({**rows, **parts.get(part, {})}.items()))
+    tell({"parts": parts}, bars(parts), lambda: show(parts, Console()), as_json=options.json)
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,277 @@
+"""Selection of a teacher's texts: each is counted once, wrong ones never enter, and their tokens stay."""
+
+import json
+import logging
+import random
+from collections.abc import Generator, Sequence
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import polars as pl
+import pytest
+
+from artifacts.address import ArtifactAddress
+from artifacts.errors import BadInputError
+from artifacts.identity import Identity
+from artifacts.reading import Artifact
+from artifacts.refs import Answers, Checkpoint, Puzzles, Ref, Rollouts, Texts
+from artifacts.schemas import ANSWERS, ANSWERS_FILE, PUZZLES, ROLLOUTS, TEXTS, TEXTS_FILE, as_table
+from artifacts.store.store import Store
+from stages.context import Profile, StageContext
+from stages.distil import Candidate, DistilConfig, distil, select
+from stages.environments.generate import TIERS, generate
+from stages.environments.logic_puzzles.answers import write_answer
+from stages.environments.puzzle import Puzzle
+from stages.environments.tables import to_table
+from stages.models.from_scratch import ScratchModel
+from stages.models.source import materialise
+from stages.models.tokenizers.chat import ChatTokenizer
+from stages.sft import SftConfig, learning_rate_of, text_groups
+
+SMALL = ScratchModel(hidden=32, layers=1, heads=1, kv_heads=1, head_dim=32, intermediate=32)
+TRAIN, HELD_OUT = 6, 2
+
+
+@pytest.fixture(scope="module")
+def puzzles() -> list[Puzzle]:
+    distinct: dict[str, Puzzle] = {}
+    for seed in range(60):
+        puzzle = generate(TIERS["reduced"], seed)
+        distinct.setdefault(puzzle.digest, puzzle)
+    return list(distinct.values())[: TRAIN + 2 * HELD_OUT]
+
+
+@pytest.fixture
+def ctx(tmp_path: Path) -> Generator[StageContext]:
+    store = Store.open(str(tmp_path / "store"))
+    with StageContext(store, tmp_path / "scratch", Profile(), lambda *_: None, logging.getLogger("test")) as context:
+        yield context
+
+
+def publish(ctx: StageContext, kind: type[Any], key: str, *, settings: dict[str, Any] | None = None) -> Any:
+    """Returns an attempt at an artifact of a kind."""
+    identity = Identity.of(kind.__name__.lower(), 1, {"key": key, **(settings or {})})
+    return ArtifactAddress(ctx.store, key, kind).attempt(identity)
+
+
+def a_set(ctx: StageContext, puzzles: Sequence[Puzzle], key: str = "puzzles/set") -> Ref[Puzzles]:
+    attempt = publish(ctx, Puzzles, key)
+    for split, first, last in (
+        ("train", 0, TRAIN),
+        ("val", TRAIN, TRAIN + HELD_OUT),
+        ("test", TRAIN + HELD_OUT, len(puzzles)),
+    ):
+        attempt.write_table(f"{split}.parquet", to_table(puzzles[first:last]), PUZZLES)
+    return attempt.publish()
+
+
+def a_model(ctx: StageContext, puzzles: Sequence[Puzzle]) -> Ref[Checkpoint]:
+    attempt = publish(ctx, Checkpoint, "models/small")
+    with attempt.folder(ctx.scratch) as folder:
+        materialise(SMALL, folder, texts=[text for p in puzzles for text in (p.prompt, write_answer(p))])
+    return attempt.publish()
+
+
+def rollouts_of(
+    ctx: StageContext,
+    texts: Sequence[tuple[Puzzle, Sequence[tuple[str, str]]]],
+    weights: Ref[Checkpoint],
+    key: str = "rollouts",
+) -> Ref[Rollouts]:
+    """Publishes completions with their finish reasons, by puzzle."""
+    tokenizer = ChatTokenizer(ctx.local_folder(weights))
+    rows: list[dict[str, Any]] = []
+    for group, (puzzle, completions) in enumerate(texts):
+        for sample, (text, reason) in enumerate(completions):
+            tokens = tokenizer.answer_ids(text) if reason == "stop" else tokenizer.text_ids(text)
+            rows.append(
+                {
+                    "puzzle_id": puzzle.puzzle_id, "group": group, "sample": sample, "prompt_token_ids": [1],
+                    "completion_token_ids": tokens, "sampler_logprobs": [-0.5] * len(tokens), "text": text,
+                    "finish_reason": reason, "sampling": "{}", "weights_digest": weights.digest, "engine": "e",
+                    "group_s": 1.0,
+                }
+            )  # fmt: skip
+    attempt = publish(ctx, Rollouts, key)
+    attempt.write_table("r.parquet", as_table(rows, ROLLOUTS), ROLLOUTS)
+    return attempt.publish(weights=weights)
+
+
+def one_letter_wrong(puzzle: Puzzle, letter: str = "A") -> str:
+    return write_answer(replace(puzzle, solution={**puzzle.solution, letter: "nowhere"}))
+
+
+def kept_texts(ctx: StageContext, texts: Ref[Texts]) -> pl.DataFrame:
+    return Artifact.open(ctx.store, texts).read_table(TEXTS_FILE, TEXTS)
+
+
+def test_every_text_is_counted_once_by_the_first_reason(puzzles: list[Puzzle]) -> None:
+    a, b, held = puzzles[0], puzzles[1], puzzles[TRAIN]
+    right = [Candidate(a, i, f"{i} right", accuracy=1.0, exact=True, tokens=4) for i in range(4)]
+    candidates = [
+        *right[:2],
+        Candidate(a, 2, " 1   right\n", accuracy=1.0, exact=True),  # equal to sample 1 but for spaces
+        *right[2:],
+        Candidate(a, 5, "half", accuracy=0.5),
+        Candidate(b, 0, "half", accuracy=0.5),
+        Candidate(b, 1, "none", accuracy=0.0),
+        Candidate(b, 2, "", unusable="truncated"),
+        Candidate(b, 3, "long", accuracy=1.0, exact=True, tokens=9),
+        Candidate(held, 0, "right", accuracy=1.0, exact=True),
+    ]
+    unfit = {"truncated": 1, "contaminated": 1, "long": 1}
+    expected: dict[Any, tuple[list[str], dict[str, int]]] = {
+        "exact": (["0 right", "1 right", "2 right"], {**unfit, "wrong": 3, "duplicate": 1, "surplus": 1}),
+        "wrong": (["half", "half", "none"], {**unfit, "right": 5}),
+        "best": (["0 right", "1 right", "2 right", "half"], {**unfit, "worse": 2, "duplicate": 1, "surplus": 1}),
+        "all": (["0 right", "1 right", "2 right", "half", "none"], {**unfit, "duplicate": 1, "surplus": 2}),
+    }
+    for keep, (texts, rejected) in expected.items():
+        kept, reasons = select(candidates, DistilConfig(keep=keep, per_puzzle=3, max_tokens=8), {held.digest})
+        assert [item.text for item in kept] == texts, keep
+        assert reasons == rejected, keep
+        assert len(kept) + sum(reasons.values()) == len(candidates)
+    both, _ = select(candidates[:5], DistilConfig(deduplicate=False))
+    assert len(both) == 5
+
+
+def test_an_answer_that_fails_verification_never_enters(ctx: StageContext, puzzles: list[Puzzle]) -> None:
+    """A right answer is kept; with any one letter changed it is not."""
+    own, model = a_set(ctx, puzzles), a_model(ctx, puzzles)
+    train = puzzles[:TRAIN]
+    given = [
+        (puzzle, [(write_answer(puzzle), "stop"), *((one_letter_wrong(puzzle, x), "stop") for x in puzzle.solution)])
+        for puzzle in train
+    ]
+    texts = distil(
+        ctx, DistilConfig(), rollouts_of(ctx, given, model), own, out=ArtifactAddress(ctx.store, "texts", Texts)
+    )
+    assert kept_texts(ctx, texts)["text"].to_list() == [write_answer(puzzle) for puzzle in train]
+    facts = Artifact.open(ctx.store, texts).manifest.facts
+    letters = sum(len(puzzle.solution) for puzzle in train)
+    assert (facts["sampled"], facts["kept"], facts["rejected"]) == (letters + TRAIN, TRAIN, {"wrong": letters})
+
+
+def test_texts_stand_in_lineage_and_are_found_again(ctx: StageContext, puzzles: list[Puzzle]) -> None:
+    own, model = a_set(ctx, puzzles), a_model(ctx, puzzles)
+    rollouts = rollouts_of(ctx, [(puzzles[0], [(write_answer(puzzles[0]), "stop")])], model)
+    address = ArtifactAddress(ctx.store, "texts", Texts)
+    first = distil(ctx, DistilConfig(), rollouts, own, out=address)
+    again = distil(ctx, DistilConfig(written="terse", puzzles=3), rollouts, own, out=address)  # without effect here
+    assert (again, again.reused) == (first, True)
+    inputs = Artifact.open(ctx.store, first).manifest.inputs
+    assert {role: ref["digest"] for role, ref in inputs.items()} == {"teacher": rollouts.digest, "puzzles": own.digest}
+
+
+def test_nothing_left_is_said_in_one_line(ctx: StageContext, puzzles: list[Puzzle]) -> None:
+    own, model = a_set(ctx, puzzles), a_model(ctx, puzzles)
+    given = [(puzzles[0], [("A. nobody", "stop"), ("A.", "length"), ("  ", "stop")])]
+    address = ArtifactAddress(ctx.store, "runs/r/distillation/0001/texts", Texts)
+    with pytest.raises(BadInputError) as error:
+        distil(ctx, DistilConfig(), rollouts_of(ctx, given, model), own, out=address)
+    assert str(error.value) == (
+        "distil runs/r/distillation/0001/texts: none of 3 texts is left: 1 truncated, 1 empty, 1 wrong; expected at "
+        "least one text; use a better teacher or more samples, or set distil.texts.keep to best"
+    )
+    assert not ctx.store.exists("runs/r/distillation/0001/texts/manifest.json")
+
+
+def test_stored_answers_of_a_benchmark_teach_only_what_is_not_held_out(
+    ctx: StageContext, puzzles: list[Puzzle]
+) -> None:
+    """The benchmark asked another set, under other ids: the digest without an order tells what is held out."""
+    own = a_set(ctx, puzzles)
+    asked = [replace(puzzle, puzzle_id=f"suite-{i}") for i, puzzle in enumerate(puzzles)]
+    suite = publish(ctx, Puzzles, "puzzles/suite")
+    suite.write_table("test.parquet", to_table(asked), PUZZLES)
+    benchmarked = suite.publish()
+    rows = [
+        {
+            "answer": str(i), "puzzle_id": puzzle.puzzle_id, "group": i, "sample": 0, "text": write_answer(puzzle),
+            "reasoning": "So it was." if i == 0 else None, "outcome": "length" if i == 1 else "answered",
+            "finish_reason": "stop", "detail": None, "prompt_tokens": 1, "completion_tokens": None, "usage": "{}",
+            "response_id": "", "model": "m", "fingerprint": None, "provider": None, "latency_s": 1.0, "attempts": 1,
+            "answered_at": "2026-01-01T00:00:00Z",
+        }
+        for i, puzzle in enumerate(asked)
+    ]  # fmt: skip
+    attempt = publish(ctx, Answers, "answers/m", settings={"split": "test"})
+    attempt.write_table(ANSWERS_FILE, as_table(rows, ANSWERS), ANSWERS)
+    answers = attempt.publish(puzzles=benchmarked)
+    texts = distil(ctx, DistilConfig(), answers, own, out=ArtifactAddress(ctx.store, "texts", Texts))
+    table = kept_texts(ctx, texts)
+    assert set(table["digest"]) == {puzzle.digest for puzzle in puzzles[:TRAIN]} - {puzzles[1].digest}
+    assert table["text"][0] == f"<think>\nSo it was.\n</think>\n\n{write_answer(puzzles[0])}"
+    assert Artifact.open(ctx.store, texts).manifest.facts["rejected"] == {"contaminated": 4, "truncated": 1}
+
+
+def test_the_solver_teaches_and_a_corruption_is_a_control(ctx: StageContext, puzzles: list[Puzzle]) -> None:
+    own = a_set(ctx, puzzles)
+    tables: list[pl.DataFrame] = []
+    for name, corruption in (("clean", None), ("cut", {"kind": "delete_steps", "share": 1.0})):
+        config = DistilConfig.model_validate({"written": "terse", "puzzles": 4, "corruption": corruption})
+        texts = distil(ctx, config, None, own, out=ArtifactAddress(ctx.store, name, Texts))
+        tables.append(kept_texts(ctx, texts))
+    clean, cut = tables
+    assert len(clean) == 4
+    assert clean["puzzle_id"].to_list() == cut["puzzle_id"].to_list()
+    by_id = {puzzle.puzzle_id: puzzle for puzzle in puzzles}
+    assert cut["text"].to_list() == [write_answer(by_id[name]).strip() for name in cut["puzzle_id"]]
+    assert all(text.startswith("s1 ") for text in clean["text"])
+    with pytest.raises(BadInputError, match=r"distil\.texts\.puzzles: 7, more than the 6 train puzzles"):
+        config = DistilConfig(puzzles=7)
+        distil(ctx, config, None, own, out=ArtifactAddress(ctx.store, "more", Texts))
+
+
+def test_tokens_of_the_same_tokenizer_are_kept_as_they_were_sampled(ctx: StageContext, puzzles: list[Puzzle]) -> None:
+    own, model = a_set(ctx, puzzles), a_model(ctx, puzzles)
+    tokenizer = ChatTokenizer(ctx.local_folder(model))
+    text = write_answer(puzzles[0])
+    spelled = [i for c in text for i in tokenizer.text_ids(c)]  # the same text in other tokens
+    assert tokenizer.decode(spelled) == text != tokenizer.decode(spelled[:-1])
+    assert spelled != tokenizer.text_ids(text)
+    table = kept_texts(
+        ctx,
+        distil(
+            ctx, DistilConfig(), rollouts_of(ctx, [(puzzles[0], [(text, "stop")])], model), own,
+            out=ArtifactAddress(ctx.store, "texts", Texts),
+        ),
+    )  # fmt: skip
+    ended = [*spelled, tokenizer.eos_ids[0]]
+    other = table.with_columns(pl.Series("token_ids", [ended], pl.List(pl.Int32)))
+    assert list(text_groups(other, tokenizer, keep_tokens=True)[0].branches[0].tokens) == ended
+    again = [*tokenizer.text_ids(text), tokenizer.eos_ids[0]]
+    assert list(text_groups(other, tokenizer, keep_tokens=False)[0].branches[0].tokens) == again
+    unended = table.with_columns(pl.Series("token_ids", [spelled], pl.List(pl.Int32)))
+    assert list(text_groups(unended, tokenizer, keep_tokens=True)[0].branches[0].tokens) == again
+    assert list(text_groups(table, tokenizer, keep_tokens=True)[0].prompt) == tokenizer.prompt_ids(puzzles[0].prompt)
+
+
+@pytest.mark.parametrize(
+    ("schedule", "rates"),
+    [
+        ("constant", [0.5, 1.0, 1.0, 1.0, 1.0, 1.0]),
+        ("linear", [0.5, 1.0, 1.0, 0.75, 0.5, 0.25]),
+        ("cosine", [0.5, 1.0, 1.0, 0.8536, 0.5, 0.1464]),
+    ],
+)
+def test_rates_rise_and_fall(schedule: Any, rates: list[float]) -> None:
+    config = SftConfig(learning_rate=1.0, schedule=schedule, warmup_share=0.25)
+    assert [round(learning_rate_of(config, step, 6), 4) for step in range(6)] == rates
+
+
+def test_corruptions_do_not_depend_on_the_other_texts(ctx: StageContext, puzzles: list[Puzzle]) -> None:
+    """A further sample changes nothing of those before it."""
+    own, model = a_set(ctx, puzzles), a_model(ctx, puzzles)
+    config = DistilConfig.model_validate({"keep": "all", "corruption": {"kind": "wrong_answers"}})
+    order = random.Random(0).sample(puzzles[:TRAIN], TRAIN)
+    made: list[dict[str, str]] = []
+    for number in (3, TRAIN):
+        given = [(puzzle, [(write_answer(puzzle), "stop")]) for puzzle in order[:number]]
+        rollouts = rollouts_of(ctx, given, model, key=f"rollouts-{number}")
+        out = ArtifactAddress(ctx.store, f"texts-{number}", Texts)
+        table = kept_texts(ctx, distil(ctx, config, rollouts, own, out=out))
+        made.append(dict(zip(table["puzzle_id"], table["text"], strict=True)))
+    assert made[0].items() <= made[1].items()
+    assert json.dumps(made[0]) != json.dumps({p.puzzle_id: write_answer(p) for p in order[:3]})
