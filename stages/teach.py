@@ -279,8 +279,11 @@ def _advantages(
     for (group, sample, outcome), verdict in zip(
         grades.select("group", "sample", "advantage").iter_rows(), verdicts, strict=True
     ):
-        of_reward = outcomes.get((group, sample), outcome)
-        advantages.append(None if outcome is None else verdict.advantages + config.outcome_weight * of_reward)
+        if outcome is None:
+            advantages.append(None)
+        else:
+            of_reward = outcomes.get((group, sample), np.full_like(verdict.advantages, outcome))
+            advantages.append(verdict.advantages + config.outcome_weight * of_reward)
     return advantages
 
 

@@ -67,11 +67,6 @@ class DistillationConfig(Config):
     sft: SftConfig = Field(default_factory=SftConfig, description="Training on the texts.")
 
     @property
-    def learns_from_rewards(self) -> bool:
-        """Whether rewards decide the advantages; not with a teacher, who judges tokens."""
-        return self.teach is None
-
-    @property
     def taught(self) -> Taught | None:
         """Style of the derivations to train on; None if the solver writes none."""
         return None if self.teacher != SOLVER or self.texts.written == "answers" else self.texts.written
@@ -133,6 +128,11 @@ class Recipe(Config):
         default=RewardAlarm(),
         description="Rule by which the run warns that reward rises while held-out accuracy falls; null disables it.",
     )
+
+    @property
+    def learns_from_rewards(self) -> bool:
+        """Whether rewards decide the advantages; not with a teacher, who judges tokens."""
+        return self.teach is None
 
     @property
     def learns_from_rewards(self) -> bool:

@@ -25,7 +25,7 @@ if TYPE_CHECKING:
 
 TRAIN = "#9ca3af"
 MODE_COLOURS = {"sampled": SAMPLED, "greedy": GREEDY}
-STAGE_COLOURS = ("#0f766e", "#a3b18a", "#ca8a04", "#d6d3d1", "#c2410c", "#1d4ed8", "#7c3aed")
+STAGE_COLOURS = ("#0f766e", "#a3b18a", "#b45309", "#ca8a04", "#d6d3d1", "#c2410c", "#1d4ed8", "#7c3aed")
 
 
 def accuracy_plot(iterations: Sequence[IterationFigures], dpi: int = DPI) -> bytes:
