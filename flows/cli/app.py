@@ -61,6 +61,11 @@ Evaluate checkpoints of runs on another suite of puzzles, and draw its learning 
 
 A checkpoint that has a report is not evaluated again; the same command continues where it stopped.
 """,
+    "merge:merge": """
+Merge checkpoints of one shape, such as specialists that began with the same model, into one.
+
+A recipe can begin with the result: model.source = "checkpoint" names its key, or "merged" merges as the first stage.
+""",
     "lineage:lineage": "Show how an artifact was made: its stage, config, code, hardware and inputs, and their inputs.",
     "lineage:diff": "Compare two runs: differing settings, code and hardware, the first differing stage, and results.",
     "upkeep:prune": """
