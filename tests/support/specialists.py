@@ -1,10 +1,15 @@
 """Small models for merges: random ones of one shape and one tokenizer."""
 
+import shutil
 from pathlib import Path
 
 import torch
 from safetensors.torch import load_file, save_file
 
+from artifacts.address import ArtifactAddress
+from artifacts.identity import Identity
+from artifacts.refs import Checkpoint, Ref
+from artifacts.store.store import Store
 from stages.models.from_scratch import ScratchModel, make_scratch
 
 TEXTS = ["Who was it? The cook, in the hall, with the rope, at nine."]
@@ -25,3 +30,13 @@ def write_specialist(folder: Path, seed: int, dtype: torch.dtype = torch.bfloat1
             tensors[name] = (tensor.float() + moved * noise).to(dtype)
     save_file(tensors, path, metadata={"format": "pt"})
     return folder
+
+
+def publish_specialist(store: Store, folder: Path) -> Ref[Checkpoint]:
+    """The model of a folder as a checkpoint under `models/NAME`."""
+    identity = Identity.of("fetch", 1, {"source": folder.name})
+    attempt = ArtifactAddress(store, f"models/{folder.name}", Checkpoint).attempt(identity)
+    with attempt.folder(folder.parent) as out:
+        for path in folder.iterdir():
+            shutil.copyfile(path, out / path.name)
+    return attempt.publish({"licence": "mit"})
