@@ -11,7 +11,7 @@ from artifacts.address import ArtifactAddress
 from artifacts.errors import BadInputError
 from artifacts.lineage import lineage
 from artifacts.reading import Artifact
-from artifacts.refs import Checkpoint, Ref
+from artifacts.refs import Checkpoint, Puzzles, Ref
 from artifacts.store.store import Store
 from flows.inputs.models import fetched_source
 from flows.lookup.checkpoints import find_checkpoint
@@ -20,7 +20,7 @@ from flows.report.terminal.live import current_view
 from flows.session import Stages
 from stages.context import Profile, StageContext
 from stages.merge import merge
-from stages.models.merging.config import MergeConfig, MergedModel
+from stages.models.merging.config import MergeConfig
 from stages.models.merging.methods import arcee_fusion
 from stages.models.source import StoredModel
 from tests.support.specialists import SHAPE, publish_specialist, write_specialist
@@ -47,14 +47,12 @@ def test_a_merge_is_an_artifact_like_others_and_a_source_of_a_run(ctx: StageCont
     base, model = (published(ctx, tmp_path, seed) for seed in (0, 1))
     steps: list[tuple[int, int]] = []
     ctx.progress = lambda label, done, total, figures: steps.append((done, total))
+    merged = merge(ctx, FUSION, [model], base, out=address(ctx))
+    again = merge(ctx, FUSION, [model], base, out=address(ctx))
     with gpu_permit(None, "run", ctx.log) as permit:
-        stages = Stages(ctx, current_view(), permit)
-        source = MergedModel(models=(model.key,), base=base.key)
-        merged = fetched_source(stages, source, Ref("Puzzles", "puzzles/unused", "0" * 64))
-        again = fetched_source(stages, source, Ref("Puzzles", "puzzles/unused", "0" * 64))
-        stored = fetched_source(stages, StoredModel(name=merged.key), Ref("Puzzles", "puzzles/unused", "0" * 64))
+        source, unused = StoredModel(name=merged.key), Ref[Puzzles]("Puzzles", "puzzles/unused", "0" * 64)
+        stored = fetched_source(Stages(ctx, current_view(), permit), source, unused)
     assert (again, again.reused, stored) == (merged, True, merged)
-    assert merged.key.startswith("models/merged-")
     assert find_checkpoint(merged.key, ctx.store) == merged
     folders = [ctx.local_folder(ref) for ref in (base, model, merged)]
     one, two, new = (load_file(folder / "model.safetensors") for folder in folders)
