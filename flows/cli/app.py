@@ -34,7 +34,7 @@ app = App(
 
 _COMMANDS = {
     "train:train": "Train a model with a recipe; the same run name continues where it stopped.",
-    "iterate:iterate": "Continue a run with its frozen recipe.",
+    "train:iterate": "Continue a run with its frozen recipe.",
     "evaluate:evaluate": "Measure a checkpoint on puzzles; every grader of their environment reads each completion.",
     "evaluate:benchmark": """
 Ask any models, behind APIs or as checkpoints, the same puzzles, and set their accuracy beside their cost.
