@@ -88,10 +88,11 @@ def matched(board: PuzzleConfig, seed: int, count: int) -> tuple[list[Puzzle], l
 
 def harder(seed: int, store: Path, options: argparse.Namespace) -> dict[str, float]:
     """Measures the model of `quickstart` on hard and on random puzzles; returns percentages."""
-    recipe = load_recipe("quickstart", options.settings)
+    settings = [*scaled("quickstart", options.scale), *options.settings]
+    recipe = load_recipe("quickstart", settings)
     board = recipe.puzzles.puzzle
     assert isinstance(board, PuzzleConfig)
-    train("quickstart", "quickstart", str(store), [f"seed={seed}", *options.settings], options.profile)
+    train("quickstart", "quickstart", str(store), [f"seed={seed}", *settings], options.profile)
     row: dict[str, float] = {}
     for name, puzzles in zip(("hard", "random"), matched(board, seed + 1_000_000, options.hard), strict=True):
         file = store / f"{name}.json"
@@ -109,11 +110,12 @@ def merged(seed: int, store: Path, options: argparse.Namespace) -> dict[str, dic
     """Trains base, specialists and mixed run, merges in all ways, and measures all; returns percentages by model."""
     for name in (BASE, CLUE, ZEBRA, MIXED, MERGED):
         own_puzzles = [f"puzzles.seed={seed if name in (BASE, MERGED) else seed + 1000}"]
-        train(name, name, str(store), [f"seed={seed}", *own_puzzles, *options.settings], options.profile)
+        changes = [f"seed={seed}", *own_puzzles, *scaled(name, options.scale), *options.settings]
+        train(name, name, str(store), changes, options.profile)
     where = ["--store", str(store), "--profile", options.profile]
     names = {name: name for name in (BASE, CLUE, ZEBRA, MIXED)}
     names |= {way: deerstalker("merge", *words, *where)["checkpoint"]["key"] for way, words in MERGES.items()}
-    final = load_recipe(MERGED, options.settings).final
+    final = load_recipe(MERGED, [*scaled(MERGED, options.scale), *options.settings]).final
     sampling = ["--count", str(final.puzzles), "--samples", str(final.sampled.samples_per_prompt)]
     sampling += ["--max-tokens", str(final.sampled.max_tokens), "--puzzles", f"{BASE}:test"]
     rows: dict[str, dict[str, float]] = {}
@@ -125,6 +127,23 @@ def merged(seed: int, store: Path, options: argparse.Namespace) -> dict[str, dic
             for metric in ("accuracy", "exact")
         }
     return rows
+
+
+def scaled(name: str, scale: float) -> list[str]:
+    """Settings by which a recipe takes a share of its time, to see that all of it runs."""
+    if scale == 1:
+        return []
+    recipe = load_recipe(name)
+    sizes = {
+        "puzzles.train": recipe.puzzles.train, "puzzles.val": recipe.puzzles.val, "puzzles.test": recipe.puzzles.test,
+        "evaluate.puzzles": recipe.evaluate.puzzles, "final.puzzles": recipe.final.puzzles,
+    }  # fmt: skip
+    if recipe.iterations:
+        sizes |= {"iterations": recipe.iterations, "sample.puzzles_per_iteration": recipe.sample.puzzles_per_iteration}
+    if recipe.warm_start:
+        sizes |= {"warm_start.steps": recipe.warm_start.steps}
+    least = {"sample.puzzles_per_iteration": recipe.pack.updates}
+    return [f"{setting}={max(least.get(setting, 1), round(size * scale))}" for setting, size in sizes.items()]
 
 
 def kept(rows: dict[str, dict[str, float]], way: str) -> dict[str, float]:
@@ -187,6 +206,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     parser.add_argument("--seeds", type=int, nargs="*", default=list(SEEDS), help="of `harder` and `merged`")
     parser.add_argument("--count", type=int, default=PROVED_PUZZLES, help="puzzles of the part `puzzles`")
     parser.add_argument("--hard", type=int, default=HARD_PUZZLES, help="puzzles of each kind in the part `harder`")
+    parser.add_argument("--scale", type=float, default=1.0, help="share of the recipes' sizes, for a trial")
     parser.add_argument("--set", action="append", default=[], dest="settings", metavar="KEY=VALUE")
     parser.add_argument("--profile", default="cpu")
     parser.add_argument("--store", help="keep the runs here, and go on with those begun; else they go at the end")
