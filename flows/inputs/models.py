@@ -7,6 +7,7 @@ from artifacts.refs import Checkpoint, Puzzles, Ref
 from artifacts.store.location import local_folder
 from artifacts.store.store import Store
 from artifacts.verification import noted
+from flows.config.model_size import hidden_size, shape_of_config
 from flows.lookup.checkpoints import find_checkpoint, published_checkpoint
 from flows.session import Stages
 from stages.environments.puzzle import Taught
@@ -63,6 +64,19 @@ def merged(stages: Stages, source: MergedModel) -> Ref[Checkpoint]:
     base = None if source.base is None else published_checkpoint(source.base, store)
     key = shared_key(_MODELS, source.source, identity_of_merge(source, models, base))
     return stages.run(merge, source, models, base, out=stages.address(key, Checkpoint))
+
+
+def hidden_size_of(source: ModelConfig, store: Store) -> int | None:
+    """Returns the hidden size of a source; None if that needs fetching it or parsing a large file.
+
+    Raises:
+        BadInputError: The source names no checkpoint of the store.
+    """
+    if isinstance(source, StoredModel | MergedModel):
+        name = source.name if isinstance(source, StoredModel) else source.models[0]
+        config = Artifact.open(store, published_checkpoint(name, store)).read_json("config.json")
+        return shape_of_config(config).hidden
+    return hidden_size(source)
 
 
 def fetched_from_a_lost_folder(source: FolderModel, store: Store) -> Ref[Checkpoint] | None:

@@ -13,14 +13,14 @@ from artifacts.lineage import lineage
 from artifacts.reading import Artifact
 from artifacts.refs import Checkpoint, Puzzles, Ref
 from artifacts.store.store import Store
-from flows.inputs.models import fetched_source
+from flows.inputs.models import fetched_source, hidden_size_of
 from flows.lookup.checkpoints import find_checkpoint
 from flows.orchestration.gpu_permit import gpu_permit
 from flows.report.terminal.live import current_view
 from flows.session import Stages
 from stages.context import Profile, StageContext
 from stages.merge import merge
-from stages.models.merging.config import MergeConfig
+from stages.models.merging.config import MergeConfig, MergedModel
 from stages.models.merging.methods import arcee_fusion
 from stages.models.source import StoredModel
 from tests.support.specialists import SHAPE, publish_specialist, write_specialist
@@ -54,6 +54,8 @@ def test_a_merge_is_an_artifact_like_others_and_a_source_of_a_run(ctx: StageCont
         stored = fetched_source(Stages(ctx, current_view(), permit), source, unused)
     assert (again, again.reused, stored) == (merged, True, merged)
     assert find_checkpoint(merged.key, ctx.store) == merged
+    assert hidden_size_of(source, ctx.store) == SHAPE.hidden
+    assert hidden_size_of(MergedModel(models=(merged.key,), base=base.key), ctx.store) == SHAPE.hidden
     folders = [ctx.local_folder(ref) for ref in (base, model, merged)]
     one, two, new = (load_file(folder / "model.safetensors") for folder in folders)
     manifest = Artifact.open(ctx.store, merged).manifest
