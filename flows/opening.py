@@ -14,9 +14,9 @@ from artifacts.layout import RunLayout
 from artifacts.refresh import record_done, record_request
 from artifacts.store.store import Store
 from flows.config.compute_types import compute_types
-from flows.config.model_size import hidden_size
 from flows.config.recipe import Recipe, check_sound
 from flows.config.recipes import load_profile, load_recipe
+from flows.inputs.models import hidden_size_of
 from flows.lookup.history import last_iteration
 from flows.orchestration.flow_runs import run_logger, this_flow_run
 from flows.orchestration.gpu_permit import gpu_permit
@@ -108,7 +108,7 @@ def opened_run(
         stop_after: `stage@iteration` after which `LastStageDone` is raised; None runs to the end.
         before_writing: Called before any of the run's own artifacts is stored.
     """
-    type_lines = compute_types(profile, hidden_size(recipe.model))
+    type_lines = compute_types(profile, hidden_size_of(recipe.model, store))
     refreshes = record_request(store, layout, refresh, requested_at(), REDOABLE)
     with (
         open_tracker(profile, store, layout.run, recipe.model_dump(mode="json")) as tracker,

@@ -12,7 +12,7 @@ from stages.environments.tables import names_of, tokenizer_texts
 from stages.models.folder import content_of
 from stages.models.from_scratch import ScratchModel
 from stages.models.licence import licence_of
-from stages.models.source import FolderModel, ModelConfig, materialise
+from stages.models.source import FetchedModel, FolderModel, materialise
 
 REVISION = 1
 _TOKENIZER_PUZZLES = 512
@@ -23,7 +23,7 @@ _TOKENIZER_DERIVATIONS = 64
 
 def fetch(
     ctx: StageContext,
-    config: ModelConfig,
+    config: FetchedModel,
     puzzles: Ref[Puzzles],
     taught: Taught | None = None,
     *,
@@ -56,7 +56,7 @@ def fetch(
     return attempt.publish(facts, puzzles=puzzles if isinstance(config, ScratchModel) else None)
 
 
-def identity_of(config: ModelConfig, puzzles: Ref[Puzzles], taught: Taught | None = None) -> Identity:
+def identity_of(config: FetchedModel, puzzles: Ref[Puzzles], taught: Taught | None = None) -> Identity:
     """Returns the identity of a fetched model; see `fetch` for the arguments.
 
     The identity of a `scratch` model contains the puzzles and the kind of the texts that make its tokenizer. If they

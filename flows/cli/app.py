@@ -34,7 +34,7 @@ app = App(
 
 _COMMANDS = {
     "train:train": "Train a model with a recipe; the same run name continues where it stopped.",
-    "iterate:iterate": "Continue a run with its frozen recipe.",
+    "train:iterate": "Continue a run with its frozen recipe.",
     "evaluate:evaluate": "Measure a checkpoint on puzzles; every grader of their environment reads each completion.",
     "evaluate:benchmark": """
 Ask any models, behind APIs or as checkpoints, the same puzzles, and set their accuracy beside their cost.
@@ -60,6 +60,11 @@ treatment of groups without a signal. Rewards, learning rate, optimizer, number 
 Evaluate checkpoints of runs on another suite of puzzles, and draw its learning curve beside the run's own.
 
 A checkpoint that has a report is not evaluated again; the same command continues where it stopped.
+""",
+    "merge:merge": """
+Merge checkpoints of one shape, such as specialists that began with the same model, into one.
+
+A recipe can begin with the result: model.source = "checkpoint" names its key, or "merged" merges as the first stage.
 """,
     "lineage:lineage": "Show how an artifact was made: its stage, config, code, hardware and inputs, and their inputs.",
     "lineage:diff": "Compare two runs: differing settings, code and hardware, the first differing stage, and results.",

@@ -27,7 +27,7 @@ from stages.environments.puzzle import Graded, Puzzle
 from stages.processes.scratch import scratch_folder
 
 if TYPE_CHECKING:
-    from stages.models.source import ModelConfig
+    from stages.models.source import FetchedModel
     from stages.sampling.client import GroupSamples, SampledCompletion
     from stages.sampling.config import SamplingConfig
 
@@ -222,7 +222,7 @@ def _puzzles(file: str, store_url: str) -> list[Puzzle] | None:
     return from_table(Artifact.open(store, puzzles).read_table(f"{split}.parquet", PUZZLES))
 
 
-def _folder(source: "Ref[Any] | ModelConfig", store: Store, scratch: Path) -> Path:
+def _folder(source: "Ref[Any] | FetchedModel", store: Store, scratch: Path) -> Path:
     """Returns a local folder with the model; unless it is local already, it is written below `scratch`."""
     from artifacts.reading import Artifact
     from stages.models.folder import check_folder

@@ -12,7 +12,15 @@ from typing import Any
 from artifacts.errors import BadInputError
 from artifacts.store.location import local_folder
 from stages.models.from_scratch import ScratchModel
-from stages.models.source import FolderModel, GgufPackageModel, HubModel, ModelConfig, find_packaged_file
+from stages.models.merging.config import MergedModel
+from stages.models.source import (
+    FolderModel,
+    GgufPackageModel,
+    HubModel,
+    ModelConfig,
+    StoredModel,
+    find_packaged_file,
+)
 
 _IN_NAME = re.compile(r"(?<![\w.])(\d+(?:\.\d+)?)([bBmM])(?![A-Za-z0-9])")
 _UNITS = {"b": 1e9, "m": 1e6}
@@ -93,6 +101,8 @@ def model_size(config: ModelConfig) -> ModelSize:
             return ModelSize(None, UNKNOWN) if folder is None else _in_folder(folder) or ModelSize(None, UNKNOWN)
         case HubModel():
             return _in_hub_cache(config) or size_by_name(config.id)
+        case StoredModel() | MergedModel():
+            return ModelSize(None, "that of its checkpoints in the store")
 
 
 def hidden_size(config: ModelConfig) -> int | None:

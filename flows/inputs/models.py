@@ -7,11 +7,15 @@ from artifacts.refs import Checkpoint, Puzzles, Ref
 from artifacts.store.location import local_folder
 from artifacts.store.store import Store
 from artifacts.verification import noted
-from flows.lookup.checkpoints import find_checkpoint
+from flows.config.model_size import hidden_size, shape_of_config
+from flows.lookup.checkpoints import find_checkpoint, published_checkpoint
 from flows.session import Stages
 from stages.environments.puzzle import Taught
 from stages.fetch import fetch, identity_of
-from stages.models.source import FolderModel, ModelConfig
+from stages.merge import identity_of as identity_of_merge
+from stages.merge import merge
+from stages.models.merging.config import MergedModel
+from stages.models.source import FolderModel, ModelConfig, StoredModel
 
 _MODELS = "models"
 
@@ -29,7 +33,7 @@ def fetched(stages: Stages, name: str, puzzles: Ref[Puzzles]) -> Ref[Checkpoint]
 def fetched_source(
     stages: Stages, source: ModelConfig, puzzles: Ref[Puzzles], taught: Taught | None = None
 ) -> Ref[Checkpoint]:
-    """Fetches the model of a source unless it is in the store, and returns it; runs with the same source share it.
+    """Returns the model of a source, after fetching or merging it unless it is in the store; runs share it.
 
     If a local folder no longer exists, the model that was last fetched from it is used. So a run can continue on a
     machine without that folder.
@@ -38,11 +42,41 @@ def fetched_source(
         puzzles: Puzzles whose texts give the vocabulary of a model made from scratch.
         taught: Texts that the warm start teaches and that the vocabulary must cover; None for answers.
     """
+    if isinstance(source, StoredModel):
+        return published_checkpoint(source.name, stages.ctx.store)
+    if isinstance(source, MergedModel):
+        return merged(stages, source)
     if isinstance(source, FolderModel) and (checkpoint := fetched_from_a_lost_folder(source, stages.ctx.store)):
         stages.ctx.log.warning("%s does not exist; using the model fetched from it: %s", source.path, checkpoint.key)
         return checkpoint
     out = stages.address(shared_key(_MODELS, source.source, identity_of(source, puzzles, taught)), Checkpoint)
     return stages.run(fetch, source, puzzles, taught, out=out)
+
+
+def merged(stages: Stages, source: MergedModel) -> Ref[Checkpoint]:
+    """Merges checkpoints of the store unless the result is in it, and returns the result.
+
+    Raises:
+        BadInputError: A name means no checkpoint, or the models cannot be merged.
+    """
+    store = stages.ctx.store
+    models = [published_checkpoint(name, store) for name in source.models]
+    base = None if source.base is None else published_checkpoint(source.base, store)
+    key = shared_key(_MODELS, source.source, identity_of_merge(source, models, base))
+    return stages.run(merge, source, models, base, out=stages.address(key, Checkpoint))
+
+
+def hidden_size_of(source: ModelConfig, store: Store) -> int | None:
+    """Returns the hidden size of a source; None if that needs fetching it or parsing a large file.
+
+    Raises:
+        BadInputError: The source names no checkpoint of the store.
+    """
+    if isinstance(source, StoredModel | MergedModel):
+        name = source.name if isinstance(source, StoredModel) else source.models[0]
+        config = Artifact.open(store, published_checkpoint(name, store)).read_json("config.json")
+        return shape_of_config(config).hidden
+    return hidden_size(source)
 
 
 def fetched_from_a_lost_folder(source: FolderModel, store: Store) -> Ref[Checkpoint] | None:

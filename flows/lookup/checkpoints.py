@@ -10,14 +10,23 @@ from artifacts.refs import Checkpoint, Ref, Report
 from artifacts.store.store import Store
 from flows.config.recipes import load_recipe, validate
 from stages.models.folder import check_folder
-from stages.models.source import FolderModel, GgufPackageModel, HubModel, ModelConfig, find_packaged_file
+from stages.models.from_scratch import ScratchModel
+from stages.models.merging.config import MergedModel
+from stages.models.source import (
+    FetchedModel,
+    FolderModel,
+    GgufPackageModel,
+    HubModel,
+    StoredModel,
+    find_packaged_file,
+)
 from stages.promotion.promoted import read_promoted
 
 _ITERATION = re.compile(r"[0-9]{1,7}")
 FORMS = "a run, RUN@ITERATION, a checkpoint's key, a Hugging Face folder, hub:ID, gguf:PACKAGE/FILE or recipe:NAME"
 
 
-def find_checkpoint(name: str, store: Store) -> Ref[Checkpoint] | ModelConfig:
+def find_checkpoint(name: str, store: Store) -> Ref[Checkpoint] | FetchedModel:
     """Returns the published checkpoint or the model source that `name` means.
 
     A name that starts with `.`, `/` or `~`, or names a folder with a config.json, is a model folder. So is the name of
@@ -34,14 +43,14 @@ def find_checkpoint(name: str, store: Store) -> Ref[Checkpoint] | ModelConfig:
             package, _, file = rest.partition("/")
             return validate(GgufPackageModel, {"package": package, "file": file}, name)
         case "recipe" if rest:
-            return _source(rest)
+            return _source(rest, store)
         case _:
             pass
     folder = Path(name)
     if name.startswith((".", "/", "~")) or _holds_config(folder):
         return _model_folder(name)
     try:
-        return _published(name, store)
+        return published_checkpoint(name, store)
     except BadInputError:
         if _is_dir(folder):
             return _model_folder(name)
@@ -93,14 +102,23 @@ def _model_folder(name: str) -> FolderModel:
     return FolderModel(path=str(folder.resolve()))
 
 
-def _source(recipe: str) -> ModelConfig:
-    source = load_recipe(recipe).model
-    if source.source == "scratch":
-        raise BadInputError(f"recipe:{recipe}", "a model made from scratch", "a source that has weights", "name a run")
-    return source
+def _source(recipe: str, store: Store) -> Ref[Checkpoint] | FetchedModel:
+    match load_recipe(recipe).model:
+        case StoredModel() as stored:
+            return published_checkpoint(stored.name, store)
+        case ScratchModel() | MergedModel() as source:
+            made = "made from scratch" if source.source == "scratch" else "merged from others"
+            raise BadInputError(f"recipe:{recipe}", f"a model {made}", "a source that has weights", "name a run")
+        case source:
+            return source
 
 
-def _published(name: str, store: Store) -> Ref[Checkpoint]:
+def published_checkpoint(name: str, store: Store) -> Ref[Checkpoint]:
+    """Returns the checkpoint of a store that `name` means: a run (its promoted one), RUN@ITERATION or a key.
+
+    Raises:
+        BadInputError: There is no such checkpoint.
+    """
     if "/" in name:
         artifact = Artifact.at(store, name.strip("/"))
         if artifact.manifest.kind != Checkpoint.__name__:

@@ -20,6 +20,7 @@ from artifacts.store.location import local_folder
 from artifacts.store.store import Store
 from stages.models.folder import check_folder
 from stages.models.from_scratch import ScratchModel, make_scratch
+from stages.models.merging.config import MergedModel, StoredName
 from stages.models.tensors import WEIGHTS, stored_tensors
 from stages.models.tokenizers.system_prompt import add_system_prompt
 
@@ -78,7 +79,18 @@ class HubModel(Config):
     system_prompt: SystemPrompt = None
 
 
-ModelConfig = Annotated[ScratchModel | GgufPackageModel | FolderModel | HubModel, Field(discriminator="source")]
+class StoredModel(Config):
+    """A checkpoint of the same store; it is not copied."""
+
+    source: Literal["checkpoint"] = "checkpoint"
+    name: Annotated[
+        StoredName, Field(description="a run (its promoted checkpoint), RUN@ITERATION or a checkpoint's key")
+    ]
+
+
+FetchedModel = ScratchModel | GgufPackageModel | FolderModel | HubModel
+"""Sources outside the store."""
+ModelConfig = Annotated[FetchedModel | StoredModel | MergedModel, Field(discriminator="source")]
 
 
 def find_packaged_file(package: str, file: str) -> Path:
@@ -168,7 +180,7 @@ def _copy_address(address: str, out_dir: Path) -> None:
 
 
 def materialise(
-    config: ModelConfig, out_dir: Path, *, texts: Sequence[str] | None = None, names: Collection[str] = ()
+    config: FetchedModel, out_dir: Path, *, texts: Sequence[str] | None = None, names: Collection[str] = ()
 ) -> None:
     """Writes the model of a recipe as a complete checkpoint folder with weights in bf16.
 

@@ -14,7 +14,7 @@ from stages.models.value_head import VALUE_HEAD_WEIGHT
 WEIGHTS = "model.safetensors"
 WEIGHTS_INDEX = "model.safetensors.index.json"
 _FLOATS = ("BF16", "F16", "F32")
-_EMBEDDING, _HEAD = "model.embed_tokens.weight", "lm_head.weight"
+EMBEDDING, HEAD = "model.embed_tokens.weight", "lm_head.weight"
 _COMPUTED = "rotary_emb.inv_freq"
 """End of the name of a constant that old versions of transformers saved; every reader computes it itself."""
 _COPY_AGAIN = "copy the whole model again"
@@ -44,7 +44,7 @@ def tensors_of(shape: DecoderShape) -> dict[str, tuple[int, ...]]:
     Source: the modules of transformers' Qwen2ForCausalLM, Qwen3ForCausalLM and LlamaForCausalLM.
     """
     width, queries, keys = shape.embed_dim, shape.heads * shape.head_dim, shape.kv_heads * shape.head_dim
-    tensors: dict[str, tuple[int, ...]] = {_EMBEDDING: (shape.vocab_size, width)}
+    tensors: dict[str, tuple[int, ...]] = {EMBEDDING: (shape.vocab_size, width)}
     projections = {
         "self_attn.q_proj": (queries, width, shape.qkv_bias),
         "self_attn.k_proj": (keys, width, shape.qkv_bias),
@@ -69,7 +69,7 @@ def tensors_of(shape: DecoderShape) -> dict[str, tuple[int, ...]]:
     if shape.value_head:
         tensors[VALUE_HEAD_WEIGHT] = (1, width)
     elif not shape.tied:
-        tensors[_HEAD] = (shape.vocab_size, width)
+        tensors[HEAD] = (shape.vocab_size, width)
     return tensors
 
 
@@ -108,7 +108,7 @@ def compare(folder: Path, shape: DecoderShape, stored: Mapping[str, StoredTensor
         raise BadInputError(str(folder), f"no tensor {_first_of(missing)}", implied, _COPY_AGAIN)
     allowed = dict(needed)
     if shape.tied and not shape.value_head:
-        allowed[_HEAD] = needed[_EMBEDDING]
+        allowed[HEAD] = needed[EMBEDDING]
     unexpected = [name for name in stored if name not in allowed and not name.endswith(_COMPUTED)]
     if unexpected:  # ignoring them would silently lose weights
         raise BadInputError(
@@ -120,9 +120,9 @@ def compare(folder: Path, shape: DecoderShape, stored: Mapping[str, StoredTensor
     for name, sizes in allowed.items():
         if name in stored:
             _compare_one(name, stored[name], sizes)
-    if _HEAD in stored and shape.tied and not _same_content(stored[_HEAD], stored[_EMBEDDING]):
+    if HEAD in stored and shape.tied and not _same_content(stored[HEAD], stored[EMBEDDING]):
         raise BadInputError(
-            f"{stored[_HEAD].file}: {_HEAD}",
+            f"{stored[HEAD].file}: {HEAD}",
             "another matrix than the embedding, although config.json ties them",
             "the same matrix as the embedding, or none",
             "set tie_word_embeddings to false if the model has an output head of its own",

@@ -14,6 +14,8 @@ from stages.statistics.records import MeasuredCheckpoint, Measurement, Promotion
 CARD = "README.md"
 _MEASURES = (("accuracy", "accuracy"), ("exact", "all answers right"))
 _MODES = ("sampled", "greedy")
+_OF_ITERATIONS = ("Rollouts", "Grades", "Batch", "TrainingState")
+"""Kinds of artifacts that are left out of the card's chain, of which a run from another run's checkpoint has many."""
 
 
 def model_card(decision: PromotionDecision, store: Store) -> str:
@@ -103,7 +105,8 @@ def _makers(stands: MeasuredCheckpoint, checkpoint: Manifest, origin: list[Node]
     gpus = f", {len(hardware['gpus'])} x {hardware['gpus'][0]}" if hardware.get("gpus") else ""
     source = json.dumps(base.manifest.identity.config) if base and base.manifest else "not recorded"
     licence = base.manifest.facts.get("licence") if base and base.manifest else None
-    chain = [*dict.fromkeys(f"`{node.ref.key}` ({_stage(node)}, {node.ref.digest[:12]})" for node in reversed(origin))]
+    shown = [node for node in reversed(origin) if node.ref.kind not in _OF_ITERATIONS]
+    chain = [*dict.fromkeys(f"`{node.ref.key}` ({_stage(node)}, {node.ref.digest[:12]})" for node in shown)]
     if stands.iteration:
         chain.append(f"`{stands.checkpoint.key}` ({stands.checkpoint.digest[:12]})")
     return [

@@ -44,7 +44,7 @@ def test_up_again_changes_nothing(story: dict[str, Any]) -> None:
     check_documented("up", story["record"])
     assert set(story["record"]["deployments"]) >= {
         "train/quickstart", "iterate/run", "evaluate/checkpoint", "benchmark/models", "prepare/puzzles",
-        "compare/recipes", "backfill/suite",
+        "compare/recipes", "backfill/suite", "merge/specialists",
     }  # fmt: skip
 
 

@@ -9,6 +9,6 @@ import importlib
 from prefect.cli import app
 
 if __name__ == "__main__":
-    for name in ("train", "iterate", "evaluation", "puzzle_set", "compare.comparison", "backfill"):
+    for name in ("train", "iterate", "evaluation", "puzzle_set", "compare.comparison", "backfill", "merging"):
         importlib.import_module(f"flows.{name}")
     app()

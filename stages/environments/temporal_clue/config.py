@@ -1,9 +1,11 @@
 """Settings of Temporal Clue puzzles: sizes, kinds of clues and questions, and names."""
 
-from typing import Annotated, Literal, Self
+from typing import Annotated, Literal, Self, get_args
 
 from pydantic import Field, model_validator
 
+from artifacts.config import Config
+from artifacts.identity import Added
 from stages.environments.config import GeneratorConfig
 
 SUSPECTS = (
@@ -40,7 +42,40 @@ ROOMS = (
 )
 MOTIVES = ("Revenge", "Jealousy", "Greed", "Power", "Hatred", "Anger", "Fear", "Ambition", "Betrayal", "Pride")
 
+CASE_SPLIT = "case_split"
+Concept = Literal[
+    "At", "SameRoom", "Together", "Beside", "Moved", "Carried", "HasMotive", "MurderedBy", "KilledWith",
+    "MurderedIn", "MurderedAt", "Either", "Iff",
+    "elimination", "scene", "alone", "stays", "moves", "carrying", "motives", "case_split",
+]  # fmt: skip
+"""A kind of clue (its class in `formal`), a rule of the game (see `proofs.rules.Rule`), or `case_split`."""
+
 Range = tuple[Annotated[int, Field(ge=0)], Annotated[int, Field(ge=0)]]
+
+
+class ConceptConfig(Config):
+    """Concepts that the derivation of each puzzle must use, drawn for each puzzle, and its level."""
+
+    count: Range = Field(default=(2, 3), description="Number of concepts that are drawn for a puzzle.")
+    among: tuple[Concept, ...] = Field(
+        default=(), description="Concepts to draw from; none: all that the puzzle's board and settings allow."
+    )
+    case_splits: Range = Field(
+        default=(0, 1000), description="Number of steps of the derivation that need cases to be tried."
+    )
+    steps: Range = Field(default=(0, 1000), description="Number of steps of the derivation that restate no clue.")
+
+    @model_validator(mode="after")
+    def _in_order(self) -> Self:
+        for name in ("count", "case_splits", "steps"):
+            low, high = getattr(self, name)
+            if low > high:
+                raise ValueError(f"{name}: found {low} to {high}, expected the smaller number first")
+        if self.among and self.count[1] > len(set(self.among)):
+            raise ValueError(f"count: {self.count[1]} concepts of the {len(set(self.among))} in among")
+        if CASE_SPLIT in self.among and self.case_splits[1] == 0:
+            raise ValueError("case_splits: at most 0, but case_split is among the concepts")
+        return self
 
 
 class PuzzleConfig(GeneratorConfig):
@@ -77,6 +112,12 @@ class PuzzleConfig(GeneratorConfig):
         "murderer, room, and where every suspect and weapon was at the first time, always in this order.",
     )
 
+    concepts: Annotated[ConceptConfig | None, Added(before=None)] = Field(
+        default=None,
+        description="Kinds of clues and deduction rules that the derivation of a puzzle must use, and its level; null: "
+        "whatever comes.",
+    )
+
     @model_validator(mode="after")
     def _within_the_game(self) -> Self:
         limits = {"suspects": (2, 10), "weapons": (1, 8), "rooms": (2, 17), "times": (1, 24), "motives": (0, 10)}
@@ -86,7 +127,21 @@ class PuzzleConfig(GeneratorConfig):
                 raise ValueError(f"{name}: found {least} to {most}, expected a range within {low} to {high}")
         if self.questions == "placements" and 2 + self.suspects[1] + self.weapons[1] > 26:
             raise ValueError("questions: more questions than letters")
+        if self.concepts and (absent := [one for one in self.concepts.among if one not in self.possible_concepts]):
+            raise ValueError(f"concepts.among: {absent[0]!r} occurs in no puzzle of these sizes and settings")
         return self
+
+    @property
+    def possible_concepts(self) -> tuple[Concept, ...]:
+        """The concepts that some puzzle of these sizes and settings can use."""
+        asked = self.questions == "placements"
+        timed, motives = self.times[1] > 1, self.motives[1] > 1
+        absent: set[str] = set() if self.connectives else {"Either", "Iff"}
+        absent |= set() if timed else {"Together", "Moved", "Carried", "MurderedAt", "stays", "moves", "carrying"}
+        absent |= set() if motives else {"HasMotive", "motives"}
+        absent |= {"MurderedIn"} if asked else set()
+        absent |= {"MurderedBy"} if asked and not motives else set()
+        return tuple(one for one in get_args(Concept) if one not in absent)
 
 
 TIERS: dict[str, PuzzleConfig] = {

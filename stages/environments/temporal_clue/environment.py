@@ -11,7 +11,8 @@ from stages.environments.puzzle import Asserted, Checked, Kinds, Puzzle, Style
 from stages.environments.solver_tool import own_words, shared_sentences
 from stages.environments.temporal_clue.config import TIERS, PuzzleConfig
 from stages.environments.temporal_clue.formal import FormalPuzzle
-from stages.environments.temporal_clue.generation.generate import difficulty, generate
+from stages.environments.temporal_clue.generation.generate import difficulty
+from stages.environments.temporal_clue.generation.puzzles import generate
 from stages.environments.temporal_clue.language.grammar import grammar_of
 from stages.environments.temporal_clue.language.reader import read_formal
 from stages.environments.temporal_clue.language.sections import cut
@@ -29,7 +30,7 @@ class TemporalClue(LetteredAnswers):
     levels: dict[str, PuzzleConfig] = TIERS
 
     def generate(self, config: PuzzleConfig, seed: int) -> Puzzle:
-        """See `stages.environments.temporal_clue.generation.generate.generate`."""
+        """See `stages.environments.temporal_clue.generation.puzzles.generate`."""
         return generate(config, seed)
 
     def answer_values(self, puzzle: Puzzle) -> dict[str, tuple[str, ...]]:

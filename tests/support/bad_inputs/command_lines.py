@@ -13,6 +13,7 @@ _REFUSED: dict[tuple[str, ...], tuple[str, ...]] = {
     ("train",): ("--refresh", "nothing"),
     ("evaluate",): ("--checkpoint", NOBODY),
     ("benchmark",): ("--models", NOBODY),
+    ("merge",): ("--model", NOBODY),
     ("solve",): ("--checkpoint", NOBODY),
     ("compare",): ("--iteration", "0"),
     ("iterate",): ("--refresh", "nothing"),

@@ -102,7 +102,7 @@ def _warm_up(ground: Ground) -> None:
     ):
         with redirect_stdout(io.StringIO()), redirect_stderr(io.StringIO()):
             run_command([*words, "--store", str(ground.store)])
-    for name in ("compare", "evaluation", "iterate", "puzzle_set", "backfill"):
+    for name in ("compare", "evaluation", "iterate", "puzzle_set", "backfill", "merging"):
         importlib.import_module(f"flows.{name}")
 
 

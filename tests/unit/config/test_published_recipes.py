@@ -18,9 +18,19 @@ from flows.config.recipe_diff import differences
 from flows.config.recipes import load_recipe, overridden, recipe_names, validate
 from tests.unit.config.golden import FOLDER, golden_file, resolved_text
 
-OURS = {"deduce", "maths_small", "on_policy_distillation", "quickstart", "rejection_sampling", "smollm2"}
+OURS = {
+    "deduce",
+    "maths_small",
+    "on_policy_distillation",
+    "promptcot",
+    "quickstart",
+    "rejection_sampling",
+    "smollm2",
+} | {
+    *("tinyr1", "tinyr1_base", "tinyr1_clue", "tinyr1_mixed", "tinyr1_zebra"),
+}
 PUBLISHED = sorted({*recipe_names()} - OURS)
-"""Recipes that state what others did."""
+"""Recipes that state what others did; `OURS` are ours, at our scale."""
 
 SOURCE = re.compile(
     r"arXiv \d{4}\.\d{5}\b"  # a paper

@@ -1,18 +1,18 @@
 """Generates puzzles: draws a random world, proposes true clues, and keeps a minimal set that determines the world."""
 
 import random
+from collections.abc import Collection
 from functools import lru_cache
 
 import numpy as np
 
-from stages.environments.puzzle import Puzzle
 from stages.environments.temporal_clue.config import PuzzleConfig
 from stages.environments.temporal_clue.formal import FormalPuzzle, Question, Scenario, Shape, Statement
 from stages.environments.temporal_clue.generation.candidates import propose
 from stages.environments.temporal_clue.generation.minimise import minimise
 from stages.environments.temporal_clue.generation.questions import choose_questions
 from stages.environments.temporal_clue.generation.scenario import draw_scenario, draw_world
-from stages.environments.temporal_clue.language.text import formal_digest, letters, write_prompt
+from stages.environments.temporal_clue.language.text import letters
 from stages.environments.temporal_clue.proofs.solver import rules
 from stages.environments.temporal_clue.worlds import World, answer, enumerable, enumerate_worlds
 
@@ -64,22 +64,38 @@ def generate_formal(config: PuzzleConfig, seed: int) -> tuple[FormalPuzzle, Worl
     """Returns a formal puzzle and its only solution, the same for (config, seed) on every machine.
 
     Raises:
-        RuntimeError: CP-SAT finds a second world that enumeration does not have, so the rules of one are wrong.
+        RuntimeError: See `attempt_puzzle`.
     """
     rng = random.Random(f"temporal_clue:{seed}")
     while True:
-        scenario = draw_scenario(config, rng)
-        shape = scenario.shape
-        world = draw_world(shape, rng)
-        candidates = propose(config, shape, world, rng)
-        if enumerable(shape, ENUMERATION_LIMIT):
-            clues = _minimise_by_enumeration(shape, world, candidates)
-            if clues is not None and not prove_unique(shape, world, clues):
-                raise RuntimeError(f"the clues of seed {seed} do not determine its solution")
-        else:
-            clues = minimise(rules(shape).copy(), world, candidates)
-        if clues is not None:
-            break
+        if made := attempt_puzzle(config, draw_scenario(config, rng), rng):
+            return made
+
+
+def attempt_puzzle(
+    config: PuzzleConfig, scenario: Scenario, rng: random.Random, preferred: Collection[str] = ()
+) -> tuple[FormalPuzzle, World] | None:
+    """Returns a puzzle about a random world of a scenario, and the world; None if its candidates allow another world.
+
+    Args:
+        preferred: Kinds of clues (classes of `formal`) that the search tries to drop after all others.
+
+    Raises:
+        RuntimeError: CP-SAT finds a second world that enumeration does not have, so the rules of one are wrong.
+    """
+    shape = scenario.shape
+    world = draw_world(shape, rng)
+    candidates = propose(config, shape, world, rng)
+    if preferred:
+        candidates.sort(key=lambda clue: type(clue).__name__ in preferred)
+    if enumerable(shape, ENUMERATION_LIMIT):
+        clues = _minimise_by_enumeration(shape, world, candidates)
+        if clues is not None and not prove_unique(shape, world, clues):
+            raise RuntimeError(f"the clues {clues} do not determine {world}")
+    else:
+        clues = minimise(rules(shape).copy(), world, candidates)
+    if clues is None:
+        return None
     rng.shuffle(clues)
     questions, bonus = choose_questions(config, shape, world, clues, rng)
     return FormalPuzzle(scenario, tuple(clues), questions, bonus), world
@@ -101,24 +117,3 @@ def difficulty(scenario: Scenario) -> dict[str, int]:
         "times": max(1, len(scenario.times)),
         "motives": len(scenario.motives),
     }
-
-
-def generate(config: PuzzleConfig, seed: int) -> Puzzle:
-    """Returns a puzzle with exactly one solution and a minimal set of clues, the same for (config, seed) everywhere.
-
-    Args:
-        config: The difficulty.
-        seed: Any integer. With a small config, different seeds may give the same formal puzzle (the same digest).
-    """
-    formal, world = generate_formal(config, seed)
-    digest = formal_digest(formal)
-    return Puzzle(
-        puzzle_id=f"temporal-clue-{seed}-{digest[:8]}",
-        environment="temporal_clue",
-        prompt=write_prompt(formal),
-        solution=answers(formal.scenario, world, formal.questions + formal.bonus),
-        num_clues=len(formal.clues),
-        seed=seed,
-        digest=digest,
-        difficulty=difficulty(formal.scenario),
-    )

@@ -1,6 +1,7 @@
 """The rules of the game as a CP-SAT model over Boolean variables."""
 
 from collections.abc import Iterable, Sequence
+from typing import Literal as Literal_
 from typing import Self
 
 from ortools.sat import cp_model_pb2
@@ -9,6 +10,14 @@ from ortools.sat.python import cp_model
 from stages.environments.logic_puzzles.cp_sat import Literal, SolvedModel
 from stages.environments.temporal_clue.formal import Shape
 from stages.environments.temporal_clue.worlds import World
+
+Rule = Literal_["elimination", "scene", "alone", "stays", "moves", "carrying", "motives"]
+"""A rule of the game, by which a deduction may depend on it.
+
+`elimination`: everything has a place, a murderer, a weapon and so on, so what is left is true. `scene`: murderer and
+weapon are with the victim at the murder. `alone`: nobody else is. `stays`: the victim stays where he died. `moves`:
+pieces move to adjacent rooms only. `carrying`: weapons move only with a suspect. `motives`: how many have each motive.
+"""
 
 
 class Rules(SolvedModel):
@@ -22,10 +31,10 @@ class Rules(SolvedModel):
         motive: For each suspect s and motive m the literal that s has m, [S][M].
     """
 
-    def __init__(self, shape: Shape) -> None:
-        """Builds the model with the rules for `shape` and without clues."""
+    def __init__(self, shape: Shape, without: Rule | None = None) -> None:
+        """Builds the model with the rules for `shape`, or all of them but one, and without clues."""
         super().__init__()
-        self.shape = shape
+        self.shape, self._without = shape, without
         self._proto: cp_model_pb2.CpModelProto = self.model.proto
         self._defined: dict[object, Literal] = {}
         self.true = self._variable()
@@ -58,7 +67,8 @@ class Rules(SolvedModel):
         if count == 1:
             return [self.true]
         literals = [self._variable() for _ in range(count)]
-        self._proto.constraints.add().exactly_one.literals.extend(literals)
+        constraint = self._proto.constraints.add()
+        (constraint.at_most_one if self._without == "elimination" else constraint.exactly_one).literals.extend(literals)
         return literals
 
     def _clause(self, literals: Iterable[Literal]) -> None:
@@ -72,14 +82,17 @@ class Rules(SolvedModel):
             for time in range(shape.times):
                 unless = [~self.time[time], ~final]
                 for earlier in range(time + 1):
-                    if time != last:
+                    if time != last and self._without != "stays":
                         self._clause([~self.time[earlier], ~final, self.at[boddy][time][room]])
                 for s in suspects:
-                    self._clause([*unless, ~self.murderer[s], self.at[s][time][room]])
-                    self._clause([*unless, self.murderer[s], ~self.at[s][time][room]])
+                    if self._without != "scene":
+                        self._clause([*unless, ~self.murderer[s], self.at[s][time][room]])
+                    if self._without != "alone":
+                        self._clause([*unless, self.murderer[s], ~self.at[s][time][room]])
                 for w in range(shape.weapons):
-                    self._clause([*unless, ~self.weapon[w], self.at[shape.suspects + w][time][room]])
-        for motive, count in enumerate(shape.motive_counts):
+                    if self._without != "scene":
+                        self._clause([*unless, ~self.weapon[w], self.at[shape.suspects + w][time][room]])
+        for motive, count in enumerate(() if self._without == "motives" else shape.motive_counts):
             holders = [self.motive[s][motive] for s in suspects]
             if count == 1:
                 self._proto.constraints.add().exactly_one.literals.extend(holders)
@@ -98,13 +111,15 @@ class Rules(SolvedModel):
             reach = (origin, *shape.neighbours(origin))
             for piece in range(shape.pieces):
                 before, after = self.at[piece][time - 1], self.at[piece][time]
+                if self._without == "moves":
+                    continue
                 self._clause([~before[origin], *(after[room] for room in reach)])
                 self._clause([~after[origin], *(before[room] for room in reach)])
             for target in reach[1:]:
                 movers = [
                     self._all((self.at[s][time - 1][origin], self.at[s][time][target])) for s in range(shape.suspects)
                 ]
-                for w in range(shape.suspects, shape.boddy):
+                for w in range(shape.suspects, shape.boddy if self._without != "carrying" else 0):
                     self._clause([~self.at[w][time - 1][origin], ~self.at[w][time][target], *movers])
 
     def _all(self, parts: Sequence[Literal]) -> Literal:

@@ -1,0 +1,236 @@
+"""Merged specialists, and puzzles that are directed by concepts: `python -m tests.benchmarks.merge --json`.
+
+Three parts, each of which `--parts` selects:
+
+* `puzzles`: 500 concept-directed puzzles, proved from their text: each unique, minimal, and with a derivation that uses
+  every concept that was drawn. Set beside 500 random puzzles of the same board: the entropy of the sets of concepts.
+* `harder`: the model of the recipe `quickstart` on directed puzzles with at least three case splits, and on random
+  puzzles of the same board with the same numbers of clues.
+* `merged`: the recipes `tinyr1*`: a base, two specialists, their merges by each method and in both orders, and a run
+  on mixed data with the samples of both. All are measured on the test puzzles of the base, which no run learned from.
+
+The claims were written down before any run. TinyR1 found its merge better than each specialist in its own domain; here
+it must keep half of what each specialist gained. A bar that is missed refutes the claim at this scale.
+
+`--join FILE...` adds the seeds of documents that earlier calls printed.
+"""
+
+import argparse
+import json
+import statistics
+import sys
+import tempfile
+from collections import Counter
+from collections.abc import Sequence
+from concurrent.futures import ProcessPoolExecutor
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+from rich.console import Console
+from rich.table import Table
+
+from flows.config.recipes import load_recipe
+from stages.environments.generate import generate_nth
+from stages.environments.puzzle import Puzzle
+from stages.environments.temporal_clue.config import ConceptConfig, PuzzleConfig
+from tests.support.bars import Bar, add_json_option, tell
+from tests.support.concept_proofs import Proof, entropy, prove, used_concepts
+from tests.support.whole_runs import deerstalker, train
+
+PARTS = ("puzzles", "harder", "merged")
+SEEDS = (801, 802, 803)
+BOARD = PuzzleConfig(suspects=(3, 3), weapons=(2, 2), rooms=(3, 4), motives=(0, 3))
+"""Small enough that every derivation is as short as possible, with all kinds of clues of a puzzle without times."""
+DIRECTED, PROVED_PUZZLES = ConceptConfig(count=(3, 4)), 500
+HARD, HARD_PUZZLES = ConceptConfig(count=(2, 3), case_splits=(3, 1000)), 400
+KEPT_BAR, HARDER_BAR = 0.5, 10.0
+BASE, CLUE, ZEBRA, MIXED, MERGED = "tinyr1_base", "tinyr1_clue", "tinyr1_zebra", "tinyr1_mixed", "tinyr1"
+OWN = {CLUE: "temporal_clue", ZEBRA: "zebra"}
+MERGES = {
+    "fusion, clue into zebra": ["--model", CLUE, "--base", ZEBRA],
+    "fusion, zebra into clue": ["--model", ZEBRA, "--base", CLUE],
+    "average": ["--model", CLUE, "--model", ZEBRA, "--method", "average"],
+    "task arithmetic": ["--model", CLUE, "--model", ZEBRA, "--base", BASE, "--method", "task_arithmetic"],
+    "ties": ["--model", CLUE, "--model", ZEBRA, "--base", BASE, "--method", "ties"],
+}
+RECIPE_MERGE = "fusion, clue into zebra"
+
+
+def proofs(count: int) -> dict[str, Any]:
+    """Proves directed puzzles, and compares which concepts they and random ones use."""
+    config = BOARD.model_copy(update={"concepts": DIRECTED})
+    with ProcessPoolExecutor() as pool:
+        proved: list[Proof] = list(pool.map(partial(prove, config), range(count), chunksize=8))
+        drawn = pool.map(partial(generate_nth, BOARD, 0), range(count), chunksize=8)
+        random_sets = list(pool.map(used_concepts, drawn, chunksize=8))
+    holds = {name: sum(getattr(one, name) for one in proved) for name in ("unique", "minimal", "uses_all", "level")}
+    return {
+        "puzzles": count,
+        **holds,
+        "entropy_bits": entropy(one.used for one in proved),
+        "random_entropy_bits": entropy(random_sets),
+        "asked": dict(Counter(concept for one in proved for concept in one.asked).most_common()),
+    }
+
+
+def matched(board: PuzzleConfig, seed: int, count: int) -> tuple[list[Puzzle], list[Puzzle]]:
+    """Returns hard directed puzzles and random ones, pairwise with equal numbers of clues."""
+    with ProcessPoolExecutor() as pool:
+        config = board.model_copy(update={"concepts": HARD})
+        hard = list(pool.map(partial(generate_nth, config, seed), range(count), chunksize=8))
+        spare: dict[int, list[Puzzle]] = {}
+        for puzzle in pool.map(partial(generate_nth, board, seed + 1), range(10 * count), chunksize=64):
+            spare.setdefault(puzzle.num_clues, []).append(puzzle)
+    pairs = [(one, spare[one.num_clues].pop()) for one in hard if spare.get(one.num_clues)]
+    return [one for one, _ in pairs], [other for _, other in pairs]
+
+
+def harder(seed: int, store: Path, options: argparse.Namespace) -> dict[str, float]:
+    """Measures the model of `quickstart` on hard and on random puzzles; returns percentages."""
+    settings = [*scaled("quickstart", options.scale), *options.settings]
+    recipe = load_recipe("quickstart", settings)
+    board = recipe.puzzles.puzzle
+    assert isinstance(board, PuzzleConfig)
+    train("quickstart", "quickstart", str(store), [f"seed={seed}", *settings], options.profile)
+    row: dict[str, float] = {}
+    for name, puzzles in zip(("hard", "random"), matched(board, seed + 1_000_000, options.hard), strict=True):
+        file = store / f"{name}.json"
+        fields = [{"num_clues": one.num_clues, "prompt": one.prompt, "solution": one.solution} for one in puzzles]
+        file.write_text(json.dumps(fields))
+        sampling = ["--count", str(len(puzzles)), "--max-tokens", str(recipe.final.sampled.max_tokens)]
+        where = ["--puzzles", str(file), "--store", str(store), "--profile", options.profile]
+        strict = deerstalker("evaluate", "--checkpoint", "quickstart", *where, *sampling)["gradings"]["strict"]
+        row |= {f"{name}_{mode}_exact": 100 * strict[mode]["exact"]["mean"] for mode in ("sampled", "greedy")}
+        row[f"{name}_puzzles"] = len(puzzles)
+    return row
+
+
+def merged(seed: int, store: Path, options: argparse.Namespace) -> dict[str, dict[str, float]]:
+    """Trains base, specialists and mixed run, merges in all ways, and measures all; returns percentages by model."""
+    for name in (BASE, CLUE, ZEBRA, MIXED, MERGED):
+        own_puzzles = [f"puzzles.seed={seed if name in (BASE, MERGED) else seed + 1000}"]
+        changes = [f"seed={seed}", *own_puzzles, *scaled(name, options.scale), *options.settings]
+        train(name, name, str(store), changes, options.profile)
+    where = ["--store", str(store), "--profile", options.profile]
+    names = {name: name for name in (BASE, CLUE, ZEBRA, MIXED)}
+    names |= {way: deerstalker("merge", *words, *where)["checkpoint"]["key"] for way, words in MERGES.items()}
+    final = load_recipe(MERGED, [*scaled(MERGED, options.scale), *options.settings]).final
+    sampling = ["--count", str(final.puzzles), "--samples", str(final.sampled.samples_per_prompt)]
+    sampling += ["--max-tokens", str(final.sampled.max_tokens), "--puzzles", f"{BASE}:test"]
+    rows: dict[str, dict[str, float]] = {}
+    for name, checkpoint in names.items():
+        tasks = deerstalker("evaluate", "--checkpoint", checkpoint, *sampling, *where)["tasks"]
+        rows[name] = {
+            f"{task}_{metric}": 100 * tasks[task]["sampled"][metric]["mean"]
+            for task in OWN.values()
+            for metric in ("accuracy", "exact")
+        }
+    return rows
+
+
+def scaled(name: str, scale: float) -> list[str]:
+    """Settings by which a recipe takes a share of its time, to see that all of it runs."""
+    if scale == 1:
+        return []
+    recipe = load_recipe(name)
+    sizes = {
+        "puzzles.train": recipe.puzzles.train, "puzzles.val": recipe.puzzles.val, "puzzles.test": recipe.puzzles.test,
+        "evaluate.puzzles": recipe.evaluate.puzzles, "final.puzzles": recipe.final.puzzles,
+    }  # fmt: skip
+    if recipe.iterations:
+        sizes |= {"iterations": recipe.iterations, "sample.puzzles_per_iteration": recipe.sample.puzzles_per_iteration}
+    if recipe.warm_start:
+        sizes |= {"warm_start.steps": recipe.warm_start.steps}
+    least = {"sample.puzzles_per_iteration": recipe.pack.updates}
+    return [f"{setting}={max(least.get(setting, 1), round(size * scale))}" for setting, size in sizes.items()]
+
+
+def kept(rows: dict[str, dict[str, float]], way: str) -> dict[str, float]:
+    """The share of each specialist's gain in accuracy on its own puzzles that a merge keeps."""
+    shares: dict[str, float] = {}
+    for specialist, task in OWN.items():
+        start = rows[BASE][f"{task}_accuracy"]
+        gain = rows[specialist][f"{task}_accuracy"] - start
+        shares[task] = (rows[way][f"{task}_accuracy"] - start) / gain if gain else 0.0
+    return shares
+
+
+def bars(document: dict[str, Any]) -> list[Bar]:
+    """The bars of the parts that were measured."""
+    found: list[Bar] = []
+    if proved := document.get("puzzles"):
+        for name in ("unique", "minimal", "uses_all", "level"):
+            found.append(Bar.at_least(f"P1: directed puzzles, {name}, %", 100 * proved[name] / proved["puzzles"], 100))
+        gained = proved["entropy_bits"] - proved["random_entropy_bits"]
+        found.append(Bar.at_least("P4: entropy of concepts over that of random puzzles, bits", gained, 0.0))
+    if rows := document.get("harder"):
+        fell = [row["random_sampled_exact"] - row["hard_sampled_exact"] for row in rows.values()]
+        found.append(Bar.at_least("P2: all right, sampled, lower by, mean, points", statistics.mean(fell), HARDER_BAR))
+    if seeds := document.get("merged"):
+        least = [min(kept(rows, RECIPE_MERGE).values()) for rows in seeds.values()]
+        found.append(Bar.at_least("M2: least share of a specialist's gain that the fusion keeps", min(least), KEPT_BAR))
+        other = "fusion, zebra into clue"
+        equal = sum(rows[RECIPE_MERGE] == rows[other] for rows in seeds.values())
+        found.append(Bar.at_most("M3: seeds in which the order of the fusion makes no difference", equal, 0))
+        over = [
+            statistics.mean(
+                rows[RECIPE_MERGE][f"{task}_accuracy"] - rows[MIXED][f"{task}_accuracy"] for task in OWN.values()
+            )
+            for rows in seeds.values()
+        ]
+        found.append(Bar.at_least("fusion over mixed data, accuracy, mean, points", statistics.mean(over), 0.0))
+    return found
+
+
+def show(document: dict[str, Any], console: Console) -> None:
+    """Prints each part."""
+    if proved := document.get("puzzles"):
+        console.print(f"proved of {proved['puzzles']} puzzles: {proved}", soft_wrap=True)
+    for seed, row in document.get("harder", {}).items():
+        console.print(f"{seed}: " + ", ".join(f"{name} {value:.1f}" for name, value in row.items()), soft_wrap=True)
+    for seed, rows in document.get("merged", {}).items():
+        table = Table(title=f"seed {seed}: percent on the base's test puzzles", title_justify="left")
+        columns = [f"{task}_{metric}" for task in OWN.values() for metric in ("accuracy", "exact")]
+        for name in ("model", *columns, "gain kept"):
+            table.add_column(name.replace("_", " "))
+        for name, row in rows.items():
+            shares = " / ".join(f"{share:.2f}" for share in kept(rows, name).values())
+            table.add_row(name, *(f"{row[column]:.1f}" for column in columns), shares)
+        console.print(table)
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--parts", nargs="*", choices=PARTS, default=list(PARTS))
+    parser.add_argument("--seeds", type=int, nargs="*", default=list(SEEDS), help="of `harder` and `merged`")
+    parser.add_argument("--count", type=int, default=PROVED_PUZZLES, help="puzzles of the part `puzzles`")
+    parser.add_argument("--hard", type=int, default=HARD_PUZZLES, help="puzzles of each kind in the part `harder`")
+    parser.add_argument("--scale", type=float, default=1.0, help="share of the recipes' sizes, for a trial")
+    parser.add_argument("--set", action="append", default=[], dest="settings", metavar="KEY=VALUE")
+    parser.add_argument("--profile", default="cpu")
+    parser.add_argument("--store", help="keep the runs here, and go on with those begun; else they go at the end")
+    parser.add_argument("--join", nargs="+", default=[], metavar="FILE", help="add the seeds of these documents")
+    add_json_option(parser)
+    options = parser.parse_args(arguments)
+    document: dict[str, Any] = {}
+    for path in options.join:
+        earlier = json.loads(Path(path).read_text())
+        for part in ("harder", "merged"):
+            document.setdefault(part, {}).update(earlier.get(part, {}))
+        document["puzzles"] = earlier.get("puzzles") or document.get("puzzles")
+    if "puzzles" in options.parts:
+        document["puzzles"] = proofs(options.count)
+    with tempfile.TemporaryDirectory(prefix="merge-") as scratch:
+        for seed in options.seeds:
+            store = Path(options.store or scratch) / str(seed)
+            store.mkdir(parents=True, exist_ok=True)
+            for part, measure in (("harder", harder), ("merged", merged)):
+                if part in options.parts:
+                    document.setdefault(part, {})[str(seed)] = measure(seed, store, options)
+    tell(document, bars(document), lambda: show(document, Console()), as_json=options.json)
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())
