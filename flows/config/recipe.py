@@ -135,11 +135,6 @@ class Recipe(Config):
         return self.teach is None
 
     @property
-    def learns_from_rewards(self) -> bool:
-        """Whether rewards decide the advantages; not with a teacher, who judges tokens."""
-        return self.teach is None
-
-    @property
     def taught(self) -> Taught | None:
         """Texts of the solver, other than answers, that the vocabulary of a model made from scratch must cover."""
         of_warm_start = self.warm_start.taught if self.warm_start else None

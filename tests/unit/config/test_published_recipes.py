@@ -19,14 +19,7 @@ from flows.config.recipes import load_recipe, overridden, recipe_names, validate
 from tests.unit.config.golden import FOLDER, golden_file, resolved_text
 
 OURS = {
-    "deduce",
-    "maths_small",
-    "on_policy_distillation",
-    "promptcot",
-    "quickstart",
-    "rejection_sampling",
-    "smollm2",
-} | {
+    *("deduce", "maths_small", "on_policy_distillation", "promptcot", "quickstart", "rejection_sampling", "smollm2"),
     *("tinyr1", "tinyr1_base", "tinyr1_clue", "tinyr1_mixed", "tinyr1_zebra"),
 }
 PUBLISHED = sorted({*recipe_names()} - OURS)

@@ -123,7 +123,7 @@ def test_null_switches_off_what_toml_cannot(tmp_path: Path) -> None:
 
 
 def test_an_unknown_recipe_lists_the_known_ones() -> None:
-    with pytest.raises(BadInputError, match="quickstart, rejection_sampling, sky_t1, smollm2"):
+    with pytest.raises(BadInputError, match=r"quickstart, .*smollm2"):
         load_recipe("quikstart")
 
 

@@ -83,7 +83,7 @@ class Lab:
             prompt = [*draw.integers(10, VOCAB, size=3).tolist(), GOOD if reward else BAD]
             for sample in range(3):
                 tokens = draw.integers(10, VOCAB, size=int(draw.integers(2, 6))).tolist()
-                own = {"puzzle_id": f"p{group}", "group": group, "sample": sample}
+                own: dict[str, Any] = {"puzzle_id": f"p{group}", "group": group, "sample": sample}
                 samples.append(
                     own | {
                         "prompt_token_ids": prompt, "completion_token_ids": tokens,

@@ -44,7 +44,12 @@ def loaded(folder: Path, head: ValueHead, **trainable: Any) -> TrainedWeights:
 
 
 def trainer_of(
-    weights: TrainedWeights, folder: Path, columns: dict[str, NDArray[Any]], steps: int = 1, **value: Any
+    weights: TrainedWeights,
+    folder: Path,
+    columns: dict[str, NDArray[Any]],
+    steps: int = 1,
+    hardware: TrainHardware = HARDWARE,
+    **value: Any,
 ) -> ValueTrainer:
     """A trainer that has computed the old values."""
     path = folder / "batch.safetensors"
@@ -54,7 +59,7 @@ def trainer_of(
     job = TrainJob(
         checkpoint_dir=folder, batch_file=path, learning_rates=[0.01] * steps, epochs=steps // minibatches,
         value=ValueJob(head=weights.shape.value_head, **value), out_values_file=folder / "values",
-        optimizer=OptimizerConfig(eps=1e-3), hardware=HARDWARE, out_checkpoint_dir=folder / "out",
+        optimizer=OptimizerConfig(eps=1e-3), hardware=hardware, out_checkpoint_dir=folder / "out",
         events_file=folder / "events.jsonl",
     )  # fmt: skip
     trainer = ValueTrainer(weights, job, TrainerBatch(path, VOCAB), lambda: None)
@@ -119,11 +124,10 @@ def test_a_constant_reward_is_learned_and_the_first_loss_is_that_of_a_value_of_0
 def test_packing_and_micro_batches_do_not_matter(policy: Path, tmp_path: Path, lambda_: float) -> None:
     columns = tree_batch(1, [2, 1, 3, 1], steps=2)
     outcomes: list[dict[str, torch.Tensor]] = []
-    for number, given in enumerate((columns, repacked(columns))):
+    for given, micro_batch_tokens in ((columns, 4096), (repacked(columns), 20)):
         weights = loaded(policy, "linear")
-        trainer = trainer_of(weights, tmp_path, given, steps=4, lambda_=lambda_, clip=0.2)
-        if number:
-            trainer._job.hardware.__dict__["micro_batch_tokens"] = 20  # pyright: ignore[reportPrivateUsage]
+        hardware = HARDWARE.model_copy(update={"micro_batch_tokens": micro_batch_tokens})
+        trainer = trainer_of(weights, tmp_path, given, steps=4, hardware=hardware, lambda_=lambda_, clip=0.2)
         for step, rows in trainer.steps():
             trainer.step(step, rows, 4)
         outcomes.append({name: p.detach().clone() for name, p in weights.masters.items()})
