@@ -89,6 +89,11 @@ class RunLayout:
         """Returns the key of an artifact of the warm start: `checkpoint` or `training_state`."""
         return f"{self.root}/warm_start/{part}"
 
+    @property
+    def levels(self) -> str:
+        """The pass rates that were measured before the first iteration."""
+        return f"{self.root}/levels"
+
     def iteration(self, number: int, part: str) -> str:
         """Returns the key of an artifact of an iteration, counted from 1; 0 is the state before the first update."""
         return f"{self.root}/iterations/{number:04d}/{part}"

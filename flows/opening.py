@@ -28,7 +28,7 @@ from flows.session import LastStageDone, Session, Stages, check_recipe, freeze_r
 from stages.context import Profile, StageContext
 from stages.processes.scratch import Scratch
 
-REDOABLE = ("warm_start", "sample", "grade", "pack", "finetune", "evaluate", "promote")
+REDOABLE = ("warm_start", "rate", "sample", "grade", "pack", "finetune", "evaluate", "promote")
 REFRESH = (
     f"Stages to run again although they are published: {', '.join(REDOABLE)}; in every iteration, or in one, as "
     "`evaluate@3`. Later stages run again if their inputs change."
@@ -53,7 +53,7 @@ class RunRequest(Config):
     profile_overrides: list[str] = Field(default=[], description="Changes of the profile, `section.key=value` each.")
     refresh: list[StageName] = Field(default=[], description=REFRESH)
     stop_after: str | None = Field(
-        default=None, pattern=rf"^({'|'.join(REDOABLE[1:])})@[0-9]{{1,7}}$", description=STOP_AFTER
+        default=None, pattern=rf"^({'|'.join(REDOABLE[2:])})@[0-9]{{1,7}}$", description=STOP_AFTER
     )
 
 
@@ -132,7 +132,7 @@ def requested_at() -> datetime:
 
 def with_early_stop(recipe: Recipe, profile: Profile) -> Profile:
     """Returns the profile; its engines support `early_stop` if the recipe uses it."""
-    sampled = (recipe.sample.sampling, recipe.evaluate.sampled, recipe.final.sampled)
+    sampled = (*(part.sample.sampling for part in recipe.parts), recipe.evaluate.sampled, recipe.final.sampled)
     if not any(sampling.early_stop for sampling in sampled):
         return profile
     return profile.model_copy(update={"engine": profile.engine.model_copy(update={"early_stop": True})})

@@ -7,6 +7,8 @@ from pydantic import Field, model_validator
 from artifacts.config import Config
 from artifacts.errors import BadInputError
 from artifacts.identity import Added
+from flows.config.staged import SECTIONS, StageConfig, with_base_sections
+from stages.curriculum.levels import RUN
 from stages.environments import environment
 from stages.environments.capabilities import AnswersCalls, Proves, WritesAnswers, WritesDerivations, missing
 from stages.environments.config import SourceConfig
@@ -19,6 +21,7 @@ from stages.models.source import ModelConfig
 from stages.prepare import PrepareConfig
 from stages.promotion.gate import PromoteConfig
 from stages.promotion.reward_alarm import RewardAlarm
+from stages.rate import PassRateConfig
 from stages.sample import SampleConfig
 from stages.sampling.config import SamplingConfig
 from stages.strategies.config import BestOf
@@ -49,6 +52,14 @@ class Recipe(Config):
         description="Rule by which the run warns that reward rises while held-out accuracy falls; null disables it.",
     )
 
+    rate: Annotated[PassRateConfig | None, Added(before=None)] = None
+    stages: Annotated[list[StageConfig], Added(before=[])] = Field(
+        default=[],
+        max_length=50,
+        description="Stages of the run, one after the other. Each is the recipe with other settings of "
+        f"{', '.join(SECTIONS)}; the last one ends with the run.",
+    )
+
     @model_validator(mode="before")
     @classmethod
     def _spread_seed(cls, data: Any) -> Any:
@@ -60,13 +71,42 @@ class Recipe(Config):
         seeded += ["model"] if isinstance(model, dict) and model.get("source") == "scratch" else []
         seed = {"seed": data.get("seed", 0)}
         sections = {name: data.get(name, {}) for name in seeded}
-        return {
+        spread = {
             **data,
             **{name: {**seed, **section} for name, section in sections.items() if isinstance(section, dict)},
         }
+        return with_base_sections(spread)
 
     @model_validator(mode="after")
-    def _sections_agree(self) -> Self:
+    def _stages_agree(self) -> Self:
+        self._check_sections()
+        for number, stage in enumerate(self.stages):
+            try:
+                if stage.until and stage.until.metric == "greedy_accuracy" and not self.evaluate.greedy:
+                    raise ValueError("until.metric is greedy_accuracy, but evaluate.greedy is false")
+                stage.check_after(self.stages[number - 1] if number else None, is_last=number == len(self.stages) - 1)
+                self.in_stage(number)._check_sections()
+            except ValueError as error:
+                raise ValueError(f"stages.{number}: {error}") from error
+        return self
+
+    def in_stage(self, number: int) -> Self:
+        """Returns the recipe of a stage, counted from 0: this one with the sections of the stage."""
+        stage = self.stages[number]
+        return self.model_copy(update={**{name: getattr(stage, name) for name in SECTIONS}, "stages": []})
+
+    @property
+    def parts(self) -> list[Self]:
+        """The recipes by which iterations work: those of the stages, or this one."""
+        return [self.in_stage(number) for number in range(len(self.stages))] or [self]
+
+    @property
+    def rates_itself(self) -> bool:
+        """Whether an iteration needs the pass rates that earlier iterations measured."""
+        return any(RUN in part.sample.rated_names for part in self.parts)
+
+    def _check_sections(self) -> None:
+        """Refuses sections that contradict one another."""
         if self.puzzles.file is not None:
             raise ValueError(
                 "puzzles.file fills the test split only, but a run needs train puzzles: "
@@ -94,7 +134,12 @@ class Recipe(Config):
         if self.sample.resample and self.sample.resample.grader != self.grade.grader:
             graders = self.sample.resample.grader, self.grade.grader
             raise ValueError(f"sample.resample.grader is '{graders[0]}', but grade.grader is '{graders[1]}'")
-        return self
+        rated = {RUN, *(model.name for model in self.rate.models)} if self.rate else {RUN}
+        if unknown := sorted(self.sample.rated_names - rated):
+            raise ValueError(
+                f"sample.order or sample.where reads rates of {unknown[0]!r}, but [rate] names only "
+                f"{', '.join(sorted(rated))}: add the model to rate.models"
+            )
 
     def _check_abilities(self) -> None:
         """Refuses settings that need what the environment cannot do."""
@@ -143,6 +188,11 @@ def check_sound(recipe: Recipe) -> None:
         BadInputError: The loss uses the sampler's probabilities as the model's, but the sampler changes them; or the
             standard deviation of the batch would include groups that `sample.resample` drops.
     """
+    for part in recipe.parts:
+        _check_sound_part(part)
+
+
+def _check_sound_part(recipe: Recipe) -> None:
     plain, drawn = SamplingConfig(), recipe.sample.sampling
     changed = [name for name in _CHANGE_PROBABILITIES if getattr(drawn, name) != getattr(plain, name)]
     if changed and recipe.finetune.loss.old_logprobs == "sampler":

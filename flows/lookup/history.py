@@ -11,7 +11,7 @@ from artifacts.identity import with_added
 from artifacts.layout import RUNS, RunLayout, is_run_name
 from artifacts.manifest import MANIFEST_NAME, Manifest
 from artifacts.reading import Artifact
-from artifacts.refs import Batch, Checkpoint, Decision, Grades, Kind, Report, Rollouts
+from artifacts.refs import Batch, Checkpoint, Decision, Grades, Kind, Report, Rollouts, Transition
 from artifacts.store.store import MissingKeyError, Store
 from artifacts.verification import Damage, noted, noted_strays
 from flows.config.recipe import Recipe
@@ -30,6 +30,9 @@ STAGES = {
 }
 """The stages of an iteration in order, each with the part of the layout that it publishes."""
 
+_STAGED = {**STAGES, "advance": "transition"}
+"""The same in a run whose recipe has `stages`."""
+
 _KINDS: dict[str, type[Kind]] = {
     "sample": Rollouts,
     "grade": Grades,
@@ -37,6 +40,7 @@ _KINDS: dict[str, type[Kind]] = {
     "finetune": Checkpoint,
     "evaluate": Report,
     "promote": Decision,
+    "advance": Transition,
 }
 _PARALLEL_READS = 8
 
@@ -186,12 +190,12 @@ def read_run(store: Store, run: str, damaged: list[Damage] | None = None) -> Run
     keys_of_stages = {
         (number, stage): key
         for number in numbers
-        for stage, part in STAGES.items()
+        for stage, part in _STAGED.items()
         if (key := layout.iteration(number, part)) in published
     }
     manifests = _manifests(store, keys_of_stages, damaged, {at: _KINDS[at[1]] for at in keys_of_stages})
     iterations = [
-        IterationRecord(number, {stage: manifests[number, stage] for stage in STAGES if (number, stage) in manifests})
+        IterationRecord(number, {stage: manifests[number, stage] for stage in _STAGED if (number, stage) in manifests})
         for number in numbers
     ]
     tests = {part: key for part in ("before", "after") if (key := layout.evaluation(part)) in published}
@@ -254,13 +258,17 @@ def last_iteration(store: Store, layout: RunLayout) -> int:
     return max((number for key in keys if (number := layout.iteration_of(key)) is not None), default=-1)
 
 
-def read_iteration(store: Store, layout: RunLayout, number: int) -> IterationRecord:
+def read_iteration(store: Store, layout: RunLayout, number: int, *, staged: bool = False) -> IterationRecord:
     """Returns the record of a finished iteration; iteration 0 has only the stages `evaluate` and `promote`.
+
+    Args:
+        staged: Whether the run's recipe has `stages`.
 
     Raises:
         BadInputError: A stage of it has not published.
     """
-    stages = STAGES if number else {stage: STAGES[stage] for stage in ("evaluate", "promote")}
+    of_run = _STAGED if staged else STAGES
+    stages = of_run if number else {stage: STAGES[stage] for stage in ("evaluate", "promote")}
     keys = {stage: layout.iteration(number, part) for stage, part in stages.items()}
     return IterationRecord(number, _manifests(store, keys, None, _KINDS))
 

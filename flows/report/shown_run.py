@@ -60,7 +60,7 @@ class ShownRun:
         if self._record is None:
             self._record = read_run(self.store, self.layout.run)
         known = {item.number: item for item in self._record.iterations}
-        known[n] = read_iteration(self.store, self.layout, n)
+        known[n] = read_iteration(self.store, self.layout, n, staged=bool(self._record.recipe.get("stages")))
         iterations = with_divergences([known[number] for number in sorted(known)], self._record.recipe)
         self._record = replace(self._record, iterations=iterations)
         return replace(self._record, iterations=[item for item in self._record.iterations if item.number <= n])

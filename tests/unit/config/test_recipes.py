@@ -152,6 +152,7 @@ ADDED_SINCE = {"epoch_order", "master_dtype", "max_skipped_steps", "temperature_
     "level", "step_baseline", "step_discount", "step_rewards", "completions", "style", "tokenizer", "until_first_false",
     "system_prompt",
     "tool_calls", "strategies", "alarm",
+    "order", "where", "rate", "stages", "kl_schedule", "outcomes", "patterns",
 }  # fmt: skip
 
 
