@@ -32,7 +32,9 @@ class RatedModel(Config):
         description=f"Name of its rates in columns, such as accuracy:NAME. Rates named {RUN!r} are replaced by those "
         "that iterations measure; any other name keeps them."
     )
-    source: ModelConfig | None = Field(default=None, description="The model; null: that from which iterations start.")
+    source: ModelConfig | None = Field(
+        default=None, description="The model, as in the section `model`; null: that from which iterations start."
+    )
 
     @model_validator(mode="after")
     def _run_is_the_run(self) -> Self:
