@@ -72,7 +72,8 @@ def stage_rows(record: RunRecord) -> list[list[str]]:
         members = list(of_stage)
         last, decision = members[-1]
         end = decision["reason"] if decision["ended"] else "it goes on"
-        rows.append([visible(record.recipe["stages"][number - 1]["name"]), f"{members[0][0]} to {last}", end])
+        name = visible(record.recipe["stages"][number - 1]["name"])
+        rows.append([f"{number}. {name}", f"{members[0][0]} to {last}", end])
     return rows
 
 
