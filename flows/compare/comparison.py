@@ -59,7 +59,7 @@ def compare(request: CompareRequest) -> dict[str, Any]:
     """
     store = Store.open(request.store)
     record = read_run(store, request.run)
-    own = record.typed_recipe()
+    own = record.recipe_at(request.iteration)
     tried = candidates(own, request.recipes, request.overrides)
     rollouts = Artifact.at(store, record.layout.iteration(request.iteration, "rollouts"))
     with opened_stages(store, load_profile(request.profile)) as stages:

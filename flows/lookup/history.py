@@ -30,7 +30,7 @@ STAGES = {
 }
 """The stages of an iteration in order, each with the part of the layout that it publishes."""
 
-_STAGED = {**STAGES, "advance": "transition"}
+STAGED = {**STAGES, "advance": "transition"}
 """The same in a run whose recipe has `stages`."""
 
 _KINDS: dict[str, type[Kind]] = {
@@ -107,6 +107,21 @@ class RunRecord:
             BadInputError: This version does not accept the recipe.
         """
         return validate(Recipe, self.recipe, f"recipe of {self.layout.run}")
+
+    def recipe_at(self, number: int) -> Recipe:
+        """Returns the recipe by which an iteration worked: that of its stage, if the run has stages.
+
+        Raises:
+            BadInputError: This version does not accept the recipe.
+        """
+        recipe = self.typed_recipe()
+        if not recipe.stages:
+            return recipe
+        earlier = {item.number: facts for item in self.iterations if (facts := item.facts("advance"))}
+        if number in earlier:
+            return recipe.in_stage(earlier[number]["stage"] - 1)
+        before = earlier.get(number - 1, {"stage": 1, "ended": False})
+        return recipe.in_stage(before["stage"] - 1 + before["ended"])
 
 
 @dataclass(frozen=True)
@@ -190,12 +205,12 @@ def read_run(store: Store, run: str, damaged: list[Damage] | None = None) -> Run
     keys_of_stages = {
         (number, stage): key
         for number in numbers
-        for stage, part in _STAGED.items()
+        for stage, part in STAGED.items()
         if (key := layout.iteration(number, part)) in published
     }
     manifests = _manifests(store, keys_of_stages, damaged, {at: _KINDS[at[1]] for at in keys_of_stages})
     iterations = [
-        IterationRecord(number, {stage: manifests[number, stage] for stage in _STAGED if (number, stage) in manifests})
+        IterationRecord(number, {stage: manifests[number, stage] for stage in STAGED if (number, stage) in manifests})
         for number in numbers
     ]
     tests = {part: key for part in ("before", "after") if (key := layout.evaluation(part)) in published}
@@ -267,7 +282,7 @@ def read_iteration(store: Store, layout: RunLayout, number: int, *, staged: bool
     Raises:
         BadInputError: A stage of it has not published.
     """
-    of_run = _STAGED if staged else STAGES
+    of_run = STAGED if staged else STAGES
     stages = of_run if number else {stage: STAGES[stage] for stage in ("evaluate", "promote")}
     keys = {stage: layout.iteration(number, part) for stage, part in stages.items()}
     return IterationRecord(number, _manifests(store, keys, None, _KINDS))

@@ -186,7 +186,9 @@ def test_the_document_tells_the_run(story: dict[str, Any]) -> None:
     document = story["document"]
     assert [row["iteration"] for row in document["iterations"]] == [0, 1, 2]
     assert set(document["test"]) == {"before", "after"}
-    check_documented("train", document, unmet={"suites", "early_stopped_fraction", "damaged", "tasks", *ROUNDS})
+    check_documented(
+        "train", document, unmet={"suites", "stages", "early_stopped_fraction", "damaged", "tasks", *ROUNDS}
+    )
     report = Path(document["report"].removeprefix("file://")).read_text()
     assert "<script" not in report and "data:image/png;base64" in report
 

@@ -6,7 +6,7 @@ from typing import Any
 from urllib.parse import quote
 
 from artifacts.store.store import Store
-from flows.lookup.history import STAGES, RunRecord
+from flows.lookup.history import STAGED, STAGES, RunRecord
 from flows.report import batch_picture
 from flows.report.batch_picture import BatchView
 from flows.report.before_after import BeforeAfter, JudgedCompletion
@@ -171,7 +171,7 @@ def store_keys(record: RunRecord) -> dict[str, str]:
     if record.iterations:
         newest = record.iterations[-1]
         for stage in newest.manifests:
-            part = STAGES[stage]
+            part = STAGED[stage]
             keys[f"iteration {newest.number}: {part}"] = layout.iteration(newest.number, part)
     return keys | {f"test {when}": layout.evaluation(when) for when in record.evaluations}
 

@@ -49,6 +49,19 @@ def test_each_stage_has_a_row_with_its_end(staged: tuple[Store, RunRecord]) -> N
     assert stage_rows(replace(record, iterations=record.iterations[:2])) == [["1. <b>8K", "1 to 1", "it goes on"]]
 
 
+def test_an_iteration_has_the_recipe_of_its_stage(staged: tuple[Store, RunRecord]) -> None:
+    _, record = staged
+    stages = [
+        {"name": "8K", "iterations": 2, "sample": {"sampling": {"max_tokens": 8}}},
+        {"name": "16K", "sample": {"sampling": {"max_tokens": 16}}},
+    ]
+    typed = replace(record, recipe={**record.recipe, "stages": stages})
+    lengths = [typed.recipe_at(n).sample.sampling.max_tokens for n in (1, 2, 3, 4, 5)]
+    assert lengths == [8, 8, 16, 16, 16]
+    begun = replace(typed, iterations=typed.iterations[:3])  # iteration 3 has not published its transition
+    assert begun.recipe_at(3).sample.sampling.max_tokens == 16
+
+
 def test_iterations_have_the_number_of_their_stage(staged: tuple[Store, RunRecord]) -> None:
     store, record = staged
     figures = [iteration_figures(item) for item in record.iterations]
