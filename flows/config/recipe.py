@@ -1,14 +1,15 @@
 """The recipe of a run as one typed config."""
 
-from typing import Annotated, Any, Self
+from typing import Annotated, Any, Literal, Self
 
 from pydantic import Field, model_validator
 
 from artifacts.config import Config
 from artifacts.errors import BadInputError
 from artifacts.identity import Added
-from flows.config.staged import SECTIONS, StageConfig, with_base_sections
+from stages.advance import StageEnd
 from stages.curriculum.levels import RUN
+from stages.curriculum.overlay import SECTIONS, with_base_sections
 from stages.environments import environment
 from stages.environments.capabilities import AnswersCalls, Proves, WritesAnswers, WritesDerivations, missing
 from stages.environments.config import SourceConfig
@@ -29,6 +30,54 @@ from stages.warm_start import WarmStartConfig
 
 _CHANGE_PROBABILITIES = ("top_p", "top_k", "min_p", "repetition_penalty", "presence_penalty", "frequency_penalty")
 """Settings of the sampler, besides temperature, that make a token's probability differ from the model's."""
+
+
+class StageConfig(StageEnd):
+    """One stage of a run: when it ends, what it begins with, and the settings in which it differs from the recipe."""
+
+    name: str = Field(min_length=1, max_length=40, description="Name of the stage, for people.")
+    reference: Literal["kept", "stage_start"] = Field(
+        default="kept",
+        description="Reference model of the KL term: that of the stage before, or the checkpoint that this one begins "
+        "with.",
+    )
+    optimizer: Literal["kept", "fresh"] = Field(
+        default="kept",
+        description="`fresh`: the stage begins from the published checkpoint with a new optimizer, as a new process "
+        "does.",
+    )
+    may_shrink: bool = Field(
+        default=False, description="Allow a lower limit of completion tokens than in the stage before."
+    )
+    sample: SampleConfig = Field(default_factory=SampleConfig)
+    grade: GradeConfig = Field(default_factory=GradeConfig)
+    pack: PackConfig = Field(default_factory=PackConfig)
+    finetune: FinetuneConfig = Field(default_factory=FinetuneConfig)
+
+    @model_validator(mode="after")
+    def _named_in_one_line(self) -> Self:
+        if not self.name.isprintable():
+            raise ValueError(f"name must be one line of printable characters, got {self.name!r}")
+        return self
+
+    def check_after(self, before: "StageConfig | None", *, is_last: bool) -> None:
+        """Refuses a stage that cannot follow the one before it.
+
+        Raises:
+            ValueError: It has no end, or is the last one and has an end; or its completions are shorter than before.
+        """
+        if is_last and not self.is_open:
+            raise ValueError(f"the last stage, {self.name!r}, ends with the run: drop its iterations and until")
+        if not is_last and self.is_open:
+            raise ValueError(f"{self.name!r} has no end: set its iterations or until; only the last stage needs none")
+        if before is None or self.may_shrink:
+            return
+        tokens, earlier = self.sample.sampling.max_tokens, before.sample.sampling.max_tokens
+        if tokens < earlier:
+            raise ValueError(
+                f"sample.sampling.max_tokens of {self.name!r} is {tokens}, less than the {earlier} of {before.name!r}: "
+                "let contexts grow, or set may_shrink = true"
+            )
 
 
 class Recipe(Config):

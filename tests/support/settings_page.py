@@ -12,8 +12,8 @@ from typing import Any
 from artifacts.config import LARGEST_FLOAT, LARGEST_INT, Config
 from flows.config.models_file import ApiModel, CheckpointModel
 from flows.config.recipes import Recipe
-from flows.config.staged import SECTIONS
 from stages.context import Profile
+from stages.curriculum.overlay import SECTIONS
 
 PAGE = Path(__file__).parents[2] / "docs" / "settings.md"
 
