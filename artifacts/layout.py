@@ -102,6 +102,11 @@ class RunLayout:
         number, _, part = key.removeprefix(f"{self.root}/distillation/").partition("/")
         return key.startswith(f"{self.root}/distillation/") and bool(_NUMBER.fullmatch(number)) and part == "texts"
 
+    @property
+    def levels(self) -> str:
+        """The pass rates that were measured before the first iteration."""
+        return f"{self.root}/levels"
+
     def iteration(self, number: int, part: str) -> str:
         """Returns the key of an artifact of an iteration, counted from 1; 0 is the state before the first update."""
         return f"{self.root}/iterations/{number:04d}/{part}"

@@ -60,6 +60,14 @@ class Report(Kind):
     """Evaluation results: one row for each completion, and totals."""
 
 
+class Levels(Kind):
+    """Pass rates of puzzles by checkpoint: how hard each puzzle is for whom."""
+
+
+class Transition(Kind):
+    """The decision after an iteration of a staged run: which stage comes next, and why."""
+
+
 class Decision(Kind):
     """The decision of an iteration: which checkpoint stands, and why."""
 

@@ -21,6 +21,7 @@ ANSWERS_FILE = "answers.parquet"
 TEXTS_FILE = "texts.parquet"
 ROUNDS_FILE = "rounds.parquet"
 """The rounds of strategies that ask a model several times; in the report if the evaluation has such strategies."""
+LEVELS_FILE = "levels.parquet"
 BY_TOOL = "by_tool"
 """Column of rollouts; only those that were sampled with a tool have it."""
 LOGPROB = "logprob"
@@ -215,6 +216,24 @@ ROUNDS = TableSchema(
     strict=True,
     ordered=True,
     name="rounds",
+)
+
+LEVELS = TableSchema(
+    {
+        "puzzle_id": _ID,
+        "name": _ID,  # of the rated model; `run` is the policy of the run itself
+        "iteration": _COUNT,  # that sampled the puzzle; 0 for a model that was rated before the first one
+        "weights_digest": _ID,
+        "samples": pa.Column(pl.Int32, pa.Check.ge(1)),
+        "accuracy": _FRACTION,  # mean over the samples
+        "exact": _FRACTION,  # share of the samples with all answers right
+        "tokens": pa.Column(pl.Float64, pa.Check.ge(0.0)),  # mean length
+        "truncated": _FRACTION,
+    },
+    strict=True,
+    ordered=True,
+    unique=["puzzle_id", "name"],
+    name="levels",
 )
 
 ANSWERS = TableSchema(

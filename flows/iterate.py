@@ -13,8 +13,8 @@ from artifacts.layout import RunLayout
 from artifacts.manifest import MANIFEST_NAME, Manifest
 from artifacts.store.store import Store
 from flows.config.recipes import load_profile
+from flows.curriculum import first_position, next_position
 from flows.inputs.puzzle_sets import publish_set
-from flows.iteration import first_position, iteration
 from flows.lookup.history import STAGES, read_run
 from flows.opening import REFRESH, StageName, opened_run, requested_at
 
@@ -58,7 +58,7 @@ def iterate(request: IterateRequest) -> str:
         puzzles = publish_set(run, recipe.puzzles)
         position = first_position(run, puzzles)
         for n in range(1, last + 1):
-            position = iteration(run, puzzles, position, n)
+            position = next_position(run, puzzles, position, n)
             run.iteration_finished(n)
         return run.write_report()
 

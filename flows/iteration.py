@@ -2,7 +2,7 @@
 
 from dataclasses import dataclass
 
-from artifacts.refs import Batch, Checkpoint, Decision, Grades, Puzzles, Ref, Report, Rollouts, TrainingState
+from artifacts.refs import Batch, Checkpoint, Decision, Grades, Levels, Puzzles, Ref, Report, Rollouts, TrainingState
 from flows.inputs.judges import Judges, first_judges, judge
 from flows.inputs.models import fetched_source
 from flows.inputs.teachers import distilled
@@ -20,18 +20,37 @@ from stages.warm_start import warm_start
 
 @dataclass(frozen=True)
 class Position:
-    """The state of a run between iterations: the newest weights, the last decision on promotion, and the judges."""
+    """The state of a run between iterations.
+
+    Attributes:
+        weights: The newest weights.
+        decision: The last decision on promotion.
+        judges: The models that judge tokens.
+        levels: Pass rates for the order of the next puzzles; None if it needs none.
+        since: First iteration of the present order of puzzles.
+    """
 
     weights: Weights
     decision: Ref[Decision]
     judges: Judges
+    levels: Ref[Levels] | None = None
+    since: int = 1
 
 
 def iteration(run: Session, puzzles: Ref[Puzzles], start: Position, n: int) -> Position:
     """Runs iteration `n`, counted from 1, and returns the position after it."""
     recipe, policy = run.recipe, start.weights.checkpoint
 
-    rollouts = run.run(sample, recipe.sample, policy, puzzles, iteration=n, out=run.at(n, "rollouts", Rollouts))
+    rollouts = run.run(
+        sample,
+        recipe.sample,
+        policy,
+        puzzles,
+        start.levels,
+        iteration=n,
+        since=start.since,
+        out=run.at(n, "rollouts", Rollouts),
+    )
     grades = run.run(grade, recipe.grade, rollouts, puzzles, out=run.at(n, "grades", Grades))
     if n == 1 and recipe.learns_from_rewards and not run.ctx.profile.allow_constant_reward and not run.has(n, "batch"):
         check_first_rewards(run.ctx.store, rollouts, grades)

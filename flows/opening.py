@@ -29,7 +29,7 @@ from stages.context import Profile, StageContext
 from stages.processes.scratch import Scratch
 
 REDOABLE = (
-    "warm_start", "distil", "sft", "pretrain",
+    "warm_start", "distil", "sft", "pretrain", "rate",
     "sample", "grade", "teach", "value", "pack", "finetune", "evaluate", "promote",
 )  # fmt: skip
 REFRESH = (
@@ -56,7 +56,7 @@ class RunRequest(Config):
     profile_overrides: list[str] = Field(default=[], description="Changes of the profile, `section.key=value` each.")
     refresh: list[StageName] = Field(default=[], description=REFRESH)
     stop_after: str | None = Field(
-        default=None, pattern=rf"^({'|'.join(REDOABLE[4:])})@[0-9]{{1,7}}$", description=STOP_AFTER
+        default=None, pattern=rf"^({'|'.join(REDOABLE[5:])})@[0-9]{{1,7}}$", description=STOP_AFTER
     )
 
 
@@ -135,7 +135,7 @@ def requested_at() -> datetime:
 
 def with_early_stop(recipe: Recipe, profile: Profile) -> Profile:
     """Returns the profile; its engines support `early_stop` if the recipe uses it."""
-    sampled = [recipe.sample.sampling, recipe.evaluate.sampled, recipe.final.sampled]
+    sampled = [*(part.sample.sampling for part in recipe.parts), recipe.evaluate.sampled, recipe.final.sampled]
     sampled += [recipe.distil.sample.sampling] if recipe.distil else []
     if not any(sampling.early_stop for sampling in sampled):
         return profile

@@ -3,7 +3,8 @@
 import json
 import time
 from collections.abc import Callable, Sequence
-from typing import Any, Concatenate, ParamSpec, Protocol, TypeVar, cast
+from copy import copy
+from typing import Any, Concatenate, ParamSpec, Protocol, Self, TypeVar, cast
 
 from artifacts.address import ArtifactAddress
 from artifacts.documents.checksums import sums_of
@@ -156,6 +157,12 @@ class Session(Stages):
             self.last_task_run = _task_run_name(name, _iteration_label(int(number)))
         self.reached = -1
         self.shown = shown
+
+    def with_recipe(self, recipe: Recipe) -> Self:
+        """Returns the same run in progress with another recipe, such as that of a stage."""
+        staged = copy(self)
+        staged.recipe = recipe
+        return staged
 
     def iteration_finished(self, n: int) -> None:
         """Shows iteration `n`, which has published all its artifacts, in every view."""

@@ -4,8 +4,9 @@ from prefect import flow
 
 from artifacts.layout import RunLayout
 from artifacts.refs import Puzzles, Ref, Report
+from flows.curriculum import first_position, next_position
 from flows.inputs.puzzle_sets import publish_set
-from flows.iteration import Position, first_position, iteration
+from flows.iteration import Position
 from flows.opening import RunRequest, opened
 from flows.session import Session
 from stages.evaluate import evaluate
@@ -25,7 +26,7 @@ def train(request: RunRequest) -> str:
         run.iteration_finished(0)
         _measure(run, position, puzzles, "before")
         for n in range(1, run.recipe.iterations + 1):
-            position = iteration(run, puzzles, position, n)
+            position = next_position(run, puzzles, position, n)
             run.iteration_finished(n)
         _measure(run, position, puzzles, "after")
         return run.write_report()

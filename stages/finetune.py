@@ -12,6 +12,7 @@ from artifacts.refs import Batch, Checkpoint, Ref, TrainingState
 from artifacts.tensors import BATCH_FILE, PackedBatch
 from stages.context import StageContext
 from stages.training.job import EpochOrder, LossConfig, OptimizerConfig
+from stages.training.kl_schedule import KlScheduleConfig, kl_coef_at
 from stages.training.launch import Schedule, Target, Weights, carry_over, train_and_publish
 from stages.training.learning_rates import RateConfig, learning_rate_at, shared_rate, step_rate
 from stages.training.rounding import rounding_warning
@@ -47,6 +48,9 @@ class FinetuneConfig(RateConfig):
         "from the checkpoint with a new optimizer.",
     )
     loss: LossConfig = Field(default_factory=LossConfig)
+    kl_schedule: Annotated[KlScheduleConfig | None, Added(before=None)] = Field(
+        default=None, description="How `loss.kl_coef` falls over the iterations; null keeps it."
+    )
     optimizer: OptimizerConfig = Field(default_factory=OptimizerConfig)
     trainable: TrainableConfig = Field(default_factory=TrainableConfig)
     reference: Literal["none", "base", "periodic", "ema"] = Field(
@@ -72,6 +76,8 @@ class FinetuneConfig(RateConfig):
     def _settings_agree(self) -> Self:
         if self.loss.kl_coef and self.reference == "none":
             raise ValueError("loss.kl_coef needs a reference: base, periodic or ema")
+        if self.kl_schedule and not self.loss.kl_coef:
+            raise ValueError("kl_schedule lowers loss.kl_coef, but that is 0: set it, or drop the schedule")
         return self
 
 
@@ -104,6 +110,10 @@ def finetune(
     """
     frozen = iteration <= config.frozen_iterations
     learning_rate = 0.0 if frozen else learning_rate_at(config, iteration)
+    kl_coef = kl_coef_at(config.loss.kl_coef, config.kl_schedule, iteration)
+    config = config.model_copy(
+        update={"loss": config.loss.model_copy(update={"kl_coef": kl_coef}), "kl_schedule": None}
+    )
     without_effect = {"epoch_order"} if config.epochs == 1 else set[str]()
     left_out = {*_RATE_SETTINGS, *without_effect, "frozen_iterations"}
     settings = {name: value for name, value in settings_of(config).items() if name not in left_out}

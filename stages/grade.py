@@ -35,6 +35,7 @@ from stages.context import StageContext
 from stages.environments import environment
 from stages.environments.capabilities import ChecksFormat, LocatesAnswers, Proves, needs
 from stages.environments.puzzle import Asserted, DeductionCounts, Grader, Puzzle
+from stages.environments.single_answer import MISSING
 from stages.environments.solver_tool import own_words
 from stages.environments.steps import Step, steps_of
 from stages.environments.tables import (
@@ -118,6 +119,7 @@ def grade(
             well_formed=_well_formed(row["text"], puzzle, config),
             tokens=own_tokens,
             limit_tokens=json.loads(row["sampling"])["max_tokens"],
+            answered=any(answer.note != MISSING for answer in graded.answers.values()),
         )
         terms = reward_terms(judged, config.reward)
         for name, term in terms.items():

@@ -1,18 +1,20 @@
 """The stage that samples completions from a checkpoint."""
 
-import random
-from typing import Self
+from typing import Annotated, Self
 
 import polars as pl
 from pydantic import Field, model_validator
 
 from artifacts.address import ArtifactAddress
 from artifacts.config import Config
-from artifacts.identity import Identity, settings_of
+from artifacts.errors import BadInputError
+from artifacts.identity import Added, Identity, settings_of
 from artifacts.reading import Artifact
-from artifacts.refs import Checkpoint, Puzzles, Ref, Rollouts
-from artifacts.schemas import PUZZLES
+from artifacts.refs import Checkpoint, Levels, Puzzles, Ref, Rollouts
+from artifacts.schemas import LEVELS, LEVELS_FILE, PUZZLES
 from stages.context import StageContext
+from stages.curriculum.levels import rated_name
+from stages.curriculum.order import Order, Selection, Shuffled, columns_of, eligible, take
 from stages.sampling.collect import collect
 from stages.sampling.config import SamplingConfig
 from stages.sampling.resample import STEM, ResampleConfig, collect_mixed
@@ -33,6 +35,25 @@ class SampleConfig(Config):
         "right; null disables it.",
     )
     seed: int = Field(default=0, ge=0, description="Seed of the order of the train puzzles.")
+    order: Annotated[Order, Added(before=Shuffled())] = Field(
+        default=Shuffled(), discriminator="by", description="Order in which iterations take the train puzzles."
+    )
+    where: Annotated[tuple[Selection, ...], Added(before=())] = Field(
+        default=(),
+        max_length=20,
+        description="Filter of the train puzzles: those that at least one of these selections takes; all if it is "
+        "empty. Evaluations are never filtered.",
+    )
+
+    @property
+    def columns(self) -> list[str]:
+        """Columns that order and filter read."""
+        return columns_of(self.order, self.where)
+
+    @property
+    def rated_names(self) -> set[str]:
+        """Names of the models whose rates order and filter read."""
+        return {name for column in self.columns if (name := rated_name(column)) is not None}
 
     @property
     def stride(self) -> int:
@@ -51,8 +72,10 @@ def sample(
     config: SampleConfig,
     weights: Ref[Checkpoint],
     puzzles: Ref[Puzzles],
+    levels: Ref[Levels] | None = None,
     *,
     iteration: int,
+    since: int = 1,
     out: ArtifactAddress[Rollouts],
 ) -> Ref[Rollouts]:
     """Samples a group of completions for each of the iteration's puzzles and publishes them as rollouts.
@@ -63,18 +86,23 @@ def sample(
     Args:
         weights: The checkpoint to sample from.
         puzzles: The puzzle set; its train split is used.
-        iteration: Number of the iteration, from 1. Iteration i takes the i-th stride of the shuffled train puzzles.
+        levels: Pass rates that were measured before; read only if the order or the filter needs them.
+        iteration: Number of the iteration, from 1. Iteration i takes the i-th stride of the ordered train puzzles.
+        since: Number of the iteration that took the first stride: the first of the run, or of its stage.
 
     Raises:
+        BadInputError: The filter leaves fewer puzzles than an iteration takes, or a column of it is missing.
         TransientError: The engine died or hung more often than `restarts` allows.
     """
-    identity = Identity.of(
-        "sample", REVISION, {**settings_of(config), "iteration": iteration}, weights=weights, puzzles=puzzles
-    )
+    read = levels if config.rated_names else None
+    began = {} if since == 1 else {"since": since}
+    settings = {**settings_of(config), "iteration": iteration, **began}
+    identity = Identity.of("sample", REVISION, settings, weights=weights, puzzles=puzzles, levels=read)
     if published := out.find(identity):
         return published
     train = Artifact.open(ctx.store, puzzles).read_table("train.parquet", PUZZLES)
-    chosen = stride(train, config.stride, iteration, config.seed)
+    rated = None if read is None else Artifact.open(ctx.store, read).read_table(LEVELS_FILE, LEVELS)
+    chosen = chosen_puzzles(train, rated, config, iteration - since + 1)
     attempt = out.attempt(identity, resumable=True)
     task = (chosen, config.sampling, weights, attempt, ctx)
     label = f"sample {iteration}"
@@ -82,26 +110,29 @@ def sample(
         facts = collect(*task, stem=STEM, label=label)
     else:
         facts = collect_mixed(config.puzzles_per_iteration, config.resample, *task, label=label)
-    return attempt.publish(facts, weights=weights, puzzles=puzzles)
+    return attempt.publish(facts, weights=weights, puzzles=puzzles, levels=read)
 
 
-def stride(train: pl.DataFrame, count: int, iteration: int, seed: int) -> pl.DataFrame:
-    """Returns the puzzles of one iteration, each once.
-
-    Iterations take consecutive strides of an endless sequence of passes. Each pass has every train puzzle once, in an
-    order of its own. If a stride crosses the end of a pass, it may meet a puzzle twice and then has fewer than `count`
-    different ones.
+def chosen_puzzles(
+    train: pl.DataFrame, levels: pl.DataFrame | None, config: SampleConfig, position: int
+) -> pl.DataFrame:
+    """Returns the puzzles of one iteration in the order in which they are sampled.
 
     Args:
         train: All train puzzles.
-        count: Length of a stride, at most `len(train)`.
-        iteration: Number of the iteration, from 1.
-        seed: Seed of the passes' orders.
+        levels: Rows of the `levels` schema; None if nothing was rated.
+        config: Order, filter and number of puzzles.
+        position: Number of the iteration since the order began, from 1.
+
+    Raises:
+        BadInputError: The filter leaves fewer puzzles than an iteration takes, or a column is missing.
     """
-    total, first = len(train), (iteration - 1) * count
-    order: list[int] = []
-    for epoch in range(first // total, (first + count - 1) // total + 1):
-        indices = list(range(total))
-        random.Random(f"{seed}/{epoch}").shuffle(indices)
-        order += indices[max(0, first - epoch * total) : first + count - epoch * total]
-    return train[list(dict.fromkeys(order))]
+    puzzles = eligible(train, levels, config.where, seed=config.seed)
+    if len(puzzles) < config.stride:
+        raise BadInputError(
+            "sample.where",
+            f"it takes {len(puzzles)} of {len(train)} train puzzles",
+            f"at least {config.stride}, which an iteration samples",
+            "widen a bound, or lower sample.puzzles_per_iteration",
+        )
+    return take(puzzles, levels, config.order, config.stride, position, config.seed)

@@ -42,7 +42,7 @@ def compare(
 
         record = read_run(store, run)
         load_profile(profile)
-        candidates(record.typed_recipe(), names, set_)  # fail before the server starts
+        candidates(record.recipe_at(iteration), names, set_)  # fail before the server starts
         settings = {"run": run, "iteration": iteration, "recipes": names, "overrides": list(set_)}
         request = validate(CompareRequest, {**settings, "store": options.store, "profile": profile}, "compare")
         with running():

@@ -104,9 +104,9 @@ def _checks(recipe: str | None, changes: Sequence[str], hardware: Hardware, url:
 
 
 def _load_sized(name: str, changes: Sequence[str]) -> "tuple[Recipe, ModelSize]":
-    """Returns a recipe and the size of its model."""
+    """Returns a recipe and the size of its model; of a staged recipe, its stage with the longest completions."""
     from flows.config.model_size import model_size
     from flows.config.recipes import load_recipe
 
-    recipe = load_recipe(name, changes)
+    recipe = max(load_recipe(name, changes).parts, key=lambda part: part.sample.sampling.max_tokens)
     return recipe, model_size(recipe.model)

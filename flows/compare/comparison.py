@@ -60,7 +60,7 @@ def compare(request: CompareRequest) -> dict[str, Any]:
     """
     store = Store.open(request.store)
     record = read_run(store, request.run)
-    own = record.typed_recipe()
+    own = record.recipe_at(request.iteration)
     if own.teach is not None:
         raise BadInputError(
             f"run {request.run!r}", "on-policy distillation", "a run that learns from rewards", "compare other runs"

@@ -1,12 +1,15 @@
 """The recipe of a run as one typed config."""
 
-from typing import Annotated, Any, Self
+from typing import Annotated, Any, Literal, Self
 
 from pydantic import Field, model_validator
 
 from artifacts.config import Config
 from artifacts.errors import BadInputError
 from artifacts.identity import Added
+from stages.advance import StageEnd
+from stages.curriculum.levels import RUN
+from stages.curriculum.overlay import SECTIONS, with_base_sections
 from stages.distil import DistilConfig
 from stages.environments import environment
 from stages.environments.capabilities import (
@@ -29,6 +32,7 @@ from stages.models.source import ModelConfig
 from stages.prepare import PrepareConfig
 from stages.promotion.gate import PromoteConfig
 from stages.promotion.reward_alarm import RewardAlarm
+from stages.rate import PassRateConfig
 from stages.sample import SampleConfig
 from stages.sampling.config import SamplingConfig
 from stages.sft import SftConfig
@@ -99,6 +103,54 @@ class DistillationConfig(Config):
         return self
 
 
+class StageConfig(StageEnd):
+    """One stage of a run: when it ends, what it begins with, and the settings in which it differs from the recipe."""
+
+    name: str = Field(min_length=1, max_length=40, description="Name of the stage, for people.")
+    reference: Literal["kept", "stage_start"] = Field(
+        default="kept",
+        description="Reference model of the KL term: that of the stage before, or the checkpoint that this one begins "
+        "with.",
+    )
+    optimizer: Literal["kept", "fresh"] = Field(
+        default="kept",
+        description="`fresh`: the stage begins from the published checkpoint with a new optimizer, as a new process "
+        "does.",
+    )
+    may_shrink: bool = Field(
+        default=False, description="Allow a lower limit of completion tokens than in the stage before."
+    )
+    sample: SampleConfig = Field(default_factory=SampleConfig)
+    grade: GradeConfig = Field(default_factory=GradeConfig)
+    pack: PackConfig = Field(default_factory=PackConfig)
+    finetune: FinetuneConfig = Field(default_factory=FinetuneConfig)
+
+    @model_validator(mode="after")
+    def _named_in_one_line(self) -> Self:
+        if not self.name.isprintable():
+            raise ValueError(f"name must be one line of printable characters, got {self.name!r}")
+        return self
+
+    def check_after(self, before: "StageConfig | None", *, is_last: bool) -> None:
+        """Refuses a stage that cannot follow the one before it.
+
+        Raises:
+            ValueError: It has no end, or is the last one and has an end; or its completions are shorter than before.
+        """
+        if is_last and not self.is_open:
+            raise ValueError(f"the last stage, {self.name!r}, ends with the run: drop its iterations and until")
+        if not is_last and self.is_open:
+            raise ValueError(f"{self.name!r} has no end: set its iterations or until; only the last stage needs none")
+        if before is None or self.may_shrink:
+            return
+        tokens, earlier = self.sample.sampling.max_tokens, before.sample.sampling.max_tokens
+        if tokens < earlier:
+            raise ValueError(
+                f"sample.sampling.max_tokens of {self.name!r} is {tokens}, less than the {earlier} of {before.name!r}: "
+                "let contexts grow, or set may_shrink = true"
+            )
+
+
 class Recipe(Config):
     """All settings that decide what a run learns. A run is a flow, a recipe and a profile."""
 
@@ -129,6 +181,14 @@ class Recipe(Config):
         description="Rule by which the run warns that reward rises while held-out accuracy falls; null disables it.",
     )
 
+    rate: Annotated[PassRateConfig | None, Added(before=None)] = None
+    stages: Annotated[list[StageConfig], Added(before=[])] = Field(
+        default=[],
+        max_length=50,
+        description="Stages of the run, one after the other. Each is the recipe with other settings of "
+        f"{', '.join(SECTIONS)}; the last one ends with the run.",
+    )
+
     @property
     def learns_from_rewards(self) -> bool:
         """Whether rewards decide the advantages; not with a teacher, who judges tokens."""
@@ -155,10 +215,38 @@ class Recipe(Config):
         if isinstance(distil := data.get("distil"), dict):
             parts = {name: distil.get(name, {}) for name in ("sample", "texts", "sft")}
             spread["distil"] = {**distil, **_with_seed(parts, seed)}
-        return spread
+        return with_base_sections(spread)
 
     @model_validator(mode="after")
-    def _sections_agree(self) -> Self:
+    def _stages_agree(self) -> Self:
+        self._check_sections()
+        for number, stage in enumerate(self.stages):
+            try:
+                if stage.until and stage.until.metric == "greedy_accuracy" and not self.evaluate.greedy:
+                    raise ValueError("until.metric is greedy_accuracy, but evaluate.greedy is false")
+                stage.check_after(self.stages[number - 1] if number else None, is_last=number == len(self.stages) - 1)
+                self.in_stage(number)._check_sections()
+            except ValueError as error:
+                raise ValueError(f"stages.{number}: {error}") from error
+        return self
+
+    def in_stage(self, number: int) -> Self:
+        """Returns the recipe of a stage, counted from 0: this one with the sections of the stage."""
+        stage = self.stages[number]
+        return self.model_copy(update={**{name: getattr(stage, name) for name in SECTIONS}, "stages": []})
+
+    @property
+    def parts(self) -> list[Self]:
+        """The recipes by which iterations work: those of the stages, or this one."""
+        return [self.in_stage(number) for number in range(len(self.stages))] or [self]
+
+    @property
+    def rates_itself(self) -> bool:
+        """Whether an iteration needs the pass rates that earlier iterations measured."""
+        return any(RUN in part.sample.rated_names for part in self.parts)
+
+    def _check_sections(self) -> None:
+        """Refuses sections that contradict one another."""
         if self.puzzles.file is not None:
             raise ValueError(
                 "puzzles.file fills the test split only, but a run needs train puzzles: "
@@ -190,7 +278,12 @@ class Recipe(Config):
         if self.sample.resample and self.sample.resample.grader != self.grade.grader:
             graders = self.sample.resample.grader, self.grade.grader
             raise ValueError(f"sample.resample.grader is '{graders[0]}', but grade.grader is '{graders[1]}'")
-        return self
+        rated = {RUN, *(model.name for model in self.rate.models)} if self.rate else {RUN}
+        if unknown := sorted(self.sample.rated_names - rated):
+            raise ValueError(
+                f"sample.order or sample.where reads rates of {unknown[0]!r}, but [rate] names only "
+                f"{', '.join(sorted(rated))}: add the model to rate.models"
+            )
 
     def _check_value_model(self) -> None:
         """Refuses settings of advantages that a value model replaces, and a loss of right completions without them."""
@@ -281,6 +374,11 @@ def check_sound(recipe: Recipe) -> None:
         BadInputError: The loss uses the sampler's probabilities as the model's, but the sampler changes them; or the
             standard deviation of the batch would include groups that `sample.resample` drops.
     """
+    for part in recipe.parts:
+        _check_sound_part(part)
+
+
+def _check_sound_part(recipe: Recipe) -> None:
     plain, drawn = SamplingConfig(), recipe.sample.sampling
     changed = [name for name in _CHANGE_PROBABILITIES if getattr(drawn, name) != getattr(plain, name)]
     if changed and (recipe.finetune.loss.old_logprobs == "sampler" or recipe.teach):

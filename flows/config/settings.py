@@ -151,4 +151,6 @@ def parsed_value(text: str, where: str) -> Any:
 def _with_nulls(value: Any) -> Any:
     if isinstance(value, dict):
         return {key: _with_nulls(item) for key, item in value.items()}
+    if isinstance(value, list):  # a text in a list stays a text
+        return [_with_nulls(item) if isinstance(item, dict) else item for item in value]
     return None if value == "null" else value

@@ -11,7 +11,7 @@ from artifacts.identity import with_added
 from artifacts.layout import RUNS, RunLayout, is_run_name
 from artifacts.manifest import MANIFEST_NAME, Manifest
 from artifacts.reading import Artifact
-from artifacts.refs import Batch, Checkpoint, Decision, Grades, Kind, Report, Rollouts, Texts, Values
+from artifacts.refs import Batch, Checkpoint, Decision, Grades, Kind, Report, Rollouts, Texts, Transition, Values
 from artifacts.store.store import MissingKeyError, Store
 from artifacts.verification import Damage, noted, noted_strays
 from flows.config.recipe import Recipe
@@ -29,9 +29,10 @@ PARTS = {
     "finetune": "checkpoint",
     "evaluate": "report",
     "promote": "decision",
+    "advance": "transition",
 }
 """The stages of an iteration in order, each with the part of the layout that it publishes."""
-OPTIONAL = ("teach", "value")
+OPTIONAL = ("teach", "value", "advance")
 """The stages that only some recipes have."""
 STAGES = {stage: part for stage, part in PARTS.items() if stage not in OPTIONAL}
 """The stages of every iteration, likewise."""
@@ -45,6 +46,7 @@ _KINDS: dict[str, type[Kind]] = {
     "finetune": Checkpoint,
     "evaluate": Report,
     "promote": Decision,
+    "advance": Transition,
 }
 _PARALLEL_READS = 8
 
@@ -113,6 +115,21 @@ class RunRecord:
             BadInputError: This version does not accept the recipe.
         """
         return validate(Recipe, self.recipe, f"recipe of {self.layout.run}")
+
+    def recipe_at(self, number: int) -> Recipe:
+        """Returns the recipe by which an iteration worked: that of its stage, if the run has stages.
+
+        Raises:
+            BadInputError: This version does not accept the recipe.
+        """
+        recipe = self.typed_recipe()
+        if not recipe.stages:
+            return recipe
+        earlier = {item.number: facts for item in self.iterations if (facts := item.facts("advance"))}
+        if number in earlier:
+            return recipe.in_stage(earlier[number]["stage"] - 1)
+        before = earlier.get(number - 1, {"stage": 1, "ended": False})
+        return recipe.in_stage(before["stage"] - 1 + before["ended"])
 
 
 @dataclass(frozen=True)

@@ -4,7 +4,7 @@ import io
 import json
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import polars as pl
 
@@ -13,9 +13,11 @@ from artifacts.reading import Artifact
 from artifacts.refs import Ref
 from artifacts.schemas import GRADES, PUZZLES, ROLLOUTS, validated
 from artifacts.store.store import Store
-from flows.lookup.history import STAGES, IterationRecord
 from stages.environments.puzzle import Asserted, Puzzle
 from stages.environments.tables import assertions, puzzles_by_id
+
+if TYPE_CHECKING:
+    from flows.lookup.history import IterationRecord
 
 _COLUMNS = ("puzzle_id", "group", "sample", "text", "finish_reason")
 
@@ -74,7 +76,7 @@ class ExampleGroup:
     completions: list[Completion]
 
 
-def find_example_group(record: IterationRecord, layout: RunLayout, store: Store) -> ExampleGroup | None:
+def find_example_group(record: "IterationRecord", layout: RunLayout, store: Store) -> ExampleGroup | None:
     """Returns the group of the first stored shard whose rewards differ most; None if the rollouts are not graded.
 
     Raises:
@@ -84,7 +86,7 @@ def find_example_group(record: IterationRecord, layout: RunLayout, store: Store)
         return None
     inputs = record.manifests["grade"].inputs
     rollouts = Artifact.open(store, Ref(**inputs["rollouts"]))
-    grades = Artifact.at(store, layout.iteration(record.number, STAGES["grade"])).read_table("grades.parquet", GRADES)
+    grades = Artifact.at(store, layout.iteration(record.number, "grades")).read_table("grades.parquet", GRADES)
     shard = rollouts.names(".parquet")[0]
     sampled = validated(pl.read_parquet(io.BytesIO(rollouts.read_bytes(shard))), ROLLOUTS, shard).select(_COLUMNS)
     rows = sampled.join(grades, on=["puzzle_id", "group", "sample"], validate="1:1")

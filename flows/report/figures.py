@@ -2,6 +2,7 @@
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
+from itertools import pairwise
 from typing import Any
 
 from flows.lookup.history import PARTS, IterationRecord
@@ -63,6 +64,12 @@ def iteration_figures(record: IterationRecord) -> IterationFigures:
         reason=decision.get("reason", ""),
         seconds=record.seconds(),
     )
+
+
+def stage_starts(iterations: Sequence[IterationFigures]) -> list[int]:
+    """Returns the first iteration of each stage of the run but the first; empty if the run has no stages."""
+    staged = [(item.number, stage) for item in iterations if (stage := item.value("stage")) is not None]
+    return [number for (_, before), (number, now) in pairwise(staged) if now != before]
 
 
 def terminal_columns(iterations: Sequence[IterationFigures]) -> list[Metric]:

@@ -344,6 +344,9 @@ METRICS: tuple[Metric, ...] = (
     Metric("reward_alarm", "1 where reward rises while held-out accuracy falls", Source("evaluate", _alarm),
            column="alarm", terminal=".0f", page=_alarm_cell, prefect=0, summary=True, tracker="reward_alarm",
            presence=Presence.WHERE_NONZERO),
+    Metric("stage", "number of the stage of the run", _fact("advance", "stage"),
+           column="stage", terminal="d", page="d", prefect=0, summary=True, tracker="stage",
+           presence=Presence.WHERE_KNOWN),
     Metric("promoted", "1 where the checkpoint was promoted", Source("promote", _promoted), tracker="promoted"),
 )  # fmt: skip
 """The figures of an iteration."""

@@ -4,11 +4,12 @@ from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING
 
 from flows.lookup.history import PARTS
-from flows.report.figures import IterationFigures, plotted
+from flows.report.figures import IterationFigures, plotted, stage_starts
 from flows.report.png import (
     CONTRADICTED,
     DPI,
     GREEDY,
+    MUTED,
     SAMPLED,
     band,
     finish,
@@ -25,7 +26,7 @@ if TYPE_CHECKING:
 
 TRAIN = "#9ca3af"
 MODE_COLOURS = {"sampled": SAMPLED, "greedy": GREEDY}
-STAGE_COLOURS = ("#0f766e", "#a3b18a", "#b45309", "#ca8a04", "#d6d3d1", "#c2410c", "#1d4ed8", "#7c3aed")
+STAGE_COLOURS = ("#0f766e", "#a3b18a", "#b45309", "#ca8a04", "#d6d3d1", "#c2410c", "#1d4ed8", "#7c3aed", "#64748b")
 
 
 def accuracy_plot(iterations: Sequence[IterationFigures], dpi: int = DPI) -> bytes:
@@ -44,6 +45,7 @@ def accuracy_plot(iterations: Sequence[IterationFigures], dpi: int = DPI) -> byt
     if stars:
         axes.scatter(*zip(*stars, strict=True), marker="*", s=70, color=SAMPLED, zorder=4, label="promoted")
     finish(axes, "accuracy", "weights after iteration", percent=True)
+    _mark_stages(axes, iterations, -1.0)
     return to_png(figure)
 
 
@@ -67,6 +69,7 @@ def reward_plot(iterations: Sequence[IterationFigures], dpi: int = DPI) -> bytes
     _line(axes, iterations, "reward", label="mean reward")
     _line(axes, iterations, "reward_spread", colour=GREEDY, label="spread within a group", style="--")
     finish(axes, "reward", "iteration")
+    _mark_stages(axes, iterations, -0.5)
     return to_png(figure)
 
 
@@ -95,6 +98,7 @@ def health_plot(iterations: Sequence[IterationFigures], dpi: int = DPI) -> bytes
     for axes, metric in zip(figure.subplots(rows, 2).flat, panels, strict=False):
         _line(axes, iterations, metric.key)
         finish(axes, f"{metric.title}, {metric.unit}" if metric.unit else metric.title, "", percent=metric.is_percent)
+        _mark_stages(axes, iterations, -0.5)
         if not any((item.value(metric.key) or 0.0) < 0.0 for item in iterations):  # an estimate of KL may be negative
             axes.set_ylim(0, 1.1 * axes.get_ylim()[1])  # nearly constant values would lie on the upper edge
     for axes in list(figure.axes)[len(panels) :]:
@@ -136,6 +140,16 @@ def bars_plot(values: Mapping[str, float], title: str, spans: Mapping[str, tuple
             axes.plot(spans[name], (position, position), color=GREEDY, linewidth=2)
     finish(axes, title, "", horizontal=True)
     return to_png(figure)
+
+
+def _mark_stages(axes: "Axes", iterations: Sequence[IterationFigures], offset: float) -> None:
+    """Draws a vertical line where a stage of the run begins, the first one aside.
+
+    Args:
+        offset: Distance of the line from the first iteration of the stage.
+    """
+    for first in stage_starts(iterations):
+        axes.axvline(first + offset, color=MUTED, linewidth=1.0, linestyle=":", zorder=1)
 
 
 def _measured(item: IterationFigures, mode: str) -> Measurement | None:

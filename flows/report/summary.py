@@ -2,6 +2,7 @@
 
 import shlex
 from collections.abc import Mapping, Sequence
+from itertools import groupby
 from pathlib import Path
 from typing import Any
 
@@ -14,11 +15,14 @@ from flows.lookup.history import RunRecord, selection_line
 from flows.report import metrics
 from flows.report.figures import iteration_figures, measurement, summary_metrics
 from flows.report.metrics import MODES, interval_text
+from flows.report.text.visible import visible
 from flows.report.text.wrapping import print_command, print_labelled
 from stages.statistics.estimates import Interval
 
 _SELECTION = ("sampled", "kept", "rejected", "puzzles")
 """Facts of a teacher's texts in the summary."""
+STAGE_HEAD = ["stage", "iterations", "its end"]
+"""Names of the columns of `stage_rows`."""
 
 
 def solve_command(record: RunRecord, store: Store) -> str:
@@ -41,6 +45,7 @@ def summary(record: RunRecord, store: Store) -> dict[str, Any]:
             suite: {number: manifest.facts for number, manifest in sorted(reports.items())}
             for suite, reports in record.suites.items()
         },
+        "stages": [dict(zip(("name", "iterations", "end"), row, strict=True)) for row in stage_rows(record)],
         "promoted": record.promoted and record.promoted.as_json(),
         "report": f"{store.url}/{record.layout.summary}/report.html",
         "solve": solve_command(record, store),
@@ -56,10 +61,25 @@ def print_summary(record: RunRecord, store: Store, console: Console) -> None:
     if record.promoted:
         promoted = f"iteration {record.promoted.iteration}, validation {record.promoted.score:.1%}"
         print_labelled(console, "promoted: ", promoted)
+    for name, iterations, end in stage_rows(record):
+        print_labelled(console, "stage:    ", f"{name}, iterations {iterations}: {end}")
     if record.promoted and (card := record.promoted.model_card):
         print_labelled(console, "card:     ", f"{store.url}/{card}")
     print_labelled(console, "report:   ", f"{store.url}/{record.layout.summary}/report.html")
     print_command(console, "try it:   ", solve_command(record, store))
+
+
+def stage_rows(record: RunRecord) -> list[list[str]]:
+    """Returns a row for each stage of the run that has begun: name, iterations, and why it ended; else no row."""
+    decisions = [(item.number, facts) for item in record.iterations if (facts := item.facts("advance"))]
+    rows: list[list[str]] = []
+    for number, of_stage in groupby(decisions, key=lambda item: item[1]["stage"]):
+        members = list(of_stage)
+        last, decision = members[-1]
+        end = decision["reason"] if decision["ended"] else "it goes on"
+        name = visible(record.recipe["stages"][number - 1]["name"])
+        rows.append([f"{number}. {name}", f"{members[0][0]} to {last}", end])
+    return rows
 
 
 def before_after_table(record: RunRecord) -> Table:

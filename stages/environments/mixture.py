@@ -15,7 +15,7 @@ class MixturePart(Config):
     """One environment of a mixture."""
 
     puzzle: TaskConfig
-    weight: int = Field(default=1, ge=1, le=1000)
+    weight: int = Field(default=1, ge=1, le=1000, description="Share of the part, relative to the others.")
 
 
 class MixtureConfig(GeneratorConfig):

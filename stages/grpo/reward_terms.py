@@ -1,11 +1,12 @@
 """Terms of the reward for a completion's form: layout, length, repetition."""
 
 import math
-from typing import Literal
+from typing import Annotated, Literal
 
 from pydantic import Field, model_validator
 
 from artifacts.config import Config
+from stages.grpo.script import Script, share_outside
 
 
 class LengthCosineConfig(Config):
@@ -36,6 +37,44 @@ class LengthCosineConfig(Config):
         if self.unit == "characters" and self.limit is None:
             raise ValueError("length_cosine.limit is needed with unit 'characters': the sampler's limit is in tokens")
         return self
+
+
+class OutcomeRewards(Config):
+    """A reward for each outcome of a completion; the defaults are those of STILL-3-1.5B."""
+
+    right: float = Field(default=1.0, ge=-1e6, le=1e6, description="Reward if every answer is right.")
+    wrong: float = Field(default=-1.0, ge=-1e6, le=1e6, description="Reward of any other completion with an answer.")
+    no_answer: float = Field(default=-1.0, ge=-1e6, le=1e6, description="Reward if no answer could be found.")
+
+
+class PatternPenalty(Config):
+    """A reward in place of all others for completions with an unwanted pattern, right or wrong (T1)."""
+
+    reward: float = Field(default=-1.0, ge=-1e6, le=1e6, description="Reward of such a completion.")
+    repetition_words: int = Field(default=20, ge=1, le=1000, description="Number of words in an n-gram.")
+    repetition_above: Annotated[float, Field(ge=0, le=1)] | None = Field(
+        default=0.2, description="Share of repeated n-grams above which a completion repeats itself; null: not checked."
+    )
+    truncated: bool = Field(default=True, description="Whether a completion that is cut has the pattern.")
+    script: Script = Field(default="latin", description="Script that completions should be written in.")
+    foreign_above: Annotated[float, Field(ge=0, le=1)] | None = Field(
+        default=0.1, description="Share of words outside `script` above which languages are mixed; null: not checked."
+    )
+
+
+def has_pattern(text: str, truncated: bool, config: PatternPenalty) -> bool:
+    """Returns whether a completion has one of the unwanted patterns.
+
+    Args:
+        text: The completion.
+        truncated: Whether it was cut.
+        config: The patterns.
+    """
+    if truncated and config.truncated:
+        return True
+    if config.repetition_above is not None and repetition(text, config.repetition_words) > config.repetition_above:
+        return True
+    return config.foreign_above is not None and share_outside(text, config.script) > config.foreign_above
 
 
 def length_cosine(exact: bool, tokens: int, characters: int, limit_tokens: int, config: LengthCosineConfig) -> float:

@@ -8,7 +8,15 @@ from pydantic import Field, model_validator
 from artifacts.config import Config
 from artifacts.identity import Added
 from stages.grpo.process import STEP_REWARDS_BEFORE, StepRewards
-from stages.grpo.reward_terms import LengthCosineConfig, length_cosine, repetition, soft_overlong
+from stages.grpo.reward_terms import (
+    LengthCosineConfig,
+    OutcomeRewards,
+    PatternPenalty,
+    has_pattern,
+    length_cosine,
+    repetition,
+    soft_overlong,
+)
 from stages.grpo.script import Script, share_in_script
 
 
@@ -22,6 +30,9 @@ class RewardConfig(Config):
         default=1.0, gt=0, le=1000, description="Power to which this fraction is raised first (OpenPipe tried 2 and 3)."
     )
     exact_weight: float = Field(default=0.0, ge=0, le=1e6, description="Added if every answer is right.")
+    outcomes: Annotated[OutcomeRewards | None, Added(before=None)] = Field(
+        default=None, description="Rewards of right, wrong and missing answers, which are added; null: none."
+    )
     deductions_weight: float = Field(
         default=0.0,
         ge=0,
@@ -60,6 +71,9 @@ class RewardConfig(Config):
         description="p in the term -p / (characters / 4), so that longer completions lose less (RLSP's exploration "
         "reward). A completion without characters counts as one of 4.",
     )
+    patterns: Annotated[PatternPenalty | None, Added(before=None)] = Field(
+        default=None, description="Reward in place of all others for unwanted patterns; null: none."
+    )
     truncated: Literal["graded", "zero", "penalty", "masked", "soft_overlong"] = Field(
         default="penalty",
         description="Reward of a completion that is cut at the token limit or by `early_stop`. `graded`: like any "
@@ -97,6 +111,7 @@ class Judged:
         well_formed: Whether it has the layout that its prompt asks for; False if the reward does not depend on it.
         tokens: Length of the completion in tokens.
         limit_tokens: The sampler's max_tokens.
+        answered: Whether any answer was found in it.
     """
 
     accuracy: float
@@ -108,13 +123,22 @@ class Judged:
     well_formed: bool
     tokens: int
     limit_tokens: int
+    answered: bool
 
 
 def reward_terms(judged: Judged, config: RewardConfig) -> dict[str, float]:
     """Returns the weighted terms of one completion by name; the reward is their sum.
 
-    Truncated completions get a penalty, because without one completions grow until they reach the limit.
+    Truncated completions get a penalty, because without one completions grow until they reach the limit. A completion
+    with an unwanted pattern has the reward of `patterns` and no other.
     """
+    terms = _terms(judged, config)
+    if config.patterns is not None and has_pattern(judged.text, judged.truncated, config.patterns):
+        return {**dict.fromkeys(terms, 0.0), "patterns": config.patterns.reward}
+    return terms
+
+
+def _terms(judged: Judged, config: RewardConfig) -> dict[str, float]:
     terms: dict[str, float] = {}
     if config.accuracy_weight:
         terms["accuracy"] = config.accuracy_weight * judged.accuracy**config.accuracy_power
@@ -122,6 +146,9 @@ def reward_terms(judged: Judged, config: RewardConfig) -> dict[str, float]:
         terms["surprise"] = config.surprise_weight * terms["accuracy"] * (judged.surprise - 1.0)
     if config.exact_weight:
         terms["exact"] = config.exact_weight * judged.exact
+    if config.outcomes is not None:
+        answered = config.outcomes.wrong if judged.answered else config.outcomes.no_answer
+        terms["outcome"] = config.outcomes.right if judged.exact else answered
     if config.deductions_weight:
         terms["deductions"] = config.deductions_weight * judged.sound
     if config.format_weight:

@@ -31,6 +31,11 @@ def share_in_script(text: str, script: Script) -> float:
     return sum(all(_script_of(letter) == script for letter in word) for word in words) / len(words) if words else 0.0
 
 
+def share_outside(text: str, script: Script) -> float:
+    """Returns the share of words that are not written in a script; 0 for a text without words."""
+    return 1.0 - share_in_script(text, script) if _WORD.search(text) else 0.0
+
+
 @lru_cache(maxsize=1 << 14)
 def _script_of(letter: str) -> Script | None:
     return _NAMES.get(unicodedata.name(letter, "").split(" ")[0])

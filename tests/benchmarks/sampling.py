@@ -60,10 +60,11 @@ from artifacts.store.store import Store
 from flows.config.recipe import Recipe
 from flows.config.recipes import load_profile, load_recipe
 from stages.context import Profile, StageContext
+from stages.curriculum.order import stride
 from stages.fetch import fetch
 from stages.models.tokenizers.chat import ChatTokenizer
 from stages.prepare import prepare
-from stages.sample import SampleConfig, sample, stride
+from stages.sample import SampleConfig, sample
 from stages.sampling.client import Prompt, request_body
 from stages.sampling.config import SamplingConfig
 from stages.sampling.replicas.process import engine_arguments, engine_environment

@@ -187,7 +187,7 @@ def test_the_document_tells_the_run(story: dict[str, Any]) -> None:
     assert [row["iteration"] for row in document["iterations"]] == [0, 1, 2]
     assert set(document["test"]) == {"before", "after"}
     check_documented(
-        "train", document, unmet={"suites", "texts", "early_stopped_fraction", "damaged", "tasks", *ROUNDS}
+        "train", document, unmet={"suites", "texts", "stages", "early_stopped_fraction", "damaged", "tasks", *ROUNDS}
     )
     report = Path(document["report"].removeprefix("file://")).read_text()
     assert "<script" not in report and "data:image/png;base64" in report

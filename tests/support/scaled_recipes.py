@@ -7,7 +7,7 @@ group sizes, rounds of dynamic sampling, and optimizer steps, of which there are
 iterations with a frozen policy, of which there are none. Multiplied by one factor, that which takes the longest
 completion to 64 tokens: every length that belongs to it; a row keeps room for a prompt. Everything else, which is the
 algorithm, stays: reward, advantage, loss, optimizer, schedules, reference, correction, early stop, graders, selection
-of texts.
+of texts. Of a staged recipe the first stage is left; models that are rated are all the scaled one.
 """
 
 import json
@@ -36,32 +36,23 @@ def scaled_settings(recipe: Recipe, sums: str = "sums.jsonl") -> list[str]:
     tiny = tomllib.loads(TINY.read_text())
     if isinstance(recipe.puzzles.puzzle, MathsConfig):
         tiny["puzzles"]["puzzle"] = {**recipe.puzzles.puzzle.model_dump(exclude_unset=True), "path": sums}
-    sampling, reward = recipe.sample.sampling, recipe.grade.reward
-    factor = min(1.0, COMPLETION_TOKENS / sampling.max_tokens)
-    puzzles = min(PUZZLES, recipe.sample.puzzles_per_iteration)
-    rounds = min(ROUNDS, recipe.sample.resample.max_rounds) if recipe.sample.resample else 0
     settings: dict[str, Any] = {
         "iterations": 1,
         "model": tiny["model"],
         "puzzles": {**tiny["puzzles"], "val": HELD_OUT, "test": HELD_OUT},
         "warm_start": {**tiny["warm_start"], "epochs": WARM_START_EPOCHS},
-        "sample.puzzles_per_iteration": puzzles,
-        "sample.sampling.samples_per_prompt": min(GROUP, sampling.samples_per_prompt),
-        "sample.sampling.max_tokens": _scaled(sampling.max_tokens, factor),
-        "pack.row_tokens": max(LEAST_ROW_TOKENS, _scaled(recipe.pack.row_tokens, factor)),
-        "pack.updates": min(puzzles, recipe.pack.updates),
+        **_scaled_sections(recipe),
     }
-    if recipe.value is not None:
-        settings["value.updates"] = min(puzzles, recipe.value.updates)
-        settings["finetune.frozen_iterations"] = 0  # the one iteration trains the policy, too
-    if rounds:
-        settings["sample.resample.max_rounds"] = rounds
-    if reward.overlong_buffer_tokens is not None:
-        settings["grade.reward.overlong_buffer_tokens"] = _scaled(reward.overlong_buffer_tokens, factor)
-    if reward.length_cosine is not None and reward.length_cosine.limit is not None:
-        settings["grade.reward.length_cosine.limit"] = _scaled(reward.length_cosine.limit, factor)
-    if recipe.finetune.loss.constant_tokens is not None:
-        settings["finetune.loss.constant_tokens"] = _scaled(recipe.finetune.loss.constant_tokens, factor)
+    if recipe.stages:
+        stage = recipe.stages[0].model_dump(mode="json", exclude={"iterations", "until"})
+        for name, value in _scaled_sections(recipe.in_stage(0)).items():
+            _set(stage, name.split("."), value)
+        settings["stages"] = [stage]
+    if recipe.rate is not None:
+        sampled = recipe.rate.sampling
+        settings["rate.models"] = [{"name": model.name} for model in recipe.rate.models]
+        settings["rate.sampling.samples_per_prompt"] = min(GROUP, sampled.samples_per_prompt)
+        settings["rate.sampling.max_tokens"] = min(EVALUATED_TOKENS, sampled.max_tokens)
     if recipe.distil is not None:  # the student samples for itself; texts of some right answers are enough
         drawn = recipe.distil.sample.sampling
         settings["distil.teacher"] = "student"
@@ -71,11 +62,44 @@ def scaled_settings(recipe: Recipe, sums: str = "sums.jsonl") -> list[str]:
         settings["distil.sft.row_tokens"] = LEAST_ROW_TOKENS
     if recipe.teach is not None:  # there is no other model with the tokenizer of this one
         settings["teach.teacher"], settings["teach.hint"] = "policy", "derivation"
+    if recipe.value is not None:
+        settings["value.updates"] = min(PUZZLES, recipe.value.updates)
+        settings["finetune.frozen_iterations"] = 0  # the one iteration trains the policy, too
     for name, config in (("evaluate", recipe.evaluate), ("final", recipe.final)):
         settings[f"{name}.puzzles"] = min(HELD_OUT, config.puzzles)
         settings[f"{name}.sampled.samples_per_prompt"] = min(ANSWERS, config.sampled.samples_per_prompt)
         settings[f"{name}.sampled.max_tokens"] = min(EVALUATED_TOKENS, config.sampled.max_tokens)
     return [f"{key}={as_toml(value)}" for key, value in settings.items()]
+
+
+def _scaled_sections(recipe: Recipe) -> dict[str, Any]:
+    """The changes to sections that a stage may have."""
+    sampling, reward = recipe.sample.sampling, recipe.grade.reward
+    factor = min(1.0, COMPLETION_TOKENS / sampling.max_tokens)
+    puzzles = min(PUZZLES, recipe.sample.puzzles_per_iteration)
+    rounds = min(ROUNDS, recipe.sample.resample.max_rounds) if recipe.sample.resample else 0
+    settings: dict[str, Any] = {
+        "sample.puzzles_per_iteration": puzzles,
+        "sample.sampling.samples_per_prompt": min(GROUP, sampling.samples_per_prompt),
+        "sample.sampling.max_tokens": _scaled(sampling.max_tokens, factor),
+        "pack.row_tokens": max(LEAST_ROW_TOKENS, _scaled(recipe.pack.row_tokens, factor)),
+        "pack.updates": min(puzzles, recipe.pack.updates),
+    }
+    if rounds:
+        settings["sample.resample.max_rounds"] = rounds
+    if reward.overlong_buffer_tokens is not None:
+        settings["grade.reward.overlong_buffer_tokens"] = _scaled(reward.overlong_buffer_tokens, factor)
+    if reward.length_cosine is not None and reward.length_cosine.limit is not None:
+        settings["grade.reward.length_cosine.limit"] = _scaled(reward.length_cosine.limit, factor)
+    if recipe.finetune.loss.constant_tokens is not None:
+        settings["finetune.loss.constant_tokens"] = _scaled(recipe.finetune.loss.constant_tokens, factor)
+    return settings
+
+
+def _set(table: dict[str, Any], path: list[str], value: Any) -> None:
+    for key in path[:-1]:
+        table = table[key]
+    table[path[-1]] = value
 
 
 def write_sums(path: Path) -> None:
@@ -93,6 +117,8 @@ def as_toml(value: Any) -> str:
     """A value as `--set` takes it, which has a word for None."""
     if isinstance(value, dict):
         return "{" + ", ".join(f"{key} = {as_toml(item)}" for key, item in value.items()) + "}"
+    if isinstance(value, list):
+        return "[" + ", ".join(map(as_toml, value)) + "]"
     return json.dumps("null" if value is None else value)
 
 

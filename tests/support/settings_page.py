@@ -13,6 +13,7 @@ from artifacts.config import LARGEST_FLOAT, LARGEST_INT, Config
 from flows.config.models_file import ApiModel, CheckpointModel
 from flows.config.recipes import Recipe
 from stages.context import Profile
+from stages.curriculum.overlay import SECTIONS
 
 PAGE = Path(__file__).parents[2] / "docs" / "settings.md"
 
@@ -91,6 +92,13 @@ def _rows(
     for name, field in fields.items():
         path, parts = f"{prefix}{name}", _parts(field)
         kinds = field.get("items", {}) if "oneOf" in field.get("items", {}) else None
+        if "$ref" in field.get("items", {}):
+            default = "required" if name in required else _default(field)
+            yield f"`{path}`", "list of sections", f"({default})" if optional else default, field["description"]
+            model = definitions[_parts(field["items"])[0]]
+            own = {key: value for key, value in model["properties"].items() if path != "stages" or key not in SECTIONS}
+            yield from _rows(own, model.get("required", ()), definitions, f"{path}[].", optional=True)
+            continue
         if kinds is not None:
             yield from _list_row(path, field, definitions)
             parts = _parts(kinds)
@@ -171,7 +179,7 @@ def _values(field: Schema) -> str:
         return ", or ".join(_values(option) for option in options)
     if "const" in field or "enum" in field:
         return ", ".join(f"`{value}`" for value in field.get("enum", [field.get("const")]))
-    if "$ref" in field:
+    if "$ref" in field or "oneOf" in field:
         return "section"
     match field["type"]:
         case "object":

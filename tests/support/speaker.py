@@ -15,9 +15,10 @@ import polars as pl
 from artifacts.address import ArtifactAddress
 from artifacts.identity import Identity
 from artifacts.reading import Artifact
-from artifacts.refs import Batch, Checkpoint, Grades, Puzzles, Ref, Report, Rollouts
+from artifacts.refs import Batch, Checkpoint, Grades, Levels, Puzzles, Ref, Report, Rollouts
 from artifacts.schemas import GRADES, PUZZLES
 from stages.context import StageContext
+from stages.curriculum.order import stride
 from stages.environments.logic_puzzles.answers import write_answer
 from stages.environments.puzzle import Puzzle
 from stages.environments.tables import to_table
@@ -26,7 +27,7 @@ from stages.grade import GradeConfig, grade
 from stages.grpo.packing import PackConfig
 from stages.models.tokenizers.chat import ChatTokenizer
 from stages.pack import pack
-from stages.sample import SampleConfig, sample, stride
+from stages.sample import SampleConfig, sample
 from stages.sampling.config import SamplingConfig
 from stages.sampling.resample import ResampleConfig
 
@@ -125,9 +126,11 @@ class Place:
             weights.write_bytes(path.name, path.read_bytes())
         self.weights = weights.publish()
 
-    def sampled(self, config: SampleConfig = CONFIG) -> Ref[Rollouts]:
-        out = ArtifactAddress(self.ctx.store, "rollouts", Rollouts)
-        return sample(self.ctx, config, self.weights, self.puzzles, iteration=1, out=out)
+    def sampled(
+        self, config: SampleConfig = CONFIG, levels: Ref[Levels] | None = None, key: str = "rollouts"
+    ) -> Ref[Rollouts]:
+        out = ArtifactAddress(self.ctx.store, key, Rollouts)
+        return sample(self.ctx, config, self.weights, self.puzzles, levels, iteration=1, out=out)
 
     def evaluated(self) -> Ref[Report]:
         config = EvaluateConfig(puzzles=4, sampled=HeldOutSampling(samples_per_prompt=3, max_tokens=64), greedy=False)

@@ -33,7 +33,14 @@ from flows.report.prefect_pages.ui_text import (
 from flows.report.study.study import fit_table, read_run_study
 from flows.report.study.study import pictures as study_pictures
 from flows.report.suites import curves, suites_section
-from flows.report.summary import before_after_names, before_after_rows, solve_command, summary
+from flows.report.summary import (
+    STAGE_HEAD,
+    before_after_names,
+    before_after_rows,
+    solve_command,
+    stage_rows,
+    summary,
+)
 from flows.report.tasks import task_tables
 from flows.report.text.markdown import shortened
 
@@ -110,6 +117,7 @@ def _values(record: RunRecord, store: Store, iterations: Sequence[IterationFigur
         "test": _before_after(record),
         "texts": [selection_line(manifest.facts) for manifest in record.texts],
         "suites": suites_section(record),
+        "stages": {"head": STAGE_HEAD, "rows": stages} if (stages := stage_rows(record)) else None,
         "tasks": [table.for_page() for table in task_tables(record, store)],
         "iterations": _iteration_table(iterations),
         "seconds": _seconds_table(iterations),

@@ -13,7 +13,7 @@ from flows.report.before_after import BeforeAfter, JudgedCompletion
 from flows.report.derivation import SYMBOLS, Derivation, statement_counts, statements_by_verdict, step_line
 from flows.report.example_group import Completion, ExampleGroup, ReadAnswer
 from flows.report.figures import IterationFigures, prefect_columns
-from flows.report.summary import before_after_names, before_after_rows, solve_command
+from flows.report.summary import STAGE_HEAD, before_after_names, before_after_rows, solve_command, stage_rows
 from flows.report.text.markdown import code, fenced, picture, table
 from stages.environments.puzzle import Asserted
 
@@ -43,6 +43,8 @@ def summary_page(record: RunRecord, store: Store) -> str:
         lines += [*table(["", *before_after_names(record)], before_after_rows(record)), ""]
     for manifest in record.texts:
         lines += [f"Teacher: {selection_line(manifest.facts)}.", ""]
+    if stages := stage_rows(record):
+        lines += [*table(STAGE_HEAD, [[code(name), *rest] for name, *rest in stages]), ""]
     if record.promoted:
         score = record.promoted.score
         lines += [f"Promoted: iteration {record.promoted.iteration}, validation {score:.1%}.", ""]

@@ -47,6 +47,8 @@ from tests.support.made_run import make_run
 DAMAGE = {"damaged"}
 ROUNDS = {"points", "faithfulness"}
 """Figures of strategies that ask in rounds, which need an engine."""
+STAGED = {"stages"}
+"""What only runs with stages have; `tests/unit/report/test_stages.py` reads it."""
 ELSEWHERE = {"compute_dtype", "early_stopped_fraction", "tasks", "strategies", "reliability", "texts"}
 """What made runs do not record: they have no engine and no teacher."""
 
@@ -109,7 +111,7 @@ def test_a_page_that_differs_from_a_document_is_noticed(document: dict[str, Any]
 
 def test_documents_of_a_store(runs: Store, capsys: pytest.CaptureFixture[str]) -> None:
     at = ("--store", runs.url)
-    check_documented("show", printed(capsys, "show", "made", *at), unmet=ELSEWHERE | DAMAGE)
+    check_documented("show", printed(capsys, "show", "made", *at), unmet=ELSEWHERE | DAMAGE | STAGED)
     check_documented("runs", printed(capsys, "runs", *at), unmet=DAMAGE)
     check_documented("report", printed(capsys, "report", "made", *at), unmet=DAMAGE)
     check_documented("diff", printed(capsys, "diff", "made", "other", *at), unmet=ELSEWHERE | DAMAGE)
@@ -160,7 +162,7 @@ def test_documents_name_what_is_damaged(
 def test_documents_of_recipes(capsys: pytest.CaptureFixture[str]) -> None:
     check_documented("recipes", printed(capsys, "recipes"))
     check_documented("recipes diff", printed(capsys, "recipes", "diff", "grpo", "dapo"))
-    shown = [printed(capsys, "recipes", "show", name) for name in ("grpo", "quickstart")]
+    shown = [printed(capsys, "recipes", "show", name) for name in ("grpo", "quickstart", "deepscaler")]
     check_documented("recipes show", *shown)
     assert {field.path[0] for field in documented()["recipes show"]} == set(Recipe.model_fields)
 

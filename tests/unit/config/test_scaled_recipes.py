@@ -28,6 +28,10 @@ SCALED = {
     "finetune.loss.constant_tokens",
     "value.updates",
     "finetune.frozen_iterations",
+    "rate.models",
+    "rate.sampling.samples_per_prompt",
+    "rate.sampling.max_tokens",
+    "stages",
     *(f"{name}.puzzles" for name in ("evaluate", "final")),
     *(f"{name}.sampled.{key}" for name in ("evaluate", "final") for key in ("samples_per_prompt", "max_tokens")),
 }
@@ -40,8 +44,9 @@ def test_a_scaled_recipe_is_valid_small_and_the_same_algorithm(name: str) -> Non
     assert small.iterations == 1
     assert small.model.source == "scratch"
     assert small.puzzles.total < 128
-    assert small.sample.stride * small.sample.sampling.samples_per_prompt * small.sample.sampling.max_tokens < 25_000
-    assert small.pack.row_tokens >= 8 * small.sample.sampling.max_tokens
+    for part in small.parts:
+        assert part.sample.stride * part.sample.sampling.samples_per_prompt * part.sample.sampling.max_tokens < 25_000
+        assert part.pack.row_tokens >= 8 * part.sample.sampling.max_tokens
     changed = {one.setting for one in differences(full, small)}
     assert {setting for setting in changed if not setting.startswith(("model.", "puzzles.", "warm_start"))} <= SCALED
 
@@ -62,6 +67,18 @@ def test_lengths_keep_their_proportions() -> None:
     assert (dr_grpo.sample.sampling.max_tokens, dr_grpo.finetune.loss.constant_tokens) == (64, 64)
     assert dr_grpo.pack.updates == 8
     assert load_recipe("quickstart", scaled_settings(load_recipe("quickstart"))).sample.sampling.max_tokens == 12
+
+
+def test_of_a_staged_recipe_the_first_stage_is_left() -> None:
+    full = load_recipe("fastcurl")
+    small = load_recipe("fastcurl", scaled_settings(full))
+    (stage,) = small.stages
+    assert (stage.name, stage.sample.where) == (full.stages[0].name, full.stages[0].sample.where)
+    assert (stage.sample.sampling.max_tokens, stage.sample.sampling.samples_per_prompt, stage.pack.updates) == (
+        64,
+        8,
+        2,
+    )
 
 
 def test_there_are_no_more_steps_than_puzzles() -> None:

@@ -15,7 +15,14 @@ from stages.context import Profile
 
 Load = Callable[..., BaseModel]
 LOADED: list[tuple[type[BaseModel], Load, str]] = [(Recipe, load_recipe, "quickstart"), (Profile, load_profile, "cpu")]
-SETTINGS = [(load, name, setting) for kind, load, name in LOADED for setting in dict.fromkeys(setting_names(kind))]
+IN_LISTS = ("stages.", "rate.models.", "sample.where.")
+"""Settings that `--set` does not reach, because it sets lists as a whole."""
+SETTINGS = [
+    (load, name, setting)
+    for kind, load, name in LOADED
+    for setting in dict.fromkeys(setting_names(kind))
+    if not setting.startswith(IN_LISTS)
+]
 DIGITS = "9" * 5000
 HOSTILE_VALUES = {
     "infinity": "inf",

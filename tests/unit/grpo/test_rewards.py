@@ -7,16 +7,23 @@ from pydantic import ValidationError
 
 from stages.environments.logic_puzzles.grading import well_formed
 from stages.environments.puzzle import DeductionCounts
-from stages.grpo.reward_terms import LengthCosineConfig, length_cosine, repetition
+from stages.grpo.reward_terms import (
+    LengthCosineConfig,
+    OutcomeRewards,
+    PatternPenalty,
+    has_pattern,
+    length_cosine,
+    repetition,
+)
 from stages.grpo.rewards import Judged, RewardConfig, reward_terms
-from stages.grpo.script import share_in_script
+from stages.grpo.script import share_in_script, share_outside
 from stages.grpo.surprise import surprise, tokens_until
 
 
 def reward(config: RewardConfig, **changes: Any) -> float:
     judged = {
         "accuracy": 0.75, "exact": False, "truncated": False, "sound": 0.0, "surprise": 0.0, "text": "",
-        "well_formed": False, "tokens": 10, "limit_tokens": 20480, **changes,
+        "well_formed": False, "tokens": 10, "limit_tokens": 20480, "answered": True, **changes,
     }  # fmt: skip
     return sum(reward_terms(Judged(**judged), config).values())
 
@@ -120,7 +127,7 @@ def test_length_cosine_goes_on_unless_clamped_and_counts_what_it_is_told() -> No
 
 def test_terms_are_named() -> None:
     config = RewardConfig(format_weight=1.0, length_cosine=LengthCosineConfig(weight=2.0), truncated="graded")
-    terms = reward_terms(Judged(0.5, True, False, 0.0, 0.0, "A. x\nB. y", True, 0, 8), config)
+    terms = reward_terms(Judged(0.5, True, False, 0.0, 0.0, "A. x\nB. y", True, 0, 8, True), config)
     assert terms == {"accuracy": 0.5, "format": 1.0, "length_cosine": 2.0}
 
 
@@ -184,3 +191,48 @@ def test_the_reward_for_exploration_takes_less_from_longer_completions(
     """RLSP's p of 1000: 1000 / (characters / 4) is subtracted."""
     config = RewardConfig(shortness_penalty=1000.0)
     assert reward(config, accuracy=accuracy, text="x" * characters) == pytest.approx(expected)
+
+
+@pytest.mark.parametrize(
+    ("exact", "answered", "expected"), [(True, True, 1.0), (False, True, -1.0), (False, False, -1.0)]
+)
+def test_right_and_wrong_on_the_scale_of_still3(exact: bool, answered: bool, expected: float) -> None:
+    config = RewardConfig(accuracy_weight=0.0, outcomes=OutcomeRewards(), truncated="graded")
+    assert reward(config, exact=exact, answered=answered) == expected
+
+
+def test_no_answer_can_cost_more_than_a_wrong_one() -> None:
+    config = RewardConfig(accuracy_weight=0.0, outcomes=OutcomeRewards(no_answer=-2.0), truncated="graded")
+    assert [reward(config, exact=False, answered=answered) for answered in (True, False)] == [-1.0, -2.0]
+
+
+PATTERNS = PatternPenalty(repetition_words=2, repetition_above=0.5, foreign_above=0.25)
+
+
+@pytest.mark.parametrize(
+    ("text", "truncated", "found"),
+    [
+        ("the sum is twelve", False, False),
+        ("the sum is twelve", True, True),
+        ("so so so so so so", False, True),  # 5 pairs of words, 1 different: 0.8 are repetitions
+        ("so it is so it is", False, False),  # 5 pairs, 3 different: 0.4
+        ("the sum \u662f \u5341", False, True),  # 2 of 4 words
+        ("the sum is \u5341", False, False),  # 1 of 4 is not above 0.25
+        ("12", False, False),  # no words
+    ],
+)
+def test_an_unwanted_pattern_is_found(text: str, truncated: bool, found: bool) -> None:
+    assert has_pattern(text, truncated, PATTERNS) == found
+
+
+def test_an_unwanted_pattern_overrides_a_right_answer() -> None:
+    config = RewardConfig(exact_weight=1.0, patterns=PATTERNS, truncated="graded")
+    assert reward(config, exact=True, accuracy=1.0, text="the sum is twelve") == 2.0
+    assert reward(config, exact=True, accuracy=1.0, text="the sum is twelve", truncated=True) == -1.0
+    terms = reward_terms(Judged(1.0, True, True, 0.0, 0.0, "so", False, 1, 8, True), config)
+    assert terms == {"accuracy": 0.0, "exact": 0.0, "patterns": -1.0}
+
+
+def test_a_text_without_words_is_in_no_foreign_script() -> None:
+    assert share_outside("12 + 3", "latin") == 0.0
+    assert share_outside("\u5341 ten", "latin") == 0.5

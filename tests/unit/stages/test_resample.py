@@ -11,10 +11,10 @@ from artifacts.identity import Identity
 from artifacts.reading import Artifact
 from artifacts.refs import Rollouts
 from artifacts.schemas import ROLLOUTS
+from stages.curriculum.order import stride
 from stages.environments.logic_puzzles.answers import write_answer
 from stages.environments.puzzle import Puzzle
 from stages.environments.tables import to_table
-from stages.sample import stride
 from stages.sampling.config import KEPT_GROUPS
 from tests.support.speaker import CONFIG, WRONG, Opener, script, taken_order
 

@@ -4,7 +4,7 @@ import polars as pl
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from stages.sample import stride
+from stages.curriculum.order import stride
 
 
 @settings(max_examples=25)

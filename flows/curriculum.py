@@ -1,0 +1,127 @@
+"""What a curriculum adds to an iteration: pass rates before and after it, and the stage that it belongs to.
+
+A run whose recipe has neither `rate` nor `stages` calls `flows.iteration` and nothing else.
+"""
+
+from dataclasses import dataclass, replace
+from typing import Any
+
+import polars as pl
+
+from artifacts.reading import Artifact
+from artifacts.refs import Checkpoint, Grades, Levels, Puzzles, Ref, Report, Rollouts, Transition
+from artifacts.schemas import LEVELS, LEVELS_FILE, PUZZLES
+from flows import iteration as main_path
+from flows.config.recipe import Recipe
+from flows.inputs.models import fetched_source
+from flows.iteration import Position
+from flows.session import Session
+from stages.advance import AdvanceConfig, advance
+from stages.curriculum.levels import column_values, rated_name
+from stages.curriculum.progress import read_progress
+from stages.fold import fold
+from stages.rate import rate
+from stages.sample import chosen_puzzles
+
+
+@dataclass(frozen=True)
+class StagedPosition(Position):
+    """The state of a staged run between iterations.
+
+    Attributes:
+        stage: Number of the next iteration's stage, from 0.
+        transition: The record after the last iteration; None before the first.
+    """
+
+    stage: int = 0
+    transition: Ref[Transition] | None = None
+
+
+def first_position(run: Session, puzzles: Ref[Puzzles]) -> Position:
+    """Returns the position before iteration 1, with the pass rates of the models that the recipe names.
+
+    Raises:
+        BadInputError: The puzzles lack a column of the curriculum, or a filter takes too few of them.
+    """
+    recipe = run.recipe
+    reads_columns = any(part.sample.columns for part in recipe.parts)
+    train = Artifact.open(run.ctx.store, puzzles).read_table("train.parquet", PUZZLES) if reads_columns else None
+    if train is not None:
+        _check_columns(recipe, train)
+    position = main_path.first_position(run, puzzles)
+    if recipe.rate is not None:
+        start = position.weights.checkpoint
+        checkpoints: dict[str, Ref[Checkpoint]] = {
+            model.name: start if model.source is None else fetched_source(run, model.source, puzzles)
+            for model in recipe.rate.models
+        }
+        out = run.address(run.layout.levels, Levels)
+        levels = run.run(rate, recipe.rate, checkpoints, puzzles, split="train", out=out)
+        position = replace(position, levels=levels)
+    if train is not None:
+        _check_filters(recipe, train, position.levels, run)
+    return position
+
+
+def next_position(run: Session, puzzles: Ref[Puzzles], start: Position, n: int) -> Position:
+    """Runs iteration `n` by the recipe of its stage and returns the position after it."""
+    recipe = run.recipe
+    if recipe.stages:
+        return _staged(run, puzzles, start, n)
+    position = main_path.iteration(run, puzzles, start, n)
+    return replace(position, levels=_levels_after(run, start, n))
+
+
+def _staged(run: Session, puzzles: Ref[Puzzles], start: Position, n: int) -> Position:
+    """Runs an iteration of a staged run, records whether its stage has ended, and begins the next stage."""
+    if not isinstance(start, StagedPosition):
+        start = StagedPosition(start.weights, start.decision, start.judges, start.levels)
+    stage = run.recipe.stages[start.stage]
+    position = main_path.iteration(run.with_recipe(run.recipe.in_stage(start.stage)), puzzles, start, n)
+    config = AdvanceConfig(iterations=stage.iterations, until=stage.until, stage=start.stage, since=start.since)
+    transition = run.run(
+        advance,
+        config,
+        _published(run, n, "grades", Grades),
+        _published(run, n, "report", Report),
+        start.transition,
+        iteration=n,
+        out=run.at(n, "transition", Transition),
+    )
+    number, since = read_progress(transition, run.ctx.store).position_after(n)
+    weights, following = position.weights, run.recipe.stages[number]
+    if since > n:
+        run.live.line(f"stage {following.name!r} begins with iteration {since}")
+        if following.optimizer == "fresh":
+            weights = replace(weights, state=None)
+        if following.reference == "stage_start":
+            weights = replace(weights, reference=weights.checkpoint)
+    levels = _levels_after(run, start, n)
+    return StagedPosition(weights, position.decision, position.judges, levels, since, number, transition)
+
+
+def _levels_after(run: Session, start: Position, n: int) -> Ref[Levels] | None:
+    """Returns the levels with the rates of iteration `n`, if an order or a filter reads those of the run."""
+    if not run.recipe.rates_itself:
+        return start.levels
+    rollouts, grades = _published(run, n, "rollouts", Rollouts), _published(run, n, "grades", Grades)
+    return run.run(fold, rollouts, grades, start.levels, iteration=n, out=run.at(n, "levels", Levels))
+
+
+def _published(run: Session, n: int, part: str, kind: type[Any]) -> Ref[Any]:
+    return Artifact.at(run.ctx.store, run.layout.iteration(n, part), kind).ref
+
+
+def _check_columns(recipe: Recipe, train: pl.DataFrame) -> None:
+    """Checks, before a model is fetched, that the puzzles have the columns that are no rates."""
+    for part in recipe.parts:
+        for column in part.sample.columns:
+            if rated_name(column) is None:
+                column_values(train, None, column)
+
+
+def _check_filters(recipe: Recipe, train: pl.DataFrame, levels: Ref[Levels] | None, run: Session) -> None:
+    """Checks, before anything is trained, that each stage has puzzles."""
+    table = None if levels is None else Artifact.open(run.ctx.store, levels).read_table(LEVELS_FILE, LEVELS)
+    for part in recipe.parts:
+        chosen_puzzles(train, table, part.sample, 1)

@@ -1,0 +1,111 @@
+"""The stage that measures how often checkpoints solve each puzzle of a split."""
+
+from collections.abc import Mapping
+from typing import Annotated, Self
+
+import polars as pl
+from pydantic import Field, model_validator
+
+from artifacts.address import ArtifactAddress
+from artifacts.config import Config
+from artifacts.errors import BadInputError
+from artifacts.identity import Identity, settings_of
+from artifacts.reading import Artifact
+from artifacts.refs import Checkpoint, Levels, Puzzles, Ref
+from artifacts.schemas import LEVELS, LEVELS_FILE, PUZZLES
+from stages.context import StageContext
+from stages.curriculum.levels import RUN, rates
+from stages.environments.puzzle import Grader
+from stages.environments.tables import graded_texts, puzzles_by_id
+from stages.models.source import ModelConfig
+from stages.sampling.collect import adopt_rollouts, collect
+from stages.sampling.config import SamplingConfig
+from stages.sampling.turns import own_lengths
+
+REVISION = 1
+
+
+class RatedModel(Config):
+    """A model whose pass rates are measured before the first iteration."""
+
+    name: Annotated[str, Field(pattern=r"^[A-Za-z0-9._-]{1,40}$")] = Field(
+        description=f"Name of its rates in columns, such as accuracy:NAME. Rates named {RUN!r} are replaced by those "
+        "that iterations measure; any other name keeps them."
+    )
+    source: ModelConfig | None = Field(
+        default=None, description="The model, as in the section `model`; null: that from which iterations start."
+    )
+
+    @model_validator(mode="after")
+    def _run_is_the_run(self) -> Self:
+        if self.name == RUN and self.source is not None:
+            raise ValueError(f"{RUN!r} names the run's own policy: drop the source, or choose another name")
+        return self
+
+
+class PassRateConfig(Config):
+    """Models that are rated on all train puzzles before the first iteration, for `sample.order` and `sample.where`."""
+
+    models: tuple[RatedModel, ...] = Field(min_length=1, max_length=20, description="Models that are rated.")
+    sampling: SamplingConfig = Field(default_factory=SamplingConfig, description="Settings of the sampled answers.")
+    grader: Grader = Field(default="strict", description="Rules by which answers are read from a completion.")
+
+    @model_validator(mode="after")
+    def _names_differ(self) -> Self:
+        names = [model.name for model in self.models]
+        if len(set(names)) < len(names):
+            raise ValueError(f"models have one name twice: {', '.join(names)}")
+        return self
+
+
+def rate(
+    ctx: StageContext,
+    config: PassRateConfig,
+    checkpoints: Mapping[str, Ref[Checkpoint]],
+    puzzles: Ref[Puzzles],
+    *,
+    split: str,
+    out: ArtifactAddress[Levels],
+) -> Ref[Levels]:
+    """Samples answers of each checkpoint to all puzzles of a split and publishes the pass rates.
+
+    Each group is stored as soon as it is complete, in a folder of its own. A retry samples only the missing groups. A
+    rate of k samples is 0 for a puzzle of chance p with probability (1 - p)^k: of 16 samples, in 44% of cases at 5%.
+
+    Args:
+        checkpoints: The checkpoints by name.
+        puzzles: The puzzle set.
+        split: Split of the puzzle set.
+
+    Raises:
+        BadInputError: The puzzle set has no such split.
+        TransientError: The engine died or hung more often than `restarts` allows.
+    """
+    settings = {"sampling": settings_of(config.sampling), "grader": config.grader, "split": split}
+    weights = {f"weights:{name}": checkpoint for name, checkpoint in checkpoints.items()}
+    identity = Identity.of("rate", REVISION, settings, puzzles=puzzles, **weights)
+    if published := out.find(identity):
+        return published
+    source = Artifact.open(ctx.store, puzzles)
+    if f"{split}.parquet" not in source.manifest.files:
+        raise BadInputError(f"split {split!r}", "not in the puzzle set", ", ".join(source.names(".parquet")))
+    table = source.read_table(f"{split}.parquet", PUZZLES)
+    by_id = puzzles_by_id(table)
+    shards = out.attempt(identity, resumable=True)
+    rated: list[pl.DataFrame] = []
+    for number, (name, checkpoint) in enumerate(checkpoints.items()):
+        stem = f"rollouts{number:02d}"  # not the name: one may begin with another
+        collect(table, config.sampling, checkpoint, shards, ctx, stem=stem, label=f"rate {name}")
+        sampled = adopt_rollouts(shards, stem, config.sampling)
+        assert sampled is not None  # collect has just written them
+        grades = graded_texts(sampled.select("text", "puzzle_id").iter_rows(), by_id, config.grader)
+        graded = sampled.select("puzzle_id").with_columns(
+            pl.Series("accuracy", [item.accuracy for item in grades], pl.Float64),
+            pl.Series("exact", [item.exact for item in grades], pl.Boolean),
+            sampled["finish_reason"].is_in(["length", "early_stop"]).alias("truncated"),
+            own_lengths(sampled).alias("tokens"),
+        )
+        rated.append(rates(graded, name=name, iteration=0, weights_digest=checkpoint.digest))
+    attempt = out.attempt(identity)  # not the shards' folder, which another writer may have published with its rates
+    attempt.write_table(LEVELS_FILE, pl.concat(rated), LEVELS)
+    return attempt.publish({"puzzles": len(table), "models": list(checkpoints)}, puzzles=puzzles, **weights)

@@ -1,0 +1,93 @@
+"""A staged run with rated puzzles and pools, killed in its second stage, goes on where it stopped."""
+
+import os
+import signal
+import subprocess
+import sys
+from pathlib import Path
+
+import polars as pl
+import pytest
+
+from artifacts.layout import RunLayout
+from artifacts.reading import Artifact
+from artifacts.refs import Checkpoint, Levels, Transition
+from artifacts.schemas import LEVELS, LEVELS_FILE
+from artifacts.store.store import Store
+from artifacts.verification import verify
+from flows.lookup.history import read_run
+from flows.report.summary import stage_rows
+from stages.curriculum.progress import read_progress
+from tests.support.installed import SLOW, TINY
+from tests.support.waiting import wait_until
+
+CHANGES = [
+    "iterations=4",
+    "sample.puzzles_per_iteration=16",
+    "finetune.reference=base",
+    'rate={models=[{name="start"}, {name="run"}], sampling={samples_per_prompt=2, max_tokens=32}}',
+    'stages=[{name="short", iterations=2, sample={sampling={max_tokens=48},'
+    ' order={by="ascending", column="num_clues"}}},'
+    ' {name="long", reference="stage_start", optimizer="fresh", sample={order={by="pools"},'
+    ' where=[{all=[{column="accuracy:start", below=1.0}]}]}}]',
+]
+
+
+def start(store: Path) -> subprocess.Popen[bytes]:
+    """Starts the command as a user would."""
+    command = [str(Path(sys.executable).with_name("deerstalker")), "train", "--recipe", str(TINY), "--run", "staged"]
+    command += ["--profile", str(SLOW), "--store", str(store), "--json"]
+    for change in CHANGES:
+        command += ["--set", change]
+    with (store.parent / "log.txt").open("ab") as log:
+        return subprocess.Popen(command, stdout=subprocess.DEVNULL, stderr=log, start_new_session=True)
+
+
+@pytest.mark.long
+def test_a_staged_run_that_is_killed_in_its_second_stage_goes_on(tmp_path: Path) -> None:
+    folder, layout = tmp_path / "store", RunLayout("staged")
+    process = start(folder)
+
+    def said() -> str:
+        return (tmp_path / "log.txt").read_text(errors="replace")[-2000:]
+
+    sampled = folder / layout.iteration(3, "rollouts")
+    wait_until(lambda: any(sampled.glob("*/*.parquet")) or process.poll() is not None, 300.0, said, 0.02)
+    assert process.poll() is None, said()
+    os.kill(process.pid, signal.SIGKILL)
+    process.wait()
+    shards = {path.name for path in sampled.glob("*/*.parquet")}
+    before = {path: path.read_bytes() for path in folder.rglob("manifest.json")}
+    assert folder / layout.iteration(2, "transition") / "manifest.json" in before
+    again = start(folder)
+    wait_until(lambda: again.poll() is not None, 300.0, said, 0.1)
+    assert again.returncode == 0, said()
+    assert {path: path.read_bytes() for path in before} == before, "nothing is made twice"
+
+    store = Store.open(str(folder), writable=False)
+    assert verify(store).damaged == []
+    transitions = [Artifact.at(store, layout.iteration(n, "transition"), Transition) for n in (1, 2, 3, 4)]
+    told = [read_progress(item.ref, store) for item in transitions]
+    assert [(item.stage, item.since, item.ended) for item in told] == [
+        (0, 1, False), (0, 1, True), (1, 3, False), (1, 3, False),
+    ]  # fmt: skip
+    assert stage_rows(read_run(store, "staged")) == [
+        ["1. short", "1 to 2", "2 iterations are done"],
+        ["2. long", "3 to 4", "it goes on"],
+    ]
+
+    trained = [Artifact.at(store, layout.iteration(n, "checkpoint"), Checkpoint).manifest for n in (1, 2, 3, 4)]
+    second = Artifact.at(store, layout.iteration(2, "checkpoint")).ref
+    assert [item.inputs["reference"]["digest"] == second.digest for item in trained] == [False, False, True, True]
+    assert ["training_state" in item.inputs for item in trained] == [False, True, False, True]
+
+    rollouts = [Artifact.at(store, layout.iteration(n, "rollouts")) for n in (1, 2, 3, 4)]
+    assert shards <= set(rollouts[2].manifest.files), "the groups that were stored are in the rollouts"
+    assert [item.manifest.identity.config.get("since") for item in rollouts] == [None, None, 3, 3]
+    levels = [item.manifest.inputs.get("levels", {}).get("key") for item in rollouts]
+    assert levels == [None, None, layout.iteration(2, "levels"), layout.iteration(3, "levels")]
+    table = Artifact.at(store, layout.iteration(4, "levels"), Levels).read_table(LEVELS_FILE, LEVELS)
+    newest = table.filter(pl.col("name") == "run")["iteration"]
+    assert set(newest) <= {0, 1, 2, 3, 4}
+    assert newest.max() == 4
+    assert len(table.filter(pl.col("name") == "start")) == 96

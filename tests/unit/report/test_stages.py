@@ -1,0 +1,94 @@
+"""The stages of a run in its views, read from the records that `advance` published."""
+
+import json
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+
+from artifacts.address import ArtifactAddress
+from artifacts.reading import Artifact
+from artifacts.refs import Grades, Ref, Report, Transition
+from artifacts.store.store import Store
+from flows.lookup.history import RunRecord, read_iteration, read_run
+from flows.report.figures import iteration_figures, stage_starts, terminal_columns
+from flows.report.html.run_report import PAGE, report_files
+from flows.report.plots import accuracy_plot, reward_plot
+from flows.report.prefect_pages.ui_text import iteration_rows, summary_page
+from flows.report.summary import stage_rows
+from stages.advance import AdvanceConfig, advance
+from stages.curriculum.progress import read_progress
+from tests.support.made_run import make_context, make_run
+
+
+@pytest.fixture(scope="module")
+def staged(tmp_path_factory: pytest.TempPathFactory) -> tuple[Store, RunRecord]:
+    """A run of four iterations whose first stage, named with markup, ends after two of them."""
+    store = Store.open("memory://staged-report")
+    layout = make_run(store)
+    stage, since = 0, 1
+    before: Ref[Transition] | None = None
+    with make_context(store, tmp_path_factory.mktemp("scratch")) as ctx:
+        for n in (1, 2, 3, 4):
+            grades = Artifact.at(store, layout.iteration(n, "grades"), Grades).ref
+            report = Artifact.at(store, layout.iteration(n, "report"), Report).ref
+            config = AdvanceConfig(iterations=2 if stage == 0 else None, stage=stage, since=since)
+            out = ArtifactAddress(store, layout.iteration(n, "transition"), Transition)
+            before = advance(ctx, config, grades, report, before, iteration=n, out=out)
+            stage, since = read_progress(before, store).position_after(n)
+    record = read_run(store, layout.run)
+    return store, replace(record, recipe={**record.recipe, "stages": [{"name": "<b>8K"}, {"name": "16K"}]})
+
+
+def test_each_stage_has_a_row_with_its_end(staged: tuple[Store, RunRecord]) -> None:
+    _, record = staged
+    assert stage_rows(record) == [
+        ["1. <b>8K", "1 to 2", "2 iterations are done"],
+        ["2. 16K", "3 to 4", "it goes on"],
+    ]
+    assert stage_rows(replace(record, iterations=record.iterations[:2])) == [["1. <b>8K", "1 to 1", "it goes on"]]
+
+
+def test_an_iteration_has_the_recipe_of_its_stage(staged: tuple[Store, RunRecord]) -> None:
+    _, record = staged
+    stages = [
+        {"name": "8K", "iterations": 2, "sample": {"sampling": {"max_tokens": 8}}},
+        {"name": "16K", "sample": {"sampling": {"max_tokens": 16}}},
+    ]
+    typed = replace(record, recipe={**record.recipe, "stages": stages})
+    lengths = [typed.recipe_at(n).sample.sampling.max_tokens for n in (1, 2, 3, 4, 5)]
+    assert lengths == [8, 8, 16, 16, 16]
+    begun = replace(typed, iterations=typed.iterations[:3])  # iteration 3 has not published its transition
+    assert begun.recipe_at(3).sample.sampling.max_tokens == 16
+
+
+def test_iterations_have_the_number_of_their_stage(staged: tuple[Store, RunRecord]) -> None:
+    store, record = staged
+    figures = [iteration_figures(item) for item in record.iterations]
+    assert [item.value("stage") for item in figures] == [None, 1, 1, 2, 2]
+    assert stage_starts(figures) == [3]
+    assert "stage" in [metric.key for metric in terminal_columns(figures)]
+    assert [row["stage"] for row in iteration_rows(figures)] == [None, 1, 1, 2, 2]
+    assert read_iteration(store, record.layout, 3, staged=True).facts("advance")["stage"] == 2
+    assert read_iteration(store, record.layout, 3).facts("advance") == {}
+
+
+def test_the_curves_have_a_mark_where_a_stage_begins(staged: tuple[Store, RunRecord], tmp_path: Path) -> None:
+    _, record = staged
+    figures = [iteration_figures(item) for item in record.iterations]
+    plain = [replace(item, values={**item.values, "stage": None}) for item in figures]
+    for draw in (accuracy_plot, reward_plot):
+        assert draw(figures) != draw(plain) == draw(plain)
+
+
+def test_the_pages_name_the_stages_and_escape_their_names(staged: tuple[Store, RunRecord]) -> None:
+    store, record = staged
+    files = report_files(record, store)
+    page = files[PAGE].decode()
+    assert "1. &lt;b&gt;8K" in page
+    assert "<b>8K" not in page
+    assert "2 iterations are done" in page
+    assert "`1. <b>8K`" in summary_page(record, store)
+    told = json.loads(files["summary.json"])
+    assert told["stages"][1] == {"name": "2. 16K", "iterations": "3 to 4", "end": "it goes on"}
+    assert [item["stage"] for item in told["iterations"]] == [None, 1, 1, 2, 2]

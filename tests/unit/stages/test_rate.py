@@ -1,0 +1,89 @@
+"""Pass rates through an engine's protocol: of a checkpoint, cut short and resumed; and of an iteration, for nothing."""
+
+import pytest
+
+from artifacts.address import ArtifactAddress
+from artifacts.errors import BadInputError, TransientError
+from artifacts.reading import Artifact
+from artifacts.refs import Grades, Levels, Ref
+from artifacts.schemas import LEVELS, LEVELS_FILE
+from stages.curriculum.order import Pools
+from stages.environments.logic_puzzles.answers import write_answer
+from stages.environments.puzzle import Puzzle
+from stages.fold import fold
+from stages.grade import GradeConfig, grade
+from stages.rate import PassRateConfig, RatedModel, rate
+from stages.sample import SampleConfig
+from stages.sampling.config import SamplingConfig
+from tests.support.speaker import WRONG, Opener, Place
+
+CONFIG = PassRateConfig(
+    models=(RatedModel(name="start"),), sampling=SamplingConfig(samples_per_prompt=3, max_tokens=64)
+)
+PLAIN = SampleConfig(puzzles_per_iteration=4, sampling=SamplingConfig(samples_per_prompt=3, max_tokens=64))
+
+
+def right_by_number(puzzles: list[Puzzle]) -> dict[str, list[str]]:
+    """Answers of which 0, 1, 2, 3, 0, 1, ... of three are right."""
+    return {
+        puzzle.prompt: [write_answer(puzzle)] * (number % 4) + [WRONG] * (3 - number % 4)
+        for number, puzzle in enumerate(puzzles)
+    }
+
+
+def rated(place: Place, split: str = "train") -> Ref[Levels]:
+    out = ArtifactAddress(place.ctx.store, "levels", Levels)
+    return rate(place.ctx, CONFIG, {"start": place.weights}, place.puzzles, split=split, out=out)
+
+
+def exact_by_puzzle(place: Place, levels: Ref[Levels]) -> dict[tuple[str, str], float]:
+    table = Artifact.open(place.ctx.store, levels).read_table(LEVELS_FILE, LEVELS)
+    return {(name, puzzle): exact for name, puzzle, exact in table.select("name", "puzzle_id", "exact").iter_rows()}
+
+
+def test_the_rate_of_a_puzzle_is_the_share_of_right_answers_also_if_the_stage_is_cut_short(
+    opened: Opener, puzzles: list[Puzzle]
+) -> None:
+    place = opened("run", right_by_number(puzzles))
+    place.speaker.fails_after = 5
+    with pytest.raises(TransientError):
+        rated(place)
+    place.speaker.fails_after = 10**9
+    levels = rated(place)
+    expected = {("start", puzzle.puzzle_id): number % 4 / 3 for number, puzzle in enumerate(puzzles)}
+    assert exact_by_puzzle(place, levels) == pytest.approx(expected)
+    assert len(place.speaker.asked) <= len(puzzles) + 2, "only the groups in flight are sampled twice"
+    assert rated(place).reused
+
+
+def test_an_unknown_split_is_named(opened: Opener, puzzles: list[Puzzle]) -> None:
+    place = opened("run", right_by_number(puzzles))
+    with pytest.raises(BadInputError, match=r"split 'text': not in the puzzle set"):
+        rated(place, "text")
+
+
+def test_an_iteration_adds_its_rates_and_asks_for_nothing(opened: Opener, puzzles: list[Puzzle]) -> None:
+    place = opened("run", right_by_number(puzzles))
+    levels, rollouts = rated(place), place.sampled(PLAIN)
+    asked, store = len(place.speaker.asked), place.ctx.store
+    grades = grade(place.ctx, GradeConfig(), rollouts, place.puzzles, out=ArtifactAddress(store, "grades", Grades))
+    out = ArtifactAddress(store, "1/levels", Levels)
+    folded = fold(place.ctx, rollouts, grades, levels, iteration=1, out=out)
+    assert len(place.speaker.asked) == asked
+    before, after = exact_by_puzzle(place, levels), exact_by_puzzle(place, folded)
+    own = {puzzle: exact for (name, puzzle), exact in after.items() if name == "run"}
+    assert len(own) == 4
+    assert own == pytest.approx({puzzle: before["start", puzzle] for puzzle in own})
+    assert {key: value for key, value in after.items() if key[0] == "start"} == before
+
+
+def test_a_draw_by_rates_has_them_in_its_identity_and_any_other_draw_has_not(
+    opened: Opener, puzzles: list[Puzzle]
+) -> None:
+    place = opened("run", right_by_number(puzzles))
+    levels = rated(place)
+    pools = PLAIN.model_copy(update={"order": Pools(column="exact:start")})
+    for config, inputs in ((PLAIN, {"weights", "puzzles"}), (pools, {"weights", "puzzles", "levels"})):
+        rollouts = place.sampled(config, levels, key=config.order.by)
+        assert Artifact.open(place.ctx.store, rollouts).manifest.inputs.keys() == inputs
+    assert "since" not in Artifact.open(place.ctx.store, rollouts).manifest.identity.config
