@@ -16,11 +16,11 @@ from flows.config.recipe import Recipe
 from flows.inputs.models import fetched_source
 from flows.iteration import Position
 from flows.session import Session
-from stages.advance import AdvanceConfig, advance
 from stages.curriculum.levels import column_values, rated_name
 from stages.curriculum.progress import read_progress
-from stages.fold import fold
-from stages.rate import rate
+from stages.optional.advance import AdvanceConfig, advance
+from stages.optional.fold import fold
+from stages.optional.rate import rate
 from stages.sample import chosen_puzzles
 
 

@@ -12,10 +12,10 @@ from artifacts.refs import Batch, Checkpoint, Ref, TrainingState
 from artifacts.tensors import BATCH_FILE, PackedBatch
 from stages.context import StageContext
 from stages.training.job import EpochOrder, LossConfig, OptimizerConfig
-from stages.training.kl_schedule import KlScheduleConfig, kl_coef_at
 from stages.training.launch import Schedule, Target, Weights, carry_over, train_and_publish
-from stages.training.learning_rates import RateConfig, learning_rate_at, shared_rate, step_rate
 from stages.training.rounding import rounding_warning
+from stages.training.schedules.kl_schedule import KlScheduleConfig, kl_coef_at
+from stages.training.schedules.learning_rates import RateConfig, learning_rate_at, shared_rate, step_rate
 from stages.training.trainable import TrainableConfig
 
 REVISION = 1

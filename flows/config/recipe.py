@@ -7,10 +7,8 @@ from pydantic import Field, model_validator
 from artifacts.config import Config
 from artifacts.errors import BadInputError
 from artifacts.identity import Added
-from stages.advance import StageEnd
 from stages.curriculum.levels import RUN
 from stages.curriculum.overlay import SECTIONS, with_base_sections
-from stages.distil import DistilConfig
 from stages.environments import environment
 from stages.environments.capabilities import (
     AnswersCalls,
@@ -29,15 +27,17 @@ from stages.finetune import FinetuneConfig
 from stages.grade import GradeConfig, Need, needs_of
 from stages.grpo.packing import PackConfig
 from stages.models.source import ModelConfig
+from stages.optional.advance import StageEnd
+from stages.optional.distil import DistilConfig
+from stages.optional.rate import PassRateConfig
+from stages.optional.sft import SftConfig
+from stages.optional.teach import POLICY, TeachConfig
 from stages.prepare import PrepareConfig
 from stages.promotion.gate import PromoteConfig
 from stages.promotion.reward_alarm import RewardAlarm
-from stages.rate import PassRateConfig
 from stages.sample import SampleConfig
 from stages.sampling.config import SamplingConfig
-from stages.sft import SftConfig
 from stages.strategies.config import BestOf
-from stages.teach import POLICY, TeachConfig
 from stages.training.critic import ValueConfig
 from stages.warm_start import WarmStartConfig
 

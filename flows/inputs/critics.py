@@ -8,10 +8,10 @@ from artifacts.manifest import MANIFEST_NAME
 from artifacts.reading import Artifact
 from artifacts.refs import Checkpoint, Critic, Grades, Ref, Rollouts, TrainingState, Values
 from flows.session import Session
-from stages.pretrain import pretrain
+from stages.optional.pretrain import pretrain
+from stages.optional.value import value
 from stages.training.critic import PretrainConfig, check_tokenizer
 from stages.training.launch import Weights, state_beside
-from stages.value import value
 
 
 def first_critic(run: Session, policy: Ref[Checkpoint]) -> Weights | None:

@@ -4,9 +4,9 @@ from dataclasses import dataclass, replace
 
 from artifacts.refs import Checkpoint, Grades, Puzzles, Ref, Rollouts, Values
 from flows.inputs.critics import first_critic, valued
-from flows.inputs.teachers import teacher_of
+from flows.inputs.models import fixed_checkpoint
 from flows.session import Session
-from stages.teach import teach
+from stages.optional.teach import POLICY, TeachConfig, check_same_tokenizer, teach
 from stages.training.launch import Weights
 
 
@@ -40,7 +40,7 @@ class Judged:
 
 def first_judges(run: Session, policy: Ref[Checkpoint], puzzles: Ref[Puzzles]) -> Judges:
     """Returns the judges before iteration 1; `policy` is the model that GRPO starts from."""
-    teacher = teacher_of(run, run.recipe.teach, policy, puzzles) if run.recipe.teach else None
+    teacher = _teacher_of(run, run.recipe.teach, policy, puzzles) if run.recipe.teach else None
     return Judges(teacher, first_critic(run, policy))
 
 
@@ -60,3 +60,18 @@ def judge(
         grades = run.run(teach, run.recipe.teach, teacher, rollouts, grades, puzzles, out=out)
     values, critic = valued(run, judges.critic, rollouts, grades, n)
     return Judged(grades, values, replace(judges, critic=critic))
+
+
+def _teacher_of(
+    run: Session, config: TeachConfig, policy: Ref[Checkpoint], puzzles: Ref[Puzzles]
+) -> Ref[Checkpoint] | None:
+    """Returns the model that judges the policy's tokens; None if the policy itself does, with a hint.
+
+    Raises:
+        BadInputError: There is no such checkpoint, or it has another tokenizer.
+    """
+    if config.teacher == POLICY:
+        return None
+    teacher = fixed_checkpoint(run, config.teacher, "teach.teacher", puzzles)
+    check_same_tokenizer(run.ctx, teacher, policy)
+    return teacher

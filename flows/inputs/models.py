@@ -1,6 +1,7 @@
 """Resolves names of models to published checkpoints, fetching a model source first."""
 
-from artifacts.layout import shared_key
+from artifacts.errors import BadInputError
+from artifacts.layout import is_run_name, shared_key
 from artifacts.manifest import MANIFEST_NAME
 from artifacts.reading import Artifact
 from artifacts.refs import Checkpoint, Puzzles, Ref
@@ -28,6 +29,28 @@ def fetched(stages: Stages, name: str, puzzles: Ref[Puzzles]) -> Ref[Checkpoint]
     """
     source = find_checkpoint(name, stages.ctx.store)
     return source if isinstance(source, Ref) else fetched_source(stages, source, puzzles)
+
+
+def fixed_checkpoint(stages: Stages, name: str, setting: str, puzzles: Ref[Puzzles]) -> Ref[Checkpoint]:
+    """Returns a checkpoint whose name always means the same one, so that a continued run uses the same one.
+
+    Args:
+        name: As for `fetched`.
+        setting: Key of the recipe that holds the name, for the error.
+        puzzles: Puzzles of the run.
+
+    Raises:
+        BadInputError: The name is that of a run, whose promoted checkpoint may change; or there is no such checkpoint.
+    """
+    checkpoint = fetched(stages, name, puzzles)
+    if is_run_name(name) and checkpoint.key.startswith(f"runs/{name}/"):
+        raise BadInputError(
+            setting,
+            f"{name!r}, whose promoted checkpoint may change",
+            "a name that always means the same checkpoint",
+            f"write {checkpoint.key}",
+        )
+    return checkpoint
 
 
 def fetched_source(

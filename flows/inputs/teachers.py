@@ -1,18 +1,15 @@
-"""Teachers of a run: texts to train on before GRPO, and the model that judges tokens in on-policy distillation."""
+"""Teachers whose texts a run trains on before GRPO."""
 
 from artifacts.address import ArtifactAddress
-from artifacts.errors import BadInputError
-from artifacts.layout import is_run_name
 from artifacts.reading import Artifact
 from artifacts.refs import Answers, Checkpoint, K, Puzzles, Ref, Rollouts, Texts
 from flows.config.recipe import ANSWERS, SOLVER, STUDENT, DistillationConfig
-from flows.inputs.models import fetched
+from flows.inputs.models import fixed_checkpoint
 from flows.lookup.history import selection_line
 from flows.session import Session
-from stages.distil import distil
+from stages.optional.distil import distil
+from stages.optional.sft import sft
 from stages.sample import sample
-from stages.sft import sft
-from stages.teach import POLICY, TeachConfig, check_same_tokenizer
 
 
 def distilled(
@@ -28,7 +25,11 @@ def distilled(
         if config.teacher.startswith(ANSWERS):
             source = Artifact.at(run.ctx.store, config.teacher.rstrip("/"), Answers).ref
         elif config.teacher != SOLVER:
-            model = student if config.teacher == STUDENT else _fixed(run, config.teacher, "distil.teacher", puzzles)
+            model = (
+                student
+                if config.teacher == STUDENT
+                else fixed_checkpoint(run, config.teacher, "distil.teacher", puzzles)
+            )
             out = _at(run, number, "rollouts", Rollouts)
             source = run.run(sample, config.sample, model, puzzles, iteration=number, out=out)
         texts = run.run(distil, config.texts, source, puzzles, out=_at(run, number, "texts", Texts))
@@ -37,33 +38,5 @@ def distilled(
     return student
 
 
-def teacher_of(
-    run: Session, config: TeachConfig, policy: Ref[Checkpoint], puzzles: Ref[Puzzles]
-) -> Ref[Checkpoint] | None:
-    """Returns the model that judges the policy's tokens; None if the policy itself does, with a hint.
-
-    Raises:
-        BadInputError: There is no such checkpoint, or it has another tokenizer.
-    """
-    if config.teacher == POLICY:
-        return None
-    teacher = _fixed(run, config.teacher, "teach.teacher", puzzles)
-    check_same_tokenizer(run.ctx, teacher, policy)
-    return teacher
-
-
 def _at(run: Session, number: int, part: str, kind: type[K]) -> ArtifactAddress[K]:
     return run.address(run.layout.distillation(number, part), kind, label=f"round-{number}")
-
-
-def _fixed(run: Session, name: str, setting: str, puzzles: Ref[Puzzles]) -> Ref[Checkpoint]:
-    """Returns a checkpoint whose name always means the same one, so that a continued run has the same teacher."""
-    teacher = fetched(run, name, puzzles)
-    if is_run_name(name) and teacher.key.startswith(f"runs/{name}/"):
-        raise BadInputError(
-            setting,
-            f"{name!r}, whose promoted checkpoint may change",
-            "a name that always means the same checkpoint",
-            f"write {teacher.key}",
-        )
-    return teacher

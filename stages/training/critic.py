@@ -19,7 +19,7 @@ from stages.grpo.gae import last_token_rewards
 from stages.grpo.packing import Branch, Group, PackConfig, lay_out, packed_rows
 from stages.models.value_head import ValueHead
 from stages.training.job import OptimizerConfig, ValueJob
-from stages.training.learning_rates import RateConfig
+from stages.training.schedules.learning_rates import RateConfig
 from stages.training.trainable import TrainableConfig
 
 _Number = Annotated[float, Field(ge=-1e6, le=1e6)]

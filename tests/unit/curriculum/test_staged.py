@@ -12,11 +12,11 @@ from artifacts.refs import Grades, Ref, Report, Transition
 from artifacts.store.store import Store
 from flows.config.recipe import Recipe
 from flows.config.recipes import load_recipe
-from stages.advance import AdvanceConfig, advance
 from stages.context import StageContext
 from stages.curriculum.order import Ascending, Pools
 from stages.curriculum.plateau import Plateau, has_plateaued
 from stages.curriculum.progress import read_progress
+from stages.optional.advance import AdvanceConfig, advance
 from tests.support.made_run import make_context
 
 TWO = (

@@ -16,8 +16,8 @@ from flows.report.html.run_report import PAGE, report_files
 from flows.report.plots import accuracy_plot, reward_plot
 from flows.report.prefect_pages.ui_text import iteration_rows, summary_page
 from flows.report.summary import stage_rows
-from stages.advance import AdvanceConfig, advance
 from stages.curriculum.progress import read_progress
+from stages.optional.advance import AdvanceConfig, advance
 from tests.support.made_run import make_context, make_run
 
 

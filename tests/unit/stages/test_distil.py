@@ -19,7 +19,6 @@ from artifacts.refs import Answers, Checkpoint, Puzzles, Ref, Rollouts, Texts
 from artifacts.schemas import ANSWERS, ANSWERS_FILE, PUZZLES, ROLLOUTS, TEXTS, TEXTS_FILE, as_table
 from artifacts.store.store import Store
 from stages.context import Profile, StageContext
-from stages.distil import Candidate, DistilConfig, distil, select
 from stages.environments.generate import TIERS, generate
 from stages.environments.logic_puzzles.answers import write_answer
 from stages.environments.puzzle import Puzzle
@@ -27,7 +26,8 @@ from stages.environments.tables import to_table
 from stages.models.from_scratch import ScratchModel
 from stages.models.source import materialise
 from stages.models.tokenizers.chat import ChatTokenizer
-from stages.sft import SftConfig, learning_rate_of, text_groups
+from stages.optional.distil import Candidate, DistilConfig, distil, select
+from stages.optional.sft import SftConfig, learning_rate_of, text_groups
 
 SMALL = ScratchModel(hidden=32, layers=1, heads=1, kv_heads=1, head_dim=32, intermediate=32)
 TRAIN, HELD_OUT = 6, 2

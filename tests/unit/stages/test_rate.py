@@ -10,9 +10,9 @@ from artifacts.schemas import LEVELS, LEVELS_FILE
 from stages.curriculum.order import Pools
 from stages.environments.logic_puzzles.answers import write_answer
 from stages.environments.puzzle import Puzzle
-from stages.fold import fold
 from stages.grade import GradeConfig, grade
-from stages.rate import PassRateConfig, RatedModel, rate
+from stages.optional.fold import fold
+from stages.optional.rate import PassRateConfig, RatedModel, rate
 from stages.sample import SampleConfig
 from stages.sampling.config import SamplingConfig
 from tests.support.speaker import WRONG, Opener, Place

@@ -35,12 +35,12 @@ from artifacts.tensors import BATCH_FILE
 from stages.context import Profile, StageContext
 from stages.grpo.gae import gae, lambda_of_length, last_token_rewards
 from stages.grpo.packing import PackConfig
+from stages.optional.pretrain import pretrain
+from stages.optional.value import Valued, value
 from stages.pack import pack
-from stages.pretrain import pretrain
 from stages.training.critic import PretrainConfig, ValueConfig
 from stages.training.job import TrainHardware
 from stages.training.launch import Weights
-from stages.value import Valued, value
 from tests.support.trainer_processes import workers
 from tests.support.trees import VOCAB, save_model
 

@@ -6,7 +6,7 @@ from pydantic import ValidationError
 from artifacts.identity import settings_of
 from stages.finetune import FinetuneConfig
 from stages.training.job import LossConfig
-from stages.training.kl_schedule import KlScheduleConfig, kl_coef_at
+from stages.training.schedules.kl_schedule import KlScheduleConfig, kl_coef_at
 
 
 @pytest.mark.parametrize(

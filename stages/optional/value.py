@@ -24,7 +24,7 @@ from stages.training.critic import (
 )
 from stages.training.job import LossConfig
 from stages.training.launch import Schedule, Target, Weights, carry_over, train_and_publish
-from stages.training.learning_rates import learning_rate_at, step_rate
+from stages.training.schedules.learning_rates import learning_rate_at, step_rate
 
 REVISION = 1
 _SEED_DIGITS = 12
