@@ -1,8 +1,8 @@
 """Builds the block mask of flex_attention from segments, in memory and time that grow with tokens, not token pairs.
 
-torch's `create_block_mask` evaluates the mask for every pair of tokens: 10 bytes x N^2, 43 GB at 65,536 tokens. Here the
-attending pairs in each pair of blocks are counted instead. A segment attends to at most two runs of keys, its own tokens
-and its prompt, and a run overlaps a block in an interval. Only the tables of blocks stay quadratic, because
+torch's `create_block_mask` evaluates the mask for every pair of tokens: 10 bytes x N^2, 43 GB at 65,536 tokens. Here
+the attending pairs in each pair of blocks are counted instead. A segment attends to at most two runs of keys, its own
+tokens and its prompt, and a run overlaps a block in an interval. Only the tables of blocks stay quadratic, because
 flex_attention requires them: N^2 / 16,384 entries.
 
 Shapes: N tokens, B blocks, S stretches (the parts of a segment in one block).
