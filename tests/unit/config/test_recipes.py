@@ -151,7 +151,7 @@ def test_a_run_name_belongs_to_one_recipe(tmp_path: Path) -> None:
 ADDED_SINCE = {"epoch_order", "master_dtype", "max_skipped_steps", "temperature_of", "kl_clamp"} | {
     "level", "step_baseline", "step_discount", "step_rewards", "completions", "style", "tokenizer", "until_first_false",
     "system_prompt",
-    "tool_calls", "strategies", "alarm",
+    "tool_calls", "strategies", "alarm", "head_dtype",
 }  # fmt: skip
 
 
