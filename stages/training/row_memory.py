@@ -75,4 +75,4 @@ def free_bytes(weights: TrainedWeights, device: torch.device) -> int:
 
 
 def _local(tensor: Tensor) -> Tensor:
-    return tensor.detach().to_local() if isinstance(tensor, DTensor) else tensor.detach()
+    return (tensor.to_local() if isinstance(tensor, DTensor) else tensor).detach()
