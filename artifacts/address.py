@@ -1,9 +1,7 @@
 """Publishes artifacts: an attempt writes files into its own folder and the manifest last."""
 
-import hashlib
 import io
 import json
-import os
 import shutil
 import tempfile
 import time
@@ -25,6 +23,7 @@ from artifacts.refs import K, Ref
 from artifacts.schemas import TableSchema, validated
 from artifacts.store.directory import synchronise_folder
 from artifacts.store.store import MissingKeyError, StartProgress, Store
+from artifacts.store.transfer import digests_of_files
 
 SUPERSEDED_NAME = "superseded.json"
 """Name of the manifest of a superseded artifact, beside the artifact's files."""
@@ -300,14 +299,12 @@ def _json_bytes(value: object) -> bytes:
 
 def _measure(folder: Path) -> dict[str, StoredFile]:
     """Flushes the files of a folder to disk, before a manifest names them, and returns their digests."""
-    measured: dict[str, StoredFile] = {}
-    for path in sorted(folder.rglob("*")):
-        if path.is_dir():
-            synchronise_folder(path)
-            continue
-        with path.open("rb") as stream:
-            digest = hashlib.file_digest(stream, "sha256").hexdigest()
-            os.fsync(stream.fileno())
-        measured[path.relative_to(folder).as_posix()] = StoredFile(sha256=digest, size_bytes=path.stat().st_size)
-    synchronise_folder(folder)
-    return measured
+    paths = sorted(folder.rglob("*"))
+    files = [path for path in paths if not path.is_dir()]
+    digests = digests_of_files(files, flush=True)
+    for path in (*(path for path in paths if path.is_dir()), folder):
+        synchronise_folder(path)
+    return {
+        path.relative_to(folder).as_posix(): StoredFile(sha256=digest.sha256, size_bytes=digest.size_bytes)
+        for path, digest in zip(files, digests, strict=True)
+    }

@@ -14,6 +14,7 @@ from artifacts.refs import Kind, Ref
 from artifacts.schemas import TableSchema, validated
 from artifacts.store.keys import shown
 from artifacts.store.store import FileDigest, MissingKeyError, StartProgress, Store
+from artifacts.store.transfer import digests_of_files
 
 _verified: dict[tuple[str, str, str], tuple[Path, list[tuple[int, int, int]]]] = {}
 """Local folders that this process has verified, with the stamps of their files, by store, key and digest."""
@@ -139,8 +140,7 @@ class Artifact:
         prefix = f"{self.key}/{self.manifest.attempt}"
         folder = self.store.local_path(prefix)
         if folder is not None:
-            for file in self.names():
-                self._check_local(folder / file, file)
+            self._check_local(folder)
         else:
             folder = cache / self.manifest.digest
             digests = {n: FileDigest(f.sha256, f.size_bytes) for n, f in self.manifest.files.items()}
@@ -163,11 +163,13 @@ class Artifact:
                 "use an artifact that was kept (see `deerstalker show`), or train again under another --run name",
             )
 
-    def _check_local(self, path: Path, name: str) -> None:
-        stated = self.manifest.files[name]
-        if not path.is_file():
-            raise IntegrityError(str(path), "the file is missing", f"{stated.size_bytes} bytes", "restore it")
-        with path.open("rb") as stream:
-            actual = hashlib.file_digest(stream, "sha256").hexdigest()
-        if actual != stated.sha256:
-            raise IntegrityError(str(path), f"SHA-256 {actual}", stated.sha256, "the file is damaged; restore it")
+    def _check_local(self, folder: Path) -> None:
+        stated = self.manifest.files
+        for name in self.names():
+            if not (folder / name).is_file():
+                where, size = str(folder / name), f"{stated[name].size_bytes} bytes"
+                raise IntegrityError(where, "the file is missing", size, "restore it")
+        for name, actual in zip(self.names(), digests_of_files([folder / name for name in self.names()]), strict=True):
+            if actual.sha256 != stated[name].sha256:
+                where, problem = str(folder / name), f"SHA-256 {actual.sha256}"
+                raise IntegrityError(where, problem, stated[name].sha256, "the file is damaged; restore it")

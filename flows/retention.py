@@ -18,13 +18,14 @@ from artifacts.lineage import Node, lineage
 from artifacts.manifest import MANIFEST_NAME, Manifest, Pruned
 from artifacts.reading import Artifact
 from artifacts.refresh import Refreshes
-from artifacts.refs import Ref
+from artifacts.refs import Decision, Ref, TrainingState
 from artifacts.store.store import Store
 from artifacts.verification import Damage, noted
 from flows.lookup.checkpoints import find_checkpoint
 from flows.lookup.history import read_run, run_names
 from stages.promotion.promoted import Promoted
 from stages.statistics.records import read_decision
+from stages.training.launch import state_beside
 
 Part = Literal["training_state", "checkpoint", "reference", "batch", "rollouts", "critic", "critic_state"]
 _IN_ATTEMPT = re.compile(r"(.+?)/((?:attempt|progress)-[0-9a-f]+(?:-[0-9]{8}T[0-9]+)?)/(.+)")
@@ -146,14 +147,66 @@ def _always_kept(store: Store, promoted: Promoted) -> list[Ref[Any]]:
     return [promoted.checkpoint, decision.standing.checkpoint, decision.best.checkpoint]
 
 
-def remove(store: Store, removals: Iterable[Removal], rule: Retention) -> None:
-    """Removes folders. Manifests are first marked as pruned, so that missing files do not count as damage."""
+def remove(store: Store, removals: Iterable[Removal], rule: Retention | str) -> None:
+    """Removes folders. Manifests are first marked as pruned, so that missing files do not count as damage.
+
+    Args:
+        rule: The rule, or a text about it, which the manifests of the removed artifacts name.
+    """
     pruned = Pruned(at=datetime.now(UTC).isoformat(timespec="seconds"), rule=str(rule))
     for item in removals:
         if item.manifest is not None:
             marked = item.manifest.model_copy(update={"pruned": pruned})
             store.write_bytes(f"{item.key}/{MANIFEST_NAME}", marked.to_bytes())
         store.delete(item.folder)
+
+
+class OldStates:
+    """Removes training states that a run has left behind, while it goes on. Their manifests stay.
+
+    A run needs two kinds of states to continue: that of its newest iteration, and those beside the checkpoints to which
+    a rollback may return, the standing one and the best.
+
+    Args:
+        store: Store of the run.
+        layout: Keys of the run.
+        keep_every: Iterations whose number is a multiple of this keep their state; 0: none.
+    """
+
+    def __init__(self, store: Store, layout: RunLayout, keep_every: int) -> None:
+        self._store, self._layout, self._keep_every = store, layout, keep_every
+        self._earlier: list[int] = []
+
+    def iteration_finished(self, n: int) -> None:
+        """Removes states of the iterations before `n`, after `n` has published all its artifacts.
+
+        Raises:
+            IntegrityError: A decision or a manifest of the run is damaged.
+        """
+        decision = read_decision(
+            Artifact.at(self._store, self._layout.iteration(n, "decision"), Decision).ref, self._store
+        )
+        refs = (state_beside(measured.checkpoint, self._store) for measured in (decision.standing, decision.best))
+        needed = {ref.key for ref in refs if ref is not None}
+        left: list[int] = []
+        for number in self._earlier:
+            key = self._layout.iteration(number, "training_state")
+            if key in needed:
+                left.append(number)
+            elif self._store.exists(f"{key}/{MANIFEST_NAME}"):
+                self._remove(key)
+        self._earlier = left if self._keep_every and n % self._keep_every == 0 else [*left, n]
+
+    def _remove(self, key: str) -> None:
+        manifest = Artifact.at(self._store, key, TrainingState).manifest
+        folder = f"{key}/{manifest.attempt}"
+        if manifest.pruned is not None:
+            self._store.delete(folder)  # a removal that was interrupted
+            return
+        kept = f" and every {self._keep_every}th" if self._keep_every else ""
+        rule = f"keep_state_every = {self._keep_every}: the newest, those of the best and the promoted{kept}"
+        size = sum(file.size_bytes for file in manifest.files.values())
+        remove(self._store, [Removal(key, manifest.kind, size, folder, manifest)], rule)
 
 
 def _of_run(store: Store, run: str, rule: Retention, damaged: list[Damage] | None) -> list[Removal]:

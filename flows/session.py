@@ -19,6 +19,7 @@ from artifacts.store.store import MissingKeyError, Store
 from flows.config.recipe import Recipe
 from flows.orchestration.gpu_permit import GpuPermit
 from flows.orchestration.tasks import MappedStage, as_task, map_as_tasks
+from flows.retention import OldStates
 from flows.views import ProgressView, RunPages
 from stages.context import StageContext
 from stages.environments.config import SourceConfig
@@ -157,6 +158,8 @@ class Session(Stages):
             self.last_task_run = _task_run_name(name, _iteration_label(int(number)))
         self.reached = -1
         self.shown = shown
+        keep_every = self.ctx.profile.keep_state_every
+        self._old_states = None if keep_every is None else OldStates(self.ctx.store, layout, keep_every)
 
     def with_recipe(self, recipe: Recipe) -> Self:
         """Returns the same run in progress with another recipe, such as that of a stage."""
@@ -165,8 +168,10 @@ class Session(Stages):
         return staged
 
     def iteration_finished(self, n: int) -> None:
-        """Shows iteration `n`, which has published all its artifacts, in every view."""
+        """Shows iteration `n`, which has published all its artifacts, in every view, and removes old states."""
         self.reached = n
+        if self._old_states is not None:
+            self._old_states.iteration_finished(n)
         executed = self.live.executed
         self.live.iteration_finished(n)
         if warning := self.shown.iteration_finished(n, executed=executed):

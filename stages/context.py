@@ -66,6 +66,13 @@ class Profile(Config):
         description="Go on although all rewards of the first iteration are the same, or none of its answers could be "
         "read. Without it the run stops there, because such a run usually learns nothing.",
     )
+    keep_state_every: int | None = Field(
+        default=None,
+        ge=0,
+        le=1_000_000,
+        description="While a run goes on, remove the training states of its earlier iterations, except those whose "
+        "number is a multiple of this (0: none) and those that a rollback may return to. Weights stay. null: keep all.",
+    )
     store_link: str | None = Field(
         default=None,
         pattern=r"^https?://.*\{key\}",

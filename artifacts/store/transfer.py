@@ -1,13 +1,16 @@
 """Hashing of content, also while it is written to a file."""
 
 import hashlib
-from collections.abc import Iterable
+import os
+from collections.abc import Iterable, Sequence
 from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
 from typing import IO
 
 from artifacts.store.keys import FileDigest, Progress
 
 _WORTH_A_THREAD_BYTES = 1 << 20
+_MOST_FILES_AT_A_TIME = 32
 
 
 def write_hashed(chunks: Iterable[bytes], stream: IO[bytes], progress: Progress) -> FileDigest:
@@ -43,3 +46,35 @@ def digest_of(chunks: Iterable[bytes], progress: Progress) -> FileDigest:
         size_bytes += len(chunk)
         progress(len(chunk))
     return FileDigest(sha256.hexdigest(), size_bytes)
+
+
+def digests_of_files(paths: Sequence[Path], *, flush: bool = False) -> list[FileDigest]:
+    """Returns the digests of files; each available core hashes a file at a time.
+
+    Args:
+        paths: The files.
+        flush: Whether to flush the files to disk as well, while they are hashed.
+
+    Raises:
+        OSError: A file cannot be read or flushed.
+    """
+    threads = max(1, min(len(os.sched_getaffinity(0)), len(paths), _MOST_FILES_AT_A_TIME))
+    with (
+        ThreadPoolExecutor(threads, thread_name_prefix="hash-files") as hashing,
+        ThreadPoolExecutor(threads, thread_name_prefix="flush-files") as flushing,
+    ):
+        digests = [hashing.submit(_digest_of_file, path) for path in paths]
+        flushes = [flushing.submit(_flush, path) for path in paths] if flush else []
+        for flushed in flushes:
+            flushed.result()
+        return [digest.result() for digest in digests]
+
+
+def _digest_of_file(path: Path) -> FileDigest:
+    with path.open("rb", buffering=0) as stream:
+        return FileDigest(hashlib.file_digest(stream, "sha256").hexdigest(), stream.tell())
+
+
+def _flush(path: Path) -> None:
+    with path.open("rb") as stream:
+        os.fsync(stream.fileno())

@@ -79,6 +79,11 @@ class LossConfig(Config):
         description="weight of the mean negative log-probability of the tokens of right completions (VAPO); needs "
         "pack.mark_right",
     )
+    head_dtype: Annotated[Literal["compute", "fp32"], Added(before="compute")] = Field(
+        default="compute",
+        description="precision of the logits and the products with the output head; `compute`: that of the other "
+        "layers. bf16 logits differ more from the sampler's",
+    )
     entropy_coef: float = Field(
         default=0.0, ge=0.0, le=1e6, description="weight of the bonus for the mean token entropy"
     )

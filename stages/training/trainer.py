@@ -188,7 +188,8 @@ class Trainer:
 
     def _forward(self, flat: FlatRows, policy: Policy) -> tuple[Tensor, Tensor]:
         inputs = policy.inputs(flat, self._weights.dtype, self._weights.device)
-        return policy(inputs, self._job.loss.temperature)
+        head_dtype = torch.float32 if self._job.loss.head_dtype == "fp32" else None
+        return policy(inputs, self._job.loss.temperature, head_dtype)
 
     def _old_logprobs(self, flat: FlatRows, logprobs: Tensor, number: int) -> tuple[Tensor, Tensor | None]:
         """Returns two [C] tensors: the old log-probabilities of the ratio, and the gap trainer - sampler.

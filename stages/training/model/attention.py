@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Any
 import torch
 from torch import Tensor, nn
 
+from stages.training.model.block_mask import block_mask
 from stages.training.model.tree_attention import TreeAttention, TreePlan, plan_tree
 
 if TYPE_CHECKING:
@@ -38,15 +39,7 @@ def attention_tree(segment_ids: Tensor, parent_ids: Tensor, device: torch.device
     """
     if device.type == "cpu":
         return plan_tree(segment_ids, parent_ids)
-    from torch.nn.attention.flex_attention import create_block_mask
-
-    segments, parents = segment_ids.to(device), parent_ids.to(device)
-    tokens = segments.numel()
-
-    def attends(batch: Tensor, head: Tensor, query: Tensor, key: Tensor) -> Tensor:
-        return (query >= key) & ((segments[query] == segments[key]) | (parents[query] == segments[key]))
-
-    return create_block_mask(attends, None, None, tokens, tokens, device=str(device))
+    return block_mask(segment_ids, parent_ids, device)
 
 
 @cache

@@ -98,14 +98,22 @@ class Policy(nn.Module):
             targets=flat.tokens[flat.predictors[1]].to(device),
         )
 
-    def forward(self, inputs: ModelInputs, temperature: float) -> tuple[Tensor, Tensor]:
+    def forward(
+        self, inputs: ModelInputs, temperature: float, head_dtype: torch.dtype | None = None
+    ) -> tuple[Tensor, Tensor]:
         """Runs the decoder on all tokens and the head on the predictors only.
+
+        Args:
+            inputs: The micro-batch.
+            temperature: Divisor of the logits.
+            head_dtype: Type to which the head and its inputs are cast; None: that of the head.
 
         Returns:
             Log-probabilities [C] of the targets and entropies [C] of the predicting distributions, float32.
         """
         hidden = self.decoder(inputs.tokens, mask=inputs.attention).squeeze(0)
         weight = self.decoder.tok_embeddings.weight if self.head is None else self.head.weight
+        weight = weight.to(head_dtype or weight.dtype)
         chosen = hidden.index_select(0, inputs.predictors).to(weight.dtype)
         return token_statistics(chosen, weight, inputs.targets, temperature, self.chunk_tokens)
 
@@ -132,8 +140,15 @@ class ValueModel(Policy):
         super().__init__(shape, activation_checkpointing=activation_checkpointing, chunk_tokens=chunk_tokens)
         self.value_head = nn.Linear(shape.embed_dim, 1, bias=False)
 
-    def forward(self, inputs: ModelInputs, temperature: float) -> tuple[Tensor, Tensor]:
+    def forward(
+        self, inputs: ModelInputs, temperature: float, head_dtype: torch.dtype | None = None
+    ) -> tuple[Tensor, Tensor]:
         """Runs the decoder on all tokens and the head on the last token before each one in the loss.
+
+        Args:
+            inputs: The micro-batch.
+            temperature: Not used; values have none.
+            head_dtype: Not used.
 
         Returns:
             Values [C] before a bound, and zeros [C] where a policy has entropies, float32.

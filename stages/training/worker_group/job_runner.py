@@ -15,6 +15,7 @@ from stages.training.job import ScoreJob, TrainHardware, TrainJob
 from stages.training.model.master_weights import TrainedWeights
 from stages.training.model.placement import compute_dtype, load_reference, shards
 from stages.training.results import StepMetrics, TrainTotals
+from stages.training.row_memory import check_rows_fit, free_bytes, least_activation_bytes_a_token
 from stages.training.scoring import peak_memory_bytes, score
 from stages.training.trainer import Trainer
 from stages.training.trainer_batch import TrainerBatch
@@ -79,6 +80,10 @@ class JobRunner:
             )
         trainer = (ValueTrainer if job.value else Trainer)(weights, job, batch, self._beat)
         resumed = _load(job, weights, trainer)
+        token = least_activation_bytes_a_token(
+            shape, job.trainable, weights.dtype.itemsize, checkpointing=job.hardware.activation_checkpointing
+        )
+        check_rows_fit(batch.row_tokens, token, free_bytes(weights, self._device), job.batch_file)
         self._beat()
         loaded = time.perf_counter()
         plan = trainer.steps()

@@ -1,5 +1,6 @@
 """Publishing and reading: what has no manifest does not exist, and what is damaged is named."""
 
+import hashlib
 import os
 import threading
 from pathlib import Path
@@ -181,6 +182,25 @@ def test_what_is_written_in_place_is_on_the_disk_before_a_manifest_names_it(
     *before, _, slot_folder = synchronised  # the last: the manifest under its first name, and where it was linked to
     assert {folder, folder / "inner", folder / "inner" / "large"} <= set(before)
     assert slot_folder == tmp_path / "a/b"
+
+
+def test_each_of_many_files_has_its_own_checksum(tmp_path: Path) -> None:
+    store = Store.open(str(tmp_path / "store"))
+    content = {f"layer-{n}/part": bytes([n]) * size for n, size in enumerate((0, 1, 300_000, 262_144, 5, 5))}
+    attempt = ArtifactAddress(store, "a/b", Batch).attempt(Identity.of("pack", 1, {}))
+    with attempt.folder(tmp_path) as folder:
+        for name, data in content.items():
+            (folder / name).parent.mkdir()
+            (folder / name).write_bytes(data)
+    artifact = Artifact.open(store, attempt.publish())
+    stated = {name: (file.sha256, file.size_bytes) for name, file in artifact.manifest.files.items()}
+    assert stated == {name: (hashlib.sha256(data).hexdigest(), len(data)) for name, data in content.items()}
+    assert artifact.local_folder(tmp_path) == folder
+    for name in ("layer-2/part", "layer-5/part"):
+        (folder / name).write_bytes(content[name][:-1] + b"X")
+        with pytest.raises(IntegrityError, match=rf"{name}: SHA-256"):
+            artifact.local_folder(tmp_path)
+        (folder / name).write_bytes(content[name])
 
 
 def test_shards_that_overlap_are_adopted_so_that_each_group_counts_once(

@@ -159,7 +159,7 @@ def test_a_run_name_belongs_to_one_recipe(tmp_path: Path) -> None:
 ADDED_SINCE = {"epoch_order", "master_dtype", "max_skipped_steps", "temperature_of", "kl_clamp"} | {
     "level", "step_baseline", "step_discount", "step_rewards", "completions", "style", "tokenizer", "until_first_false",
     "system_prompt", "value", "positive_nll", "mark_right", "frozen_iterations", "shortness_penalty",
-    "tool_calls", "strategies", "alarm", "distil", "teach", "concepts",
+    "tool_calls", "strategies", "alarm", "distil", "teach", "concepts", "head_dtype",
     "order", "where", "rate", "stages", "kl_schedule", "outcomes", "patterns",
 }  # fmt: skip
 

@@ -1,0 +1,108 @@
+"""The training states that a run with `keep_state_every` removes while it goes on."""
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from artifacts.address import ArtifactAddress
+from artifacts.errors import BadInputError
+from artifacts.identity import Identity
+from artifacts.layout import RunLayout
+from artifacts.manifest import MANIFEST_NAME
+from artifacts.reading import Artifact
+from artifacts.refs import Checkpoint, Decision, Kind, Ref, Report, TrainingState
+from artifacts.store.store import Store
+from artifacts.verification import verify
+from flows.retention import OldStates
+from stages.statistics.records import DECISION_FILE, MeasuredCheckpoint, PromotionDecision
+
+LAYOUT = RunLayout("r")
+REPORT = Ref[Report]("Report", "runs/r/report", "0" * 64)
+
+
+def publish(store: Store, n: int, part: str, kind: type[Kind], content: object, **inputs: Ref[Any] | None) -> Ref[Any]:
+    address = ArtifactAddress(store, LAYOUT.iteration(n, part), kind)
+    attempt = address.attempt(Identity.of("finetune", 1, {"n": n, "part": part}, **inputs))
+    attempt.write_json(DECISION_FILE if kind is Decision else "data.json", content)
+    return attempt.publish({}, **inputs)
+
+
+def run(store: Store, best: dict[int, int], standing: dict[int, int], *, carry_state: bool = True) -> None:
+    """Publishes a run whose iterations have states, weights and decisions; the two dicts say who stands after each."""
+    weights: dict[int, Ref[Any]] = {}
+
+    def measured(n: int) -> MeasuredCheckpoint:
+        return MeasuredCheckpoint(checkpoint=weights[n], report=REPORT, iteration=n, score=0.5)
+
+    for n, best_then in best.items():
+        state = publish(store, n, "training_state", TrainingState, [n]) if n and carry_state else None
+        weights[n] = publish(store, n, "checkpoint", Checkpoint, [n, n], state=state)
+        decision = PromotionDecision(
+            promoted=True, rolled_back=False, reason="", degraded=0,
+            standing=measured(standing[n]), best=measured(best_then), candidate=measured(n),
+        )  # fmt: skip
+        publish(store, n, "decision", Decision, decision.as_json())
+
+
+def finish(store: Store, keep_every: int, last: int) -> None:
+    """Does what a command does that runs or finds iterations 0 to `last`."""
+    states = OldStates(store, LAYOUT, keep_every)
+    for n in range(last + 1):
+        states.iteration_finished(n)
+
+
+def left(store: Store, part: str = "training_state") -> list[int]:
+    keys = [key for key in store.list(LAYOUT.root) if f"/{part}/" in key and not key.endswith(MANIFEST_NAME)]
+    return [number for key in keys if (number := LAYOUT.iteration_of(key)) is not None]
+
+
+@pytest.mark.parametrize(
+    ("keep_every", "expected"),
+    # 6 is the newest, 4 the best, 3 stands.
+    [(0, [3, 4, 6]), (2, [2, 3, 4, 6]), (5, [3, 4, 5, 6]), (1, [1, 2, 3, 4, 5, 6])],
+)
+def test_the_newest_and_those_of_a_rollback_stay(tmp_path: Path, keep_every: int, expected: list[int]) -> None:
+    store = Store.open(str(tmp_path / "store"))
+    run(store, best={n: min(n, 4) for n in range(7)}, standing={n: min(n, 3) for n in range(7)})
+    for _ in range(2):  # the second time as a command that continues the run
+        finish(store, keep_every, 6)
+        assert left(store) == expected
+    assert left(store, "checkpoint") == list(range(7))
+    assert verify(store).damaged == []
+    for n in range(1, 7):
+        state = Artifact.at(store, LAYOUT.iteration(n, "training_state"))
+        assert (state.manifest.pruned is None) == (n in expected)
+
+
+def test_a_state_goes_when_its_checkpoint_is_no_longer_the_best(tmp_path: Path) -> None:
+    store = Store.open(str(tmp_path / "store"))
+    stands = {0: 0, 1: 1, 2: 1, 3: 1, 4: 4, 5: 4}
+    run(store, best=stands, standing=stands)
+    finish(store, 0, 3)
+    assert left(store) == [1, 3, 4, 5], "the states of 4 and 5 are still to come"
+    finish(store, 0, 5)
+    assert left(store) == [4, 5]
+    with pytest.raises(BadInputError, match=r"pruned on .*\(keep_state_every = 0: the newest.*train again"):
+        Artifact.at(store, LAYOUT.iteration(1, "training_state")).local_folder(tmp_path)
+
+
+def test_an_interrupted_removal_is_finished(tmp_path: Path) -> None:
+    store = Store.open(str(tmp_path / "store"))
+    run(store, best={n: n for n in range(3)}, standing={n: n for n in range(3)})
+    files = [key for key in store.list(LAYOUT.iteration(1, "training_state")) if not key.endswith(MANIFEST_NAME)]
+    content = {key: store.read_bytes(key) for key in files}
+    finish(store, 0, 2)
+    for key, data in content.items():  # the process was killed between the manifest and the files
+        store.write_bytes(key, data)
+    assert left(store) == [1, 2]
+    finish(store, 0, 2)
+    assert left(store) == [2]
+
+
+def test_a_run_without_states_keeps_everything(tmp_path: Path) -> None:
+    store = Store.open(str(tmp_path / "store"))
+    run(store, best={n: n for n in range(3)}, standing={n: n for n in range(3)}, carry_state=False)
+    before = store.list()
+    finish(store, 0, 2)
+    assert store.list() == before
