@@ -81,7 +81,9 @@ def test_a_setting_that_is_added_to_a_part_keeps_the_identity_of_older_mixtures(
     puzzles = {**plain["puzzles"], "puzzle": mixture({"puzzle": ZEBRA}, {"puzzle": REDUCED, "weight": 2})}
     recipe = Recipe.model_validate({**plain, "puzzles": puzzles})
     frozen = recipe.model_dump(mode="json")
-    del frozen["puzzles"]["puzzle"]["parts"][0]["puzzle"]["questions"]  # as if this setting of zebra were new
+    zebra, clue = (part["puzzle"] for part in frozen["puzzles"]["puzzle"]["parts"])
+    del zebra["questions"]  # as if this setting were new
+    del clue["concepts"]  # which is new
     older = {**settings_of(recipe.puzzles), "puzzle": frozen["puzzles"]["puzzle"]}
     field = ZebraConfig.model_fields["questions"]
     monkeypatch.setattr(field, "metadata", [*field.metadata, Added(before=6)])
