@@ -3,8 +3,6 @@
 import re
 from collections.abc import Iterable, Sequence
 from contextlib import suppress
-from dataclasses import dataclass
-from datetime import UTC, datetime
 from typing import Any, Literal
 
 from pydantic import Field
@@ -15,17 +13,17 @@ from artifacts.documents.run_files import read_recipe
 from artifacts.errors import BadInputError, IntegrityError
 from artifacts.layout import RunLayout
 from artifacts.lineage import Node, lineage
-from artifacts.manifest import MANIFEST_NAME, Manifest, Pruned
+from artifacts.manifest import MANIFEST_NAME, Manifest
 from artifacts.reading import Artifact
 from artifacts.refresh import Refreshes
-from artifacts.refs import Decision, Ref, TrainingState
+from artifacts.refs import Ref
 from artifacts.store.store import Store
 from artifacts.verification import Damage, noted
 from flows.lookup.checkpoints import find_checkpoint
 from flows.lookup.history import read_run, run_names
+from flows.removal import Removal
 from stages.promotion.promoted import Promoted
 from stages.statistics.records import read_decision
-from stages.training.launch import state_beside
 
 Part = Literal["training_state", "checkpoint", "reference", "batch", "rollouts", "critic", "critic_state"]
 _IN_ATTEMPT = re.compile(r"(.+?)/((?:attempt|progress)-[0-9a-f]+(?:-[0-9]{8}T[0-9]+)?)/(.+)")
@@ -64,26 +62,6 @@ class Retention(Config):
     def __str__(self) -> str:
         removed = f"{', '.join(self.parts)} except the last {self.keep_last}"
         return removed + (f" and every {self.keep_every}th" if self.keep_every else "")
-
-
-@dataclass(frozen=True)
-class Removal:
-    """A folder to remove.
-
-    Attributes:
-        key: Key of the artifact to which the folder belongs.
-        what: The kind of a published artifact; `step checkpoints`, `sampled shards`, `set aside` or `lost attempt` for
-            other folders.
-        size_bytes: Total size of its files.
-        folder: Key of the folder.
-        manifest: Manifest of a published artifact, which stays and records the removal; None for other folders.
-    """
-
-    key: str
-    what: str
-    size_bytes: int
-    folder: str
-    manifest: Manifest | None = None
 
 
 def plan(store: Store, rule: Retention, runs: Sequence[str] = (), damaged: list[Damage] | None = None) -> list[Removal]:
@@ -145,68 +123,6 @@ def _always_kept(store: Store, promoted: Promoted) -> list[Ref[Any]]:
             error.where, error.found, error.expected, "continue the run, which writes it again"
         ) from error
     return [promoted.checkpoint, decision.standing.checkpoint, decision.best.checkpoint]
-
-
-def remove(store: Store, removals: Iterable[Removal], rule: Retention | str) -> None:
-    """Removes folders. Manifests are first marked as pruned, so that missing files do not count as damage.
-
-    Args:
-        rule: The rule, or a text about it, which the manifests of the removed artifacts name.
-    """
-    pruned = Pruned(at=datetime.now(UTC).isoformat(timespec="seconds"), rule=str(rule))
-    for item in removals:
-        if item.manifest is not None:
-            marked = item.manifest.model_copy(update={"pruned": pruned})
-            store.write_bytes(f"{item.key}/{MANIFEST_NAME}", marked.to_bytes())
-        store.delete(item.folder)
-
-
-class OldStates:
-    """Removes training states that a run has left behind, while it goes on. Their manifests stay.
-
-    A run needs two kinds of states to continue: that of its newest iteration, and those beside the checkpoints to which
-    a rollback may return, the standing one and the best.
-
-    Args:
-        store: Store of the run.
-        layout: Keys of the run.
-        keep_every: Iterations whose number is a multiple of this keep their state; 0: none.
-    """
-
-    def __init__(self, store: Store, layout: RunLayout, keep_every: int) -> None:
-        self._store, self._layout, self._keep_every = store, layout, keep_every
-        self._earlier: list[int] = []
-
-    def iteration_finished(self, n: int) -> None:
-        """Removes states of the iterations before `n`, after `n` has published all its artifacts.
-
-        Raises:
-            IntegrityError: A decision or a manifest of the run is damaged.
-        """
-        decision = read_decision(
-            Artifact.at(self._store, self._layout.iteration(n, "decision"), Decision).ref, self._store
-        )
-        refs = (state_beside(measured.checkpoint, self._store) for measured in (decision.standing, decision.best))
-        needed = {ref.key for ref in refs if ref is not None}
-        left: list[int] = []
-        for number in self._earlier:
-            key = self._layout.iteration(number, "training_state")
-            if key in needed:
-                left.append(number)
-            elif self._store.exists(f"{key}/{MANIFEST_NAME}"):
-                self._remove(key)
-        self._earlier = left if self._keep_every and n % self._keep_every == 0 else [*left, n]
-
-    def _remove(self, key: str) -> None:
-        manifest = Artifact.at(self._store, key, TrainingState).manifest
-        folder = f"{key}/{manifest.attempt}"
-        if manifest.pruned is not None:
-            self._store.delete(folder)  # a removal that was interrupted
-            return
-        kept = f" and every {self._keep_every}th" if self._keep_every else ""
-        rule = f"keep_state_every = {self._keep_every}: the newest, those of the best and the promoted{kept}"
-        size = sum(file.size_bytes for file in manifest.files.values())
-        remove(self._store, [Removal(key, manifest.kind, size, folder, manifest)], rule)
 
 
 def _of_run(store: Store, run: str, rule: Retention, damaged: list[Damage] | None) -> list[Removal]:

@@ -19,7 +19,7 @@ from artifacts.store.store import MissingKeyError, Store
 from flows.config.recipe import Recipe
 from flows.orchestration.gpu_permit import GpuPermit
 from flows.orchestration.tasks import MappedStage, as_task, map_as_tasks
-from flows.retention import OldStates
+from flows.removal import OldStates
 from flows.views import ProgressView, RunPages
 from stages.context import StageContext
 from stages.environments.config import SourceConfig

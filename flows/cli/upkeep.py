@@ -45,7 +45,8 @@ def prune(
         comparisons: Also remove the results of compare.
         yes: Remove the files; without this option they are only listed.
     """
-    from flows.retention import Retention, plan, remove
+    from flows.removal import remove
+    from flows.retention import Retention, plan
 
     settings = {
         "parts": parts.split(","),

@@ -22,8 +22,9 @@ from artifacts.store.store import Store
 from artifacts.verification import verify
 from flows.cli.app import run_command
 from flows.lookup.history import read_run
+from flows.removal import remove
 from flows.report.html.run_report import report_files
-from flows.retention import Retention, plan, remove
+from flows.retention import Retention, plan
 from tests.support.made_run import make_run
 
 ALL = ("training_state", "checkpoint", "reference", "batch", "rollouts")

@@ -21,9 +21,10 @@ from flows.compare.comparison_report import setting_rows, text_rows, write_repor
 from flows.config.recipe import Recipe
 from flows.config.recipes import load_recipe, validate
 from flows.lookup.history import read_run
+from flows.removal import remove
 from flows.report.figures import compared
 from flows.report.html.run_report import report_files
-from flows.retention import Retention, plan, remove
+from flows.retention import Retention, plan
 from stages.grade import grade
 from stages.pack import pack
 from tests.support.made_run import make_context

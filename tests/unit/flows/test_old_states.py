@@ -14,7 +14,7 @@ from artifacts.reading import Artifact
 from artifacts.refs import Checkpoint, Decision, Kind, Ref, Report, TrainingState
 from artifacts.store.store import Store
 from artifacts.verification import verify
-from flows.retention import OldStates
+from flows.removal import OldStates
 from stages.statistics.records import DECISION_FILE, MeasuredCheckpoint, PromotionDecision
 
 LAYOUT = RunLayout("r")

@@ -1,0 +1,95 @@
+"""Removes folders of artifacts, and the training states that a run leaves behind."""
+
+from collections.abc import Iterable
+from dataclasses import dataclass
+from datetime import UTC, datetime
+
+from artifacts.layout import RunLayout
+from artifacts.manifest import MANIFEST_NAME, Manifest, Pruned
+from artifacts.reading import Artifact
+from artifacts.refs import Decision, TrainingState
+from artifacts.store.store import Store
+from stages.statistics.records import read_decision
+from stages.training.launch import state_beside
+
+
+@dataclass(frozen=True)
+class Removal:
+    """A folder to remove.
+
+    Attributes:
+        key: Key of the artifact to which the folder belongs.
+        what: The kind of a published artifact; `step checkpoints`, `sampled shards`, `set aside` or `lost attempt` for
+            other folders.
+        size_bytes: Total size of its files.
+        folder: Key of the folder.
+        manifest: Manifest of a published artifact, which stays and records the removal; None for other folders.
+    """
+
+    key: str
+    what: str
+    size_bytes: int
+    folder: str
+    manifest: Manifest | None = None
+
+
+def remove(store: Store, removals: Iterable[Removal], rule: object) -> None:
+    """Removes folders. Manifests are first marked as pruned, so that missing files do not count as damage.
+
+    Args:
+        rule: The reason, whose text the manifests of the removed artifacts keep.
+    """
+    pruned = Pruned(at=datetime.now(UTC).isoformat(timespec="seconds"), rule=str(rule))
+    for item in removals:
+        if item.manifest is not None:
+            marked = item.manifest.model_copy(update={"pruned": pruned})
+            store.write_bytes(f"{item.key}/{MANIFEST_NAME}", marked.to_bytes())
+        store.delete(item.folder)
+
+
+class OldStates:
+    """Removes training states that a run has left behind, while it goes on. Their manifests stay.
+
+    A run needs two kinds of states to continue: that of its newest iteration, and those beside the checkpoints to which
+    a rollback may return, the standing one and the best.
+
+    Args:
+        store: Store of the run.
+        layout: Keys of the run.
+        keep_every: Iterations whose number is a multiple of this keep their state; 0: none.
+    """
+
+    def __init__(self, store: Store, layout: RunLayout, keep_every: int) -> None:
+        self._store, self._layout, self._keep_every = store, layout, keep_every
+        self._earlier: list[int] = []
+
+    def iteration_finished(self, n: int) -> None:
+        """Removes states of the iterations before `n`, after `n` has published all its artifacts.
+
+        Raises:
+            IntegrityError: A decision or a manifest of the run is damaged.
+        """
+        decision = read_decision(
+            Artifact.at(self._store, self._layout.iteration(n, "decision"), Decision).ref, self._store
+        )
+        refs = (state_beside(measured.checkpoint, self._store) for measured in (decision.standing, decision.best))
+        needed = {ref.key for ref in refs if ref is not None}
+        left: list[int] = []
+        for number in self._earlier:
+            key = self._layout.iteration(number, "training_state")
+            if key in needed:
+                left.append(number)
+            elif self._store.exists(f"{key}/{MANIFEST_NAME}"):
+                self._remove(key)
+        self._earlier = left if self._keep_every and n % self._keep_every == 0 else [*left, n]
+
+    def _remove(self, key: str) -> None:
+        manifest = Artifact.at(self._store, key, TrainingState).manifest
+        folder = f"{key}/{manifest.attempt}"
+        if manifest.pruned is not None:
+            self._store.delete(folder)  # a removal that was interrupted
+            return
+        kept = f" and every {self._keep_every}th" if self._keep_every else ""
+        rule = f"keep_state_every = {self._keep_every}: the newest, those of the best and the promoted{kept}"
+        size = sum(file.size_bytes for file in manifest.files.values())
+        remove(self._store, [Removal(key, manifest.kind, size, folder, manifest)], rule)
