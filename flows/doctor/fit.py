@@ -14,7 +14,12 @@ from flows.doctor.facts import MachineFacts
 from flows.doctor.hardware import Device, Hardware
 from flows.doctor.store_facts import StoreFacts
 from flows.plan.memory import BYTES, Precision, trainer_memory
-from flows.plan.workload import learning_parameters, longest_micro_batch
+from flows.plan.workload import (
+    learning_parameters,
+    longest_micro_batch,
+    longest_prompt,
+    typical_completion,
+)
 from stages.environments import environment
 from stages.environments.capabilities import AnswersCalls, needs
 from stages.environments.config import GeneratorConfig
@@ -33,7 +38,6 @@ _CHECKPOINT_BYTES = 2
 """Bytes of a weight in a checkpoint."""
 _DISK_BYTES_A_TOKEN = 24
 """Bytes of a sampled token in the store: its id and log-probability, and its share of text and batch."""
-_SHORT_TOKENS = 256
 _CHARACTERS_A_TOKEN = 4
 """Characters of English text in a token of a common tokenizer."""
 
@@ -243,8 +247,7 @@ def _seconds(recipe: Recipe, size: ModelSize, rate: float, told: int, end: int) 
 
 
 def _completion_tokens(sampling: SamplingConfig, end: int) -> float:
-    longest = sampling.max_tokens
-    return longest if end == _HIGH else longest / (2 if longest <= _SHORT_TOKENS else 8)
+    return sampling.max_tokens if end == _HIGH else typical_completion(sampling)
 
 
 def _sampled_tokens(sampling: SamplingConfig, groups: int, end: int) -> float:
@@ -257,9 +260,7 @@ def _told_in(completions: int, sampling: SamplingConfig, told: int, end: int) ->
 
 
 def _prompt_tokens(recipe: Recipe, told: int, end: int) -> float:
-    row, sampling = recipe.pack.row_tokens, recipe.sample.sampling
-    left = row - sampling.samples_per_prompt * (sampling.max_tokens + sampling.tool_calls * told)
-    longest = left if left >= row / 8 else row / 4
+    longest = longest_prompt(recipe, told)
     return longest if end == _HIGH else longest / 2
 
 
