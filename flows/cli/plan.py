@@ -87,6 +87,7 @@ nodes = {chosen.nodes}
 {together}micro_batch_tokens = {chosen.micro_batch_tokens}
 activation_checkpointing = {switch[chosen.activation_checkpointing]}
 cpu_offload = {switch[chosen.cpu_offload]}
+logprob_chunk_tokens = {chosen.logprob_chunk_tokens}
 """
 
 

@@ -20,7 +20,8 @@ _FRAGMENTED = 1.05
 """Memory that torch's allocator takes for each byte in use; assumed."""
 _ENGINE_BYTES = 2 * GIB
 """Memory of an engine on each GPU beside weights and cache: graphs and activations; assumed."""
-_SHARES = (0.3, 0.45, 0.6, 0.75, 0.85)
+_SHARES = (0.15, 0.2, 0.3, 0.45, 0.6, 0.75)
+_CHUNKS = (512, 2048)
 _COMPUTE: Literal["bf16"] = "bf16"
 
 
@@ -39,6 +40,8 @@ class Memory:
         host: On the host of the first process: a checkpoint in bf16, and offloaded state.
         gpu: Memory of a GPU.
         missing: Bytes that are missing on a GPU; 0 if all phases fit.
+        engine: The engine's part of a GPU.
+        certain: Peak without what is only assumed: contexts, fragmentation, and the engine's graphs.
     """
 
     trainer: TrainerMemory
@@ -51,6 +54,8 @@ class Memory:
     host: float
     gpu: float
     missing: float
+    engine: float
+    certain: float
 
 
 @dataclass(frozen=True)
@@ -64,6 +69,7 @@ class Settings:
     activation_checkpointing: bool
     micro_batch_tokens: int
     cpu_offload: bool
+    logprob_chunk_tokens: int
 
     @classmethod
     def of(cls, profile: Profile) -> "Settings":
@@ -72,11 +78,15 @@ class Settings:
         return cls(
             trainer.processes, trainer.nodes, engine.tensor_parallel_size, engine.memory_share,
             trainer.activation_checkpointing, trainer.micro_batch_tokens, trainer.cpu_offload,
+            trainer.logprob_chunk_tokens,
         )  # fmt: skip
 
     def applied(self, profile: Profile) -> Profile:
         """Returns the profile with these settings."""
-        trainer = ("processes", "nodes", "activation_checkpointing", "micro_batch_tokens", "cpu_offload")
+        trainer = (
+            "processes", "nodes", "activation_checkpointing", "micro_batch_tokens", "cpu_offload",
+            "logprob_chunk_tokens",
+        )  # fmt: skip
         engine = ("tensor_parallel_size", "memory_share")
         changed = {"kv_cache_gib": None, **{name: getattr(self, name) for name in engine}}
         return profile.model_copy(
@@ -117,11 +127,6 @@ class Plan:
     given: Layout
     fitting: Layout | None
     scaling: list[tuple[Cluster, Layout | None]]
-
-    @property
-    def best(self) -> Layout:
-        """The profile if it fits and uses all GPUs, else the fastest settings that fit, if there are any."""
-        return self.fitting or self.given
 
 
 def make_plan(
@@ -178,7 +183,8 @@ def memory_of(recipe: Recipe, profile: Profile, size: ModelSize, gpu_bytes: floa
     save = reserved + kept + BYTES[precision.master] * shape.head + _PROCESS_BYTES
     missing = max(0.0, train - gpu_bytes, sample - gpu_bytes, save - gpu_bytes, least - cache)
     host = BYTES[_COMPUTE] * shape.parameters + on_host * trainer.processes
-    return Memory(peak, weights, cache, least, sample, train, save, host, gpu_bytes, missing)
+    certain = max(reserved, weights + least) + peak.peak - on_host
+    return Memory(peak, weights, cache, least, sample, train, save, host, gpu_bytes, missing, reserved, certain)
 
 
 def _layout(
@@ -194,17 +200,24 @@ def _layout(
 
 
 def _fastest(recipe: Recipe, profile: Profile, size: ModelSize, work: Work, cluster: Cluster) -> Layout | None:
-    """Returns the fastest settings that fit: all GPUs train, and engines of 1, 2, 4 or 8 GPUs sample on all of them."""
+    """Returns the fastest settings that fit: all GPUs train, and engines of 1, 2, 4 or 8 GPUs sample on all of them.
+
+    State in the host's memory is tried only if nothing else fits, because its transfers are not part of the times.
+    """
     assert size.shape is not None
-    layouts: list[Layout] = []
     first = Settings.of(profile)
     widths = [width for width in (1, 2, 4, 8) if cluster.per_node % width == 0]
     micro = sorted({recipe.pack.row_tokens, max(first.micro_batch_tokens, recipe.pack.row_tokens)})
-    for width, share, again, tokens in product(widths, _SHARES, (False, True), micro):
-        settings = replace(
-            first, processes=cluster.per_node, nodes=cluster.nodes, tensor_parallel_size=width, memory_share=share,
-            activation_checkpointing=again, micro_batch_tokens=tokens, cpu_offload=False,
-        )  # fmt: skip
-        layouts.append(_layout(recipe, profile, size, size.shape, work, cluster, settings))
-    fitting = [layout for layout in layouts if layout.fits]
-    return min(fitting, key=lambda layout: layout.times.iteration, default=None)
+    for offload in (False, True):
+        fitting: list[Layout] = []
+        for width, share, again, tokens, chunk in product(widths, _SHARES, (False, True), micro, _CHUNKS):
+            settings = replace(
+                first, processes=cluster.per_node, nodes=cluster.nodes, tensor_parallel_size=width, memory_share=share,
+                activation_checkpointing=again, micro_batch_tokens=tokens, cpu_offload=offload,
+                logprob_chunk_tokens=chunk,
+            )  # fmt: skip
+            layout = _layout(recipe, profile, size, size.shape, work, cluster, settings)
+            fitting += [layout] if layout.fits else []
+        if fitting:
+            return min(fitting, key=lambda layout: layout.times.iteration)
+    return None
