@@ -5,9 +5,9 @@ from pathlib import Path
 import pytest
 
 from artifacts.errors import BadInputError
-from flows.cli.plan import document, profile_text
 from flows.config.recipes import load_profile, load_recipe
 from flows.plan.cluster import GPUS, Cluster, cluster
+from flows.plan.page import document, profile_text
 from flows.plan.plan import GIB, make_plan
 from flows.plan.refusal import refuse_unfit
 from flows.plan.workload import work_of
