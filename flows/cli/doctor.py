@@ -165,7 +165,12 @@ def plan(
     if write is not None:
         if made.fitting is None:
             raise BadInputError("--write", str(write), "a plan that fits", "no setting of the profile fits these GPUs")
-        write.write_text(profile_text(made.fitting, recipe, str(made.cluster)))
+        try:
+            write.write_text(profile_text(made.fitting, recipe, str(made.cluster)))
+        except OSError as error:
+            raise BadInputError(
+                "--write", f"{write} ({error.strerror})", "a new file in a folder that exists"
+            ) from error
     if options.json:
         print_json(document(made, settings.iterations, price))
     else:

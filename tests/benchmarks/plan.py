@@ -63,13 +63,80 @@ def simulate(shape: Shape, master: str) -> dict[str, Any]:
     }
 
 
+MEASURED = Shape(32_000, 1536, 4, 1536, 256, 8960, tied=False)
+"""A model that fits on a machine with 16 GiB, as wide as the one of 1.5 billion weights."""
+MEASURED_ROW = 2048
+
+
+def measure(processes: int) -> dict[str, Any]:
+    """Returns the peak of gloo processes that take a step, the largest one's, and the planned one."""
+    import torch.multiprocessing as multiprocessing
+
+    with tempfile.TemporaryDirectory() as folder:
+        multiprocessing.spawn(_take_step, (processes, folder), nprocs=processes)  # pyright: ignore[reportPrivateImportUsage]
+        peaks = [int(path.read_text()) for path in Path(folder).glob("peak-*")]
+    size = ModelSize(MEASURED.parameters, "", MEASURED)
+    hardware = _hardware(processes)
+    planned = trainer_memory(
+        size, MEASURED.parameters, hardware, Precision("bf16", "fp32"), MEASURED_ROW, cuda=False
+    ).peak
+    return {"processes": processes, "measured": max(peaks), "planned": planned, "difference": planned / max(peaks) - 1}
+
+
+def _hardware(processes: int) -> TrainHardware:
+    return TrainHardware(processes=processes, compute_dtype="bf16", micro_batch_tokens=MEASURED_ROW, device="cpu")
+
+
+def _take_step(rank: int, processes: int, folder: str) -> None:
+    """Takes two steps in a process of a group, and writes by how much its resident memory grew at most."""
+    import torch
+    import torch.distributed as dist
+    from safetensors.numpy import save_file
+
+    from stages.training.job import TrainJob
+    from stages.training.model.master_weights import TrainedWeights
+    from stages.training.trainer import Trainer
+    from stages.training.trainer_batch import TrainerBatch
+    from tests.support.simulated_training import decoder_shape, row_columns
+
+    torch.set_num_threads(1)
+    place = Path(folder)
+    store = dist.FileStore(str(place / "meeting"), processes)  # pyright: ignore[reportPrivateImportUsage]
+    dist.init_process_group("gloo", store=store, rank=rank, world_size=processes)
+    hardware, batch_file = _hardware(processes), place / f"batch-{rank}.safetensors"
+    save_file(row_columns(2 * processes, 128, MEASURED_ROW // 128 - 1, 128), batch_file)
+    batch = TrainerBatch(batch_file, MEASURED.vocabulary)
+    before = _resident("VmRSS")
+    weights = TrainedWeights(decoder_shape(MEASURED), hardware, torch.device("cpu"), processes > 1)
+    with torch.no_grad():
+        for parameter in weights.masters.values():
+            parameter.fill_(0.01)
+        weights.refresh()
+    job = TrainJob(
+        checkpoint_dir=place, batch_file=batch_file, learning_rates=[1e-6] * 2, hardware=hardware,
+        out_checkpoint_dir=place / "out", events_file=place / "events",
+    )  # fmt: skip
+    trainer = Trainer(weights, job, batch, lambda: None)
+    for number in range(2):
+        trainer.step(0, batch.steps[0], number + 1)
+    (place / f"peak-{rank}").write_text(str(_resident("VmHWM") - before))
+    dist.destroy_process_group()
+
+
+def _resident(name: str) -> int:
+    lines = Path("/proc/self/status").read_text().splitlines()
+    return int(next(line for line in lines if line.startswith(name)).split()[1]) * 1024
+
+
 def main() -> None:
     """Entry point."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     add_json_option(parser)
     parser.add_argument("--layers", type=int, help="simulate only so many layers of each model, to look at the form")
-    parser.add_argument("--only", choices=SIMULATED, help="simulate one model")
+    parser.add_argument("--only", choices=[*SIMULATED, "none"], help="simulate one model, or none")
+    parser.add_argument("--measured", type=int, nargs="*", default=[], help="measure groups of so many processes")
     arguments = parser.parse_args()
+    measured = [measure(processes) for processes in arguments.measured]
     steps: dict[str, dict[str, Any]] = {}
     for name, master in SIMULATED.items():
         shape = model_size(load_recipe(name).model).shape
@@ -80,12 +147,20 @@ def main() -> None:
     for name, (recipe, gpus, nodes) in PLANNED.items():
         loaded = load_recipe(recipe)
         plans[name] = document(make_plan(loaded, load_profile("cuda"), cluster(gpus, nodes)), loaded.iterations, 2.5)
-    tell({"steps": steps, "plans": plans}, bars(steps), lambda: show(steps, plans), as_json=arguments.json)
+    figures = {"steps": steps, "measured": measured, "plans": plans}
+    tell(figures, bars(steps, measured), lambda: show(steps, plans), as_json=arguments.json)
 
 
-def bars(steps: dict[str, dict[str, Any]]) -> list[Bar]:
-    """Whether plan and simulation agree."""
+def bars(steps: dict[str, dict[str, Any]], measured: list[dict[str, Any]]) -> list[Bar]:
+    """Whether the plan agrees with simulated and with measured steps."""
     return [
+        Bar.at_most(
+            f"{group['processes']} processes: difference of the planned peak from the measured, share",
+            abs(group["difference"]),
+            AGREEMENT,
+        )
+        for group in measured
+    ] + [
         Bar.at_most(
             f"{name}: difference of the planned peak from the simulated, share", abs(step["difference"]), AGREEMENT
         )
