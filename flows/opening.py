@@ -21,6 +21,7 @@ from flows.lookup.history import last_iteration
 from flows.orchestration.flow_runs import run_logger, this_flow_run
 from flows.orchestration.gpu_permit import gpu_permit
 from flows.orchestration.server.dead_runs import crash_dead_tasks
+from flows.plan.refusal import refuse_unfit
 from flows.report.shown_run import ShownRun
 from flows.report.terminal.live import current_view
 from flows.report.trackers import open_tracker
@@ -67,7 +68,7 @@ def opened(request: RunRequest) -> Generator[Session]:
     The block ends early after the stage that `stop_after` names.
 
     Raises:
-        BadInputError: The recipe, the profile, the run name or the store is invalid.
+        BadInputError: The recipe, the profile, the run name or the store is invalid, or the GPUs lack memory.
         IdentityMismatchError: The run name is taken by a run of another recipe.
     """
     recipe = load_recipe(request.recipe, request.overrides)
@@ -77,6 +78,7 @@ def opened(request: RunRequest) -> Generator[Session]:
     recipe = recipe_to_continue(store, layout, recipe)
     if not store.exists(layout.recipe):
         check_sound(recipe)
+        refuse_unfit(recipe, profile)
     # `opened_run` stores a request to redo stages at once, so the recipe must be stored now; otherwise checking it is
     # enough.
     (freeze_recipe if request.refresh else check_recipe)(store, layout, recipe)

@@ -81,6 +81,11 @@ Check this machine, the store and Prefect, and with --recipe whether that recipe
 
 Every line is ok, or says what to do. The files that it writes to try the store are removed; it starts no server.
 """,
+    "doctor:plan": """
+Plan a recipe on GPUs to rent: what fits, how long an iteration takes and what it costs, by arithmetic.
+
+Memory is the trainer's at its peak beside the engine. Times are estimates from data sheets and assumed efficiencies.
+""",
     "up:up": "Start a Prefect server with its user interface and a worker, and deploy every flow; may be repeated.",
     "up:down": "Stop the server and the worker that `up` started.",
 }

@@ -1,4 +1,4 @@
-"""`deerstalker doctor`."""
+"""`deerstalker doctor` and `deerstalker plan`: whether a recipe fits this machine, or one to rent."""
 
 import sys
 from collections.abc import Iterator, Sequence
@@ -9,10 +9,20 @@ from typing import TYPE_CHECKING, Annotated
 
 from cyclopts import Parameter
 
-from artifacts.errors import DeerstalkerError
+from artifacts.errors import BadInputError, DeerstalkerError
 from artifacts.store.location import DEFAULT_STORE
-from flows.cli.console.options import STORED, ProfileChanges, ProfileName, RecipeChanges, Stored, shipped
-from flows.cli.console.output import print_json
+from flows.cli.console.options import (
+    OUTPUT,
+    STORED,
+    Optional,
+    Output,
+    ProfileChanges,
+    ProfileName,
+    RecipeChanges,
+    Stored,
+    shipped,
+)
+from flows.cli.console.output import print_json, print_line, terminal
 from flows.doctor import checks
 from flows.doctor.checks import Check
 from flows.doctor.facts import machine_facts, prefect_facts, software_facts, speed_facts
@@ -23,6 +33,7 @@ from flows.report.text.visible import one_line
 if TYPE_CHECKING:
     from flows.config.model_size import ModelSize
     from flows.config.recipe import Recipe
+    from flows.plan.plan import Plan
 
 
 def doctor(
@@ -110,3 +121,75 @@ def _load_sized(name: str, changes: Sequence[str]) -> "tuple[Recipe, ModelSize]"
 
     recipe = max(load_recipe(name, changes).parts, key=lambda part: part.sample.sampling.max_tokens)
     return recipe, model_size(recipe.model)
+
+
+def plan(
+    *,
+    recipe: Annotated[str, Parameter(help=f"Name of a recipe ({shipped('recipes')}), or path of a TOML file.")],
+    gpus: str,
+    profile: ProfileName = "cuda",
+    nodes: int = 1,
+    price: float = 2.5,
+    completion_tokens: Annotated[int | None, Optional] = None,
+    prompt_tokens: Annotated[int | None, Optional] = None,
+    write: Annotated[Path | None, Optional] = None,
+    set_: RecipeChanges = (),
+    set_profile: ProfileChanges = (),
+    options: Output = OUTPUT,
+) -> None:
+    """Prints the plan of a recipe on GPUs that this machine need not have.
+
+    Args:
+        gpus: GPUs of a machine, as 8x80 (gigabytes) or 4xA40.
+        nodes: Number of machines.
+        price: Dollars for an hour of one GPU.
+        completion_tokens: Mean length of a completion; by default half of the limit, or an eighth of one above 256.
+        prompt_tokens: Mean length of a prompt; by default half of what the recipe's rows leave.
+        write: File in which the fastest profile that fits is written; it must not exist.
+    """
+    from flows.config.recipes import load_profile, load_recipe
+    from flows.plan.cluster import cluster
+    from flows.plan.page import document, profile_text
+    from flows.plan.plan import make_plan
+
+    for name, value in (("nodes", nodes), ("completion-tokens", completion_tokens), ("prompt-tokens", prompt_tokens)):
+        if value is not None and value < 1:
+            raise BadInputError(f"--{name}", str(value), "at least 1")
+    if not 0 <= price < 1e6:
+        raise BadInputError("--price", str(price), "dollars, from 0")
+    if write is not None and write.exists():
+        raise BadInputError("--write", str(write), "a file that does not exist")
+    settings = load_recipe(recipe, set_)
+    loaded = load_profile(profile, set_profile)
+    made = make_plan(settings, loaded, cluster(gpus, nodes), completion_tokens, prompt_tokens)
+    if write is not None:
+        if made.fitting is None:
+            raise BadInputError("--write", str(write), "a plan that fits", "no setting of the profile fits these GPUs")
+        try:
+            write.write_text(profile_text(made.fitting, recipe, str(made.cluster)))
+        except OSError as error:
+            raise BadInputError(
+                "--write", f"{write} ({error.strerror})", "a new file in a folder that exists"
+            ) from error
+    if options.json:
+        print_json(document(made, settings.iterations, price))
+    else:
+        _print_plan(made, settings.iterations, price)
+
+
+def _print_plan(made: "Plan", iterations: int, price: float) -> None:
+    from rich.table import Table
+
+    from flows.plan.page import lines
+
+    for line in lines(made):
+        print_line(line)
+    table = Table("GPUs", "sample s", "train s", "save s", "idle", "$/iteration", "$/run", "limit")
+    for other, layout in made.scaling:
+        if layout is None:
+            table.add_row(str(other.count), *["-"] * 6, "memory")
+            continue
+        times, dollars = layout.times, other.count * layout.times.iteration / 3600 * price
+        row = [f"{times.sample:.0f}", f"{times.train:.0f}", f"{times.save:.0f}", f"{times.idle:.0%}"]
+        table.add_row(str(other.count), *row, f"{dollars:.2f}", f"{dollars * iterations:.0f}", times.limit)
+    terminal().print(table)

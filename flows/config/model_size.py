@@ -67,6 +67,18 @@ class Shape:
         return self.layers * self.layer + self.head * (1 if self.tied else 2) + norms
 
 
+_QWEN_1_5B = Shape(151_936, 1536, 28, 1536, 256, 8960, tied=False)
+_QWEN_14B = Shape(152_064, 5120, 48, 5120, 1024, 13_824, tied=False)
+_QWEN_32B = Shape(152_064, 5120, 64, 5120, 1024, 27_648, tied=False)
+_PUBLISHED: Mapping[str, Shape] = {
+    "deepseek-ai/DeepSeek-R1-Distill-Qwen-1.5B": _QWEN_1_5B,
+    "Qwen/Qwen2.5-14B-Instruct": _QWEN_14B,
+    "Qwen/Qwen2.5-32B-Instruct": _QWEN_32B,
+    "Qwen/Qwen2.5-32B": _QWEN_32B,
+}
+"""Sizes in the published config.json of models that recipes name, so that a plan needs no download."""
+
+
 @dataclass(frozen=True)
 class ModelSize:
     """Size of a model.
@@ -100,7 +112,7 @@ def model_size(config: ModelConfig) -> ModelSize:
             folder = local_folder(config.path)
             return ModelSize(None, UNKNOWN) if folder is None else _in_folder(folder) or ModelSize(None, UNKNOWN)
         case HubModel():
-            return _in_hub_cache(config) or size_by_name(config.id)
+            return _in_hub_cache(config) or _published(config.id) or size_by_name(config.id)
         case StoredModel() | MergedModel():
             return ModelSize(None, "that of its checkpoints in the store")
 
@@ -135,6 +147,10 @@ def shape_of_config(config: Mapping[str, Any]) -> Shape:
         intermediate=int(config["intermediate_size"]),
         tied=bool(config.get("tie_word_embeddings", False)),
     )
+
+
+def _published(name: str) -> ModelSize | None:
+    return _of_shape(_PUBLISHED[name], "by its published config.json") if name in _PUBLISHED else None
 
 
 def _of_shape(shape: Shape, source: str) -> ModelSize:

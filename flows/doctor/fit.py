@@ -7,12 +7,19 @@ import math
 from collections.abc import Mapping
 from dataclasses import dataclass
 
-from flows.config.model_size import ModelSize, Shape
+from flows.config.model_size import ModelSize
 from flows.config.recipe import Recipe
 from flows.doctor.checks import Check, gib
 from flows.doctor.facts import MachineFacts
 from flows.doctor.hardware import Device, Hardware
 from flows.doctor.store_facts import StoreFacts
+from flows.plan.memory import BYTES, Precision, trainer_memory
+from flows.plan.workload import (
+    learning_parameters,
+    longest_micro_batch,
+    longest_prompt,
+    typical_completion,
+)
 from stages.environments import environment
 from stages.environments.capabilities import AnswersCalls, needs
 from stages.environments.config import GeneratorConfig
@@ -22,9 +29,7 @@ from stages.hardware.compute_type import ComputeType
 from stages.sampling.config import SamplingConfig
 from stages.sampling.replicas.placement import AUTO_MOST_ON_CPU
 from stages.sampling.replicas.threads import SMALL_MODEL_BYTES
-from stages.training.trainable import TrainableConfig
 
-_BYTES: Mapping[ComputeType, int] = {"bf16": 2, "fp32": 4}
 _PROGRAM_BYTES = int(3.5 * (1 << 30))
 """Memory of flow, Prefect's server, one engine and trainer without a model; measured with `quickstart` on two cores."""
 _ENGINE_PROGRAM_BYTES = 1 << 30
@@ -33,7 +38,6 @@ _CHECKPOINT_BYTES = 2
 """Bytes of a weight in a checkpoint."""
 _DISK_BYTES_A_TOKEN = 24
 """Bytes of a sampled token in the store: its id and log-probability, and its share of text and batch."""
-_SHORT_TOKENS = 256
 _CHARACTERS_A_TOKEN = 4
 """Characters of English text in a token of a common tokenizer."""
 
@@ -90,7 +94,7 @@ def fit_checks(
     replicas = replica_count(hardware, size, machine, devices[1])
     told = told_tokens(recipe)
     need = Need(
-        trainer_bytes=trainer_bytes(recipe, hardware, size, types[0]),
+        trainer_bytes=trainer_bytes(recipe, hardware, size, types[0], cuda=devices[0] == "cuda"),
         engine_bytes=engine_bytes(hardware, size, types[1], devices[1], replicas),
         store_bytes=store_bytes(recipe, size, told),
         seconds=None if gflops is None else iteration_seconds(recipe, size, gflops * 1e9, machine.usable_cores, told),
@@ -100,40 +104,19 @@ def fit_checks(
     return [model, *memory_checks(hardware, machine, devices, need), room_check(recipe, store, need), time_check(need)]
 
 
-def trainer_bytes(recipe: Recipe, hardware: Hardware, size: ModelSize, compute: ComputeType) -> float:
+def trainer_bytes(
+    recipe: Recipe, hardware: Hardware, size: ModelSize, compute: ComputeType, *, cuda: bool = False
+) -> float:
     """Returns the memory of the trainer in bytes, summed over its processes.
 
-    Let N be the number of parameters, f the share of them that is trained, and b the bytes of a number in
-    `optimizer.master_dtype` (fp32 4, bf16 2). The sum has these terms:
-
-    * master weights b f N (frozen weights have none), gradients b f N, two moments 2 b f N;
-    * in the compute type, a copy of N numbers (only of the frozen ones if that is the masters' type), and N for a
-      reference model;
-    * in each process, the activations that the backward pass needs, in the compute type. With T tokens in a micro-batch
-      these are A = (14 hidden + 4 queries + 3 intermediate) T numbers a layer. With activation checkpointing they are
-      hidden T numbers a layer, and A once;
-    * in each process, the probabilities of `logprob_chunk_tokens` tokens over the vocabulary, three times in float32.
-
-    The last two terms are left out if the model's shape is unknown.
+    See `flows.plan.memory.trainer_memory`, whose bytes of one process count for each.
     """
-    assert size.parameters is not None
-    trainer, width, total = hardware.trainer, _BYTES[compute], size.parameters
+    tokens = longest_micro_batch(recipe, hardware.trainer)
+    precision = Precision(compute, recipe.finetune.optimizer.master_dtype)
     learning = learning_parameters(recipe.finetune.trainable, size)
-    master = recipe.finetune.optimizer.master_dtype
-    copied = total if compute != master else total - min(total, learning)
-    weights = 4 * _BYTES[master] * learning + width * copied
-    reference = width * total if recipe.finetune.reference != "none" else 0
-    if (shape := size.shape) is None:
-        return weights + reference
-    tokens = max(trainer.micro_batch_tokens, recipe.pack.row_tokens)
-    if recipe.warm_start is not None:
-        tokens = max(tokens, recipe.warm_start.row_tokens)
-    if recipe.distil is not None:
-        tokens = max(tokens, recipe.distil.sft.row_tokens)
-    layer = 14 * shape.hidden + 4 * shape.queries + 3 * shape.intermediate
-    activations = shape.hidden * shape.layers + layer if trainer.activation_checkpointing else layer * shape.layers
-    chunk = 3 * 4 * min(trainer.logprob_chunk_tokens, tokens) * shape.vocabulary
-    return weights + reference + trainer.world * (width * activations * tokens + chunk)
+    with_reference = recipe.finetune.reference != "none"
+    one = trainer_memory(size, learning, hardware.trainer, precision, tokens, cuda=cuda, with_reference=with_reference)
+    return hardware.trainer.world * one.peak
 
 
 def engine_bytes(hardware: Hardware, size: ModelSize, compute: ComputeType, device: Device, replicas: int) -> float:
@@ -146,7 +129,7 @@ def engine_bytes(hardware: Hardware, size: ModelSize, compute: ComputeType, devi
     if replicas == 0:
         return 0.0
     caches = (hardware.engine.kv_cache_gib or 0.0) * (1 if device == "cpu" else replicas)
-    return replicas * _BYTES[compute] * size.parameters + caches * (1 << 30)
+    return replicas * BYTES[compute] * size.parameters + caches * (1 << 30)
 
 
 def replica_count(hardware: Hardware, size: ModelSize, machine: MachineFacts, device: Device) -> int:
@@ -164,29 +147,6 @@ def replica_count(hardware: Hardware, size: ModelSize, machine: MachineFacts, de
     if engine.tensor_parallel_size > 1 or _CHECKPOINT_BYTES * size.parameters >= SMALL_MODEL_BYTES:
         return 1
     return max(1, min(machine.cores // (engine.threads or 1), AUTO_MOST_ON_CPU))
-
-
-def learning_parameters(trainable: TrainableConfig, size: ModelSize) -> float:
-    """Returns the number of trained parameters; an upper bound if the model's shape is unknown."""
-    assert size.parameters is not None
-    match trainable.parameters, size.shape:
-        case "all", _:
-            return size.parameters
-        case "attention", Shape() as shape:
-            return shape.layers * shape.attention
-        case "top_layers", Shape() as shape:
-            return trainable.top_fraction * shape.layers * shape.layer
-        case "top_layers", None:
-            return trainable.top_fraction * size.parameters
-        case "lora", Shape() as shape:
-            sides = {
-                "q_proj": shape.hidden + shape.queries, "o_proj": shape.hidden + shape.queries,
-                "k_proj": shape.hidden + shape.keys, "v_proj": shape.hidden + shape.keys,
-            }  # fmt: skip
-            feed_forward = shape.hidden + shape.intermediate
-            return shape.layers * trainable.rank * sum(sides.get(p, feed_forward) for p in trainable.projections)
-        case _:
-            return size.parameters
 
 
 def told_tokens(recipe: Recipe) -> int:
@@ -221,7 +181,7 @@ def store_bytes(recipe: Recipe, size: ModelSize, told: int = 0) -> float:
     """
     assert size.parameters is not None
     total, learning = size.parameters, learning_parameters(recipe.finetune.trainable, size)
-    state = 3 * _BYTES[recipe.finetune.optimizer.master_dtype] * learning + 2 * max(0.0, total - learning)
+    state = 3 * BYTES[recipe.finetune.optimizer.master_dtype] * learning + 2 * max(0.0, total - learning)
     sampling, groups = recipe.sample.sampling, recipe.sample.stride
     told_tokens_in_all = _told_in(groups * sampling.samples_per_prompt, sampling, told, _HIGH)
     tokens = _sampled_tokens(sampling, groups, _HIGH) + told_tokens_in_all
@@ -229,7 +189,7 @@ def store_bytes(recipe: Recipe, size: ModelSize, told: int = 0) -> float:
     iteration += 4 * total if recipe.finetune.reference == "ema" else 0
     if recipe.value is not None:
         learning = learning_parameters(recipe.value.trainable, size)
-        masters = 3 * _BYTES[recipe.value.optimizer.master_dtype] * learning
+        masters = 3 * BYTES[recipe.value.optimizer.master_dtype] * learning
         iteration += 2 * total + masters + 2 * max(0.0, total - learning)
     rounds = recipe.distil.rounds if recipe.distil else 0
     once = ((4 if recipe.warm_start else 2) + 2 * rounds) * total + state
@@ -295,8 +255,7 @@ def _seconds(recipe: Recipe, size: ModelSize, rate: float, told: int, end: int) 
 
 
 def _completion_tokens(sampling: SamplingConfig, end: int) -> float:
-    longest = sampling.max_tokens
-    return longest if end == _HIGH else longest / (2 if longest <= _SHORT_TOKENS else 8)
+    return sampling.max_tokens if end == _HIGH else typical_completion(sampling)
 
 
 def _sampled_tokens(sampling: SamplingConfig, groups: int, end: int) -> float:
@@ -309,9 +268,7 @@ def _told_in(completions: int, sampling: SamplingConfig, told: int, end: int) ->
 
 
 def _prompt_tokens(recipe: Recipe, told: int, end: int) -> float:
-    row, sampling = recipe.pack.row_tokens, recipe.sample.sampling
-    left = row - sampling.samples_per_prompt * (sampling.max_tokens + sampling.tool_calls * told)
-    longest = left if left >= row / 8 else row / 4
+    longest = longest_prompt(recipe, told)
     return longest if end == _HIGH else longest / 2
 
 

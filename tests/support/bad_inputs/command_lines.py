@@ -18,6 +18,7 @@ _REFUSED: dict[tuple[str, ...], tuple[str, ...]] = {
     ("compare",): ("--iteration", "0"),
     ("iterate",): ("--refresh", "nothing"),
     ("backfill",): (NOBODY,),
+    ("plan",): ("--gpus", "nothing"),
     ("up",): ("--server", "nothing"),
     ("puzzles", "make"): ("--tokenizer", NOBODY),
     ("puzzles", "solve"): ("--no-such-option",),

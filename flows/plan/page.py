@@ -1,0 +1,99 @@
+"""A plan as a JSON document, as text and as a profile in TOML."""
+
+from collections.abc import Iterator
+from dataclasses import asdict
+from typing import Any
+
+from flows.plan.plan import GIB, Layout, Plan
+
+
+def profile_text(layout: Layout, recipe: str, where: str) -> str:
+    """Returns a profile in TOML with the settings of a layout; the rest is as in the profile `cuda`."""
+    chosen = layout.settings
+    switch = {True: "true", False: "false"}
+    together = "# rendezvous and shared_dir must be set: see the RUNBOOK\n" if chosen.nodes > 1 else ""
+    return f"""# {recipe} on {where}, by `deerstalker plan`
+gpu_slot = "gpu"
+
+[engine]
+memory_share = {chosen.memory_share}
+kv_cache_gib = "null"
+max_num_seqs = 1024
+eager = false
+stall_timeout_s = 120.0
+tensor_parallel_size = {chosen.tensor_parallel_size}
+
+[trainer]
+device = "cuda"
+processes = {chosen.processes}
+nodes = {chosen.nodes}
+{together}micro_batch_tokens = {chosen.micro_batch_tokens}
+activation_checkpointing = {switch[chosen.activation_checkpointing]}
+cpu_offload = {switch[chosen.cpu_offload]}
+logprob_chunk_tokens = {chosen.logprob_chunk_tokens}
+"""
+
+
+def document(made: Plan, iterations: int, price: float) -> dict[str, Any]:
+    """Returns a plan as `--json` prints it."""
+    size = made.size
+    return {
+        "gpus": made.cluster.count,
+        "gpu": made.cluster.gpu.name,
+        "nodes": made.cluster.nodes,
+        "parameters": size.parameters,
+        "work": asdict(made.work),
+        "given": _layout(made.given, made.cluster.count, iterations, price),
+        "fitting": made.fitting and _layout(made.fitting, made.cluster.count, iterations, price),
+        "scaling": [
+            {"gpus": other.count, "layout": layout and _layout(layout, other.count, iterations, price)}
+            for other, layout in made.scaling
+        ],
+    }
+
+
+def _layout(layout: Layout, gpus: int, iterations: int, price: float) -> dict[str, Any]:
+    memory, times = layout.memory, layout.times
+    dollars = gpus * times.iteration / 3600 * price
+    return {
+        "fits": layout.fits,
+        "settings": asdict(layout.settings),
+        "memory": {**asdict(memory), "trainer": {**asdict(memory.trainer), "peak": memory.trainer.peak}},
+        "times": {**asdict(times), "iteration": times.iteration},
+        "dollars": {"iteration": dollars, "run": dollars * iterations},
+    }
+
+
+def gib(size: float) -> str:
+    return f"{size / GIB:.1f} GiB"
+
+
+def verdict(layout: Layout) -> str:
+    """Returns whether a layout fits, with the peaks of its phases, as one line."""
+    memory = layout.memory
+    peaks = f"sample {gib(memory.sample)}, train {gib(memory.train)}, save {gib(memory.save)}"
+    room = f"of {gib(memory.gpu)} on each GPU"
+    return f"{peaks} {room}" if layout.fits else f"does not fit, {gib(memory.missing)} are missing: {peaks} {room}"
+
+
+def lines(made: Plan) -> Iterator[str]:
+    """Yields a plan as lines of text, without its table of other numbers of GPUs."""
+    yield (f"{made.cluster}: {made.size}")
+    work = made.work
+    yield (
+        f"{work.sampled} completions of {work.completion:.0f} tokens after prompts of {work.prompt:.0f}, "
+        f"{work.rows} rows in {work.steps} optimizer steps"
+    )
+    for name, layout in (("profile as it is", made.given), ("fastest that fits", made.fitting)):
+        if layout is None:
+            yield (f"{name}: none, whatever the profile")
+            continue
+        yield (f"{name}: {verdict(layout)}")
+        yield (f"  {', '.join(f'{key} {value}' for key, value in asdict(layout.settings).items())}")
+        memory, trainer = layout.memory, layout.memory.trainer
+        yield (
+            f"  trainer {gib(trainer.peak)} (weights {gib(trainer.weights)}, moments {gib(trainer.optimizer)}, "
+            f"gradients {gib(trainer.gradients)}, gathered {gib(trainer.gathered)}, activations "
+            f"{gib(trainer.activations)}, logits {gib(trainer.logits)}), engine weights "
+            f"{gib(memory.engine_weights)}, cache {gib(memory.cache)}; host {gib(memory.host)}"
+        )

@@ -1,0 +1,223 @@
+"""A plan: whether a recipe and a profile fit a cluster, with the settings that do, and what an iteration costs."""
+
+from dataclasses import dataclass, replace
+from itertools import product
+from typing import Literal
+
+from artifacts.errors import BadInputError
+from flows.config.model_size import ModelSize, Shape, model_size
+from flows.config.recipe import Recipe
+from flows.plan.cluster import Cluster
+from flows.plan.memory import BYTES, Precision, TrainerMemory, cache_bytes_a_token, trainer_memory
+from flows.plan.time import Times, iteration_times
+from flows.plan.workload import Work, learning_parameters, longest_micro_batch, longest_prompt, work_of
+from stages.context import Profile
+
+GIB = 1 << 30
+_PROCESS_BYTES = GIB
+"""CUDA context and buffers of NCCL of one process; assumed."""
+_FRAGMENTED = 1.05
+"""Memory that torch's allocator takes for each byte in use; assumed."""
+_ENGINE_BYTES = 2 * GIB
+"""Memory of an engine on each GPU beside weights and cache: graphs and activations; assumed."""
+_SHARES = (0.15, 0.2, 0.3, 0.45, 0.6, 0.75)
+_CHUNKS = (512, 2048)
+_COMPUTE: Literal["bf16"] = "bf16"
+
+
+@dataclass(frozen=True)
+class Memory:
+    """Bytes on the fullest GPU, and on the host of the first process.
+
+    Attributes:
+        trainer: One trainer process at its peak.
+        engine_weights: One engine's weights on one of its GPUs.
+        cache: What the engine's share leaves for its KV cache, on one of its GPUs; negative if the weights lack room.
+        least_cache: Cache of one sequence of the largest length, on one of the engine's GPUs.
+        sample: Peak while sampling: the engine's share, and what the trainer keeps.
+        train: Peak while training.
+        save: Peak while saving: the largest tensor is gathered whole.
+        host: On the host of the first process: a checkpoint in bf16, and offloaded state.
+        gpu: Memory of a GPU.
+        missing: Bytes that are missing on a GPU; 0 if all phases fit.
+        engine: The engine's part of a GPU.
+        certain: Peak without what is only assumed: contexts, fragmentation, and the engine's graphs.
+    """
+
+    trainer: TrainerMemory
+    engine_weights: float
+    cache: float
+    least_cache: float
+    sample: float
+    train: float
+    save: float
+    host: float
+    gpu: float
+    missing: float
+    engine: float
+    certain: float
+
+
+@dataclass(frozen=True)
+class Settings:
+    """The settings of a profile that a plan decides, by name."""
+
+    processes: int
+    nodes: int
+    tensor_parallel_size: int
+    memory_share: float
+    activation_checkpointing: bool
+    micro_batch_tokens: int
+    cpu_offload: bool
+    logprob_chunk_tokens: int
+
+    @classmethod
+    def of(cls, profile: Profile) -> "Settings":
+        """Returns those of a profile."""
+        trainer, engine = profile.trainer, profile.engine
+        return cls(
+            trainer.processes, trainer.nodes, engine.tensor_parallel_size, engine.memory_share,
+            trainer.activation_checkpointing, trainer.micro_batch_tokens, trainer.cpu_offload,
+            trainer.logprob_chunk_tokens,
+        )  # fmt: skip
+
+    def applied(self, profile: Profile) -> Profile:
+        """Returns the profile with these settings."""
+        trainer = (
+            "processes", "nodes", "activation_checkpointing", "micro_batch_tokens", "cpu_offload",
+            "logprob_chunk_tokens",
+        )  # fmt: skip
+        engine = ("tensor_parallel_size", "memory_share")
+        changed = {"kv_cache_gib": None, **{name: getattr(self, name) for name in engine}}
+        return profile.model_copy(
+            update={
+                "trainer": profile.trainer.model_copy(update={name: getattr(self, name) for name in trainer}),
+                "engine": profile.engine.model_copy(update=changed),
+            }
+        )
+
+
+@dataclass(frozen=True)
+class Layout:
+    """Settings with their memory and times."""
+
+    settings: Settings
+    memory: Memory
+    times: Times
+
+    @property
+    def fits(self) -> bool:
+        """Whether all phases fit."""
+        return self.memory.missing == 0
+
+
+@dataclass(frozen=True)
+class Plan:
+    """A recipe on a cluster.
+
+    Attributes:
+        given: The profile as it is.
+        fitting: The fastest settings that fit; None if none do.
+        scaling: The same for other numbers of GPUs of this kind; None where nothing fits.
+    """
+
+    cluster: Cluster
+    size: ModelSize
+    work: Work
+    given: Layout
+    fitting: Layout | None
+    scaling: list[tuple[Cluster, Layout | None]]
+
+
+def make_plan(
+    recipe: Recipe, profile: Profile, cluster: Cluster, completion: float | None = None, prompt: float | None = None
+) -> Plan:
+    """Plans a recipe on a cluster.
+
+    Args:
+        completion: Mean tokens of a completion (see `work_of`).
+        prompt: Mean tokens of a prompt.
+
+    Raises:
+        BadInputError: The shape of the recipe's model is unknown.
+    """
+    size = model_size(recipe.model)
+    if size.shape is None:
+        raise BadInputError(
+            "model", str(size), "a model whose config.json is known",
+            "fetch it once, or set model to a folder that holds its config.json",
+        )  # fmt: skip
+    work = work_of(recipe, completion, prompt)
+    scaling = [(other, _fastest(recipe, profile, size, work, other)) for other in cluster.sizes()]
+    given = _layout(recipe, profile, size, size.shape, work, cluster, Settings.of(profile))
+    return Plan(cluster, size, work, given, _fastest(recipe, profile, size, work, cluster), scaling)
+
+
+def memory_of(recipe: Recipe, profile: Profile, size: ModelSize, gpu_bytes: float) -> Memory:
+    """Returns the memory of a recipe and a profile on GPUs of some size."""
+    assert size.parameters is not None and size.shape is not None
+    shape, trainer, engine = size.shape, profile.trainer, profile.engine
+    precision = Precision(_COMPUTE, recipe.finetune.optimizer.master_dtype)
+    peak = trainer_memory(
+        size,
+        learning_parameters(recipe.finetune.trainable, size),
+        trainer,
+        precision,
+        longest_micro_batch(recipe, trainer),
+        cuda=True,
+        with_reference=recipe.finetune.reference != "none",
+    )
+    on_host = peak.resident + peak.gradients if trainer.cpu_offload else 0.0
+    kept = 0.0 if trainer.cpu_offload else peak.resident
+    weights = BYTES[_COMPUTE] * shape.parameters / engine.tensor_parallel_size
+    reserved = engine.memory_share * gpu_bytes
+    cache = reserved - weights - _ENGINE_BYTES
+    if engine.kv_cache_gib is not None:
+        cache = engine.kv_cache_gib * GIB
+        reserved = weights + _ENGINE_BYTES + cache
+    sampling = recipe.sample.sampling
+    sequence = longest_prompt(recipe) + sampling.max_tokens
+    least = cache_bytes_a_token(shape, BYTES[_COMPUTE]) * sequence / engine.tensor_parallel_size
+    train = reserved + (peak.peak - on_host) * _FRAGMENTED + _PROCESS_BYTES
+    sample = reserved + kept + _PROCESS_BYTES
+    save = reserved + kept + BYTES[precision.master] * shape.head + _PROCESS_BYTES
+    missing = max(0.0, train - gpu_bytes, sample - gpu_bytes, save - gpu_bytes, least - cache)
+    host = BYTES[_COMPUTE] * shape.parameters + on_host * trainer.processes
+    certain = max(reserved, weights + least) + peak.peak - on_host
+    return Memory(peak, weights, cache, least, sample, train, save, host, gpu_bytes, missing, reserved, certain)
+
+
+def _layout(
+    recipe: Recipe, profile: Profile, size: ModelSize, shape: Shape, work: Work, cluster: Cluster, settings: Settings
+) -> Layout:
+    used = settings.applied(profile) if settings != Settings.of(profile) else profile
+    memory = memory_of(recipe, used, size, cluster.gpu.memory_bytes)
+    learning = learning_parameters(recipe.finetune.trainable, size)
+    state = 3 * BYTES[recipe.finetune.optimizer.master_dtype] * learning if recipe.finetune.carry_state else 0.0
+    cache = max(0.0, memory.cache) * used.engine.tensor_parallel_size
+    times = iteration_times(recipe, shape, work, cluster, used.trainer, used.engine, cache, state)
+    return Layout(settings, memory, times)
+
+
+def _fastest(recipe: Recipe, profile: Profile, size: ModelSize, work: Work, cluster: Cluster) -> Layout | None:
+    """Returns the fastest settings that fit: all GPUs train, and engines of 1, 2, 4 or 8 GPUs sample on all of them.
+
+    State in the host's memory is tried only if nothing else fits, because its transfers are not part of the times.
+    """
+    assert size.shape is not None
+    first = Settings.of(profile)
+    widths = [width for width in (1, 2, 4, 8) if cluster.per_node % width == 0]
+    micro = sorted({recipe.pack.row_tokens, max(first.micro_batch_tokens, recipe.pack.row_tokens)})
+    for offload in (False, True):
+        fitting: list[Layout] = []
+        for width, share, again, tokens, chunk in product(widths, _SHARES, (False, True), micro, _CHUNKS):
+            settings = replace(
+                first, processes=cluster.per_node, nodes=cluster.nodes, tensor_parallel_size=width, memory_share=share,
+                activation_checkpointing=again, micro_batch_tokens=tokens, cpu_offload=offload,
+                logprob_chunk_tokens=chunk,
+            )  # fmt: skip
+            layout = _layout(recipe, profile, size, size.shape, work, cluster, settings)
+            fitting += [layout] if layout.fits else []
+        if fitting:
+            return min(fitting, key=lambda layout: layout.times.iteration)
+    return None

@@ -1,0 +1,130 @@
+"""Time of an iteration on GPUs by roofline: the larger of arithmetic and bytes moved, each at a stated efficiency."""
+
+import math
+from dataclasses import dataclass
+
+from flows.config.model_size import Shape
+from flows.config.recipe import Recipe
+from flows.plan.cluster import Cluster
+from flows.plan.memory import cache_bytes_a_token
+from flows.plan.workload import Work
+from stages.sampling.config import EngineHardware
+from stages.training.job import TrainHardware
+
+TRAINING_SHARE, PREFILL_SHARE, DECODING_SHARE = 0.4, 0.5, 0.6
+"""Shares of the peak that training and prompts reach of arithmetic, and decoding of memory bandwidth; assumed."""
+LINK_SHARE = 0.7
+"""Share of a connection's rate that collectives reach; assumed."""
+STORE_RATE = 1e9
+"""Bytes/s to and from the store; assumed."""
+_WIDTH = 2
+"""Bytes of a number in bf16."""
+
+
+@dataclass(frozen=True)
+class Times:
+    """Seconds of an iteration.
+
+    Attributes:
+        sample: Sampling, with the validation.
+        train: Log-probabilities and optimizer steps.
+        save: Writing the checkpoint and the training state, and loading the weights into the engines.
+        idle: Share of the GPU time in which a GPU waits.
+        limit: Name of the term that takes longest.
+        flops: Floating-point operations of all GPUs.
+        link_bytes: Bytes that each GPU receives from others on its machine.
+        network_bytes: Bytes that each GPU receives from other machines.
+        store_bytes: Bytes written to the store and read from it.
+    """
+
+    sample: float
+    train: float
+    save: float
+    idle: float
+    limit: str
+    flops: float
+    link_bytes: float
+    network_bytes: float
+    store_bytes: float
+
+    @property
+    def iteration(self) -> float:
+        """Seconds of an iteration."""
+        return self.sample + self.train + self.save
+
+
+def iteration_times(
+    recipe: Recipe,
+    shape: Shape,
+    work: Work,
+    cluster: Cluster,
+    trainer: TrainHardware,
+    engine: EngineHardware,
+    cache_bytes: float,
+    state_bytes: float,
+) -> Times:
+    """Returns the times of an iteration.
+
+    * A token costs 2 FLOPs a weight in a forward pass, the output head for completions only, and 4 Q L for each token
+      that it attends to. Training costs three forward passes, four with activation checkpointing.
+    * Decoding reads the weights once a step and each sequence's cache. As many sequences run as the cache has room for.
+      The longest completion takes its steps one after the other.
+    * FSDP2 gathers N weights in bf16 for forward and again for backward, and reduces N gradients in fp32, for each
+      micro-batch. This runs beside the arithmetic, so the longer one counts.
+    * Rows of an optimizer step that do not divide among the processes leave some of them idle.
+
+    Args:
+        cache_bytes: KV cache of one engine on all of its GPUs.
+        state_bytes: Training state that an iteration writes.
+    """
+    gpu, world = cluster.gpu, trainer.world
+    body = shape.layers * shape.layer
+    context = work.prompt + work.completion / 2
+    forward = 2 * (work.trained_tokens * body + work.loss_tokens * shape.head)
+    forward += 4 * shape.queries * shape.layers * work.loss_tokens * context
+    passes = (4 if trainer.activation_checkpointing else 3) * work.epochs + work.forward_passes
+
+    rows_in_step = work.rows / work.steps
+    rows_of_process = math.ceil(rows_in_step / world)
+    busy = rows_in_step / (world * rows_of_process)
+    rows_in_micro = max(1, trainer.micro_batch_tokens // recipe.pack.row_tokens)
+    micros = work.steps * math.ceil(rows_of_process / rows_in_micro)
+    weights = shape.parameters
+    gathers = (2 if trainer.reshard_after_forward else 1) * work.epochs + work.forward_passes
+    moved = micros * weights * (_WIDTH * gathers + 4 * work.epochs) * (world - 1) / world
+    arithmetic = passes * forward / (world * busy * gpu.flops * TRAINING_SHARE)
+    exchange = moved / (cluster.between * LINK_SHARE)
+    train = max(arithmetic, exchange)
+
+    replicas = max(1, cluster.count // engine.tensor_parallel_size)
+    fleet = replicas * engine.tensor_parallel_size
+    fitting = max(1.0, cache_bytes / (cache_bytes_a_token(shape, _WIDTH) * (work.prompt + work.completion)))
+    at_once = min(engine.max_num_seqs, fitting, work.sampled / replicas)
+    rate = engine.tensor_parallel_size * gpu.bandwidth * DECODING_SHARE
+    cache_of_step = cache_bytes_a_token(shape, _WIDTH) * context * at_once
+    products = 2 * (body + shape.head) * at_once / (engine.tensor_parallel_size * gpu.flops * PREFILL_SHARE)
+    a_step = max((_WIDTH * weights + cache_of_step) / rate, products)
+    decoding = work.sampled_tokens / (replicas * at_once) * a_step
+    tail = max(0.0, recipe.sample.sampling.max_tokens * _WIDTH * weights / rate - decoding)
+    prefill = 2 * work.prompt_tokens * body / (fleet * gpu.flops * PREFILL_SHARE)
+    sample = decoding + prefill + tail
+
+    store = _WIDTH * weights * 2 + state_bytes
+    save = store / STORE_RATE
+    parts = {
+        "decoding": decoding, "longest completion": tail, "prompts": prefill, "store": save,
+        "rows of a step" if busy < 0.6 else "training": arithmetic, "exchange of weights": exchange,
+    }  # fmt: skip
+    work_s = decoding * fleet / cluster.count + prefill + min(arithmetic * busy, train) * world / cluster.count
+    across = moved if cluster.nodes > 1 else 0.0
+    return Times(
+        sample=sample,
+        train=train,
+        save=save,
+        idle=1 - min(1.0, work_s / (sample + train + save)),
+        limit=max(parts, key=lambda name: parts[name]),
+        flops=passes * forward + 2 * (work.prompt_tokens * body + work.sampled_tokens * (body + shape.head)),
+        link_bytes=moved,
+        network_bytes=across / cluster.per_node,
+        store_bytes=store,
+    )

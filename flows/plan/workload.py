@@ -1,0 +1,137 @@
+"""The work of an iteration of a recipe: parameters that learn, tokens and floating-point operations."""
+
+import math
+from dataclasses import dataclass
+
+from flows.config.model_size import ModelSize, Shape
+from flows.config.recipe import Recipe
+from stages.sampling.config import SamplingConfig
+from stages.training.job import TrainHardware
+from stages.training.trainable import TrainableConfig
+
+
+def learning_parameters(trainable: TrainableConfig, size: ModelSize) -> float:
+    """Returns the number of trained parameters; an upper bound if the model's shape is unknown."""
+    assert size.parameters is not None
+    match trainable.parameters, size.shape:
+        case "all", _:
+            return size.parameters
+        case "attention", Shape() as shape:
+            return shape.layers * shape.attention
+        case "top_layers", Shape() as shape:
+            return trainable.top_fraction * shape.layers * shape.layer
+        case "top_layers", None:
+            return trainable.top_fraction * size.parameters
+        case "lora", Shape() as shape:
+            sides = {
+                "q_proj": shape.hidden + shape.queries, "o_proj": shape.hidden + shape.queries,
+                "k_proj": shape.hidden + shape.keys, "v_proj": shape.hidden + shape.keys,
+            }  # fmt: skip
+            feed_forward = shape.hidden + shape.intermediate
+            return shape.layers * trainable.rank * sum(sides.get(p, feed_forward) for p in trainable.projections)
+        case _:
+            return size.parameters
+
+
+def longest_micro_batch(recipe: Recipe, trainer: TrainHardware) -> int:
+    """Returns the largest number of tokens in a micro-batch."""
+    rows = [part.pack.row_tokens for part in recipe.parts]
+    rows += [recipe.warm_start.row_tokens] if recipe.warm_start else []
+    rows += [recipe.distil.sft.row_tokens] if recipe.distil else []
+    rows += [recipe.value.row_tokens] if recipe.value else []
+    return max(trainer.micro_batch_tokens, *rows)
+
+
+SHORT_TOKENS = 256
+"""Length limit up to which completions are assumed to have half of it, and above which an eighth."""
+
+
+def typical_completion(sampling: SamplingConfig) -> float:
+    """Returns the length that completions are assumed to have at least."""
+    longest = sampling.max_tokens
+    return longest / (2 if longest <= SHORT_TOKENS else 8)
+
+
+def longest_prompt(recipe: Recipe, told: int = 0) -> float:
+    """Returns the length that prompts are assumed to have at most.
+
+    It is the part of a row that a group's completions leave, or a quarter of the row if they leave less than an eighth.
+
+    Args:
+        told: Tokens of an answer of the solver.
+    """
+    row, sampling = recipe.pack.row_tokens, recipe.sample.sampling
+    left = row - sampling.samples_per_prompt * (sampling.max_tokens + sampling.tool_calls * told)
+    return left if left >= row / 8 else row / 4
+
+
+@dataclass(frozen=True)
+class Work:
+    """What an iteration computes.
+
+    Attributes:
+        prompt: Tokens of a prompt.
+        completion: Mean tokens of a completion.
+        sampled: Number of sampled completions, with those of the evaluation.
+        sampled_tokens: Their tokens.
+        prompt_tokens: Tokens of the prompts that an engine reads, once for each group.
+        trained_tokens: Tokens of the packed rows, prompts included.
+        loss_tokens: Those of completions.
+        rows: Packed rows.
+        steps: Optimizer steps.
+        epochs: Passes over the rows.
+        forward_passes: Passes over the rows without gradients.
+    """
+
+    prompt: float
+    completion: float
+    sampled: int
+    sampled_tokens: float
+    prompt_tokens: float
+    trained_tokens: float
+    loss_tokens: float
+    rows: int
+    steps: int
+    epochs: int
+    forward_passes: int
+
+
+def work_of(recipe: Recipe, completion: float | None = None, prompt: float | None = None) -> Work:
+    """Returns the work of an iteration in which every group is trained on.
+
+    Args:
+        completion: Mean tokens of a completion; by default half of the limit, an eighth of one above 256.
+        prompt: Mean tokens of a prompt; by default half of `longest_prompt`.
+    """
+    sampling, held_out = recipe.sample.sampling, recipe.evaluate.sampled
+    length = typical_completion(sampling) if completion is None else min(completion, sampling.max_tokens)
+    evaluated = typical_completion(held_out) if completion is None else min(completion, held_out.max_tokens)
+    asked = longest_prompt(recipe) / 2 if prompt is None else prompt
+    groups, each, row = recipe.sample.puzzles_per_iteration, sampling.samples_per_prompt, recipe.pack.row_tokens
+    answers = recipe.evaluate.puzzles * (held_out.samples_per_prompt + int(recipe.evaluate.greedy))
+    in_row = max(1, min(each, int((row - asked) // length)))
+    prompts = groups * math.ceil(each / in_row)
+    loss_tokens = groups * each * length
+    trained = prompts * asked + loss_tokens
+    rows = max(1, math.ceil(trained / row))
+    return Work(
+        prompt=asked,
+        completion=length,
+        sampled=groups * each + answers,
+        sampled_tokens=loss_tokens + answers * evaluated,
+        prompt_tokens=(groups + recipe.evaluate.puzzles) * asked,
+        trained_tokens=trained,
+        loss_tokens=loss_tokens,
+        rows=rows,
+        steps=min(rows, _steps(recipe, rows)),
+        epochs=recipe.finetune.epochs,
+        forward_passes=int(recipe.finetune.loss.old_logprobs == "trainer") + int(recipe.finetune.reference != "none"),
+    )
+
+
+def _steps(recipe: Recipe, rows: int) -> int:
+    pack, groups = recipe.pack, recipe.sample.puzzles_per_iteration
+    if pack.minibatch_size is None:
+        return pack.updates
+    of = {"rows": rows, "puzzles": groups, "completions": groups * recipe.sample.sampling.samples_per_prompt}
+    return math.ceil(of[pack.minibatch_unit] / pack.minibatch_size)

@@ -1,0 +1,184 @@
+"""`deerstalker plan` beside the trainer itself on tensors without data: `python -m tests.benchmarks.plan [--json]`.
+
+The real `Trainer.step` runs on fake tensors, with a fake process group of eight, for models of 1.5, 14 and 32 billion
+weights; the plan of the same step on the CPU must agree within 10%. The plans of recipes on GPUs stand beside.
+"""
+
+import argparse
+import tempfile
+import time
+import warnings
+from dataclasses import asdict, replace
+from pathlib import Path
+from typing import Any
+
+from flows.config.model_size import ModelSize, Shape, model_size
+from flows.config.recipes import load_profile, load_recipe
+from flows.plan.cluster import cluster
+from flows.plan.memory import Precision, trainer_memory
+from flows.plan.page import document
+from flows.plan.plan import make_plan
+from stages.training.job import OptimizerConfig, TrainHardware
+from tests.support.bars import Bar, add_json_option, tell
+
+AGREEMENT = 0.1
+PROCESSES = 8
+ROW = 16_384
+PROMPT = 1024
+SIMULATED = {"open_rs1": "fp32", "openpipe_14b": "bf16", "openpipe_32b": "bf16"}
+"""Recipes whose models are simulated, and the precision of their masters."""
+PLANNED = {
+    "openpipe_14b, 2": ("openpipe_14b", "2x80", 1),
+    "openpipe_14b, 8": ("openpipe_14b", "8x80", 1),
+    "openpipe_32b, 4": ("openpipe_32b", "4x80", 1),
+    "openpipe_32b, 8": ("openpipe_32b", "8x80", 1),
+    "open_rs1, 4 x A40": ("open_rs1", "4xA40", 1),
+    "dapo, 64": ("dapo", "8x80", 8),
+}
+
+
+def simulate(shape: Shape, master: str) -> dict[str, Any]:
+    """Returns bytes and agreement of one step, planned and simulated."""
+    from tests.support.simulated_training import decoder_shape, row_columns, simulated_step
+
+    hardware = TrainHardware(
+        processes=PROCESSES, compute_dtype="bf16", activation_checkpointing=True, micro_batch_tokens=ROW, device="cpu"
+    )
+    optimizer = OptimizerConfig.model_validate({"master_dtype": master})
+    columns = row_columns(2 * PROCESSES, PROMPT, ROW // PROMPT - 1, PROMPT)
+    started = time.perf_counter()
+    with tempfile.TemporaryDirectory() as folder, warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        simulated = simulated_step(Path(folder), decoder_shape(shape), hardware, columns, optimizer=optimizer)
+    size = ModelSize(shape.parameters, "", shape)
+    precision = Precision("bf16", optimizer.master_dtype)
+    planned = trainer_memory(size, shape.parameters, hardware, precision, ROW, cuda=False)
+    return {
+        "parameters": shape.parameters,
+        "layers": shape.layers,
+        "planned": {**asdict(planned), "peak": planned.peak, "resident": planned.resident},
+        "simulated": simulated,
+        "difference": planned.peak / simulated["total"] - 1,
+        "seconds": round(time.perf_counter() - started, 1),
+    }
+
+
+MEASURED = Shape(32_000, 1536, 4, 1536, 256, 8960, tied=False)
+"""A model that fits on a machine with 16 GiB, as wide as the one of 1.5 billion weights."""
+MEASURED_ROW = 2048
+
+
+def measure(processes: int) -> dict[str, Any]:
+    """Returns the peak of gloo processes that take a step, the largest one's, and the planned one."""
+    from torch import multiprocessing
+
+    with tempfile.TemporaryDirectory() as folder:
+        multiprocessing.spawn(_take_step, (processes, folder), nprocs=processes)  # pyright: ignore[reportPrivateImportUsage]
+        peaks = [int(path.read_text()) for path in Path(folder).glob("peak-*")]
+    size = ModelSize(MEASURED.parameters, "", MEASURED)
+    hardware = _hardware(processes)
+    planned = trainer_memory(
+        size, MEASURED.parameters, hardware, Precision("bf16", "fp32"), MEASURED_ROW, cuda=False
+    ).peak
+    return {"processes": processes, "measured": max(peaks), "planned": planned, "difference": planned / max(peaks) - 1}
+
+
+def _hardware(processes: int) -> TrainHardware:
+    return TrainHardware(processes=processes, compute_dtype="bf16", micro_batch_tokens=MEASURED_ROW, device="cpu")
+
+
+def _take_step(rank: int, processes: int, folder: str) -> None:
+    """Takes two steps in a process of a group, and writes by how much its resident memory grew at most."""
+    import torch
+    import torch.distributed as dist
+    from safetensors.numpy import save_file
+
+    from stages.training.job import TrainJob
+    from stages.training.model.master_weights import TrainedWeights
+    from stages.training.trainer import Trainer
+    from stages.training.trainer_batch import TrainerBatch
+    from tests.support.simulated_training import decoder_shape, row_columns
+
+    torch.set_num_threads(1)
+    place = Path(folder)
+    store = dist.FileStore(str(place / "meeting"), processes)  # pyright: ignore[reportPrivateImportUsage]
+    dist.init_process_group("gloo", store=store, rank=rank, world_size=processes)
+    hardware, batch_file = _hardware(processes), place / f"batch-{rank}.safetensors"
+    save_file(row_columns(2 * processes, 128, MEASURED_ROW // 128 - 1, 128), batch_file)
+    batch = TrainerBatch(batch_file, MEASURED.vocabulary)
+    before = _resident("VmRSS")
+    weights = TrainedWeights(decoder_shape(MEASURED), hardware, torch.device("cpu"), processes > 1)
+    with torch.no_grad():
+        for parameter in weights.masters.values():
+            parameter.fill_(0.01)
+        weights.refresh()
+    job = TrainJob(
+        checkpoint_dir=place, batch_file=batch_file, learning_rates=[1e-6] * 2, hardware=hardware,
+        out_checkpoint_dir=place / "out", events_file=place / "events",
+    )  # fmt: skip
+    trainer = Trainer(weights, job, batch, lambda: None)
+    for number in range(2):
+        trainer.step(0, batch.steps[0], number + 1)
+    (place / f"peak-{rank}").write_text(str(_resident("VmHWM") - before))
+    dist.destroy_process_group()
+
+
+def _resident(name: str) -> int:
+    lines = Path("/proc/self/status").read_text().splitlines()
+    return int(next(line for line in lines if line.startswith(name)).split()[1]) * 1024
+
+
+def main() -> None:
+    """Entry point."""
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    add_json_option(parser)
+    parser.add_argument("--layers", type=int, help="simulate only so many layers of each model, to look at the form")
+    parser.add_argument("--only", choices=[*SIMULATED, "none"], help="simulate one model, or none")
+    parser.add_argument("--measured", type=int, nargs="*", default=[], help="measure groups of so many processes")
+    arguments = parser.parse_args()
+    measured = [measure(processes) for processes in arguments.measured]
+    steps: dict[str, dict[str, Any]] = {}
+    for name, master in SIMULATED.items():
+        shape = model_size(load_recipe(name).model).shape
+        assert shape is not None
+        if arguments.only in (None, name):
+            steps[name] = simulate(replace(shape, layers=arguments.layers or shape.layers), master)
+    plans: dict[str, Any] = {}
+    for name, (recipe, gpus, nodes) in PLANNED.items():
+        loaded = load_recipe(recipe)
+        plans[name] = document(make_plan(loaded, load_profile("cuda"), cluster(gpus, nodes)), loaded.iterations, 2.5)
+    figures = {"steps": steps, "measured": measured, "plans": plans}
+    tell(figures, bars(steps, measured), lambda: show(steps, plans), as_json=arguments.json)
+
+
+def bars(steps: dict[str, dict[str, Any]], measured: list[dict[str, Any]]) -> list[Bar]:
+    """Whether the plan agrees with simulated and with measured steps."""
+    return [
+        Bar.at_most(
+            f"{group['processes']} processes: difference of the planned peak from the measured, share",
+            abs(group["difference"]),
+            AGREEMENT,
+        )
+        for group in measured
+    ] + [
+        Bar.at_most(
+            f"{name}: difference of the planned peak from the simulated, share", abs(step["difference"]), AGREEMENT
+        )
+        for name, step in steps.items()
+    ]
+
+
+def show(steps: dict[str, dict[str, Any]], plans: dict[str, Any]) -> None:
+    """Prints a line for each step and each plan."""
+    for name, step in steps.items():
+        peaks = f"planned {step['planned']['peak'] / 1e9:.2f} GB, simulated {step['simulated']['total'] / 1e9:.2f} GB"
+        print(f"{name}: {step['layers']} layers, {PROCESSES} processes, {peaks}, {step['seconds']} s")
+    for name, plan in plans.items():
+        layout = plan["fitting"]
+        fits = "does not fit" if layout is None else f"{layout['memory']['train'] / 1e9:.1f} GB while training"
+        costs = "" if layout is None else f", {layout['times']['iteration']:.0f} s, {layout['times']['limit']}"
+        print(f"{name}: {fits}{costs}")
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,72 @@
+"""The memory of a trainer process: by hand, and against the trainer itself on tensors without data."""
+
+from pathlib import Path
+
+import pytest
+
+from flows.config.model_size import ModelSize, Shape
+from flows.plan.memory import Precision, TrainerMemory, cache_bytes_a_token, trainer_memory
+from stages.training.job import TrainHardware
+
+SHAPE = Shape(vocabulary=1000, hidden=64, layers=4, queries=64, keys=32, intermediate=128, tied=False)
+SIZE = ModelSize(SHAPE.parameters, "", SHAPE)
+MIXED = Precision("bf16", "fp32")
+
+
+def memory(tokens: int = 100, size: ModelSize = SIZE, cuda: bool = False, **settings: object) -> TrainerMemory:
+    hardware = TrainHardware.model_validate({"compute_dtype": "bf16", **settings})
+    assert size.parameters is not None
+    return trainer_memory(size, size.parameters, hardware, MIXED, tokens, cuda=cuda)
+
+
+def test_weights_and_moments_by_hand() -> None:
+    nameless = ModelSize(1e9, "")
+    alone = memory(size=nameless)
+    assert (alone.weights, alone.optimizer, alone.gradients) == (6e9, 8e9, 4e9)  # masters 4 and their copy 2
+    eight = memory(size=nameless, processes=8)
+    assert (eight.weights, eight.optimizer, eight.gradients) == (0.5e9, 1e9, 0.5e9)  # FSDP2 has no copy
+    assert (alone.resident, alone.peak) == (14e9, 18e9)
+
+
+def test_a_step_by_hand() -> None:
+    # A token: 2 x (2 x 64 + 2 x 64 + 2 x 32 + 4 x 128) = 1,664 and both norms 16 x 64 = 1,024; 4 layers and the last
+    # norm, 64 x (2 + 8) = 640. The head, in one chunk: 2 x 2 x 64,000, and 2 x (100 x 1,000 + 100 x 64).
+    alone = memory()
+    assert alone.moment == "head" and alone.gathered == 0
+    assert alone.activations == 100 * (4 * (1664 + 1024) + 640)
+    assert alone.logits == 256_000 + 200_000 + 12_800
+    # On a GPU a norm keeps 2 x 64 fp32 less, and a whole chunk of 100 x 1,000 is in fp32 twice.
+    gpu = memory(cuda=True)
+    assert gpu.activations == 100 * (4 * (1664 + 512) + 640 - 256)
+    assert gpu.logits == alone.logits + 800_000
+    # Of several processes each gathers embedding, head and a layer: 2 x (128,000 + 36,864).
+    assert memory(processes=2).gathered == 2 * (128_000 + SHAPE.layer) and SHAPE.layer == 36_864
+    # With chunks of 50 there is an fp32 sum of 64,000 gradients, and half of the probabilities.
+    assert memory(logprob_chunk_tokens=50).logits == 512_000 + 100_000 + 12_800
+
+
+def test_few_tokens_and_checkpointing_by_hand() -> None:
+    # With one token the gradients outside the layers decide, 128,000 in bf16 and in fp32.
+    end = memory(tokens=1, processes=8)
+    assert (end.moment, end.gathered, end.activations) == ("end", 768_000, 0)
+    checkpointed = memory(tokens=100_000, activation_checkpointing=True, processes=8)
+    assert checkpointed.moment == "layer"
+    assert checkpointed.activations == 100_000 * (2 * 64 * 3 + 1664 + 1024 + 2 * (128 + 64))
+    assert cache_bytes_a_token(SHAPE, 2) == 2 * 4 * 32 * 2
+
+
+@pytest.mark.parametrize(("processes", "checkpointed"), [(1, False), (8, True)])
+def test_the_trainer_agrees(tmp_path: Path, processes: int, checkpointed: bool) -> None:
+    from stages.training.job import OptimizerConfig
+    from tests.support.simulated_training import decoder_shape, row_columns, simulated_step
+
+    shape = Shape(152_064, 5120, 2, 5120, 1024, 13_824, tied=False)  # two layers of the 14B model
+    hardware = TrainHardware(
+        processes=processes, compute_dtype="bf16", activation_checkpointing=checkpointed, micro_batch_tokens=16_384,
+        device="cpu",
+    )  # fmt: skip
+    columns = row_columns(2 * processes, 1024, 15, 1024)
+    simulated = simulated_step(tmp_path, decoder_shape(shape), hardware, columns, optimizer=OptimizerConfig())
+    planned = memory(16_384, ModelSize(shape.parameters, "", shape), **hardware.model_dump())
+    assert planned.resident == pytest.approx(simulated["held"], rel=0.01)
+    assert planned.peak == pytest.approx(simulated["total"], rel=0.1)

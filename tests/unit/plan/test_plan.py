@@ -1,0 +1,89 @@
+"""Clusters, work, times and plans, by hand."""
+
+from pathlib import Path
+
+import pytest
+
+from artifacts.errors import BadInputError
+from flows.config.recipes import load_profile, load_recipe
+from flows.plan.cluster import GPUS, Cluster, cluster
+from flows.plan.page import document, profile_text
+from flows.plan.plan import GIB, make_plan
+from flows.plan.refusal import refuse_unfit
+from flows.plan.workload import work_of
+from stages.hardware.compute_type import CudaDevice
+from tests.support.doctor import H100
+from tests.support.json_page import check_documented
+
+
+def test_gpus_are_named_by_size_or_name() -> None:
+    h100, a40 = cluster("8x80", 2), cluster("4xA40")
+    assert (h100.gpu.name, h100.count, a40.gpu.name, a40.count) == ("H100", 16, "A40", 4)
+    assert h100.between == 50e9 < cluster("8x80").between  # a ring is as fast as its slowest part
+    assert [(one.count, one.nodes) for one in a40.sizes(32)] == [(1, 1), (2, 1), (4, 1), (8, 1), (16, 2), (32, 4)]
+    for wrong in ("8", "0x80", "8x81", "x80", "8xTPU"):
+        with pytest.raises(BadInputError, match="8x80"):
+            cluster(wrong)
+
+
+def test_work_by_hand() -> None:
+    recipe = load_recipe("openpipe_14b")
+    # 14 completions of 1,000 fit beside a prompt of 2,000 into a row of 16,384, so a group of 50 repeats it in 4 rows:
+    # 32 x (4 x 2,000 + 50,000) tokens in 114 rows, in steps of 4. The validation adds 64 x 2 completions.
+    work = work_of(recipe, completion=1000, prompt=2000)
+    assert (work.trained_tokens, work.rows, work.steps) == (1_856_000, 114, 29)
+    assert (work.sampled, work.sampled_tokens, work.prompt_tokens) == (1728, 1_728_000, 96 * 2000)
+    assert work.forward_passes == 0 and work_of(load_recipe("open_rs1")).forward_passes == 2
+
+
+def test_a_plan_is_refused_or_fits() -> None:
+    recipe, profile = load_recipe("openpipe_14b"), load_profile("cuda")
+    plan = make_plan(recipe, profile, cluster("8x80"))
+    assert not plan.given.fits and plan.given.memory.missing > 60 * GIB
+    fitting = plan.fitting
+    assert fitting is not None and fitting.fits
+    assert (fitting.settings.processes, fitting.settings.nodes) == (8, 1)
+    with pytest.raises(BadInputError, match=r"GiB needed on a GPU: trainer .* at most 80.0 GiB"):
+        refuse_unfit(recipe, profile, (H100,) * 8)
+    refuse_unfit(recipe, fitting.settings.applied(profile), (H100,) * 8)
+    refuse_unfit(recipe, profile, ())
+    with pytest.raises(BadInputError, match="the GPUs of this machine"):
+        refuse_unfit(recipe, fitting.settings.applied(profile), (H100,))
+    small = CudaDevice("a GPU", (8, 0), 16 * GIB)
+    with pytest.raises(BadInputError, match=r"at most 16.0 GiB"):
+        refuse_unfit(recipe, fitting.settings.applied(profile), (small,) * 8)
+
+
+def test_rows_of_a_step_leave_processes_idle() -> None:
+    """Steps have 4 rows, so eight processes train no faster than four."""
+    recipe, profile = load_recipe("openpipe_14b"), load_profile("cuda")
+    by_count = {other.count: layout for other, layout in make_plan(recipe, profile, cluster("8x80")).scaling}
+    four, eight = by_count[4], by_count[8]
+    assert four is not None and eight is not None
+    assert eight.times.train == pytest.approx(four.times.train)
+    assert eight.times.sample < four.times.sample and eight.times.idle > four.times.idle
+    one = by_count[1]
+    assert one is not None and one.settings.cpu_offload and one.memory.host > 110 * GIB
+    assert not four.settings.cpu_offload
+
+
+def test_the_written_profile_is_the_plan(tmp_path: Path) -> None:
+    recipe = load_recipe("open_rs1")
+    fitting = make_plan(recipe, load_profile("cuda"), cluster("4xA40")).fitting
+    assert fitting is not None
+    path = tmp_path / "four.toml"
+    path.write_text(profile_text(fitting, "open_rs1", "4 x A40"))
+    written = load_profile(str(path))
+    again = make_plan(recipe, written, cluster("4xA40"))
+    assert again.given.settings == fitting.settings
+    assert again.given.fits and again.given.times == fitting.times
+
+
+def test_the_document() -> None:
+    recipe = load_recipe("open_rs1")
+    made = make_plan(recipe, load_profile("cuda"), Cluster(GPUS[0], 2))
+    printed = document(made, recipe.iterations, 3.0)
+    check_documented("plan", printed)
+    layout = printed["fitting"]
+    assert layout["dollars"]["iteration"] == pytest.approx(2 * layout["times"]["iteration"] / 3600 * 3.0)
+    assert layout["dollars"]["run"] == pytest.approx(100 * layout["dollars"]["iteration"])
