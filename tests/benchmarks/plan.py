@@ -70,7 +70,7 @@ MEASURED_ROW = 2048
 
 def measure(processes: int) -> dict[str, Any]:
     """Returns the peak of gloo processes that take a step, the largest one's, and the planned one."""
-    import torch.multiprocessing as multiprocessing
+    from torch import multiprocessing
 
     with tempfile.TemporaryDirectory() as folder:
         multiprocessing.spawn(_take_step, (processes, folder), nprocs=processes)  # pyright: ignore[reportPrivateImportUsage]
