@@ -56,7 +56,7 @@ def test_the_command_on_a_bucket_with_a_recipe_that_does_not_fit(tmp_path: Path)
     assert page["status"] == "problem" and page["recipe"] == "openpipe_32b"
     assert checks["conditional puts"]["status"] == "ok" and checks["store"]["status"] == "ok"
     assert checks["Prefect"]["status"] == "problem" and api in checks["Prefect"]["found"]
-    assert "by its name, 32B" in checks["model"]["found"]
+    assert "by its published config.json" in checks["model"]["found"]
     assert checks["recipe memory"]["status"] == "problem"
     assert "7 iterations" in checks["recipe disk"]["found"]
     assert "an iteration, estimated" in checks["recipe time"]["found"]
