@@ -155,12 +155,12 @@ def test_the_statements_of_a_benchmarked_model_are_those_of_its_answers(derived:
     model = measured(
         answers, before.puzzles, name="talker", kind="openai", model="t", key="a", price=None, tokens_per_s=None
     )
-    assert model.statements == mean_statements(before.results)
+    assert model.statements is not None and model.statements == mean_statements(before.results)
     assert model.refuted == refuted_statements(before.results, before.puzzles, 3) != []
     benchmark = Benchmark.model_validate({"puzzles": "x", "models": [model.model_dump(mode="json")]})
     assert benchmark.models[0].refuted == model.refuted
     page = study_files([], benchmark)[PAGE].decode()
-    assert model.refuted[0].text in page and f"{mean_statements(before.results)['contradicted']:.2f}" in page
+    assert model.refuted[0].text in page and f"{model.statements['contradicted']:.2f}" in page
 
 
 def test_a_study_draws_everything_for_which_there_are_data(study: RunStudy, made: tuple[Store, RunLayout]) -> None:
