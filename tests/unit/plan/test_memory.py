@@ -55,7 +55,8 @@ def test_few_tokens_and_checkpointing_by_hand() -> None:
     assert cache_bytes_a_token(SHAPE, 2) == 2 * 4 * 32 * 2
 
 
-@pytest.mark.parametrize(("processes", "checkpointed"), [pytest.param(1, False, marks=pytest.mark.long), (8, True)])
+@pytest.mark.long
+@pytest.mark.parametrize(("processes", "checkpointed"), [(1, False), (8, True)])
 def test_the_trainer_agrees(tmp_path: Path, processes: int, checkpointed: bool) -> None:
     from stages.training.job import OptimizerConfig
     from tests.support.simulated_training import decoder_shape, row_columns, simulated_step

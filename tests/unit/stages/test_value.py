@@ -180,6 +180,7 @@ def test_the_batch_has_the_advantages_of_the_value_model(lab: Lab) -> None:
     assert {"run/2/values", "run/1/critic", "run/1/values", "first/grades"} <= roles
 
 
+@pytest.mark.long
 def test_a_killed_trainer_continues_and_ends_with_the_same_value_model(lab: Lab) -> None:
     whole = lab.value("run/1")
     lab.kill_at = 7
