@@ -210,7 +210,7 @@ def test_the_password_of_a_server_elsewhere_is_neither_shown_nor_readable(tmp_pa
         home = installed.store / ".prefect"
         assert set(holders) == {str(home / "auth-string-elsewhere"), str(installed.folder / "prefect.toml")}
         assert {stat.S_IMODE(Path(path).stat().st_mode) for path in holders} == {0o600}
-        assert len(prefect_api(api, "POST", "/deployments/filter", {}, ELSEWHERE)) == 7
+        assert len(prefect_api(api, "POST", "/deployments/filter", {}, ELSEWHERE)) == 8
         installed.prefect("work-pool", "ls")
         wrong = installed.attempt(
             "deerstalker",
