@@ -113,8 +113,9 @@ def measured(
         tokens_per_s: Measured speed of a checkpoint's sampling; None if it is not known.
     """
     counted = answers.drop_nulls("completion_tokens")
-    results = {grader: results_of(answers, puzzles, cast(Grader, grader)) for grader in graders_of(puzzles)}
-    first = next(iter(results.values()))  # graders differ in the answers that they read, not in statements
+    default, *others = graders_of(puzzles)
+    first = results_of(answers, puzzles, cast(Grader, default), prove=True)  # statements are the same for all graders
+    results = {default: first} | {grader: results_of(answers, puzzles, cast(Grader, grader)) for grader in others}
     return BenchmarkedModel(
         name=name,
         kind=kind,
@@ -134,10 +135,11 @@ def measured(
     )
 
 
-def results_of(answers: pl.DataFrame, puzzles: pl.DataFrame, grader: Grader) -> pl.DataFrame:
+def results_of(answers: pl.DataFrame, puzzles: pl.DataFrame, grader: Grader, *, prove: bool = False) -> pl.DataFrame:
     """Returns graded answers as rows of the `results` schema, mode `sampled`.
 
-    Every answer has a row, whatever its outcome; an unknown length is 0.
+    Every answer has a row, whatever its outcome; an unknown length is 0. Statements are counted, which takes a proof of
+    each, only with `prove`; else their columns are null.
     """
     known: Mapping[str, Puzzle] = puzzles_by_id(puzzles)
     graded = graded_texts(answers.select("text", "puzzle_id").iter_rows(), known, grader)
@@ -150,7 +152,7 @@ def results_of(answers: pl.DataFrame, puzzles: pl.DataFrame, grader: Grader) -> 
             "finish_reason": _FINISH_REASONS.get(row["outcome"], "abort"),
             "completion_tokens": row["completion_tokens"] or 0,
             "text": row["text"],
-            **deduction_columns(count_deductions(row["text"], known[row["puzzle_id"]])),
+            **deduction_columns(count_deductions(row["text"], known[row["puzzle_id"]]) if prove else None),
         }
         for row, grades in zip(answers.iter_rows(named=True), graded, strict=True)
     ]
