@@ -74,9 +74,10 @@ def report(run: str, /, *, options: Stored = STORED) -> None:
     """
     from flows.lookup.history import read_run
     from flows.report.html.run_report import store_report
+    from flows.report.run_view import RunView
 
     store, damaged = Store.open(options.store, writable=False), list[Damage]()
-    page = f"{store.url}/{store_report(read_run(store, run, damaged), store)}"
+    page = f"{store.url}/{store_report(RunView(read_run(store, run, damaged), store))}"
     if options.json:
         print_damaged_json({"run": run, "report": page}, store, damaged)
         return

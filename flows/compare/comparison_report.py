@@ -9,7 +9,7 @@ from artifacts.store.store import Store
 from flows.report.figures import compared
 from flows.report.html.page import page
 from flows.report.metrics import INTERVAL, Metric, text
-from flows.report.plots import bars_plot
+from flows.report.pictures.plots import bars_plot
 from stages.statistics.estimates import Interval
 
 Rows = Mapping[str, Mapping[str, Any]]

@@ -12,6 +12,7 @@ from flows.orchestration.reward_alarm import emit_reward_alarm
 from flows.report.html.run_report import store_report
 from flows.report.metric_names import before_after_metrics, iteration_metrics
 from flows.report.prefect_pages.ui import show_in_prefect
+from flows.report.run_view import RunView
 from flows.report.trackers import Tracker
 
 SLOW_INTERVAL_S = 30.0
@@ -43,16 +44,18 @@ class ShownRun:
         record = self._up_to(n)
         self._track(record)
         if executed:
-            self._show_in_prefect(record, slow=time.monotonic() - self._slow_shown_at >= SLOW_INTERVAL_S)
+            self._show_in_prefect(
+                RunView(record, self.store), slow=time.monotonic() - self._slow_shown_at >= SLOW_INTERVAL_S
+            )
         return self._warn(record, executed=executed)
 
     def finished(self) -> str:
         """Writes the report, shows the whole run with before and after, and returns the key of the report's page."""
-        record = read_run(self.store, self.layout.run)
-        page = store_report(record, self.store)
-        self._track(record)
-        self.tracker.conclude(before_after_metrics(record.evaluations))
-        self._show_in_prefect(record, slow=True)
+        view = RunView(read_run(self.store, self.layout.run), self.store)
+        page = store_report(view)
+        self._track(view.record)
+        self.tracker.conclude(before_after_metrics(view.record.evaluations))
+        self._show_in_prefect(view, slow=True)
         return page
 
     def _up_to(self, n: int) -> RunRecord:
@@ -80,9 +83,9 @@ class ShownRun:
                 self.tracker.log(item.number, iteration_metrics(item))
                 self._tracked = item.number
 
-    def _show_in_prefect(self, record: RunRecord, *, slow: bool) -> None:
+    def _show_in_prefect(self, view: RunView, *, slow: bool) -> None:
         try:
-            show_in_prefect(record, self.store, slow=slow, link=self._link)
+            show_in_prefect(view, slow=slow, link=self._link)
         except API_ERRORS as error:
             self._log.warning("the run's pages in Prefect are not up to date: %s", error)
         if slow:
@@ -95,7 +98,7 @@ def publish_report(store: Store, run: str) -> str:
     Raises:
         IntegrityError: A file that the report shows is damaged.
     """
-    record = read_run(store, run)
-    page = store_report(record, store)
-    show_in_prefect(record, store)
+    view = RunView(read_run(store, run), store)
+    page = store_report(view)
+    show_in_prefect(view)
     return page

@@ -14,7 +14,7 @@ from artifacts.reading import Artifact
 from artifacts.refs import Checkpoint, Puzzles, Ref
 from artifacts.schemas import PUZZLES
 from flows.report.html.page import page
-from flows.report.plots import bars_plot, histogram_plot
+from flows.report.pictures.plots import bars_plot, histogram_plot
 from flows.session import Stages
 from stages.environments import environment
 from stages.environments.capabilities import HasKinds

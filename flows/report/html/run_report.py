@@ -2,27 +2,18 @@
 
 import json
 from collections.abc import Sequence
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from artifacts.documents.checksums import write_files
 from artifacts.store.store import Store
 from flows.lookup.history import RunRecord, selection_line
-from flows.report.batch_picture import describe_batch, draw, read_batch
-from flows.report.before_after import BeforeAfter, JudgedCompletion, find_before_after
+from flows.report.before_after import BeforeAfter, JudgedCompletion
 from flows.report.derivation import statement_counts, text_pieces
-from flows.report.example_group import Completion, ExampleGroup, ReadAnswer, find_example_group
-from flows.report.figures import IterationFigures, iteration_figures, measurement, page_columns
+from flows.report.example_group import Completion, ExampleGroup, ReadAnswer
+from flows.report.figures import IterationFigures, measurement, page_columns
 from flows.report.html.page import page
 from flows.report.paired import before_and_after
-from flows.report.plots import (
-    accuracy_plot,
-    health_plot,
-    makes_statements,
-    reward_plot,
-    seconds_plot,
-    statements_plot,
-    suites_plot,
-)
+from flows.report.pictures.batch_picture import describe_batch
 from flows.report.prefect_pages.ui_text import (
     completion_title,
     judged_title,
@@ -30,9 +21,8 @@ from flows.report.prefect_pages.ui_text import (
     statement_lines,
     store_keys,
 )
-from flows.report.study.study import fit_table, read_run_study
-from flows.report.study.study import pictures as study_pictures
-from flows.report.suites import curves, suites_section
+from flows.report.study.study import fit_table
+from flows.report.suites import suites_section
 from flows.report.summary import (
     STAGE_HEAD,
     before_after_names,
@@ -43,6 +33,9 @@ from flows.report.summary import (
 )
 from flows.report.tasks import task_tables
 from flows.report.text.markdown import shortened
+
+if TYPE_CHECKING:
+    from flows.report.run_view import RunView
 
 PAGE = "report.html"
 _COMPLETION_CHARACTERS, _ANSWER_CHARACTERS = 20_000, 200
@@ -56,52 +49,39 @@ _HEADLINES = (
 """Title, mode and metric of the gains that the page shows in large type."""
 
 
-def store_report(record: RunRecord, store: Store) -> str:
+def store_report(view: "RunView") -> str:
     """Writes the report into the store and returns the key of the page; works without Prefect.
 
     Raises:
         IntegrityError: A file that the report shows is damaged.
     """
-    write_files(store, record.layout.summary, report_files(record, store))
-    return f"{record.layout.summary}/{PAGE}"
+    write_files(view.store, view.record.layout.summary, report_files(view))
+    return f"{view.record.layout.summary}/{PAGE}"
 
 
-def report_files(record: RunRecord, store: Store) -> dict[str, bytes]:
+def report_files(view: "RunView") -> dict[str, bytes]:
     """Returns the report's files by name: the pictures, `summary.json` and the page.
 
     Raises:
         IntegrityError: A file that the report shows is damaged.
     """
-    iterations = [iteration_figures(iteration) for iteration in record.iterations]
-    pictures = {
-        "accuracy.png": accuracy_plot(iterations),
-        "reward.png": reward_plot(iterations),
-        "health.png": health_plot(iterations),
-        "seconds.png": seconds_plot(iterations),
-    }
-    if makes_statements(iterations):
-        pictures["statements.png"] = statements_plot(iterations)
-    if record.suites:
-        pictures["suites.png"] = suites_plot(curves(record))
-    study = read_run_study(record, store)
-    pictures |= study_pictures([study])
-    pair = find_before_after(record, store)
-    graded = [item for item in record.iterations if item.kept("sample", "grade")]
-    example = find_example_group(graded[-1], record.layout, store) if graded else None
-    packed = [item for item in record.iterations if item.kept("pack")]
-    batch = read_batch(packed[-1], record.layout, store) if packed else None
-    if batch and batch.steps:
-        pictures["batch.png"] = draw(batch)
+    pictures = {**view.plots, **view.study_plots}
+    if view.batch_picture:
+        pictures["batch.png"] = view.batch_picture
     values = {
-        **_values(record, store, iterations),
+        **_values(view.record, view.store, view.figures),
         "pictures": pictures,
-        "alarms": [str(alarm) for alarm in study.alarms],
-        "fits": fit_table([study]),
-        "derivations": _derivations(pair) if pair else None,
-        "example": _example(example) if example else None,
-        "batch": describe_batch(batch) if batch else None,
+        "alarms": [str(alarm) for alarm in view.study.alarms],
+        "fits": fit_table([view.study]),
+        "derivations": _derivations(view.before_after) if view.before_after else None,
+        "example": _example(view.example) if view.example else None,
+        "batch": describe_batch(view.batch[1]) if view.batch else None,
     }
-    return {**pictures, "summary.json": _json(summary(record, store)), PAGE: page("report.html", **values).encode()}
+    return {
+        **pictures,
+        "summary.json": _json(summary(view.record, view.store)),
+        PAGE: page("report.html", **values).encode(),
+    }
 
 
 def _values(record: RunRecord, store: Store, iterations: Sequence[IterationFigures]) -> dict[str, Any]:

@@ -7,17 +7,15 @@ from urllib.parse import quote
 
 from artifacts.store.store import Store
 from flows.lookup.history import OPTIONAL, PARTS, RunRecord, selection_line
-from flows.report import batch_picture
-from flows.report.batch_picture import BatchView
 from flows.report.before_after import BeforeAfter, JudgedCompletion
 from flows.report.derivation import SYMBOLS, Derivation, statement_counts, statements_by_verdict, step_line
 from flows.report.example_group import Completion, ExampleGroup, ReadAnswer
 from flows.report.figures import IterationFigures, prefect_columns
+from flows.report.pictures.batch_picture import BatchView, describe_batch
 from flows.report.summary import STAGE_HEAD, before_after_names, before_after_rows, solve_command, stage_rows
 from flows.report.text.markdown import code, fenced, picture, table
 from stages.environments.puzzle import Asserted
 
-_BATCH_DPI = 80
 _ANSWER_CHARACTERS = 60
 _STATEMENTS_SHOWN = 40
 
@@ -194,16 +192,11 @@ def plots_page(drawn: Mapping[str, bytes], note: str) -> str:
     return "\n\n".join([*(picture(png, words) for words, png in drawn.items()), note]) + "\n"
 
 
-def batch_page(iteration: int, batch: BatchView, note: str) -> str:
-    """Returns the page of a packed batch: a description, a picture and a note."""
-    lines = [f"## The packed batch of iteration {iteration}", "", batch_picture.describe_batch(batch), ""]
-    if batch.steps:
-        lines += [
-            picture(batch_picture.draw(batch, _BATCH_DPI), "one bar for each row: prompts, completions, padding"),
-            "",
-            note,
-            "",
-        ]
+def batch_page(iteration: int, batch: BatchView, drawn: bytes | None, note: str) -> str:
+    """Returns the page of a packed batch: a description, its picture as PNG if it has rows, and a note."""
+    lines = [f"## The packed batch of iteration {iteration}", "", describe_batch(batch), ""]
+    if drawn:
+        lines += [picture(drawn, "one bar for each row: prompts, completions, padding"), "", note, ""]
     return "\n".join(lines)
 
 

@@ -4,14 +4,14 @@ import math
 from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING
 
-from flows.report.png import (
+from flows.report.pictures.png import (
     CONTRADICTED,
-    DPI,
     GRID,
     INK,
     MUTED,
     SAMPLED,
     band,
+    blank_figure,
     finish,
     new_figure,
     new_panels,
@@ -31,12 +31,11 @@ Fits = Mapping[str, tuple[PowerLaw, PowerLawBand | None] | None]
 """The power law of each run with its interval; None where the curve has too few points."""
 
 
-def learning_plot(curves: Mapping[str, LearningCurve], fits: Fits, dpi: int = DPI) -> bytes:
+def learning_plot(curves: Mapping[str, LearningCurve], fits: Fits) -> bytes:
     """Draws learning curves with their power laws and 95% intervals on logarithmic axes, and the residuals below."""
-    from matplotlib.figure import Figure
     from matplotlib.ticker import NullFormatter, PercentFormatter, StrMethodFormatter
 
-    figure = Figure(figsize=(5.6, 4.6), dpi=dpi, layout="constrained")
+    figure = blank_figure(5.6, 4.6)
     above, below = figure.subplots(2, 1, sharex=True, height_ratios=(3, 1))
     for (name, curve), colour in zip(curves.items(), _colours(len(curves)), strict=True):
         points = [
@@ -61,9 +60,9 @@ def learning_plot(curves: Mapping[str, LearningCurve], fits: Fits, dpi: int = DP
     return to_png(figure)
 
 
-def lengths_plot(curves: Mapping[str, LearningCurve], dpi: int = DPI) -> bytes:
+def lengths_plot(curves: Mapping[str, LearningCurve]) -> bytes:
     """Draws the mean length of held-out answers over iterations, right and wrong ones, a panel for each run."""
-    figure, panels = new_panels(len(curves), dpi)
+    figure, panels = new_panels(len(curves))
     for axes, (name, curve) in zip(panels, curves.items(), strict=True):
         for label, lengths, colour in (
             ("all answers right", curve.right_tokens, SAMPLED),
@@ -77,14 +76,14 @@ def lengths_plot(curves: Mapping[str, LearningCurve], dpi: int = DPI) -> bytes:
     return to_png(figure)
 
 
-def difficulty_plot(groups: Mapping[str, Mapping[str, Sequence[SizeGroup]]], dpi: int = DPI) -> bytes:
+def difficulty_plot(groups: Mapping[str, Mapping[str, Sequence[SizeGroup]]]) -> bytes:
     """Draws accuracy with its 95% band over the sizes of puzzles, a panel for each kind of size.
 
     Args:
         groups: Groups of puzzles by name of the model and by kind of size.
     """
     kinds = list(dict.fromkeys(kind for sizes in groups.values() for kind in sizes))
-    figure, panels = new_panels(len(kinds), dpi)
+    figure, panels = new_panels(len(kinds))
     for axes, kind in zip(panels, kinds, strict=True):
         for (name, sizes), colour in zip(groups.items(), _colours(len(groups)), strict=True):
             points = [(group.middle, group.accuracy) for group in sizes.get(kind, ())]
@@ -93,9 +92,9 @@ def difficulty_plot(groups: Mapping[str, Mapping[str, Sequence[SizeGroup]]], dpi
     return to_png(figure)
 
 
-def reliability_plot(chances: Mapping[str, Sequence[Reliability]], dpi: int = DPI) -> bytes:
+def reliability_plot(chances: Mapping[str, Sequence[Reliability]]) -> bytes:
     """Draws the chances that one of k answers is all right, and that each of them is, with 95% bands."""
-    figure, axes = new_figure(5.6, 3.3, dpi)
+    figure, axes = new_figure(5.6, 3.3)
     for (name, points), colour in zip(chances.items(), _colours(len(chances)), strict=True):
         prefix = f"{plain_label(name)}: " if len(chances) > 1 else ""
         band(axes, [(point.samples, point.any_right) for point in points], colour, f"{prefix}one of k")
@@ -104,7 +103,7 @@ def reliability_plot(chances: Mapping[str, Sequence[Reliability]], dpi: int = DP
     return to_png(figure)
 
 
-def cost_plot(models: Sequence[BenchmarkedModel], line: Line | None, dpi: int = DPI) -> bytes:
+def cost_plot(models: Sequence[BenchmarkedModel], line: Line | None) -> bytes:
     """Draws accuracy with 95% intervals over the cost of an answer, and the line through the frontier.
 
     Args:
@@ -113,7 +112,7 @@ def cost_plot(models: Sequence[BenchmarkedModel], line: Line | None, dpi: int = 
     """
     from matplotlib.ticker import StrMethodFormatter
 
-    figure, axes = new_figure(6.4, 4.2, dpi)
+    figure, axes = new_figure(6.4, 4.2)
     costs = [model.cost_per_answer or 0.0 for model in models]
     for model, cost in zip(models, costs, strict=True):
         axes.plot((cost, cost), (model.accuracy.low, model.accuracy.high), color=GRID, linewidth=2, zorder=1)

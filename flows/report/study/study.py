@@ -11,7 +11,6 @@ from artifacts.store.store import Store
 from flows.lookup.divergence import Divergence
 from flows.lookup.history import RunRecord, alarms_of
 from flows.report.metrics import interval_text
-from flows.report.png import DPI
 from flows.report.study.benchmark import Benchmark
 from flows.report.study.pictures import cost_plot, difficulty_plot, learning_plot, lengths_plot, reliability_plot
 from flows.report.study.series import (
@@ -62,24 +61,24 @@ def read_run_study(record: RunRecord, store: Store) -> RunStudy:
     )
 
 
-def pictures(runs: Sequence[RunStudy], benchmark: Benchmark | None = None, dpi: int = DPI) -> dict[str, bytes]:
+def pictures(runs: Sequence[RunStudy], benchmark: Benchmark | None = None) -> dict[str, bytes]:
     """Returns the pictures for which there are data, by file name."""
     curves = {run.name: run.curve for run in runs if run.curve}
     fitted = {run.name: run.curve for run in runs if run.curve and run.fit}
     drawn: dict[str, bytes] = {}
     if fitted:
-        drawn["learning.png"] = learning_plot(fitted, {run.name: run.fit for run in runs}, dpi)
+        drawn["learning.png"] = learning_plot(fitted, {run.name: run.fit for run in runs})
     if curves:
-        drawn["lengths.png"] = lengths_plot(curves, dpi)
+        drawn["lengths.png"] = lengths_plot(curves)
     shown = _shown_models(runs)
     sizes = {name: accuracy_by_size(model) for name, model in shown.items()}
     if any(sizes.values()):
-        drawn["difficulty.png"] = difficulty_plot(sizes, dpi)
+        drawn["difficulty.png"] = difficulty_plot(sizes)
     chances = {name: reliability(model) for name, model in shown.items()}
     if any(chances.values()):
-        drawn["reliability.png"] = reliability_plot(chances, dpi)
+        drawn["reliability.png"] = reliability_plot(chances)
     if priced := _priced(benchmark):
-        drawn["cost.png"] = cost_plot(priced, frontier_line(priced), dpi)
+        drawn["cost.png"] = cost_plot(priced, frontier_line(priced))
     return drawn
 
 

@@ -24,6 +24,7 @@ from flows.cli.app import run_command
 from flows.lookup.history import read_run
 from flows.removal import remove
 from flows.report.html.run_report import report_files
+from flows.report.run_view import RunView
 from flows.retention import Retention, plan
 from tests.support.made_run import make_run
 
@@ -134,7 +135,7 @@ def test_a_pruned_run_is_found_shown_reported_and_verified(linked: tuple[Store, 
         Artifact.open(store, before).local_folder(Path("unused"))
     assert verify(store).damaged == []
     assert [item.number for item in read_run(store, "linked").iterations] == list(range(7))
-    assert "report.html" in report_files(read_run(store, "linked"), store)
+    assert "report.html" in report_files(RunView(read_run(store, "linked"), store))
 
 
 def test_a_removal_cut_short_is_finished_by_the_next(linked: tuple[Store, RunLayout]) -> None:

@@ -24,6 +24,7 @@ from flows.lookup.history import read_run
 from flows.removal import remove
 from flows.report.figures import compared
 from flows.report.html.run_report import report_files
+from flows.report.run_view import RunView
 from flows.retention import Retention, plan
 from stages.grade import grade
 from stages.pack import pack
@@ -136,7 +137,7 @@ def test_every_set_of_settings_has_an_address(
     assert made <= listed, "prune finds them under whatever name"
     remove(store, plan(store, LAST_TWO), LAST_TWO)
     assert not [key for key in store.list(f"{layout.root}/comparisons") if not key.endswith(MANIFEST_NAME)]
-    assert "report.html" in report_files(read_run(store, layout.run), store)
+    assert "report.html" in report_files(RunView(read_run(store, layout.run), store))
 
 
 def test_other_rollouts_have_another_address() -> None:

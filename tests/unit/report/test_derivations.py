@@ -32,6 +32,7 @@ from flows.report.html.run_report import PAGE, report_files
 from flows.report.metric_names import iteration_metrics
 from flows.report.prefect_pages.ui import show_in_prefect
 from flows.report.prefect_pages.ui_text import before_after_page, iteration_rows
+from flows.report.run_view import RunView
 from flows.report.summary import summary
 from flows.report.terminal.live import LiveView, print_iterations
 from stages.environments import environment
@@ -58,7 +59,7 @@ def record(thinking: tuple[Store, RunLayout]) -> RunRecord:
 
 @pytest.fixture(scope="module")
 def shown_page(thinking: tuple[Store, RunLayout], record: RunRecord) -> str:
-    return report_files(record, thinking[0])[PAGE].decode()
+    return report_files(RunView(record, thinking[0]))[PAGE].decode()
 
 
 def section(shown: str, heading: str) -> str:
@@ -181,7 +182,7 @@ def test_a_run_that_goes_on_compares_its_newest_or_promoted_iteration(
 def test_a_run_without_statements_shows_none(made: tuple[Store, RunLayout]) -> None:
     record = read_run(made[0], "made")
     assert find_before_after(record, made[0]) is None
-    files = report_files(record, made[0])
+    files = report_files(RunView(record, made[0]))
     assert "statements.png" not in files
     assert b"before and after GRPO" not in files[PAGE] and b"<th>proved</th>" not in files[PAGE]
 
@@ -219,7 +220,7 @@ def test_curves_of_statements_are_in_every_view(
         assert f"<th>{kind}</th>" in shown_page and f"<td>{means[0]:.1f}</td>" in shown_page
         assert [item[f"{kind}_statements"] for item in summary(record, store)["iterations"]] == means
         assert iteration_metrics(record.iterations[1])[f"eval/sampled/statements/{kind}"] == means[1]
-    assert report_files(record, store)["statements.png"].startswith(b"\x89PNG")
+    assert report_files(RunView(record, store))["statements.png"].startswith(b"\x89PNG")
     assert "proved and contradicted statements of a held-out answer" in section(shown_page, "Learning")
 
     print_iterations(Console(width=200), figures)
@@ -313,8 +314,8 @@ def prefect_pages(monkeypatch: pytest.MonkeyPatch) -> Generator[dict[str, str]]:
 def test_prefect_has_the_page_where_completions_have_steps(
     thinking: tuple[Store, RunLayout], record: RunRecord, made: tuple[Store, RunLayout], prefect_pages: dict[str, str]
 ) -> None:
-    show_in_prefect(record, thinking[0])
+    show_in_prefect(RunView(record, thinking[0]))
     assert prefect_pages["thinking-derivations"] == "One puzzle before and after GRPO, with a verdict on each statement"
     assert "thinking-plots" in prefect_pages
-    show_in_prefect(read_run(made[0], "made"), made[0])
+    show_in_prefect(RunView(read_run(made[0], "made"), made[0]))
     assert "made-plots" in prefect_pages and "made-derivations" not in prefect_pages

@@ -17,8 +17,9 @@ from flows.report.figures import iteration_figures, terminal_columns
 from flows.report.html.run_report import PAGE, report_files
 from flows.report.metric_names import before_after_metrics, iteration_metrics
 from flows.report.metrics import INTERVAL, MEASURES, METRICS, Measure, Metric, Presence, Source, interval_text
-from flows.report.plots import health_plot
+from flows.report.pictures.plots import health_plot
 from flows.report.prefect_pages.ui_text import iteration_rows
+from flows.report.run_view import RunView
 from flows.report.summary import measure_rows, summary
 from flows.report.terminal.live import table_header, table_row
 from stages.statistics.estimates import Interval
@@ -59,7 +60,7 @@ def test_a_line_of_the_registry_shows_a_metric_in_every_view(
     assert table_header(columns).split()[9] == "surprise"
     assert table_row(figures[1], columns).split()[9] == "13.35"
     assert table_row(figures[0], columns).split()[9] == "-"
-    page = report_files(surprised, store)[PAGE].decode()
+    page = report_files(RunView(surprised, store))[PAGE].decode()
     assert "<th>gap</th><th>surprise</th><th>lr</th>" in page and "<td>13.3</td>" in page and "<td>16.3</td>" in page
     assert [row["surprise"] for row in iteration_rows(figures)] == [None, 13.346, 14.346, 15.346, 16.346]
     assert summary(surprised, store)["iterations"][1]["surprise"] == 13.34567
@@ -89,7 +90,7 @@ def test_a_column_that_is_shown_where_known_is_left_out_where_nothing_is(
     monkeypatch.setattr(metrics, "METRICS", (*METRICS, SURPRISE))
     record = read_run(made[0], "made")
     assert not any("surprise" in row for row in iteration_rows([iteration_figures(item) for item in record.iterations]))
-    assert "surprise</th>" not in report_files(record, made[0])[PAGE].decode()
+    assert "surprise</th>" not in report_files(RunView(record, made[0]))[PAGE].decode()
 
 
 def test_a_line_of_the_measures_is_a_row_and_a_tracker_name(

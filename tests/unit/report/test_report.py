@@ -22,8 +22,9 @@ from flows.report.html.run_report import PAGE, report_files
 from flows.report.metric_names import iteration_metrics
 from flows.report.metrics import METRICS
 from flows.report.paired import before_and_after
-from flows.report.plots import health_plot
+from flows.report.pictures.plots import health_plot
 from flows.report.prefect_pages.ui_text import iteration_rows
+from flows.report.run_view import RunView
 from flows.report.suites import OWN, curves
 from flows.report.summary import measure_rows, summary
 from flows.report.terminal.live import table_row
@@ -34,7 +35,7 @@ from tests.support.made_run import WRONG, make_run
 @pytest.fixture(scope="module")
 def files(made: tuple[Store, RunLayout]) -> dict[str, bytes]:
     store, layout = made
-    return report_files(read_run(store, layout.run), store)
+    return report_files(RunView(read_run(store, layout.run), store))
 
 
 def test_all_files_are_there(files: dict[str, bytes]) -> None:
@@ -83,7 +84,7 @@ def test_the_page_says_what_the_rule_of_promotion_promises(
     ruled = replace(record, recipe={**record.recipe, "promote": {**record.recipe["promote"], **rule}})
     assert record.promoted is not None
     score = f"{record.promoted.score:.1%} on the validation split"
-    page = report_files(ruled, store)[PAGE].decode()
+    page = report_files(RunView(ruled, store))[PAGE].decode()
     assert re.search(rf"{re.escape(score)}[,;] {said}<", page)
 
 
@@ -116,7 +117,7 @@ def test_the_headlines_read_each_result_table_once(
         return read_table(artifact, name, schema)
 
     monkeypatch.setattr(Artifact, "read_table", counted)
-    report_files(read_run(store, layout.run), store)
+    report_files(RunView(read_run(store, layout.run), store))
     results = [f"{layout.evaluation(when)}/results.parquet" for when in ("before", "after")]
     # Once for the figures of a study, once for the headlines, and once for the puzzle that is shown before and after.
     assert [key for key in tables if key in results] == results * 3
@@ -126,7 +127,7 @@ def test_a_run_that_has_only_begun_has_a_report(made: tuple[Store, RunLayout]) -
     store, layout = made
     record = read_run(store, layout.run)
     begun = RunRecord(layout, record.recipe, record.iterations[:1], {}, None)
-    page = report_files(begun, store)[PAGE].decode()
+    page = report_files(RunView(begun, store))[PAGE].decode()
     assert "0 of 4 iterations" in page
     assert "Before and after" not in page
 
@@ -157,7 +158,7 @@ def test_skipped_steps_are_shown_everywhere_where_there_are_any(made: tuple[Stor
     store, layout = made
     record = read_run(store, layout.run)
     assert not any("skipped" in row for row in iteration_rows([iteration_figures(item) for item in record.iterations]))
-    assert "<th>skipped</th>" not in report_files(record, store)[PAGE].decode()
+    assert "<th>skipped</th>" not in report_files(RunView(record, store))[PAGE].decode()
     assert "skipped" not in table_row(iteration_figures(record.iterations[2]), terminal_columns([]))
     assert iteration_metrics(record.iterations[2])["skipped_steps"] == 0.0
 
@@ -171,7 +172,7 @@ def test_skipped_steps_are_shown_everywhere_where_there_are_any(made: tuple[Stor
     record = replace(record, iterations=iterations)
     figures = [iteration_figures(item) for item in iterations]
     assert [row["skipped"] for row in iteration_rows(figures)] == [0, 0, 2, 0, 0]
-    page = report_files(record, store)[PAGE].decode()
+    page = report_files(RunView(record, store))[PAGE].decode()
     assert "<th>skipped</th>" in page and "2 of 3" in page
     assert table_row(figures[2], terminal_columns([])).endswith("  2 of 3 steps skipped")
     assert [item["skipped_steps"] for item in summary(record, store)["iterations"]] == [0, 0, 2, 0, 0]
@@ -228,7 +229,7 @@ def test_suites_are_drawn_beside_the_runs_own_curve(tmp_path: Path) -> None:
     }
     own, harder = (curves(record)[title]["sampled"] for title in (OWN, "harder"))
     assert own == harder
-    files = report_files(record, store)
+    files = report_files(RunView(record, store))
     assert files["suites.png"].startswith(b"\x89PNG")
     page = files[PAGE].decode()
     assert "<h2>Suites</h2>" in page and "harder: 8 puzzles of split test" in page
@@ -238,10 +239,10 @@ def test_suites_are_drawn_beside_the_runs_own_curve(tmp_path: Path) -> None:
 def test_kl_is_shown_where_the_run_has_a_reference(made: tuple[Store, RunLayout]) -> None:
     store, layout = made
     record = read_run(store, layout.run)
-    assert "<th>KL" not in report_files(record, store)[PAGE].decode(), "nothing was measured"
+    assert "<th>KL" not in report_files(RunView(record, store))[PAGE].decode(), "nothing was measured"
     for item in record.iterations[1:]:
         item.steps[0].update(kl=0.01 * item.number - 0.02, kl_penalty=None)
-    page = report_files(record, store)[PAGE].decode()
+    page = report_files(RunView(record, store))[PAGE].decode()
     assert "<th>gap</th><th>KL</th><th>lr</th>" in page
     assert "<td>-0.0100</td>" in page and "<td>0.0200</td>" in page
     figures = [iteration_figures(item) for item in record.iterations]
@@ -250,7 +251,7 @@ def test_kl_is_shown_where_the_run_has_a_reference(made: tuple[Store, RunLayout]
     assert told[0] is None and told[1:] == pytest.approx([-0.01, 0.0, 0.01, 0.02])
     for item in record.iterations[1:]:
         item.steps[0]["kl_penalty"] = 0.125
-    page = report_files(record, store)[PAGE].decode()
+    page = report_files(RunView(record, store))[PAGE].decode()
     assert "<th>KL</th><th>KL penalty</th><th>lr</th>" in page and "<td>0.1250</td>" in page
 
 

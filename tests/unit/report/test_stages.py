@@ -13,8 +13,9 @@ from artifacts.store.store import Store
 from flows.lookup.history import RunRecord, read_iteration, read_run
 from flows.report.figures import iteration_figures, stage_starts, terminal_columns
 from flows.report.html.run_report import PAGE, report_files
-from flows.report.plots import accuracy_plot, reward_plot
+from flows.report.pictures.plots import accuracy_plot, reward_plot
 from flows.report.prefect_pages.ui_text import iteration_rows, summary_page
+from flows.report.run_view import RunView
 from flows.report.summary import stage_rows
 from stages.curriculum.progress import read_progress
 from stages.optional.advance import AdvanceConfig, advance
@@ -82,7 +83,7 @@ def test_the_curves_have_a_mark_where_a_stage_begins(staged: tuple[Store, RunRec
 
 def test_the_pages_name_the_stages_and_escape_their_names(staged: tuple[Store, RunRecord]) -> None:
     store, record = staged
-    files = report_files(record, store)
+    files = report_files(RunView(record, store))
     page = files[PAGE].decode()
     assert "1. &lt;b&gt;8K" in page
     assert "<b>8K" not in page

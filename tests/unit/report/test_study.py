@@ -21,6 +21,7 @@ from flows.report.figures import iteration_figures, page_columns
 from flows.report.html.run_report import PAGE as REPORT
 from flows.report.html.run_report import report_files
 from flows.report.metric_names import iteration_metrics
+from flows.report.run_view import RunView
 from flows.report.shown_run import ShownRun
 from flows.report.study.benchmark import Benchmark, read_benchmark
 from flows.report.study.page import PAGE, study_files, write_study
@@ -234,7 +235,7 @@ def test_the_alarm_is_in_every_view(made: tuple[Store, RunLayout]) -> None:
     record = read_run(store, make_diverging_run(store).run)
     ringing = [item.number for item in record.iterations if item.divergence and item.divergence.certain]
     assert ringing == [4]
-    page = report_files(record, store)[REPORT].decode()
+    page = report_files(RunView(record, store))[REPORT].decode()
     assert "Alarm: reward rises while held-out accuracy falls: over iterations" in page
     assert page.count("<td>reward up, accuracy down</td>") == 1
     told = [item["reward_alarm"] for item in summary(record, store)["iterations"]]

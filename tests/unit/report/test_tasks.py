@@ -14,6 +14,7 @@ from artifacts.schemas import PUZZLES, RESULTS, TableSchema
 from artifacts.store.store import Store
 from flows.lookup.history import RunRecord, read_run
 from flows.report.html.run_report import PAGE, report_files
+from flows.report.run_view import RunView
 from flows.report.summary import task_rows
 from flows.report.tasks import TaskTable, task_tables
 from stages.statistics.records import Measurement, Measurements, ReportFigures
@@ -82,7 +83,7 @@ def test_a_change_is_paired_puzzle_by_puzzle(record: tuple[RunRecord, Store]) ->
 
 
 def test_the_report_has_a_heat_map_of_tasks(record: tuple[RunRecord, Store]) -> None:
-    page = report_files(*record)[PAGE].decode()
+    page = report_files(RunView(*record))[PAGE].decode()
     assert "<h2>Tasks</h2>" in page and "<h3>two, sampled</h3>" in page
     cells = re.findall(r'<td title="([^"]+)" style="background: rgb\((\d+), \d+, \d+\)">(\d+)</td>', page)
     assert len(cells) == 2 * 2 * 3  # modes, tasks, checkpoints
@@ -95,7 +96,7 @@ def test_a_run_on_one_environment_has_no_such_section(made: tuple[Store, RunLayo
     store, layout = made
     record = read_run(store, layout.run)
     assert task_tables(record, store) == []
-    assert "<h2>Tasks</h2>" not in report_files(record, store)[PAGE].decode()
+    assert "<h2>Tasks</h2>" not in report_files(RunView(record, store))[PAGE].decode()
     report = Artifact.at(store, layout.iteration(0, "report"))
     puzzles = Artifact.at(store, report.manifest.inputs["puzzles"]["key"]).read_table("val.parquet", PUZZLES)
     results = report.read_table("results.parquet", RESULTS)

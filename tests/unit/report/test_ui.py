@@ -15,12 +15,13 @@ from artifacts.tensors import PackedBatch
 from flows.lookup.history import read_run
 from flows.orchestration.artifact_keys import slug
 from flows.orchestration.progress import kind_of
-from flows.report import batch_picture
-from flows.report.batch_picture import Segment
 from flows.report.example_group import find_example_group
 from flows.report.figures import iteration_figures
 from flows.report.html.run_report import store_report
-from flows.report.plots import accuracy_plot
+from flows.report.pictures import batch_picture
+from flows.report.pictures.batch_picture import Segment
+from flows.report.pictures.plots import accuracy_plot
+from flows.report.pictures.png import smaller
 from flows.report.prefect_pages.ui_text import (
     batch_page,
     completions_page,
@@ -30,6 +31,7 @@ from flows.report.prefect_pages.ui_text import (
     store_page,
     summary_page,
 )
+from flows.report.run_view import RunView
 from flows.report.text.markdown import fenced, shortened
 from stages.environments.puzzle import Asserted
 from stages.grpo.packing import Branch, Group, PackConfig, pack_groups
@@ -94,7 +96,7 @@ def test_addresses_become_links_where_the_store_has_a_web_address(made: tuple[St
 def test_the_small_picture_fits_an_address(made: tuple[Store, RunLayout]) -> None:
     store, layout = made
     iterations = [iteration_figures(item) for item in read_run(store, layout.run).iterations]
-    assert len(accuracy_plot(iterations, dpi=70)) * 4 / 3 < 100_000
+    assert len(smaller(accuracy_plot(iterations), 0.47)) * 4 / 3 < 100_000
 
 
 @pytest.mark.parametrize("text", HOSTILE, ids=range(len(HOSTILE)))
@@ -154,22 +156,22 @@ def test_the_packed_batch_is_cut_into_its_segments() -> None:
 
 def test_the_packed_batch_is_drawn_even_where_it_is_large_or_empty() -> None:
     shown = batch_picture.batch_view(_packed())
-    assert batch_picture.draw(shown, 60).startswith(b"\x89PNG")
+    assert batch_picture.draw(shown).startswith(b"\x89PNG")
     many = replace(
         shown,
         segments=[Segment(row, start, 1, "prompt") for row in range(300) for start in range(16)],
         steps=list(range(1, 301)),
     )
-    assert len(batch_picture.draw(many, 80)) < 150_000
+    assert len(smaller(batch_picture.draw(many), 0.47)) < 150_000
     empty = batch_picture.batch_view(pack_groups([], PackConfig())[0])
     assert empty.steps == []
-    assert "No rows" in batch_page(3, empty, "")
-    assert "data:image" not in batch_page(3, empty, "")
+    assert "No rows" in batch_page(3, empty, None, "")
+    assert "data:image" not in batch_page(3, empty, None, "")
 
 
 def test_the_report_can_be_written_without_prefect(made: tuple[Store, RunLayout]) -> None:
     store, layout = made
-    key = store_report(read_run(store, layout.run), store)
+    key = store_report(RunView(read_run(store, layout.run), store))
     page = store.read_bytes(key).decode()
     assert "The newest packed batch" in page
     assert page.count("data:image/png;base64") == 8

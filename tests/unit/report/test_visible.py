@@ -20,7 +20,8 @@ from flows.cli.console.terminal import Terminal
 from flows.lookup.history import read_run
 from flows.report.html.page import TEMPLATES, page
 from flows.report.html.run_report import report_files
-from flows.report.plots import bars_plot
+from flows.report.pictures.plots import bars_plot
+from flows.report.run_view import RunView
 from flows.report.terminal.live import LiveView
 from flows.report.terminal.live_terminal import TerminalView
 from flows.report.text.visible import one_line, visible, visible_json
@@ -124,7 +125,7 @@ def test_a_report_holds_no_markup_but_ours(evil_run: tuple[Store, RunLayout]) ->
     store, layout = evil_run
     record = read_run(store, layout.run)
     record.recipe["title"] = f"<script>alert(1)</script>{EVIL}"
-    page = report_files(record, store)["report.html"].decode()
+    page = report_files(RunView(record, store))["report.html"].decode()
     assert "<script" not in page
     assert not unseen(page)
     assert "&lt;script&gt;alert(1)&lt;/script&gt;[red]" in page

@@ -5,13 +5,13 @@ from typing import TYPE_CHECKING
 
 from flows.lookup.history import PARTS
 from flows.report.figures import IterationFigures, plotted, stage_starts
-from flows.report.png import (
+from flows.report.pictures.png import (
     CONTRADICTED,
-    DPI,
     GREEDY,
     MUTED,
     SAMPLED,
     band,
+    blank_figure,
     finish,
     marker,
     new_figure,
@@ -29,9 +29,25 @@ MODE_COLOURS = {"sampled": SAMPLED, "greedy": GREEDY}
 STAGE_COLOURS = ("#0f766e", "#a3b18a", "#b45309", "#ca8a04", "#d6d3d1", "#c2410c", "#1d4ed8", "#7c3aed", "#64748b")
 
 
-def accuracy_plot(iterations: Sequence[IterationFigures], dpi: int = DPI) -> bytes:
+def run_plots(
+    iterations: Sequence[IterationFigures], suites: Mapping[str, Mapping[str, Sequence[tuple[int, Measurement]]]]
+) -> dict[str, bytes]:
+    """Returns the plots for which a run has data, by file name.
+
+    Args:
+        iterations: The run so far.
+        suites: See `suites_plot`; empty if the run was measured on no suite.
+    """
+    drawn = {"accuracy.png": accuracy_plot(iterations), "reward.png": reward_plot(iterations)}
+    if any(item.value("proved_statements") is not None for item in iterations):
+        drawn["statements.png"] = statements_plot(iterations)
+    drawn |= {"health.png": health_plot(iterations), "seconds.png": seconds_plot(iterations)}
+    return drawn | ({"suites.png": suites_plot(suites)} if suites else {})
+
+
+def accuracy_plot(iterations: Sequence[IterationFigures]) -> bytes:
     """Draws held-out accuracy with its 95% band, sampled and greedy, and the accuracy of the training rollouts."""
-    figure, axes = new_figure(5.6, 3.3, dpi)
+    figure, axes = new_figure(5.6, 3.3)
     for mode, colour in MODE_COLOURS.items():
         points = [(item.number, measured.accuracy) for item in iterations if (measured := _measured(item, mode))]
         band(axes, points, colour, f"held-out, {mode}")
@@ -49,13 +65,13 @@ def accuracy_plot(iterations: Sequence[IterationFigures], dpi: int = DPI) -> byt
     return to_png(figure)
 
 
-def suites_plot(curves: Mapping[str, Mapping[str, Sequence[tuple[int, Measurement]]]], dpi: int = DPI) -> bytes:
+def suites_plot(curves: Mapping[str, Mapping[str, Sequence[tuple[int, Measurement]]]]) -> bytes:
     """Draws accuracy with its 95% band, one panel for each suite, on one scale.
 
     Args:
         curves: Curves as pairs of iteration and measurement, by title of the suite and by mode.
     """
-    figure, panels = new_panels(len(curves), dpi)
+    figure, panels = new_panels(len(curves))
     for axes, (title, modes) in zip(panels, curves.items(), strict=True):
         for mode, points in modes.items():
             band(axes, [(number, measured.accuracy) for number, measured in points], MODE_COLOURS[mode], mode)
@@ -63,9 +79,9 @@ def suites_plot(curves: Mapping[str, Mapping[str, Sequence[tuple[int, Measuremen
     return to_png(figure)
 
 
-def reward_plot(iterations: Sequence[IterationFigures], dpi: int = DPI) -> bytes:
+def reward_plot(iterations: Sequence[IterationFigures]) -> bytes:
     """Draws the mean reward of each iteration's rollouts and the spread of rewards within a group."""
-    figure, axes = new_figure(5.6, 3.3, dpi)
+    figure, axes = new_figure(5.6, 3.3)
     _line(axes, iterations, "reward", label="mean reward")
     _line(axes, iterations, "reward_spread", colour=GREEDY, label="spread within a group", style="--")
     finish(axes, "reward", "iteration")
@@ -73,14 +89,9 @@ def reward_plot(iterations: Sequence[IterationFigures], dpi: int = DPI) -> bytes
     return to_png(figure)
 
 
-def makes_statements(iterations: Sequence[IterationFigures]) -> bool:
-    """Returns whether held-out answers of any iteration make statements; otherwise `statements_plot` is empty."""
-    return any(item.value("proved_statements") is not None for item in iterations)
-
-
-def statements_plot(iterations: Sequence[IterationFigures], dpi: int = DPI) -> bytes:
+def statements_plot(iterations: Sequence[IterationFigures]) -> bytes:
     """Draws the mean numbers of proved and of contradicted statements in a held-out answer, for each iteration."""
-    figure, axes = new_figure(5.6, 3.3, dpi)
+    figure, axes = new_figure(5.6, 3.3)
     _line(axes, iterations, "proved_statements", label="proved by the clues")
     _line(axes, iterations, "contradicted_statements", colour=CONTRADICTED, label="contradicted", style="--")
     finish(axes, "statements of a held-out answer, sampled", "weights after iteration")
@@ -88,13 +99,11 @@ def statements_plot(iterations: Sequence[IterationFigures], dpi: int = DPI) -> b
     return to_png(figure)
 
 
-def health_plot(iterations: Sequence[IterationFigures], dpi: int = DPI) -> bytes:
+def health_plot(iterations: Sequence[IterationFigures]) -> bytes:
     """Draws the metrics that the registry marks as plotted, a panel each; KL only if it was measured."""
-    from matplotlib.figure import Figure
-
     panels = plotted(iterations)
     rows = -(-len(panels) // 2)
-    figure = Figure(figsize=(5.6, 1.8 * rows), dpi=dpi, layout="constrained")
+    figure = blank_figure(5.6, 1.8 * rows)
     for axes, metric in zip(figure.subplots(rows, 2).flat, panels, strict=False):
         _line(axes, iterations, metric.key)
         finish(axes, f"{metric.title}, {metric.unit}" if metric.unit else metric.title, "", percent=metric.is_percent)
@@ -106,9 +115,9 @@ def health_plot(iterations: Sequence[IterationFigures], dpi: int = DPI) -> bytes
     return to_png(figure)
 
 
-def seconds_plot(iterations: Sequence[IterationFigures], dpi: int = DPI) -> bytes:
+def seconds_plot(iterations: Sequence[IterationFigures]) -> bytes:
     """Draws the seconds of each stage, stacked, one bar for each iteration."""
-    figure, axes = new_figure(5.6, 3.6, dpi)
+    figure, axes = new_figure(5.6, 3.6)
     timed = [item for item in iterations if item.number > 0]
     bottom, worth_showing_s = [0.0] * len(timed), 0.01 * sum(item.total_s for item in timed)
     for stage, colour in zip(PARTS, STAGE_COLOURS, strict=True):

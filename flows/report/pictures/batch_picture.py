@@ -12,7 +12,7 @@ from artifacts.reading import Artifact
 from artifacts.store.store import Store
 from artifacts.tensors import BATCH_FILE, PackedBatch
 from flows.lookup.history import STAGES, IterationRecord
-from flows.report.png import INK, MUTED, to_png
+from flows.report.pictures.png import INK, MUTED, blank_figure, to_png
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -118,7 +118,7 @@ def describe_batch(batch: BatchView) -> str:
     )
 
 
-def draw(batch: BatchView, dpi: int = 150) -> bytes:
+def draw(batch: BatchView) -> bytes:
     """Draws the first `ROWS_SHOWN` rows as PNG; a gap separates optimizer steps.
 
     Raises:
@@ -126,12 +126,11 @@ def draw(batch: BatchView, dpi: int = 150) -> bytes:
     """
     if not batch.steps:
         raise ValueError("a batch without rows has no picture")
-    from matplotlib.figure import Figure
     from matplotlib.patches import Patch
 
     rows = min(len(batch.steps), ROWS_SHOWN)
     positions = _row_positions(batch.steps[:rows])
-    figure = Figure(figsize=(8.4, 1.3 + 0.2 * (positions[-1] + 1)), dpi=dpi, layout="constrained")
+    figure = blank_figure(8.4, 1.3 + 0.2 * (positions[-1] + 1))
     axes = figure.subplots()
     bars: defaultdict[tuple[int, str], list[tuple[float, float]]] = defaultdict(list)
     for item in batch.segments:

@@ -1,4 +1,4 @@
-"""The parts that all pictures share: colours, panels, axes, bands, and the PNG encoder."""
+"""The parts that all pictures share: colours, panels, axes, bands, the PNG encoder and smaller copies."""
 
 import io
 from collections.abc import Sequence
@@ -25,6 +25,17 @@ def to_png(figure: "Figure") -> bytes:
     return buffer.getvalue()
 
 
+def smaller(png: bytes, share: float) -> bytes:
+    """Returns a copy of a picture whose width and height are a share, 0 to 1, of what they were."""
+    from PIL import Image
+
+    buffer = io.BytesIO()
+    with Image.open(io.BytesIO(png)) as image:
+        size = (round(image.width * share), round(image.height * share))
+        image.convert("RGB").resize(size, Image.Resampling.LANCZOS).save(buffer, "PNG", optimize=True)
+    return buffer.getvalue()
+
+
 def band(axes: "Axes", points: Sequence[tuple[float, Interval]], colour: str, label: str, style: str = "-") -> None:
     """Draws a curve of shares with their 95% intervals; nothing if there is no point."""
     if not points:
@@ -41,25 +52,27 @@ def marker(points: Sequence[object]) -> str:
     return "o" if len(points) <= 40 else ""
 
 
-def new_panels(count: int, dpi: int = DPI) -> "tuple[Figure, list[Axes]]":
-    """Returns a figure of some panels on one scale of y, at most three in a row; one panel is as large as a figure."""
+def blank_figure(width_in: float, height_in: float) -> "Figure":
+    """Returns a figure without panels, whose parts are laid out so that nothing overlaps."""
     from matplotlib.figure import Figure
 
+    return Figure(figsize=(width_in, height_in), dpi=DPI, layout="constrained")
+
+
+def new_panels(count: int) -> "tuple[Figure, list[Axes]]":
+    """Returns a figure of some panels on one scale of y, at most three in a row; one panel is as large as a figure."""
     columns = min(3, count)
     rows = -(-count // columns)
-    size = (5.6, 3.3) if count == 1 else (3.6 * columns, 3.1 * rows)
-    figure = Figure(figsize=size, dpi=dpi, layout="constrained")
+    figure = blank_figure(5.6, 3.3) if count == 1 else blank_figure(3.6 * columns, 3.1 * rows)
     panels = list(figure.subplots(rows, columns, sharey=True, squeeze=False).flat)
     for axes in panels[count:]:
         axes.set_visible(False)
     return figure, panels[:count]
 
 
-def new_figure(width_in: float, height_in: float, dpi: int = DPI) -> "tuple[Figure, Axes]":
+def new_figure(width_in: float, height_in: float) -> "tuple[Figure, Axes]":
     """Returns a figure of one panel."""
-    from matplotlib.figure import Figure
-
-    figure = Figure(figsize=(width_in, height_in), dpi=dpi, layout="constrained")
+    figure = blank_figure(width_in, height_in)
     return figure, figure.subplots()
 
 

@@ -1,0 +1,74 @@
+"""What the pages of a run show. Each part is read or drawn once, when the first page asks for it."""
+
+from functools import cached_property
+
+from artifacts.store.store import Store
+from flows.lookup.history import IterationRecord, RunRecord
+from flows.report.before_after import BeforeAfter, find_before_after
+from flows.report.example_group import ExampleGroup, find_example_group
+from flows.report.figures import IterationFigures, iteration_figures
+from flows.report.pictures.batch_picture import BatchView, draw, read_batch
+from flows.report.pictures.plots import run_plots
+from flows.report.study.study import RunStudy, pictures, read_run_study
+from flows.report.suites import curves
+
+
+class RunView:
+    """A run as its report and its pages in Prefect show it.
+
+    Every part may raise IntegrityError: a file that it reads is damaged.
+
+    Attributes:
+        record: The run so far.
+        store: The run's store.
+    """
+
+    def __init__(self, record: RunRecord, store: Store) -> None:
+        self.record, self.store = record, store
+
+    @cached_property
+    def figures(self) -> list[IterationFigures]:
+        """The figures of each iteration."""
+        return [iteration_figures(item) for item in self.record.iterations]
+
+    @cached_property
+    def study(self) -> RunStudy:
+        """What the tables of all iterations tell."""
+        return read_run_study(self.record, self.store)
+
+    @cached_property
+    def before_after(self) -> BeforeAfter | None:
+        """One puzzle before and after GRPO; None if no completion makes statements."""
+        return find_before_after(self.record, self.store)
+
+    @cached_property
+    def example(self) -> ExampleGroup | None:
+        """An example group of the newest iteration that is graded."""
+        graded = self._newest("sample", "grade")
+        return find_example_group(graded, self.record.layout, self.store) if graded else None
+
+    @cached_property
+    def batch(self) -> tuple[int, BatchView] | None:
+        """The newest packed batch and its iteration; None if no batch is stored."""
+        packed = self._newest("pack")
+        batch = read_batch(packed, self.record.layout, self.store) if packed else None
+        return (packed.number, batch) if packed and batch else None
+
+    @cached_property
+    def plots(self) -> dict[str, bytes]:
+        """The plots over iterations, as PNG, by file name."""
+        return run_plots(self.figures, curves(self.record) if self.record.suites else {})
+
+    @cached_property
+    def study_plots(self) -> dict[str, bytes]:
+        """The plots of the study, as PNG, by file name."""
+        return pictures([self.study])
+
+    @cached_property
+    def batch_picture(self) -> bytes | None:
+        """The picture of the newest packed batch, as PNG; None if no batch is stored or if it has no rows."""
+        return draw(self.batch[1]) if self.batch and self.batch[1].steps else None
+
+    def _newest(self, *stages: str) -> IterationRecord | None:
+        """Returns the newest iteration that kept what these stages made."""
+        return next((item for item in reversed(self.record.iterations) if item.kept(*stages)), None)
