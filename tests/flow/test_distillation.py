@@ -1,4 +1,4 @@
-"""A run with texts of a teacher and a teacher of tokens, killed in each of these stages, then finished."""
+"""A run with texts of a teacher and a teacher of tokens, killed in three of these stages, then finished."""
 
 import json
 import os
@@ -56,7 +56,7 @@ def kill_when(reached: Callable[[], bool], folder: Path) -> None:
 
 
 @pytest.mark.long
-def test_a_run_killed_in_each_new_stage_goes_on_where_it_was(
+def test_a_run_killed_while_it_samples_texts_learns_them_and_teaches_goes_on(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     layout, folder = RunLayout("tiny"), tmp_path / "store"
@@ -66,7 +66,6 @@ def test_a_run_killed_in_each_new_stage_goes_on_where_it_was(
     shards = folder / rollouts
     moments: list[Callable[[], bool]] = [
         lambda: any(shards.glob("progress-*/rollouts-*.parquet")),  # the teacher samples
-        (folder / rollouts / "manifest.json").exists,  # distil begins
         (folder / texts / "manifest.json").exists,  # sft begins
         (folder / grades / "manifest.json").exists,  # teach begins
     ]
