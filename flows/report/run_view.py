@@ -2,6 +2,7 @@
 
 from functools import cached_property
 
+from artifacts.reading import Artifact
 from artifacts.store.store import Store
 from flows.lookup.history import IterationRecord, RunRecord
 from flows.report.before_after import BeforeAfter, find_before_after
@@ -11,6 +12,8 @@ from flows.report.pictures.batch_picture import BatchView, draw, read_batch
 from flows.report.pictures.plots import run_plots
 from flows.report.study.study import RunStudy, pictures, read_run_study
 from flows.report.suites import curves
+from flows.report.summary import before_after_names
+from stages.strategies.figures import StrategiesFigures, stored_figures
 
 
 class RunView:
@@ -40,6 +43,16 @@ class RunView:
     def before_after(self) -> BeforeAfter | None:
         """One puzzle before and after GRPO; None if no completion makes statements."""
         return find_before_after(self.record, self.store)
+
+    @cached_property
+    def strategies(self) -> dict[str, StrategiesFigures]:
+        """The figures of strategies at test time before and after training; empty with one sample of each puzzle."""
+        evaluated = zip(before_after_names(self.record), self.record.evaluations.items(), strict=True)
+        measured = {
+            name: stored_figures(Artifact(self.store, self.record.layout.evaluation(when), manifest))
+            for name, (when, manifest) in evaluated
+        }
+        return {name: figures for name, figures in measured.items() if figures.strategies}
 
     @cached_property
     def example(self) -> ExampleGroup | None:

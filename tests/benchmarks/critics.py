@@ -18,12 +18,9 @@ FILE...` adds the rows of documents that earlier calls printed.
 """
 
 import argparse
-import json
 import statistics
 import sys
-import tempfile
 from collections.abc import Sequence
-from pathlib import Path
 from typing import Any
 
 from rich.console import Console
@@ -34,8 +31,9 @@ from flows.config.recipes import load_recipe
 from flows.lookup.history import read_run
 from stages.statistics.beta import t_quantile
 from stages.statistics.estimates import standard_error
-from tests.support.bars import Bar, add_json_option, tell
+from tests.support.bars import Bar, tell
 from tests.support.scaled_recipes import as_toml
+from tests.support.seeded import add_seed_options, joined, parse, run_store
 from tests.support.whole_runs import from_warm_start, train
 
 SEEDS = (811, 812, 813, 814, 815)
@@ -173,7 +171,7 @@ class Seed:
         return row
 
 
-def bars(rows: dict[int, Rows]) -> list[Bar]:
+def bars(rows: dict[str, Rows]) -> list[Bar]:
     """The claims of the module as bars, for the parts that were measured."""
 
     def of(part: str, arm: str, name: str) -> list[float]:
@@ -238,7 +236,7 @@ def interval(values: Sequence[float]) -> str:
     return f"{statistics.mean(values):.3g} ± {half:.2g}"
 
 
-def show(rows: dict[int, Rows], console: Console) -> None:
+def show(rows: dict[str, Rows], console: Console) -> None:
     """Prints a table for each part: a row for each arm, with the mean of the seeds and its interval."""
     for part in PARTS:
         arms = {arm: of_arm for seed in rows.values() for arm, of_arm in seed.get(part, {}).items()}
@@ -254,23 +252,12 @@ def show(rows: dict[int, Rows], console: Console) -> None:
         console.print(table)
 
 
-def joined(paths: Sequence[str], rows: dict[int, Rows]) -> dict[int, Rows]:
-    """Returns the rows with those of earlier documents, by seed; parts measured now replace earlier ones."""
-    together: dict[int, Rows] = {}
-    for path in paths:
-        for seed, parts in json.loads(Path(path).read_text())["seeds"].items():
-            together[int(seed)] = together.get(int(seed), {}) | parts
-    for seed, parts in rows.items():
-        together[seed] = together.get(seed, {}) | parts
-    return dict(sorted(together.items()))
-
-
 def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    add_seed_options(parser, SEEDS)
     parser.add_argument("--parts", type=lambda text: text.split(","), default=list(PARTS), help="v1,v2,v3")
     parser.add_argument("--base", default="quickstart", help="recipe of V1 and V2")
     parser.add_argument("--derivations", default="deduce", help="recipe of V3")
-    parser.add_argument("--seeds", type=int, nargs="*", default=list(SEEDS), help="none: only those of --join")
     parser.add_argument("--samples", type=int, default=512, help="completions of an iteration in V1 and V2")
     parser.add_argument("--iterations", type=int, default=24, help="iterations of the arms of V2")
     parser.add_argument("--derivation-puzzles", type=int, default=256, help="puzzles of an iteration in V3")
@@ -280,22 +267,17 @@ def main() -> int:
     parser.add_argument(
         "--set-derivations", action="append", default=[], dest="derivation_settings", metavar="KEY=VALUE"
     )
-    parser.add_argument("--profile", default="cpu")
-    parser.add_argument("--store", help="keep the runs here, and go on with those begun; else they go at the end")
-    parser.add_argument("--join", nargs="+", default=[], metavar="FILE", help="add the rows of these documents")
-    add_json_option(parser)
-    options = parser.parse_args()
-    if not (options.seeds or options.join):
-        parser.error("--seeds is empty: name a seed, or documents to --join")
+    options = parse(parser)
     if unknown := set(options.parts) - set(PARTS):
         parser.error(f"--parts has {', '.join(sorted(unknown))}; expected {', '.join(PARTS)}")
-    with tempfile.TemporaryDirectory(prefix="critics-") as scratch:
-        rows: dict[int, Rows] = {}
+    rows: dict[int, Rows] = {}
+    with run_store(options) as store:
         for number in options.seeds:
-            seed = Seed(number, options, options.store or scratch)
+            seed = Seed(number, options, store)
             rows[number] = {part: getattr(seed, part)() for part in options.parts}
-    rows = joined(options.join, rows)
-    tell({"seeds": rows}, bars(rows), lambda: show(rows, Console()), as_json=options.json)
+    document = joined(options.join, {"seeds": rows})
+    seeds = document["seeds"]
+    tell(document, bars(seeds), lambda: show(seeds, Console()), as_json=options.json)
     return 0
 
 

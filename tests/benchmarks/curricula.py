@@ -17,12 +17,9 @@ nothing.
 """
 
 import argparse
-import json
 import statistics
 import sys
-import tempfile
 from collections.abc import Callable, Sequence
-from pathlib import Path
 from typing import Any
 
 import polars as pl
@@ -35,7 +32,8 @@ from artifacts.refs import Grades, Levels, Rollouts
 from artifacts.schemas import GRADES, GRADES_FILE, LEVELS, LEVELS_FILE
 from artifacts.store.store import Store
 from stages.statistics.estimates import standard_error
-from tests.support.bars import Bar, add_json_option, tell
+from tests.support.bars import Bar, tell
+from tests.support.seeded import add_seed_options, joined, parse, run_store
 from tests.support.whole_runs import from_warm_start, train
 
 SEEDS = (811, 812, 813, 814, 815)
@@ -159,7 +157,7 @@ MEASURED: dict[str, tuple[str, int, Callable[[Claim], dict[str, Row]]]] = {
 """Recipe, iterations and measurement of each claim."""
 
 
-def bars(seeds: dict[int, dict[str, dict[str, Row]]]) -> list[Bar]:
+def bars(seeds: dict[str, dict[str, dict[str, Row]]]) -> list[Bar]:
     """The bar of each claim that all seeds have measured, on means over the seeds."""
 
     def gain(row: Row) -> float:
@@ -191,7 +189,7 @@ def bars(seeds: dict[int, dict[str, dict[str, Row]]]) -> list[Bar]:
     return found
 
 
-def show(seeds: dict[int, dict[str, dict[str, Row]]], console: Console) -> None:
+def show(seeds: dict[str, dict[str, dict[str, Row]]], console: Console) -> None:
     """Prints a row for each seed, claim and arm."""
     table = Table(title="curricula, test puzzles before and after", title_justify="left")
     for name in ("claim", "arm", "seed", "greedy %", "sampled %", "curve %", "tokens", "groups/1,000 tokens", "wall s"):
@@ -204,34 +202,27 @@ def show(seeds: dict[int, dict[str, dict[str, Row]]], console: Console) -> None:
                     for mode in ("greedy", "sampled")
                 )
                 figures_of_row = (f"{row['area']:.1f}", f"{row['tokens']:.0f}", f"{row['informative']:.2f}")
-                table.add_row(claim, arm, str(seed), greedy, sampled, *figures_of_row, f"{row['wall_s']:.0f}")
+                table.add_row(claim, arm, seed, greedy, sampled, *figures_of_row, f"{row['wall_s']:.0f}")
     console.print(table)
 
 
 def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--seeds", type=int, nargs="*", default=list(SEEDS), help="none: only those of --join")
+    add_seed_options(parser, SEEDS)
     parser.add_argument("--claims", type=lambda text: text.split(","), default=list(CLAIMS), help="such as C1,C3")
     parser.add_argument("--scale", type=float, default=1.0, help="share of the iterations")
-    parser.add_argument("--profile", default="cpu")
-    parser.add_argument("--store", help="keep the runs here, and go on with those begun; else they go at the end")
-    parser.add_argument("--join", nargs="+", default=[], metavar="FILE", help="add the rows of these documents")
-    add_json_option(parser)
-    options = parser.parse_args()
+    options = parse(parser)
     if unknown := set(options.claims) - set(CLAIMS):
         parser.error(f"--claims: {', '.join(sorted(unknown))} unknown; there are {', '.join(CLAIMS)}")
-    seeds: dict[int, dict[str, dict[str, Row]]] = {}
-    for path in options.join:
-        for seed, claims in json.loads(Path(path).read_text())["seeds"].items():
-            seeds.setdefault(int(seed), {}).update(claims)
-    with tempfile.TemporaryDirectory(prefix="curricula-") as scratch:
+    rows: dict[int, dict[str, dict[str, Row]]] = {seed: {} for seed in options.seeds}
+    with run_store(options) as store:
         for seed in options.seeds:
             for name in options.claims:
                 recipe, iterations, measure = MEASURED[name]
-                claim = Claim(name, recipe, iterations, seed, options.store or scratch, options)
-                seeds.setdefault(seed, {})[name] = measure(claim)
-    seeds = dict(sorted(seeds.items()))
-    tell({"seeds": seeds}, bars(seeds), lambda: show(seeds, Console()), as_json=options.json)
+                rows[seed][name] = measure(Claim(name, recipe, iterations, seed, store, options))
+    document = joined(options.join, {"seeds": rows})
+    seeds = document["seeds"]
+    tell(document, bars(seeds), lambda: show(seeds, Console()), as_json=options.json)
     return 0
 
 

@@ -19,7 +19,6 @@ import argparse
 import json
 import statistics
 import sys
-import tempfile
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
@@ -32,7 +31,8 @@ from stages.environments.generate import PuzzleConfig, ZebraConfig, generate_nth
 from stages.environments.zebra.config import TIERS as ZEBRA_TIERS
 from stages.statistics.beta import t_quantile
 from stages.statistics.estimates import standard_error
-from tests.support.bars import Bar, add_json_option, tell
+from tests.support.bars import Bar, tell
+from tests.support.seeded import add_seed_options, joined, parse, run_store
 from tests.support.whole_runs import deerstalker, from_warm_start, train
 
 SEEDS = (701, 702, 703, 704, 705)
@@ -121,7 +121,7 @@ def interval(values: Sequence[float]) -> str:
     return f"{statistics.mean(values):.1f} ± {half:.1f}"
 
 
-def bars(rows: dict[int, dict[str, dict[str, float]]]) -> list[Bar]:
+def bars(rows: dict[str, dict[str, dict[str, float]]]) -> list[Bar]:
     """The bars of the recipe, on the arm `process`."""
     process = [arms["process"] for arms in rows.values() if "process" in arms]
     if not process:
@@ -143,7 +143,7 @@ def bars(rows: dict[int, dict[str, dict[str, float]]]) -> list[Bar]:
 
 
 def show(
-    rows: dict[int, dict[str, dict[str, float]]], boards: dict[int, dict[str, dict[str, float]]], console: Console
+    seeds: dict[str, dict[str, dict[str, float]]], transfer: dict[str, dict[str, dict[str, float]]], console: Console
 ) -> None:
     """Prints a row for each seed and arm, the mean of each arm, and a line for each seed and board."""
     table = Table(title="512 test puzzles, before and after GRPO", title_justify="left")
@@ -154,20 +154,20 @@ def show(
     }  # fmt: skip
     for name in ("seed", "arm", *shown, "promoted", "wall s"):
         table.add_column(name, justify="right")
-    for seed, arms in rows.items():
+    for seed, arms in seeds.items():
         for arm, row in arms.items():
             cells = [f"{row[f'{key}_before']:.1f} -> {row[f'{key}_after']:.1f}" for key in shown.values()]
-            table.add_row(str(seed), arm, *cells, f"{row['promoted']:.0f}", f"{row['wall_s']:.0f}")
+            table.add_row(seed, arm, *cells, f"{row['promoted']:.0f}", f"{row['wall_s']:.0f}")
     console.print(table)
     for arm in ARMS:
-        of_arm = [arms[arm] for arms in rows.values() if arm in arms]
+        of_arm = [arms[arm] for arms in seeds.values() if arm in arms]
         if of_arm:
             gains = [
                 f"{name} {interval([row[f'{key}_after'] - row[f'{key}_before'] for row in of_arm])}"
                 for name, key in shown.items()
             ]
             console.print(f"{arm}, gain over {len(of_arm)} seeds: {'; '.join(gains)}")
-    for seed, of_seed in boards.items():
+    for seed, of_seed in transfer.items():
         for board, row in of_seed.items():
             values = ", ".join(f"{name.replace('_', ', ')} {value:.1f}" for name, value in row.items())
             console.print(f"{seed}, {board}: {values}")
@@ -175,31 +175,19 @@ def show(
 
 def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    add_seed_options(parser, SEEDS)
     parser.add_argument("--recipe", default="deduce")
-    parser.add_argument("--seeds", type=int, nargs="*", default=list(SEEDS), help="none: only those of --join")
     parser.add_argument("--arms", type=lambda text: text.split(","), default=list(ARMS))
     parser.add_argument("--set", action="append", default=[], dest="settings", metavar="KEY=VALUE")
-    parser.add_argument("--profile", default="cpu")
-    parser.add_argument("--store", help="keep the runs here, and go on with those begun; else they go at the end")
     parser.add_argument("--transfer", action="store_true", help="also measure the model of `process` on other boards")
-    parser.add_argument("--join", nargs="+", default=[], metavar="FILE", help="add the rows of these documents")
-    add_json_option(parser)
-    options = parser.parse_args()
-    if not (options.seeds or options.join):
-        parser.error("--seeds is empty: name a seed, or documents to --join")
+    options = parse(parser)
     if options.transfer and "process" not in options.arms:
         parser.error("--transfer measures the model of the arm `process`: add it to --arms")
-    with tempfile.TemporaryDirectory(prefix="deduce-") as scratch:
-        store = options.store or scratch
+    with run_store(options) as store:
         rows = {seed: measure(seed, options.arms, options, store) for seed in options.seeds}
         boards = {seed: transfer(seed, options, store) for seed in options.seeds} if options.transfer else {}
-    for path in options.join:
-        earlier = json.loads(Path(path).read_text())
-        rows |= {int(seed): arms | rows.get(int(seed), {}) for seed, arms in earlier["seeds"].items()}
-        boards = {int(seed): row for seed, row in earlier["transfer"].items()} | boards
-    rows, boards = dict(sorted(rows.items())), dict(sorted(boards.items()))
-    document = {"seeds": rows, "transfer": boards}
-    tell(document, bars(rows), lambda: show(rows, boards, Console()), as_json=options.json)
+    document = joined(options.join, {"seeds": rows, "transfer": boards})
+    tell(document, bars(document["seeds"]), lambda: show(**document, console=Console()), as_json=options.json)
     return 0
 
 

@@ -21,12 +21,9 @@ printed. A seed of all three takes about an hour on one core, of one question 10
 """
 
 import argparse
-import json
 import statistics
 import sys
-import tempfile
 from collections.abc import Callable
-from pathlib import Path
 from typing import Any
 
 from rich.console import Console
@@ -38,7 +35,8 @@ from artifacts.refs import Texts
 from artifacts.store.store import Store
 from flows.lookup.history import read_run
 from flows.report.metrics import number, values_of
-from tests.support.bars import Bar, add_json_option, tell
+from tests.support.bars import Bar, tell
+from tests.support.seeded import add_seed_options, joined, parse, run_store
 from tests.support.whole_runs import from_warm_start, train
 
 SEEDS = (711, 712, 713, 714, 715)
@@ -239,25 +237,17 @@ def show(parts: dict[str, dict[str, dict[str, Row]]], console: Console) -> None:
 
 def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    add_seed_options(parser, SEEDS)
     parser.add_argument("--parts", type=lambda text: text.split(","), default=list(PARTS), help=",".join(PARTS))
-    parser.add_argument("--seeds", type=int, nargs="*", default=list(SEEDS), help="none: only those of --join")
     parser.add_argument("--scale", type=float, default=1.0, help="factor of puzzles and iterations")
-    parser.add_argument("--profile", default="cpu")
-    parser.add_argument("--store", help="keep the runs here, and go on with those begun; else they go at the end")
-    parser.add_argument("--join", nargs="+", default=[], metavar="FILE", help="add the rows of these documents")
-    add_json_option(parser)
-    options = parser.parse_args()
-    if not (options.seeds or options.join):
-        parser.error("--seeds is empty: name a seed, or documents to --join")
-    parts: dict[str, dict[str, dict[str, Row]]] = {}
-    with tempfile.TemporaryDirectory(prefix="distil-") as scratch:
-        store, scale = options.store or scratch, Scale(options.scale)
+    options = parse(parser)
+    parts: dict[str, dict[int, dict[str, Row]]] = {}
+    with run_store(options) as store:
         for part in options.parts if options.seeds else ():
-            parts[part] = {str(seed): PARTS[part](seed, scale, store, options.profile) for seed in options.seeds}
-    for path in options.join:
-        for part, rows in json.loads(Path(path).read_text())["parts"].items():
-            parts[part] = dict(sorted({**rows, **parts.get(part, {})}.items()))
-    tell({"parts": parts}, bars(parts), lambda: show(parts, Console()), as_json=options.json)
+            scale = Scale(options.scale)
+            parts[part] = {seed: PARTS[part](seed, scale, store, options.profile) for seed in options.seeds}
+    document = joined(options.join, {"parts": parts})
+    tell(document, bars(document["parts"]), lambda: show(document["parts"], Console()), as_json=options.json)
     return 0
 
 

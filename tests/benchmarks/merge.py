@@ -20,7 +20,6 @@ import argparse
 import json
 import statistics
 import sys
-import tempfile
 from collections import Counter
 from collections.abc import Sequence
 from concurrent.futures import ProcessPoolExecutor
@@ -35,8 +34,9 @@ from flows.config.recipes import load_recipe
 from stages.environments.generate import generate_nth
 from stages.environments.puzzle import Puzzle
 from stages.environments.temporal_clue.config import ConceptConfig, PuzzleConfig
-from tests.support.bars import Bar, add_json_option, tell
+from tests.support.bars import Bar, tell
 from tests.support.concept_proofs import Proof, entropy, prove, used_concepts
+from tests.support.seeded import add_seed_options, joined, parse, run_store
 from tests.support.whole_runs import deerstalker, train
 
 PARTS = ("puzzles", "harder", "merged")
@@ -209,32 +209,24 @@ def show(document: dict[str, Any], console: Console) -> None:
 
 def main(arguments: Sequence[str] | None = None) -> int:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    add_seed_options(parser, SEEDS)
     parser.add_argument("--parts", nargs="*", choices=PARTS, default=list(PARTS))
-    parser.add_argument("--seeds", type=int, nargs="*", default=list(SEEDS), help="of `harder` and `merged`")
     parser.add_argument("--count", type=int, default=PROVED_PUZZLES, help="puzzles of the part `puzzles`")
     parser.add_argument("--hard", type=int, default=HARD_PUZZLES, help="puzzles of each kind in the part `harder`")
     parser.add_argument("--scale", type=float, default=1.0, help="share of the recipes' sizes, for a trial")
     parser.add_argument("--set", action="append", default=[], dest="settings", metavar="KEY=VALUE")
-    parser.add_argument("--profile", default="cpu")
-    parser.add_argument("--store", help="keep the runs here, and go on with those begun; else they go at the end")
-    parser.add_argument("--join", nargs="+", default=[], metavar="FILE", help="add the seeds of these documents")
-    add_json_option(parser)
-    options = parser.parse_args(arguments)
-    document: dict[str, Any] = {}
-    for path in options.join:
-        earlier = json.loads(Path(path).read_text())
-        for part in ("harder", "merged"):
-            document.setdefault(part, {}).update(earlier.get(part, {}))
-        document["puzzles"] = earlier.get("puzzles") or document.get("puzzles")
+    options = parse(parser, arguments)
+    measured: dict[str, Any] = {}
     if "puzzles" in options.parts:
-        document["puzzles"] = proofs(options.count)
-    with tempfile.TemporaryDirectory(prefix="merge-") as scratch:
+        measured["puzzles"] = proofs(options.count)
+    with run_store(options) as stores:
         for seed in options.seeds:
-            store = Path(options.store or scratch) / str(seed)
+            store = Path(stores) / str(seed)
             store.mkdir(parents=True, exist_ok=True)
             for part, measure in (("harder", harder), ("merged", merged)):
                 if part in options.parts:
-                    document.setdefault(part, {})[str(seed)] = measure(seed, store, options)
+                    measured.setdefault(part, {})[seed] = measure(seed, store, options)
+    document = joined(options.join, measured)
     tell(document, bars(document), lambda: show(document, Console()), as_json=options.json)
     return 0
 

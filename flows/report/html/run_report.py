@@ -12,6 +12,7 @@ from flows.report.derivation import statement_counts, text_pieces
 from flows.report.example_group import Completion, ExampleGroup, ReadAnswer
 from flows.report.figures import IterationFigures, measurement, page_columns
 from flows.report.html.page import page
+from flows.report.metrics import RELIABILITY_MEASURES, STRATEGY_MEASURES
 from flows.report.paired import before_and_after
 from flows.report.pictures.batch_picture import describe_batch
 from flows.report.prefect_pages.ui_text import (
@@ -27,12 +28,15 @@ from flows.report.summary import (
     STAGE_HEAD,
     before_after_names,
     before_after_rows,
+    reliability_rows,
     solve_command,
     stage_rows,
+    strategy_rows,
     summary,
 )
 from flows.report.tasks import task_tables
 from flows.report.text.markdown import shortened
+from stages.strategies.figures import StrategiesFigures
 
 if TYPE_CHECKING:
     from flows.report.run_view import RunView
@@ -71,6 +75,7 @@ def report_files(view: "RunView") -> dict[str, bytes]:
     values = {
         **_values(view.record, view.store, view.figures),
         "pictures": pictures,
+        "strategies": [_strategies(name, item) for name, item in view.strategies.items()],
         "alarms": [str(alarm) for alarm in view.study.alarms],
         "fits": fit_table([view.study]),
         "derivations": _derivations(view.before_after) if view.before_after else None,
@@ -104,6 +109,18 @@ def _values(record: RunRecord, store: Store, iterations: Sequence[IterationFigur
         "solve_command": solve_command(record, store),
         "addresses": _addresses(record, store),
         "recipe": json.dumps(record.recipe, indent=2, ensure_ascii=False),
+    }
+
+
+def _strategies(name: str, measured: StrategiesFigures) -> dict[str, Any]:
+    """Returns the tables of strategies and of numbers of samples of one report."""
+    figures = measured.as_json()
+    return {
+        "name": name,
+        "head": ["", *(item.title for item in STRATEGY_MEASURES)],
+        "rows": strategy_rows(figures["strategies"]),
+        "samples_head": ["samples", *(item.title for item in RELIABILITY_MEASURES)],
+        "samples_rows": reliability_rows(figures["reliability"]),
     }
 
 

@@ -1,0 +1,61 @@
+"""What benchmarks over fresh seeds share: their options, where their runs are stored, and tables of several calls."""
+
+import argparse
+import json
+import tempfile
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+from tests.support.bars import add_json_option
+
+
+def add_seed_options(parser: argparse.ArgumentParser, seeds: Sequence[int]) -> None:
+    """Adds `--seeds`, `--profile`, `--store`, `--join` and `--json` to a command.
+
+    Args:
+        seeds: The seeds of the published table.
+    """
+    parser.add_argument("--seeds", type=int, nargs="*", default=list(seeds), help="none: only those of --join")
+    parser.add_argument("--profile", default="cpu")
+    parser.add_argument("--store", help="keep the runs here, and go on with those begun; else they go at the end")
+    parser.add_argument("--join", nargs="+", default=[], metavar="FILE", help="add the rows of these documents")
+    add_json_option(parser)
+
+
+def parse(parser: argparse.ArgumentParser, arguments: Sequence[str] | None = None) -> argparse.Namespace:
+    """Returns the options of a command with seeds; refuses a call that has nothing to tell."""
+    options = parser.parse_args(arguments)
+    if not (options.seeds or options.join):
+        parser.error("--seeds is empty: name a seed, or documents to --join")
+    return options
+
+
+@contextmanager
+def run_store(options: argparse.Namespace) -> Iterator[str]:
+    """Yields the store of the runs: that of the options, or one that goes at the end."""
+    with tempfile.TemporaryDirectory(prefix="benchmark-") as scratch:
+        yield options.store or scratch
+
+
+def joined(paths: Sequence[str], document: Mapping[str, Any]) -> dict[str, Any]:
+    """Returns the figures of earlier documents with those of this call, which replace them; seeds in order.
+
+    Args:
+        paths: Files with documents that earlier calls printed.
+        document: The figures of this call. Keys may be seeds.
+    """
+    together: dict[str, Any] = {}
+    for later in [*(json.loads(Path(path).read_text()) for path in paths), json.loads(json.dumps(document))]:
+        together = _overlaid(together, later)
+    together.pop("bars", None)  # computed anew from the figures
+    return together
+
+
+def _overlaid(below: dict[str, Any], above: dict[str, Any]) -> dict[str, Any]:
+    both = {**below, **above}
+    for name, value in above.items():
+        if isinstance(value, dict) and isinstance(old := below.get(name), dict):
+            both[name] = _overlaid(old, value)
+    return dict(sorted(both.items(), key=lambda item: int(item[0]))) if all(name.isdecimal() for name in both) else both
