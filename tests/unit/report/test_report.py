@@ -132,7 +132,7 @@ def test_the_headlines_read_each_result_table_once(
     monkeypatch.setattr(Artifact, "read_table", counted)
     report_files(RunView(read_run(store, layout.run), store))
     results = [f"{layout.evaluation(when)}/results.parquet" for when in ("before", "after")]
-    # For the figures of a study, the headlines, the puzzle that is shown before and after, and strategies, whose figures
+    # For the figures of a study, the headlines, the puzzle shown before and after, and strategies, whose figures
     # are not in the manifests of reports as old as these.
     assert Counter(key for key in tables if key in results) == dict.fromkeys(results, 4)
 
