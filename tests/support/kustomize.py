@@ -1,7 +1,7 @@
 """Renders the overlays of `deployments/kubernetes` as kustomize does, for machines without `kubectl`.
 
-Only the fields that the overlays use are known: `resources`, `replicas`, patches of JSON paths (RFC 6902) with `add` and
-`replace`, and config maps of files. Another field is an error.
+Only the fields that the overlays use are known: `resources`, `replicas`, patches by JSON path (RFC 6902) with `replace`
+only, and config maps of files. Another field is an error.
 """
 
 from pathlib import Path
@@ -51,5 +51,5 @@ def _apply(target: Any, op: str, path: str, value: Any) -> None:
     *parents, last = [int(key) if key.isdigit() else key for key in path.removeprefix("/").split("/")]
     for key in parents:
         target = target[key]
-    assert op == "add" or (op == "replace" and (isinstance(last, int) or last in target)), (op, path)
+    assert op == "replace" and (isinstance(last, int) or last in target), (op, path)
     target[last] = value
