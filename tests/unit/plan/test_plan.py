@@ -82,6 +82,21 @@ def test_the_written_profile_is_the_plan(tmp_path: Path) -> None:
     assert again.given.fits and again.given.times == fitting.times
 
 
+def test_engine_and_trainer_in_turns_need_the_larger_part_only() -> None:
+    """Asleep the engine keeps 1 GiB; awake it has the GPU for itself, and the trainer reads its state again."""
+    recipe, profile = load_recipe("open_rs1"), load_profile("cuda", ["engine.memory_share=0.9"])
+    turns = load_profile("cuda", ["engine.memory_share=0.9", "engine.takes_turns=true"])
+    one = cluster("1x80")
+    beside, taken = (make_plan(recipe, told, one).given for told in (profile, turns))
+    assert not beside.fits and taken.fits
+    assert taken.memory.train == pytest.approx(beside.memory.train - taken.memory.engine + GIB)
+    assert taken.memory.sample == taken.memory.engine == pytest.approx(0.9 * taken.memory.gpu)
+    assert taken.memory.certain == pytest.approx(max(taken.memory.engine, beside.memory.certain - beside.memory.engine))
+    assert taken.times.save > beside.times.save and taken.times.train == beside.times.train
+    written = profile_text(taken, "open_rs1", "1 x H100")
+    assert "takes_turns = true" in written
+
+
 def test_the_plot_shows_every_number_of_gpus() -> None:
     """As a PNG it has the size that figures have; its content is drawn from the table's numbers."""
     made = make_plan(load_recipe("openpipe_32b"), load_profile("cuda"), cluster("8x80"))
