@@ -121,8 +121,10 @@ class StageContext:
 
     @property
     def engine(self) -> Engine:
-        """The sampling engine; its child processes start at the first `ensure`."""
+        """The sampling engine; its child processes start at the first `ensure`. Ends the trainer if they take turns."""
         self._use_gpu()
+        if self.profile.engine.takes_turns and self._worker_group is not None:
+            self._worker_group.stop()
         return self._engine_without_gpu()
 
     def _engine_without_gpu(self) -> Engine:
@@ -132,8 +134,10 @@ class StageContext:
 
     @property
     def worker_group(self) -> WorkerGroup:
-        """The trainer processes; they start at the first job."""
+        """The trainer processes; they start at the first job. Puts the engine to sleep if they take turns."""
         self._use_gpu()
+        if self.profile.engine.takes_turns and self._engine is not None:
+            self._engine.sleep()
         if self._worker_group is None:
             folder = self.profile.trainer.shared_dir or self.scratch / "worker_group"
             self._worker_group = WorkerGroup(self.profile.trainer, folder)

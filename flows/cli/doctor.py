@@ -133,6 +133,7 @@ def plan(
     completion_tokens: Annotated[int | None, Optional] = None,
     prompt_tokens: Annotated[int | None, Optional] = None,
     write: Annotated[Path | None, Optional] = None,
+    plot: Annotated[Path | None, Optional] = None,
     set_: RecipeChanges = (),
     set_profile: ProfileChanges = (),
     options: Output = OUTPUT,
@@ -146,6 +147,7 @@ def plan(
         completion_tokens: Mean length of a completion; by default half of the limit, or an eighth of one above 256.
         prompt_tokens: Mean length of a prompt; by default half of what the recipe's rows leave.
         write: File in which the fastest profile that fits is written; it must not exist.
+        plot: PNG file in which the seconds for 1 to 64 GPUs are drawn, with the limiting term; it must not exist.
     """
     from flows.config.recipes import load_profile, load_recipe
     from flows.plan.cluster import cluster
@@ -157,24 +159,31 @@ def plan(
             raise BadInputError(f"--{name}", str(value), "at least 1")
     if not 0 <= price < 1e6:
         raise BadInputError("--price", str(price), "dollars, from 0")
-    if write is not None and write.exists():
-        raise BadInputError("--write", str(write), "a file that does not exist")
+    for name, path in (("write", write), ("plot", plot)):
+        if path is not None and path.exists():
+            raise BadInputError(f"--{name}", str(path), "a file that does not exist")
     settings = load_recipe(recipe, set_)
     loaded = load_profile(profile, set_profile)
     made = make_plan(settings, loaded, cluster(gpus, nodes), completion_tokens, prompt_tokens)
     if write is not None:
         if made.fitting is None:
             raise BadInputError("--write", str(write), "a plan that fits", "no setting of the profile fits these GPUs")
-        try:
-            write.write_text(profile_text(made.fitting, recipe, str(made.cluster)))
-        except OSError as error:
-            raise BadInputError(
-                "--write", f"{write} ({error.strerror})", "a new file in a folder that exists"
-            ) from error
+        _write("--write", write, profile_text(made.fitting, recipe, str(made.cluster)).encode())
+    if plot is not None:
+        from flows.doctor.scaling_plot import scaling_plot
+
+        _write("--plot", plot, scaling_plot(made, recipe))
     if options.json:
         print_json(document(made, settings.iterations, price))
     else:
         _print_plan(made, settings.iterations, price)
+
+
+def _write(option: str, path: Path, content: bytes) -> None:
+    try:
+        path.write_bytes(content)
+    except OSError as error:
+        raise BadInputError(option, f"{path} ({error.strerror})", "a new file in a folder that exists") from error
 
 
 def _print_plan(made: "Plan", iterations: int, price: float) -> None:

@@ -292,7 +292,8 @@ def memory_checks(
         on_host["engine"] = need.engine_bytes
     elif need.replicas:
         reserved = hardware.engine.memory_share * _least_gpu(machine) if hardware.engine.kv_cache_gib is None else 0.0
-        on_gpu += max(reserved, need.engine_bytes / gpus_of_engines)
+        of_engine = max(reserved, need.engine_bytes / gpus_of_engines)
+        on_gpu = max(on_gpu, of_engine) if hardware.engine.takes_turns else on_gpu + of_engine
     on_host["programs"] = _PROGRAM_BYTES + (need.replicas - 1) * _ENGINE_PROGRAM_BYTES
     checks = [_host_check(on_host, machine)]
     if on_gpu:

@@ -22,6 +22,7 @@ max_num_seqs = 1024
 eager = false
 stall_timeout_s = 120.0
 tensor_parallel_size = {chosen.tensor_parallel_size}
+takes_turns = {switch[chosen.takes_turns]}
 
 [trainer]
 device = "cuda"

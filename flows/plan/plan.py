@@ -20,7 +20,10 @@ _FRAGMENTED = 1.05
 """Memory that torch's allocator takes for each byte in use; assumed."""
 _ENGINE_BYTES = 2 * GIB
 """Memory of an engine on each GPU beside weights and cache: graphs and activations; assumed."""
+_ASLEEP_BYTES = GIB
+"""Memory that a sleeping engine keeps on each GPU: its CUDA context and buffers of NCCL; assumed."""
 _SHARES = (0.15, 0.2, 0.3, 0.45, 0.6, 0.75)
+_SHARES_IN_TURNS = (*_SHARES, 0.9)
 _CHUNKS = (512, 2048)
 _COMPUTE: Literal["bf16"] = "bf16"
 
@@ -34,7 +37,7 @@ class Memory:
         engine_weights: One engine's weights on one of its GPUs.
         cache: What the engine's share leaves for its KV cache, on one of its GPUs; negative if the weights lack room.
         least_cache: Cache of one sequence of the largest length, on one of the engine's GPUs.
-        sample: Peak while sampling: the engine's share, and what the trainer keeps.
+        sample: Peak while sampling: the engine's share, and what the trainer keeps unless they take turns.
         train: Peak while training.
         save: Peak while saving: the largest tensor is gathered whole.
         host: On the host of the first process: a checkpoint in bf16, and offloaded state.
@@ -70,6 +73,7 @@ class Settings:
     micro_batch_tokens: int
     cpu_offload: bool
     logprob_chunk_tokens: int
+    takes_turns: bool
 
     @classmethod
     def of(cls, profile: Profile) -> "Settings":
@@ -78,7 +82,7 @@ class Settings:
         return cls(
             trainer.processes, trainer.nodes, engine.tensor_parallel_size, engine.memory_share,
             trainer.activation_checkpointing, trainer.micro_batch_tokens, trainer.cpu_offload,
-            trainer.logprob_chunk_tokens,
+            trainer.logprob_chunk_tokens, engine.takes_turns,
         )  # fmt: skip
 
     def applied(self, profile: Profile) -> Profile:
@@ -178,12 +182,14 @@ def memory_of(recipe: Recipe, profile: Profile, size: ModelSize, gpu_bytes: floa
     sampling = recipe.sample.sampling
     sequence = longest_prompt(recipe) + sampling.max_tokens
     least = cache_bytes_a_token(shape, BYTES[_COMPUTE]) * sequence / engine.tensor_parallel_size
-    train = reserved + (peak.peak - on_host) * _FRAGMENTED + _PROCESS_BYTES
-    sample = reserved + kept + _PROCESS_BYTES
-    save = reserved + kept + BYTES[precision.master] * shape.head + _PROCESS_BYTES
+    asleep, beside = (_ASLEEP_BYTES, 0.0) if engine.takes_turns else (reserved, kept + _PROCESS_BYTES)
+    train = asleep + (peak.peak - on_host) * _FRAGMENTED + _PROCESS_BYTES
+    sample = reserved + beside
+    save = asleep + kept + BYTES[precision.master] * shape.head + _PROCESS_BYTES
     missing = max(0.0, train - gpu_bytes, sample - gpu_bytes, save - gpu_bytes, least - cache)
     host = BYTES[_COMPUTE] * shape.parameters + on_host * trainer.processes
-    certain = max(reserved, weights + least) + peak.peak - on_host
+    on_gpu, of_engine = peak.peak - on_host, max(reserved, weights + least)
+    certain = max(on_gpu, of_engine) if engine.takes_turns else on_gpu + of_engine
     return Memory(peak, weights, cache, least, sample, train, save, host, gpu_bytes, missing, reserved, certain)
 
 
@@ -208,9 +214,10 @@ def _fastest(recipe: Recipe, profile: Profile, size: ModelSize, work: Work, clus
     first = Settings.of(profile)
     widths = [width for width in (1, 2, 4, 8) if cluster.per_node % width == 0]
     micro = sorted({recipe.pack.row_tokens, max(first.micro_batch_tokens, recipe.pack.row_tokens)})
+    shares = _SHARES_IN_TURNS if profile.engine.takes_turns else _SHARES
     for offload in (False, True):
         fitting: list[Layout] = []
-        for width, share, again, tokens, chunk in product(widths, _SHARES, (False, True), micro, _CHUNKS):
+        for width, share, again, tokens, chunk in product(widths, shares, (False, True), micro, _CHUNKS):
             settings = replace(
                 first, processes=cluster.per_node, nodes=cluster.nodes, tensor_parallel_size=width, memory_share=share,
                 activation_checkpointing=again, micro_batch_tokens=tokens, cpu_offload=offload,

@@ -110,6 +110,8 @@ def iteration_times(
     sample = decoding + prefill + tail
 
     store = _WIDTH * weights * 2 + state_bytes
+    if engine.takes_turns:  # the trainer reads its weights and its state again
+        store += _WIDTH * weights + state_bytes
     save = store / STORE_RATE
     parts = {
         "decoding": decoding, "longest completion": tail, "prompts": prefill, "store": save,

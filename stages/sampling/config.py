@@ -117,6 +117,12 @@ class EngineHardware(Config):
     memory_share: float = Field(
         default=0.85, gt=0.0, le=1.0, description="Share of the device memory that the engine may use"
     )
+    takes_turns: bool = Field(
+        default=False,
+        description="Engine and trainer use the memory of the same GPUs in turns: the engine sleeps without weights "
+        "and KV cache while the trainer runs, and the trainer's processes end before it wakes, so that their state is "
+        "read from the store again. `memory_share` may then be nearly 1. Only with vLLM's build for CUDA",
+    )
     eager: bool = Field(
         default=True, description="Skip compilation and graph capture (right for small models and CPUs)"
     )
@@ -180,6 +186,12 @@ class EngineHardware(Config):
     extra_arguments: tuple[str, ...] = Field(
         default=(), description="Further arguments of vLLM's server, passed on unchanged"
     )
+
+    @model_validator(mode="after")
+    def _only_own_engines_take_turns(self) -> Self:
+        if self.takes_turns and self.external_urls:
+            raise ValueError("takes_turns is for engines on the trainer's GPUs; those of external_urls have their own")
+        return self
 
     @field_validator("extra_arguments")
     @classmethod

@@ -210,6 +210,14 @@ class Engine:
                         on_group(group)
                     call.unfinished += len(further) - 1
 
+    def sleep(self) -> None:
+        """Makes the child processes give up their GPU memory until the next `ensure`; waits for loads in progress."""
+        if self._pool is not None:
+            self._pool.settle(self.hardware.startup_timeout_s)
+        if self._replicas:
+            with ThreadPoolExecutor(len(self._replicas)) as threads:
+                list(threads.map(Replica.sleep, self._replicas))
+
     def stop(self, *, at_once: bool = False) -> None:
         """Ends the child processes, gracefully or at once. The next `ensure` starts new ones."""
         if self._replicas:

@@ -1,10 +1,16 @@
 """`deerstalker plan` beside the trainer itself on tensors without data: `python -m tests.benchmarks.plan [--json]`.
 
+`--only time [--sizes 20M ...]` takes none of these steps. It runs iterations of models of three sizes on this CPU, and
+compares their seconds in engine and trainer with the plan's, whose data sheet has the rates that this machine reaches.
+
 The real `Trainer.step` runs on fake tensors, with a fake process group of eight, for models of 1.5, 14 and 32 billion
 weights; the plan of the same step on the CPU must agree within 10%. The plans of recipes on GPUs stand beside.
 """
 
 import argparse
+import os
+import subprocess
+import sys
 import tempfile
 import time
 import warnings
@@ -12,14 +18,20 @@ from dataclasses import asdict, replace
 from pathlib import Path
 from typing import Any
 
+from artifacts.store.store import Store
 from flows.config.model_size import ModelSize, Shape, model_size
 from flows.config.recipes import load_profile, load_recipe
-from flows.plan.cluster import cluster
-from flows.plan.memory import Precision, trainer_memory
+from flows.lookup.history import read_run
+from flows.plan.cluster import Cluster, Gpu, cluster
+from flows.plan.memory import BYTES, Precision, trainer_memory
 from flows.plan.page import document
-from flows.plan.plan import make_plan
+from flows.plan.plan import GIB, make_plan
+from flows.plan.time import iteration_times
+from flows.plan.workload import work_of
 from stages.training.job import OptimizerConfig, TrainHardware
+from tests.benchmarks.machine_speed import measured_machine
 from tests.support.bars import Bar, add_json_option, tell
+from tests.support.installed import ONE_ENGINE, TINY
 
 AGREEMENT = 0.1
 PROCESSES = 8
@@ -128,14 +140,82 @@ def _resident(name: str) -> int:
     return int(next(line for line in lines if line.startswith(name)).split()[1]) * 1024
 
 
+TIMED: dict[str, dict[str, int]] = {
+    "20M": {"hidden": 512, "layers": 6, "heads": 8, "kv_heads": 8, "head_dim": 64, "intermediate": 1408},
+    "60M": {"hidden": 768, "layers": 8, "heads": 12, "kv_heads": 12, "head_dim": 64, "intermediate": 2112},
+    "130M": {"hidden": 1024, "layers": 10, "heads": 16, "kv_heads": 16, "head_dim": 64, "intermediate": 2816},
+}
+"""Models whose iterations are timed, by their number of weights."""
+TIME_AGREEMENT = 0.25
+ITERATION = 2
+"""The iteration that counts: the first one starts the engine and the trainer."""
+
+
+def machine_as_gpu() -> Gpu:
+    """Returns this machine's data sheet: bf16 products on all cores and the triad, each the best of several."""
+    from tests.support.trainer_work import matmul_peak
+
+    rate = 1e9 * measured_machine()["memory_gb_per_s"]
+    memory = os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE")
+    return Gpu("CPU", 0, memory, matmul_peak(), rate, rate, rate)
+
+
+def time_iteration(name: str, gpu: Gpu) -> dict[str, Any]:
+    """Runs two iterations of a model, and returns measured and planned seconds of the second one.
+
+    The plan's work is replaced by what the iteration counted, so that only the time model is compared.
+    """
+    cores = len(os.sched_getaffinity(0))
+    changes = [f"model.{key}={value}" for key, value in TIMED[name].items()]
+    changes += ["iterations=2", "warm_start.learning_rate=1e-3", "finetune.learning_rate=1e-5"]
+    changes += ["sample.sampling.max_tokens=128", "sample.sampling.samples_per_prompt=32", "pack.uniform_groups=kept"]
+    told = [f"engine.threads={cores}", f"trainer.threads={cores}", "engine.kv_cache_gib=1", "engine.max_num_seqs=512"]
+    told += ["engine.dtype=bfloat16", "trainer.compute_dtype=bf16"]
+    command = [str(Path(sys.executable).with_name("deerstalker")), "train", "--json", "--recipe", str(TINY)]
+    command += ["--profile", str(ONE_ENGINE), "--run", "timed"]
+    command += [word for change in changes for word in ("--set", change)]
+    command += [word for change in told for word in ("--set-profile", change)]
+    with tempfile.TemporaryDirectory() as folder:
+        subprocess.run([*command, "--store", folder], stdout=subprocess.DEVNULL, cwd=folder, check=True)
+        (item,) = [one for one in read_run(Store.open(folder), "timed").iterations if one.number == ITERATION]
+    recipe, profile = load_recipe(str(TINY), changes), load_profile(str(ONE_ENGINE), told)
+    shape, seconds = model_size(recipe.model).shape, item.seconds()
+    assert shape is not None and profile.engine.kv_cache_gib is not None
+    sampled, packed = item.facts("sample"), item.facts("pack")
+    completions = recipe.sample.puzzles_per_iteration * recipe.sample.sampling.samples_per_prompt
+    prompts = packed["used_tokens"] - packed["completion_tokens"]
+    work = replace(
+        work_of(recipe, sampled["completion_tokens"] / completions, prompts / packed["groups"]),
+        trained_tokens=packed["used_tokens"], loss_tokens=packed["completion_tokens"],
+        rows=packed["rows"], steps=packed["minibatches"],
+    )  # fmt: skip
+    state = 3 * BYTES[recipe.finetune.optimizer.master_dtype] * shape.parameters * recipe.finetune.carry_state
+    cache = profile.engine.kv_cache_gib * GIB
+    times = iteration_times(recipe, shape, work, Cluster(gpu, 1), profile.trainer, profile.engine, cache, state)
+    measured = seconds["sample"] + seconds["evaluate"] + seconds["finetune"]
+    return {
+        "parameters": shape.parameters,
+        "measured": {part: seconds[part] for part in ("sample", "evaluate", "finetune")},
+        "planned": asdict(times),
+        "difference": times.iteration / measured - 1,
+    }
+
+
 def main() -> None:
     """Entry point."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     add_json_option(parser)
     parser.add_argument("--layers", type=int, help="simulate only so many layers of each model, to look at the form")
-    parser.add_argument("--only", choices=[*SIMULATED, "none"], help="simulate one model, or none")
+    parser.add_argument("--only", choices=[*SIMULATED, "none", "time"], help="simulate one model or none; or time")
+    parser.add_argument("--sizes", choices=list(TIMED), nargs="+", default=list(TIMED), help="models to time")
     parser.add_argument("--measured", type=int, nargs="*", default=[], help="measure groups of so many processes")
     arguments = parser.parse_args()
+    if arguments.only == "time":
+        gpu = machine_as_gpu()
+        timed = {name: time_iteration(name, gpu) for name in arguments.sizes}
+        figures = {"machine": asdict(gpu), "times": timed}
+        tell(figures, time_bars(timed), lambda: show_times(gpu, timed), as_json=arguments.json)
+        return
     measured = [measure(processes) for processes in arguments.measured]
     steps: dict[str, dict[str, Any]] = {}
     for name, master in SIMULATED.items():
@@ -166,6 +246,22 @@ def bars(steps: dict[str, dict[str, Any]], measured: list[dict[str, Any]]) -> li
         )
         for name, step in steps.items()
     ]
+
+
+def time_bars(timed: dict[str, dict[str, Any]]) -> list[Bar]:
+    """Whether the plan's seconds agree with those of iterations."""
+    name = "difference of the planned iteration from the measured, share"
+    return [Bar.at_most(f"{size}: {name}", abs(row["difference"]), TIME_AGREEMENT) for size, row in timed.items()]
+
+
+def show_times(gpu: Gpu, timed: dict[str, dict[str, Any]]) -> None:
+    """Prints the rates of the machine, and a line for each model."""
+    print(f"this machine: {gpu.flops / 1e9:.0f} GFLOP/s in bf16, {gpu.bandwidth / 1e9:.1f} GB/s")
+    for size, row in timed.items():
+        plan, seen = row["planned"], row["measured"]
+        sample = f"sample {plan['sample']:.1f} s (measured {seen['sample'] + seen['evaluate']:.1f})"
+        train = f"train and save {plan['train'] + plan['save']:.1f} s (measured {seen['finetune']:.1f})"
+        print(f"{size}: {sample}, {train}, {row['difference']:+.0%}; {plan['limit']}")
 
 
 def show(steps: dict[str, dict[str, Any]], plans: dict[str, Any]) -> None:

@@ -29,7 +29,7 @@ from stages.sampling.replicas.process import QUIET_ENVIRONMENT
 
 KEY = "9d4f6a0be21c4c7f8f30c5a1d2e7b684"
 TEXTS = ["Who was it? The cook, in the hall, with the rope, at nine.", "A: cook\nB: hall\nC: rope\nD: nine"]
-MANIFEST = Path(__file__).parents[2] / "deployments" / "kubernetes" / "engines.yaml"
+MANIFEST = Path(__file__).parents[2] / "deployments" / "kubernetes" / "machines" / "engines.yaml"
 ONE_PROCESS = "vllm.v1.executor.uniproc_executor.UniProcExecutor"
 """The executor of Deerstalker's own engines on a CPU."""
 DTYPE = "bfloat16" if "amx_bf16" in cpu_flags() else "float32"

@@ -5,13 +5,13 @@ from pathlib import Path
 from stages.training.worker_group.group import WorkerGroup
 
 
-def workers(gang: WorkerGroup) -> list[int]:
-    """Pids of the worker processes of a gang."""
+def workers(gang: WorkerGroup, node: int = 0) -> list[int]:
+    """Pids of the worker processes of a gang on one of its nodes, which may all be on this machine."""
     assert gang.queue_folder is not None
     return [
         pid
         for pid, line in command_lines()
-        if f"--queue={gang.queue_folder}" in line and "torch.distributed" not in line
+        if f"--queue={gang.queue_folder} --node-rank={node} " in f"{line} " and "torch.distributed" not in line
     ]
 
 

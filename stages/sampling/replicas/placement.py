@@ -29,11 +29,14 @@ class ReplicaPlace:
 
 
 def check(hardware: EngineHardware) -> None:
-    """Checks that the machine has enough cores or GPUs for the profile's number of replicas.
+    """Checks that the machine has enough cores or GPUs for the profile's number of replicas, and can do what it asks.
 
     Raises:
-        BadInputError: The machine has too few cores or GPUs.
+        BadInputError: The machine has too few cores or GPUs, or engines on a CPU are to sleep.
     """
+    if hardware.takes_turns and _on_cpu():
+        expected = "false: only vLLM's build for CUDA can give its memory to the trainer"
+        raise BadInputError("engine.takes_turns", "true, with vLLM's build for CPUs", expected, "leave it out")
     if hardware.replicas == "auto":
         return
     on_cpu, size = _on_cpu(), hardware.tensor_parallel_size

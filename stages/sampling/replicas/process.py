@@ -73,6 +73,8 @@ def engine_arguments(hardware: EngineHardware, model_dir: Path, socket_path: Pat
         arguments += ["--kv-cache-memory-bytes", str(int(hardware.kv_cache_gib * 2**30))]
     if hardware.eager:
         arguments += ["--enforce-eager"]
+    if hardware.takes_turns:
+        arguments += ["--enable-sleep-mode"]
     if forks(hardware):
         # vLLM keeps an executor that is given by its full name; for the name "uni" it would start another process.
         # With blocks of 128 tokens, the default on a CPU, the samples of a short prompt would share little of it.

@@ -35,7 +35,7 @@ class Replica:
         self._model_dir: Path | None = None
         self._loaded_digest = ""
         self._check: weight_exchange.WeightCheck | None = None
-        self._ended = False
+        self._asleep = self._ended = False
         self._starting = threading.Lock()
         self.starts = 0
         self.reloads = 0
@@ -95,6 +95,20 @@ class Replica:
                     ) from error
         raise AssertionError("the second try returns or raises")
 
+    def sleep(self) -> None:
+        """Makes the process give up its GPU memory until the next `serve`; ends it if it cannot, or is not ready."""
+        process = self._process
+        if process is None or self._asleep:
+            return
+        try:
+            if self._check is None:
+                raise weight_exchange.ReloadRefusedError("it was still starting when the trainer needed its memory")
+            weight_exchange.sleep(process.endpoint)
+            self._asleep, self._loaded_digest = True, ""
+        except _ENGINE_FAILURES as error:
+            self.refusals.append(f"it did not sleep: {error!r}")
+            self._drop(process)
+
     def failure(self) -> str | None:
         """Returns the reason why the process cannot answer any more; None while it can."""
         process = self._process
@@ -127,7 +141,8 @@ class Replica:
         if not process.can_reload:
             raise weight_exchange.ReloadRefusedError("engines on several CPUs keep a stale output head")
         with process.killed_if_stopped():
-            weight_exchange.load(process.endpoint, model_dir)
+            weight_exchange.load(process.endpoint, model_dir, asleep=self._asleep)
+        self._asleep = False
         if self._check is not None:
             self._check.after_reload(model_dir)
         self.reloads += 1
@@ -170,3 +185,4 @@ class Replica:
         self._process = None
         self._check = None
         self._loaded_digest = ""
+        self._asleep = False

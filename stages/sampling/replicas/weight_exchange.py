@@ -40,16 +40,36 @@ def same_shape(served: Path | None, requested: Path) -> bool:
     return configs[0] == configs[1]
 
 
-def load(endpoint: Endpoint, model_dir: Path) -> None:
+def sleep(endpoint: Endpoint) -> None:
+    """Makes an idle engine give up its GPU memory; `load` wakes it.
+
+    At vLLM's level 2 neither weights nor KV cache are kept. Level 1 would keep the weights in the host's memory, but
+    they are older than those that the next turn samples with.
+
+    Raises:
+        EndpointError, OSError, http.client.HTTPException: It refused, or could not be reached.
+    """
+    endpoint.call("POST", "/sleep?level=2", timeout_s=LOAD_TIMEOUT_S)
+
+
+def load(endpoint: Endpoint, model_dir: Path, *, asleep: bool = False) -> None:
     """Loads the folder's weights into a running engine and resets its prefix cache.
+
+    Args:
+        asleep: Whether the engine sleeps. It gets the memory of its weights back first and that of its cache last, and
+            takes requests again then.
 
     Raises:
         ReloadRefusedError: The engine answered with an error, or did not reset its prefix cache.
         OSError, http.client.HTTPException: It could not be reached.
     """
     try:
+        if asleep:
+            endpoint.call("POST", "/wake_up?tags=weights", timeout_s=LOAD_TIMEOUT_S)
         reload = {"method": "reload_weights", "kwargs": {"weights_path": str(model_dir)}, "timeout": LOAD_TIMEOUT_S}
         endpoint.call("POST", "/collective_rpc", reload, timeout_s=LOAD_TIMEOUT_S)
+        if asleep:
+            endpoint.call("POST", "/wake_up?tags=kv_cache", timeout_s=LOAD_TIMEOUT_S)
         reset = endpoint.call("POST", "/reset_prefix_cache", timeout_s=LOAD_TIMEOUT_S)
     except EndpointError as error:
         raise ReloadRefusedError(str(error)) from error

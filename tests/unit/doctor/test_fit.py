@@ -155,6 +155,8 @@ def test_memory_goes_with_the_engines_that_start_here() -> None:
     assert (on_one["needed_gpus"], on_four["needed_gpus"]) == (1, 4)
     trainer_alone = fit(elsewhere, gpus)["recipe GPU memory"].figures["needed_bytes"]
     assert 0 < trainer_alone < on_one["needed_bytes"]
+    in_turns = fit(["engine.replicas=1", "engine.takes_turns=true"], gpus)["recipe GPU memory"].figures["needed_bytes"]
+    assert in_turns == max(trainer_alone, on_one["needed_bytes"] - trainer_alone)
     engines_on_cpu = fit(["engine.replicas=8", "engine.kv_cache_gib=1"], ("cuda", "cpu"))["recipe GPU memory"]
     says(engines_on_cpu, "ok", "on each of 1")
 

@@ -17,7 +17,7 @@ from flows.opening import RunRequest
 from flows.orchestration.installation import IMAGE_FOLDER, Installation, deployment_file
 
 FOLDER = Path(__file__).parents[3] / "deployments"
-MANIFESTS = sorted(FOLDER.glob("kubernetes/*.yaml"))
+MANIFESTS = [path for path in sorted(FOLDER.glob("kubernetes/**/*.yaml")) if path.name != "kustomization.yaml"]
 DEPLOYMENTS: list[dict[str, Any]] = yaml.safe_load((FOLDER / "prefect.yaml").read_text())["deployments"]
 KUBERNETES = "1.34"
 

@@ -8,7 +8,10 @@ import yaml
 
 FOLDER = Path(__file__).parents[3] / "deployments" / "kubernetes"
 OBJECTS: list[dict[str, Any]] = [
-    item for path in sorted(FOLDER.glob("*.yaml")) for item in yaml.safe_load_all(path.read_text())
+    item
+    for path in sorted(FOLDER.glob("**/*.yaml"))
+    if path.name != "kustomization.yaml"
+    for item in yaml.safe_load_all(path.read_text())
 ]
 PODS: dict[str, dict[str, Any]] = {
     item["metadata"]["name"]: item["spec"]["template"] for item in OBJECTS if "template" in item.get("spec", {})
@@ -47,9 +50,13 @@ def reaches(source: dict[str, str], target: dict[str, str], port: int) -> bool:
     rules = [rule for spec in ruling if "Ingress" in spec["policyTypes"] for rule in spec.get("ingress", [])]
     return any(
         any(selects(peer["podSelector"], source) for peer in rule["from"])
-        and {"protocol": "TCP", "port": port} in rule["ports"]
+        and any(_covers(ports, port) for ports in rule["ports"])
         for rule in rules
     )
+
+
+def _covers(ports: dict[str, Any], port: int) -> bool:
+    return ports["protocol"] == "TCP" and ports["port"] <= port <= ports.get("endPort", ports["port"])
 
 
 @pytest.mark.parametrize("name", PODS)
@@ -118,6 +125,9 @@ def test_the_role_of_the_worker_reads_no_secret() -> None:
         ("prefect-postgres", 5432, {"prefect-server"}),
         ("prefect-server", 4200, {"deerstalker-worker", "prefect-worker", "flow run"}),
         ("deerstalker-worker", 8000, set[str]()),
+        ("deerstalker-worker", 60999, {"deerstalker-worker", "trainer"}),
+        ("trainer", 60999, {"deerstalker-worker", "trainer"}),
+        ("trainer", 8000, set[str]()),
         ("prefect-worker", 8080, set[str]()),
     ],
 )

@@ -1,11 +1,14 @@
 """Clusters, work, times and plans, by hand."""
 
+import io
 from pathlib import Path
 
 import pytest
+from matplotlib.image import imread
 
 from artifacts.errors import BadInputError
 from flows.config.recipes import load_profile, load_recipe
+from flows.doctor.scaling_plot import scaling_plot
 from flows.plan.cluster import GPUS, Cluster, cluster
 from flows.plan.page import document, profile_text
 from flows.plan.plan import GIB, make_plan
@@ -77,6 +80,31 @@ def test_the_written_profile_is_the_plan(tmp_path: Path) -> None:
     again = make_plan(recipe, written, cluster("4xA40"))
     assert again.given.settings == fitting.settings
     assert again.given.fits and again.given.times == fitting.times
+
+
+def test_engine_and_trainer_in_turns_need_the_larger_part_only() -> None:
+    """Asleep the engine keeps 1 GiB; awake it has the GPU for itself, and the trainer reads its state again."""
+    recipe, profile = load_recipe("open_rs1"), load_profile("cuda", ["engine.memory_share=0.9"])
+    turns = load_profile("cuda", ["engine.memory_share=0.9", "engine.takes_turns=true"])
+    one = cluster("1x80")
+    beside, taken = (make_plan(recipe, told, one).given for told in (profile, turns))
+    assert not beside.fits and taken.fits
+    assert taken.memory.train == pytest.approx(beside.memory.train - taken.memory.engine + GIB)
+    assert taken.memory.sample == taken.memory.engine == pytest.approx(0.9 * taken.memory.gpu)
+    assert taken.memory.certain == pytest.approx(max(taken.memory.engine, beside.memory.certain - beside.memory.engine))
+    assert taken.times.save > beside.times.save and taken.times.train == beside.times.train
+    written = profile_text(taken, "open_rs1", "1 x H100")
+    assert "takes_turns = true" in written
+
+
+def test_the_plot_shows_every_number_of_gpus() -> None:
+    """As a PNG it has the size that figures have; its content is drawn from the table's numbers."""
+    made = make_plan(load_recipe("openpipe_32b"), load_profile("cuda"), cluster("8x80"))
+    assert made.scaling[0][1] is None, "one GPU lacks memory, which the plot has to show, too"
+    drawn = imread(io.BytesIO(scaling_plot(made, "openpipe_32b")))
+    assert drawn.shape[:2] == (540, 840)
+    inked = (drawn[:, :, :3].min(axis=2) < 0.7).any(axis=0)
+    assert inked[: 840 // 7].any() and inked[-840 // 7 :].any(), "from 1 to 64"
 
 
 def test_the_document() -> None:

@@ -1,0 +1,71 @@
+"""What an engine is asked when it gives its memory to the trainer, and who may set that it does."""
+
+import json
+import threading
+from collections.abc import Iterator
+from http.server import BaseHTTPRequestHandler
+from pathlib import Path
+from socketserver import UnixStreamServer
+
+import pytest
+from pydantic import ValidationError
+
+from artifacts.errors import BadInputError
+from stages.sampling.config import EngineHardware
+from stages.sampling.endpoint import Endpoint
+from stages.sampling.replicas import weight_exchange
+from stages.sampling.replicas.placement import check
+from stages.sampling.replicas.process import engine_arguments
+
+REQUESTS: list[str] = []
+
+
+class Handler(BaseHTTPRequestHandler):
+    """Notes each request, with the method of a remote call, and agrees."""
+
+    def do_POST(self) -> None:
+        body = self.rfile.read(int(self.headers.get("Content-Length", 0)))
+        REQUESTS.append(self.path + (f" {json.loads(body)['method']}" if "rpc" in self.path else ""))
+        answer = b'{"success": true}'
+        self.send_response(200)
+        self.send_header("Content-Length", str(len(answer)))
+        self.end_headers()
+        self.wfile.write(answer)
+
+    def log_message(self, format: str, *args: object) -> None:  # noqa: A002 (the name that http.server gives it)
+        pass
+
+
+@pytest.fixture
+def endpoint(tmp_path: Path) -> Iterator[Endpoint]:
+    REQUESTS.clear()
+    path = tmp_path / "socket"
+    with UnixStreamServer(str(path), Handler) as server:
+        threading.Thread(target=server.serve_forever, daemon=True).start()
+        yield Endpoint(path, "key")
+        server.shutdown()
+
+
+def test_an_engine_that_sleeps_gets_its_weights_before_its_cache(endpoint: Endpoint) -> None:
+    weight_exchange.sleep(endpoint)
+    weight_exchange.load(endpoint, Path("/model"), asleep=True)
+    assert REQUESTS == [
+        "/sleep?level=2", "/wake_up?tags=weights", "/collective_rpc reload_weights", "/wake_up?tags=kv_cache",
+        "/reset_prefix_cache",
+    ]  # fmt: skip
+    REQUESTS.clear()
+    weight_exchange.load(endpoint, Path("/model"))
+    assert REQUESTS == ["/collective_rpc reload_weights", "/reset_prefix_cache"]
+
+
+def test_only_an_engine_that_takes_turns_can_sleep() -> None:
+    for turns in (False, True):
+        arguments = engine_arguments(EngineHardware(takes_turns=turns), Path("model"), Path("engine.sock"))
+        assert ("--enable-sleep-mode" in arguments) is turns
+
+
+def test_turns_are_refused_where_they_mean_nothing() -> None:
+    with pytest.raises(BadInputError, match=r"engine.takes_turns: true, with vLLM's build for CPUs"):
+        check(EngineHardware(takes_turns=True))
+    with pytest.raises(ValidationError, match="those of external_urls have their own"):
+        EngineHardware(takes_turns=True, external_urls=("http://engine:8000",))
