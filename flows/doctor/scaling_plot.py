@@ -1,7 +1,7 @@
 """The plot of `deerstalker plan`: seconds of an iteration by number of GPUs, with the term that limits each."""
 
 from flows.plan.plan import Plan
-from flows.report.png import GREEDY, INK, MUTED, SAMPLED, finish, new_figure, to_png
+from flows.report.pictures.png import GREEDY, INK, MUTED, SAMPLED, finish, new_figure, to_png
 
 _PARTS = (("sample", SAMPLED), ("train", GREEDY), ("save", MUTED))
 
