@@ -8,6 +8,7 @@ from dataclasses import asdict, dataclass
 
 from flows.config.model_size import ModelSize, Shape
 from stages.hardware.compute_type import ComputeType
+from stages.models.tensors import FILE_BYTES
 from stages.training.job import TrainHardware
 
 BYTES: dict[ComputeType, int] = {"bf16": 2, "fp32": 4}
@@ -200,6 +201,23 @@ class _Step:
     def _rows(self) -> int:
         chunk = min(self.hardware.logprob_chunk_tokens, self.tokens)
         return chunk if self.cuda else min(chunk, max(_MIN_HEAD_ROWS, (1 << 22) // self.shape.vocabulary))
+
+
+def saving_memory(shape: Shape, hardware: TrainHardware, *, averaged: bool) -> tuple[float, float]:
+    """Returns the bytes that the first process takes to save weights, on its GPU and on its host.
+
+    Weights are cast and gathered tensor by tensor; no other process holds more than its own rows of a tensor. The first
+    one holds the largest tensor and its rows of it, on the host if its weights are there, and one file of weights.
+
+    Args:
+        averaged: Whether an average with the reference is saved too: in fp32, with two more tensors on the host.
+    """
+    width = BYTES["fp32" if averaged else "bf16"]
+    largest = width * shape.head
+    rows = largest / hardware.world if hardware.world > 1 else 0.0
+    file = min(width * shape.parameters, max(FILE_BYTES, largest))
+    host = file + (2 * largest if averaged else 0.0)
+    return (0.0, host + rows) if hardware.cpu_offload else (largest + rows, host)
 
 
 def cache_bytes_a_token(shape: Shape, width: int) -> int:

@@ -91,7 +91,13 @@ def lines(made: Plan) -> Iterator[str]:
             continue
         yield (f"{name}: {verdict(layout)}")
         yield (f"  {', '.join(f'{key} {value}' for key, value in asdict(layout.settings).items())}")
-        memory, trainer = layout.memory, layout.memory.trainer
+        memory, trainer, times = layout.memory, layout.memory.trainer, layout.times
+        if times.lost_divided < times.lost:
+            yield (
+                f"  trainer processes lose {times.lost:.0%} of a step, because there are too few rows; with "
+                f"pack.rows_multiple = {layout.settings.processes * layout.settings.nodes} {times.lost_divided:.0%}, "
+                "in prompts that are repeated"
+            )
         yield (
             f"  trainer {gib(trainer.peak)} (weights {gib(trainer.weights)}, moments {gib(trainer.optimizer)}, "
             f"gradients {gib(trainer.gradients)}, gathered {gib(trainer.gathered)}, activations "

@@ -8,7 +8,7 @@ from artifacts.errors import BadInputError
 from flows.config.model_size import ModelSize, Shape, model_size
 from flows.config.recipe import Recipe
 from flows.plan.cluster import Cluster
-from flows.plan.memory import BYTES, Precision, TrainerMemory, cache_bytes_a_token, trainer_memory
+from flows.plan.memory import BYTES, Precision, TrainerMemory, cache_bytes_a_token, saving_memory, trainer_memory
 from flows.plan.time import Times, iteration_times
 from flows.plan.workload import Work, learning_parameters, longest_micro_batch, longest_prompt, work_of
 from stages.context import Profile
@@ -39,8 +39,8 @@ class Memory:
         least_cache: Cache of one sequence of the largest length, on one of the engine's GPUs.
         sample: Peak while sampling: the engine's share, and what the trainer keeps unless they take turns.
         train: Peak while training.
-        save: Peak while saving: the largest tensor is gathered whole.
-        host: On the host of the first process: a checkpoint in bf16, and offloaded state.
+        save: Peak while saving: the first process gathers the largest tensor.
+        host: On the host of the first process: a file of the checkpoint, and offloaded state.
         gpu: Memory of a GPU.
         missing: Bytes that are missing on a GPU; 0 if all phases fit.
         engine: The engine's part of a GPU.
@@ -185,9 +185,10 @@ def memory_of(recipe: Recipe, profile: Profile, size: ModelSize, gpu_bytes: floa
     asleep, beside = (_ASLEEP_BYTES, 0.0) if engine.takes_turns else (reserved, kept + _PROCESS_BYTES)
     train = asleep + (peak.peak - on_host) * _FRAGMENTED + _PROCESS_BYTES
     sample = reserved + beside
-    save = asleep + kept + BYTES[precision.master] * shape.head + _PROCESS_BYTES
+    saving, file = saving_memory(shape, trainer, averaged=recipe.finetune.reference == "ema")
+    save = asleep + kept + saving + _PROCESS_BYTES
     missing = max(0.0, train - gpu_bytes, sample - gpu_bytes, save - gpu_bytes, least - cache)
-    host = BYTES[_COMPUTE] * shape.parameters + on_host * trainer.processes
+    host = file + on_host * trainer.processes
     on_gpu, of_engine = peak.peak - on_host, max(reserved, weights + least)
     certain = max(on_gpu, of_engine) if engine.takes_turns else on_gpu + of_engine
     return Memory(peak, weights, cache, least, sample, train, save, host, gpu_bytes, missing, reserved, certain)

@@ -2,6 +2,7 @@
 
 import math
 from dataclasses import dataclass
+from functools import cache
 
 from flows.config.model_size import Shape
 from flows.config.recipe import Recipe
@@ -30,6 +31,9 @@ class Times:
         train: Log-probabilities and optimizer steps.
         save: Writing the checkpoint and the training state, and loading the weights into the engines.
         idle: Share of the GPU time in which a GPU waits.
+        lost: Share of the trainer processes' time in which one waits, because the rows of a step do not divide by the
+            processes, or computes the prompt of a divided row again.
+        lost_divided: The same if `pack.rows_multiple` were the number of processes.
         limit: Name of the term that takes longest.
         flops: Floating-point operations of all GPUs.
         link_bytes: Bytes that each GPU receives from others on its machine.
@@ -41,6 +45,8 @@ class Times:
     train: float
     save: float
     idle: float
+    lost: float
+    lost_divided: float
     limit: str
     flops: float
     link_bytes: float
@@ -51,6 +57,28 @@ class Times:
     def iteration(self) -> float:
         """Seconds of an iteration."""
         return self.sample + self.train + self.save
+
+
+@cache
+def most_rows(rows: float, processes: int, multiple: int, repeated: float) -> float:
+    """Returns the rows that the process with most of them computes in a step, in units of an undivided row.
+
+    As `pack.rows_multiple` does, the longest row is divided in two until there is a multiple of `multiple`. As the
+    trainer does, rows go to the process with the fewest tokens, the longest first.
+
+    Args:
+        rows: Rows of a step, all equally long; a mean over steps.
+        processes: Number of trainer processes.
+        repeated: Part of a row that both halves of a divided one hold: its prompt.
+    """
+    sizes = [1.0] * math.ceil(rows)
+    while len(sizes) % multiple:
+        longest = sizes.index(max(sizes))
+        sizes[longest : longest + 1] = [(sizes[longest] + repeated) / 2] * 2
+    loads = [0.0] * processes
+    for size in sorted(sizes, reverse=True):
+        loads[loads.index(min(loads))] += size
+    return max(loads)
 
 
 def iteration_times(
@@ -85,8 +113,10 @@ def iteration_times(
     passes = (4 if trainer.activation_checkpointing else 3) * work.epochs + work.forward_passes
 
     rows_in_step = work.rows / work.steps
-    rows_of_process = math.ceil(rows_in_step / world)
+    repeated = work.prompt / recipe.pack.row_tokens
+    rows_of_process = most_rows(rows_in_step, world, recipe.pack.rows_multiple, repeated)
     busy = rows_in_step / (world * rows_of_process)
+    divided = rows_in_step / (world * most_rows(rows_in_step, world, world, repeated))
     rows_in_micro = max(1, trainer.micro_batch_tokens // recipe.pack.row_tokens)
     micros = work.steps * math.ceil(rows_of_process / rows_in_micro)
     weights = shape.parameters
@@ -124,6 +154,8 @@ def iteration_times(
         train=train,
         save=save,
         idle=1 - min(1.0, work_s / (sample + train + save)),
+        lost=1 - busy,
+        lost_divided=1 - divided,
         limit=max(parts, key=lambda name: parts[name]),
         flops=passes * forward + 2 * (work.prompt_tokens * body + work.sampled_tokens * (body + shape.head)),
         link_bytes=moved,

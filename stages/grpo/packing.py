@@ -1,13 +1,14 @@
 """Packing of groups of completions into rows. A row has each prompt once, with its completions as branches.
 
 First-fit decreasing divides a group that is larger than a row into blocks, each a prompt with some of its completions,
-and then distributes the blocks over the rows of each mini-batch.
+and then distributes the blocks over the rows of each mini-batch. `rows_multiple` divides rows after that.
 """
 
 import random
 from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
 from itertools import groupby
+from operator import itemgetter
 from typing import Annotated, Literal, Self
 
 import numpy as np
@@ -57,6 +58,14 @@ class PackConfig(Config):
         default="kept",
         description="Advantage of a completion's last token. `zero` sets it to 0, so that GRPO does not unlearn when "
         "to stop (OpenPipe); the token stays in the loss.",
+    )
+    rows_multiple: Annotated[int, Added(before=1)] = Field(
+        default=1,
+        ge=1,
+        le=65_536,
+        description="The longest rows of an optimizer step are divided in two until their number is a multiple of "
+        "this. Set it to the number of trainer processes, or a multiple, if steps have few rows: a process without "
+        "rows waits for the others. A divided group repeats its prompt; rows of one completion stay whole.",
     )
     seed: int = Field(default=0, ge=0, description="Seed of the shuffle that assigns puzzles to optimizer steps.")
 
@@ -198,7 +207,12 @@ def packed_rows(groups: Sequence[Group], config: PackConfig) -> tuple[list[list[
     if config.minibatch_size is not None and config.minibatch_unit == "rows":
         generator.shuffle(rows)  # packing has sorted the rows from the longest to the shortest groups
         minibatch = [row // config.minibatch_size for row in range(len(rows))]
-    return rows, minibatch, facts
+    if config.rows_multiple == 1:
+        return rows, minibatch, facts
+    steps = [[row for _, row in members] for _, members in groupby(zip(minibatch, rows, strict=True), itemgetter(0))]
+    divided = [_divided(step, config.rows_multiple) for step in steps]
+    numbers = [number for number, step in enumerate(divided) for _ in step]
+    return [row for step in divided for row in step], numbers, facts
 
 
 def _steps(groups: Sequence[Group], config: PackConfig) -> list[list[Group]]:
@@ -277,6 +291,37 @@ def _first_fit_decreasing(sizes: Sequence[int], room: int) -> list[list[int]]:
         bins[bin_index].append(index)
         free[bin_index] -= sizes[index]
     return bins
+
+
+def _divided(rows: Sequence[list[Group]], multiple: int) -> list[list[Group]]:
+    """Returns the rows of a step, the longest ones in halves, so that their number is a multiple of `multiple`.
+
+    It is no multiple only if every row has a single completion.
+    """
+    divided = list(rows)
+    while len(divided) % multiple:
+        tokens = [
+            sum(group.size_tokens for group in row) if sum(len(group.branches) for group in row) > 1 else 0
+            for row in divided
+        ]
+        longest = tokens.index(max(tokens))
+        if tokens[longest] == 0:
+            break
+        divided[longest : longest + 1] = _halves(divided[longest])
+    return divided
+
+
+def _halves(row: list[Group]) -> list[list[Group]]:
+    """Returns a row as two: its groups are distributed, or the completions of its only group, the longest first."""
+    sizes = [group.size_tokens for group in row]
+    if len(row) == 1:
+        sizes = [len(branch.tokens) for branch in row[0].branches]
+    halves: list[list[int]] = [[], []]
+    for index in sorted(range(len(sizes)), key=lambda index: -sizes[index]):
+        min(halves, key=lambda half: sum(sizes[other] for other in half)).append(index)
+    if len(row) == 1:
+        return [[replace(row[0], branches=[row[0].branches[index] for index in sorted(half)])] for half in halves]
+    return [[row[index] for index in sorted(half)] for half in halves]
 
 
 @dataclass

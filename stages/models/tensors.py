@@ -13,6 +13,8 @@ from stages.models.value_head import VALUE_HEAD_WEIGHT
 
 WEIGHTS = "model.safetensors"
 WEIGHTS_INDEX = "model.safetensors.index.json"
+FILE_BYTES = 4 << 30
+"""Size above which the trainer splits weights over several files."""
 _FLOATS = ("BF16", "F16", "F32")
 EMBEDDING, HEAD = "model.embed_tokens.weight", "lm_head.weight"
 _COMPUTED = "rotary_emb.inv_freq"

@@ -4,10 +4,12 @@
 compares their seconds in engine and trainer with the plan's, whose data sheet has the rates that this machine reaches.
 
 The real `Trainer.step` runs on fake tensors, with a fake process group of eight, for models of 1.5, 14 and 32 billion
-weights; the plan of the same step on the CPU must agree within 10%. The plans of recipes on GPUs stand beside.
+weights; the plan of the same step on the CPU must agree within 10%. The plans of recipes on GPUs stand beside, and with
+`--saved` the memory and the traffic of processes that save a model.
 """
 
 import argparse
+import json
 import os
 import subprocess
 import sys
@@ -201,6 +203,33 @@ def time_iteration(name: str, gpu: Gpu) -> dict[str, Any]:
     }
 
 
+def measure_saving(processes: int) -> dict[str, Any]:
+    """Returns what gloo processes take to save a model of 67 million weights in files of 40 MiB.
+
+    Memory counts until it is freed: malloc returns it to the kernel at once here. The trainer's malloc keeps it.
+
+    Returns:
+        Bytes: by which the first process and the fullest other one grew, that any other one received, of the largest
+        tensor, and of a file with the first process's rows of a tensor.
+    """
+    from tests.support.saving import LARGE, LARGE_FILE
+
+    with tempfile.TemporaryDirectory() as folder:
+        out = Path(folder) / "saved"
+        command = [sys.executable, "-m", "tests.support.saving", out, str(processes), "--large"]
+        subprocess.run(command, env=os.environ | {"MALLOC_MMAP_THRESHOLD_": str(1 << 16)}, check=True)
+        first, *others = (json.loads((out / f"rank-{rank}.json").read_text()) for rank in range(processes))
+    largest = 2 * LARGE.vocab_size * LARGE.embed_dim
+    return {
+        "processes": processes,
+        "first": first["grown"],
+        "others": max(other["grown"] for other in others),
+        "received": max(sum(n for name, n in other["bytes"].items() if name != "send") for other in others),
+        "largest": largest,
+        "planned": LARGE_FILE + largest // processes,
+    }
+
+
 def main() -> None:
     """Entry point."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
@@ -209,6 +238,7 @@ def main() -> None:
     parser.add_argument("--only", choices=[*SIMULATED, "none", "time"], help="simulate one model or none; or time")
     parser.add_argument("--sizes", choices=list(TIMED), nargs="+", default=list(TIMED), help="models to time")
     parser.add_argument("--measured", type=int, nargs="*", default=[], help="measure groups of so many processes")
+    parser.add_argument("--saved", type=int, nargs="*", default=[], help="measure how so many processes save a model")
     arguments = parser.parse_args()
     if arguments.only == "time":
         gpu = machine_as_gpu()
@@ -216,6 +246,7 @@ def main() -> None:
         figures = {"machine": asdict(gpu), "times": timed}
         tell(figures, time_bars(timed), lambda: show_times(gpu, timed), as_json=arguments.json)
         return
+    saved = [measure_saving(processes) for processes in arguments.saved]
     measured = [measure(processes) for processes in arguments.measured]
     steps: dict[str, dict[str, Any]] = {}
     for name, master in SIMULATED.items():
@@ -227,8 +258,35 @@ def main() -> None:
     for name, (recipe, gpus, nodes) in PLANNED.items():
         loaded = load_recipe(recipe)
         plans[name] = document(make_plan(loaded, load_profile("cuda"), cluster(gpus, nodes)), loaded.iterations, 2.5)
-    figures = {"steps": steps, "measured": measured, "plans": plans}
-    tell(figures, bars(steps, measured), lambda: show(steps, plans), as_json=arguments.json)
+    figures = {"steps": steps, "measured": measured, "saved": saved, "plans": plans}
+    held = [*bars(steps, measured), *bars_of_saving(saved), *bars_of_rows(plans)]
+    tell(figures, held, lambda: show(steps, plans), as_json=arguments.json)
+
+
+def bars_of_saving(saved: list[dict[str, Any]]) -> list[Bar]:
+    """Whether the first process alone receives weights, and none holds more than it must."""
+    return [
+        bar
+        for group in saved
+        for bar in (
+            Bar.at_most(f"{group['processes']} processes save: bytes that others than the first receive",
+                        group["received"], 0),
+            Bar.at_most(f"{group['processes']} processes save: memory of another one, of the largest tensor",
+                        group["others"] / group["largest"], 1),
+            Bar.at_most(f"{group['processes']} processes save: memory of the first one, of the plan",
+                        group["first"] / group["planned"], 1 + AGREEMENT),
+        )
+    ]  # fmt: skip
+
+
+def bars_of_rows(plans: dict[str, Any]) -> list[Bar]:
+    """Whether steps of few rows keep eight processes busy with `pack.rows_multiple`."""
+    return [
+        Bar.at_most(f"{name}: share of a step that processes lose with pack.rows_multiple",
+                    plan["fitting"]["times"]["lost_divided"], 0.15)
+        for name, plan in plans.items()
+        if name.startswith("openpipe") and plan["fitting"]
+    ]  # fmt: skip
 
 
 def bars(steps: dict[str, dict[str, Any]], measured: list[dict[str, Any]]) -> list[Bar]:
@@ -272,8 +330,14 @@ def show(steps: dict[str, dict[str, Any]], plans: dict[str, Any]) -> None:
     for name, plan in plans.items():
         layout = plan["fitting"]
         fits = "does not fit" if layout is None else f"{layout['memory']['train'] / 1e9:.1f} GB while training"
-        costs = "" if layout is None else f", {layout['times']['iteration']:.0f} s, {layout['times']['limit']}"
-        print(f"{name}: {fits}{costs}")
+        times = {} if layout is None else layout["times"]
+        costs = "" if layout is None else f", {times['iteration']:.0f} s, {times['limit']}"
+        waits = (
+            ""
+            if layout is None
+            else (f"; processes lose {times['lost']:.0%} of a step, {times['lost_divided']:.0%} with rows_multiple")
+        )
+        print(f"{name}: {fits}{costs}{waits}")
 
 
 if __name__ == "__main__":

@@ -6,7 +6,7 @@ from typing import Any
 import torch
 
 from stages.models.shape import read_shape
-from stages.training.checkpointing.checkpoint import StoredWeights
+from stages.training.checkpointing.checkpoint import StoredWeights, write_checkpoint
 from stages.training.model.policy import Policy
 
 ARCHITECTURES: dict[str, tuple[str, dict[str, Any]]] = {
@@ -32,3 +32,9 @@ def load_policy(folder: Path, **changes: Any) -> Policy:
         for name, tensor in stored.read(parameters, lambda name: parameters[name].shape):
             parameters[name].copy_(tensor)
     return policy
+
+
+def save_policy(policy: Policy, source: Path, out: Path, **options: Any) -> None:
+    """Writes a policy as a checkpoint with a folder's other files; `options` are those of `write_checkpoint`."""
+    parameters = {name: p.detach().to(torch.bfloat16) for name, p in policy.named_parameters()}
+    write_checkpoint(source, out, {name: p.shape for name, p in parameters.items()}, parameters.get, **options)

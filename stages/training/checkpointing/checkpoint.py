@@ -2,10 +2,11 @@
 
 import json
 import shutil
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from pathlib import Path
 
 import torch
+import torch.distributed as dist
 from huggingface_hub import split_torch_state_dict_into_shards
 from safetensors import SafetensorError, safe_open
 from safetensors.torch import save_file
@@ -13,10 +14,8 @@ from torch import Tensor
 
 from artifacts.errors import BadInputError
 from stages.models.shape import DecoderShape
-from stages.models.tensors import WEIGHTS_INDEX, compare, stored_tensors
+from stages.models.tensors import FILE_BYTES, WEIGHTS_INDEX, compare, stored_tensors
 from stages.models.value_head import VALUE_HEAD, VALUE_HEAD_WEIGHT, ValueHead
-
-FILE_BYTES = 4 << 30
 
 _OUTSIDE = {
     "decoder.tok_embeddings.weight": "model.embed_tokens.weight",
@@ -107,7 +106,8 @@ class StoredWeights:
 def write_checkpoint(
     source: Path,
     out: Path,
-    weights: dict[str, Tensor],
+    shapes: Mapping[str, torch.Size],
+    full: Callable[[str], Tensor | None],
     dtype: torch.dtype = torch.bfloat16,
     *,
     beat: Callable[[], None] = lambda: None,
@@ -116,18 +116,44 @@ def write_checkpoint(
 ) -> None:
     """Writes a Hugging Face folder: the weights, and the source's other files (config, tokenizer and so on).
 
-    Weights larger than `file_bytes` are split over several files with an index. huggingface_hub plans the files; they
-    are written here, since its `save_torch_state_dict` reports no progress between files. Both write the same bytes.
+    Collective; the first process writes, and holds the tensors of one file at a time. Weights larger than `file_bytes`
+    are split over several files with an index. huggingface_hub plans the files; they are written here, since its
+    `save_torch_state_dict` takes all tensors at once. Both write the same bytes.
 
     Args:
         source: Folder whose files other than weights are copied.
         out: Folder to make.
-        weights: Full tensors by policy name, any float dtype.
+        shapes: Shapes of the weights by policy name, in the order in which files are filled.
+        full: Returns the full tensor of a policy name on the CPU, of type `dtype`; None on all processes but the first,
+            which call it for the same names in the same order.
         dtype: Type of the weights on disk.
         beat: Called after each file of weights to report progress.
         file_bytes: Largest size of a file of weights; a larger tensor gets a file of its own.
         value_head: Form of the head of a value model, which its config.json states; None for a model that writes.
     """
+    first = dist.get_rank() == 0
+    if first:
+        _write_other_files(source, out, dtype, value_head)
+    sizes = {published_name(name): torch.empty(shape, dtype=dtype, device="meta") for name, shape in shapes.items()}
+    plan = split_torch_state_dict_into_shards(sizes, max_shard_size=file_bytes)
+    policy_names = {published_name(name): name for name in shapes}
+    for file, names in plan.filename_to_tensors.items():
+        _write_file(out / file, {name: full(policy_names[name]) for name in names})  # which keeps none of them
+        if first:
+            beat()
+    if first and plan.is_sharded:
+        index = {"metadata": plan.metadata, "weight_map": plan.tensor_to_filename}
+        (out / WEIGHTS_INDEX).write_text(json.dumps(index, indent=2) + "\n")
+
+
+def _write_file(path: Path, tensors: Mapping[str, Tensor | None]) -> None:
+    """Writes full tensors to a file; nothing on processes that hold none."""
+    if full := {name: tensor.contiguous() for name, tensor in tensors.items() if tensor is not None}:
+        save_file(full, path, metadata={"format": "pt"})
+        path.chmod(path.with_name("config.json").stat().st_mode)  # safetensors lets only the owner read it
+
+
+def _write_other_files(source: Path, out: Path, dtype: torch.dtype, value_head: ValueHead | None) -> None:
     out.mkdir(parents=True, exist_ok=True)
     for path in source.iterdir():
         if path.is_file() and not path.name.endswith((".safetensors", ".bin", ".gguf", WEIGHTS_INDEX)):
@@ -138,12 +164,3 @@ def write_checkpoint(
     if value_head:
         config[VALUE_HEAD] = value_head
     (out / "config.json").write_text(json.dumps(config, indent=2) + "\n")
-    tensors = {published_name(name): tensor.detach().to("cpu", dtype) for name, tensor in weights.items()}
-    plan = split_torch_state_dict_into_shards(tensors, max_shard_size=file_bytes)
-    for file, names in plan.filename_to_tensors.items():
-        save_file({name: tensors[name].contiguous() for name in names}, out / file, metadata={"format": "pt"})
-        (out / file).chmod((out / "config.json").stat().st_mode)  # safetensors lets only the owner read it
-        beat()
-    if plan.is_sharded:
-        index = {"metadata": plan.metadata, "weight_map": plan.tensor_to_filename}
-        (out / WEIGHTS_INDEX).write_text(json.dumps(index, indent=2) + "\n")

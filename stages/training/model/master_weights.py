@@ -12,7 +12,6 @@ from pathlib import Path
 from typing import Any
 
 import torch
-import torch.distributed as dist
 from torch import Tensor, nn
 from torch.distributed.checkpoint.api import CheckpointException
 from torch.distributed.checkpoint.filesystem import FileSystemReader
@@ -22,11 +21,20 @@ from torch.distributed.tensor import DTensor
 
 from artifacts.errors import BadInputError
 from stages.models.shape import DecoderShape
+from stages.models.tensors import FILE_BYTES
 from stages.training.checkpointing.checkpoint import StoredWeights, write_checkpoint
 from stages.training.checkpointing.state_files import BeatingLoadPlanner, BeatingSavePlanner, StateWriter
 from stages.training.job import Dtype, OptimizerConfig, TrainHardware
 from stages.training.model.lora import initial_adapter, merged
-from stages.training.model.placement import compute_dtype, fill, fill_value_model, place, place_policy, torch_dtype
+from stages.training.model.placement import (
+    compute_dtype,
+    fill,
+    fill_value_model,
+    gather,
+    place,
+    place_policy,
+    torch_dtype,
+)
 from stages.training.trainable import EVERYTHING, TrainableConfig, is_adapter
 
 
@@ -144,29 +152,41 @@ class TrainedWeights:
         self.refresh()
         return float(norm)
 
-    def _gathered(self, dtype: torch.dtype) -> dict[str, Tensor] | None:
-        """Returns the full weights on the CPU with adapters added in; None except on the first process (collective).
+    def _full(self, name: str, dtype: torch.dtype) -> Tensor | None:
+        """Returns a weight with its adapters added in, on the CPU; None except on the first process (collective).
 
-        Each tensor is cast as it is gathered. torch's `get_model_state_dict` gathers all of them in the master
-        precision first, without a report of progress: with 640 MiB of fp32 masters on two processes the first one
-        peaked at 2,025 MiB instead of 1,626.
+        torch's `get_model_state_dict` gathers all weights in the master precision first, without a report of progress.
 
         Args:
-            dtype: Type of the returned tensors.
+            name: Policy name.
+            dtype: Type of the returned tensor.
         """
-        first = dist.get_rank() == 0
-        full: dict[str, Tensor] = {}
-        for name, master in self.masters.items():
-            tensor = master.full_tensor() if isinstance(master, DTensor) else master
-            if first:
-                full[name] = tensor.detach().to("cpu", torch.float32 if is_adapter(name) else dtype)
+        stem = name.removesuffix(".weight")
+        adapters = [key for side in "ab" if (key := f"{stem}.lora_{side}.weight") in self.masters]
+        parts: dict[str, Tensor] = {}
+        for key in (name, *adapters):
+            tensor = gather(self.masters[key], torch.float32 if is_adapter(key) else dtype)
+            if tensor is not None:
+                parts[key] = tensor
             self._beat()
-        return merged(full, self.trainable) if first else None
+        return merged(parts, self.trainable)[name] if parts else None
 
-    def save_checkpoint(self, source: Path, out: Path) -> None:
-        """Writes the weights with adapters added in as a Hugging Face folder (collective; the first process writes)."""
-        if weights := self._gathered(torch.bfloat16):
-            write_checkpoint(source, out, weights, beat=self._beat, value_head=self.shape.value_head)
+    def _shapes(self) -> dict[str, torch.Size]:
+        return {name: p.shape for name, p in self.masters.items() if not is_adapter(name)}
+
+    def save_checkpoint(self, source: Path, out: Path, file_bytes: int = FILE_BYTES) -> None:
+        """Writes the weights with adapters added in as a Hugging Face folder (collective; the first process writes).
+
+        Args:
+            source: Folder of the model's other files.
+            out: Folder to make.
+            file_bytes: Largest size of a file; the first process holds one at a time.
+        """
+        dtype = torch.bfloat16
+        write_checkpoint(
+            source, out, self._shapes(), lambda name: self._full(name, dtype), dtype,
+            beat=self._beat, file_bytes=file_bytes, value_head=self.shape.value_head,
+        )  # fmt: skip
 
     def save_average(self, reference: Path, decay: float, out: Path) -> None:
         """Writes decay x reference + (1 - decay) x weights as a Hugging Face folder (collective; the first writes).
@@ -181,13 +201,18 @@ class TrainedWeights:
         Raises:
             BadInputError: The reference has another shape.
         """
-        if weights := self._gathered(torch.float32):
-            stored = StoredWeights(reference)
-            stored.check(self.shape)
-            for name, old in stored.read(weights, lambda name: weights[name].shape):
-                weights[name] = torch.lerp(weights[name].float(), old.float(), decay)
-                self._beat()
-            write_checkpoint(reference, out, weights, torch.float32, beat=self._beat)
+        stored, shapes = StoredWeights(reference), self._shapes()
+        stored.check(self.shape)
+
+        def averaged(name: str) -> Tensor | None:
+            new = self._full(name, torch.float32)
+            if new is None:
+                return None
+            [(_, old)] = stored.read([name], shapes.__getitem__)
+            self._beat()
+            return torch.lerp(new, old.float(), decay)
+
+        write_checkpoint(reference, out, shapes, averaged, torch.float32, beat=self._beat)
 
     def _state(self) -> dict[str, Tensor]:
         state: dict[str, Tensor] = {}

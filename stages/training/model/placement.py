@@ -105,6 +105,36 @@ def place(parameter: Tensor, tensor: Tensor) -> None:
         parameter.copy_(tensor)
 
 
+def gather(parameter: Tensor, dtype: torch.dtype) -> Tensor | None:
+    """Returns a parameter, whole or sharded by rows, as a full tensor on the CPU of the first process (collective).
+
+    Each process casts its rows and sends them, so that only the first one ever holds a full tensor, of type `dtype`.
+
+    Returns:
+        The tensor; None on all processes but the first.
+    """
+    parameter, rank = parameter.detach(), dist.get_rank()
+    if not isinstance(parameter, DTensor):
+        return parameter.to("cpu", dtype) if rank == 0 else None
+    own = parameter.to_local().to(dtype)
+    if rank:
+        sent = [dist.P2POp(dist.isend, own.contiguous(), 0)] if own.numel() else []
+        _transfer(sent)
+        return None
+    full = torch.empty(parameter.shape, dtype=dtype, device=own.device)
+    each = -(-full.shape[0] // dist.get_world_size())
+    parts = full.split(each)  # fewer than processes if the last ones hold no rows
+    parts[0].copy_(own)
+    _transfer([dist.P2POp(dist.irecv, part, peer) for peer, part in enumerate(parts) if peer])
+    return full.cpu()
+
+
+def _transfer(operations: list[dist.P2POp]) -> None:
+    if operations:
+        for request in dist.batch_isend_irecv(operations):
+            request.wait()
+
+
 def fill_value_model(
     parameters: Mapping[str, Tensor], folder: Path, shape: DecoderShape, beat: Callable[[], None]
 ) -> None:

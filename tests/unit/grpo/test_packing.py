@@ -187,6 +187,38 @@ def test_no_two_rows_of_a_group_would_fit_one(lengths: list[int]) -> None:
     assert len(rows) > 1 or rows == [lengths], "a group that fits stays as it is"
 
 
+@given(groups(), st.integers(22, 80), st.integers(1, 3), st.integers(2, 9))
+def test_divided_rows_hold_the_same_completions(
+    given_groups: list[Group], row_tokens: int, updates: int, multiple: int
+) -> None:
+    plain, _ = pack_groups(given_groups, PackConfig(row_tokens=row_tokens, updates=updates))
+    config = PackConfig(row_tokens=row_tokens, updates=updates, rows_multiple=multiple)
+    batch, facts = pack_groups(given_groups, config)
+    batch.check("test")
+    assert facts.rows == len(batch.tokens) and batch.tokens.shape[1] <= plain.tokens.shape[1]
+    for step in range(plain.minibatches):
+        whole, divided = (replace(part, **rows_of(part, step)) for part in (plain, batch))
+        assert sequences_of(divided) == sequences_of(whole)
+        pairs = zip(divided.segment_ids, divided.completion_mask, strict=True)
+        completions = [len(set(ids[mask > 0])) for ids, mask in pairs]
+        assert len(completions) % multiple == 0 or set(completions) == {1}
+
+
+def rows_of(batch: PackedBatch, step: int) -> dict[str, np.ndarray]:
+    """The tensors of a step's rows."""
+    return {name: getattr(batch, name)[batch.minibatch == step] for name in batch.dtypes()}
+
+
+def test_the_longest_rows_are_divided() -> None:
+    assert dealt([[3, 3, 3, 3]], rows_multiple=2) == [[[3, 3], [3, 3]]]
+    assert dealt([[5], [5, 4]], row_tokens=32, rows_multiple=2) == [[[5, 4], [5]]]
+    assert dealt([[3, 3, 3, 3], [2, 2]], rows_multiple=3) == [[[3, 3], [3, 3], [2, 2]]]
+    assert dealt([[5], [5]], rows_multiple=4) == [[[5], [5]]], "a row of one completion stays whole"
+    by_rows = {"row_tokens": 18, "minibatch_size": 1, "minibatch_unit": "rows"}
+    assert dealt([[5]] * 4, **by_rows) == [[[5, 5]], [[5, 5]]]
+    assert dealt([[5]] * 4, **by_rows, rows_multiple=2) == [[[5], [5]], [[5], [5]]], "a step keeps its completions"
+
+
 def test_the_samples_of_a_part_keep_their_order() -> None:
     """Completions told apart by their tokens: 3, 6, 6, 3, 5 into room for 12 are the 2nd and 3rd, then the rest."""
     given = Group([9] * 4, [Branch([name] * size, [-1.0] * size, 1.0) for name, size in enumerate((3, 6, 6, 3, 5))])

@@ -5,7 +5,7 @@ from pathlib import Path
 import pytest
 
 from flows.config.model_size import ModelSize, Shape
-from flows.plan.memory import Precision, TrainerMemory, cache_bytes_a_token, trainer_memory
+from flows.plan.memory import Precision, TrainerMemory, cache_bytes_a_token, saving_memory, trainer_memory
 from stages.training.job import TrainHardware
 
 SHAPE = Shape(vocabulary=1000, hidden=64, layers=4, queries=64, keys=32, intermediate=128, tied=False)
@@ -53,6 +53,20 @@ def test_few_tokens_and_checkpointing_by_hand() -> None:
     assert checkpointed.moment == "layer"
     assert checkpointed.activations == 100_000 * (2 * 64 * 3 + 1664 + 1024 + 2 * (128 + 64))
     assert cache_bytes_a_token(SHAPE, 2) == 2 * 4 * 32 * 2
+
+
+def test_saving_by_hand() -> None:
+    # The embedding is 64,000 in bf16, and a quarter of it is cast beside; all weights fit into one file.
+    whole = 2.0 * SHAPE.parameters
+    four = TrainHardware(processes=4)
+    assert saving_memory(SHAPE, four, averaged=False) == (128_000 + 32_000, whole)
+    assert saving_memory(SHAPE, TrainHardware(), averaged=False) == (128_000, whole)
+    offloaded = four.model_copy(update={"cpu_offload": True})
+    assert saving_memory(SHAPE, offloaded, averaged=False) == (0, whole + 32_000)
+    # An average is in fp32, and the host holds the new and the old tensor beside the one that is written.
+    assert saving_memory(SHAPE, four, averaged=True) == (256_000 + 64_000, 2 * whole + 2 * 256_000)
+    large = Shape(152_064, 5120, 64, 5120, 1024, 27_648, tied=False)  # 32B: 65 GB, in files of 4 GiB
+    assert saving_memory(large, four, averaged=False)[1] == 4 << 30
 
 
 @pytest.mark.long

@@ -13,6 +13,7 @@ from flows.plan.cluster import GPUS, Cluster, cluster
 from flows.plan.page import document, profile_text
 from flows.plan.plan import GIB, make_plan
 from flows.plan.refusal import refuse_unfit
+from flows.plan.time import most_rows
 from flows.plan.workload import work_of
 from stages.hardware.compute_type import CudaDevice
 from tests.support.doctor import H100
@@ -65,9 +66,22 @@ def test_rows_of_a_step_leave_processes_idle() -> None:
     assert four is not None and eight is not None
     assert eight.times.train == pytest.approx(four.times.train)
     assert eight.times.sample < four.times.sample and eight.times.idle > four.times.idle
+    assert (four.times.lost, four.times.lost_divided, eight.times.lost) == (0, 0, 0.5)
+    assert eight.times.lost_divided == pytest.approx(1 / 9)  # a prompt is an eighth of a row: 4 of 8 x (1 + 1/8) / 2
+    divided = recipe.model_copy(update={"pack": recipe.pack.model_copy(update={"rows_multiple": 8})})
+    halves = {other.count: layout for other, layout in make_plan(divided, profile, cluster("8x80")).scaling}[8]
+    assert halves is not None and halves.times.lost == halves.times.lost_divided == eight.times.lost_divided
+    assert halves.times.train == pytest.approx(0.5625 * eight.times.train)
     one = by_count[1]
     assert one is not None and one.settings.cpu_offload and one.memory.host > 110 * GIB
     assert not four.settings.cpu_offload
+
+
+def test_rows_of_the_busiest_process_by_hand() -> None:
+    assert most_rows(3.9, 8, 1, 0.1) == 1.0 and most_rows(9, 8, 1, 0.1) == 2.0
+    assert most_rows(4, 8, 8, 0.1) == pytest.approx(0.55)  # both halves of a row hold a prompt of a tenth
+    assert most_rows(5, 8, 8, 0.0) == 1.0  # two rows stay whole
+    assert most_rows(5, 8, 16, 0.0) == 0.75  # four halves and twelve quarters, 20 quarters for 8 processes
 
 
 def test_the_written_profile_is_the_plan(tmp_path: Path) -> None:

@@ -10,10 +10,9 @@ from hypothesis import strategies as st
 from safetensors.numpy import save_file
 from transformers import AutoModelForCausalLM
 
-from stages.training.checkpointing.checkpoint import write_checkpoint
 from stages.training.model.policy import Policy
 from stages.training.trainer_batch import FlatRows, TrainerBatch
-from tests.support.policies import ARCHITECTURES, load_policy
+from tests.support.policies import ARCHITECTURES, load_policy, save_policy
 from tests.support.trees import VOCAB, save_model, tree_batch
 
 
@@ -80,9 +79,10 @@ def test_gradients_equal_transformers(checkpoint: Path, tmp_path: Path, changes:
         )
 
 
+@pytest.mark.usefixtures("world_of_one")
 def test_written_checkpoint_opens_in_transformers_with_the_same_logits(checkpoint: Path, tmp_path: Path) -> None:
     policy = load_policy(checkpoint)
-    write_checkpoint(checkpoint, tmp_path / "copy", dict(policy.named_parameters()))
+    save_policy(policy, checkpoint, tmp_path / "copy")
     tokens = torch.arange(30)[None] % VOCAB
     with torch.no_grad():
         first, second = (

@@ -1,19 +1,26 @@
 """Saving shows progress all the time, cuts large weights into files, and writes equal states as equal bytes."""
 
+import json
+import subprocess
+import sys
 import time
 from pathlib import Path
+from typing import Any
 
 import pytest
 import torch
+from huggingface_hub import save_torch_state_dict
 from transformers import AutoModelForCausalLM
 
 from stages.models.shape import read_shape
 from stages.models.tensors import WEIGHTS_INDEX
-from stages.training.checkpointing.checkpoint import write_checkpoint
+from stages.training.checkpointing.checkpoint import published_name
 from stages.training.job import OptimizerConfig, TrainHardware
 from stages.training.model.master_weights import TrainedWeights
 from stages.training.worker_group.job_queue import JobQueue
-from tests.support.policies import load_policy
+from tests.support.policies import load_policy, save_policy
+from tests.support.saving import SMALL_FILE, TRAINED, random_weights, save_all
+from tests.support.tiers import long_except
 from tests.support.trees import save_model
 
 pytestmark = pytest.mark.usefixtures("world_of_one")
@@ -61,10 +68,7 @@ def test_saving_and_loading_beat_with_each_tensor(tmp_path: Path) -> None:
 def test_large_weights_are_cut_into_files(tmp_path: Path) -> None:
     save_model(tmp_path / "model", "Qwen2", tie_word_embeddings=False)
     policy, beats = load_policy(tmp_path / "model"), []
-    write_checkpoint(
-        tmp_path / "model", tmp_path / "cut", dict(policy.named_parameters()),
-        file_bytes=10_000, beat=lambda: beats.append(1),
-    )  # fmt: skip
+    save_policy(policy, tmp_path / "model", tmp_path / "cut", file_bytes=10_000, beat=lambda: beats.append(1))
     files = sorted((tmp_path / "cut").glob("*.safetensors"))
     assert len(files) == len(beats) > 2 and (tmp_path / "cut" / WEIGHTS_INDEX).exists()
     assert all(path.stat().st_size < 13_000 for path in files)
@@ -77,3 +81,40 @@ def test_large_weights_are_cut_into_files(tmp_path: Path) -> None:
             for folder in ("model", "cut")
         )
     assert torch.equal(first, second)
+
+
+@pytest.fixture(scope="module")
+def saved_by_one(world_of_one: None, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """The models of `save_all`, saved by this process alone."""
+    folder = tmp_path_factory.mktemp("saved")
+    save_all(folder / "one", folder / "one" / "everything", 1)
+    return folder
+
+
+def test_the_files_are_those_of_huggingface_hub(saved_by_one: Path, tmp_path: Path) -> None:
+    weights = random_weights(TRAINED["everything"], 1)
+    stored = {published_name(name): p.detach().to(torch.bfloat16) for name, p in weights.masters.items()}
+    save_torch_state_dict(stored, tmp_path, max_shard_size=SMALL_FILE)
+    assert len(_weights_in(tmp_path)) > 5
+    assert _weights_in(saved_by_one / "one" / "everything") == _weights_in(tmp_path)
+
+
+@pytest.mark.parametrize("processes", long_except([2, 4], 2))
+def test_several_processes_save_the_same_bytes_and_only_the_first_receives_any(
+    saved_by_one: Path, processes: int
+) -> None:
+    """The rows of 101 tokens do not divide by the processes, and some processes hold no row of an adapter."""
+    folder = saved_by_one / f"by-{processes}"
+    subprocess.run([sys.executable, "-m", "tests.support.saving", folder, str(processes)], check=True)
+    for name in TRAINED:
+        for out in (name, f"{name}_average"):
+            assert _weights_in(folder / out) == _weights_in(saved_by_one / "one" / out)
+    first, *others = (json.loads((folder / f"rank-{rank}.json").read_text())["bytes"] for rank in range(processes))
+    assert first.keys() == {"recv_"} and all(other.keys() == {"send"} for other in others)
+    assert first["recv_"] == sum(other["send"] for other in others) > 0
+
+
+def _weights_in(folder: Path) -> dict[str, Any]:
+    files = {path.name: path.read_bytes() for path in folder.glob("*.safetensors")}
+    index = folder / WEIGHTS_INDEX
+    return files | ({index.name: json.loads(index.read_text())} if index.exists() else {})

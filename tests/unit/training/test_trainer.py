@@ -22,6 +22,7 @@ from stages.training.model.placement import load_reference
 from stages.training.results import StepMetrics
 from stages.training.step_sums import StepSums
 from stages.training.trainer_batch import TrainerBatch, micro_batches
+from tests.support.tiers import long_except
 from tests.support.training import assert_same, logprobs_of, repacked, train
 from tests.support.trees import VOCAB, save_model, tree_batch
 
@@ -76,6 +77,31 @@ def test_the_groups_of_group_mean_are_whole_where_rows_cut_them(checkpoint: Path
         outcomes.append(train(checkpoint, tmp_path, columns, epochs=1, loss=loss, micro_batch_tokens=12))
         assert outcomes[-1][0][0].policy_loss == pytest.approx(-1.1875, abs=1e-5)
     assert_same(outcomes[0], outcomes[1])
+
+
+@pytest.mark.parametrize(
+    "aggregation", long_except(["token_mean", "sequence_mean", "group_mean", "inverse_length"], "group_mean")
+)
+def test_divided_rows_do_not_matter(checkpoint: Path, tmp_path: Path, aggregation: str) -> None:
+    """Two groups of four completions in one row, then in 4 rows and in 8: the same loss, gradient and weights."""
+    draw = np.random.default_rng(4)
+    given: list[Group] = []
+    for _ in range(2):
+        lengths = draw.integers(2, 9, size=4).tolist()
+        branches = [
+            Branch(draw.integers(VOCAB, size=n).tolist(), draw.normal(-4.0, 0.3, size=n).tolist(), draw.normal())
+            for n in lengths
+        ]
+        given.append(Group(draw.integers(VOCAB, size=6).tolist(), branches))
+    loss = LossConfig(aggregation=aggregation, entropy_coef=0.02)  # pyright: ignore[reportArgumentType]
+    outcomes: list[tuple[list[StepMetrics], dict[str, torch.Tensor]]] = []
+    for multiple, rows in ((1, 1), (4, 4), (8, 8)):
+        packed, facts = pack_groups(given, PackConfig(row_tokens=128, rows_multiple=multiple))
+        assert facts.rows == rows
+        columns = {name: getattr(packed, name) for name in packed.dtypes()}
+        outcomes.append(train(checkpoint, tmp_path, columns, loss=loss, micro_batch_tokens=20))
+    assert_same(outcomes[0], outcomes[1])
+    assert_same(outcomes[0], outcomes[2])
 
 
 @pytest.mark.parametrize("aggregation", ["token_mean", "sequence_mean", "group_mean", "inverse_length"])

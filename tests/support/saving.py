@@ -1,0 +1,127 @@
+"""Processes of a group that save random weights, and what each receives for it: `python -m tests.support.saving`."""
+
+import argparse
+import json
+import multiprocessing
+import sys
+import zlib
+from collections import Counter
+from pathlib import Path
+from typing import Any
+
+import torch
+import torch.distributed as dist
+from torch import Tensor
+from torch.utils._python_dispatch import TorchDispatchMode
+from torch.utils._pytree import tree_flatten
+
+from stages.models.shape import DecoderShape
+from stages.training.job import TrainHardware
+from stages.training.model.master_weights import TrainedWeights
+from stages.training.model.placement import place
+from stages.training.trainable import EVERYTHING, TrainableConfig
+
+CPU = torch.device("cpu")
+SMALL = DecoderShape(
+    family="qwen2", vocab_size=101, embed_dim=48, layers=3, heads=3, kv_heads=1, head_dim=16, hidden_dim=80,
+    norm_eps=1e-6, rope_theta=1e4, rope_scaling=None, max_positions=512, tied=False, qkv_bias=True, output_bias=False,
+    mlp_bias=False, qk_norm=False,
+)  # fmt: skip
+"""A model whose embedding does not divide by 2 or 4, and whose adapters have fewer rows than 4 processes."""
+LARGE = DecoderShape(
+    family="qwen2", vocab_size=32_000, embed_dim=512, layers=12, heads=8, kv_heads=2, head_dim=64, hidden_dim=1408,
+    norm_eps=1e-6, rope_theta=1e4, rope_scaling=None, max_positions=512, tied=False, qkv_bias=True, output_bias=False,
+    mlp_bias=False, qk_norm=False,
+)  # fmt: skip
+SMALL_FILE, LARGE_FILE = 20_000, 40 << 20
+ADAPTED = TrainableConfig(parameters="lora", rank=2, alpha=4.0, projections=("q_proj", "down_proj"))
+TRAINED = {"everything": EVERYTHING, "adapters": ADAPTED}
+
+
+class Traffic(TorchDispatchMode):
+    """Counts the bytes of every collective operation of this process, by name."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.bytes: Counter[str] = Counter()
+
+    def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        if func.namespace in ("c10d", "_c10d_functional"):
+            tensors = [x for x in tree_flatten((args, kwargs))[0] if isinstance(x, Tensor)]
+            self.bytes[func._opname] += sum(x.nbytes for x in tensors)
+        return func(*args, **kwargs or {})
+
+
+def random_weights(trainable: TrainableConfig, processes: int, shape: DecoderShape = SMALL) -> TrainedWeights:
+    """Returns weights that depend on their names only."""
+    hardware = TrainHardware(processes=processes, compute_dtype="fp32")
+    weights = TrainedWeights(shape, hardware, CPU, processes > 1, trainable)
+    with torch.no_grad():
+        for name, p in weights.masters.items():
+            place(p, torch.randn(p.shape, generator=torch.Generator().manual_seed(zlib.crc32(name.encode()))))
+        weights.refresh()
+    return weights
+
+
+def save_all(folder: Path, reference: Path, processes: int) -> None:
+    """Saves small models into folders named by what is trained, and their averages with a reference (collective)."""
+    for name, trainable in TRAINED.items():
+        weights = random_weights(trainable, processes)
+        weights.save_checkpoint(source_folder(folder), folder / name, SMALL_FILE)
+        weights.save_average(reference, 0.75, folder / f"{name}_average")
+
+
+def source_folder(folder: Path) -> Path:
+    """Makes a folder of a model's files other than weights."""
+    source = folder / "source"
+    source.mkdir(parents=True, exist_ok=True)
+    (source / "config.json").write_text("{}")
+    return source
+
+
+def _resident(name: str) -> int:
+    lines = Path("/proc/self/status").read_text().splitlines()
+    return int(next(line for line in lines if line.startswith(name)).split()[1]) * 1024
+
+
+def _worker(rank: int, processes: int, folder: Path, large: bool) -> None:
+    torch.set_num_threads(1)
+    store = dist.FileStore(str(folder / "meeting"), processes)  # pyright: ignore[reportPrivateImportUsage]
+    dist.init_process_group("gloo", store=store, rank=rank, world_size=processes)
+    measured: dict[str, Any] = {}
+    if large:
+        small, weights = (random_weights(EVERYTHING, processes, shape) for shape in (SMALL, LARGE))
+        small.save_checkpoint(source_folder(folder), folder / "small")  # so that imports and buffers do not count
+        dist.barrier()
+        before = _resident("VmRSS")
+        Path("/proc/self/clear_refs").write_text("5")  # the highest resident memory counts from here
+        with Traffic() as traffic:
+            weights.save_checkpoint(source_folder(folder), folder / "large", LARGE_FILE)
+        measured["grown"] = _resident("VmHWM") - before
+    else:
+        with Traffic() as traffic:
+            save_all(folder, folder.parent / "one" / "everything", processes)
+    (folder / f"rank-{rank}.json").write_text(json.dumps({"bytes": traffic.bytes, **measured}))
+    dist.destroy_process_group()
+
+
+def main() -> int:
+    """Entry point; the processes are forked, so that torch is imported once."""
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("folder", type=Path, help="folder for models and counts, beside the folder `one`")
+    parser.add_argument("processes", type=int)
+    parser.add_argument("--large", action="store_true", help="save one model of 67 million weights, and measure memory")
+    arguments = parser.parse_args()
+    arguments.folder.mkdir(parents=True)
+    context = multiprocessing.get_context("fork")
+    options = arguments.processes, arguments.folder, arguments.large
+    workers = [context.Process(target=_worker, args=(rank, *options)) for rank in range(arguments.processes)]
+    for worker in workers:
+        worker.start()
+    for worker in workers:
+        worker.join()
+    return max(abs(worker.exitcode or 0) for worker in workers)
+
+
+if __name__ == "__main__":
+    sys.exit(main())
