@@ -36,7 +36,7 @@ CONFIGS = {
     )
     for place, masters in (("loss", "fp32"), ("token_reward", "bf16"))
 }
-"""Their passes after the first draw the mini-batches anew."""
+"""Their passes after the first draw the mini-batches again."""
 STEPS = 12
 
 

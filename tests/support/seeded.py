@@ -49,7 +49,7 @@ def joined(paths: Sequence[str], document: Mapping[str, Any]) -> dict[str, Any]:
     together: dict[str, Any] = {}
     for later in [*(json.loads(Path(path).read_text()) for path in paths), json.loads(json.dumps(document))]:
         together = _overlaid(together, later)
-    together.pop("bars", None)  # computed anew from the figures
+    together.pop("bars", None)  # computed again from the figures
     return together
 
 
