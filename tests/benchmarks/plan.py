@@ -16,6 +16,7 @@ import sys
 import tempfile
 import time
 import warnings
+from collections.abc import Callable
 from dataclasses import asdict, replace
 from pathlib import Path
 from typing import Any
@@ -240,12 +241,19 @@ def main() -> None:
     parser.add_argument("--measured", type=int, nargs="*", default=[], help="measure groups of so many processes")
     parser.add_argument("--saved", type=int, nargs="*", default=[], help="measure how so many processes save a model")
     arguments = parser.parse_args()
-    if arguments.only == "time":
-        gpu = machine_as_gpu()
-        timed = {name: time_iteration(name, gpu) for name in arguments.sizes}
-        figures = {"machine": asdict(gpu), "times": timed}
-        tell(figures, time_bars(timed), lambda: show_times(gpu, timed), as_json=arguments.json)
-        return
+    figures, held, shown = time_figures(arguments) if arguments.only == "time" else memory_figures(arguments)
+    tell(figures, held, shown, as_json=arguments.json)
+
+
+def time_figures(arguments: argparse.Namespace) -> tuple[dict[str, Any], list[Bar], Callable[[], None]]:
+    """Measures iterations; returns figures, bars and what prints them."""
+    gpu = machine_as_gpu()
+    timed = {name: time_iteration(name, gpu) for name in arguments.sizes}
+    return {"machine": asdict(gpu), "times": timed}, time_bars(timed), lambda: show_times(gpu, timed)
+
+
+def memory_figures(arguments: argparse.Namespace) -> tuple[dict[str, Any], list[Bar], Callable[[], None]]:
+    """Simulates steps, measures groups and saving, and plans; returns figures, bars and what prints them."""
     saved = [measure_saving(processes) for processes in arguments.saved]
     measured = [measure(processes) for processes in arguments.measured]
     steps: dict[str, dict[str, Any]] = {}
@@ -260,7 +268,7 @@ def main() -> None:
         plans[name] = document(make_plan(loaded, load_profile("cuda"), cluster(gpus, nodes)), loaded.iterations, 2.5)
     figures = {"steps": steps, "measured": measured, "saved": saved, "plans": plans}
     held = [*bars(steps, measured), *bars_of_saving(saved), *bars_of_rows(plans)]
-    tell(figures, held, lambda: show(steps, plans), as_json=arguments.json)
+    return figures, held, lambda: show(steps, plans)
 
 
 def bars_of_saving(saved: list[dict[str, Any]]) -> list[Bar]:
