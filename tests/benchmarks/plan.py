@@ -35,6 +35,8 @@ from stages.training.job import OptimizerConfig, TrainHardware
 from tests.benchmarks.machine_speed import measured_machine
 from tests.support.bars import Bar, add_json_option, tell
 from tests.support.installed import ONE_ENGINE, TINY
+from tests.support.processes import own_memory
+from tests.support.whole_runs import train
 
 AGREEMENT = 0.1
 PROCESSES = 8
@@ -121,7 +123,7 @@ def _take_step(rank: int, processes: int, folder: str) -> None:
     hardware, batch_file = _hardware(processes), place / f"batch-{rank}.safetensors"
     save_file(row_columns(2 * processes, 128, MEASURED_ROW // 128 - 1, 128), batch_file)
     batch = TrainerBatch(batch_file, MEASURED.vocabulary)
-    before = _resident("VmRSS")
+    before = own_memory("VmRSS")
     weights = TrainedWeights(decoder_shape(MEASURED), hardware, torch.device("cpu"), processes > 1)
     with torch.no_grad():
         for parameter in weights.masters.values():
@@ -134,13 +136,8 @@ def _take_step(rank: int, processes: int, folder: str) -> None:
     trainer = Trainer(weights, job, batch, lambda: None)
     for number in range(2):
         trainer.step(0, batch.steps[0], number + 1)
-    (place / f"peak-{rank}").write_text(str(_resident("VmHWM") - before))
+    (place / f"peak-{rank}").write_text(str(own_memory("VmHWM") - before))
     dist.destroy_process_group()
-
-
-def _resident(name: str) -> int:
-    lines = Path("/proc/self/status").read_text().splitlines()
-    return int(next(line for line in lines if line.startswith(name)).split()[1]) * 1024
 
 
 TIMED: dict[str, dict[str, int]] = {
@@ -174,12 +171,8 @@ def time_iteration(name: str, gpu: Gpu) -> dict[str, Any]:
     changes += ["sample.sampling.max_tokens=128", "sample.sampling.samples_per_prompt=32", "pack.uniform_groups=kept"]
     told = [f"engine.threads={cores}", f"trainer.threads={cores}", "engine.kv_cache_gib=1", "engine.max_num_seqs=512"]
     told += ["engine.dtype=bfloat16", "trainer.compute_dtype=bf16"]
-    command = [str(Path(sys.executable).with_name("deerstalker")), "train", "--json", "--recipe", str(TINY)]
-    command += ["--profile", str(ONE_ENGINE), "--run", "timed"]
-    command += [word for change in changes for word in ("--set", change)]
-    command += [word for change in told for word in ("--set-profile", change)]
     with tempfile.TemporaryDirectory() as folder:
-        subprocess.run([*command, "--store", folder], stdout=subprocess.DEVNULL, cwd=folder, check=True)
+        train(str(TINY), "timed", folder, changes, str(ONE_ENGINE), told)
         (item,) = [one for one in read_run(Store.open(folder), "timed").iterations if one.number == ITERATION]
     recipe, profile = load_recipe(str(TINY), changes), load_profile(str(ONE_ENGINE), told)
     shape, seconds = model_size(recipe.model).shape, item.seconds()

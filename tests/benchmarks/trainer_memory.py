@@ -14,6 +14,7 @@ from pathlib import Path
 from typing import Any
 
 from tests.support.bars import Bar, add_json_option, tell
+from tests.support.processes import own_memory
 
 VOCABULARY = 32_768
 FP32_ROUNDING, BF16_ROUNDING = 1e-3, 0.05
@@ -90,8 +91,7 @@ def peak_bytes(device: Any) -> int:
 
     if device.type == "cuda":
         return torch.cuda.max_memory_allocated()
-    line = next(line for line in Path("/proc/self/status").read_text().splitlines() if line.startswith("VmHWM"))
-    return int(line.split()[1]) * 1024
+    return own_memory("VmHWM")
 
 
 def prepare(folder: Path, rows: int) -> bool:

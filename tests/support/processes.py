@@ -1,7 +1,13 @@
-"""Processes that descend from a test's command, found by a variable that they inherited or by their session."""
+"""A test's own memory, and processes that descend from its command, found by an inherited variable or their session."""
 
 from collections.abc import Callable
 from pathlib import Path
+
+
+def own_memory(field: str) -> int:
+    """Bytes of this process by the kernel's account: `VmRSS` now, `VmHWM` at most so far."""
+    lines = Path("/proc/self/status").read_text().splitlines()
+    return int(next(line for line in lines if line.startswith(field)).split()[1]) * 1024
 
 
 def marked(name: str, value: object) -> dict[int, str]:

@@ -20,6 +20,7 @@ from stages.training.job import TrainHardware
 from stages.training.model.master_weights import TrainedWeights
 from stages.training.model.placement import place
 from stages.training.trainable import EVERYTHING, TrainableConfig
+from tests.support.processes import own_memory
 
 CPU = torch.device("cpu")
 SMALL = DecoderShape(
@@ -79,11 +80,6 @@ def source_folder(folder: Path) -> Path:
     return source
 
 
-def _resident(name: str) -> int:
-    lines = Path("/proc/self/status").read_text().splitlines()
-    return int(next(line for line in lines if line.startswith(name)).split()[1]) * 1024
-
-
 def _worker(rank: int, processes: int, folder: Path, large: bool) -> None:
     torch.set_num_threads(1)
     store = dist.FileStore(str(folder / "meeting"), processes)  # pyright: ignore[reportPrivateImportUsage]
@@ -93,11 +89,11 @@ def _worker(rank: int, processes: int, folder: Path, large: bool) -> None:
         small, weights = (random_weights(EVERYTHING, processes, shape) for shape in (SMALL, LARGE))
         small.save_checkpoint(source_folder(folder), folder / "small")  # so that imports and buffers do not count
         dist.barrier()
-        before = _resident("VmRSS")
+        before = own_memory("VmRSS")
         Path("/proc/self/clear_refs").write_text("5")  # the highest resident memory counts from here
         with Traffic() as traffic:
             weights.save_checkpoint(source_folder(folder), folder / "large", LARGE_FILE)
-        measured["grown"] = _resident("VmHWM") - before
+        measured["grown"] = own_memory("VmHWM") - before
     else:
         with Traffic() as traffic:
             save_all(folder, folder.parent / "one" / "everything", processes)

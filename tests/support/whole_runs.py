@@ -26,15 +26,24 @@ def deerstalker(*arguments: str) -> dict[str, Any]:
     return json.loads(done.stdout)
 
 
-def train(recipe: str, run: str, store: str, settings: Sequence[str], profile: str = "cpu") -> dict[str, Any]:
+def train(
+    recipe: str,
+    run: str,
+    store: str,
+    settings: Sequence[str],
+    profile: str = "cpu",
+    profile_settings: Sequence[str] = (),
+) -> dict[str, Any]:
     """Runs a recipe with changes; returns the command's document, with the wall time in seconds as `wall_s`.
 
     Exits the benchmark if the run fails; its messages stand on stderr.
     """
     print(f"{run} ...", file=sys.stderr, flush=True)
     options = ["--recipe", recipe, "--run", run, "--store", store, "--profile", profile]
+    options += [word for setting in settings for word in ("--set", setting)]
+    options += [word for setting in profile_settings for word in ("--set-profile", setting)]
     started = time.perf_counter()
-    document = deerstalker("train", *options, *(word for setting in settings for word in ("--set", setting)))
+    document = deerstalker("train", *options)
     return {**document, "wall_s": time.perf_counter() - started}
 
 
