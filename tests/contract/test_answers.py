@@ -9,7 +9,6 @@ import os
 import random
 import subprocess
 import sys
-import threading
 import time
 from collections.abc import Generator
 from dataclasses import dataclass
@@ -40,6 +39,7 @@ from tests.support.fault_proxy import API_FAULTS, FaultProxy, at_random, fault_p
 from tests.support.installed import ONE_ENGINE, Installation
 from tests.support.json_page import check_documented
 from tests.support.secrets import holders_of
+from tests.support.serving import serving
 
 TEXTS = ["Who was it? The cook, in the hall, with the rope, at nine.", "A: cook\nB: hall\nC: rope\nD: nine"]
 GREEDY = {"temperature": 0.0, "max_tokens": 6}
@@ -211,11 +211,11 @@ def test_an_address_is_checked_before_anything_is_bought(place: Place, monkeypat
     ):
         with pytest.raises(BadInputError, match=words):
             asyncio.run(checked(**changes))
-    with http.server.ThreadingHTTPServer(("127.0.0.1", 0), http.server.SimpleHTTPRequestHandler) as pages:
-        threading.Thread(target=pages.serve_forever, args=(0.02,), daemon=True).start()
-        with pytest.raises(BadInputError, match=r"is no API: GET /models answers HTTP 404, not in JSON"):
-            asyncio.run(checked(base_url=f"http://127.0.0.1:{pages.server_address[1]}"))
-        pages.shutdown()
+    with (
+        serving(http.server.ThreadingHTTPServer(("127.0.0.1", 0), http.server.SimpleHTTPRequestHandler)) as pages,
+        pytest.raises(BadInputError, match=r"is no API: GET /models answers HTTP 404, not in JSON"),
+    ):
+        asyncio.run(checked(base_url=f"http://127.0.0.1:{pages.server_address[1]}"))
     with pytest.raises(BadInputError, match="HTTP 404"):
         ask(place.ctx, place.model(base_url=f"{place.proxy.url}/elsewhere"), place.puzzles)
     monkeypatch.setenv("WRONG_KEY", "sk-wrong-0123456789")

@@ -20,6 +20,7 @@ from artifacts.store.s3_requests import S3Requests, content_md5
 from artifacts.store.store import MissingKeyError, S3Options, Store
 from tests.support.fault_proxy import at_random, fault_proxy
 from tests.support.servers import BUCKET, S3Server, free_port, moto_server, start_moto, start_rclone
+from tests.support.serving import serving
 from tests.support.tiers import long_except
 
 
@@ -65,11 +66,8 @@ def website() -> Generator[str]:
         def log_message(self, format: str, *args: object) -> None:  # noqa: A002
             del format, args
 
-    server = http.server.ThreadingHTTPServer(("127.0.0.1", 0), Page)
-    threading.Thread(target=server.serve_forever, kwargs={"poll_interval": 0.05}, daemon=True).start()
-    yield f"http://127.0.0.1:{server.server_address[1]}"
-    server.shutdown()
-    server.server_close()
+    with serving(http.server.ThreadingHTTPServer(("127.0.0.1", 0), Page)) as server:
+        yield f"http://127.0.0.1:{server.server_address[1]}"
 
 
 def test_a_server_that_is_no_s3_is_not_taken_for_an_empty_store(website: str) -> None:

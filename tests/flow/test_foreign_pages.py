@@ -4,7 +4,6 @@ Its own pages work, with and without a password.
 """
 
 import json
-import threading
 from collections.abc import Generator
 from contextlib import contextmanager
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
@@ -14,6 +13,7 @@ import pytest
 
 from tests.support.browser import Browser, find_browser
 from tests.support.prefect_server import own_server, prefect_api
+from tests.support.serving import serving
 
 PROGRAM = find_browser()
 FOREIGN, REBOUND = "foreign.example", "rebound.example"
@@ -83,10 +83,8 @@ def _foreign_site() -> Generator[int]:
         def log_request(self, code: int | str = "-", size: int | str = "-") -> None:
             del code, size
 
-    with ThreadingHTTPServer(("127.0.0.1", 0), Page) as site:
-        threading.Thread(target=site.serve_forever, daemon=True).start()
+    with serving(ThreadingHTTPServer(("127.0.0.1", 0), Page)) as site:
         yield site.server_port
-        site.shutdown()
 
 
 def _attack(browser: Browser, api: str) -> dict[str, str]:

@@ -15,6 +15,7 @@ from pathlib import Path
 from urllib.parse import SplitResult, urlsplit
 
 from stages.sampling.endpoint import UnixConnection
+from tests.support.serving import serving
 
 FAULTS = ("slow_down", "internal_error", "reset", "lost_answer", "truncated", "duplicate")
 """Refused with 503 or 500, cut off before or after delivery, answered in part, delivered twice."""
@@ -184,10 +185,5 @@ def fault_proxy(upstream: str | Path, choose: Callable[[str, str], str | None]) 
     server = Server(("127.0.0.1", 0), Handler)
     server.daemon_threads = True
     proxy.url = f"http://127.0.0.1:{server.server_address[1]}"
-    thread = threading.Thread(target=server.serve_forever, kwargs={"poll_interval": 0.05}, daemon=True)
-    thread.start()
-    try:
+    with serving(server):
         yield proxy
-    finally:
-        server.shutdown()
-        server.server_close()

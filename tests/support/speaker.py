@@ -4,7 +4,6 @@ import http.server
 import json
 import socket
 import socketserver
-import threading
 from collections.abc import Callable, Generator
 from contextlib import contextmanager
 from pathlib import Path
@@ -30,6 +29,7 @@ from stages.pack import pack
 from stages.sample import SampleConfig, sample
 from stages.sampling.config import SamplingConfig
 from stages.sampling.resample import ResampleConfig
+from tests.support.serving import serving
 
 WRONG = "I do not know."
 CONFIG = SampleConfig(
@@ -106,10 +106,8 @@ def served(speaker: Speaker) -> Generator[str]:
         request_queue_size = 1024  # the requests of a call come at once
         daemon_threads = True
 
-    with Server(("127.0.0.1", 0), Handler) as server:
-        threading.Thread(target=server.serve_forever, args=(0.02,), daemon=True).start()
+    with serving(Server(("127.0.0.1", 0), Handler)) as server:
         yield f"http://127.0.0.1:{server.server_address[1]}"
-        server.shutdown()
 
 
 class Place:

@@ -2,11 +2,11 @@
 
 import subprocess
 import sys
-import threading
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 
 from tests.support.prefect_server import without_prefect
+from tests.support.serving import serving
 
 
 class _Healthy(BaseHTTPRequestHandler):
@@ -24,8 +24,7 @@ class _Healthy(BaseHTTPRequestHandler):
 
 
 def test_a_server_that_stops_answering_is_named(tmp_path: Path) -> None:
-    with ThreadingHTTPServer(("127.0.0.1", 0), _Healthy) as silent:
-        threading.Thread(target=silent.serve_forever, daemon=True).start()
+    with serving(ThreadingHTTPServer(("127.0.0.1", 0), _Healthy)) as silent:
         api = f"http://127.0.0.1:{silent.server_port}/api"
         command = [str(Path(sys.executable).with_name("deerstalker")), "up", "--no-worker", "--server", api]
         done = subprocess.run(
@@ -33,7 +32,6 @@ def test_a_server_that_stops_answering_is_named(tmp_path: Path) -> None:
             env={**without_prefect(), "PREFECT_CLIENT_MAX_RETRIES": "0"},
             stdin=subprocess.DEVNULL, capture_output=True, text=True, check=False, timeout=120,
         )  # fmt: skip
-        silent.shutdown()
     assert done.returncode == 1
     assert f"Prefect API {api}: " in done.stderr
     assert "expected a server that answers; restart it; then the same command" in done.stderr

@@ -1,6 +1,5 @@
 """What `deerstalker doctor` says of Prefect's server."""
 
-import threading
 from collections.abc import Generator
 from contextlib import contextmanager
 from http.server import BaseHTTPRequestHandler, HTTPServer
@@ -15,6 +14,7 @@ from flows.doctor.checks import (
 from flows.doctor.facts import PrefectFacts, ask_prefect, prefect_facts
 from tests.support.doctor import says
 from tests.support.servers import free_port
+from tests.support.serving import serving
 
 
 @contextmanager
@@ -30,14 +30,8 @@ def _api(version: str, status: int = 200) -> Generator[str]:
         def log_request(self, code: int | str = "-", size: int | str = "-") -> None:
             del code, size
 
-    with HTTPServer(("127.0.0.1", 0), Handler) as server:
-        thread = threading.Thread(target=server.serve_forever)
-        thread.start()
-        try:
-            yield f"http://127.0.0.1:{server.server_address[1]}/api"
-        finally:
-            server.shutdown()
-            thread.join()
+    with serving(HTTPServer(("127.0.0.1", 0), Handler)) as server:
+        yield f"http://127.0.0.1:{server.server_address[1]}/api"
 
 
 def test_prefect(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -2,7 +2,6 @@
 
 import os
 import stat
-import threading
 from collections.abc import Generator
 from contextlib import contextmanager
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
@@ -24,6 +23,7 @@ from flows.orchestration.server.api_access import (
 )
 from flows.orchestration.server.up_server import parse_external_server
 from tests.support.servers import free_port
+from tests.support.serving import serving
 
 
 @pytest.mark.parametrize(
@@ -82,10 +82,8 @@ def _answers(status: int, body: str = "true", version_status: int = 200) -> Gene
         def log_request(self, code: int | str = "-", size: int | str = "-") -> None:
             del code, size
 
-    with ThreadingHTTPServer(("127.0.0.1", 0), Handler) as server:
-        threading.Thread(target=server.serve_forever, daemon=True).start()
+    with serving(ThreadingHTTPServer(("127.0.0.1", 0), Handler)) as server:
         yield f"http://127.0.0.1:{server.server_port}"
-        server.shutdown()
 
 
 @pytest.mark.parametrize(

@@ -2,7 +2,6 @@
 
 import json
 import re
-import threading
 from collections.abc import Generator
 from dataclasses import replace
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
@@ -40,6 +39,7 @@ from stages.environments.generate import TIERS, generate
 from stages.environments.puzzle import Asserted, Puzzle
 from tests.support.hostile import HOSTILE
 from tests.support.made_run import make_run
+from tests.support.serving import serving
 
 WIDTH = 80
 
@@ -304,11 +304,11 @@ def prefect_pages(monkeypatch: pytest.MonkeyPatch) -> Generator[dict[str, str]]:
         def log_message(self, format: str, *args: object) -> None:  # noqa: A002
             pass
 
-    with ThreadingHTTPServer(("127.0.0.1", 0), Api) as server:
-        threading.Thread(target=server.serve_forever, daemon=True).start()
-        with temporary_settings({PREFECT_API_URL: f"http://127.0.0.1:{server.server_port}/api"}):
-            yield sent
-        server.shutdown()
+    with (
+        serving(ThreadingHTTPServer(("127.0.0.1", 0), Api)) as server,
+        temporary_settings({PREFECT_API_URL: f"http://127.0.0.1:{server.server_port}/api"}),
+    ):
+        yield sent
 
 
 def test_prefect_has_the_page_where_completions_have_steps(

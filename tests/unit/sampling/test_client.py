@@ -7,7 +7,6 @@ import http.server
 import json
 import math
 import socketserver
-import threading
 from collections.abc import Generator
 from itertools import pairwise
 from pathlib import Path
@@ -26,6 +25,7 @@ from stages.sampling.config import EarlyStopConfig, EngineHardware, SamplingConf
 from stages.sampling.endpoint import Endpoint, EndpointError
 from stages.sampling.replicas.process import engine_arguments, engine_environment
 from stages.sampling.replicas.weight_exchange import same_shape, tensor_digests
+from tests.support.serving import serving
 
 
 def choice(token_ids: list[int], logprobs: list[float], version: str = "w") -> dict[str, Any]:
@@ -202,11 +202,10 @@ class Handler(http.server.BaseHTTPRequestHandler):
 @pytest.fixture
 def endpoint(tmp_path: Path) -> Generator[Endpoint]:
     path = tmp_path / "s.sock"
-    with socketserver.ThreadingUnixStreamServer(str(path), Handler) as server:
-        server.daemon_threads = True
-        threading.Thread(target=server.serve_forever, args=(0.02,), daemon=True).start()
+    server = socketserver.ThreadingUnixStreamServer(str(path), Handler)
+    server.daemon_threads = True
+    with serving(server):
         yield Endpoint(path, "secret")
-        server.shutdown()
 
 
 def test_http_over_a_unix_socket(endpoint: Endpoint) -> None:

@@ -1,7 +1,6 @@
 """What an engine is asked when it gives its memory to the trainer, and who may set that it does."""
 
 import json
-import threading
 from collections.abc import Iterator
 from http.server import BaseHTTPRequestHandler
 from pathlib import Path
@@ -16,6 +15,7 @@ from stages.sampling.endpoint import Endpoint
 from stages.sampling.replicas import weight_exchange
 from stages.sampling.replicas.placement import check
 from stages.sampling.replicas.process import engine_arguments
+from tests.support.serving import serving
 
 REQUESTS: list[str] = []
 
@@ -40,10 +40,8 @@ class Handler(BaseHTTPRequestHandler):
 def endpoint(tmp_path: Path) -> Iterator[Endpoint]:
     REQUESTS.clear()
     path = tmp_path / "socket"
-    with UnixStreamServer(str(path), Handler) as server:
-        threading.Thread(target=server.serve_forever, daemon=True).start()
+    with serving(UnixStreamServer(str(path), Handler)):
         yield Endpoint(path, "key")
-        server.shutdown()
 
 
 def test_an_engine_that_sleeps_gets_its_weights_before_its_cache(endpoint: Endpoint) -> None:
