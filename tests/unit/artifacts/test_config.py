@@ -2,6 +2,7 @@
 
 import math
 from collections.abc import Iterator
+from importlib.util import find_spec
 from typing import Annotated, Any, Literal, get_args
 
 import pytest
@@ -21,6 +22,7 @@ from flows.puzzle_set import PuzzleSetRequest
 from flows.retention import Retention
 from stages.context import Profile
 from stages.draw import DrawConfig
+from stages.environments.reasoning_gym.config import ReasoningGymConfig
 
 ROOTS: tuple[type[BaseModel], ...] = (
     Recipe, Profile, Hardware, Installation, Retention, RunRequest, IterateRequest, EvaluationRequest, BackfillRequest,
@@ -44,7 +46,9 @@ def leaves(annotation: Any) -> set[Any]:
     return {annotation}.union(*(leaves(part) for part in parts)) if parts else {annotation}
 
 
-KINDS = sorted({kind for root in ROOTS for kind in configs(root)}, key=lambda kind: kind.__name__)
+# Without its optional package the config of reasoning-gym refuses everything, whatever the value.
+ABSENT = set[type[BaseModel]]() if find_spec("reasoning_gym") else {ReasoningGymConfig}
+KINDS = sorted({kind for root in ROOTS for kind in configs(root)} - ABSENT, key=lambda kind: kind.__name__)
 FIELDS = [(kind, name) for kind in KINDS for name in kind.model_fields]
 NUMBERS = [(kind, name) for kind, name in FIELDS if {int, float} & leaves(kind.model_fields[name].annotation)]
 SWITCHES = [(kind, name) for kind, name in FIELDS if bool in leaves(kind.model_fields[name].annotation)]
