@@ -42,6 +42,15 @@ def _prefect_server() -> Generator[None]:
         module.SubprocessASGIServer().stop()
 
 
+@pytest.fixture(scope="session")
+def prefect_api_url(tmp_path_factory: pytest.TempPathFactory) -> Generator[str]:
+    """A Prefect server to which the commands of several tests report: each server of their own takes 5 s of CPU."""
+    from tests.support.prefect_server import own_server
+
+    with own_server(tmp_path_factory.mktemp("prefect")) as url:
+        yield url
+
+
 @pytest.fixture
 def small_disk(tmp_path: Path) -> Generator[Path]:
     """A file system of one megabyte."""

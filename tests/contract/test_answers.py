@@ -288,9 +288,10 @@ def test_kills_buy_no_stored_answer_again_and_change_no_figure(api: Api, tmp_pat
 
 
 @pytest.fixture
-def commands(api: Api, place: Place) -> Installation:
+def commands(api: Api, place: Place, prefect_api_url: str) -> Installation:
     """Commands on the store of a place that hold the key."""
-    return Installation(place.folder, **{KEY_VARIABLE: os.environ[KEY_VARIABLE]})
+    variables = {KEY_VARIABLE: os.environ[KEY_VARIABLE], "PREFECT_API_URL": prefect_api_url}
+    return Installation(place.folder, **variables)
 
 
 def command(place: Place, **models: dict[str, Any]) -> list[str]:

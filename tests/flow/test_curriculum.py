@@ -33,20 +33,21 @@ CHANGES = [
 ]
 
 
-def start(store: Path) -> subprocess.Popen[bytes]:
+def start(store: Path, prefect_api_url: str) -> subprocess.Popen[bytes]:
     """Starts the command as a user would."""
     command = [str(Path(sys.executable).with_name("deerstalker")), "train", "--recipe", str(TINY), "--run", "staged"]
     command += ["--profile", str(SLOW), "--store", str(store), "--json"]
     for change in CHANGES:
         command += ["--set", change]
+    environment = {**os.environ, "PREFECT_API_URL": prefect_api_url}
     with (store.parent / "log.txt").open("ab") as log:
-        return subprocess.Popen(command, stdout=subprocess.DEVNULL, stderr=log, start_new_session=True)
+        return subprocess.Popen(command, stdout=subprocess.DEVNULL, stderr=log, start_new_session=True, env=environment)
 
 
 @pytest.mark.long
-def test_a_staged_run_that_is_killed_in_its_second_stage_goes_on(tmp_path: Path) -> None:
+def test_a_staged_run_that_is_killed_in_its_second_stage_goes_on(tmp_path: Path, prefect_api_url: str) -> None:
     folder, layout = tmp_path / "store", RunLayout("staged")
-    process = start(folder)
+    process = start(folder, prefect_api_url)
 
     def said() -> str:
         return (tmp_path / "log.txt").read_text(errors="replace")[-2000:]
@@ -59,7 +60,7 @@ def test_a_staged_run_that_is_killed_in_its_second_stage_goes_on(tmp_path: Path)
     shards = {path.name for path in sampled.glob("*/*.parquet")}
     before = {path: path.read_bytes() for path in folder.rglob("manifest.json")}
     assert folder / layout.iteration(2, "transition") / "manifest.json" in before
-    again = start(folder)
+    again = start(folder, prefect_api_url)
     wait_until(lambda: again.poll() is not None, 300.0, said, 0.1)
     assert again.returncode == 0, said()
     assert {path: path.read_bytes() for path in before} == before, "nothing is made twice"

@@ -42,9 +42,16 @@ def manifests(store: Path) -> dict[str, Manifest]:
     return {key: Manifest.from_bytes(path.read_bytes(), key) for key, path in found.items()}
 
 
-def kill_when(reached: Callable[[], bool], folder: Path) -> None:
+def start(folder: Path, prefect_api_url: str) -> "subprocess.Popen[bytes]":
+    environment = {**os.environ, "PREFECT_API_URL": prefect_api_url}
     with (folder / "log.txt").open("ab") as log:
-        process = subprocess.Popen(command(folder / "store"), stdout=log, stderr=log, start_new_session=True)
+        return subprocess.Popen(
+            command(folder / "store"), stdout=subprocess.PIPE, stderr=log, start_new_session=True, env=environment
+        )
+
+
+def kill_when(reached: Callable[[], bool], folder: Path, prefect_api_url: str) -> None:
+    process = start(folder, prefect_api_url)
 
     def seen() -> bool:
         assert process.poll() is None, (folder / "log.txt").read_text()[-3000:]
@@ -52,12 +59,12 @@ def kill_when(reached: Callable[[], bool], folder: Path) -> None:
 
     wait_until(seen, LIMIT_S, lambda: (folder / "log.txt").read_text()[-3000:], 0.005, lambda: changes(folder))
     os.kill(process.pid, signal.SIGKILL)
-    process.wait()
+    process.communicate()
 
 
 @pytest.mark.long
 def test_a_run_killed_while_it_samples_texts_learns_them_and_teaches_goes_on(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+    tmp_path: Path, prefect_api_url: str, capsys: pytest.CaptureFixture[str]
 ) -> None:
     layout, folder = RunLayout("tiny"), tmp_path / "store"
     rollouts, texts, trained = (layout.distillation(1, part) for part in ("rollouts", "texts", "checkpoint"))
@@ -70,11 +77,10 @@ def test_a_run_killed_while_it_samples_texts_learns_them_and_teaches_goes_on(
         (folder / grades / "manifest.json").exists,  # teach begins
     ]
     for reached in moments:
-        kill_when(reached, tmp_path)
+        kill_when(reached, tmp_path, prefect_api_url)
         for key, manifest in manifests(folder).items():
             assert seen.setdefault(key, manifest.attempt) == manifest.attempt, f"{key} was made again"
-    with (tmp_path / "log.txt").open("ab") as log:
-        process = subprocess.Popen(command(folder), stdout=subprocess.PIPE, stderr=log, start_new_session=True)
+    process = start(tmp_path, prefect_api_url)
     output, _ = output_of(process, LIMIT_S, tmp_path)
     assert process.returncode == 0, (tmp_path / "log.txt").read_text()[-3000:]
     assert "texts kept, for" in (tmp_path / "log.txt").read_text()

@@ -28,21 +28,21 @@ def merge_command(store: Path) -> list[str]:
     return [program, "merge", *models, "--store", str(store), "--json"]
 
 
-def merged(store: Path) -> dict[str, object]:
-    done = subprocess.run(merge_command(store), capture_output=True, text=True, check=False)
+def merged(store: Path, environment: dict[str, str]) -> dict[str, object]:
+    done = subprocess.run(merge_command(store), capture_output=True, text=True, check=False, env=environment)
     assert done.returncode == 0, done.stderr
     return json.loads(done.stdout)
 
 
 @pytest.mark.long
-def test_a_merge_that_is_killed_leaves_nothing_and_begins_again(tmp_path: Path) -> None:
+def test_a_merge_that_is_killed_leaves_nothing_and_begins_again(tmp_path: Path, prefect_api_url: str) -> None:
     stores = [tmp_path / "killed", tmp_path / "undisturbed"]
     for seed in (0, 1):
         folder = write_specialist(tmp_path / f"seed{seed}", seed, shape=DEEP)
         for store in stores:
             publish_specialist(Store.open(str(store)), folder)
-    killed, undisturbed = stores
-    environment = {**os.environ, MARK: str(tmp_path)}
+    killed, _ = stores
+    environment = {**os.environ, MARK: str(tmp_path), "PREFECT_API_URL": prefect_api_url}
     owner = subprocess.Popen(
         merge_command(killed), env=environment, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL
     )
@@ -56,8 +56,8 @@ def test_a_merge_that_is_killed_leaves_nothing_and_begins_again(tmp_path: Path) 
     owner.wait()
     wait_until(lambda: not marked(MARK, tmp_path), LIMIT_S, lambda: f"still alive: {marked(MARK, tmp_path)}")
     assert not list(killed.glob("models/merged-*/manifest.json"))
-    again, other = merged(killed), merged(undisturbed)
+    again, other = (merged(store, environment) for store in stores)
     assert again["checkpoint"] == other["checkpoint"]
-    assert merged(killed) == again
+    assert merged(killed, environment) == again
     assert not verify(Store.open(str(killed))).damaged
     check_documented("merge", again)

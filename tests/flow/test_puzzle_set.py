@@ -31,12 +31,12 @@ pytestmark = pytest.mark.long
 MARK = "DEERSTALKER_TEST_STORE"
 
 
-def start(out: Path, *sizes: str) -> subprocess.Popen[str]:
+def start(out: Path, prefect_api_url: str, *sizes: str) -> subprocess.Popen[str]:
     command = [
         str(Path(sys.executable).with_name("deerstalker")), "puzzles", "make", "--size", "small", *sizes,
         "--seed", "2", "--out", str(out), "--json",
     ]  # fmt: skip
-    environment = {**os.environ, MARK: str(out)}
+    environment = {**os.environ, MARK: str(out), "PREFECT_API_URL": prefect_api_url}
     return subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, text=True, env=environment)
 
 
@@ -55,9 +55,9 @@ def wait_for_stretches(process: subprocess.Popen[str], store: Path, count: int) 
     wait_until(reached, LIMIT_S, poll_s=0.005, progress=lambda: changes(store))
 
 
-def killed(out: Path, store: Path, *sizes: str) -> dict[str, int]:
+def killed(out: Path, store: Path, prefect_api_url: str, *sizes: str) -> dict[str, int]:
     """What a command has published that was killed on its way, once all that it started is gone."""
-    process = start(out, *sizes)
+    process = start(out, prefect_api_url, *sizes)
     wait_for_stretches(process, store, 3)
     os.kill(process.pid, signal.SIGKILL)
     process.wait()
@@ -65,14 +65,14 @@ def killed(out: Path, store: Path, *sizes: str) -> dict[str, int]:
     return drawn(store)
 
 
-def test_a_killed_command_is_continued_and_ends_the_same(tmp_path: Path) -> None:
+def test_a_killed_command_is_continued_and_ends_the_same(tmp_path: Path, prefect_api_url: str) -> None:
     """`tests/unit/stages/test_prepare.py` interrupts the stage."""
     store = tmp_path / "store"
-    before = killed(store, store, *SIZES)
+    before = killed(store, store, prefect_api_url, *SIZES)
     assert len(before) < len(SET.first_stretches())
     assert not list(store.glob("puzzles/set-*/manifest.json"))
 
-    output, _ = output_of(start(store, *SIZES), LIMIT_S, store)
+    output, _ = output_of(start(store, prefect_api_url, *SIZES), LIMIT_S, store)
     made = json.loads(output)
     assert {path: written for path, written in drawn(store).items() if path in before} == before
     with StageContext(
@@ -88,11 +88,11 @@ def test_a_killed_command_is_continued_and_ends_the_same(tmp_path: Path) -> None
     assert len(train) == 32
 
 
-def test_a_file_that_was_killed_on_the_way_goes_on_too(tmp_path: Path) -> None:
+def test_a_file_that_was_killed_on_the_way_goes_on_too(tmp_path: Path, prefect_api_url: str) -> None:
     path, folder = tmp_path / "made.json", tmp_path / ".made.json.drawn"
-    before = killed(path, folder, "--count", "64")
+    before = killed(path, folder, prefect_api_url, "--count", "64")
     assert not path.exists()
-    second = start(path, "--count", "64")
+    second = start(path, prefect_api_url, "--count", "64")
     wait_for_stretches(second, folder, len(before) + 1)
     assert {name: written for name, written in drawn(folder).items() if name in before} == before
     output, _ = output_of(second, LIMIT_S, folder)

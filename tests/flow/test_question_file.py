@@ -15,11 +15,11 @@ QUESTIONS = Path(__file__).parents[1] / "support" / "questions.toml"
 
 
 @pytest.mark.long
-def test_a_run_on_questions_from_a_file(tmp_path: Path) -> None:
+def test_a_run_on_questions_from_a_file(tmp_path: Path, prefect_api_url: str) -> None:
     rows = [{"question": f"How many are {a} and {b}?", "answer": a + b} for a in range(8) for b in range(8)]
     file = tmp_path / "questions.jsonl"
     file.write_text("".join(json.dumps(row) + "\n" for row in rows))
-    place = Installation(tmp_path)
+    place = Installation(tmp_path, PREFECT_API_URL=prefect_api_url)
     store = ("--store", str(place.store), "--profile", str(ONE_ENGINE), "--json")
     train = ("train", "--recipe", str(QUESTIONS), "--run", "mine", *store)
 

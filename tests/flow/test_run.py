@@ -199,17 +199,14 @@ def test_the_document_tells_the_run(story: dict[str, Any]) -> None:
 
 
 @pytest.mark.long
-def test_recipes_are_compared_on_published_rollouts(story: dict[str, Any], tmp_path: Path) -> None:
+def test_recipes_are_compared_on_published_rollouts(
+    story: dict[str, Any], prefect_api_url: str, tmp_path: Path
+) -> None:
     run: Run = story["run"]
     other = tmp_path / "reinforce.toml"
     other.write_text(TINY.read_text() + '\n[finetune.loss]\nkind = "reinforce"\n')
-    command = [
-        str(Path(sys.executable).with_name("deerstalker")), "compare", "tiny", "--recipes", f"own,{other},dapo",
-        "--profile", str(ONE_ENGINE), "--store", str(run.store), "--json",
-    ]  # fmt: skip
-    with subprocess.Popen(command, stdout=subprocess.PIPE) as process:
-        compared = json.loads(output_of(process, LIMIT_S, run.folder)[0])
-    assert process.returncode == 0
+    recipes = ("--recipes", f"own,{other},dapo", "--profile", str(ONE_ENGINE))
+    compared = deerstalker(run, prefect_api_url, "compare", "tiny", *recipes)
     own, reinforce, dapo = (compared["recipes"][name] for name in ("own", str(other), "dapo"))
     made = Artifact.at(Store.open(str(run.store)), "runs/tiny/iterations/0001/checkpoint")
     assert own["checkpoint"] == made.manifest.digest != reinforce["checkpoint"]
@@ -224,27 +221,31 @@ def test_recipes_are_compared_on_published_rollouts(story: dict[str, Any], tmp_p
     check_documented("compare", compared)
 
 
-def deerstalker(run: Run, *arguments: str, status: int = 0) -> Any:
+def deerstalker(run: Run, prefect_api_url: str, *arguments: str, status: int = 0) -> Any:
     """The JSON document that a command on the story's store prints."""
     command = [str(Path(sys.executable).with_name("deerstalker")), *arguments, "--json"]
     store = [] if arguments[0] == "verify" else ["--store", str(run.store)]
-    with subprocess.Popen([*command, *store], stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True) as process:
+    environment = {**os.environ, "PREFECT_API_URL": prefect_api_url}
+    pipes = {"stdout": subprocess.PIPE, "stderr": subprocess.PIPE, "text": True}
+    with subprocess.Popen([*command, *store], **pipes, env=environment) as process:
         output, errors = output_of(process, LIMIT_S, run.folder)
     assert process.returncode == status, errors[-3000:]
     return json.loads(output) if output else errors
 
 
 @pytest.mark.long
-def test_checkpoints_are_evaluated_side_by_side_and_later_ones_are_added(story: dict[str, Any]) -> None:
+def test_checkpoints_are_evaluated_side_by_side_and_later_ones_are_added(
+    story: dict[str, Any], prefect_api_url: str
+) -> None:
     """Two side by side, each with an engine of its own; the second command finds their reports and adds one."""
     run: Run = story["run"]
     command = [*BACKFILL, "--suite", "harder"]
-    first = deerstalker(run, *command, "--checkpoints", "every", "--every", "2", "--at-once", "2")
+    first = deerstalker(run, prefect_api_url, *command, "--checkpoints", "every", "--every", "2", "--at-once", "2")
     assert (first["evaluated"], first["cached"], list(first["runs"]["tiny"])) == (2, 0, ["0", "2"])
     before = {key: manifest.attempt for key, manifest in run.manifests().items() if "/suites/" in key}
     facts = first["runs"]["tiny"]["2"]
     assert (facts["puzzles"], facts["split"], facts["sampled"]["completions"]) == (4, "test", 8)
-    both = deerstalker(run, *command)
+    both = deerstalker(run, prefect_api_url, *command)
     assert (both["evaluated"], both["cached"]) == (1, 2)
     after = {key: manifest.attempt for key, manifest in run.manifests().items() if "/suites/" in key}
     assert len(after) == 3
@@ -252,7 +253,7 @@ def test_checkpoints_are_evaluated_side_by_side_and_later_ones_are_added(story: 
     check_documented("backfill", first, both, unmet={"early_stopped_fraction", "tasks", *ROUNDS})
     page = Path(both["reports"]["tiny"].removeprefix("file://")).read_text()
     assert "<h2>Suites</h2>" in page
-    other = deerstalker(run, *command, "--temperature", "0.5", status=1)
+    other = deerstalker(run, prefect_api_url, *command, "--temperature", "0.5", status=1)
     assert "temperature: 1.0 -> 0.5" in other
 
 

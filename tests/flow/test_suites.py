@@ -26,10 +26,10 @@ TASKS = ["temporal_clue", "zebra"]
 
 
 @pytest.mark.long
-def test_a_run_on_a_mixture_is_measured_on_a_suite(tmp_path: Path) -> None:
+def test_a_run_on_a_mixture_is_measured_on_a_suite(tmp_path: Path, prefect_api_url: str) -> None:
     suite = tmp_path / "pair.toml"
     suite.write_text(SUITE)
-    place = Installation(tmp_path)
+    place = Installation(tmp_path, PREFECT_API_URL=prefect_api_url)
     at = ("--store", str(place.store), "--profile", str(ONE_ENGINE), "--json")
     answers = ("--max-tokens", "16", "--samples", "1")
 

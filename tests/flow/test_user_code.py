@@ -49,8 +49,8 @@ def killed_when(place: Installation, command: list[str], reached: Callable[[], o
 
 
 @pytest.mark.long
-def test_the_readmes_task_is_trained_killed_and_resumed(tmp_path: Path) -> None:
-    place = Installation(tmp_path)
+def test_the_readmes_task_is_trained_killed_and_resumed(tmp_path: Path, prefect_api_url: str) -> None:
+    place = Installation(tmp_path, PREFECT_API_URL=prefect_api_url)
     code = tmp_path / "my_tasks.py"
     code.write_text(readme_task() + SLOWLY)
     (tmp_path / "mine.toml").write_text(readme_recipe())
