@@ -18,8 +18,6 @@ os.environ.setdefault("OMP_NUM_THREADS", "1")
 # Without cached bytecode every command that a test starts compiles its imports: 1.2 s of CPU each.
 os.environ.pop("PYTHONDONTWRITEBYTECODE", None)
 sys.dont_write_bytecode = False
-# Where a test runs a flow in its own process, Prefect starts a server for it; on a busy machine that takes a while.
-os.environ.setdefault("PREFECT_SERVER_EPHEMERAL_STARTUP_TIMEOUT_SECONDS", "120")
 settings.register_profile("no-deadline", deadline=None)
 settings.load_profile("no-deadline")
 correct_wheel_tag()  # as the command line does, for who calls `uv run pytest` only
@@ -32,14 +30,6 @@ _START_PROCESSES = {"flow", "contract", "training", "stages", "orchestration"}
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     """Lets the files with long tests begin, so that in the end no worker is alone with one."""
     items.sort(key=lambda item: item.path.parent.name not in _START_PROCESSES)
-
-
-@pytest.fixture(scope="session", autouse=True)
-def _prefect_server() -> Generator[None]:
-    """Ends the server of flows that ran in this process; when Python exits, its last word would find no stream."""
-    yield
-    if module := sys.modules.get("prefect.server.api.server"):
-        module.SubprocessASGIServer().stop()
 
 
 @pytest.fixture(scope="session")

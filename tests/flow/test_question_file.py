@@ -1,4 +1,4 @@
-"""A whole run on the user's own questions: it trains, goes on without its file, and is evaluated."""
+"""A whole run on the user's own questions: it trains and goes on without its file."""
 
 import json
 from pathlib import Path
@@ -37,9 +37,4 @@ def test_a_run_on_questions_from_a_file(tmp_path: Path, prefect_api_url: str) ->
     assert {path: after[path] for path in manifests} == manifests
     report = Manifest.from_bytes((place.part("mine", 2, "report") / "manifest.json").read_bytes(), "report")
     assert report.facts["grader"] == "number"
-
-    evaluated = json.loads(
-        place.deerstalker("evaluate", "--checkpoint", "mine", "--puzzles", "mine:test", "--max-tokens", "16", *store)
-    )
-    assert list(evaluated["gradings"]) == ["number"]
-    assert evaluated["puzzles"] == 8
+    assert report.facts["puzzles"] == 8

@@ -16,9 +16,15 @@ from prefect.client.orchestration import get_client
 from prefect.client.schemas.filters import TaskRunFilter, TaskRunFilterFlowRunId
 from prefect.flow_engine import run_flow
 from prefect.runtime import flow_run
-from prefect.settings import PREFECT_FLOWS_HEARTBEAT_FREQUENCY, PREFECT_LOCAL_STORAGE_PATH, temporary_settings
+from prefect.settings import (
+    PREFECT_API_DATABASE_CONNECTION_URL,
+    PREFECT_API_URL,
+    PREFECT_FLOWS_HEARTBEAT_FREQUENCY,
+    PREFECT_LOCAL_STORAGE_PATH,
+    PREFECT_LOGGING_TO_API_ENABLED,
+    temporary_settings,
+)
 from prefect.states import AwaitingRetry, Running
-from prefect.testing.utilities import prefect_test_harness
 
 from artifacts.address import ArtifactAddress
 from artifacts.errors import BadInputError, TransientError
@@ -45,12 +51,15 @@ SMALL = PrepareConfig(train=4, val=2, test=2)
 
 
 @pytest.fixture(scope="module")
-def _prefect(tmp_path_factory: pytest.TempPathFactory) -> Iterator[None]:
-    results = tmp_path_factory.mktemp("results")
-    with (
-        prefect_test_harness(server_startup_timeout=120),
-        temporary_settings({PREFECT_LOCAL_STORAGE_PATH: results, PREFECT_FLOWS_HEARTBEAT_FREQUENCY: None}),
-    ):
+def _prefect(prefect_api_url: str, tmp_path_factory: pytest.TempPathFactory) -> Iterator[None]:
+    changes = {
+        PREFECT_API_URL: prefect_api_url,
+        PREFECT_API_DATABASE_CONNECTION_URL: "sqlite+aiosqlite:////elsewhere/prefect.db",
+        PREFECT_LOCAL_STORAGE_PATH: tmp_path_factory.mktemp("results"),
+        PREFECT_FLOWS_HEARTBEAT_FREQUENCY: None,
+        PREFECT_LOGGING_TO_API_ENABLED: False,
+    }
+    with temporary_settings(changes):
         yield
 
 

@@ -93,6 +93,7 @@ def test_typos_are_refused_by_the_server(locked: Installation, request_: dict[st
     assert words in refused.value.response.text
 
 
+@pytest.mark.long
 def test_puzzles_in_the_making_are_cancelled_soon(locked: Installation) -> None:
     idle = set(locked.processes())
     run = locked.deploy_run("prepare/puzzles", {**REQUEST, "puzzles": {"train": 20000, "seed": 7}})

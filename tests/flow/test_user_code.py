@@ -1,6 +1,5 @@
 """A whole run on the README's own task by its recipe: killed in `sample` and in `grade`, it loses nothing."""
 
-import json
 import os
 import signal
 import subprocess
@@ -10,6 +9,7 @@ from pathlib import Path
 
 import pytest
 
+from artifacts.manifest import Manifest
 from artifacts.reading import Artifact
 from artifacts.schemas import GRADES, GRADES_FILE
 from artifacts.store.store import Store
@@ -78,7 +78,5 @@ def test_the_readmes_task_is_trained_killed_and_resumed(tmp_path: Path, prefect_
     )
     assert len(grades) == 128
     assert grades["grader"].unique().to_list() == ["function"]
-    evaluated = json.loads(
-        place.deerstalker("evaluate", "--checkpoint", "mine", "--puzzles", "mine:test", "--max-tokens", "16", *store)
-    )
-    assert list(evaluated["gradings"]) == ["function"]
+    for report in (place.part("mine", 2, "report"), place.store / "runs/mine/evaluations/after"):
+        assert Manifest.from_bytes((report / "manifest.json").read_bytes(), "report").facts["grader"] == "function"
