@@ -164,5 +164,7 @@ def _wait_for(run: Session, n: int, part: str, whom: str) -> None:
                 f"look at the flow run of {whom}, and start it again if it has ended; stage_timeout_s sets the limit",
             )  # fmt: skip
         if waited_s < _POLL_S:
-            run.live.line(f"waiting for {whom}: {part} of iteration {n}")
+            slot = run.ctx.profile.gpu_slot
+            both = f" (both flow runs need a slot of the limit {slot!r})" if slot else ""
+            run.live.line(f"waiting for {whom}: {part} of iteration {n}{both}")
         time.sleep(_POLL_S)

@@ -115,6 +115,8 @@ class Stages:
         name = _task_run_name(stage.__name__, cast(ArtifactAddress[Any], keywords["out"]).label)
         started = time.perf_counter()
         future = as_task(name, self.ctx, stage, keywords, in_thread=True).submit(*inputs)
+        ended_at: list[float] = []
+        future.add_done_callback(lambda _: ended_at.append(time.perf_counter()))
         try:
             yield
             result: R = future.result()
@@ -123,7 +125,7 @@ class Stages:
             self.permit.abandon()
             future.wait()
             raise
-        self.live.stage_finished(name, time.perf_counter() - started, result.reused)
+        self.live.stage_finished(name, next(iter(ended_at), time.perf_counter()) - started, result.reused)
 
     def map(
         self,

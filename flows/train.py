@@ -30,7 +30,9 @@ def train(request: RunRequest) -> str:
         run.iteration_finished(0)
         _measure(run, position, puzzles, "before")
         for n in range(1, run.recipe.iterations + 1):
-            position = ahead.next_position(next_position, run, puzzles, position, n, run.recipe.iterations, request.role)
+            position = ahead.next_position(
+                next_position, run, puzzles, position, n, run.recipe.iterations, request.role
+            )
             run.iteration_finished(n)
         _measure(run, position, puzzles, "after")
         return run.write_report()

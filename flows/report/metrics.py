@@ -244,10 +244,9 @@ def _alarm(record: IterationRecord) -> float | None:
 
 def _updates_behind(record: IterationRecord) -> float | None:
     """Returns 0 if the rollouts were sampled from the weights that were then trained, else 1 (`flows.ahead`)."""
-    sampled, trained = record.manifests.get("sample"), record.manifests.get("finetune")
-    if sampled is None or trained is None:
-        return None
-    return float(sampled.inputs["weights"]["digest"] != trained.inputs["weights"]["digest"])
+    manifests = [record.manifests[stage] for stage in ("sample", "finetune") if stage in record.manifests]
+    digests = [manifest.inputs["weights"]["digest"] for manifest in manifests if "weights" in manifest.inputs]
+    return float(len(set(digests)) - 1) if len(digests) == 2 else None
 
 
 def _alarm_cell(values: Values) -> str:
