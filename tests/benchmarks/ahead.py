@@ -49,15 +49,15 @@ Row = dict[str, float]
 
 
 class Site:
-    """Two hosts with a folder and a core each, and a store that both see.
+    """Two hosts, and a store that both see.
 
     Args:
+        recipe: The recipe of the runs.
         first, second: The hosts.
-        cores: Two cores of this machine.
     """
 
-    def __init__(self, folder: Path, first: Host, second: Host, cores: tuple[int, int]) -> None:
-        self.folder, self.first, self.second, self.cores = folder, first, second, cores
+    def __init__(self, folder: Path, recipe: str, first: Host, second: Host) -> None:
+        self.folder, self.recipe, self.first, self.second = folder, recipe, first, second
         self.store = str(folder / "store")
 
     def start(self, run: str, host: Host, cores: str, settings: list[str], role: str = "both") -> "Command":
@@ -65,7 +65,7 @@ class Site:
         own = self.folder / f"{run}-{role}"
         own.mkdir()
         words = ["taskset", "-c", cores, str(Path(sys.executable).with_name("deerstalker")), "train", "--json"]
-        words += ["--run", run, "--store", self.store, "--role", role]
+        words += ["--recipe", self.recipe, "--run", run, "--store", self.store, "--role", role]
         words += [word for setting in settings for word in ("--set", setting)]
         environment = {**without_prefect(), "PREFECT_HOME": str(own), "TMPDIR": str(own)}
         with (own / "log.txt").open("wb") as log:
@@ -101,13 +101,13 @@ class Command:
             )
 
 
-def measure_time(seed: int, folder: Path) -> dict[str, Row]:
+def measure_time(seed: int, folder: Path, recipe: str) -> dict[str, Row]:
     """Returns the times of six iterations by arm."""
     cores = sorted(os.sched_getaffinity(0))
     with ExitStack() as stack:
         first, second = stack.enter_context(hosts("sampler", "trainer"))
-        site = Site(folder, first, second, (cores[0], cores[1]))
-        common = [f"seed={seed}", f"iterations={ITERATIONS + 1}", "final.puzzles=64"]
+        site = Site(folder, recipe, first, second)
+        common = [f"seed={seed}", f"iterations={ITERATIONS + 1}"]
         one, other, all_cores = str(cores[0]), str(cores[1]), f"{cores[0]},{cores[1]}"
         site.start("alone", first, one, common).end()
         common += from_warm_start("alone", site.store)
@@ -128,7 +128,7 @@ def measure_learning(seed: int, store: str, options: argparse.Namespace) -> dict
         start = from_warm_start(f"{seed}-alone", store) if rows else []
         settings = [f"seed={seed}", f"iterations={options.iterations}", f"iterate_ahead={value}", *start]
         settings.append(f"finetune.schedule_iterations={options.iterations}")
-        document = train("quickstart", f"{seed}-{arm}", store, settings, options.profile)
+        document = train(options.recipe, f"{seed}-{arm}", store, settings, options.profile)
         rows[arm] = {
             f"{mode}_{when}": 100 * document["test"][when][mode]["accuracy"]["mean"]
             for mode in ("sampled", "greedy")
@@ -184,6 +184,7 @@ def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     add_seed_options(parser, SEEDS)
     parser.add_argument("--only", choices=["time", "learning"], help="one of the two measurements")
+    parser.add_argument("--recipe", default="quickstart", help="another one is a quick look that proves nothing")
     parser.add_argument("--iterations", type=int, default=48, help="of a run that learns")
     options = parse(parser)
     document: dict[str, Any] = {}
@@ -194,7 +195,7 @@ def main() -> int:
         except (OSError, subprocess.CalledProcessError) as error:
             sys.exit(f"SKIPPED: no network namespaces here ({error}); this needs root and iproute2")
         with tempfile.TemporaryDirectory(prefix="ahead-") as folder:
-            document["time"] = measure_time(options.seeds[0], Path(folder))
+            document["time"] = measure_time(options.seeds[0], Path(folder), options.recipe)
     if options.only != "time":
         with run_store(options) as store:
             document["seeds"] = {seed: measure_learning(seed, store, options) for seed in options.seeds}
