@@ -1,7 +1,7 @@
 """Samples iteration i + 1 from the weights before iteration i's update, while iteration i is trained.
 
-A run whose recipe has `iterate_ahead = 0` does nothing of this. The main path is the same in both
-cases: whoever samples ahead publishes the rollouts early, and the iteration finds them.
+A run whose recipe has `iterate_ahead = 0` does nothing of this. The main path is the same in both cases: who samples
+ahead publishes the rollouts early, and the iteration finds them.
 
 The weights that sample an iteration follow from published artifacts alone, so that every attempt asks for the same
 rollouts, on any machine. They are those before the update of the iteration before. After a rollback they are the

@@ -15,11 +15,12 @@ The bars were written down before the first run.
 
 import argparse
 import os
+import signal
 import statistics
 import subprocess
 import sys
 import tempfile
-from contextlib import ExitStack
+from contextlib import ExitStack, suppress
 from datetime import datetime
 from pathlib import Path
 from typing import Any
@@ -59,6 +60,7 @@ class Site:
     def __init__(self, folder: Path, recipe: str, first: Host, second: Host) -> None:
         self.folder, self.recipe, self.first, self.second = folder, recipe, first, second
         self.store = str(folder / "store")
+        self.started: list[subprocess.Popen[bytes]] = []
 
     def start(self, run: str, host: Host, cores: str, settings: list[str], role: str = "both") -> "Command":
         """Starts a command on a host that computes on some cores."""
@@ -72,7 +74,15 @@ class Site:
             process = subprocess.Popen(
                 host.command(words), env=environment, stdout=subprocess.DEVNULL, stderr=log, start_new_session=True
             )
+        self.started.append(process)
         return Command(process, own / "log.txt")
+
+    def end_all(self) -> None:
+        """Ends the commands that still run, as after an error; their guards end the child processes."""
+        for process in self.started:
+            with suppress(ProcessLookupError):
+                os.killpg(process.pid, signal.SIGKILL)
+            process.wait()
 
     def row(self, run: str) -> Row:
         """Seconds of a run's six iterations, and of their stages on median."""
@@ -107,6 +117,7 @@ def measure_time(seed: int, folder: Path, recipe: str) -> dict[str, Row]:
     with ExitStack() as stack:
         first, second = stack.enter_context(hosts("sampler", "trainer"))
         site = Site(folder, recipe, first, second)
+        stack.callback(site.end_all)
         common = [f"seed={seed}", f"iterations={ITERATIONS + 1}"]
         one, other, all_cores = str(cores[0]), str(cores[1]), f"{cores[0]},{cores[1]}"
         site.start("alone", first, one, common).end()
