@@ -20,7 +20,7 @@ import statistics
 import subprocess
 import sys
 import tempfile
-from contextlib import ExitStack, suppress
+from contextlib import ExitStack
 from datetime import datetime
 from pathlib import Path
 from typing import Any
@@ -80,9 +80,9 @@ class Site:
     def end_all(self) -> None:
         """Ends the commands that still run, as after an error; their guards end the child processes."""
         for process in self.started:
-            with suppress(ProcessLookupError):
+            if process.poll() is None:
                 os.killpg(process.pid, signal.SIGKILL)
-            process.wait()
+                process.wait()
 
     def row(self, run: str) -> Row:
         """Seconds of a run's six iterations, and of their stages on median."""
