@@ -30,10 +30,12 @@ class Refresh:
             a retry keeps the artifacts that its first attempt made.
         since: Time of the run's last request. An older artifact is also outdated if its inputs differ from the present
             ones, because one of them was made again.
+        replaced: Names of stages whose artifact is outdated if it was made from other inputs, whenever that was.
     """
 
     stages: Mapping[str, datetime]
     since: datetime
+    replaced: Collection[str] = ()
 
     def label(self, stage: str) -> str:
         """Returns the name of a stage's request in keys; empty if there is none."""
@@ -49,7 +51,8 @@ class Refresh:
             identity.revision,
             identity.config,
         )
-        return made < self.since and same_work and manifest.identity_digest != identity.digest
+        old = made < self.since or identity.stage in self.replaced
+        return old and same_work and manifest.identity_digest != identity.digest
 
 
 @dataclass(frozen=True)

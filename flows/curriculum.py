@@ -97,7 +97,9 @@ def _staged(run: Session, puzzles: Ref[Puzzles], start: Position, n: int) -> Pos
         if following.reference == "stage_start":
             weights = replace(weights, reference=weights.checkpoint)
     levels = _levels_after(run, start, n)
-    return StagedPosition(weights, position.decision, position.judges, levels, since, number, transition)
+    return StagedPosition(
+        weights, position.decision, position.judges, levels, since, stage=number, transition=transition
+    )
 
 
 def _levels_after(run: Session, start: Position, n: int) -> Ref[Levels] | None:

@@ -12,6 +12,7 @@ from artifacts.errors import BadInputError
 from artifacts.layout import RunLayout
 from artifacts.manifest import MANIFEST_NAME, Manifest
 from artifacts.store.store import Store
+from flows import ahead
 from flows.config.recipes import load_profile
 from flows.curriculum import first_position, next_position
 from flows.inputs.puzzle_sets import publish_set
@@ -55,10 +56,11 @@ def iterate(request: IterateRequest) -> str:
     last = request.until or iterations_done(store, record.layout, requested_at()) + (request.more or 0)
     profile = load_profile(request.profile, request.profile_overrides)
     with opened_run(store, record.layout, recipe, profile, request.refresh) as run:
+        ahead.check_overlap(run)
         puzzles = publish_set(run, recipe.puzzles)
         position = first_position(run, puzzles)
         for n in range(1, last + 1):
-            position = next_position(run, puzzles, position, n)
+            position = ahead.next_position(next_position, run, puzzles, position, n, last)
             run.iteration_finished(n)
         return run.write_report()
 

@@ -28,6 +28,7 @@ class Position:
         judges: The models that judge tokens.
         levels: Pass rates for the order of the next puzzles; None if it needs none.
         since: First iteration of the present order of puzzles.
+        older: The checkpoint before `weights`, if the next iteration is sampled from it (see `flows.ahead`).
     """
 
     weights: Weights
@@ -35,11 +36,17 @@ class Position:
     judges: Judges
     levels: Ref[Levels] | None = None
     since: int = 1
+    older: Ref[Checkpoint] | None = None
+
+    @property
+    def policy(self) -> Ref[Checkpoint]:
+        """The checkpoint that the next iteration is sampled from."""
+        return self.older or self.weights.checkpoint
 
 
 def iteration(run: Session, puzzles: Ref[Puzzles], start: Position, n: int) -> Position:
     """Runs iteration `n`, counted from 1, and returns the position after it."""
-    recipe, policy = run.recipe, start.weights.checkpoint
+    recipe, policy = run.recipe, start.policy
 
     rollouts = run.run(
         sample,

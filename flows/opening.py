@@ -25,7 +25,7 @@ from flows.plan.refusal import refuse_unfit
 from flows.report.shown_run import ShownRun
 from flows.report.terminal.live import current_view
 from flows.report.trackers import open_tracker
-from flows.session import LastStageDone, Session, Stages, check_recipe, freeze_recipe, recipe_to_continue
+from flows.session import LastStageDone, Role, Session, Stages, check_recipe, freeze_recipe, recipe_to_continue
 from stages.context import Profile, StageContext
 from stages.processes.scratch import Scratch
 
@@ -59,6 +59,11 @@ class RunRequest(Config):
     stop_after: str | None = Field(
         default=None, pattern=rf"^({'|'.join(REDOABLE[5:])})@[0-9]{{1,7}}$", description=STOP_AFTER
     )
+    role: Role = Field(
+        default="both",
+        description="Part of a run with `iterate_ahead` that this flow run does: `sampler` samples, `trainer` does all "
+        "else and waits for the sampler, `both` does both at the same time.",
+    )
 
 
 @contextmanager
@@ -73,6 +78,8 @@ def opened(request: RunRequest) -> Generator[Session]:
     """
     recipe = load_recipe(request.recipe, request.overrides)
     profile = load_profile(request.profile, request.profile_overrides)
+    if request.role == "sampler":
+        profile = profile.model_copy(update={"tracker": "none"})  # the trainer's flow run logs the metrics
     layout = RunLayout(request.run)
     store = Store.open(request.store)
     recipe = recipe_to_continue(store, layout, recipe)

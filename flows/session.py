@@ -2,9 +2,12 @@
 
 import json
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Generator, Sequence
+from contextlib import contextmanager
 from copy import copy
-from typing import Any, Concatenate, ParamSpec, Protocol, Self, TypeVar, cast
+from dataclasses import replace
+from datetime import UTC, datetime
+from typing import Any, Concatenate, Literal, ParamSpec, Protocol, Self, TypeVar, cast
 
 from artifacts.address import ArtifactAddress
 from artifacts.documents.checksums import sums_of
@@ -13,7 +16,7 @@ from artifacts.errors import IdentityMismatchError
 from artifacts.identity import continued, differences, with_added
 from artifacts.layout import RunLayout
 from artifacts.manifest import MANIFEST_NAME
-from artifacts.refresh import Refreshes
+from artifacts.refresh import Refresh, Refreshes
 from artifacts.refs import K
 from artifacts.store.store import MissingKeyError, Store
 from flows.config.recipe import Recipe
@@ -35,10 +38,16 @@ class Reusable(Protocol):
 P = ParamSpec("P")
 R = TypeVar("R", bound=Reusable)
 ConfigT = TypeVar("ConfigT")
+Role = Literal["both", "sampler", "trainer"]
+"""Part of a run with `iterate_ahead` that a flow run does."""
 
 
 _CODE_SETTINGS = ("puzzles.puzzle.sha256:", "puzzles.puzzle.version:")
 """Settings that tell versions of the code of an environment apart."""
+
+
+_NEVER = datetime.min.replace(tzinfo=UTC)
+"""A time before all artifacts."""
 
 
 class LastStageDone(Exception):  # noqa: N818 (no error)
@@ -90,6 +99,33 @@ class Stages:
         if name == self.last_task_run:
             raise LastStageDone
         return result
+
+    @contextmanager
+    def alongside(
+        self, stage: Callable[Concatenate[StageContext, P], R], *inputs: P.args, **keywords: P.kwargs
+    ) -> Generator[None]:
+        """Runs a stage as a Prefect task in another thread while the block runs, and waits for its end.
+
+        If the block fails, the stage and the engines are ended at once, and the flow must end.
+        The arguments are those of `run`.
+
+        Raises:
+            Exception: The error of the block, or else the stage's own.
+        """
+        name = _task_run_name(stage.__name__, cast(ArtifactAddress[Any], keywords["out"]).label)
+        started = time.perf_counter()
+        future = as_task(name, self.ctx, stage, keywords, in_thread=True).submit(*inputs)
+        ended_at: list[float] = []
+        future.add_done_callback(lambda _: ended_at.append(time.perf_counter()))
+        try:
+            yield
+            result: R = future.result()
+        except BaseException:
+            self.ctx.abandon()
+            self.permit.abandon()
+            future.wait()
+            raise
+        self.live.stage_finished(name, next(iter(ended_at), time.perf_counter()) - started, result.reused)
 
     def map(
         self,
@@ -158,6 +194,7 @@ class Session(Stages):
             self.last_task_run = _task_run_name(name, _iteration_label(int(number)))
         self.reached = -1
         self.shown = shown
+        self._replaced: dict[int, str] = {}
         keep_every = self.ctx.profile.keep_state_every
         self._old_states = None if keep_every is None else OldStates(self.ctx.store, layout, keep_every)
 
@@ -166,6 +203,16 @@ class Session(Stages):
         staged = copy(self)
         staged.recipe = recipe
         return staged
+
+    def replacing(self, number: int, stage: str) -> Self:
+        """Returns the same run; a stage of iteration `number` replaces an artifact that was made from other inputs."""
+        replacing = copy(self)
+        replacing._replaced = {**self._replaced, number: stage}
+        return replacing
+
+    def stops_in(self, number: int) -> bool:
+        """Returns whether the run stops after a stage of iteration `number`."""
+        return self.last_task_run is not None and self.last_task_run.endswith(f"-{_iteration_label(number)}")
 
     def iteration_finished(self, n: int) -> None:
         """Shows iteration `n`, which has published all its artifacts, in every view, and removes old states."""
@@ -198,9 +245,10 @@ class Session(Stages):
     def at(self, number: int, part: str, kind: type[K]) -> ArtifactAddress[K]:
         """Returns the address of a part of iteration `number`."""
         key = self.layout.iteration(number, part)
-        return ArtifactAddress(
-            self.ctx.store, key, kind, self.refresh.at(number), self._before_writing, _iteration_label(number)
-        )
+        refresh = self.refresh.at(number)
+        if number in self._replaced:
+            refresh = replace(refresh or Refresh({}, _NEVER), replaced=(self._replaced[number],))
+        return ArtifactAddress(self.ctx.store, key, kind, refresh, self._before_writing, _iteration_label(number))
 
 
 def freeze_recipe(store: Store, layout: RunLayout, recipe: Recipe) -> None:

@@ -4,6 +4,7 @@ from prefect import flow
 
 from artifacts.layout import RunLayout
 from artifacts.refs import Puzzles, Ref, Report
+from flows import ahead
 from flows.curriculum import first_position, next_position
 from flows.inputs.puzzle_sets import publish_set
 from flows.iteration import Position
@@ -18,19 +19,32 @@ def train(request: RunRequest) -> str:
     """Trains a model by a recipe and returns the key of its report, or of the run if `stop_after` ended it early.
 
     Args:
-        request: Run name, recipe, profile, store, overrides, and the stage after which to stop.
+        request: Run name, recipe, profile, store, overrides, role, and the stage after which to stop.
     """
     with opened(request) as run:
+        ahead.check_overlap(run, request.role)
+        if request.role == "sampler":
+            return _sample_ahead(run)
         puzzles = publish_set(run, run.recipe.puzzles)
         position = first_position(run, puzzles)
         run.iteration_finished(0)
         _measure(run, position, puzzles, "before")
         for n in range(1, run.recipe.iterations + 1):
-            position = next_position(run, puzzles, position, n)
+            position = ahead.next_position(
+                next_position, run, puzzles, position, n, run.recipe.iterations, request.role
+            )
             run.iteration_finished(n)
         _measure(run, position, puzzles, "after")
         return run.write_report()
     return RunLayout(request.run).root
+
+
+def _sample_ahead(run: Session) -> str:
+    """Samples every iteration for another flow run, which does all else, and returns the key of the run."""
+    ahead.wait_for_start(run)
+    puzzles = publish_set(run, run.recipe.puzzles)
+    ahead.sample_all(run, puzzles, first_position(run, puzzles), run.recipe.iterations)
+    return run.layout.root
 
 
 def _measure(run: Session, position: Position, puzzles: Ref[Puzzles], when: str) -> None:

@@ -3,7 +3,10 @@
 import logging
 from collections.abc import Callable
 from contextlib import AbstractContextManager
+from copy import copy
+from dataclasses import dataclass, field
 from pathlib import Path
+from threading import Lock
 from types import TracebackType
 from typing import Any, Literal, Self
 
@@ -80,8 +83,19 @@ class Profile(Config):
     )
 
 
+@dataclass
+class _Children:
+    """Child processes that all contexts of a flow share."""
+
+    engine: Engine | None = None
+    worker_group: WorkerGroup | None = None
+    lock: Lock = field(default_factory=Lock)
+
+
 class StageContext:
     """The resources of a stage. Engine and trainer processes start on first use and run until `close` or `abandon`.
+
+    Two stages may run in threads, each with a context of its own (`reporting_to`): one samples while the other trains.
 
     Attributes:
         store: Store of the artifacts.
@@ -91,6 +105,7 @@ class StageContext:
         progress: Function that long stages call with `(label, done, total, figures)`.
         log: Logger of the stages.
         pool: Processes for work in pure Python; they end with this process, however it ends.
+        sampling: Lock that a stage holds while it samples from the engine with its weights.
 
     Args:
         use_gpu: Function that is called before each use of engine or trainer; it may wait for a GPU permit.
@@ -112,8 +127,8 @@ class StageContext:
         placement.check(profile.engine)
         engine_key.check(profile.engine)
         self._use_gpu = use_gpu
-        self._engine: Engine | None = None
-        self._worker_group: WorkerGroup | None = None
+        self._children = _Children()
+        self.sampling = Lock()
         self.store, self.scratch, self.profile, self.progress, self.log = store, scratch, profile, progress, log
         self.downloads = scratch / "downloads"
         self.downloads.mkdir(parents=True, exist_ok=True)
@@ -123,25 +138,34 @@ class StageContext:
     def engine(self) -> Engine:
         """The sampling engine; its child processes start at the first `ensure`. Ends the trainer if they take turns."""
         self._use_gpu()
-        if self.profile.engine.takes_turns and self._worker_group is not None:
-            self._worker_group.stop()
+        if self.profile.engine.takes_turns and self._children.worker_group is not None:
+            self._children.worker_group.stop()
         return self._engine_without_gpu()
 
     def _engine_without_gpu(self) -> Engine:
-        if self._engine is None:
-            self._engine = Engine(self.profile.engine, self.scratch / "engine")
-        return self._engine
+        with self._children.lock:
+            if self._children.engine is None:
+                self._children.engine = Engine(self.profile.engine, self.scratch / "engine")
+            return self._children.engine
 
     @property
     def worker_group(self) -> WorkerGroup:
         """The trainer processes; they start at the first job. Puts the engine to sleep if they take turns."""
         self._use_gpu()
-        if self.profile.engine.takes_turns and self._engine is not None:
-            self._engine.sleep()
-        if self._worker_group is None:
-            folder = self.profile.trainer.shared_dir or self.scratch / "worker_group"
-            self._worker_group = WorkerGroup(self.profile.trainer, folder)
-        return self._worker_group
+        children = self._children
+        if self.profile.engine.takes_turns and children.engine is not None:
+            children.engine.sleep()
+        with children.lock:
+            if children.worker_group is None:
+                folder = self.profile.trainer.shared_dir or self.scratch / "worker_group"
+                children.worker_group = WorkerGroup(self.profile.trainer, folder)
+            return children.worker_group
+
+    def reporting_to(self, progress: ProgressReport) -> Self:
+        """Returns a context with the same resources and child processes that reports progress to another function."""
+        shown = copy(self)
+        shown.progress = progress
+        return shown
 
     def local_folder(self, ref: Ref[Any]) -> Path:
         """Returns a local folder with an artifact's verified files (see `artifacts.reading.Artifact.local_folder`)."""
@@ -166,7 +190,9 @@ class StageContext:
             self.pool.kill()
         else:
             self.pool.close()
-        engine, worker_group, self._engine, self._worker_group = self._engine, self._worker_group, None, None
+        with self._children.lock:
+            engine, worker_group = self._children.engine, self._children.worker_group
+            self._children.engine = self._children.worker_group = None
         if engine:
             engine.stop(at_once=at_once)
         if worker_group:

@@ -99,8 +99,8 @@ def finetune(
     iteration, the weights are published again unchanged.
 
     Args:
-        weights: Checkpoint that the rollouts were sampled from, the training state that was saved with it, and the
-            reference model (read only if the recipe has a reference).
+        weights: The newest checkpoint (the rollouts may be of the one before, see `flows.ahead`), the training state
+            that was saved with it, and the reference model (read only if the recipe has a reference).
         iteration: Number of the iteration, from 1; determines the learning rate.
 
     Raises:

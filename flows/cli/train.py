@@ -1,7 +1,7 @@
 """`deerstalker train` and `deerstalker iterate`."""
 
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, Literal
 
 from cyclopts import Parameter
 
@@ -38,12 +38,14 @@ def train(
     ] = (),
     set_profile: ProfileChanges = (),
     refresh: Refresh = (),
+    role: Literal["both", "sampler", "trainer"] = "both",
     options: Stored = STORED,
 ) -> None:
     """Runs the train flow and prints the run's results.
 
     Args:
         run: Name of the run; the recipe's name by default.
+        role: Part of a run with iterate_ahead that this command does, beside another command with the other role.
     """
     name = Path(recipe).stem if run is None else run
     if run is not None or recipe.endswith(".toml"):  # other names are shipped recipes, or `load_recipe` refuses them
@@ -66,6 +68,7 @@ def train(
             "overrides": list(set_),
             "profile_overrides": list(set_profile),
             "refresh": list(refresh),
+            "role": role,
         }
         request = validate(RunRequest, settings, "train")
         with running():

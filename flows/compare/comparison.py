@@ -65,6 +65,11 @@ def compare(request: CompareRequest) -> dict[str, Any]:
         raise BadInputError(
             f"run {request.run!r}", "on-policy distillation", "a run that learns from rewards", "compare other runs"
         )
+    if own.iterate_ahead:
+        raise BadInputError(
+            f"run {request.run!r}", "rollouts of older weights than those that were trained (iterate_ahead = 1)",
+            "rollouts of the weights that candidates train", "compare on a run with iterate_ahead = 0",
+        )  # fmt: skip
     tried = candidates(own, request.recipes, request.overrides)
     rollouts = Artifact.at(store, record.layout.iteration(request.iteration, "rollouts"))
     with opened_stages(store, load_profile(request.profile)) as stages:

@@ -157,6 +157,14 @@ class Recipe(Config):
     title: str = Field(description="Purpose of the recipe, in one line.")
     iterations: int = Field(ge=0, le=1_000_000, description="GRPO iterations after the warm start.")
     seed: int = Field(default=0, ge=0, description="Seed of every section without a seed of its own.")
+    iterate_ahead: Annotated[int, Added(before=0)] = Field(
+        default=0,
+        ge=0,
+        le=1,
+        description="1: iteration i + 1 is sampled from the weights before iteration i's update, while iteration i is "
+        "trained. `finetune.loss` then has old_logprobs 'trainer' and importance_correction 'token_truncate', unless "
+        "they are set. 0: iterations are sampled from the newest weights.",
+    )
     model: ModelConfig
     puzzles: PrepareConfig = Field(default_factory=PrepareConfig)
     warm_start: WarmStartConfig | None = None
@@ -215,11 +223,13 @@ class Recipe(Config):
         if isinstance(distil := data.get("distil"), dict):
             parts = {name: distil.get(name, {}) for name in ("sample", "texts", "sft")}
             spread["distil"] = {**distil, **_with_seed(parts, seed)}
-        return with_base_sections(spread)
+        return with_base_sections(_with_correction(spread))
 
     @model_validator(mode="after")
     def _stages_agree(self) -> Self:
         self._check_sections()
+        if self.iterate_ahead:
+            self._check_ahead()
         for number, stage in enumerate(self.stages):
             try:
                 if stage.until and stage.until.metric == "greedy_accuracy" and not self.evaluate.greedy:
@@ -298,6 +308,24 @@ class Recipe(Config):
                 "finetune.loss.positive_nll needs to know the right completions: set pack.mark_right = true"
             )
 
+    def _check_ahead(self) -> None:
+        """Refuses settings that need iteration i before iteration i + 1 is sampled, and a loss without correction."""
+        if self.stages:
+            raise ValueError("iterate_ahead samples before it is known which of `stages` comes next: set it to 0")
+        if self.rates_itself:
+            raise ValueError(
+                "iterate_ahead samples before the iteration's rates are known, which sample.order or sample.where "
+                f"reads (those of {RUN!r}): set it to 0, or read the rates of a model in rate.models"
+            )
+        if self.teach is not None:
+            raise ValueError("iterate_ahead gives teach rollouts of older weights than it compares with: set it to 0")
+        loss = self.finetune.loss
+        if loss.old_logprobs == "trainer" and loss.importance_correction == "none":
+            raise ValueError(
+                "iterate_ahead samples from older weights, and finetune.loss does not correct for them: drop "
+                "importance_correction = 'none' and temperature_of = 'loss', or set old_logprobs to 'sampler'"
+            )
+
     def _taught_puzzles(self) -> int:
         """Returns the number of train puzzles that a round of distillation asks for."""
         if self.distil is None or self.distil.teacher.startswith(ANSWERS):
@@ -360,6 +388,21 @@ class Recipe(Config):
                         f"{name}.grader is '{grader}', but the environment '{chosen.name}' is graded by "
                         f"{' or '.join(chosen.graders)}: leave it out"
                     )
+
+
+def _with_correction(data: dict[str, Any]) -> dict[str, Any]:
+    """Returns a recipe's plain settings; with `iterate_ahead` the loss corrects for older weights by default.
+
+    With `old_logprobs = "sampler"` the loss needs no factor, because its ratio compares with the older weights.
+    """
+    finetune = data.get("finetune", {})
+    loss = finetune.get("loss", {}) if isinstance(finetune, dict) else None
+    if not data.get("iterate_ahead") or not isinstance(loss, dict):
+        return data
+    if loss.get("old_logprobs") == "sampler" or loss.get("temperature_of") == "loss":
+        return data
+    corrected = {"old_logprobs": "trainer", "importance_correction": "token_truncate", **loss}
+    return {**data, "finetune": {**finetune, "loss": corrected}}
 
 
 def _with_seed(sections: dict[str, Any], seed: dict[str, int]) -> dict[str, Any]:

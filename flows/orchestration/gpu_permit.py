@@ -54,6 +54,11 @@ class GpuPermit:
                 end()
             self._give_back()
 
+    def abandon(self) -> None:
+        """Makes `take` fail in a thread that is waiting in it."""
+        if not self.leased:
+            self.close()
+
     def close(self) -> None:
         """Gives the slot back. From now on `take` fails, also in a thread that is waiting in it."""
         self._closed = True

@@ -20,8 +20,8 @@ _CLOSE_TIMEOUT_S = 5.0
 
 
 @contextmanager
-def shown_progress(ctx: StageContext) -> Generator[None]:
-    """Also shows what a stage reports to `ctx.progress` as a progress bar of the current task run, inside the block.
+def shown_progress(ctx: StageContext) -> Generator[StageContext]:
+    """Yields a context whose progress reports also appear as a progress bar of the current task run.
 
     Each kind of report (`sample`, `finetune`, `evaluate sampled`) has one key in a run, the same in all iterations.
     """
@@ -32,11 +32,9 @@ def shown_progress(ctx: StageContext) -> Generator[None]:
         report(label, done, total, figures)
         board.report(label, done, total)
 
-    ctx.progress = both
     try:
-        yield
+        yield ctx.reporting_to(both)
     finally:
-        ctx.progress = report
         board.close()
 
 

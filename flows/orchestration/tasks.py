@@ -95,20 +95,28 @@ def map_some_at_once(
 
 
 def as_task(
-    run_name: str, ctx: StageContext, stage: Callable[Concatenate[StageContext, ...], Any], keywords: Mapping[str, Any]
+    run_name: str,
+    ctx: StageContext,
+    stage: Callable[Concatenate[StageContext, ...], Any],
+    keywords: Mapping[str, Any],
+    *,
+    in_thread: bool = False,
 ) -> Task[..., Any]:
     """Returns a Prefect task that, called with `inputs`, runs `stage(ctx, *inputs, **keywords)` in the calling thread.
 
     The store alone decides whether a stage is done; Prefect caches nothing. The task run of a stage whose artifact was
     published before ends in a `Completed` state named `Cached`. Prefect shows `inputs` as the task run's parameters.
     The profile sets the number of retries after transient errors; then the final state holds the stage's own error.
+
+    Args:
+        in_thread: Whether the task will be submitted to run in another thread, where it has no time limit.
     """
 
     def body(*inputs: Any) -> Any:
-        with shown_progress(ctx):
-            return _labelled(stage(ctx, *inputs, **keywords))
+        with shown_progress(ctx) as shown:
+            return _labelled(stage(shown, *inputs, **keywords))
 
-    return _task(stage, body, run_name, ctx, timeout_s=ctx.profile.stage_timeout_s)
+    return _task(stage, body, run_name, ctx, timeout_s=None if in_thread else ctx.profile.stage_timeout_s)
 
 
 def _labelled(result: Any) -> Any:

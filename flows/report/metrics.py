@@ -242,6 +242,13 @@ def _alarm(record: IterationRecord) -> float | None:
     return float(record.divergence.certain) if record.divergence else None
 
 
+def _updates_behind(record: IterationRecord) -> float | None:
+    """Returns 0 if the rollouts were sampled from the weights that were then trained, else 1 (`flows.ahead`)."""
+    manifests = [record.manifests[stage] for stage in ("sample", "finetune") if stage in record.manifests]
+    digests = [manifest.inputs["weights"]["digest"] for manifest in manifests if "weights" in manifest.inputs]
+    return float(len(set(digests)) - 1) if len(digests) == 2 else None
+
+
 def _alarm_cell(values: Values) -> str:
     return "reward up, accuracy down" if values["reward_alarm"] else ""
 
@@ -335,6 +342,9 @@ METRICS: tuple[Metric, ...] = (
            tracker="sampling/importance_sampling_ratio/max"),
     Metric("sampler_ess", "effective share of the tokens as samples of the trainer", _step_mean("sampler_ess"),
            tracker="sampling/effective_sample_size", compare=".3f"),
+    Metric("updates_behind", "updates between the weights that sampled and those that were trained",
+           Source("sample", _updates_behind), column="behind", terminal=".0f", page=".0f", prefect=0, summary=True,
+           tracker="sampling/updates_behind", presence=Presence.WHERE_NONZERO),
     Metric("sampled_tokens_per_s", "sampling speed", _fact("sample", "tokens_per_s"), "tokens/s",
            tracker="perf/sampled_tokens_per_s"),
     Metric("trained_tokens_per_s", "training speed", _train_total("tokens_per_s"), "tokens/s",

@@ -101,15 +101,16 @@ def collect_prompts(
     try:
         if prompts:
             ctx.progress(label, len(reused), len(group_numbers), {"starting": 1.0})
-            ctx.engine.ensure(folder, weights.digest)
-            started = time.perf_counter()
+            with ctx.sampling:
+                ctx.engine.ensure(folder, weights.digest)
+                started = time.perf_counter()
 
-            def store(group: GroupSamples) -> None:
-                shards.add(group)
-                speed = shards.tokens / (time.perf_counter() - started)
-                ctx.progress(label, len(reused) + shards.groups, len(group_numbers), {"tokens_per_s": speed})
+                def store(group: GroupSamples) -> None:
+                    shards.add(group)
+                    speed = shards.tokens / (time.perf_counter() - started)
+                    ctx.progress(label, len(reused) + shards.groups, len(group_numbers), {"tokens_per_s": speed})
 
-            ctx.engine.sample_groups(prompts, sampling, store, None if told is None else Tool(told, context_tokens))
+                ctx.engine.sample_groups(prompts, sampling, store, None if told is None else Tool(told, context_tokens))
     finally:
         shards.flush()
     elapsed_s = time.perf_counter() - started

@@ -4,8 +4,10 @@ import logging
 import os
 import subprocess
 import sys
+import threading
 import time
 from collections.abc import Iterator
+from contextlib import suppress
 from datetime import UTC, datetime
 from pathlib import Path
 from uuid import UUID
@@ -195,6 +197,44 @@ def test_a_part_of_a_run_ends_after_the_named_stage_of_the_named_iteration(ctx: 
     assert finished == [2]
     assert Artifact.at(ctx.store, layout.iteration(12, "rollouts"), Puzzles)  # published before the end
     assert not ctx.store.list(layout.iteration(13, "rollouts"))
+
+
+@pytest.mark.usefixtures("_prefect")
+@pytest.mark.parametrize("fails", [False, True])
+def test_a_stage_runs_beside_others_and_ends_with_them(ctx: StageContext, fails: bool) -> None:
+    """If the block fails, a stage that waits for an engine is not awaited: the engines are retired, and it fails."""
+    reported, meanwhile, entered = list[str](), threading.Event(), threading.Event()
+    ctx.progress = lambda label, done, total, figures: reported.append(label)
+
+    def waiting(ctx: StageContext, config: PrepareConfig, *, out: ArtifactAddress[Puzzles]) -> Ref[Puzzles]:
+        """Prepares puzzles once the block is past its stage."""
+        entered.set()
+        while not meanwhile.wait(0.01):
+            with suppress(BadInputError):  # there are no weights to start with
+                ctx.engine.prestart(Path("no weights"), "")
+        ctx.progress("waiting", 1, 1, {})
+        return prepare(ctx, config, out=out)
+
+    @flow
+    def beside() -> str:
+        with gpu_permit(None, "run", ctx.log) as permit:
+            stages = Stages(ctx, current_view(), permit)
+            with stages.alongside(waiting, SMALL, out=stages.address("puzzles/beside", Puzzles, "0002")):
+                assert entered.wait(20.0)
+                stages.run(prepare, SMALL, out=stages.address("puzzles/first", Puzzles, "0001"))
+                if fails:
+                    raise BadInputError("the block", "trouble")
+                meanwhile.set()
+        return str(flow_run.id)
+
+    if fails:
+        with pytest.raises(BadInputError, match="the block: trouble"):
+            beside()
+        assert not ctx.store.list("puzzles/beside")
+    else:
+        assert states_of(beside(), 2) == {"prepare-0001": "Completed", "waiting-0002": "Completed"}
+        assert ctx.store.list("puzzles/beside")
+        assert "waiting" in reported
 
 
 @pytest.mark.usefixtures("_prefect")

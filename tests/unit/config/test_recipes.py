@@ -160,7 +160,7 @@ ADDED_SINCE = {"epoch_order", "master_dtype", "max_skipped_steps", "temperature_
     "level", "step_baseline", "step_discount", "step_rewards", "completions", "style", "tokenizer", "until_first_false",
     "system_prompt", "value", "positive_nll", "mark_right", "frozen_iterations", "shortness_penalty",
     "tool_calls", "strategies", "alarm", "distil", "teach", "concepts", "head_dtype",
-    "rows_multiple",
+    "rows_multiple", "iterate_ahead",
     "order", "where", "rate", "stages", "kl_schedule", "outcomes", "patterns",
 }  # fmt: skip
 
@@ -278,3 +278,30 @@ def test_starting_a_flow_or_a_process_of_its_pool_loads_nothing_heavy(module: st
     code = f"import sys, {module}; sys.exit(', '.join({heavy} & sys.modules.keys()) or None)"
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=False)
     assert done.returncode == 0, done.stderr
+
+
+def test_a_recipe_that_iterates_ahead_corrects_for_older_weights() -> None:
+    plain = load_recipe("quickstart")
+    assert (plain.iterate_ahead, plain.finetune.loss.importance_correction) == (0, "none")
+    loss = load_recipe("quickstart", ["iterate_ahead=1"]).finetune.loss
+    assert (loss.old_logprobs, loss.importance_correction) == ("trainer", "token_truncate")
+    own = load_recipe("quickstart", ["iterate_ahead=1", "finetune.loss.importance_correction=sequence_mask"])
+    assert (own.finetune.loss.old_logprobs, own.finetune.loss.importance_correction) == ("trainer", "sequence_mask")
+    ratio = load_recipe("quickstart", ["iterate_ahead=1", "finetune.loss.old_logprobs=sampler"]).finetune.loss
+    assert (ratio.old_logprobs, ratio.importance_correction) == ("sampler", "none")
+
+
+@pytest.mark.parametrize(
+    ("recipe", "override", "message"),
+    [
+        ("quickstart", "finetune.loss.importance_correction=none", "does not correct for them"),
+        ("open_rs1", "iterate_ahead=1", "does not correct for them: drop .* temperature_of = 'loss'"),
+        ("deepscaler", "iterate_ahead=1", "before it is known which of `stages` comes next: set it to 0"),
+        ("on_policy_distillation", "iterate_ahead=1", "gives teach rollouts of older weights"),
+        ("quickstart", "sample.order={by='pools'}", "before the iteration's rates are known"),
+        ("quickstart", "iterate_ahead=2", r"less than or equal to 1 \(found 2\)"),
+    ],
+)
+def test_what_contradicts_iterating_ahead_is_refused(recipe: str, override: str, message: str) -> None:
+    with pytest.raises(BadInputError, match=message):
+        load_recipe(recipe, ["iterate_ahead=1", override])

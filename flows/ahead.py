@@ -1,0 +1,170 @@
+"""Samples iteration i + 1 from the weights before iteration i's update, while iteration i is trained.
+
+A run whose recipe has `iterate_ahead = 0` does nothing of this. The main path is the same in both cases: who samples
+ahead publishes the rollouts early, and the iteration finds them.
+
+The weights that sample an iteration follow from published artifacts alone, so that every attempt asks for the same
+rollouts, on any machine. They are those before the update of the iteration before. After a rollback they are the
+weights that the run returned to: the rollouts that were sampled ahead are then replaced, so none is ever more than one
+update behind.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Generator
+from contextlib import contextmanager, nullcontext
+from dataclasses import replace
+from typing import TYPE_CHECKING
+
+from artifacts.errors import BadInputError, DeerstalkerError, IdentityMismatchError
+from artifacts.reading import Artifact
+from artifacts.refs import Checkpoint, Decision, Puzzles, Ref, Rollouts
+from flows.session import Role, Session
+from stages.promote import weights_after
+from stages.sample import sample
+from stages.training.launch import Weights
+
+if TYPE_CHECKING:
+    from flows.iteration import Position
+
+    Step = Callable[[Session, Ref[Puzzles], Position, int], Position]
+
+_POLL_S = 0.5
+
+
+def check_overlap(run: Session, role: Role = "both") -> None:
+    """Refuses a role that the recipe does not have, and a profile under which sampling and training cannot overlap.
+
+    Raises:
+        BadInputError: There is such a contradiction.
+    """
+    profile = run.ctx.profile
+    if not run.recipe.iterate_ahead:
+        if role != "both":
+            raise BadInputError("role", role, "both, because the recipe has iterate_ahead = 0", "set iterate_ahead=1")
+        return
+    if role == "sampler" and run.refresh.unfinished:
+        raise BadInputError("refresh", "a request to redo stages", "none for role sampler", "ask it of the trainer")
+    if role != "both":
+        return
+    if profile.engine.takes_turns:
+        raise BadInputError(
+            "engine.takes_turns", "true, but iterate_ahead = 1 samples and trains at the same time", "false",
+            "set it, or set iterate_ahead=0 in the recipe",
+        )  # fmt: skip
+    if profile.gpu_slot is not None and profile.gpu_slot_spans == "stage":
+        raise BadInputError(
+            "gpu_slot_spans", "'stage', but with iterate_ahead = 1 a stage samples while others end", "'run'",
+            "set it, or set iterate_ahead=0 in the recipe",
+        )  # fmt: skip
+
+
+def next_position(
+    step: Step, run: Session, puzzles: Ref[Puzzles], start: Position, n: int, last: int, role: Role = "both"
+) -> Position:
+    """Runs iteration `n` and returns the position after it; samples iteration `n` + 1 meanwhile if the recipe says so.
+
+    Args:
+        step: Runs an iteration, without the next one, and returns the position after it.
+        last: The last iteration that the flow runs; nothing is sampled ahead of it.
+        role: `trainer` waits for the rollouts that another flow run samples.
+
+    Raises:
+        DeerstalkerError: The sampler has not published within `stage_timeout_s`.
+    """
+    if not run.recipe.iterate_ahead:
+        return step(run, puzzles, start, n)
+    if rolled_back := n > 1 and start.older is None:
+        run = run.replacing(n, "sample")
+    if role == "trainer" and not rolled_back:
+        _wait_for(run, n, "rollouts", "the sampler")
+    with _sampled_ahead(run, puzzles, start, n, last) if role == "both" else nullcontext():
+        position = step(run, puzzles, start, n)
+    goes_on = position.weights.checkpoint.key == run.layout.iteration(n, "checkpoint")
+    return replace(position, older=start.weights.checkpoint if goes_on else None)
+
+
+@contextmanager
+def _sampled_ahead(run: Session, puzzles: Ref[Puzzles], start: Position, n: int, last: int) -> Generator[None]:
+    """Samples iteration `n` + 1 while the block runs, unless iteration `n` is the last one or has its decision."""
+    if n == last or run.stops_in(n) or run.has(n, "decision"):
+        yield
+        return
+    if start.older is None or not run.has(n, "rollouts"):  # it comes first: engines have one set of weights at a time
+        _sample(run, puzzles, start, start.policy, n)
+    with run.alongside(
+        sample,
+        run.recipe.sample,
+        start.weights.checkpoint,
+        puzzles,
+        start.levels,
+        iteration=n + 1,
+        out=run.at(n + 1, "rollouts", Rollouts),
+    ):
+        yield
+
+
+def wait_for_start(run: Session) -> None:
+    """Waits until another flow run has published everything before iteration 1, which this one then finds.
+
+    Raises:
+        DeerstalkerError: It has not published within `stage_timeout_s`.
+    """
+    _wait_for(run, 0, "decision", "the trainer")
+
+
+def sample_all(run: Session, puzzles: Ref[Puzzles], start: Position, last: int) -> None:
+    """Samples the iterations up to `last`, each as soon as its weights are published, while another flow run trains.
+
+    The trainer itself samples the iteration after a rollback.
+
+    Raises:
+        DeerstalkerError: The trainer has not published within `stage_timeout_s`.
+    """
+    policy = start.weights.checkpoint
+    for n in range(1, last + 1):
+        if n > 2:
+            _wait_for(run, n - 2, "decision", "the trainer")
+            policy = _policy_after(run, n - 2)
+        if run.has(n, "rollouts") or _rolled_back(run, n - 1):
+            continue
+        try:
+            _sample(run, puzzles, start, policy, n)
+        except IdentityMismatchError:
+            if not _rolled_back(run, n - 1):  # otherwise the trainer has replaced the rollouts
+                raise
+
+
+def _sample(run: Session, puzzles: Ref[Puzzles], start: Position, policy: Ref[Checkpoint], n: int) -> None:
+    out = run.at(n, "rollouts", Rollouts)
+    run.run(sample, run.recipe.sample, policy, puzzles, start.levels, iteration=n, out=out)
+
+
+def _policy_after(run: Session, n: int) -> Ref[Checkpoint]:
+    """Returns the checkpoint after iteration `n`, rollback included."""
+    decision = Artifact.at(run.ctx.store, run.layout.iteration(n, "decision"), Decision).ref
+    trained = Artifact.at(run.ctx.store, run.layout.iteration(n, "checkpoint"), Checkpoint).ref
+    return weights_after(decision, Weights(trained), run.ctx).checkpoint
+
+
+def _rolled_back(run: Session, n: int) -> bool:
+    """Returns whether iteration `n` has ended with a return to an earlier checkpoint."""
+    return n > 0 and run.has(n, "decision") and _policy_after(run, n).key != run.layout.iteration(n, "checkpoint")
+
+
+def _wait_for(run: Session, n: int, part: str, whom: str) -> None:
+    """Waits until another flow run has published a part of iteration `n`."""
+    limit_s = run.ctx.profile.stage_timeout_s
+    begun = time.monotonic()
+    while not run.has(n, part):
+        if (waited_s := time.monotonic() - begun) > limit_s:
+            raise DeerstalkerError(
+                f"iteration {n}", f"no {part} after {waited_s:.0f} s of waiting for {whom}", "",
+                f"look at the flow run of {whom}, and start it again if it has ended; stage_timeout_s sets the limit",
+            )  # fmt: skip
+        if waited_s < _POLL_S:
+            slot = run.ctx.profile.gpu_slot
+            both = f" (both flow runs need a slot of the limit {slot!r})" if slot else ""
+            run.live.line(f"waiting for {whom}: {part} of iteration {n}{both}")
+        time.sleep(_POLL_S)

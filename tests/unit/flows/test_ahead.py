@@ -1,0 +1,197 @@
+"""The weights that sample an iteration ahead: at most one update behind, and the same on every machine and attempt."""
+
+import logging
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from artifacts.address import ArtifactAddress
+from artifacts.errors import BadInputError, DeerstalkerError, IdentityMismatchError
+from artifacts.identity import Identity
+from artifacts.layout import RunLayout
+from artifacts.manifest import MANIFEST_NAME
+from artifacts.reading import Artifact
+from artifacts.refresh import Refreshes
+from artifacts.refs import Checkpoint, Decision, Kind, Puzzles, Ref, Report, Rollouts
+from artifacts.store.store import Store
+from flows import ahead
+from flows.config.recipes import load_profile, load_recipe
+from flows.inputs.judges import Judges
+from flows.iteration import Position
+from flows.lookup.history import IterationRecord
+from flows.orchestration.gpu_permit import GpuPermit
+from flows.report.metrics import values_of
+from flows.report.shown_run import ShownRun
+from flows.report.terminal.live import LiveView
+from flows.report.trackers import NO_TRACKER
+from flows.session import Role, Session, Stages
+from stages.context import StageContext
+from stages.promote import weights_after
+from stages.statistics.records import DECISION_FILE, MeasuredCheckpoint, PromotionDecision
+from stages.training.launch import Weights
+
+LAYOUT, LOG = RunLayout("ahead"), logging.getLogger("test")
+PUZZLES = Ref[Puzzles]("Puzzles", "puzzles/set", "0" * 64)
+REPORT = Ref[Report]("Report", "runs/ahead/report", "0" * 64)
+LAST = 7
+BACK_TO = {4: 2}
+"""The iteration after which the run is rolled back, and the iteration whose weights it returns to."""
+SAMPLED_FROM = {1: 0, 2: 0, 3: 1, 4: 2, 5: 2, 6: 2, 7: 5}
+"""The iteration whose weights sample each iteration. 5 begins with the weights of 2, and so 6 is one update behind."""
+
+
+def session(store: Store, folder: Path, *profile: str, **changes: str) -> Session:
+    ctx = StageContext(store, folder, load_profile("cpu", profile), lambda *_: None, LOG)
+    recipe = load_recipe("quickstart", [f"{name}={value}" for name, value in {"iterate_ahead": "1", **changes}.items()])
+    stages = Stages(ctx, LiveView(), GpuPermit(None, "run", LOG))
+    return Session(recipe, LAYOUT, stages, Refreshes(), ShownRun(LAYOUT, store, NO_TRACKER, LOG))
+
+
+def publish(store: Store, n: int, part: str, kind: type[Kind], content: object, **inputs: Ref[Any]) -> Ref[Any]:
+    address = ArtifactAddress(store, LAYOUT.iteration(n, part), kind)
+    attempt = address.attempt(Identity.of("finetune", 1, {"n": n, "part": part}, **inputs))
+    attempt.write_json(DECISION_FILE if kind is Decision else "data.json", content)
+    rolled_back = n in BACK_TO if kind is Decision else None
+    return attempt.publish({"rolled_back": rolled_back}, **inputs)
+
+
+def sampled(run: Session, n: int, policy: Ref[Checkpoint]) -> Ref[Rollouts]:
+    """Finds or publishes rollouts, as the stage `sample` does."""
+    address = run.at(n, "rollouts", Rollouts)
+    identity = Identity.of("sample", 1, {"iteration": n}, weights=policy)
+    if found := address.find(identity):
+        return found
+    attempt = address.attempt(identity)
+    attempt.write_json("data.json", [n, policy.digest])
+    return attempt.publish({}, weights=policy)
+
+
+class Trained:
+    """A run whose stages publish small files; after iteration 4 it is rolled back to iteration 2."""
+
+    def __init__(self, store: Store) -> None:
+        self.store = store
+        self.weights = {0: publish(store, 0, "checkpoint", Checkpoint, "0")}
+        self.first = Position(Weights(self.weights[0]), self.decision(0), Judges())
+
+    def decision(self, n: int) -> Ref[Decision]:
+        back, candidate = self.weights[BACK_TO.get(n, n)], self.weights[n]
+        best, newest = (
+            MeasuredCheckpoint(checkpoint=ref, report=REPORT, iteration=n, score=0.5) for ref in (back, candidate)
+        )
+        decision = PromotionDecision(
+            promoted=n not in BACK_TO, rolled_back=n in BACK_TO, reason="", degraded=0,
+            standing=best, best=best, candidate=newest,
+        )  # fmt: skip
+        return publish(self.store, n, "decision", Decision, decision.as_json())
+
+    def iteration(self, run: Session, puzzles: Ref[Puzzles], start: Position, n: int) -> Position:
+        """What an iteration does with weights: its rollouts are those that the main path asks for."""
+        rollouts = sampled(run, n, start.policy)
+        if run.has(n, "decision"):
+            weights = Artifact.at(self.store, LAYOUT.iteration(n, "checkpoint"), Checkpoint).ref
+            decision = Artifact.at(self.store, LAYOUT.iteration(n, "decision"), Decision).ref
+        else:
+            weights = publish(
+                self.store, n, "checkpoint", Checkpoint, f"{n}", weights=start.weights.checkpoint, rollouts=rollouts
+            )
+            self.weights[n] = weights
+            decision = self.decision(n)
+        newest = replace(start.weights, checkpoint=weights)
+        return Position(weights_after(decision, newest, run.ctx), decision, start.judges)
+
+
+@pytest.fixture
+def store(tmp_path: Path) -> Store:
+    return Store.open(str(tmp_path / "store"))
+
+
+def test_each_iteration_is_sampled_from_weights_at_most_one_update_behind(store: Store, tmp_path: Path) -> None:
+    trained, run = Trained(store), session(store, tmp_path)
+    for _ in range(2):  # the second time as a command that repeats a finished run
+        position, policies = trained.first, dict[int, Ref[Checkpoint]]()
+        for n in range(1, LAST + 1):
+            policies[n] = position.policy
+            if n not in {after + 1 for after in BACK_TO}:  # as the sampler, who cannot know what a decision will be
+                sampled(run, n, policies[n])
+            position = ahead.next_position(trained.iteration, run, PUZZLES, position, n, LAST, "trainer")
+        assert {n: policy.key for n, policy in policies.items()} == {
+            n: LAYOUT.iteration(source, "checkpoint") for n, source in SAMPLED_FROM.items()
+        }
+
+
+def test_a_sampler_that_reads_the_store_asks_for_the_same_rollouts(store: Store, tmp_path: Path) -> None:
+    trained, run = Trained(store), session(store, tmp_path)
+    position = trained.first
+    for n in range(1, LAST + 1):
+        sampled(run, n, position.policy)
+        position = ahead.next_position(trained.iteration, run, PUZZLES, position, n, LAST, "trainer")
+    made = {n: Artifact.at(store, LAYOUT.iteration(n, "rollouts")).manifest.attempt for n in range(1, LAST + 1)}
+    ahead.sample_all(run, PUZZLES, trained.first, LAST)  # it finds all of them, and so needs no engine
+    assert made == {n: Artifact.at(store, LAYOUT.iteration(n, "rollouts")).manifest.attempt for n in range(1, LAST + 1)}
+
+
+def test_what_was_sampled_ahead_of_a_rollback_is_replaced_and_its_files_stay(store: Store, tmp_path: Path) -> None:
+    trained, run = Trained(store), session(store, tmp_path)
+    position = trained.first
+    for n in range(1, 5):
+        sampled(run, n, position.policy)
+        position = ahead.next_position(trained.iteration, run, PUZZLES, position, n, LAST, "trainer")
+    early = sampled(run, 5, trained.weights[3])  # while iteration 4 was trained
+    files = set(store.list(early.key)) - {f"{early.key}/{MANIFEST_NAME}"}
+    assert position.older is None
+    with pytest.raises(IdentityMismatchError, match="other settings or inputs"):
+        sampled(run, 5, position.policy)
+    ahead.next_position(trained.iteration, run, PUZZLES, position, 5, LAST, "trainer")
+    rollouts = Artifact.at(store, LAYOUT.iteration(5, "rollouts"), Rollouts)
+    assert rollouts.manifest.inputs["weights"]["digest"] == trained.weights[2].digest
+    assert files < set(store.list(early.key))
+
+
+def test_the_lag_of_rollouts_is_shown(store: Store, tmp_path: Path) -> None:
+    trained, run = Trained(store), session(store, tmp_path)
+    position, lags = trained.first, list[Any]()
+    for n in range(1, LAST + 1):
+        sampled(run, n, position.policy)
+        position = ahead.next_position(trained.iteration, run, PUZZLES, position, n, LAST, "trainer")
+        parts = {"sample": "rollouts", "finetune": "checkpoint"}
+        manifests = {stage: Artifact.at(store, LAYOUT.iteration(n, part)).manifest for stage, part in parts.items()}
+        lags.append(values_of(IterationRecord(n, manifests))["updates_behind"])
+    assert lags == [0.0, 1.0, 1.0, 1.0, 0.0, 1.0, 1.0]
+
+
+def test_without_the_setting_only_the_newest_weights_sample(store: Store, tmp_path: Path) -> None:
+    trained, run = Trained(store), session(store, tmp_path, iterate_ahead="0")
+    position = trained.first
+    for n in range(1, 4):
+        position = ahead.next_position(trained.iteration, run, PUZZLES, position, n, LAST)
+        assert position.policy == trained.weights[n]
+
+
+def test_waiting_for_the_other_half_ends(store: Store, tmp_path: Path) -> None:
+    trained, run = Trained(store), session(store, tmp_path, "stage_timeout_s=0.6")
+    with pytest.raises(DeerstalkerError, match=r"iteration 1: no rollouts after . s of waiting for the sampler"):
+        ahead.next_position(trained.iteration, run, PUZZLES, trained.first, 1, LAST, "trainer")
+
+
+@pytest.mark.parametrize(
+    ("role", "profile", "changes", "message"),
+    [
+        ("sampler", (), {"iterate_ahead": "0"}, "role: sampler; expected both, because the recipe has iterate_ahead"),
+        ("trainer", (), {"iterate_ahead": "0"}, "role: trainer; expected both"),
+        ("both", ("gpu_slot=gpu", "gpu_slot_spans=stage"), {}, "gpu_slot_spans: 'stage', but with iterate_ahead = 1"),
+    ],
+)
+def test_what_cannot_overlap_is_refused(
+    store: Store, tmp_path: Path, role: Role, profile: tuple[str, ...], changes: dict[str, str], message: str
+) -> None:
+    run = session(store, tmp_path, *profile, **changes)
+    with pytest.raises(BadInputError, match=message):
+        ahead.check_overlap(run, role)
+
+
+@pytest.mark.parametrize("role", ["sampler", "trainer", "both"])
+def test_what_can_overlap_is_not_refused(store: Store, tmp_path: Path, role: Role) -> None:
+    ahead.check_overlap(session(store, tmp_path, "gpu_slot=gpu"), role)
