@@ -230,10 +230,10 @@ class TrainHardware(Config):
         description="precision of forward and backward; auto = the faster one for this model and machine",
     )
     activation_checkpointing: bool = Field(default=False, description="recompute layers in backward")
-    compile: Literal["auto"] | bool = Field(
-        default="auto",
-        description="compile each layer with torch.compile, which fuses norms, rotation and products; auto = on GPUs. "
-        "On a CPU it takes longer than it saves, and needs a C++ compiler",
+    compile: bool = Field(
+        default=True,
+        description="on GPUs, compile each layer with torch.compile, which fuses norms, rotation and products; CPUs "
+        "compute eagerly",
     )
     logprob_chunk_tokens: int = Field(
         default=2048,
@@ -281,7 +281,7 @@ class TrainHardware(Config):
 
     def compiles(self, device: str) -> bool:
         """Returns whether layers are compiled on a type of device, `cpu` or `cuda`."""
-        return device == "cuda" if self.compile == "auto" else self.compile
+        return self.compile and device == "cuda"
 
     def on_this_machine(self, hidden: int | None = None) -> Self:
         """Returns the same hardware with `compute_dtype` decided for this machine and a model of width `hidden`."""

@@ -66,7 +66,7 @@ def place_policy(
     if hardware.compiles(device.type):
         for layer in policy.decoder.layers:
             assert isinstance(layer, DecoderLayer)
-            layer.compile_forward(device)
+            layer.compile_forward()
     if sharded:
         precision = MixedPrecisionPolicy(param_dtype=compute_dtype(hardware, shape), reduce_dtype=torch.float32)
         mesh = init_device_mesh(device.type, (dist.get_world_size(),))

@@ -54,14 +54,11 @@ class DecoderLayer(TransformerSelfAttentionLayer):
     recompute = False
     """Whether activations inside the layer are recomputed in backward."""
 
-    def compile_forward(self, device: torch.device) -> None:
+    def compile_forward(self) -> None:
         """Compiles the forward pass, with the recomputation if there is one; hooks of FSDP2 stay outside.
 
-        One graph serves all layers, and micro-batches of all sizes and masks. The attention of CPUs is not traced: it
-        is a sequence of kernels by a plan that differs from micro-batch to micro-batch.
+        One graph serves all layers, and micro-batches of all sizes and masks.
         """
-        if device.type == "cpu":
-            self.attn.attend = torch.compiler.disable(self.attn.attend)
         self.forward = torch.compile(self.forward, dynamic=True)
 
     def forward(self, x: Tensor, *, mask: Any = None, input_pos: Tensor | None = None, **kwargs: Any) -> Tensor:
