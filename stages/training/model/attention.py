@@ -114,7 +114,7 @@ class TreeSelfAttention(nn.Module):
             return TreeAttention.apply(q, k, v, tree)  # pyright: ignore[reportReturnType]
         from torch.nn.attention.flex_attention import flex_attention
 
-        flex = flex_attention if torch.compiler.is_compiling() else _flex()  # a compiled layer contains it
+        flex: Any = flex_attention if torch.compiler.is_compiling() else _flex()  # a compiled layer contains it
         heads = (t.transpose(0, 1).unsqueeze(0) for t in (q, k, v))
         mixed = flex(*heads, block_mask=tree, enable_gqa=self.num_heads != self.num_kv_heads)
         return mixed.squeeze(0).transpose(0, 1)

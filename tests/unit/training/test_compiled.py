@@ -2,6 +2,7 @@
 
 from functools import partial
 from pathlib import Path
+from typing import Any
 
 import pytest
 import torch
@@ -44,7 +45,12 @@ def test_one_graph_serves_all_layers_and_masks(
     from torch.nn.attention import flex_attention
 
     columns = tree_batch(3, [2, 1, 2], prompt=(10, 20), completion=(5, 9))
-    options = {"sharded": sharded, "activation_checkpointing": again, "micro_batch_tokens": 30, "epochs": 1}
+    options: dict[str, Any] = {
+        "sharded": sharded,
+        "activation_checkpointing": again,
+        "micro_batch_tokens": 30,
+        "epochs": 1,
+    }
     eager = train(checkpoint, tmp_path, columns, **options)
 
     monkeypatch.setattr(flex_attention, "_validate_device", lambda *_: None)
