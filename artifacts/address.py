@@ -208,7 +208,9 @@ class Attempt(Generic[K]):
         return validated(pl.concat(frames), schema, self.prefix) if frames else None
 
     @contextmanager
-    def folder(self, scratch: Path, watch: StartProgress | None = None) -> Generator[Path, None, None]:
+    def folder(
+        self, scratch: Path, watch: StartProgress | None = None, *, keep: Path | None = None
+    ) -> Generator[Path, None, None]:
         """Yields an empty local folder for the artifact's files, which child processes may write.
 
         On a directory store it is the attempt's own folder, so that large files are written once. The folder is deleted
@@ -218,6 +220,8 @@ class Attempt(Generic[K]):
             scratch: Parent of the folder if the files have to be uploaded.
             watch: Called with the size of an upload in bytes when it begins. It returns a function that is called with
                 the size of each part.
+            keep: Parent folder of local copies, as for `Artifact.local_folder`; what was uploaded stays there, so that
+                the next stage need not download it.
         """
         self.address.before_writing()
         local = self.address.store.local_path(self.prefix)
@@ -237,6 +241,9 @@ class Attempt(Generic[K]):
             progress = watch(total_bytes) if watch else None
             for name, digest in self.address.store.upload_tree(staging, self.prefix, progress).items():
                 self.files[name] = StoredFile(sha256=digest.sha256, size_bytes=digest.size_bytes)
+            if keep is not None:
+                with suppress(OSError):  # another attempt with the same content has left its copy
+                    staging.rename(keep / content_digest(self.files))
         finally:
             shutil.rmtree(staging, ignore_errors=True)
 

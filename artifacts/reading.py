@@ -3,6 +3,7 @@
 import hashlib
 import io
 import json
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
@@ -121,8 +122,8 @@ class Artifact:
     def local_folder(self, cache: Path, watch: StartProgress | None = None) -> Path:
         """Returns a local folder with all files of the artifact, verified.
 
-        On a directory store it is the artifact's own folder, otherwise a copy under `cache`. A process verifies each
-        file once, and again if its inode, size or time of change differs.
+        On a directory store it is the artifact's own folder, otherwise a copy under `cache`: what was uploaded from
+        here, or a download. A process verifies each file once, and again if its inode, size or time of change differs.
 
         Args:
             cache: Parent folder of the copies, which are named by content digest.
@@ -144,8 +145,9 @@ class Artifact:
         else:
             folder = cache / self.manifest.digest
             digests = {n: FileDigest(f.sha256, f.size_bytes) for n, f in self.manifest.files.items()}
-            progress = watch(sum(digest.size_bytes for digest in digests.values())) if watch else None
-            self.store.download_tree(prefix, folder, digests, progress)
+            if not _holds(folder, digests):  # `Attempt.folder` may have kept what this process uploaded
+                progress = watch(sum(digest.size_bytes for digest in digests.values())) if watch else None
+                self.store.download_tree(prefix, folder, digests, progress)
         _verified[name] = (folder, self._stamps(folder))
         return folder
 
@@ -173,3 +175,9 @@ class Artifact:
             if actual.sha256 != stated[name].sha256:
                 where, problem = str(folder / name), f"SHA-256 {actual.sha256}"
                 raise IntegrityError(where, problem, stated[name].sha256, "the file is damaged; restore it")
+
+
+def _holds(folder: Path, digests: Mapping[str, FileDigest]) -> bool:
+    """Returns whether a folder has all files with the content that their digests state."""
+    paths = [folder / name for name in digests]
+    return all(path.is_file() for path in paths) and digests_of_files(paths) == list(digests.values())

@@ -22,6 +22,7 @@ from flows.orchestration.flow_runs import run_logger, this_flow_run
 from flows.orchestration.gpu_permit import gpu_permit
 from flows.orchestration.server.dead_runs import crash_dead_tasks
 from flows.plan.refusal import refuse_unfit
+from flows.plan.rows import described, with_rows
 from flows.report.shown_run import ShownRun
 from flows.report.terminal.live import current_view
 from flows.report.trackers import open_tracker
@@ -73,7 +74,7 @@ def opened(request: RunRequest) -> Generator[Session]:
     The block ends early after the stage that `stop_after` names.
 
     Raises:
-        BadInputError: The recipe, the profile, the run name or the store is invalid, or the GPUs lack memory.
+        BadInputError: The recipe, the profile, the run name or the store is invalid, or memory is too small.
         IdentityMismatchError: The run name is taken by a run of another recipe.
     """
     recipe = load_recipe(request.recipe, request.overrides)
@@ -82,7 +83,8 @@ def opened(request: RunRequest) -> Generator[Session]:
         profile = profile.model_copy(update={"tracker": "none"})  # the trainer's flow run logs the metrics
     layout = RunLayout(request.run)
     store = Store.open(request.store)
-    recipe = recipe_to_continue(store, layout, recipe)
+    written = recipe_to_continue(store, layout, recipe)
+    recipe = with_rows(written, profile)
     if not store.exists(layout.recipe):
         check_sound(recipe)
         refuse_unfit(recipe, profile)
@@ -94,6 +96,7 @@ def opened(request: RunRequest) -> Generator[Session]:
         opened_run(
             store, layout, recipe, profile, request.refresh,
             stop_after=request.stop_after, before_writing=cache(partial(freeze_recipe, store, layout, recipe)),
+            lines=described(recipe, written),
         ) as run,
     ):  # fmt: skip
         yield run
@@ -109,6 +112,7 @@ def opened_run(
     *,
     stop_after: str | None = None,
     before_writing: Callable[[], None] = lambda: None,
+    lines: Sequence[str] = (),
 ) -> Generator[Session]:
     """Opens a run with a given recipe, and closes its child processes at the end (see `opened`).
 
@@ -116,6 +120,7 @@ def opened_run(
         refresh: Stages to run again, besides those of earlier requests that are not finished.
         stop_after: `stage@iteration` after which `LastStageDone` is raised; None runs to the end.
         before_writing: Called before any of the run's own artifacts is stored.
+        lines: Lines to show when the run begins, after those of the compute types.
     """
     type_lines = compute_types(profile, hidden_size_of(recipe.model, store))
     refreshes = record_request(store, layout, refresh, requested_at(), REDOABLE)
@@ -124,7 +129,7 @@ def opened_run(
         opened_stages(store, with_early_stop(recipe, profile)) as stages,
     ):
         stages.live.run_opened(store, layout, recipe)
-        for line in type_lines:
+        for line in (*type_lines, *lines):
             stages.live.line(line)
         shown = ShownRun(layout, store, tracker, stages.ctx.log, profile.store_link)
         session = Session(

@@ -271,13 +271,14 @@ def recipe_to_continue(store: Store, layout: RunLayout, recipe: Recipe) -> Recip
     """Returns the recipe with which to start or continue a run.
 
     If an earlier version of the program froze the run's recipe, settings that did not exist then keep the value that
-    describes the old behaviour, unless a person chose another (see `artifacts.identity.continued`).
+    describes the old behaviour, unless a person chose another (see `artifacts.identity.continued`). `auto` becomes the
+    number with which the run began.
 
     Raises:
         IntegrityError: The file under the run's name is not a recipe.
     """
     frozen = _frozen(store, layout)
-    return recipe if frozen is None else continued(recipe, frozen)
+    return recipe if frozen is None else continued(recipe, frozen).with_rows_of(frozen)
 
 
 def _frozen(store: Store, layout: RunLayout) -> dict[str, Any] | None:

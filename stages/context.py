@@ -15,7 +15,7 @@ from pydantic import Field
 from artifacts.address import Attempt
 from artifacts.config import Config
 from artifacts.reading import Artifact
-from artifacts.refs import Ref
+from artifacts.refs import Checkpoint, Ref
 from artifacts.store.progress import ProgressReport, watched
 from artifacts.store.store import Store
 from stages.processes.process_pool import Pool
@@ -173,8 +173,13 @@ class StageContext:
         return Artifact.open(self.store, ref).local_folder(self.downloads, watch)
 
     def folder(self, attempt: Attempt[Any]) -> AbstractContextManager[Path]:
-        """Returns a context with an empty folder; its files become those of the attempt (see `Attempt.folder`)."""
-        return attempt.folder(self.scratch, watched(f"storing {attempt.address.kind.__name__}", self.progress))
+        """Returns a context with an empty folder; its files become those of the attempt (see `Attempt.folder`).
+
+        A local copy of a checkpoint stays, because the engines read it next.
+        """
+        kind = attempt.address.kind
+        keep = self.downloads if issubclass(kind, Checkpoint) else None
+        return attempt.folder(self.scratch, watched(f"storing {kind.__name__}", self.progress), keep=keep)
 
     def abandon(self) -> None:
         """Makes a stage that samples in another thread fail at once. Call `close` afterwards."""

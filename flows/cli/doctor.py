@@ -96,7 +96,7 @@ def _checks(recipe: str | None, changes: Sequence[str], hardware: Hardware, url:
         yield checks.store_check(store)
         yield from filter(None, (checks.space_check(store), checks.creates_check(store)))
         # Submitted only now, because its slow imports would delay the lines above.
-        pending_recipe = pool.submit(_load_sized, recipe, changes) if recipe else None
+        pending_recipe = pool.submit(_load_sized, recipe, changes, hardware) if recipe else None
         devices = device_of("trainer", hardware, machine, software), device_of("engine", hardware, machine, software)
         speeds = pending_speeds.result()
         resolved, size = pending_recipe.result() if pending_recipe else (None, None)
@@ -114,12 +114,15 @@ def _checks(recipe: str | None, changes: Sequence[str], hardware: Hardware, url:
     yield from fit_checks(resolved, hardware, size, machine, store, types, devices, gflops)
 
 
-def _load_sized(name: str, changes: Sequence[str]) -> "tuple[Recipe, ModelSize]":
+def _load_sized(name: str, changes: Sequence[str], hardware: Hardware) -> "tuple[Recipe, ModelSize]":
     """Returns a recipe and the size of its model; of a staged recipe, its stage with the longest completions."""
     from flows.config.model_size import model_size
     from flows.config.recipes import load_recipe
+    from flows.plan.rows import with_rows
+    from stages.context import Profile
 
-    recipe = max(load_recipe(name, changes).parts, key=lambda part: part.sample.sampling.max_tokens)
+    loaded = with_rows(load_recipe(name, changes), Profile(engine=hardware.engine, trainer=hardware.trainer))
+    recipe = max(loaded.parts, key=lambda part: part.sample.sampling.max_tokens)
     return recipe, model_size(recipe.model)
 
 
@@ -153,6 +156,7 @@ def plan(
     from flows.plan.cluster import cluster
     from flows.plan.page import document, profile_text
     from flows.plan.plan import make_plan
+    from flows.plan.rows import planned_rows
 
     for name, value in (("nodes", nodes), ("completion-tokens", completion_tokens), ("prompt-tokens", prompt_tokens)):
         if value is not None and value < 1:
@@ -162,9 +166,9 @@ def plan(
     for name, path in (("write", write), ("plot", plot)):
         if path is not None and path.exists():
             raise BadInputError(f"--{name}", str(path), "a file that does not exist")
-    settings = load_recipe(recipe, set_)
-    loaded = load_profile(profile, set_profile)
-    made = make_plan(settings, loaded, cluster(gpus, nodes), completion_tokens, prompt_tokens)
+    loaded, rented = load_profile(profile, set_profile), cluster(gpus, nodes)
+    settings = planned_rows(load_recipe(recipe, set_), loaded, rented)
+    made = make_plan(settings, loaded, rented, completion_tokens, prompt_tokens)
     if write is not None:
         if made.fitting is None:
             raise BadInputError("--write", str(write), "a plan that fits", "no setting of the profile fits these GPUs")

@@ -1,5 +1,6 @@
 """The recipe of a run as one typed config."""
 
+from collections.abc import Mapping, Sequence
 from typing import Annotated, Any, Literal, Self
 
 from pydantic import Field, model_validator
@@ -244,6 +245,24 @@ class Recipe(Config):
         """Returns the recipe of a stage, counted from 0: this one with the sections of the stage."""
         stage = self.stages[number]
         return self.model_copy(update={**{name: getattr(stage, name) for name in SECTIONS}, "stages": []})
+
+    def with_packs(self, own: PackConfig, of_stages: Sequence[PackConfig] = ()) -> Self:
+        """Returns the recipe with its section `pack` and those of its first stages replaced."""
+        stages = list(self.stages)
+        for number, pack in enumerate(of_stages):
+            stages[number] = stages[number].model_copy(update={"pack": pack})
+        return self.model_copy(update={"pack": own, "stages": stages})
+
+    def with_rows_of(self, frozen: Mapping[str, Any]) -> Self:
+        """Returns the recipe with the numbers of a frozen one in place of each `pack.row_tokens` that is `auto`."""
+
+        def begun(pack: PackConfig, section: Mapping[str, Any]) -> PackConfig:
+            number = section.get("pack", {}).get("row_tokens")
+            known = pack.row_tokens == "auto" and isinstance(number, int)
+            return pack.model_copy(update={"row_tokens": number}) if known else pack
+
+        stages = zip(self.stages, frozen.get("stages", ()), strict=False)
+        return self.with_packs(begun(self.pack, frozen), [begun(stage.pack, section) for stage, section in stages])
 
     @property
     def parts(self) -> list[Self]:

@@ -13,13 +13,10 @@ from flows.doctor.checks import Check, gib
 from flows.doctor.facts import MachineFacts
 from flows.doctor.hardware import Device, Hardware
 from flows.doctor.store_facts import StoreFacts
-from flows.plan.memory import BYTES, Precision, trainer_memory
-from flows.plan.workload import (
-    learning_parameters,
-    longest_micro_batch,
-    longest_prompt,
-    typical_completion,
-)
+from flows.plan.host import engine_bytes, program_bytes, replica_count
+from flows.plan.memory import BYTES
+from flows.plan.plan import process_memory
+from flows.plan.workload import learning_parameters, longest_prompt, typical_completion
 from stages.environments import environment
 from stages.environments.capabilities import AnswersCalls, needs
 from stages.environments.config import GeneratorConfig
@@ -27,15 +24,7 @@ from stages.environments.generate import generate_nth
 from stages.environments.solver_tool import write_told
 from stages.hardware.compute_type import ComputeType
 from stages.sampling.config import SamplingConfig
-from stages.sampling.replicas.placement import AUTO_MOST_ON_CPU
-from stages.sampling.replicas.threads import SMALL_MODEL_BYTES
 
-_PROGRAM_BYTES = int(3.5 * (1 << 30))
-"""Memory of flow, Prefect's server, one engine and trainer without a model; measured with `quickstart` on two cores."""
-_ENGINE_PROGRAM_BYTES = 1 << 30
-"""Memory of each further engine without a model: two took 1066 MiB more than one (PSS), with a tiny model."""
-_CHECKPOINT_BYTES = 2
-"""Bytes of a weight in a checkpoint."""
 _DISK_BYTES_A_TOKEN = 24
 """Bytes of a sampled token in the store: its id and log-probability, and its share of text and batch."""
 _CHARACTERS_A_TOKEN = 4
@@ -91,11 +80,12 @@ def fit_checks(
     if size.parameters is None:
         remedy = "start `deerstalker train`, which fetches it, and check again"
         return [Check("model", "warning", str(size), remedy)]
-    replicas = replica_count(hardware, size, machine, devices[1])
+    engine, engine_on_cuda = hardware.engine, devices[1] == "cuda"
+    replicas = replica_count(engine, size, machine.cores, len(machine.gpus), cuda=engine_on_cuda)
     told = told_tokens(recipe)
     need = Need(
         trainer_bytes=trainer_bytes(recipe, hardware, size, types[0], cuda=devices[0] == "cuda"),
-        engine_bytes=engine_bytes(hardware, size, types[1], devices[1], replicas),
+        engine_bytes=engine_bytes(engine, size, types[1], replicas, cuda=engine_on_cuda),
         store_bytes=store_bytes(recipe, size, told),
         seconds=None if gflops is None else iteration_seconds(recipe, size, gflops * 1e9, machine.usable_cores, told),
         replicas=replicas,
@@ -111,42 +101,7 @@ def trainer_bytes(
 
     See `flows.plan.memory.trainer_memory`, whose bytes of one process count for each.
     """
-    tokens = longest_micro_batch(recipe, hardware.trainer)
-    precision = Precision(compute, recipe.finetune.optimizer.master_dtype)
-    learning = learning_parameters(recipe.finetune.trainable, size)
-    with_reference = recipe.finetune.reference != "none"
-    one = trainer_memory(size, learning, hardware.trainer, precision, tokens, cuda=cuda, with_reference=with_reference)
-    return hardware.trainer.world * one.peak
-
-
-def engine_bytes(hardware: Hardware, size: ModelSize, compute: ComputeType, device: Device, replicas: int) -> float:
-    """Returns the memory of all engines on this machine in bytes, without the programs; 0 if all run elsewhere.
-
-    Each engine holds the weights in its compute type, and a KV cache if the profile sets its size. On a CPU the engines
-    divide the KV cache among them.
-    """
-    assert size.parameters is not None
-    if replicas == 0:
-        return 0.0
-    caches = (hardware.engine.kv_cache_gib or 0.0) * (1 if device == "cpu" else replicas)
-    return replicas * BYTES[compute] * size.parameters + caches * (1 << 30)
-
-
-def replica_count(hardware: Hardware, size: ModelSize, machine: MachineFacts, device: Device) -> int:
-    """Returns the number of engines on this machine, by the rule of `stages.sampling.replicas.placement`."""
-    assert size.parameters is not None
-    engine = hardware.engine
-    if engine.replicas != "auto":
-        return engine.replicas
-    if engine.external_urls:
-        return 0
-    if any("parallel-size" in argument for argument in engine.extra_arguments):
-        return 1
-    if device == "cuda":
-        return max(1, len(machine.gpus) // engine.tensor_parallel_size)
-    if engine.tensor_parallel_size > 1 or _CHECKPOINT_BYTES * size.parameters >= SMALL_MODEL_BYTES:
-        return 1
-    return max(1, min(machine.cores // (engine.threads or 1), AUTO_MOST_ON_CPU))
+    return hardware.trainer.world * process_memory(recipe, hardware.trainer, size, compute, cuda=cuda).peak
 
 
 def told_tokens(recipe: Recipe) -> int:
@@ -294,7 +249,7 @@ def memory_checks(
         reserved = hardware.engine.memory_share * _least_gpu(machine) if hardware.engine.kv_cache_gib is None else 0.0
         of_engine = max(reserved, need.engine_bytes / gpus_of_engines)
         on_gpu = max(on_gpu, of_engine) if hardware.engine.takes_turns else on_gpu + of_engine
-    on_host["programs"] = _PROGRAM_BYTES + (need.replicas - 1) * _ENGINE_PROGRAM_BYTES
+    on_host["programs"] = program_bytes(need.replicas)
     checks = [_host_check(on_host, machine)]
     if on_gpu:
         checks.append(_gpu_check(on_gpu, max(gpus_of_trainer, gpus_of_engines), machine))

@@ -83,7 +83,7 @@ def lines(made: Plan) -> Iterator[str]:
     work = made.work
     yield (
         f"{work.sampled} completions of {work.completion:.0f} tokens after prompts of {work.prompt:.0f}, "
-        f"{work.rows} rows in {work.steps} optimizer steps"
+        f"{work.rows} rows of {work.row_tokens} tokens in {work.steps} optimizer steps"
     )
     for name, layout in (("profile as it is", made.given), ("fastest that fits", made.fitting)):
         if layout is None:

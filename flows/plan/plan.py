@@ -1,5 +1,6 @@
 """A plan: whether a recipe and a profile fit a cluster, with the settings that do, and what an iteration costs."""
 
+from collections.abc import Iterator
 from dataclasses import dataclass, replace
 from itertools import product
 from typing import Literal
@@ -12,6 +13,8 @@ from flows.plan.memory import BYTES, Precision, TrainerMemory, cache_bytes_a_tok
 from flows.plan.time import Times, iteration_times
 from flows.plan.workload import Work, learning_parameters, longest_micro_batch, longest_prompt, work_of
 from stages.context import Profile
+from stages.hardware.compute_type import ComputeType
+from stages.training.job import TrainHardware
 
 GIB = 1 << 30
 _PROCESS_BYTES = GIB
@@ -157,21 +160,36 @@ def make_plan(
     return Plan(cluster, size, work, given, _fastest(recipe, profile, size, work, cluster), scaling)
 
 
+def process_memory(
+    recipe: Recipe, trainer: TrainHardware, size: ModelSize, compute: ComputeType, *, cuda: bool
+) -> TrainerMemory:
+    """Returns the memory of one trainer process of a recipe."""
+    return trainer_memory(
+        size,
+        learning_parameters(recipe.finetune.trainable, size),
+        trainer,
+        Precision(compute, recipe.finetune.optimizer.master_dtype),
+        longest_micro_batch(recipe, trainer),
+        cuda=cuda,
+        with_reference=recipe.finetune.reference != "none",
+    )
+
+
+def training_bytes(peak: TrainerMemory, trainer: TrainHardware) -> float:
+    """Returns the memory that a trainer process takes of its GPU, with its context and fragmentation."""
+    return (peak.peak - _on_host(peak, trainer)) * _FRAGMENTED + _PROCESS_BYTES
+
+
+def _on_host(peak: TrainerMemory, trainer: TrainHardware) -> float:
+    return peak.resident + peak.gradients if trainer.cpu_offload else 0.0
+
+
 def memory_of(recipe: Recipe, profile: Profile, size: ModelSize, gpu_bytes: float) -> Memory:
     """Returns the memory of a recipe and a profile on GPUs of some size."""
     assert size.parameters is not None and size.shape is not None
     shape, trainer, engine = size.shape, profile.trainer, profile.engine
-    precision = Precision(_COMPUTE, recipe.finetune.optimizer.master_dtype)
-    peak = trainer_memory(
-        size,
-        learning_parameters(recipe.finetune.trainable, size),
-        trainer,
-        precision,
-        longest_micro_batch(recipe, trainer),
-        cuda=True,
-        with_reference=recipe.finetune.reference != "none",
-    )
-    on_host = peak.resident + peak.gradients if trainer.cpu_offload else 0.0
+    peak = process_memory(recipe, trainer, size, _COMPUTE, cuda=True)
+    on_host = _on_host(peak, trainer)
     kept = 0.0 if trainer.cpu_offload else peak.resident
     weights = BYTES[_COMPUTE] * shape.parameters / engine.tensor_parallel_size
     reserved = engine.memory_share * gpu_bytes
@@ -183,7 +201,7 @@ def memory_of(recipe: Recipe, profile: Profile, size: ModelSize, gpu_bytes: floa
     sequence = longest_prompt(recipe) + sampling.max_tokens
     least = cache_bytes_a_token(shape, BYTES[_COMPUTE]) * sequence / engine.tensor_parallel_size
     asleep, beside = (_ASLEEP_BYTES, 0.0) if engine.takes_turns else (reserved, kept + _PROCESS_BYTES)
-    train = asleep + (peak.peak - on_host) * _FRAGMENTED + _PROCESS_BYTES
+    train = asleep + training_bytes(peak, trainer)
     sample = reserved + beside
     saving, file = saving_memory(shape, trainer, averaged=recipe.finetune.reference == "ema")
     save = asleep + kept + saving + _PROCESS_BYTES
@@ -212,20 +230,25 @@ def _fastest(recipe: Recipe, profile: Profile, size: ModelSize, work: Work, clus
     State in the host's memory is tried only if nothing else fits, because its transfers are not part of the times.
     """
     assert size.shape is not None
-    first = Settings.of(profile)
-    widths = [width for width in (1, 2, 4, 8) if cluster.per_node % width == 0]
-    micro = sorted({recipe.pack.row_tokens, max(first.micro_batch_tokens, recipe.pack.row_tokens)})
-    shares = _SHARES_IN_TURNS if profile.engine.takes_turns else _SHARES
     for offload in (False, True):
-        fitting: list[Layout] = []
-        for width, share, again, tokens, chunk in product(widths, shares, (False, True), micro, _CHUNKS):
-            settings = replace(
-                first, processes=cluster.per_node, nodes=cluster.nodes, tensor_parallel_size=width, memory_share=share,
-                activation_checkpointing=again, micro_batch_tokens=tokens, cpu_offload=offload,
-                logprob_chunk_tokens=chunk,
-            )  # fmt: skip
-            layout = _layout(recipe, profile, size, size.shape, work, cluster, settings)
-            fitting += [layout] if layout.fits else []
-        if fitting:
+        layouts = (
+            _layout(recipe, profile, size, size.shape, work, cluster, settings)
+            for settings in possible_settings(recipe, profile, cluster, offload=offload)
+        )
+        if fitting := [layout for layout in layouts if layout.fits]:
             return min(fitting, key=lambda layout: layout.times.iteration)
     return None
+
+
+def possible_settings(recipe: Recipe, profile: Profile, cluster: Cluster, *, offload: bool) -> Iterator[Settings]:
+    """Yields the settings among which a plan chooses."""
+    first = Settings.of(profile)
+    widths = [width for width in (1, 2, 4, 8) if cluster.per_node % width == 0]
+    micro = sorted({recipe.pack.row_size, max(first.micro_batch_tokens, recipe.pack.row_size)})
+    shares = _SHARES_IN_TURNS if profile.engine.takes_turns else _SHARES
+    for width, share, again, tokens, chunk in product(widths, shares, (False, True), micro, _CHUNKS):
+        yield replace(
+            first, processes=cluster.per_node, nodes=cluster.nodes, tensor_parallel_size=width, memory_share=share,
+            activation_checkpointing=again, micro_batch_tokens=tokens, cpu_offload=offload,
+            logprob_chunk_tokens=chunk,
+        )  # fmt: skip

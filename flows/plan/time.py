@@ -113,11 +113,11 @@ def iteration_times(
     passes = (4 if trainer.activation_checkpointing else 3) * work.epochs + work.forward_passes
 
     rows_in_step = work.rows / work.steps
-    repeated = work.prompt / recipe.pack.row_tokens
+    repeated = work.prompt / recipe.pack.row_size
     rows_of_process = most_rows(rows_in_step, world, recipe.pack.rows_multiple, repeated)
     busy = rows_in_step / (world * rows_of_process)
     divided = rows_in_step / (world * most_rows(rows_in_step, world, world, repeated))
-    rows_in_micro = max(1, trainer.micro_batch_tokens // recipe.pack.row_tokens)
+    rows_in_micro = max(1, trainer.micro_batch_tokens // recipe.pack.row_size)
     micros = work.steps * math.ceil(rows_of_process / rows_in_micro)
     weights = shape.parameters
     gathers = (2 if trainer.reshard_after_forward else 1) * work.epochs + work.forward_passes

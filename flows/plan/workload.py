@@ -35,7 +35,7 @@ def learning_parameters(trainable: TrainableConfig, size: ModelSize) -> float:
 
 def longest_micro_batch(recipe: Recipe, trainer: TrainHardware) -> int:
     """Returns the largest number of tokens in a micro-batch."""
-    rows = [part.pack.row_tokens for part in recipe.parts]
+    rows = [part.pack.row_size for part in recipe.parts]
     rows += [recipe.warm_start.row_tokens] if recipe.warm_start else []
     rows += [recipe.distil.sft.row_tokens] if recipe.distil else []
     rows += [recipe.value.row_tokens] if recipe.value else []
@@ -60,7 +60,7 @@ def longest_prompt(recipe: Recipe, told: int = 0) -> float:
     Args:
         told: Tokens of an answer of the solver.
     """
-    row, sampling = recipe.pack.row_tokens, recipe.sample.sampling
+    row, sampling = recipe.pack.row_size, recipe.sample.sampling
     left = row - sampling.samples_per_prompt * (sampling.max_tokens + sampling.tool_calls * told)
     return left if left >= row / 8 else row / 4
 
@@ -77,6 +77,7 @@ class Work:
         prompt_tokens: Tokens of the prompts that an engine reads, once for each group.
         trained_tokens: Tokens of the packed rows, prompts included.
         loss_tokens: Those of completions.
+        row_tokens: Tokens of a row.
         rows: Packed rows.
         steps: Optimizer steps.
         epochs: Passes over the rows.
@@ -90,6 +91,7 @@ class Work:
     prompt_tokens: float
     trained_tokens: float
     loss_tokens: float
+    row_tokens: int
     rows: int
     steps: int
     epochs: int
@@ -107,7 +109,7 @@ def work_of(recipe: Recipe, completion: float | None = None, prompt: float | Non
     length = typical_completion(sampling) if completion is None else min(completion, sampling.max_tokens)
     evaluated = typical_completion(held_out) if completion is None else min(completion, held_out.max_tokens)
     asked = longest_prompt(recipe) / 2 if prompt is None else prompt
-    groups, each, row = recipe.sample.puzzles_per_iteration, sampling.samples_per_prompt, recipe.pack.row_tokens
+    groups, each, row = recipe.sample.puzzles_per_iteration, sampling.samples_per_prompt, recipe.pack.row_size
     answers = recipe.evaluate.puzzles * (held_out.samples_per_prompt + int(recipe.evaluate.greedy))
     in_row = max(1, min(each, int((row - asked) // length)))
     prompts = groups * math.ceil(each / in_row)
@@ -122,14 +124,16 @@ def work_of(recipe: Recipe, completion: float | None = None, prompt: float | Non
         prompt_tokens=(groups + recipe.evaluate.puzzles) * asked,
         trained_tokens=trained,
         loss_tokens=loss_tokens,
+        row_tokens=row,
         rows=rows,
-        steps=min(rows, _steps(recipe, rows)),
+        steps=min(rows, steps_of(recipe, rows)),
         epochs=recipe.finetune.epochs,
         forward_passes=int(recipe.finetune.loss.old_logprobs == "trainer") + int(recipe.finetune.reference != "none"),
     )
 
 
-def _steps(recipe: Recipe, rows: int) -> int:
+def steps_of(recipe: Recipe, rows: int) -> int:
+    """Returns the optimizer steps of one pass over so many rows."""
     pack, groups = recipe.pack, recipe.sample.puzzles_per_iteration
     if pack.minibatch_size is None:
         return pack.updates

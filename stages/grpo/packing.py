@@ -23,7 +23,12 @@ from artifacts.tensors import RIGHT, PackedBatch
 class PackConfig(Config):
     """Packing of rollouts into rows, and of rows into optimizer steps."""
 
-    row_tokens: int = Field(default=2048, ge=16, le=10_000_000, description="Token budget of a row.")
+    row_tokens: Literal["auto"] | Annotated[int, Field(ge=16, le=10_000_000)] = Field(
+        default=2048,
+        description="Token budget of a row. auto: when a run begins, room for a group at its longest, or less if the "
+        "memory of the trainer allows less, or if a step would have fewer rows than trainer processes. The number is "
+        "frozen with the recipe, so the run keeps it on every machine.",
+    )
     updates: int = Field(
         default=1, ge=1, le=1_000_000, description="Number of optimizer steps in one pass over the rollouts."
     )
@@ -68,6 +73,17 @@ class PackConfig(Config):
         "rows waits for the others. A divided group repeats its prompt; rows of one completion stay whole.",
     )
     seed: int = Field(default=0, ge=0, description="Seed of the shuffle that assigns puzzles to optimizer steps.")
+
+    @property
+    def row_size(self) -> int:
+        """Token budget of a row as a number.
+
+        Raises:
+            BadInputError: It is `auto`, which only a run, `plan` and `doctor` decide.
+        """
+        if self.row_tokens == "auto":
+            raise BadInputError("pack.row_tokens", "auto", "a number", "write the number; only new runs decide it")
+        return self.row_tokens
 
     @model_validator(mode="after")
     def _steps_are_counted_once(self) -> Self:
@@ -192,15 +208,15 @@ def packed_rows(groups: Sequence[Group], config: PackConfig) -> tuple[list[list[
     of a group's prompt and branches.
     """
     facts = PackingFacts()
-    fitting = [fitted for group in groups if (fitted := _fit(group, config.row_tokens, facts)).branches]
+    fitting = [fitted for group in groups if (fitted := _fit(group, config.row_size, facts)).branches]
     facts.groups, facts.completions = len(fitting), sum(len(group.branches) for group in fitting)
     generator = random.Random(config.seed)
     generator.shuffle(fitting)
     rows: list[list[Group]] = []
     minibatch: list[int] = []
     for step, groups_of_step in enumerate(_steps(fitting, config)):
-        blocks = [block for group in groups_of_step for block in _blocks(group, config.row_tokens, facts)]
-        bins = _first_fit_decreasing([block.size_tokens for block in blocks], config.row_tokens)
+        blocks = [block for group in groups_of_step for block in _blocks(group, config.row_size, facts)]
+        bins = _first_fit_decreasing([block.size_tokens for block in blocks], config.row_size)
         packed = [[blocks[index] for index in row] for row in bins]
         rows += packed
         minibatch += [step] * len(packed)

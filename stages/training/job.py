@@ -230,6 +230,11 @@ class TrainHardware(Config):
         description="precision of forward and backward; auto = the faster one for this model and machine",
     )
     activation_checkpointing: bool = Field(default=False, description="recompute layers in backward")
+    compile: bool = Field(
+        default=True,
+        description="on GPUs, compile each layer with torch.compile, which fuses norms, rotation and products; CPUs "
+        "compute eagerly",
+    )
     logprob_chunk_tokens: int = Field(
         default=2048,
         ge=1,
@@ -273,6 +278,10 @@ class TrainHardware(Config):
     def uses_cuda(self) -> bool:
         """Whether the workers compute on GPUs, as far as the driver reports."""
         return self.device == "cuda" or (self.device == "auto" and bool(cuda_capabilities()))
+
+    def compiles(self, device: str) -> bool:
+        """Returns whether layers are compiled on a type of device, `cpu` or `cuda`."""
+        return self.compile and device == "cuda"
 
     def on_this_machine(self, hidden: int | None = None) -> Self:
         """Returns the same hardware with `compute_dtype` decided for this machine and a model of width `hidden`."""

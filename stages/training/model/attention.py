@@ -108,6 +108,17 @@ class TreeSelfAttention(nn.Module):
         self.output_proj = nn.Linear(num_heads * head_dim, embed_dim, bias=output_bias)
         self.q_norm, self.k_norm = q_norm, k_norm
 
+    def attend(self, q: Tensor, k: Tensor, v: Tensor, tree: "TreePlan | BlockMask") -> Tensor:
+        """Returns the mixed values, [N, H, D]."""
+        if isinstance(tree, TreePlan):
+            return TreeAttention.apply(q, k, v, tree)  # pyright: ignore[reportReturnType]
+        from torch.nn.attention.flex_attention import flex_attention
+
+        flex: Any = flex_attention if torch.compiler.is_compiling() else _flex()  # a compiled layer contains it
+        heads = (t.transpose(0, 1).unsqueeze(0) for t in (q, k, v))
+        mixed = flex(*heads, block_mask=tree, enable_gqa=self.num_heads != self.num_kv_heads)
+        return mixed.squeeze(0).transpose(0, 1)
+
     def forward(self, x: Tensor, y: Tensor, *, mask: AttentionInputs, input_pos: Tensor | None = None) -> Tensor:
         """Computes the attention.
 
@@ -127,10 +138,5 @@ class TreeSelfAttention(nn.Module):
         if self.q_norm is not None and self.k_norm is not None:
             q, k = self.q_norm(q), self.k_norm(k)
         q, k = rotate(q, mask), rotate(k, mask)
-        if isinstance(mask.tree, TreePlan):
-            mixed: Tensor = TreeAttention.apply(q, k, v, mask.tree)  # pyright: ignore[reportAssignmentType]
-        else:
-            heads = (t.transpose(0, 1).unsqueeze(0) for t in (q, k, v))
-            mixed = _flex()(*heads, block_mask=mask.tree, enable_gqa=self.num_heads != self.num_kv_heads)
-            mixed = mixed.squeeze(0).transpose(0, 1)
+        mixed = self.attend(q, k, v, mask.tree)
         return self.output_proj(mixed.reshape(1, tokens, self.num_heads * self.head_dim))

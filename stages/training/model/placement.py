@@ -17,7 +17,7 @@ from stages.models.value_head import VALUE_HEAD_WEIGHT
 from stages.training.checkpointing.checkpoint import StoredWeights
 from stages.training.job import Dtype, TrainHardware
 from stages.training.model.lora import add_adapters
-from stages.training.model.policy import Policy, ValueModel
+from stages.training.model.policy import DecoderLayer, Policy, ValueModel
 from stages.training.trainable import EVERYTHING, TrainableConfig
 
 
@@ -63,6 +63,10 @@ def place_policy(
     for name, p in policy.named_parameters():
         p.requires_grad_(trainable.trains(name, shape.layers))
     policy.to(parameter_dtype)
+    if hardware.compiles(device.type):
+        for layer in policy.decoder.layers:
+            assert isinstance(layer, DecoderLayer)
+            layer.compile_forward()
     if sharded:
         precision = MixedPrecisionPolicy(param_dtype=compute_dtype(hardware, shape), reduce_dtype=torch.float32)
         mesh = init_device_mesh(device.type, (dist.get_world_size(),))

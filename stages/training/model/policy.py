@@ -54,6 +54,13 @@ class DecoderLayer(TransformerSelfAttentionLayer):
     recompute = False
     """Whether activations inside the layer are recomputed in backward."""
 
+    def compile_forward(self) -> None:
+        """Compiles the forward pass, with the recomputation if there is one; hooks of FSDP2 stay outside.
+
+        One graph serves all layers, and micro-batches of all sizes and masks.
+        """
+        self.forward = torch.compile(self.forward, dynamic=True)
+
     def forward(self, x: Tensor, *, mask: Any = None, input_pos: Tensor | None = None, **kwargs: Any) -> Tensor:
         """[1, N, width] -> [1, N, width]."""
         if self.recompute and torch.is_grad_enabled():

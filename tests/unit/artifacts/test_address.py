@@ -15,7 +15,7 @@ from artifacts.identity import Identity
 from artifacts.reading import Artifact
 from artifacts.refs import Batch, Grades, Puzzles, Ref
 from artifacts.schemas import GRADES, as_table
-from artifacts.store.store import Store
+from artifacts.store.store import MissingKeyError, Store
 
 
 class Settings(BaseModel):
@@ -223,3 +223,31 @@ def test_shards_that_overlap_are_adopted_so_that_each_group_counts_once(
     published = Artifact.open(store, attempt.publish()).read_tables(GRADES)
     assert published.sort("puzzle_id", "sample").equals(rows.filter(pl.col("puzzle_id") != "s"))
     assert attempt.adopt_shards("other", GRADES, by="puzzle_id", rows=2) is None
+
+
+def test_what_was_uploaded_is_not_downloaded_again(tmp_path: Path) -> None:
+    """The local copy is read as long as its checksums hold; a damaged one is replaced from the store."""
+    store, cache = Store.open("memory://kept"), tmp_path / "cache"
+    cache.mkdir()
+    address = ArtifactAddress(store, "runs/r/iterations/0001/grades", Grades)
+    attempt = address.attempt(identity())
+    with attempt.folder(tmp_path, keep=cache) as folder:
+        (folder / "deep").mkdir()
+        (folder / "deep" / "a").write_bytes(b"weights")
+    ref = attempt.publish()
+    assert [path.name for path in tmp_path.iterdir()] == ["cache"] and [path.name for path in cache.iterdir()] == [
+        ref.digest
+    ]
+    key, artifact = f"{attempt.prefix}/deep/a", Artifact.open(store, ref)
+    store.delete(key)
+    local = artifact.local_folder(cache)
+    assert (local / "deep" / "a").read_bytes() == b"weights"
+    (local / "deep" / "a").write_bytes(b"damaged")
+    with pytest.raises(MissingKeyError):
+        artifact.local_folder(cache)
+    store.create_bytes(key, b"weights")
+    assert (artifact.local_folder(cache) / "deep" / "a").read_bytes() == b"weights"
+    with address.attempt(identity()).folder(tmp_path, keep=cache) as folder:  # the same content once more
+        (folder / "deep").mkdir()
+        (folder / "deep" / "a").write_bytes(b"weights")
+    assert [path.name for path in tmp_path.iterdir()] == ["cache"] and len(list(cache.iterdir())) == 1

@@ -15,16 +15,15 @@ from flows.doctor.checks import (
 )
 from flows.doctor.facts import MachineFacts
 from flows.doctor.fit import (
-    engine_bytes,
     fit_checks,
     iteration_seconds,
-    replica_count,
     store_bytes,
     told_tokens,
     trainer_bytes,
 )
 from flows.doctor.hardware import Device, Hardware, load_hardware
 from flows.doctor.store_facts import StoreFacts
+from flows.plan.host import engine_bytes, replica_count
 from flows.plan.workload import learning_parameters
 from stages.environments.generate import generate_nth
 from stages.models.from_scratch import ScratchModel, random_weights
@@ -113,7 +112,7 @@ def test_engines_that_start_here() -> None:
     machine = replace(MACHINE, cores=16, gpus=(H100,) * 8)
 
     def count(hardware: Hardware, size: ModelSize = small, device: Device = "cpu") -> int:
-        return replica_count(hardware, size, machine, device)
+        return replica_count(hardware.engine, size, machine.cores, len(machine.gpus), cuda=device == "cuda")
 
     def engines(**settings: Any) -> Hardware:
         return Hardware(engine=EngineHardware(**settings))
@@ -125,9 +124,9 @@ def test_engines_that_start_here() -> None:
     assert count(engines(tensor_parallel_size=2), large, "cuda") == 4
     assert count(engines(extra_arguments=("--data-parallel-size", "8")), large, "cuda") == 1
     assert (count(engines_elsewhere()), count(engines_elsewhere(replicas=2))) == (0, 2)
-    assert engine_bytes(Hardware(), large, "bf16", "cpu", 0) == 0
-    assert engine_bytes(Hardware(), large, "bf16", "cpu", 3) == 3 * 2e9 + GIB
-    assert engine_bytes(Hardware(), large, "bf16", "cuda", 3) == 3 * (2e9 + GIB)
+    assert engine_bytes(EngineHardware(), large, "bf16", 0, cuda=False) == 0
+    assert engine_bytes(EngineHardware(), large, "bf16", 3, cuda=False) == 3 * 2e9 + GIB
+    assert engine_bytes(EngineHardware(), large, "bf16", 3, cuda=True) == 3 * (2e9 + GIB)
 
 
 def test_memory_goes_with_the_engines_that_start_here() -> None:

@@ -1,0 +1,49 @@
+"""Memory of the host: the programs, and the engines that start on it."""
+
+from flows.config.model_size import ModelSize
+from flows.plan.memory import BYTES
+from stages.hardware.compute_type import ComputeType
+from stages.sampling.config import EngineHardware
+from stages.sampling.replicas.placement import AUTO_MOST_ON_CPU
+from stages.sampling.replicas.threads import SMALL_MODEL_BYTES
+
+_PROGRAM_BYTES = int(3.5 * (1 << 30))
+"""Memory of flow, Prefect's server, one engine and trainer without a model; measured with `quickstart` on two cores."""
+_ENGINE_PROGRAM_BYTES = 1 << 30
+"""Memory of each further engine without a model: two took 1066 MiB more than one (PSS), with a tiny model."""
+_CHECKPOINT_BYTES = 2
+"""Bytes of a weight in a checkpoint."""
+
+
+def program_bytes(replicas: int) -> float:
+    """Returns the memory of all programs with so many engines on this machine, without models."""
+    return _PROGRAM_BYTES + (replicas - 1) * _ENGINE_PROGRAM_BYTES
+
+
+def engine_bytes(engine: EngineHardware, size: ModelSize, compute: ComputeType, replicas: int, *, cuda: bool) -> float:
+    """Returns the memory of all engines on this machine in bytes, without the programs; 0 if all run elsewhere.
+
+    Each engine holds the weights in its compute type, and a KV cache if the profile sets its size. On a CPU the engines
+    divide the KV cache among them.
+    """
+    assert size.parameters is not None
+    if replicas == 0:
+        return 0.0
+    caches = (engine.kv_cache_gib or 0.0) * (replicas if cuda else 1)
+    return replicas * BYTES[compute] * size.parameters + caches * (1 << 30)
+
+
+def replica_count(engine: EngineHardware, size: ModelSize, cores: int, gpus: int, *, cuda: bool) -> int:
+    """Returns the number of engines on a machine, by the rule of `stages.sampling.replicas.placement`."""
+    assert size.parameters is not None
+    if engine.replicas != "auto":
+        return engine.replicas
+    if engine.external_urls:
+        return 0
+    if any("parallel-size" in argument for argument in engine.extra_arguments):
+        return 1
+    if cuda:
+        return max(1, gpus // engine.tensor_parallel_size)
+    if engine.tensor_parallel_size > 1 or _CHECKPOINT_BYTES * size.parameters >= SMALL_MODEL_BYTES:
+        return 1
+    return max(1, min(cores // (engine.threads or 1), AUTO_MOST_ON_CPU))

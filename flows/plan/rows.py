@@ -1,0 +1,169 @@
+"""The number for which `pack.row_tokens = "auto"` stands."""
+
+import math
+import os
+from collections.abc import Callable
+from typing import cast
+
+from artifacts.errors import BadInputError
+from flows.config.model_size import ModelSize, model_size
+from flows.config.recipe import Recipe
+from flows.plan.cluster import Cluster
+from flows.plan.host import engine_bytes, program_bytes, replica_count
+from flows.plan.plan import memory_of, possible_settings, process_memory, training_bytes
+from flows.plan.workload import steps_of, typical_completion
+from stages.context import Profile
+from stages.grpo.packing import PackConfig
+from stages.hardware.compute_type import ComputeType, CudaDevice, cuda_devices, engine_build
+from stages.processes.memory import limit_bytes
+
+_UNIT = 64
+"""Rows have a multiple of so many tokens."""
+_PROMPT_SHARE = 1 / 4
+"""Share of a row that is left for its prompt, as `workload.longest_prompt` supposes; no prompt is known yet."""
+
+
+def with_rows(
+    recipe: Recipe, profile: Profile, gpus: tuple[CudaDevice, ...] | None = None, room_bytes: int | None = None
+) -> Recipe:
+    """Returns the recipe with a number for each `pack.row_tokens` that is `auto`.
+
+    A row has room for a group at its longest. It is shorter if the trainer's memory on this machine requires that, or
+    if a step of completions of typical length would have fewer rows than there are trainer processes.
+
+    Args:
+        gpus: The GPUs; by default those of this machine.
+        room_bytes: Memory of the host; by default that of this machine, or the limit of its control groups.
+
+    Raises:
+        BadInputError: The shape of the model is unknown, there is no GPU that the profile names, or not even a row for
+            one completion fits.
+    """
+    devices = cuda_devices() if gpus is None else gpus
+    room = room_bytes or limit_bytes() or os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
+
+    def fits(part: Recipe, size: ModelSize) -> bool:
+        return _fits_here(part, profile, size, devices, room)
+
+    return _decided(recipe, profile.trainer.world, fits, refuse=True)
+
+
+def planned_rows(recipe: Recipe, profile: Profile, cluster: Cluster) -> Recipe:
+    """Returns the recipe with a number for each `auto`: the largest that fits some profile that a plan may choose.
+
+    A run with that profile decides the same. If nothing fits, it is the least number, for which the plan then says
+    what is missing.
+    """
+
+    def fits(part: Recipe, size: ModelSize) -> bool:
+        memory = cluster.gpu.memory_bytes
+        return any(
+            memory_of(part, settings.applied(profile), size, memory).missing == 0
+            for settings in possible_settings(part, profile, cluster, offload=False)
+        )
+
+    return _decided(recipe, cluster.count, fits, refuse=False)
+
+
+def _decided(recipe: Recipe, processes: int, fits: Callable[[Recipe, ModelSize], bool], *, refuse: bool) -> Recipe:
+    if all(pack.row_tokens != "auto" for pack in (recipe.pack, *(stage.pack for stage in recipe.stages))):
+        return recipe
+    size = model_size(recipe.model)
+    if size.shape is None:
+        raise BadInputError(
+            "pack.row_tokens", f"auto, for a model of unknown shape ({size})", "a number", "write the number"
+        )
+
+    def decided(part: Recipe) -> PackConfig:
+        least, most = bounds(part, processes)
+        number = largest(least, most, lambda tokens: fits(_with_row(part, tokens), size))
+        if number is None and refuse:
+            raise BadInputError(
+                "pack.row_tokens",
+                f"auto, but the memory of this machine is too small for a row of {least} tokens",
+                "room for a prompt and its longest completion",
+                "set trainer.activation_checkpointing = true, or lower sample.sampling.max_tokens or "
+                "trainer.micro_batch_tokens; `deerstalker plan` says what would fit",
+            )
+        return _sized(part.pack, number or least)
+
+    packs = [part.pack if part.pack.row_tokens != "auto" else decided(part) for part in recipe.parts]
+    if not recipe.stages:
+        return recipe.with_packs(packs[0])
+    own = recipe.pack  # the sections of the stages count
+    if own.row_tokens == "auto":
+        own = _sized(own, max(pack.row_size for pack in packs))
+    return recipe.with_packs(own, packs)
+
+
+def bounds(recipe: Recipe, processes: int) -> tuple[int, int]:
+    """Returns the least and the largest size of a row: for one completion at its longest, and for the whole group.
+
+    Optimizer steps of so many rows each are as they are; other steps get a row for each process, if their completions
+    have the length that plans assume.
+    """
+    sampling, groups = recipe.sample.sampling, recipe.sample.puzzles_per_iteration
+    least = sampling.max_tokens / (1 - _PROMPT_SHARE)
+    most = least * sampling.samples_per_prompt
+    if processes > 1 and recipe.pack.minibatch_unit != "rows":
+        steps = steps_of(recipe, groups)
+        most = min(most, groups * sampling.samples_per_prompt * typical_completion(sampling) / (steps * processes))
+    return _rounded_up(least), _rounded_up(max(least, most))
+
+
+def _rounded_up(tokens: float) -> int:
+    return _UNIT * math.ceil(tokens / _UNIT)
+
+
+def largest(least: int, most: int, fits: Callable[[int], bool]) -> int | None:
+    """Returns the largest multiple of `_UNIT` between two multiples that fits; None if the least does not fit."""
+    if not fits(least):
+        return None
+    low, high = least // _UNIT, most // _UNIT
+    while low < high:
+        middle = (low + high + 1) // 2
+        low, high = (middle, high) if fits(middle * _UNIT) else (low, middle - 1)
+    return low * _UNIT
+
+
+def _with_row(part: Recipe, tokens: int) -> Recipe:
+    return part.model_copy(update={"pack": _sized(part.pack, tokens)})
+
+
+def _sized(pack: PackConfig, tokens: int) -> PackConfig:
+    return pack.model_copy(update={"row_tokens": tokens})
+
+
+def _fits_here(
+    part: Recipe, profile: Profile, size: ModelSize, devices: tuple[CudaDevice, ...], room_bytes: int
+) -> bool:
+    trainer, engine = profile.trainer, profile.engine
+    elsewhere = bool(engine.external_urls) and engine.replicas == "auto"
+    if trainer.device == "cuda" or (trainer.device == "auto" and devices):
+        if not devices:
+            raise BadInputError(
+                "pack.row_tokens", "auto, for a trainer on GPUs that this machine lacks", "a number",
+                "write the number that `deerstalker plan` prints, or begin the run on a machine with GPUs",
+            )  # fmt: skip
+        gpu = min(device.memory_bytes for device in devices)
+        memory = memory_of(part, profile, size, gpu)
+        return training_bytes(memory.trainer, trainer) <= gpu if elsewhere else memory.missing == 0
+    compute = trainer.on_this_machine(size.shape.hidden if size.shape else None).compute_dtype
+    one = process_memory(part, trainer, size, cast("ComputeType", compute), cuda=False)
+    engine_on_cuda = engine_build()[0] == "vllm"
+    replicas = replica_count(engine, size, len(os.sched_getaffinity(0)), len(devices), cuda=engine_on_cuda)
+    of_engines = 0.0
+    if not engine_on_cuda:
+        kind: ComputeType = "fp32" if engine.on_this_machine().dtype == "float32" else "bf16"
+        of_engines = engine_bytes(engine, size, kind, replicas, cuda=False)
+    return trainer.processes * one.peak + of_engines + program_bytes(replicas) <= room_bytes
+
+
+def described(recipe: Recipe, before: Recipe) -> list[str]:
+    """Returns a line for each number that was decided: `before` is the recipe with its `auto`."""
+    packs = [("pack", before.pack, recipe.pack)]
+    packs += [
+        (f"stages.{number}.pack", old.pack, new.pack)
+        for number, (old, new) in enumerate(zip(before.stages, recipe.stages, strict=True))
+    ]
+    return [f"{name}.row_tokens: {new.row_size} (auto)" for name, old, new in packs if old.row_tokens == "auto"]
