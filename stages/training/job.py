@@ -231,9 +231,9 @@ class TrainHardware(Config):
     )
     activation_checkpointing: bool = Field(default=False, description="recompute layers in backward")
     compile: bool = Field(
-        default=True,
-        description="on GPUs, compile each layer with torch.compile, which fuses norms, rotation and products; CPUs "
-        "compute eagerly",
+        default=False,
+        description="on GPUs, compile each layer with torch.compile, which fuses norms, rotation and products (not yet "
+        "tried on a GPU); CPUs compute eagerly",
     )
     logprob_chunk_tokens: int = Field(
         default=2048,
