@@ -1,6 +1,7 @@
 """What a person sees of a large upload."""
 
 import logging
+import shutil
 from collections.abc import Mapping
 from pathlib import Path
 
@@ -39,13 +40,20 @@ def test_a_stage_shows_its_uploads_and_downloads(reports: list[Report], tmp_path
         reports.append((label, done, total, figures))
 
     store = Store.open("memory://watched")
-    with StageContext(store, tmp_path, Profile(), report, logging.getLogger("test")) as ctx:
+    (here := tmp_path / "here").mkdir()
+    (elsewhere := tmp_path / "elsewhere").mkdir()
+    with StageContext(store, here, Profile(), report, logging.getLogger("test")) as ctx:
         attempt = ArtifactAddress(store, "runs/r/iterations/0001/checkpoint", Checkpoint).attempt(
             Identity.of("finetune", 1, {})
         )
         with ctx.folder(attempt) as folder:
             (folder / "model.safetensors").write_bytes(bytes(3 << 20))
-        ctx.local_folder(attempt.publish())
+        checkpoint = attempt.publish()
+        ctx.local_folder(checkpoint)
+    assert {label for label, *_ in reports} == {"storing Checkpoint, MB"}, "what was uploaded is not downloaded again"
+    shutil.rmtree(here)  # as on another machine
+    with StageContext(store, elsewhere, Profile(), report, logging.getLogger("test")) as ctx:
+        ctx.local_folder(checkpoint)
     assert {(label, total) for label, _, total, _ in reports} == {
         ("storing Checkpoint, MB", 3), ("fetching Checkpoint, MB", 3),
     }  # fmt: skip
