@@ -32,9 +32,12 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     items.sort(key=lambda item: item.path.parent.name not in _START_PROCESSES)
 
 
-@pytest.fixture(scope="session")
+@pytest.fixture(scope="module")
 def prefect_api_url(tmp_path_factory: pytest.TempPathFactory) -> Generator[str]:
-    """A Prefect server to which the commands of several tests report: each server of their own takes 5 s of CPU."""
+    """A Prefect server to which the commands of a file report.
+
+    A start takes 5 s of CPU, and a minute without work 2.6 s: one for each command or for all files would cost more.
+    """
     from tests.support.prefect_server import own_server
 
     with own_server(tmp_path_factory.mktemp("prefect")) as url:
