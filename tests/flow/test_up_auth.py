@@ -70,6 +70,7 @@ def test_a_completed_run_is_retried_with_it(locked: Installation, deployed: str)
     assert locked.tasks(deployed, 2) == {"prepare": "Cached"}
 
 
+@pytest.mark.long
 def test_a_typo_is_refused_by_the_command(locked: Installation) -> None:
     given = json.dumps({"request": {"recepi": "quickstart"}})
     done = locked.attempt("prefect", "deployment", "run", "train/quickstart", "--params", given)

@@ -199,7 +199,7 @@ def proved_anew(puzzle: FormalPuzzle, premises: list[Statement], statement: Stat
     return encoding.solve([*map(encoding.literal, premises), ~encoding.literal(statement)]) is None
 
 
-@settings(max_examples=8)
+@settings(max_examples=4)
 @given(st.integers(0, 10**9))
 def test_derivations_with_times_are_proved_step_by_step_from_nothing_to_spare(seed: int) -> None:
     config = PuzzleConfig(suspects=(3, 3), weapons=(2, 2), rooms=(4, 4), times=(2, 3), motives=(0, 3))

@@ -110,6 +110,7 @@ def test_statements_that_contradict_one_another_have_no_solution() -> None:
     assert ZEBRA.told([f"{name} lives in the {house} house" for house in ("first", "second")], grid) == [IMPOSSIBLE]
 
 
+@pytest.mark.long
 def test_the_limit_is_the_same_on_every_machine() -> None:
     """CP-SAT's deterministic time: a puzzle that needs more than its limit has no result, every time."""
     puzzle = generate(TIERS["full"], 3)

@@ -322,6 +322,7 @@ def hub_cache(folder: Path, name: str, home: Path) -> Path:
     return cache / "snapshots" / commit
 
 
+@pytest.mark.long
 def test_a_hub_model_is_not_a_local_folder_of_the_same_name(folder: Path, tmp_path: Path) -> None:
     (tmp_path / "maker").mkdir()
     shutil.copytree(folder, tmp_path / "maker/model")

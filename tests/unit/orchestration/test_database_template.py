@@ -26,6 +26,7 @@ def contents(database: Path) -> list[tuple[str, ...]]:
         return made + opened.execute("select version_num from alembic_version").fetchall()
 
 
+@pytest.mark.long
 def test_the_second_database_is_a_copy_of_the_first(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
     migrated = fill(tmp_path / "first")

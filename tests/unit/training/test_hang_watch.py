@@ -87,6 +87,7 @@ def test_a_stopped_and_a_dead_rank_are_noticed(
     assert noticed(gang, endless(folder), match, fault) < within_s
 
 
+@pytest.mark.long
 def test_a_rank_that_waits_for_ever_is_noticed(folder: Path) -> None:
     """Its batch is a pipe that nobody writes to, so it neither works nor is it marked as stopped."""
     job = endless(folder, ONE, batch_file=folder / "pipe")
