@@ -178,6 +178,8 @@ def fault_proxy(upstream: str | Path, choose: Callable[[str, str], str | None]) 
             del format, args
 
     class Server(ThreadingHTTPServer):
+        request_queue_size = 1024  # the requests of a client come at once, and are reset where there is no room
+
         def handle_error(self, request: object, client_address: object) -> None:
             if not isinstance(sys.exception(), ConnectionError):  # a client that gave up is what faults are for
                 super().handle_error(request, client_address)  # type: ignore[arg-type]
