@@ -112,9 +112,7 @@ def _candidate(name: str, own: Recipe, overrides: Sequence[str]) -> Candidate:
     if source.value is not None or own.value is not None:
         raise BadInputError(name, "a value model", "recipes without one", "train them as runs, and `diff` the runs")
     recipe = validate(Recipe, overridden(settings, overrides), name)
-    if recipe.pack.row_tokens == "auto":  # the run's rows, so that nothing but the algorithm differs
-        pack = recipe.pack.model_copy(update={"row_tokens": own.pack.row_tokens})
-        recipe = recipe.model_copy(update={"pack": pack})
+    recipe = recipe.with_rows_of(own.model_dump(mode="json"))  # so that nothing but the algorithm differs
     _check_buffer(name, recipe, own)
     resamples = source.sample.resample is not None or recipe.sample.resample is not None
     return Candidate(

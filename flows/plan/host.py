@@ -16,7 +16,7 @@ _CHECKPOINT_BYTES = 2
 
 
 def program_bytes(replicas: int) -> float:
-    """Returns the memory of all programs with so many engines on this machine, without models."""
+    """Returns the memory of all programs on this machine without models; `replicas` of them are engines."""
     return _PROGRAM_BYTES + (replicas - 1) * _ENGINE_PROGRAM_BYTES
 
 

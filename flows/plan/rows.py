@@ -18,7 +18,7 @@ from stages.hardware.compute_type import ComputeType, CudaDevice, cuda_devices, 
 from stages.processes.memory import limit_bytes
 
 _UNIT = 64
-"""Rows have a multiple of so many tokens."""
+"""The tokens of a row are a multiple of this number."""
 _PROMPT_SHARE = 1 / 4
 """Share of a row that is left for its prompt, as `workload.longest_prompt` supposes; no prompt is known yet."""
 
@@ -99,8 +99,8 @@ def _decided(recipe: Recipe, processes: int, fits: Callable[[Recipe, ModelSize],
 def bounds(recipe: Recipe, processes: int) -> tuple[int, int]:
     """Returns the least and the largest size of a row: for one completion at its longest, and for the whole group.
 
-    Optimizer steps of so many rows each are as they are; other steps get a row for each process, if their completions
-    have the length that plans assume.
+    A step that is counted in rows sets no limit. Any other step gets a row for each process, if its completions have
+    the length that plans assume.
     """
     sampling, groups = recipe.sample.sampling, recipe.sample.puzzles_per_iteration
     least = sampling.max_tokens / (1 - _PROMPT_SHARE)

@@ -133,7 +133,7 @@ def work_of(recipe: Recipe, completion: float | None = None, prompt: float | Non
 
 
 def steps_of(recipe: Recipe, rows: int) -> int:
-    """Returns the optimizer steps of one pass over so many rows."""
+    """Returns the number of optimizer steps in one pass over the rows."""
     pack, groups = recipe.pack, recipe.sample.puzzles_per_iteration
     if pack.minibatch_size is None:
         return pack.updates

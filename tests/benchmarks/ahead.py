@@ -33,7 +33,7 @@ from artifacts.reading import Artifact
 from artifacts.store.store import Store
 from flows.lookup.history import STAGES
 from tests.support.bars import Bar, tell
-from tests.support.hosts import Host, hosts
+from tests.support.hosts import Host, hosts, require_hosts
 from tests.support.prefect_server import without_prefect
 from tests.support.seeded import add_seed_options, joined, parse, run_store
 from tests.support.whole_runs import from_warm_start, train
@@ -200,11 +200,7 @@ def main() -> int:
     options = parse(parser)
     document: dict[str, Any] = {}
     if options.only != "learning" and options.seeds:
-        try:
-            with hosts("probe"):
-                pass
-        except (OSError, subprocess.CalledProcessError) as error:
-            sys.exit(f"SKIPPED: no network namespaces here ({error}); this needs root and iproute2")
+        require_hosts()
         with tempfile.TemporaryDirectory(prefix="ahead-") as folder:
             document["time"] = measure_time(options.seeds[0], Path(folder), options.recipe)
     if options.only != "time":

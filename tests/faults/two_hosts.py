@@ -30,7 +30,7 @@ from artifacts.manifest import MANIFEST_NAME, Manifest
 from artifacts.store.store import Store
 from artifacts.verification import verify
 from tests.support.bars import add_json_option, kept, tell
-from tests.support.hosts import GATEWAY, Host, hosts
+from tests.support.hosts import GATEWAY, Host, hosts, require_hosts
 from tests.support.installed import SLOW, TINY
 from tests.support.prefect_server import prefect_api, prefect_server, without_prefect
 from tests.support.processes import marked
@@ -323,11 +323,7 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     add_json_option(parser)
     options = parser.parse_args()
-    try:
-        with hosts("probe"):
-            pass
-    except (OSError, subprocess.CalledProcessError) as error:
-        sys.exit(f"SKIPPED: no network namespaces here ({error}); this needs root and iproute2")
+    require_hosts()
     with tempfile.TemporaryDirectory(prefix="two-hosts-") as scratch:
         report, bars = kept(PROMISES, lambda: campaign(Path(scratch)))
     tell(report, bars, lambda: show(report, Console()), as_json=options.json)

@@ -3,6 +3,7 @@
 import os
 import shutil
 import subprocess
+import sys
 from collections.abc import Generator, Sequence
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
@@ -71,6 +72,15 @@ def hosts(*names: str) -> Generator[list[Host]]:
                 _ip("-n", host.namespace, "link", "set", device, "up")
             made.append(host)
         yield made
+
+
+def require_hosts() -> None:
+    """Exits a program that needs hosts where there can be none."""
+    try:
+        with hosts("probe"):
+            pass
+    except (OSError, subprocess.CalledProcessError) as error:
+        sys.exit(f"SKIPPED: no network namespaces here ({error}); this needs root and iproute2")
 
 
 def _ip(*arguments: str) -> None:
