@@ -1,11 +1,17 @@
-"""A finished run that the tests of this folder look at."""
+"""A finished run that the tests of this folder look at, and the request for a run that begins."""
 
+import logging
+from collections.abc import Callable
+from datetime import UTC, datetime
 from pathlib import Path
+from uuid import uuid4
 
 import pytest
+from prefect.client.schemas.objects import FlowRun
 
 from artifacts.layout import RunLayout
 from artifacts.store.store import Store
+from flows.opening import RunRequest
 from tests.support.made_run import make_run
 
 
@@ -15,3 +21,11 @@ def made(tmp_path_factory: pytest.TempPathFactory) -> tuple[Store, RunLayout]:
     folder: Path = tmp_path_factory.mktemp("made")
     store = Store.open(str(folder / "store"))
     return store, make_run(store, iterations=4)
+
+
+@pytest.fixture
+def request_of_mine(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Callable[..., RunRequest]:
+    """Asks for the run `mine` as a flow run would, with changed settings."""
+    monkeypatch.setattr("flows.opening.this_flow_run", lambda: FlowRun(flow_id=uuid4(), created=datetime.now(UTC)))
+    monkeypatch.setattr("flows.opening.run_logger", logging.getLogger)
+    return lambda *overrides: RunRequest(run="mine", store=str(tmp_path / "store"), overrides=list(overrides))

@@ -2,18 +2,14 @@
 
 import hashlib
 import json
-import logging
 import subprocess
 import sys
 from collections.abc import Callable
-from datetime import UTC, datetime
 from importlib.resources import files
 from pathlib import Path
 from typing import Any
-from uuid import uuid4
 
 import pytest
-from prefect.client.schemas.objects import FlowRun
 
 from artifacts.documents.checksums import read_sums
 from artifacts.errors import BadInputError, IdentityMismatchError
@@ -183,14 +179,6 @@ def test_a_run_begun_before_some_settings_existed_goes_on_as_it_began(tmp_path: 
     chosen = recipe_to_continue(store, layout, load_recipe(name, ["finetune.epoch_order=shuffled"]))
     with pytest.raises(IdentityMismatchError, match=r"finetune\.epoch_order: 'same' -> 'shuffled'"):
         check_recipe(store, layout, chosen)
-
-
-@pytest.fixture
-def request_of_mine(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Callable[..., RunRequest]:
-    """Asks for the run `mine` as a flow run would, with changed settings."""
-    monkeypatch.setattr("flows.opening.this_flow_run", lambda: FlowRun(flow_id=uuid4(), created=datetime.now(UTC)))
-    monkeypatch.setattr("flows.opening.run_logger", logging.getLogger)
-    return lambda *overrides: RunRequest(run="mine", store=str(tmp_path / "store"), overrides=list(overrides))
 
 
 def test_a_run_that_stored_nothing_keeps_no_name(request_of_mine: Callable[..., RunRequest]) -> None:

@@ -1,13 +1,10 @@
 """`pack.row_tokens = "auto"`: the number that a run begins with and keeps."""
 
 import json
-import logging
-from datetime import UTC, datetime
+from collections.abc import Callable
 from pathlib import Path
-from uuid import uuid4
 
 import pytest
-from prefect.client.schemas.objects import FlowRun
 
 from artifacts.errors import BadInputError, IdentityMismatchError
 from artifacts.identity import Identity
@@ -121,11 +118,11 @@ def rows_survive(recipe: Recipe) -> bool:
     return Recipe.model_validate(recipe.model_dump(mode="json")) == recipe
 
 
-def test_a_run_keeps_the_number_that_it_began_with(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_run_keeps_the_number_that_it_began_with(
+    request_of_mine: Callable[..., RunRequest], monkeypatch: pytest.MonkeyPatch
+) -> None:
     """It is frozen, so another machine or profile changes nothing; without `auto` the identity is that of a number."""
-    monkeypatch.setattr("flows.opening.this_flow_run", lambda: FlowRun(flow_id=uuid4(), created=datetime.now(UTC)))
-    monkeypatch.setattr("flows.opening.run_logger", logging.getLogger)
-    request = RunRequest(run="mine", store=str(tmp_path / "store"), overrides=[AUTO])
+    request = request_of_mine(AUTO)
     with opened(request) as run:
         number = run.recipe.pack.row_tokens
         assert number == bounds(run.recipe, 1)[1]
