@@ -65,19 +65,20 @@ def random_weights(trainable: TrainableConfig, processes: int, shape: DecoderSha
 
 
 def save_all(folder: Path, reference: Path, processes: int) -> None:
-    """Saves small models into folders named by what is trained, and their averages with a reference (collective)."""
+    """Saves small models into folders named by what is trained, and their averages with a reference (collective).
+
+    `make_source` was called once before: processes that each wrote it would read what another has half written.
+    """
     for name, trainable in TRAINED.items():
         weights = random_weights(trainable, processes)
-        weights.save_checkpoint(source_folder(folder), folder / name, SMALL_FILE)
+        weights.save_checkpoint(folder / "source", folder / name, SMALL_FILE)
         weights.save_average(reference, 0.75, folder / f"{name}_average")
 
 
-def source_folder(folder: Path) -> Path:
-    """Makes a folder of a model's files other than weights."""
-    source = folder / "source"
-    source.mkdir(parents=True, exist_ok=True)
-    (source / "config.json").write_text("{}")
-    return source
+def make_source(folder: Path) -> None:
+    """Makes `folder` and in it `source`, a folder of a model's files other than weights."""
+    (folder / "source").mkdir(parents=True)
+    (folder / "source" / "config.json").write_text("{}")
 
 
 def _worker(rank: int, processes: int, folder: Path, large: bool) -> None:
@@ -87,12 +88,12 @@ def _worker(rank: int, processes: int, folder: Path, large: bool) -> None:
     measured: dict[str, Any] = {}
     if large:
         small, weights = (random_weights(EVERYTHING, processes, shape) for shape in (SMALL, LARGE))
-        small.save_checkpoint(source_folder(folder), folder / "small")  # so that imports and buffers do not count
+        small.save_checkpoint(folder / "source", folder / "small")  # so that imports and buffers do not count
         dist.barrier()
         before = own_memory("VmRSS")
         Path("/proc/self/clear_refs").write_text("5")  # the highest resident memory counts from here
         with Traffic() as traffic:
-            weights.save_checkpoint(source_folder(folder), folder / "large", LARGE_FILE)
+            weights.save_checkpoint(folder / "source", folder / "large", LARGE_FILE)
         measured["grown"] = own_memory("VmHWM") - before
     else:
         with Traffic() as traffic:
@@ -108,7 +109,7 @@ def main() -> int:
     parser.add_argument("processes", type=int)
     parser.add_argument("--large", action="store_true", help="save one model of 67 million weights, and measure memory")
     arguments = parser.parse_args()
-    arguments.folder.mkdir(parents=True)
+    make_source(arguments.folder)
     context = multiprocessing.get_context("fork")
     options = arguments.processes, arguments.folder, arguments.large
     workers = [context.Process(target=_worker, args=(rank, *options)) for rank in range(arguments.processes)]

@@ -19,7 +19,7 @@ from stages.training.job import OptimizerConfig, TrainHardware
 from stages.training.model.master_weights import TrainedWeights
 from stages.training.worker_group.job_queue import JobQueue
 from tests.support.policies import load_policy, save_policy
-from tests.support.saving import SMALL_FILE, TRAINED, random_weights, save_all
+from tests.support.saving import SMALL_FILE, TRAINED, make_source, random_weights, save_all
 from tests.support.tiers import long_except
 from tests.support.trees import save_model
 
@@ -87,6 +87,7 @@ def test_large_weights_are_cut_into_files(tmp_path: Path) -> None:
 def saved_by_one(world_of_one: None, tmp_path_factory: pytest.TempPathFactory) -> Path:
     """The models of `save_all`, saved by this process alone."""
     folder = tmp_path_factory.mktemp("saved")
+    make_source(folder / "one")
     save_all(folder / "one", folder / "one" / "everything", 1)
     return folder
 
