@@ -99,7 +99,7 @@ def up(
         with explain_no_answer(f"see {home / 'server.log'}" if record.server else "restart it"):
             if record.gone_workers or alone_since:
                 _crash_runs("Found without a process by `deerstalker up`.", record.gone_workers, alone_since)
-            deployments = install(installation, home, os.environ)
+            deployments = install(installation)
         if worker and not (record.worker and record.worker.alive):
             with database_lock(home) as (lock, _):
                 started = start_worker(home, pool, os.environ, lock)
