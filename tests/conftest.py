@@ -32,6 +32,15 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     items.sort(key=lambda item: item.path.parent.name not in _START_PROCESSES)
 
 
+def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter) -> None:
+    """Says what each tier took, since CI runs both at once; four processes share the two cores."""
+    seconds = {"default": 0.0, "long": 0.0}
+    for report in (report for reports in terminalreporter.stats.values() for report in reports):
+        if isinstance(report, pytest.TestReport):
+            seconds["long" if "long" in report.keywords else "default"] += report.duration
+    terminalreporter.write_line(", ".join(f"{tier} tests: {total:.0f} s" for tier, total in seconds.items() if total))
+
+
 @pytest.fixture(scope="module")
 def prefect_api_url(tmp_path_factory: pytest.TempPathFactory) -> Generator[str]:
     """A Prefect server to which the commands of a file report.

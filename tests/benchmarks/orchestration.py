@@ -118,8 +118,7 @@ def ends(place: Installation, phase: str) -> Iterator[dict[str, Any]]:
         assert place.tasks(run, attempt)[f"{phase}-0001"] == "Running", "over already; make it longer"
         started = time.perf_counter()
         if what == "cancel":
-            cancelling = {"state": {"type": "CANCELLING", "name": "Cancelling"}}
-            place.api("POST", f"/flow_runs/{run}/set_state", cancelling)
+            place.cancel(run)
         else:
             (flow,) = place.flow_processes()
             os.kill(flow, signal.SIGKILL)

@@ -26,8 +26,9 @@ EXECUTED = re.compile(r"^([a-z]+-[0-9]{4}) +[0-9.]+ s$", re.MULTILINE)
 class Commands:
     """Commands of one run in one store."""
 
-    def __init__(self, folder: Path) -> None:
+    def __init__(self, folder: Path, prefect_api_url: str) -> None:
         self.folder, self.store = folder, folder / "store"
+        self.environment = {**os.environ, "PREFECT_API_URL": prefect_api_url}
 
     def start(self, role: str) -> subprocess.Popen[bytes]:
         """Starts the command as a user would; its log is `ROLE.txt`."""
@@ -35,7 +36,9 @@ class Commands:
         command += ["--run", LAYOUT.run, "--profile", str(SLOW), "--store", str(self.store), "--role", role]
         command += ["--set", "iterate_ahead=1", "--set", "iterations=3"]
         with (self.folder / f"{role}.txt").open("wb") as log:
-            return subprocess.Popen(command, stdout=subprocess.DEVNULL, stderr=log, start_new_session=True)
+            return subprocess.Popen(
+                command, stdout=subprocess.DEVNULL, stderr=log, start_new_session=True, env=self.environment
+            )
 
     def end(self, process: subprocess.Popen[bytes]) -> None:
         """Waits until a command succeeds."""
@@ -60,8 +63,8 @@ class Commands:
 
 
 @pytest.mark.long
-def test_a_run_that_is_killed_while_it_samples_ahead_loses_nothing(tmp_path: Path) -> None:
-    commands = Commands(tmp_path)
+def test_a_run_that_is_killed_while_it_samples_ahead_loses_nothing(tmp_path: Path, prefect_api_url: str) -> None:
+    commands = Commands(tmp_path, prefect_api_url)
     process = commands.start("both")
 
     def both_halves_run() -> bool:

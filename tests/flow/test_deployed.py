@@ -277,7 +277,7 @@ def test_the_same_text_is_obeyed_where_nothing_guards_it(server: str, browser: B
 
 def test_named_stages_are_redone_and_a_run_goes_on(story: dict[str, Any], installation: Installation) -> None:
     request = {"run": "tiny", "more": 1, "profile": str(installation.folder / "profile.toml"), "refresh": ["grade@1"]}
-    run = installation.deploy_run("iterate/run", request)
+    run = installation.create_run("iterate/run", request)
     installation.wait_for(run, "Completed")
     tasks = installation.tasks(run, 1)
     third = {f"{stage}-0003" for stage in ("sample", "grade", "pack", "finetune", "evaluate", "promote")}
@@ -301,7 +301,7 @@ def test_a_run_that_nobody_executes_any_more_is_crashed(gone: str, story: dict[s
 def test_a_run_that_outlives_its_worker_is_missed_when_the_next_one_is_gone_too(
     story: dict[str, Any], installation: Installation
 ) -> None:
-    run = installation.deploy_run("prepare/puzzles", {"puzzles": {"train": 20000, "seed": 8}})
+    run = installation.create_run("prepare/puzzles", {"puzzles": {"train": 20000, "seed": 8}})
     installation.wait(lambda: bool(installation.flow_processes()))
     (flow,) = installation.flow_processes()
     os.kill(flow, signal.SIGSTOP)  # else it ends as soon as it notices that nobody reads what it writes

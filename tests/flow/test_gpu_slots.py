@@ -42,7 +42,7 @@ def test_a_run_waits_for_the_gpu_and_keeps_it_while_the_server_is_away(
         {"names": ["gpu"], "slots": 1, "mode": "concurrency", "lease_duration": 300},
     )  # fmt: skip
     request = tiny(installation.folder, run="holder", profile=gpu_profile, overrides=["warm_start.epochs=25000"])
-    run = installation.deploy_run("train/quickstart", request)
+    run = installation.create_run("train/quickstart", request)
     installation.wait(lambda: installation.tasks(run, 1).get("warm_start") == "Running")
     assert installation.tasks(run, 1)["fetch"] in {"Cached", "Completed"}  # what needs no GPU went ahead
     time.sleep(3)
@@ -54,7 +54,7 @@ def test_a_run_waits_for_the_gpu_and_keeps_it_while_the_server_is_away(
 
     # The server dies and comes back: the holder keeps its slot, whoever waits goes on waiting.
     waiting = tiny(installation.folder, run="waiting", profile=gpu_profile)
-    second = installation.deploy_run("train/quickstart", waiting)
+    second = installation.create_run("train/quickstart", waiting)
     installation.wait(lambda: installation.tasks(second, 1).get("warm_start") == "Running")
     (lease,) = leases(installation)
     before = installation.record
@@ -69,10 +69,10 @@ def test_a_run_waits_for_the_gpu_and_keeps_it_while_the_server_is_away(
     assert (slots_taken(installation), list(leases(installation))) == (1, [lease])
     assert installation.tasks(second, 1)["warm_start"] == "Running"
 
-    installation.prefect("flow-run", "cancel", run)
+    installation.cancel(run)
     installation.wait_for(run, "Cancelled")
     installation.wait(lambda: bool(leases(installation).keys() - {lease}))
     assert (slots_taken(installation), installation.state(second)) == (1, "Running")
-    installation.prefect("flow-run", "cancel", second)
+    installation.cancel(second)
     installation.wait_for(second, "Cancelled")
     installation.wait(lambda: slots_taken(installation) == 0)

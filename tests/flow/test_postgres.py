@@ -17,7 +17,7 @@ def test_up_runs_on_postgresql(tmp_path: Path) -> None:
         installed = Installation(tmp_path, PREFECT_SERVER_DATABASE_CONNECTION_URL=url)
         installed.up("--port", "0")
         try:
-            run = installed.deploy_run("prepare/puzzles", REQUEST)
+            run = installed.create_run("prepare/puzzles", REQUEST)
             installed.wait_for(run, "Completed")
             installed.prefect("flow-run", "retry", run)
             installed.wait(lambda: bool(installed.tasks(run, 2)))

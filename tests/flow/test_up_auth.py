@@ -54,7 +54,7 @@ def test_the_server_asks_for_the_string_except_for_its_health(locked: Installati
 @pytest.fixture(scope="module")
 def deployed(locked: Installation) -> str:
     """Id of a run that was started by its deployment."""
-    return locked.deploy_run("prepare/puzzles", REQUEST)
+    return locked.create_run("prepare/puzzles", REQUEST)
 
 
 def test_a_deployed_run_completes_with_it(locked: Installation, deployed: str) -> None:
@@ -97,7 +97,7 @@ def test_typos_are_refused_by_the_server(locked: Installation, request_: dict[st
 @pytest.mark.long
 def test_puzzles_in_the_making_are_cancelled_soon(locked: Installation) -> None:
     idle = set(locked.processes())
-    run = locked.deploy_run("prepare/puzzles", {**REQUEST, "puzzles": {"train": 20000, "seed": 7}})
+    run = locked.create_run("prepare/puzzles", {**REQUEST, "puzzles": {"train": 20000, "seed": 7}})
     drawn = set(locked.store.glob("puzzles/drawn/*/manifest.json"))
     locked.wait(lambda: set(locked.store.glob("puzzles/drawn/*/manifest.json")) > drawn)
     locked.prefect("flow-run", "cancel", run)

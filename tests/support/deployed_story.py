@@ -50,8 +50,7 @@ def tell(installation: Installation) -> dict[str, Any]:
     rollouts = installation.part("tiny", 1, "rollouts")
     installation.wait(lambda: any(rollouts.glob("progress-*/rollouts-*.parquet")))
     told["busy"] = left()
-    cancelling = {"state": {"type": "CANCELLING", "name": "Cancelling"}}
-    installation.api("POST", f"/flow_runs/{run}/set_state", cancelling)  # what the button of the user interface does
+    installation.cancel(run)
     told["gone_s"] = installation.wait(lambda: not left(), 60)
     told["cancelled_s"] = told["gone_s"] + installation.wait(lambda: installation.state(run) == "Cancelled", 60)
 

@@ -70,6 +70,16 @@ class Installation:
         output = self.prefect("deployment", "run", deployment, "--params", json.dumps(given), *options)
         return output.partition("UUID: ")[2].split()[0]
 
+    def create_run(self, deployment: str, request: Mapping[str, Any]) -> str:
+        """Asks the server for a run of a deployment, as its pages do; returns its id (the command takes 3 s)."""
+        path = f"/deployments/{self.api('GET', f'/deployments/name/{deployment}')['id']}/create_flow_run"
+        given = {"request": {"store": str(self.store), **request}}
+        return self.api("POST", path, {"parameters": given, "state": {"type": "SCHEDULED"}})["id"]
+
+    def cancel(self, run: str) -> None:
+        """Cancels a flow run, as the button of Prefect's pages does."""
+        self.api("POST", f"/flow_runs/{run}/set_state", {"state": {"type": "CANCELLING", "name": "Cancelling"}})
+
     def api(self, method: str, path: str, content: Any = None) -> Any:
         """An answer of Prefect's API."""
         auth = read_auth_string(Path(self.record["auth"])) if self.record["auth"] else None
