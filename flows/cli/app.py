@@ -36,9 +36,9 @@ app = App(
 _COMMANDS = {
     "train:train": "Train a model with a recipe; the same run name continues where it stopped.",
     "train:iterate": "Continue a run with its frozen recipe.",
-    "evaluate:evaluate": "Measure a checkpoint on puzzles; every grader of their environment reads each completion.",
+    "evaluate:evaluate": "Measure a checkpoint on puzzles, with every grader of their environment.",
     "evaluate:benchmark": """
-Ask any models, behind APIs or as checkpoints, the same puzzles, and set their accuracy beside their cost.
+Ask checkpoints and models behind APIs the same puzzles, and print their accuracy and cost.
 
 No answer is bought twice: the same command continues where it stopped, and more samples add to those that are stored.
 """,
@@ -80,12 +80,13 @@ beside finished stages. It never includes files from which an unfinished stage w
     "doctor:doctor": """
 Check this machine, the store and Prefect, and with --recipe whether that recipe fits; fails on a problem.
 
-Every line is ok, or says what to do. The files that it writes to try the store are removed; it starts no server.
+Every line is ok, or says what to do. The command removes the files that it writes to test the store, and starts no
+server.
 """,
     "doctor:plan": """
 Plan a recipe on GPUs to rent: what fits, how long an iteration takes and what it costs, by arithmetic.
 
-Memory is the trainer's at its peak beside the engine. Times are estimates from data sheets and assumed efficiencies.
+Memory is the trainer's peak, beside the engine. Times are estimates from data sheets and assumed efficiencies.
 """,
     "up:up": "Start a Prefect server with its user interface and a worker, and deploy every flow; may be repeated.",
     "up:down": "Stop the server and the worker that `up` started.",

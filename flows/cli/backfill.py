@@ -29,7 +29,7 @@ def backfill(
 
     Args:
         runs: Names of one or more runs.
-        suite: Name of the suite; names its folder in each run and its curve. Without --puzzles a suite of the package
+        suite: Name of the suite, of its folder in each run and of its curve. Without --puzzles: a suite of the package
             (panel), or a TOML file with a title and [puzzles].
         puzzles: RUN:SPLIT or KEY:SPLIT (of a set made by puzzles make), or a JSON file in the published format.
         checkpoints: All; every k-th and the last; or the best, which is the promoted one.

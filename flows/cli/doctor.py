@@ -147,8 +147,8 @@ def plan(
         gpus: GPUs of a machine, as 8x80 (gigabytes) or 4xA40.
         nodes: Number of machines.
         price: Dollars for an hour of one GPU.
-        completion_tokens: Mean length of a completion; by default half of the limit, or an eighth of one above 256.
-        prompt_tokens: Mean length of a prompt; by default half of what the recipe's rows leave.
+        completion_tokens: Mean length of a completion; by default half of the limit, or an eighth of a limit above 256.
+        prompt_tokens: Mean length of a prompt; by default half of the space that the recipe's rows leave.
         write: File in which the fastest profile that fits is written; it must not exist.
         plot: PNG file in which the seconds for 1 to 64 GPUs are drawn, with the limiting term; it must not exist.
     """

@@ -27,7 +27,7 @@ _GENERATORS = "reasoning_gym:TASK"
 
 @environments.default
 def list_all(*, options: Output = OUTPUT) -> None:
-    """List all environments that are installed, with their levels of difficulty or what a recipe says to use them."""
+    """List the installed environments, each with its levels of difficulty or the recipe settings that select it."""
     from stages.environments import environment
     from stages.environments.capabilities import HasLevels
     from stages.environments.user_code.config import installed, version_of

@@ -90,9 +90,9 @@ def benchmark(
         puzzles: A JSON file in the published format, or RUN:SPLIT with train, val or test.
         suite: Instead of --puzzles: a suite of the package (panel), or a TOML file with a title and [puzzles].
         only: Name of a model of the file to ask; may be repeated. By default all.
-        count: Number of puzzles, from the first; by default 64, of a suite all.
+        count: Number of puzzles, from the first; by default 64, or all of a suite.
         samples: Number of answers of each model to each puzzle.
-        max_cost: Dollars that this command may spend; it stops before an answer might pass them.
+        max_cost: Dollars that this command may spend; it stops before an answer might exceed this amount.
         dry_run: Only estimate the cost of the missing answers; nothing is bought.
         old_prices: Buy although a price of the file is more than a year old.
     """

@@ -27,7 +27,7 @@ def merge(
         base: The model that the others are compared with, named in the same way; none for average.
         method: The method.
         weight: Factor of the differences from the base (task_arithmetic) or of their mean (ties).
-        density: Share of each difference, its largest elements, that ties keeps.
+        density: Share of each difference that ties keeps: its largest elements.
     """
     settings = {
         "models": list(model), "base": base, "method": method, "weight": weight, "density": density,

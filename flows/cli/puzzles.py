@@ -68,8 +68,8 @@ def make(
             puzzles in the published format. Until the file is written, a hidden folder beside it keeps the puzzles.
         count: Number of puzzles in all. Of three or more, a tenth (at least one) becomes the validation split and a
             tenth the test split. With --val or --test it is the number of training puzzles.
-        val: Number of further puzzles for validation; with --test alone none.
-        test: Number of further puzzles for the final test; with --val alone none.
+        val: Number of additional puzzles for validation; 0 if only --test is given.
+        test: Number of additional puzzles for the final test; 0 if only --val is given.
         size: temporal_clue: reduced, easy, small, large, full; zebra: easy, medium, full.
         environment: The puzzle family: temporal_clue or zebra.
         seed: The same seed gives the same puzzles on every machine.

@@ -45,7 +45,7 @@ def train(
 
     Args:
         run: Name of the run; the recipe's name by default.
-        role: Part of a run with iterate_ahead that this command does, beside another command with the other role.
+        role: Part of a run with iterate_ahead that this command does; unless it is both, another command does the rest.
     """
     name = Path(recipe).stem if run is None else run
     if run is not None or recipe.endswith(".toml"):  # other names are shipped recipes, or `load_recipe` refuses them

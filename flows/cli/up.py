@@ -63,9 +63,9 @@ def up(
         pool: Work pool of the deployments; a missing pool is created as a process pool. If it is not `deerstalker`, the
             names of the deployments end in its name.
         image: Container image of the flow runs, for pools that start containers.
-        gpu_slots: Number of runs that may use a GPU at the same time; by default the current number, 1 at first.
-        zombie_after: Seconds without an event of a run, such as its heartbeat, after which it is marked crashed; by
-            default the current value, 120 at first.
+        gpu_slots: Number of runs that may use a GPU at the same time; by default the current number, initially 1.
+        zombie_after: Seconds without an event, such as a heartbeat, after which a run is marked crashed; by default the
+            current value, initially 120.
         worker: Start a worker on this machine.
     """
     external = parse_external_server(server, host, auth)
