@@ -301,6 +301,7 @@ def test_a_run_that_nobody_executes_any_more_is_crashed(gone: str, story: dict[s
 def test_a_run_that_outlives_its_worker_is_missed_when_the_next_one_is_gone_too(
     story: dict[str, Any], installation: Installation
 ) -> None:
+    installation.wait(lambda: not installation.flow_processes())  # the process of the run before
     run = installation.create_run("prepare/puzzles", {"puzzles": {"train": 20000, "seed": 8}})
     installation.wait(lambda: bool(installation.flow_processes()))
     (flow,) = installation.flow_processes()

@@ -225,7 +225,7 @@ def test_the_password_of_a_server_elsewhere_is_neither_shown_nor_readable(tmp_pa
         assert wrong.returncode == 2 and "refuses the request (HTTP 401)" in wrong.stderr
         assert "wrong-secret" not in wrong.stdout + wrong.stderr + (tmp_path / "s").as_posix()
         installed.down()
-        assert holders_of(["their-secret-password"], [installed.folder], of_at_least=1) == []
+        assert holders_of(["their-secret-password"], [installed.folder], of_at_least=0) == []
 
 
 @pytest.mark.parametrize("server", ["garbage", "http://someone:their-secret-password@", "http://nobody.invalid/api"])
