@@ -43,13 +43,14 @@ def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter) -> None:
 
 @pytest.fixture(scope="module")
 def prefect_api_url(tmp_path_factory: pytest.TempPathFactory) -> Generator[str]:
-    """A Prefect server to which the commands of a file report.
+    """A Prefect server to which the commands of a file report, with the settings of a command's own server.
 
-    A start takes 5 s of CPU, and a minute without work 2.6 s: one for each command or for all files would cost more.
+    A start takes 4 s of CPU: one for each command would cost more.
     """
+    from flows.orchestration.run_environment import SHORT_LIVED_SERVER
     from tests.support.prefect_server import own_server
 
-    with own_server(tmp_path_factory.mktemp("prefect")) as url:
+    with own_server(tmp_path_factory.mktemp("prefect"), **SHORT_LIVED_SERVER) as url:
         yield url
 
 

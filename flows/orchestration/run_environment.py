@@ -20,7 +20,7 @@ _QUIET = {
     "PREFECT_LOGGING_TO_API_WHEN_MISSING_FLOW": "ignore",
 }
 
-_SHORT_LIVED_SERVER = {
+SHORT_LIVED_SERVER = {
     "PREFECT_SERVER_SERVICES_TASK_RUN_RECORDER_READ_BATCH_SIZE": "50",
     "PREFECT_SERVER_SERVICES_TASK_RUN_RECORDER_BATCH_SIZE": "100",
     "PREFECT_SERVER_SERVICES_TASK_RUN_RECORDER_FLUSH_INTERVAL": "1",
@@ -70,7 +70,7 @@ def prepare_command_environment(home: Path, *, debug: bool) -> None:
     if not debug:
         variables |= _QUIET
     if not os.environ.get("PREFECT_API_URL"):
-        variables |= _SHORT_LIVED_SERVER
+        variables |= SHORT_LIVED_SERVER
     for name, value in variables.items():
         os.environ.setdefault(name, value)
 

@@ -14,7 +14,7 @@ from artifacts.manifest import MANIFEST_NAME
 from artifacts.reading import Artifact
 from artifacts.store.store import Store
 from artifacts.verification import verify
-from tests.support.installed import SLOW, TINY
+from tests.support.installed import ONE_ENGINE, TINY
 from tests.support.waiting import wait_until
 
 LAYOUT = RunLayout("ahead")
@@ -33,7 +33,7 @@ class Commands:
     def start(self, role: str) -> subprocess.Popen[bytes]:
         """Starts the command as a user would; its log is `ROLE.txt`."""
         command = [str(Path(sys.executable).with_name("deerstalker")), "train", "--recipe", str(TINY), "--json"]
-        command += ["--run", LAYOUT.run, "--profile", str(SLOW), "--store", str(self.store), "--role", role]
+        command += ["--run", LAYOUT.run, "--profile", str(ONE_ENGINE), "--store", str(self.store), "--role", role]
         command += ["--set", "iterate_ahead=1", "--set", "iterations=3"]
         with (self.folder / f"{role}.txt").open("wb") as log:
             return subprocess.Popen(

@@ -18,7 +18,7 @@ from artifacts.verification import verify
 from flows.lookup.history import read_run
 from flows.report.summary import stage_rows
 from stages.curriculum.progress import read_progress
-from tests.support.installed import SLOW, TINY
+from tests.support.installed import ONE_ENGINE, TINY
 from tests.support.waiting import wait_until
 
 CHANGES = [
@@ -36,7 +36,7 @@ CHANGES = [
 def start(store: Path, prefect_api_url: str) -> subprocess.Popen[bytes]:
     """Starts the command as a user would."""
     command = [str(Path(sys.executable).with_name("deerstalker")), "train", "--recipe", str(TINY), "--run", "staged"]
-    command += ["--profile", str(SLOW), "--store", str(store), "--json"]
+    command += ["--profile", str(ONE_ENGINE), "--store", str(store), "--json"]
     for change in CHANGES:
         command += ["--set", change]
     environment = {**os.environ, "PREFECT_API_URL": prefect_api_url}

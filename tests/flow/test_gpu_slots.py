@@ -10,7 +10,7 @@ import pytest
 
 from flows.orchestration.gpu_lease import LEASE_S
 from tests.support.deployed_story import ZOMBIE_AFTER_S, tiny
-from tests.support.installed import SLOW, Installation
+from tests.support.installed import ONE_ENGINE, Installation
 
 pytestmark = pytest.mark.long
 
@@ -18,7 +18,7 @@ pytestmark = pytest.mark.long
 @pytest.fixture(scope="module")
 def gpu_profile(installation: Installation) -> str:
     path = installation.folder / "gpu.toml"
-    path.write_text('gpu_slot = "gpu"\n' + SLOW.read_text() + "device = 'cpu'\n")
+    path.write_text('gpu_slot = "gpu"\n' + ONE_ENGINE.read_text() + "device = 'cpu'\n")
     return str(path)
 
 

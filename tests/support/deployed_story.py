@@ -15,7 +15,7 @@ from prefect.client.orchestration import SyncPrefectClient
 
 from artifacts.manifest import Manifest
 from flows.orchestration.installation import make_zombie_automations
-from tests.support.installed import LIMIT_S, SLOW, TINY, Installation
+from tests.support.installed import LIMIT_S, ONE_ENGINE, TINY, Installation
 from tests.support.sockets import SocketWatch
 
 ZOMBIE_AFTER_S = 75.0
@@ -39,7 +39,7 @@ def tell(installation: Installation) -> dict[str, Any]:
     told: dict[str, Any] = {"record": installation.record, **lose_runs(installation)}
     told["again"] = installation.up("--zombie-after", str(ZOMBIE_AFTER_S))
     idle = set(installation.processes())
-    shutil.copy(SLOW, installation.folder / "profile.toml")
+    shutil.copy(ONE_ENGINE, installation.folder / "profile.toml")
 
     def left() -> list[str]:
         return [command for pid, command in installation.processes().items() if pid not in idle]
@@ -63,7 +63,7 @@ def tell(installation: Installation) -> dict[str, Any]:
     installation.wait_for(run, "Crashed")
     told["killed_at"], told["left_open"] = attempts(installation), installation.open_tasks(run)
 
-    profile = SLOW.read_text().replace("threads = 1", "threads = 1\nmicro_batch_tokens = 512")
+    profile = ONE_ENGINE.read_text().replace("threads = 1", "threads = 1\nmicro_batch_tokens = 512")
     (installation.folder / "profile.toml").write_text(profile)
     with SocketWatch(installation.processes) as told["sockets"]:
         installation.prefect("flow-run", "retry", run)
@@ -90,7 +90,7 @@ def lose_runs(installed: Installation) -> dict[str, dict[str, Any]]:
 def kill_a_command(installed: Installation) -> str:
     """`deerstalker train` beside a server of `up` reports to it; killed, it leaves a run that nobody watches."""
     command = [str(Path(sys.executable).with_name("deerstalker")), "train", "--recipe", str(TINY)]
-    command += ["--profile", str(SLOW), "--run", "zombie", "--set", "puzzles.train=20000"]
+    command += ["--profile", str(ONE_ENGINE), "--run", "zombie", "--set", "puzzles.train=20000"]
     command += ["--store", str(installed.store)]
     process = subprocess.Popen(command, env=installed.environment, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
     chosen = {"flow_runs": {"name": {"any_": ["zombie"]}, "state": {"type": {"any_": ["RUNNING"]}}}}
