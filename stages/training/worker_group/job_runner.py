@@ -47,21 +47,18 @@ class JobRunner:
         dist.init_process_group(backend, store=store, rank=rank, world_size=self._hardware.world)
         self._weights: TrainedWeights | None = None
 
-    def run(self, job: TrainJob | ScoreJob, events: EventWriter) -> None:
-        """Runs one job and reports its progress as events (collective).
+    def score(self, job: ScoreJob, events: EventWriter) -> None:
+        """Runs one job that computes log-probabilities and reports its totals as an event (collective).
 
         Raises:
-            BadInputError: The job, its batch, its checkpoint or its reference is at fault, or the disk is full.
+            BadInputError: The job, its batch or its checkpoint is at fault.
         """
-        if isinstance(job, TrainJob):
-            self._train(job, events)
-            return
         totals = score(job, self._device, shards(self._hardware, self._device, self._hardware.world), self._beat)
         if self._rank == 0:
             events.send("done", **totals.model_dump())
 
-    def _train(self, job: TrainJob, events: EventWriter) -> None:
-        """Runs one job from loading to saving and reports its progress as events (collective).
+    def train(self, job: TrainJob, events: EventWriter) -> None:
+        """Runs one training job from loading to saving and reports its progress as events (collective).
 
         Raises:
             BadInputError: The job, its batch, its checkpoint or its reference is at fault, or the disk is full.

@@ -20,6 +20,7 @@ from pathlib import Path
 from artifacts.errors import BadInputError
 from stages.processes.guard import PR_SET_PDEATHSIG, set_process_option
 from stages.processes.memory import hand_back_freed, refused_allocation
+from stages.training.job import TrainJob
 from stages.training.worker_group.events import EventWriter
 from stages.training.worker_group.job_queue import JobQueue
 
@@ -48,7 +49,10 @@ def serve(queue: JobQueue, rank: int) -> None:
         job = queue.read(number)
         events = EventWriter(job.events_file)
         with _errors_reported(events, rank):
-            runner.run(job, events)
+            if isinstance(job, TrainJob):
+                runner.train(job, events)
+            else:
+                runner.score(job, events)
         # The engine needs the memory next; see `agent.worker_environment`.
         hand_back_freed(int(os.environ["LOCAL_WORLD_SIZE"]))
 
