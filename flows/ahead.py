@@ -1,12 +1,11 @@
 """Samples iteration i + 1 from the weights before iteration i's update, while iteration i is trained.
 
-A run whose recipe has `iterate_ahead = 0` does nothing of this. The main path is the same in both cases: who samples
-ahead publishes the rollouts early, and the iteration finds them.
+With `iterate_ahead = 0` in the recipe, nothing is sampled ahead. The main path is the same in both cases: the sampler
+publishes the rollouts early, and the iteration finds them.
 
-The weights that sample an iteration follow from published artifacts alone, so that every attempt asks for the same
-rollouts, on any machine. They are those before the update of the iteration before. After a rollback they are the
-weights that the run returned to: the rollouts that were sampled ahead are then replaced, so none is ever more than one
-update behind.
+The sampling weights of an iteration follow from published artifacts alone, so every attempt on any machine requests the
+same rollouts. After a rollback in iteration i, iteration i + 1 is sampled again, from the weights that the run returned
+to. So rollouts are at most one update behind.
 """
 
 from __future__ import annotations
@@ -34,10 +33,11 @@ _POLL_S = 0.5
 
 
 def check_overlap(run: Session, role: Role = "both") -> None:
-    """Refuses a role that the recipe does not have, and a profile under which sampling and training cannot overlap.
+    """Checks that the recipe allows the role, and that sampling and training can overlap under the profile.
 
     Raises:
-        BadInputError: There is such a contradiction.
+        BadInputError: A role other than `both` needs `iterate_ahead = 1`, a sampler cannot redo stages, or a setting of
+            the profile prevents the overlap.
     """
     profile = run.ctx.profile
     if not run.recipe.iterate_ahead:
@@ -66,7 +66,7 @@ def next_position(
     """Runs iteration `n` and returns the position after it; samples iteration `n` + 1 meanwhile if the recipe says so.
 
     Args:
-        step: Runs an iteration, without the next one, and returns the position after it.
+        step: Runs one iteration, samples nothing ahead, and returns the position after it.
         last: The last iteration that the flow runs; nothing is sampled ahead of it.
         role: `trainer` waits for the rollouts that another flow run samples.
 
@@ -87,11 +87,15 @@ def next_position(
 
 @contextmanager
 def _sampled_ahead(run: Session, puzzles: Ref[Puzzles], start: Position, n: int, last: int) -> Generator[None]:
-    """Samples iteration `n` + 1 while the block runs, unless iteration `n` is the last one or has its decision."""
+    """Samples iteration `n` + 1 while the block runs.
+
+    It does not if iteration `n` is the last one or has its decision, or if the run stops in it.
+    """
     if n == last or run.stops_in(n) or run.has(n, "decision"):
         yield
         return
-    if start.older is None or not run.has(n, "rollouts"):  # it comes first: engines have one set of weights at a time
+    # Iteration n is sampled first, because engines have one set of weights at a time.
+    if start.older is None or not run.has(n, "rollouts"):
         _sample(run, puzzles, start, start.policy, n)
     with run.alongside(
         sample,
@@ -106,10 +110,10 @@ def _sampled_ahead(run: Session, puzzles: Ref[Puzzles], start: Position, n: int,
 
 
 def wait_for_start(run: Session) -> None:
-    """Waits until another flow run has published everything before iteration 1, which this one then finds.
+    """Waits until the trainer's flow run has published everything before iteration 1.
 
     Raises:
-        DeerstalkerError: It has not published within `stage_timeout_s`.
+        DeerstalkerError: The trainer has not published it within `stage_timeout_s`.
     """
     _wait_for(run, 0, "decision", "the trainer")
 

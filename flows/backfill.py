@@ -182,7 +182,7 @@ class Lanes:
             self._free.put(ctx)
 
     def abandon(self) -> None:
-        """Makes all evaluations fail that are running or waiting for a GPU."""
+        """Ends all evaluations that run or wait for a GPU; they fail."""
         self.first.permit.close()  # all contexts share it
         for ctx in self._all:
             ctx.abandon()
@@ -192,8 +192,8 @@ class Lanes:
 def open_lanes(store: Store, profile: Profile, width: int) -> Generator[Lanes]:
     """Opens up to `width` contexts and closes them at the end.
 
-    They share the device's memory or, if the profile names external engines, divide these; then there are at most as
-    many contexts as engines.
+    The contexts share the device's memory equally. If the profile names external engines, each context gets some of
+    them, so there are at most as many contexts as engines.
     """
     urls = profile.engine.external_urls
     count = min(width, len(urls)) if urls else width
@@ -222,7 +222,7 @@ def _evaluated(
 ) -> Iterator[Ref[Report] | Exception]:
     def evaluate_one(item: RunCheckpoint) -> Ref[Report]:
         layout = RunLayout(item.run)
-        # After a refresh of the checkpoint, its new report replaces that of the old checkpoint.
+        # After a refresh of the checkpoint, the new checkpoint's report replaces the old one's.
         out = ArtifactAddress(
             store, layout.suite(request.suite, item.iteration), Report, Refreshes.read(store, layout).at(None)
         )

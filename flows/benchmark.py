@@ -1,4 +1,4 @@
-"""The `benchmark` flow: asks any models the same puzzles, and sets their accuracy beside their cost."""
+"""The `benchmark` flow: asks models the same puzzles, and compares their accuracy and cost."""
 
 import asyncio
 from collections.abc import Sequence
@@ -141,7 +141,7 @@ class _Work:
         self._never_asked: set[str] = set()
 
     def estimates(self, models: Sequence[ApiModel]) -> list[Estimate]:
-        """Returns the cost of the answers that are missing, by model."""
+        """Returns an estimate for each model: the cost of its missing answers."""
         questions = questions_of(self.chosen, self._request.samples)
         items: list[Estimate] = []
         for model in models:
@@ -156,7 +156,7 @@ class _Work:
         return items
 
     def check(self, models: Sequence[ApiModel]) -> None:
-        """Checks all that costs nothing, then asks each model that has never answered its first question.
+        """Makes all checks that cost nothing, then asks each model without stored answers its first question.
 
         Raises:
             BadInputError: A price, a key, an address, a model or its parameters is wrong.
@@ -196,7 +196,7 @@ class _Work:
         raise DeerstalkerError("benchmark", problem, first.expected, first.remedy)
 
     def _noting_failures(self, model: ApiModel | CheckpointModel, *, count: int, samples: int) -> Ref[Answers] | None:
-        """Returns the answers of a model; notes the error and returns None if there is one."""
+        """Returns the answers of a model; if the model fails, notes the error and returns None."""
         try:
             return self._answers(model, count, samples)
         except DeerstalkerError as error:

@@ -1,6 +1,6 @@
-"""What a curriculum adds to an iteration: pass rates before and after it, and the stage that it belongs to.
+"""Wraps `flows.iteration` with a curriculum: measures pass rates, and applies the stage to which an iteration belongs.
 
-A run whose recipe has neither `rate` nor `stages` calls `flows.iteration` and nothing else.
+Without a curriculum in the recipe, a run only calls `flows.iteration`.
 """
 
 from dataclasses import dataclass, replace
@@ -30,7 +30,7 @@ class StagedPosition(Position):
 
     Attributes:
         stage: Number of the next iteration's stage, from 0.
-        transition: The record after the last iteration; None before the first.
+        transition: The stage's progress after the last iteration; None before the first.
     """
 
     stage: int = 0
@@ -115,7 +115,7 @@ def _published(run: Session, n: int, part: str, kind: type[Any]) -> Ref[Any]:
 
 
 def _check_columns(recipe: Recipe, train: pl.DataFrame) -> None:
-    """Checks, before a model is fetched, that the puzzles have the columns that are no rates."""
+    """Checks that the puzzles have the columns that are not pass rates; called before a model is fetched."""
     for part in recipe.parts:
         for column in part.sample.columns:
             if rated_name(column) is None:
@@ -123,7 +123,7 @@ def _check_columns(recipe: Recipe, train: pl.DataFrame) -> None:
 
 
 def _check_filters(recipe: Recipe, train: pl.DataFrame, levels: Ref[Levels] | None, run: Session) -> None:
-    """Checks, before anything is trained, that each stage has puzzles."""
+    """Checks before iteration 1 that the filter of each stage leaves puzzles."""
     table = None if levels is None else Artifact.open(run.ctx.store, levels).read_table(LEVELS_FILE, LEVELS)
     for part in recipe.parts:
         chosen_puzzles(train, table, part.sample, 1)

@@ -68,8 +68,8 @@ def iterate(request: IterateRequest) -> str:
 def iterations_done(store: Store, layout: RunLayout, before: datetime) -> int:
     """Returns the last iteration whose decision was made before a time.
 
-    With the time of a request, a retry ends at the same iteration as the first attempt. If a refresh has replaced the
-    decision since then, the time of the replaced one counts.
+    Given the time of the request, a retry ends at the same iteration as the first attempt. Decisions that a refresh has
+    replaced count too.
 
     Raises:
         BadInputError: The run had no decision before that time.

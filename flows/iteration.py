@@ -90,7 +90,7 @@ def iteration(run: Session, puzzles: Ref[Puzzles], start: Position, n: int) -> P
 
 
 def first_position(run: Session, puzzles: Ref[Puzzles]) -> Position:
-    """Returns the position before iteration 1: the model, trained on texts if the recipe has any, promoted."""
+    """Fetches the model, trains it on texts if the recipe says so, promotes it, and returns the position of the run."""
     recipe = run.recipe
     weights = fetched_source(run, recipe.model, puzzles, recipe.taught)
     if recipe.warm_start is not None:

@@ -88,8 +88,8 @@ def opened(request: RunRequest) -> Generator[Session]:
     if not store.exists(layout.recipe):
         check_sound(recipe)
         refuse_unfit(recipe, profile)
-    # `opened_run` stores a request to redo stages at once, so the recipe must be stored now; otherwise checking it is
-    # enough.
+    # `opened_run` stores a request to redo stages immediately, and the recipe must be stored before it. Without a
+    # request, a check is enough.
     (freeze_recipe if request.refresh else check_recipe)(store, layout, recipe)
     with (
         suppress(LastStageDone),
@@ -148,7 +148,7 @@ def requested_at() -> datetime:
 
 
 def with_early_stop(recipe: Recipe, profile: Profile) -> Profile:
-    """Returns the profile; its engines support `early_stop` if the recipe uses it."""
+    """Returns the profile, with `engine.early_stop` set if the recipe uses early stopping."""
     sampled = [*(part.sample.sampling for part in recipe.parts), recipe.evaluate.sampled, recipe.final.sampled]
     sampled += [recipe.distil.sample.sampling] if recipe.distil else []
     if not any(sampling.early_stop for sampling in sampled):
@@ -158,7 +158,7 @@ def with_early_stop(recipe: Recipe, profile: Profile) -> Profile:
 
 @contextmanager
 def opened_stages(store: Store, profile: Profile) -> Generator[Stages]:
-    """Yields the caller of a flow's stages, and closes the child processes at the end, also after an error.
+    """Yields the object that calls a flow's stages; closes the child processes at the end, also after an error.
 
     Task runs that a killed attempt of this flow run left open are set to `Crashed` first.
     """
@@ -173,7 +173,7 @@ def opened_stages(store: Store, profile: Profile) -> Generator[Stages]:
             permit.enders.append(ctx.close)
             yield Stages(ctx, live, permit)
     except DeerstalkerError as error:
-        if str(scratch.path) in str(error):  # it names the log of the engine or the trainer
+        if str(scratch.path) in str(error):  # the error names a log of the engine or the trainer
             scratch.remove_all_but_logs()
         raise
     finally:

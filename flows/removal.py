@@ -1,4 +1,4 @@
-"""Removes folders of artifacts, and the training states that a run leaves behind."""
+"""Removes folders of artifacts, and old training states of a run."""
 
 from collections.abc import Iterable
 from dataclasses import dataclass
@@ -48,10 +48,10 @@ def remove(store: Store, removals: Iterable[Removal], rule: object) -> None:
 
 
 class OldStates:
-    """Removes training states that a run has left behind, while it goes on. Their manifests stay.
+    """Removes old training states while a run continues. Their manifests stay.
 
-    A run needs two kinds of states to continue: that of its newest iteration, and those beside the checkpoints to which
-    a rollback may return, the standing one and the best.
+    A run still needs the state of its newest iteration, and the states beside the checkpoints to which a rollback may
+    return: the standing one and the best.
 
     Args:
         store: Store of the run.
@@ -87,7 +87,7 @@ class OldStates:
         manifest = Artifact.at(self._store, key, TrainingState).manifest
         folder = f"{key}/{manifest.attempt}"
         if manifest.pruned is not None:
-            self._store.delete(folder)  # a removal that was interrupted
+            self._store.delete(folder)  # completes a removal that was interrupted
             return
         kept = f" and every {self._keep_every}th" if self._keep_every else ""
         rule = f"keep_state_every = {self._keep_every}: the newest, those of the best and the promoted{kept}"

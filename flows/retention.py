@@ -67,8 +67,8 @@ class Retention(Config):
 def plan(store: Store, rule: Retention, runs: Sequence[str] = (), damaged: list[Damage] | None = None) -> list[Removal]:
     """Returns the folders that the rule does not keep: run by run, sorted by key.
 
-    Nothing is removed from a run with a damaged artifact, because its dependencies are unknown. Of other runs'
-    artifacts a run only needs its teacher, which stays.
+    Nothing is removed from a run with a damaged artifact, because its dependencies are unknown. Checkpoints that a
+    recipe of any run names as its teacher stay.
 
     Args:
         runs: Names of runs; all runs if empty.
@@ -95,7 +95,7 @@ def _teachers(store: Store) -> set[str]:
             recipe = read_recipe(store, RunLayout(run))
             for section in ("distil", "teach"):
                 name = (recipe.get(section) or {}).get("teacher", "")
-                if "/" in name or "@" in name:  # the others are no names of checkpoints
+                if "/" in name or "@" in name:  # other names, such as `policy`, name no checkpoint
                     with suppress(BadInputError):
                         found = find_checkpoint(name, store)
                         teachers |= {found.key} if isinstance(found, Ref) else set()
@@ -197,7 +197,7 @@ def _unpublished_folders(
 
 
 def _part(layout: RunLayout, key: str) -> str:
-    """Returns the part of an iteration (such as `rollouts`) that has this key; empty if the key is of no part."""
+    """Returns the part of an iteration (such as `rollouts`) that has this key; empty for other keys."""
     parts = key.removeprefix(f"{layout.root}/iterations/").split("/")
     return parts[1] if layout.iteration_of(key) is not None and len(parts) == 2 else ""
 

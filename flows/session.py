@@ -43,7 +43,7 @@ Role = Literal["both", "sampler", "trainer"]
 
 
 _CODE_SETTINGS = ("puzzles.puzzle.sha256:", "puzzles.puzzle.version:")
-"""Settings that tell versions of the code of an environment apart."""
+"""Settings that differ between versions of an environment's code, as `differences` writes them."""
 
 
 _NEVER = datetime.min.replace(tzinfo=UTC)
@@ -270,9 +270,9 @@ def freeze_recipe(store: Store, layout: RunLayout, recipe: Recipe) -> None:
 def recipe_to_continue(store: Store, layout: RunLayout, recipe: Recipe) -> Recipe:
     """Returns the recipe with which to start or continue a run.
 
-    If an earlier version of the program froze the run's recipe, settings that did not exist then keep the value that
-    describes the old behaviour, unless a person chose another (see `artifacts.identity.continued`). `auto` becomes the
-    number with which the run began.
+    If an earlier version of the program froze the run's recipe, settings that were added since then get the value that
+    describes the old behaviour, unless the user chose another (see `artifacts.identity.continued`).
+    `pack.row_tokens = "auto"` becomes the number with which the run began.
 
     Raises:
         IntegrityError: The file under the run's name is not a recipe.

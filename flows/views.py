@@ -20,11 +20,11 @@ class ProgressView(Protocol):
         ...
 
     def opened(self, title: str) -> None:
-        """Work begins."""
+        """Shows that work begins."""
         ...
 
     def run_opened(self, store: Store, layout: RunLayout, recipe: Recipe) -> None:
-        """A run begins or continues."""
+        """Shows that a run begins or continues."""
         ...
 
     def line(self, text: str) -> None:
@@ -32,19 +32,19 @@ class ProgressView(Protocol):
         ...
 
     def stage_started(self, name: str) -> None:
-        """The artifact of a stage is looked up in the store and, if it is not there, the stage is executed."""
+        """Shows that a stage begins: its artifact is looked up and, if the store lacks it, the stage is executed."""
         ...
 
     def progress(self, label: str, done: int, total: int, figures: Mapping[str, float]) -> None:
-        """A long stage has reached `done` of `total`. Called often and from any thread."""
+        """Shows that a long stage has reached `done` of `total`. Called often and from any thread."""
         ...
 
     def stage_finished(self, name: str, seconds: float, reused: bool) -> None:
-        """A stage has published its artifact, or found it in the store (`reused`)."""
+        """Shows that a stage has published its artifact, or found it in the store (`reused`)."""
         ...
 
     def iteration_finished(self, n: int) -> None:
-        """Iteration `n` has published all its artifacts."""
+        """Shows that iteration `n` has published all its artifacts."""
         ...
 
 
