@@ -107,7 +107,7 @@ class GpuLease:
             return False
         try:
             self._lease = self._request(client)
-        except httpx.HTTPError:  # an error that the first request would tell; here the next one may succeed
+        except httpx.HTTPError:  # `take` would raise this error; here the next attempt may succeed
             return False
         return self._lease is not None
 

@@ -13,7 +13,7 @@ Log = logging.Logger | logging.LoggerAdapter[logging.Logger]
 
 
 class GpuPermit:
-    """A slot that is taken when a GPU is first needed, so CPU stages and stages that are published already never wait.
+    """A slot that is taken when a GPU is first needed, so CPU stages and published stages never wait.
 
     Args:
         limit: Name of the limit; a missing limit is created with one slot. With None, no slot is needed.
@@ -55,7 +55,7 @@ class GpuPermit:
             self._give_back()
 
     def abandon(self) -> None:
-        """Makes `take` fail in a thread that is waiting in it."""
+        """Makes `take` fail in a thread that is waiting in it; a slot that is already taken stays."""
         if not self.leased:
             self.close()
 
@@ -100,7 +100,7 @@ _open: dict[str | None, GpuPermit] = {}
 def gpu_permit(limit: str | None, spans: Literal["run", "stage"], log: Log) -> Generator[GpuPermit]:
     """Yields the permit of this process for a limit.
 
-    All callers of a process share it, because with permits of their own the engines of one flow run would wait for each
+    All callers in a process share it. With a permit for each caller, the engines of one flow run would wait for each
     other.
     """
     if shared := _open.get(limit):

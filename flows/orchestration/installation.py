@@ -28,7 +28,7 @@ from flows.orchestration.reward_alarm import make_alarm_automation
 from flows.orchestration.server.backend import TAG
 
 POOL = "deerstalker"
-"""The pool whose deployments have no suffix in their names."""
+"""The default work pool. Names of deployments to other pools end in the pool's name."""
 
 GPU_SLOTS = "gpu"
 """Name of the concurrency limit in profiles for GPUs."""
@@ -126,7 +126,7 @@ def _install_crash_automation(
 
     Args:
         after: Events that start the clock, as the last parts of their names. An event of `_SIGNS_OF_LIFE` stops it.
-        related: Resources to all of which a run must be related.
+        related: A run must be related to each of these resources.
         within: Time without events after which a run is marked.
     """
     automation = AutomationCore(
@@ -161,7 +161,7 @@ def _install_crash_automation(
 def deploy(client: SyncPrefectClient, installation: Installation) -> list[str]:
     """Deploys `deployments/prefect.yaml` with the settings of the installation, and returns `flow/deployment` names.
 
-    The server then holds what `prefect deploy --all` would tell it. That command takes 5 s to start.
+    The result is that of `prefect deploy --all`, which takes 5 s to start.
 
     Raises:
         DeerstalkerError: The server refuses a deployment.

@@ -1,4 +1,4 @@
-"""The alarm of a run as a Prefect event, and an automation that stops the run on it."""
+"""The alarm of a run as a Prefect event, and an automation that cancels the run when its alarm begins."""
 
 from dataclasses import asdict
 from datetime import timedelta
@@ -30,7 +30,7 @@ def emit_reward_alarm(run: str, divergence: Divergence) -> None:
 
 
 def make_alarm_automation(client: SyncPrefectClient) -> None:
-    """Creates the automation that cancels flow runs on their alarm, disabled; an existing one stays as it is."""
+    """Creates a disabled automation that cancels a flow run when its alarm begins; an existing one stays as it is."""
     if client.read_automations_by_name(AUTOMATION):
         return
     client.create_automation(

@@ -37,7 +37,7 @@ SHORT_LIVED_SERVER = {
         )
     },
 }
-"""A server that ends with its command needs no scheduler and no services that expire or watch runs."""
+"""Variables of a server that ends with its command: it needs no scheduler and no services that expire or watch runs."""
 
 _RECOVERABLE = {
     "PREFECT_FLOWS_HEARTBEAT_FREQUENCY": "30",
@@ -53,11 +53,11 @@ _UP_SERVER = {
 
 
 def prepare_command_environment(home: Path, *, debug: bool) -> None:
-    """Sets the variables for a command that runs a flow. If `up` runs a server for the folder, flows report to it.
+    """Sets the variables for a command that runs a flow. Flows report to the server that `up` runs for `home`, if any.
 
     Args:
         home: PREFECT_HOME, which holds Prefect's database, unless the user has set that variable.
-        debug: Let Prefect log to the console.
+        debug: Whether Prefect logs to the console.
     """
     from flows.orchestration.server.api_access import CLIENT_VARIABLE
     from flows.orchestration.server.local_server import auth_string_of, running_server

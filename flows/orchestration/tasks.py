@@ -77,7 +77,8 @@ def map_some_at_once(
         run_name: Name of each task run; `{item}` stands for the input.
         ctx: A context; its profile sets the number of retries after transient errors.
         at_once: Maximum number of tasks that run in parallel.
-        abandon: Makes running tasks fail; called if this generator is interrupted, which otherwise waits for them.
+        abandon: Makes running tasks fail. It is called if this generator is interrupted, which would otherwise wait for
+            the tasks.
     """
 
     def body(item: Any) -> Any:

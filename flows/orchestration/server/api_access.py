@@ -31,7 +31,7 @@ _TEMPORARY = (502, 503, 504)
 
 
 def masked(address: str) -> str:
-    """Returns an address with `***` in place of user and password; the text may be any that was given as an address."""
+    """Returns an address with `***` in place of user and password; accepts any text, also an invalid address."""
     return re.sub(r"^([A-Za-z][\w+.-]*://)?.*@", r"\1***@", address, flags=re.DOTALL)
 
 
@@ -156,7 +156,7 @@ def write_private(path: Path, text: str) -> None:
 
 
 def private(path: str, flags: int) -> int:
-    """Opens a file that only its owner can read, new or existing, and returns its descriptor; an opener for `open`."""
+    """Opens a file, makes it readable by its owner only, and returns its descriptor; an opener for `open`."""
     descriptor = os.open(path, flags, 0o600)
     with suppress(PermissionError):  # the file belongs to another user: leave its mode
         os.fchmod(descriptor, 0o600)

@@ -39,8 +39,8 @@ class Backend:
     """The Prefect API to which flows report.
 
     Entering starts a local server without waiting for it, unless PREFECT_API_URL names a server; leaving stops it. A
-    local server that dies is started again at the same address: Prefect's client repeats its requests, and the database
-    is a file. Import Prefect inside of the block, not before.
+    local server that dies is started again at the same address. Nothing is lost, because Prefect's client repeats its
+    requests and the database is a file. Import Prefect inside the block, not before.
 
     Args:
         log: File for the local server's output.
@@ -119,7 +119,7 @@ class Backend:
                 _drain()
 
     def _remove_new_folders(self) -> None:
-        """Removes the folders that this command created if no other process uses them; call it if no flow has run."""
+        """Removes the folders that this command created, unless another process uses them; call it if no flow has run."""
         if self._lock < 0 or self._home not in self._missing_folders:
             return
         with suppress(OSError):
@@ -167,7 +167,7 @@ class Backend:
         """Waits until the server answers.
 
         Raises:
-            DeerstalkerError: It ended, did not answer within `_START_TIMEOUT_S`, or this command is leaving.
+            DeerstalkerError: The server ended or did not answer within `_START_TIMEOUT_S`, or this command is leaving.
         """
         import httpx
 
@@ -194,7 +194,7 @@ class Backend:
 
 @contextmanager
 def explain_no_answer(remedy: str) -> Generator[None]:
-    """Replaces the error of a block in which Prefect's client got no answer by one that names the API and a remedy.
+    """Raises an error that names the API and a remedy if Prefect's client gets no answer inside the block.
 
     Raises:
         DeerstalkerError: The API did not answer.

@@ -36,9 +36,9 @@ def crash_dead_runs(message: str, *, before: datetime, workers: Collection[str],
         message: Message of the new state.
         before: Only runs that were created before this time (with a time zone).
         workers: Names of workers that are gone.
-        unclaimed: Also runs that no worker started. Pass True only if no other process can be running one, see
-            `flows.orchestration.server.local_server.database_lock`; it has no effect for a database that other machines
-            may use.
+        unclaimed: Whether to mark runs that no worker started, too. Pass True only if no other process can be running
+            one (see `flows.orchestration.server.local_server.database_lock`). It has no effect for a database that
+            other machines may use.
     """
     unclaimed = unclaimed and own_database() is not None
     alive = _executed_here()
@@ -56,7 +56,7 @@ def crash_dead_runs(message: str, *, before: datetime, workers: Collection[str],
 
 
 def crash_dead_tasks(run: FlowRun) -> None:
-    """Marks the task runs of earlier, killed attempts of a flow run as crashed; Prefect lists them as running for ever.
+    """Marks task runs of killed attempts of a flow run as crashed; Prefect would list them as running for ever.
 
     Args:
         run: The current flow run. Its earlier attempts have ended, because it is running again.

@@ -74,7 +74,7 @@ class Record(Document):
 
     Attributes:
         url: Address of the Prefect API.
-        server: The server; None if `up --server` uses another.
+        server: The local server; None if `up --server` names an external one.
         worker: The worker, if one was started.
         gone: Names of earlier workers. They are kept because a run of theirs may still be alive at the next `up`.
         settings: `prefect.toml` files that `up` wrote, which give the API's address to Prefect's commands.

@@ -1,6 +1,6 @@
 """A guard in front of our Prefect server that refuses requests by web pages of other origins.
 
-Prefect's server answers any page in a browser of this machine, and the worker runs programs that such a page deploys.
+Prefect's server answers any page in a browser of this machine, and a page could deploy programs that the worker runs.
 CORS only hides replies from a page; the server would still act on its requests. The guard refuses them beforehand.
 """
 

@@ -11,7 +11,7 @@ import socket
 import sys
 
 if __name__ == "__main__":
-    gc.disable()  # garbage collection takes a quarter of the time of importing
+    gc.disable()  # garbage collection takes a quarter of the import time
     os.umask(0o077)  # only the owner may read the database
 
     from flows.orchestration.server.own_pages import ORIGINS_VARIABLES, OwnPagesOnly, own_names

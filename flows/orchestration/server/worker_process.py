@@ -1,6 +1,6 @@
 """The process of a local worker: `python worker_process.py worker start ...` is `prefect` with the flows imported.
 
-To cancel a run, a worker imports its flow, looks for hooks, and only then sets the state `Cancelled`. Importing all
+To cancel a run, a worker imports its flow, looks for hooks, and only then sets the state `Cancelled`. Importing the
 flows at the start makes this fast.
 """
 
