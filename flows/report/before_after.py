@@ -64,7 +64,7 @@ class BeforeAfter:
 
 
 def find_before_after(record: RunRecord, store: Store) -> BeforeAfter | None:
-    """Returns the puzzle that shows best what a run has learned, with its greedy completions before GRPO and later.
+    """Returns the puzzle that best shows a run's progress, with its greedy completions before GRPO and later.
 
     The puzzle is from the test split if the run was measured there before and after training. Otherwise it is from the
     validation split, and the later completion is that of the promoted iteration, or of the newest one if none after

@@ -77,7 +77,7 @@ class ExampleGroup:
 
 
 def find_example_group(record: "IterationRecord", layout: RunLayout, store: Store) -> ExampleGroup | None:
-    """Returns the group of the first stored shard whose rewards differ most; None if the rollouts are not graded.
+    """Returns the group with the largest range of rewards in the first shard; None if the rollouts are not graded.
 
     Raises:
         IntegrityError: A stored file is damaged.

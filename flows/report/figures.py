@@ -67,7 +67,7 @@ def iteration_figures(record: IterationRecord) -> IterationFigures:
 
 
 def stage_starts(iterations: Sequence[IterationFigures]) -> list[int]:
-    """Returns the first iteration of each stage of the run but the first; empty if the run has no stages."""
+    """Returns the first iteration of each stage of the run after the first stage; empty if the run has no stages."""
     staged = [(item.number, stage) for item in iterations if (stage := item.value("stage")) is not None]
     return [number for (_, before), (number, now) in pairwise(staged) if now != before]
 

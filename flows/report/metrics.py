@@ -165,7 +165,7 @@ def text(value: Value, form: str) -> str:
 
 
 def interval_text(interval: Interval) -> str:
-    """Returns `62.1% (58.0 to 66.2)`; bounds outside 0 to 100, which older reports have, are cut."""
+    """Returns an interval as `62.1% (58.0 to 66.2)`; clips the bounds to 0 and 100, which older reports exceed."""
     low, high = max(0.0, interval.low), min(1.0, interval.high)
     return f"{interval.mean:.1%} ({low * 100:.1f} to {high * 100:.1f})"
 
@@ -367,7 +367,7 @@ def _interval_cell(key: str) -> Callable[[Mapping[str, Any]], str]:
 
 
 def _statements_cell(mode_facts: Mapping[str, Any]) -> str:
-    """Returns the mean number of statements in a completion, and of these the mean number with each verdict."""
+    """Returns the mean number of statements in a completion, and the mean number with each verdict."""
     if mode_facts["deductions"]["statements"] is None:
         return "not provable"
     return (
@@ -391,7 +391,7 @@ MEASURES: tuple[Measure, ...] = (
 
 
 def _tokens_cell(facts: Mapping[str, Any]) -> str:
-    """Returns `83.1 (79.5 to 86.7)`."""
+    """Returns the tokens with their interval as `83.1 (79.5 to 86.7)`."""
     return "{mean:.1f} ({low:.1f} to {high:.1f})".format(**facts["tokens"])
 
 

@@ -1,4 +1,4 @@
-"""What the pages of a run show. Each part is read or drawn once, when the first page asks for it."""
+"""The contents of a run's pages. Each part is read or drawn once, when the first page needs it."""
 
 from functools import cached_property
 
@@ -19,7 +19,7 @@ from stages.strategies.figures import StrategiesFigures, stored_figures
 class RunView:
     """A run as its report and its pages in Prefect show it.
 
-    Every part may raise IntegrityError: a file that it reads is damaged.
+    Every part raises IntegrityError if a file that it reads is damaged.
 
     Attributes:
         record: The run so far.
@@ -36,7 +36,7 @@ class RunView:
 
     @cached_property
     def study(self) -> RunStudy:
-        """What the tables of all iterations tell."""
+        """Learning curve, fit, answers and alarms, read from the tables of all iterations."""
         return read_run_study(self.record, self.store)
 
     @cached_property
@@ -83,5 +83,5 @@ class RunView:
         return draw(self.batch[1]) if self.batch and self.batch[1].steps else None
 
     def _newest(self, *stages: str) -> IterationRecord | None:
-        """Returns the newest iteration that kept what these stages made."""
+        """Returns the newest iteration in which the artifacts of these stages are still stored."""
         return next((item for item in reversed(self.record.iterations) if item.kept(*stages)), None)

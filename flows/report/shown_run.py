@@ -59,7 +59,7 @@ class ShownRun:
         return page
 
     def _up_to(self, n: int) -> RunRecord:
-        """Returns the run up to iteration `n`, which is read again, because it may have been refreshed."""
+        """Returns the run up to iteration `n`; reads that iteration again, because a refresh may have changed it."""
         if self._record is None:
             self._record = read_run(self.store, self.layout.run)
         known = {item.number: item for item in self._record.iterations}
@@ -69,7 +69,7 @@ class ShownRun:
         return replace(self._record, iterations=[item for item in self._record.iterations if item.number <= n])
 
     def _warn(self, record: RunRecord, *, executed: bool) -> str | None:
-        """Returns the alarm of the newest iteration in words; Prefect gets an event if it begins."""
+        """Returns the alarm of the newest iteration in words, if any; emits an event if the alarm begins there."""
         newest = record.iterations[-1].divergence
         if newest is None or not newest.certain:
             return None

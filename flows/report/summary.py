@@ -70,7 +70,7 @@ def print_summary(record: RunRecord, store: Store, console: Console) -> None:
 
 
 def stage_rows(record: RunRecord) -> list[list[str]]:
-    """Returns a row for each stage of the run that has begun: name, iterations, and why it ended; else no row."""
+    """Returns a row for each stage of the run that has begun: name, iterations, and why it ended; [] without stages."""
     decisions = [(item.number, facts) for item in record.iterations if (facts := item.facts("advance"))]
     rows: list[list[str]] = []
     for number, of_stage in groupby(decisions, key=lambda item: item[1]["stage"]):
@@ -139,7 +139,7 @@ def task_rows(tasks: Mapping[str, dict[str, Any]]) -> tuple[list[str], list[list
 
 
 def strategy_rows(strategies: Mapping[str, dict[str, Any]]) -> list[list[str]]:
-    """Returns a row for each strategy, and one for each of its answers on the way: its name, then its figures."""
+    """Returns a row for each strategy and for each of its intermediate answers: its name, then its figures."""
     rows: list[list[str]] = []
     for name, facts in strategies.items():
         for title, figures in {name: facts, **{f"- {p}": item for p, item in facts.get("points", {}).items()}}.items():

@@ -1,4 +1,4 @@
-"""Accuracy of each task by checkpoint, of puzzle sets that hold several environments: a heat map of tables."""
+"""Tables of accuracy by task and checkpoint for puzzle sets of several environments; pages show them as heat maps."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -110,7 +110,7 @@ def _key(layout: RunLayout, suite: str, number: int) -> str:
 def _changes(first: Artifact, last: Artifact, store: Store) -> dict[tuple[str, str], Interval]:
     """Returns the paired difference between two reports by task and mode, where puzzles were measured in both.
 
-    Empty if the reports are one, if they measured different sets, or if one was pruned.
+    Empty if both are the same report, if they measured different sets, or if one was pruned.
     """
     one, same_set = first.key == last.key, first.manifest.inputs["puzzles"] == last.manifest.inputs["puzzles"]
     if one or not same_set or first.manifest.pruned or last.manifest.pruned:

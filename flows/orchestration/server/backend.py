@@ -119,7 +119,7 @@ class Backend:
                 _drain()
 
     def _remove_new_folders(self) -> None:
-        """Removes the folders that this command created, unless another process uses them; call it if no flow has run."""
+        """Removes the folders that this command created, unless they are in use; call it only if no flow has run."""
         if self._lock < 0 or self._home not in self._missing_folders:
             return
         with suppress(OSError):

@@ -36,7 +36,7 @@ class Segment:
         row: Index of the row.
         start: Its first token in the row.
         length: Its number of tokens.
-        kind: A key of `_KINDS`; that of a completion is the sign of its mean advantage.
+        kind: A key of `_KINDS`; for a completion, the one with the sign of its mean advantage.
     """
 
     row: int

@@ -100,7 +100,7 @@ def statements_plot(iterations: Sequence[IterationFigures]) -> bytes:
 
 
 def health_plot(iterations: Sequence[IterationFigures]) -> bytes:
-    """Draws the metrics that the registry marks as plotted, a panel each; KL only if it was measured."""
+    """Draws a panel for each metric that the registry marks as plotted; `Metric.presence` may leave one out."""
     panels = plotted(iterations)
     rows = -(-len(panels) // 2)
     figure = blank_figure(5.6, 1.8 * rows)
@@ -152,7 +152,7 @@ def bars_plot(values: Mapping[str, float], title: str, spans: Mapping[str, tuple
 
 
 def _mark_stages(axes: "Axes", iterations: Sequence[IterationFigures], offset: float) -> None:
-    """Draws a vertical line where a stage of the run begins, the first one aside.
+    """Draws a vertical line at the beginning of each stage of the run after the first.
 
     Args:
         offset: Distance of the line from the first iteration of the stage.

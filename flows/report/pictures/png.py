@@ -26,7 +26,7 @@ def to_png(figure: "Figure") -> bytes:
 
 
 def smaller(png: bytes, share: float) -> bytes:
-    """Returns a copy of a picture whose width and height are a share, 0 to 1, of what they were."""
+    """Returns a smaller copy of a picture; `share`, from 0 to 1, multiplies its width and height."""
     from PIL import Image
 
     buffer = io.BytesIO()
@@ -48,7 +48,7 @@ def band(axes: "Axes", points: Sequence[tuple[float, Interval]], colour: str, la
 
 
 def marker(points: Sequence[object]) -> str:
-    """Returns the marker of the points of a curve; none if there are many."""
+    """Returns the marker of the points of a curve; empty if there are more than 40."""
     return "o" if len(points) <= 40 else ""
 
 
@@ -60,7 +60,7 @@ def blank_figure(width_in: float, height_in: float) -> "Figure":
 
 
 def new_panels(count: int) -> "tuple[Figure, list[Axes]]":
-    """Returns a figure of some panels on one scale of y, at most three in a row; one panel is as large as a figure."""
+    """Returns a figure with `count` panels, at most three in a row, that share the y axis; a single panel is larger."""
     columns = min(3, count)
     rows = -(-count // columns)
     figure = blank_figure(5.6, 3.3) if count == 1 else blank_figure(3.6 * columns, 3.1 * rows)

@@ -15,14 +15,14 @@ if TYPE_CHECKING:
     from flows.report.run_view import RunView
 
 _SHARE = 0.47
-"""Size of a picture compared with that of the report: Prefect stores it in its database and prints its data URL."""
+"""Factor for the size of pictures, because Prefect stores them in its database and prints their data URLs."""
 
 _WORDS = {
     "health.png": "length, entropy, clip fraction, sampler-trainer gap, KL",
     "seconds.png": "seconds of each stage",
     "suites.png": "accuracy on each suite",
 }
-"""What a plot shows, by file name, where the name does not say it."""
+"""Descriptions of plots by file name, where the name alone is unclear."""
 
 
 def show_in_prefect(view: "RunView", *, slow: bool = True, link: str | None = None) -> None:
@@ -58,7 +58,7 @@ def _show_completions(shown: ShownArtifacts, view: "RunView", run: str) -> None:
 
 
 def _show_pictures(shown: ShownArtifacts, view: "RunView", run: str, title: str, note: str) -> None:
-    # The study reads the tables of all iterations: once, at the end.
+    # The study reads the tables of all iterations, so it is shown only at the end.
     plots = {**view.plots, **(view.study_plots if "after" in view.record.evaluations else {})}
     drawn = {_WORDS.get(name, name.removesuffix(".png")): smaller(png, _SHARE) for name, png in plots.items()}
     shown.markdown(f"{run}-plots", ui_text.plots_page(drawn, note), title)

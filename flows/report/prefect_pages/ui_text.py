@@ -66,9 +66,9 @@ def iteration_rows(iterations: Sequence[IterationFigures]) -> list[dict[str, Any
 
 
 def seconds_rows(iterations: Sequence[IterationFigures]) -> list[dict[str, Any]]:
-    """Returns a row for each iteration: the seconds of each stage, None if it has not published, and of all stages.
+    """Returns a row for each iteration: the seconds of each stage and of all stages, and the sampling speed.
 
-    A stage that only some runs have has a column if any iteration has it.
+    A cell is None if the stage has not published. An optional stage has a column only if an iteration has it.
     """
     stages = [stage for stage in PARTS if stage not in OPTIONAL or any(stage in item.seconds for item in iterations)]
     return [
@@ -130,14 +130,14 @@ def _derivation_text(derivation: Derivation) -> str:
 
 
 def judged_title(item: JudgedCompletion) -> str:
-    """Returns, for instance, `before GRPO: 3 of 7 right, ended by length`."""
+    """Returns a heading such as `before GRPO: 3 of 7 right, ended by length`."""
     right = sum(answer.correct for answer in item.answers)
     end = f", ended by {item.derivation.finish_reason}" if item.derivation.is_unfinished else ""
     return f"{item.title}: {right} of {len(item.answers)} right{end}"
 
 
 def completion_title(item: Completion) -> str:
-    """Returns, for instance, `best: reward 0.750, advantage +1.20, ended by length`."""
+    """Returns a heading such as `best: reward 0.750, advantage +1.20, ended by length`."""
     advantage = "not trained on" if item.advantage is None else f"advantage {item.advantage:+.2f}"
     end = "" if item.finish_reason == "stop" else f", ended by {item.finish_reason}"
     return f"{item.title}: reward {item.reward:.3f}, {advantage}{end}"

@@ -1,4 +1,4 @@
-"""The document of `deerstalker benchmark --json`, as far as a study shows it."""
+"""The part of the document of `deerstalker benchmark --json` that a study shows."""
 
 from pathlib import Path
 from typing import Self

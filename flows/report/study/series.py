@@ -1,4 +1,4 @@
-"""Reads what the figures of a study show from a run's reports."""
+"""Reads the series that a study shows from a run's reports."""
 
 import json
 from collections.abc import Iterable
@@ -31,7 +31,7 @@ class LearningCurve:
     Attributes:
         iterations: Numbers of the iterations, N of them.
         accuracy: Accuracy after each, with its interval.
-        scores: Mean accuracy of each puzzle after each iteration, [P, N].
+        scores: Mean accuracy of each of P puzzles after each iteration, [P, N].
         right_tokens: Mean length of the answers that are all right; None where there are none.
         wrong_tokens: Mean length of the other answers; None where there are none.
     """
@@ -96,12 +96,12 @@ class SizeGroup:
 
 @dataclass(frozen=True)
 class Reliability:
-    """The chances of k answers to a puzzle, means over puzzles with their intervals.
+    """Chances that k sampled answers to a puzzle are all right: means over puzzles with their intervals.
 
     Attributes:
-        samples: The k.
-        any_right: That at least one of them is all right.
-        all_right: That each of them is all right.
+        samples: Number of answers, k.
+        any_right: Chance that at least one of them is all right.
+        all_right: Chance that each of them is all right.
     """
 
     samples: int
@@ -169,7 +169,7 @@ def read_answers(record: RunRecord, store: Store) -> list[Answered]:
 
 
 def accuracy_by_size(answered: Answered) -> dict[str, list[SizeGroup]]:
-    """Returns accuracy by each size of the puzzles that varies: the number of clues, and the sizes in `difficulty`.
+    """Returns accuracy by size of the puzzles: by the number of clues and the sizes in `difficulty`, if they vary.
 
     Puzzles of similar size form groups of about equal numbers of puzzles, at most `_GROUPS`.
     """
@@ -189,7 +189,7 @@ def accuracy_by_size(answered: Answered) -> dict[str, list[SizeGroup]]:
 def reliability(answered: Answered) -> list[Reliability]:
     """Returns the chances of k answers for each k from 1 to the number of samples; empty if that is 1.
 
-    Puzzles with fewer samples than most are left out.
+    Puzzles with fewer samples than the others are left out.
     """
     counts = answered.results.group_by("puzzle_id", maintain_order=True).agg(
         pl.len().alias("samples"), pl.col("exact").sum().alias("right")

@@ -28,7 +28,7 @@ from stages.statistics.fits import Line, PowerLaw, PowerLawBand, fit_frontier, f
 
 @dataclass(frozen=True)
 class RunStudy:
-    """What the figures show of one run.
+    """The data of one run that the figures show.
 
     Attributes:
         name: Its name.
@@ -83,7 +83,7 @@ def pictures(runs: Sequence[RunStudy], benchmark: Benchmark | None = None) -> di
 
 
 def frontier_line(models: Sequence[BenchmarkedModel]) -> Line | None:
-    """Returns the line `accuracy = a + b ln(cost)` through the models that beat all cheaper ones, not shifted.
+    """Returns the least-squares line `accuracy = a + b ln(cost)` through the models that beat all cheaper ones.
 
     Args:
         models: Models with a cost above 0.

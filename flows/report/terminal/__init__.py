@@ -1,1 +1,1 @@
-"""What a person watches while a run goes on."""
+"""Views in the terminal: the progress of a run, and the tables of a benchmark."""

@@ -22,7 +22,7 @@ def one_line(text: str, longest: int | None = None) -> str:
     """Returns visible text for one line; line ends become `\\u000a`.
 
     Args:
-        longest: Characters that are kept; of longer text, a note with the number of omitted characters replaces the
+        longest: Number of characters to keep. In longer text, a note with the number of omitted characters replaces the
             middle. None keeps all.
     """
     text = visible(text).replace("\n", "\\u000a")
