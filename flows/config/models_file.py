@@ -20,7 +20,7 @@ _NAME = r"^[A-Za-z0-9][A-Za-z0-9._, -]{0,59}$"
 _OLDEST_DAYS = 365
 """Age at which a price is too old to buy by."""
 _SECRETS = ("api_key", "key", "token", "secret", "password", "authorization", "headers")
-"""Settings by which a file would hold a key."""
+"""Names of settings that may hold a key."""
 
 
 class ExpectedTokens(Config):
@@ -45,7 +45,7 @@ class ApiModel(ApiRequest, Access):
     )
 
     def asked(self) -> AskedApi:
-        """Returns what is part of the identity of its answers."""
+        """Returns the settings that are part of the identity of its answers."""
         return AskedApi(**{name: getattr(self, name) for name in ApiRequest.model_fields})
 
     def access(self) -> Access:
@@ -74,7 +74,7 @@ class CheckpointModel(Config):
         return parameters
 
     def asked(self) -> AskedCheckpoint:
-        """Returns what is part of the identity of its answers, besides the weights."""
+        """Returns the settings that, besides the weights, are part of the identity of its answers."""
         return AskedCheckpoint(sampling=self.parameters)
 
 
@@ -126,7 +126,8 @@ def load_models(name: str, only: Sequence[str] = ()) -> list[ApiModel | Checkpoi
         only: Names of the models to take; all if empty.
 
     Raises:
-        BadInputError: No such file, broken TOML, a wrong setting, two models of one name, a key, or no model of a name.
+        BadInputError: No such file, broken TOML, a wrong setting, two models of one name, a key in the file, or an
+            unknown name in `only`.
     """
     models = list(load_settings(ModelsFile, "models", name, ()).models)
     names = [model.name for model in models]
@@ -137,11 +138,11 @@ def load_models(name: str, only: Sequence[str] = ()) -> list[ApiModel | Checkpoi
 
 
 def check_purchase(model: ApiModel, *, max_cost: float | None, today: datetime.date, old_prices: bool) -> None:
-    """Checks that the cost of buying answers of a model is bounded and known where it has to be.
+    """Checks that the cost of a model's answers is bounded if there is a budget, and that its price is not too old.
 
     Raises:
         BadInputError: A budget is given but the model has no price or no limit of an answer's length, or its price is
-            more than a year away and `old_prices` is false.
+            dated more than a year from `today` and `old_prices` is false.
     """
     where, price = f"model {model.name!r}", model.price
     if max_cost is not None and (price is None or model.parameters.limit_tokens is None):

@@ -77,7 +77,7 @@ class DistillationConfig(Config):
         return None if self.teacher != SOLVER or self.texts.written == "answers" else self.texts.written
 
     def needs(self) -> list[Need]:
-        """Returns what the settings need of the environment."""
+        """Returns the abilities of the environment that the settings need."""
         required: list[Need] = []
         if self.teacher == SOLVER and self.texts.written != "answers":
             required.append(
@@ -200,7 +200,7 @@ class Recipe(Config):
 
     @property
     def learns_from_rewards(self) -> bool:
-        """Whether rewards decide the advantages; not with a teacher, who judges tokens."""
+        """Whether rewards decide the advantages; false with a teacher, which judges tokens."""
         return self.teach is None
 
     @property
@@ -315,7 +315,7 @@ class Recipe(Config):
             )
 
     def _check_value_model(self) -> None:
-        """Refuses settings of advantages that a value model replaces, and a loss of right completions without them."""
+        """Refuses settings of advantages that a value model replaces, and `positive_nll` without `pack.mark_right`."""
         advantage = self.grade.advantage
         if self.value is not None and (advantage.baseline, advantage.level) != ("none", "outcome"):
             raise ValueError(
@@ -365,7 +365,7 @@ class Recipe(Config):
             raise ValueError("teach needs sample.sampling.temperature above 0, so that the policy explores")
 
     def _check_abilities(self) -> None:
-        """Refuses settings that need what the environment cannot do."""
+        """Refuses settings that need an ability or a grader that the environment lacks."""
         required = needs_of(self.grade)
         if self.warm_start and self.warm_start.text == "derivations":
             required.append(Need("warm_start.text = 'derivations'", WritesDerivations, "set it to 'answers'"))
@@ -396,7 +396,7 @@ class Recipe(Config):
         puzzle = self.puzzles.puzzle
         for config in (puzzle,) if isinstance(puzzle, SourceConfig) else puzzle.tasks:
             if isinstance(config, PuzzleConfig | ZebraConfig):
-                continue  # they can do all of it, and loading their solvers would take 0.3 s
+                continue  # they have every ability, and loading their solvers would take 0.3 s
             chosen = environment.of(config)
             for need in required:
                 if reason := missing(chosen, need.capability):
@@ -430,7 +430,7 @@ def _with_seed(sections: dict[str, Any], seed: dict[str, int]) -> dict[str, Any]
 
 
 def check_sound(recipe: Recipe) -> None:
-    """Refuses unsound recipes for new runs; a run that began with such a recipe before this check may continue.
+    """Refuses an unsound recipe. Call it for new runs only: a run that began before this check may continue.
 
     Raises:
         BadInputError: The loss uses the sampler's probabilities as the model's, but the sampler changes them; or the

@@ -37,7 +37,7 @@ def load_settings(model: type[M], folder: str, name: str, overrides: Sequence[st
     """Loads a TOML file as a config model, by its name in a folder of `deployments` or by its path.
 
     Args:
-        folder: `recipes` or `profiles`.
+        folder: `recipes`, `profiles`, `models` or `suites`.
         overrides: `section.key=value` each; the value is TOML, or a bare string.
 
     Raises:
@@ -151,6 +151,6 @@ def parsed_value(text: str, where: str) -> Any:
 def _with_nulls(value: Any) -> Any:
     if isinstance(value, dict):
         return {key: _with_nulls(item) for key, item in value.items()}
-    if isinstance(value, list):  # a text in a list stays a text
+    if isinstance(value, list):  # the string "null" in a list stays a string
         return [_with_nulls(item) if isinstance(item, dict) else item for item in value]
     return None if value == "null" else value

@@ -1,4 +1,4 @@
-"""Strategies at test time as the command line takes them."""
+"""Reads strategies at test time from the command line."""
 
 import re
 from typing import Any

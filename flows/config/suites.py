@@ -39,10 +39,10 @@ def load_suite(name: str) -> Suite:
 
 
 def required_suite(suite: str | None) -> str:
-    """Returns the suite that replaces missing puzzles.
+    """Returns the name of the suite; call it if the user names no puzzles.
 
     Raises:
-        BadInputError: There is none.
+        BadInputError: The user names no suite either.
     """
     if suite is None:
         raise BadInputError("--puzzles", "missing", "--puzzles, or --suite", f"suites: {', '.join(suite_names())}")

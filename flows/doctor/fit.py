@@ -99,15 +99,15 @@ def trainer_bytes(
 ) -> float:
     """Returns the memory of the trainer in bytes, summed over its processes.
 
-    See `flows.plan.memory.trainer_memory`, whose bytes of one process count for each.
+    `flows.plan.memory.trainer_memory` computes the bytes of one process.
     """
     return hardware.trainer.world * process_memory(recipe, hardware.trainer, size, compute, cuda=cuda).peak
 
 
 def told_tokens(recipe: Recipe) -> int:
-    """Returns the tokens of an answer of the solver that completions ask, about; 0 if they ask none.
+    """Returns roughly how many tokens an answer of the solver has; 0 if completions do not call the solver.
 
-    It is the answer to a call with all clues of the first puzzle, the longest of all environments of the recipe.
+    The estimate is the answer to a call with all clues of the first puzzle, the longest over the recipe's environments.
     """
     samplings = (recipe.sample.sampling, recipe.evaluate.sampled, recipe.final.sampled)
     if not any(sampling.tool_calls for sampling in samplings) or not isinstance(recipe.puzzles.puzzle, GeneratorConfig):
@@ -123,12 +123,12 @@ def told_tokens(recipe: Recipe) -> int:
 def store_bytes(recipe: Recipe, size: ModelSize, told: int = 0) -> float:
     """Returns the bytes that a whole run adds to its store without pruning.
 
-    With N, f and b as in `trainer_bytes`:
+    With N parameters, of which L are trained, and m bytes of a number in the master type:
 
-    * once: the model and, if there is one, the result of the warm start, 2 N each; a step checkpoint of the size of a
-      training state;
+    * once: the model, the result of the warm start and that of each round of distillation, 2 N each; a step checkpoint
+      of the size of a training state;
     * in each iteration: the checkpoint 2 N; with `carry_state`, the training state (masters and moments of the trained
-      weights 3 b f N, and 2 for each frozen weight); an averaged reference 4 N; 24 for each token of a completion; of
+      weights 3 m L, and 2 for each frozen weight); an averaged reference 4 N; 24 for each token of a completion; of
       a value model its checkpoint and its training state.
 
     Args:
@@ -218,7 +218,7 @@ def _sampled_tokens(sampling: SamplingConfig, groups: int, end: int) -> float:
 
 
 def _told_in(completions: int, sampling: SamplingConfig, told: int, end: int) -> int:
-    """Returns the tokens of the solver's answers in some completions."""
+    """Returns the number of tokens of the solver's answers in some completions."""
     return completions * sampling.tool_calls * told if end == _HIGH else 0
 
 
@@ -304,7 +304,7 @@ def room_check(recipe: Recipe, store: StoreFacts, need: Need) -> Check:
 
 
 def time_check(need: Need) -> Check:
-    """Returns the estimated time of an iteration, which is always ok."""
+    """Returns a check with the estimated time of an iteration; its status is always ok."""
     if need.seconds is None:
         return Check("recipe time", "ok", "unknown: matrix products were not measured on this device")
     low, high = need.seconds

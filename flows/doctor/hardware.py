@@ -40,7 +40,7 @@ class Hardware(Config):
 
 
 def load_hardware(profile: str, changes: Sequence[str]) -> Hardware:
-    """Loads a profile as `flows.config.recipes.load_profile` does, and raises as that does."""
+    """Loads the hardware settings of a profile; raises the errors of `flows.config.recipes.load_profile`."""
     return load_settings(Hardware, "profiles", profile, changes)
 
 

@@ -46,9 +46,9 @@ def first_critic(run: Session, policy: Ref[Checkpoint]) -> Weights | None:
 
 
 def _stored(run: Session, config: PretrainConfig, part: str) -> list[Ref[Any]]:
-    """Returns the rollouts or grades on which the value model of a run learns first.
+    """Returns the rollouts or grades on which the value model of a run is pretrained.
 
-    Once it has learned, its manifest names them, whatever has become of the other run since.
+    Once it is pretrained, its manifest names them, so the run continues even if the other run has been removed.
     """
     store, layout = run.ctx.store, RunLayout(config.run)
     made = run.layout.first_critic("critic")
@@ -70,7 +70,7 @@ def _stored(run: Session, config: PretrainConfig, part: str) -> list[Ref[Any]]:
 def valued(
     run: Session, critic: Weights | None, rollouts: Ref[Rollouts], grades: Ref[Grades], n: int
 ) -> tuple[Ref[Values] | None, Weights | None]:
-    """Returns the values of iteration `n` and the value model after it; nothing if the run has no value model."""
+    """Returns the values of iteration `n` and the value model after it; None for both without a value model."""
     if critic is None or run.recipe.value is None:
         return None, None
     result = run.run(

@@ -32,7 +32,7 @@ def fetched(stages: Stages, name: str, puzzles: Ref[Puzzles]) -> Ref[Checkpoint]
 
 
 def fixed_checkpoint(stages: Stages, name: str, setting: str, puzzles: Ref[Puzzles]) -> Ref[Checkpoint]:
-    """Returns a checkpoint whose name always means the same one, so that a continued run uses the same one.
+    """Returns the checkpoint that `name` means; refuses a name whose checkpoint may change before a run continues.
 
     Args:
         name: As for `fetched`.
@@ -56,7 +56,7 @@ def fixed_checkpoint(stages: Stages, name: str, setting: str, puzzles: Ref[Puzzl
 def fetched_source(
     stages: Stages, source: ModelConfig, puzzles: Ref[Puzzles], taught: Taught | None = None
 ) -> Ref[Checkpoint]:
-    """Returns the model of a source, after fetching or merging it unless it is in the store; runs share it.
+    """Returns the checkpoint of a model source, which runs share; fetches or merges it unless the store has it.
 
     If a local folder no longer exists, the model that was last fetched from it is used. So a run can continue on a
     machine without that folder.
@@ -77,7 +77,7 @@ def fetched_source(
 
 
 def merged(stages: Stages, source: MergedModel) -> Ref[Checkpoint]:
-    """Merges checkpoints of the store unless the result is in it, and returns the result.
+    """Returns the checkpoint that is merged from others of the store; merges them unless the store has the result.
 
     Raises:
         BadInputError: A name means no checkpoint, or the models cannot be merged.

@@ -52,7 +52,7 @@ def publish_set(stages: Stages, config: PrepareConfig, name: str = "set") -> Ref
 
 
 def made_from_a_lost_file(config: PrepareConfig, store: Store) -> Ref[Puzzles] | None:
-    """Returns the set last made by a config from a missing local file of questions; None if it exists or there is none.
+    """Returns the set last made from a local file of questions that is missing; None if the file exists or no set does.
 
     Args:
         config: The set's config, with a file of questions.

@@ -1,1 +1,1 @@
-"""Finds in a store what a person names: runs, checkpoints and splits."""
+"""Finds runs, checkpoints and splits in a store by their names."""

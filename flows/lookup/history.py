@@ -35,7 +35,7 @@ PARTS = {
 OPTIONAL = ("teach", "value", "advance")
 """The stages that only some recipes have."""
 STAGES = {stage: part for stage, part in PARTS.items() if stage not in OPTIONAL}
-"""The stages of every iteration, likewise."""
+"""The stages that every iteration has, each with its part."""
 
 _KINDS: dict[str, type[Kind]] = {
     "sample": Rollouts,
@@ -260,7 +260,7 @@ def with_divergences(iterations: Sequence[IterationRecord], recipe: Mapping[str,
 
 
 def alarms_of(iterations: Sequence[IterationRecord]) -> list[Divergence]:
-    """Returns the comparisons with which reward began to rise while held-out accuracy fell."""
+    """Returns the comparison at which each alarm (reward rises while held-out accuracy falls) begins."""
     found = [item.divergence for item in iterations]
     certain = [divergence if divergence and divergence.certain else None for divergence in found]
     return [now for before, now in zip([None, *certain], certain, strict=False) if now and not before]
@@ -294,7 +294,7 @@ def read_iteration(store: Store, layout: RunLayout, number: int) -> IterationRec
     """Returns the record of a finished iteration; iteration 0 has only the stages `evaluate` and `promote`.
 
     Raises:
-        BadInputError: A stage of it that every run has has not published.
+        BadInputError: One of its stages that are not optional has not published.
     """
     stages = PARTS if number else {stage: PARTS[stage] for stage in ("evaluate", "promote")}
     keys = {stage: layout.iteration(number, part) for stage, part in stages.items()}

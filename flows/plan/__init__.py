@@ -1,1 +1,1 @@
-"""What a recipe needs on a machine that nobody has rented yet: memory, time and price, by arithmetic."""
+"""Computes memory, time and price of a recipe on GPUs that nobody has rented yet."""

@@ -19,9 +19,9 @@ class Gpu:
         nominal: Gigabytes in its name, as in `--gpus 8x80`.
         memory_bytes: Memory that the driver reports.
         flops: Dense bf16 matrix products, FLOP/s.
-        bandwidth: Of its memory, bytes/s.
-        link: To another GPU of its machine in one direction, bytes/s.
-        network: To another machine in one direction, bytes/s of a GPU's share.
+        bandwidth: Memory bandwidth, bytes/s.
+        link: Rate to another GPU of its machine in one direction, bytes/s.
+        network: A GPU's share of the rate to another machine in one direction, bytes/s.
     """
 
     name: str
@@ -42,10 +42,10 @@ GPUS = (
     Gpu("H200", 141, 143_771 * MIB, 989e12, 4.8e12, 450e9, 50e9),
     Gpu("B200", 180, 183_359 * MIB, 2250e12, 8e12, 900e9, 50e9),
 )
-"""Of two kinds with the same memory, the first is meant by its size alone."""
+"""The known kinds. A size alone, as in `8x80`, means the first kind of that size."""
 _SPELLED = re.compile(r"([1-9]\d{0,3})x([A-Za-z0-9-]+)")
 _IN_MACHINE = 8
-"""GPUs of a machine where their number alone is known."""
+"""Assumed number of GPUs in a machine if only their total number is known."""
 
 
 @dataclass(frozen=True)
@@ -63,7 +63,7 @@ class Cluster:
 
     @property
     def between(self) -> float:
-        """The slowest connection of a ring through all GPUs, bytes/s in one direction."""
+        """Rate of the slowest connection of a ring through all GPUs, bytes/s in one direction."""
         return self.gpu.link if self.nodes == 1 else min(self.gpu.link, self.gpu.network)
 
     def sizes(self, most: int = 64) -> list["Cluster"]:

@@ -23,8 +23,8 @@ class Precision:
     """Precisions of the trainer.
 
     Attributes:
-        compute: Of forward and backward.
-        master: Of trained weights, their gradients and AdamW's moments.
+        compute: Type of the forward and backward pass.
+        master: Type of trained weights, their gradients and AdamW's moments.
     """
 
     compute: ComputeType
@@ -36,7 +36,7 @@ class TrainerMemory:
     """Bytes of one trainer process at the fullest moment of an optimizer step.
 
     Attributes:
-        weights: Masters, and the copy or the frozen weights that are computed with; of several processes, the shard.
+        weights: Masters, and the copy or the frozen weights in the compute type; with several processes, the shard.
         optimizer: AdamW's moments.
         gradients: Sums of the gradients of earlier micro-batches.
         gathered: Full weights that FSDP2 gathers, and full gradients before they are reduced.
@@ -78,7 +78,8 @@ def trainer_memory(
 
     With N parameters of which L learn, W processes, c bytes of a number in the compute type and m in the master type:
 
-    * one process holds c N, and m L of masters if m and c differ; several hold m N / W each;
+    * one process holds c N, and m L of masters if m and c differ; several hold m N / W each, and so does one with
+      `cpu_offload`;
     * moments take 2 m L / W, gradients m L / W;
     * a reference model takes c N / W while its log-probabilities are computed, before the first gradient.
 
@@ -129,11 +130,14 @@ class _Step:
 
     @property
     def root(self) -> int:
-        """Weights outside the layers: embedding and output head."""
+        """Number of weights outside the layers: embedding and output head."""
         return self.shape.head * (1 if self.shape.tied else 2)
 
     def gathered(self, layers: int) -> float:
-        """Returns bytes of the gathered weights: those outside the layers, and some layers'."""
+        """Returns bytes of the gathered weights: those outside the layers, and those of some layers.
+
+        Without `reshard_after_forward` all layers stay gathered.
+        """
         if not self.sharded:
             return 0.0
         layers = layers if self.hardware.reshard_after_forward else self.shape.layers
@@ -149,9 +153,9 @@ class _Step:
         return waiting + (self.shape.layer * (self.c + _REDUCED) if self.sharded else 0.0)
 
     def layer_activations(self) -> float:
-        """Returns bytes of a layer's activations: c (2 H + 2 Q + 2 K + 4 I) T, and of both norms 4 H T fp32 each.
+        """Returns bytes of a layer's activations: c (2 H + 2 Q + 2 K + 4 I) T, and fp32 numbers of the two norms.
 
-        On a GPU the fused norm keeps its input only, 2 H T in all.
+        These are 4 H T in all. On a GPU they are 2 H T, because the fused norm keeps only its input.
         """
         s = self.shape
         norms = 2 * s.hidden if self.cuda else 4 * s.hidden
@@ -190,7 +194,8 @@ class _Step:
         """Returns bytes of the head's backward pass.
 
         These are the probabilities of a chunk in the compute type, the gradient of its inputs, and the gradient of the
-        head's weights: with several chunks an fp32 sum and two chunks' shares, with one chunk its share and zeros.
+        head's weights: with several chunks an fp32 sum and two chunks' shares, with one chunk its share and zeros. On a
+        GPU, the tensors of `head_forward` are added.
         """
         s, chunk = self.shape, self.hardware.logprob_chunk_tokens
         several = self.tokens > chunk

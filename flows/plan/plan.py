@@ -38,16 +38,16 @@ class Memory:
     Attributes:
         trainer: One trainer process at its peak.
         engine_weights: One engine's weights on one of its GPUs.
-        cache: What the engine's share leaves for its KV cache, on one of its GPUs; negative if the weights lack room.
+        cache: KV cache that the engine's share leaves, on one of its GPUs; negative if the weights lack room.
         least_cache: Cache of one sequence of the largest length, on one of the engine's GPUs.
-        sample: Peak while sampling: the engine's share, and what the trainer keeps unless they take turns.
+        sample: Peak while sampling: the engine's share, and the trainer's resident memory unless they take turns.
         train: Peak while training.
         save: Peak while saving: the first process gathers the largest tensor.
         host: On the host of the first process: a file of the checkpoint, and offloaded state.
         gpu: Memory of a GPU.
         missing: Bytes that are missing on a GPU; 0 if all phases fit.
-        engine: The engine's part of a GPU.
-        certain: Peak without what is only assumed: contexts, fragmentation, and the engine's graphs.
+        engine: Memory that the engine reserves on a GPU.
+        certain: Peak without the parts that are only assumed: contexts, fragmentation, and the engine's graphs.
     """
 
     trainer: TrainerMemory
@@ -80,7 +80,7 @@ class Settings:
 
     @classmethod
     def of(cls, profile: Profile) -> "Settings":
-        """Returns those of a profile."""
+        """Returns the settings of a profile."""
         trainer, engine = profile.trainer, profile.engine
         return cls(
             trainer.processes, trainer.nodes, engine.tensor_parallel_size, engine.memory_share,
@@ -125,7 +125,7 @@ class Plan:
     Attributes:
         given: The profile as it is.
         fitting: The fastest settings that fit; None if none do.
-        scaling: The same for other numbers of GPUs of this kind; None where nothing fits.
+        scaling: The fastest settings for other numbers of GPUs of this kind; None where nothing fits.
     """
 
     cluster: Cluster
@@ -185,7 +185,7 @@ def _on_host(peak: TrainerMemory, trainer: TrainHardware) -> float:
 
 
 def memory_of(recipe: Recipe, profile: Profile, size: ModelSize, gpu_bytes: float) -> Memory:
-    """Returns the memory of a recipe and a profile on GPUs of some size."""
+    """Returns the memory of a recipe and a profile on GPUs with `gpu_bytes` each."""
     assert size.parameters is not None and size.shape is not None
     shape, trainer, engine = size.shape, profile.trainer, profile.engine
     peak = process_memory(recipe, trainer, size, _COMPUTE, cuda=True)

@@ -11,8 +11,8 @@ from stages.hardware.compute_type import CudaDevice, cuda_devices
 def refuse_unfit(recipe: Recipe, profile: Profile, devices: tuple[CudaDevice, ...] | None = None) -> None:
     """Refuses a recipe and a profile that cannot fit on the GPUs of this machine.
 
-    Nothing is refused that trains on the CPU, samples elsewhere, or has a model of unknown shape: `doctor` estimates
-    those. Memory that a plan only assumes (contexts, fragmentation) does not count here.
+    A run that trains on the CPU, has external engines, or has a model of unknown shape is never refused; `doctor`
+    estimates it. Memory that a plan only assumes (contexts, fragmentation) does not count here.
 
     Args:
         devices: The GPUs; by default those of this machine.

@@ -1,4 +1,4 @@
-"""The number for which `pack.row_tokens = "auto"` stands."""
+"""Decides the number for which `pack.row_tokens = "auto"` stands."""
 
 import math
 import os
@@ -51,8 +51,8 @@ def with_rows(
 def planned_rows(recipe: Recipe, profile: Profile, cluster: Cluster) -> Recipe:
     """Returns the recipe with a number for each `auto`: the largest that fits some profile that a plan may choose.
 
-    A run with that profile decides the same. If nothing fits, it is the least number, for which the plan then says
-    what is missing.
+    A run with that profile decides the same. If nothing fits, it is the least number, and the plan says how much memory
+    is missing.
     """
 
     def fits(part: Recipe, size: ModelSize) -> bool:
@@ -90,7 +90,7 @@ def _decided(recipe: Recipe, processes: int, fits: Callable[[Recipe, ModelSize],
     packs = [part.pack if part.pack.row_tokens != "auto" else decided(part) for part in recipe.parts]
     if not recipe.stages:
         return recipe.with_packs(packs[0])
-    own = recipe.pack  # the sections of the stages count
+    own = recipe.pack  # no iteration reads it: each reads the section of its stage
     if own.row_tokens == "auto":
         own = _sized(own, max(pack.row_size for pack in packs))
     return recipe.with_packs(own, packs)
@@ -99,8 +99,8 @@ def _decided(recipe: Recipe, processes: int, fits: Callable[[Recipe, ModelSize],
 def bounds(recipe: Recipe, processes: int) -> tuple[int, int]:
     """Returns the least and the largest size of a row: for one completion at its longest, and for the whole group.
 
-    A step that is counted in rows sets no limit. Any other step gets a row for each process, if its completions have
-    the length that plans assume.
+    If a step is not counted in rows, the largest size also leaves a row for each process in a step whose completions
+    have the length that plans assume.
     """
     sampling, groups = recipe.sample.sampling, recipe.sample.puzzles_per_iteration
     least = sampling.max_tokens / (1 - _PROMPT_SHARE)

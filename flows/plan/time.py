@@ -13,7 +13,7 @@ from stages.sampling.config import EngineHardware
 from stages.training.job import TrainHardware
 
 TRAINING_SHARE, PREFILL_SHARE, DECODING_SHARE = 0.4, 0.5, 0.6
-"""Shares of the peak that training and prompts reach of arithmetic, and decoding of memory bandwidth; assumed."""
+"""Shares of the peak rate: of arithmetic in training and for prompts, of memory bandwidth in decoding; assumed."""
 LINK_SHARE = 0.7
 """Share of a connection's rate that collectives reach; assumed."""
 STORE_RATE = 1e9
@@ -93,8 +93,8 @@ def iteration_times(
 ) -> Times:
     """Returns the times of an iteration.
 
-    * A token costs 2 FLOPs a weight in a forward pass, the output head for completions only, and 4 Q L for each token
-      that it attends to. Training costs three forward passes, four with activation checkpointing.
+    * A token costs 2 FLOPs a weight in a forward pass. The output head and attention, 4 Q L for each token attended to,
+      count for completions only. Training costs three forward passes, four with activation checkpointing.
     * Decoding reads the weights once a step and each sequence's cache. As many sequences run as the cache has room for.
       The longest completion takes its steps one after the other.
     * FSDP2 gathers N weights in bf16 for forward and again for backward, and reduces N gradients in fp32, for each

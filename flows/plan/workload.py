@@ -43,7 +43,7 @@ def longest_micro_batch(recipe: Recipe, trainer: TrainHardware) -> int:
 
 
 SHORT_TOKENS = 256
-"""Length limit up to which completions are assumed to have half of it, and above which an eighth."""
+"""Completions are assumed to have half of a length limit up to this number, and an eighth of a higher limit."""
 
 
 def typical_completion(sampling: SamplingConfig) -> float:
@@ -67,7 +67,7 @@ def longest_prompt(recipe: Recipe, told: int = 0) -> float:
 
 @dataclass(frozen=True)
 class Work:
-    """What an iteration computes.
+    """The work of an iteration.
 
     Attributes:
         prompt: Tokens of a prompt.
