@@ -104,7 +104,7 @@ class Terminated(BaseException):
 def main() -> None:
     """Entry point of the console script; ends the process with 0, 1 (failed), 2 (bad usage), 130 or 143."""
     signal.signal(signal.SIGTERM, _terminate)
-    gc.set_threshold(100_000)  # with the default, collecting garbage takes an eighth of the time of importing
+    gc.set_threshold(100_000)  # with the default, garbage collection takes an eighth of the import time
     correct_wheel_tag()
     sys.exit(run_command(sys.argv[1:]))
 

@@ -53,7 +53,7 @@ def list_all(*, options: Output = OUTPUT) -> None:
 def _row(
     name: str, source: str, levels: Sequence[str] = (), error: str | None = None, *, recipe: str | None = None
 ) -> dict[str, Any]:
-    """Returns one environment; without other settings a recipe only names it."""
+    """Returns the row of one environment; by default a recipe selects it by its name alone."""
     own = f'environment = "{name}"' if recipe is None else recipe
     return {"name": name, "from": source, "recipe": own, "levels": list(levels), "error": error}
 
@@ -144,7 +144,7 @@ def _items(name: str, count: int, level: str | None, seed: int) -> "list[Any]":
         config = levels[chosen]
     else:
         if environment.kind_of(name) == name:
-            environment.get(name)  # refuses a name that nothing has
+            environment.get(name)  # refuses an unknown name
         settings = {"environment": name, **({"level": level} if level is not None else {})}
         config = validate(PrepareConfig, {"puzzle": settings}, "environments try").puzzle
     if isinstance(config, GeneratorConfig):

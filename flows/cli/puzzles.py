@@ -84,7 +84,7 @@ def make(
         unknown = f"unknown to {environment}{did_you_mean(size, tiers)}"
         raise BadInputError(f"--size {size}", unknown, ", ".join(tiers))
     settings = {"puzzle": tiers[size].model_dump(), "seed": seed, **sizes}
-    validate(PrepareConfig, settings, "puzzles make")  # checks each split; a file joins them below
+    validate(PrepareConfig, settings, "puzzles make")  # checks each split; --out FILE joins them below
     request = {"profile": profile, "tokenizer": tokenizer}
     if not out.endswith(".json"):
         made = _publish(out, settings, request, options)

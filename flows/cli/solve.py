@@ -176,7 +176,7 @@ def explained_puzzle(question: Question, where: str) -> Puzzle:
 
 
 def solver_of(question: Question, where: str) -> Callable[[list[str]], list[str]]:
-    """Returns a function from the lines of a call to the answer of the puzzle's solver.
+    """Returns a function that takes the lines of a call and returns the answer of the puzzle's solver.
 
     Args:
         question: The question; a prompt without a puzzle is read as one.
@@ -223,7 +223,7 @@ def _puzzles(file: str, store_url: str) -> list[Puzzle] | None:
 
 
 def _folder(source: "Ref[Any] | FetchedModel", store: Store, scratch: Path) -> Path:
-    """Returns a local folder with the model; unless it is local already, it is written below `scratch`."""
+    """Returns a local folder with the model; a model that is not local is written below `scratch`."""
     from artifacts.reading import Artifact
     from stages.models.folder import check_folder
     from stages.models.source import FolderModel, materialise
@@ -251,7 +251,7 @@ def print_answers(
         checkpoint: Name of the checkpoint on the command line.
         completions: The answers.
         options: Whether to print JSON.
-        explained: The puzzle by whose clues each statement of an answer is judged; None prints no verdicts.
+        explained: The puzzle whose clues decide the verdict on each statement; None prints no verdicts.
     """
     from flows.cli.console.derivations import derivation_json, print_lines
     from flows.report.derivation import read_derivation

@@ -144,7 +144,7 @@ def _crash_runs(message: str, workers: Collection[str], alone_since: datetime | 
     Args:
         message: Message of the runs' new state.
         workers: Names of workers that have ended; their runs are marked.
-        alone_since: Also marks runs that no worker started, if they were created before this time.
+        alone_since: If given, runs that no worker started and that were created before this time are marked, too.
     """
     from flows.orchestration.server.dead_runs import crash_dead_runs
 

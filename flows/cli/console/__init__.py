@@ -1,1 +1,1 @@
-"""What all commands share: options, arguments, output, version."""
+"""Code that the commands share: options, arguments, output, version."""

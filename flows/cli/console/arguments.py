@@ -40,7 +40,7 @@ def exact_number(kind: type, tokens: Sequence[Token]) -> Any:
     """Converts an argument as cyclopts does, but refuses 1.5 for a whole number, and `nan` and infinities.
 
     Raises:
-        BadInputError: `kind` is int and the text is no whole number, or `kind` is float and it is no finite number.
+        BadInputError: `kind` is int and the text is not a whole number, or `kind` is float and it is not finite.
     """
     for token in tokens:
         if kind is int and not _WHOLE.fullmatch(token.value):

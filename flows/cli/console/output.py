@@ -62,7 +62,7 @@ def fail_if_damaged(store: Store, damaged: Sequence[Damage], *, json: bool) -> N
 
 
 def print_damaged_json(document: Mapping[str, Any], store: Store, damaged: Sequence[Damage]) -> None:
-    """Prints a JSON document with a further field, `damaged`, that lists the damaged artifacts which it lacks.
+    """Prints a JSON document with a further field, `damaged`: the damaged artifacts that the document leaves out.
 
     Raises:
         IntegrityError: An artifact is damaged; the document has been printed.

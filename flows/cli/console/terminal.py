@@ -25,7 +25,7 @@ class Terminal(Console):
         highlight: bool | None = None,
         highlighter: HighlighterType | None = None,
     ) -> Text:
-        """Returns the string as text, letter by letter; `emoji`, `markup` and `highlight` are ignored."""
+        """Returns the string as plain text; `emoji`, `markup` and `highlight` are ignored."""
         plain = one_line(text)
         return super().render_str(
             plain, style=style, justify=justify, overflow=overflow, emoji=False, markup=False, highlight=False

@@ -10,7 +10,7 @@ def read_text_argument(name: str, forms: str) -> str:
     """Returns the text of a file, or of stdin if `name` is `-`; line ends become newlines.
 
     Args:
-        forms: What the argument may be, for the error message.
+        forms: The forms that the argument may have, for the error message.
 
     Raises:
         BadInputError: The file cannot be read, or is not UTF-8.
