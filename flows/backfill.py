@@ -222,7 +222,7 @@ def _evaluated(
 ) -> Iterator[Ref[Report] | Exception]:
     def evaluate_one(item: RunCheckpoint) -> Ref[Report]:
         layout = RunLayout(item.run)
-        # After a refresh of the checkpoint, the new checkpoint's report replaces the old one's.
+        # After a refresh of the checkpoint, its report replaces the report of the old checkpoint.
         out = ArtifactAddress(
             store, layout.suite(request.suite, item.iteration), Report, Refreshes.read(store, layout).at(None)
         )

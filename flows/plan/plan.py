@@ -43,7 +43,7 @@ class Memory:
         sample: Peak while sampling: the engine's share, and the trainer's resident memory unless they take turns.
         train: Peak while training.
         save: Peak while saving: the first process gathers the largest tensor.
-        host: On the host of the first process: a file of the checkpoint, and offloaded state.
+        host: Memory on the host of the first process: a file of the checkpoint, and offloaded state.
         gpu: Memory of a GPU.
         missing: Bytes that are missing on a GPU; 0 if all phases fit.
         engine: Memory that the engine reserves on a GPU.

@@ -39,7 +39,7 @@ class Backend:
     """The Prefect API to which flows report.
 
     Entering starts a local server without waiting for it, unless PREFECT_API_URL names a server; leaving stops it. A
-    local server that dies is started again at the same address. Nothing is lost, because Prefect's client repeats its
+    local server that dies is started again at the same address. Flows continue, because Prefect's client repeats its
     requests and the database is a file. Import Prefect inside the block, not before.
 
     Args:

@@ -78,7 +78,7 @@ def ensure_server(
         server was started or if other processes use its database.
 
     Raises:
-        BadInputError: Another server runs for the folder, or the server refuses an option (see `start_server` and
+        BadInputError: Another server runs for the folder, or an option is invalid (see `start_server` and
             `wait_for_external_server`).
         DeerstalkerError: An external server does not answer, or a worker of the previous server does not end.
     """
@@ -96,7 +96,8 @@ def ensure_server(
         path = _write_own_auth(home, record, local)
         auth = read_auth_string(path) if path else None
         url, started = start_server(home, local.port, lock, os.environ, local.host, auth)
-        record.model_copy(update={"server": started, "auth": path}).write(home)  # before stopping a worker may fail
+        # Recorded first, because stopping the old worker may fail.
+        record.model_copy(update={"server": started, "auth": path}).write(home)
         record = _replace_server(record, url).model_copy(update={"server": started, "auth": path})
     record.write(home)
     return record, alone_since

@@ -96,7 +96,7 @@ class SizeGroup:
 
 @dataclass(frozen=True)
 class Reliability:
-    """Chances that k sampled answers to a puzzle are all right: means over puzzles with their intervals.
+    """Chances of right answers among k samples of a puzzle: means over puzzles with their intervals.
 
     Attributes:
         samples: Number of answers, k.
@@ -189,7 +189,7 @@ def accuracy_by_size(answered: Answered) -> dict[str, list[SizeGroup]]:
 def reliability(answered: Answered) -> list[Reliability]:
     """Returns the chances of k answers for each k from 1 to the number of samples; empty if that is 1.
 
-    Puzzles with fewer samples than the others are left out.
+    Puzzles with fewer than the largest number of samples are left out.
     """
     counts = answered.results.group_by("puzzle_id", maintain_order=True).agg(
         pl.len().alias("samples"), pl.col("exact").sum().alias("right")
