@@ -106,7 +106,7 @@ def try_one(
     from stages.environments.capabilities import WritesAnswers
 
     if count < 1:
-        raise BadInputError(f"--count {count}", "no item", "1 or more")
+        raise BadInputError(f"--count {count}", "not a number of items", "1 or more")
     items = _items(name, count, level, seed)
     known = environment.get(items[0].environment)
     writer = known if answer is None and isinstance(known, WritesAnswers) else None
@@ -135,7 +135,7 @@ def _items(name: str, count: int, level: str | None, seed: int) -> "list[Any]":
     from stages.prepare import PrepareConfig
 
     if (word := name.partition(":")[0]) in _IN_A_RECIPE:
-        found = "its items come from what a recipe names"
+        found = "its items come from a file or from parts that a recipe names"
         raise BadInputError(name, found, "an environment with items of its own", f"train with {_IN_A_RECIPE[word]}")
     if name in environment.names():
         levels = needs(environment.get(name), HasLevels, "--level", "choose another environment").levels

@@ -71,7 +71,7 @@ def make(
         val: Number of additional puzzles for validation; 0 if only --test is given.
         test: Number of additional puzzles for the final test; 0 if only --val is given.
         size: temporal_clue: reduced, easy, small, large, full; zebra: easy, medium, full.
-        environment: The puzzle family: temporal_clue or zebra.
+        environment: temporal_clue or zebra.
         seed: The same seed gives the same puzzles on every machine.
         tokenizer: A checkpoint, in any form that evaluate takes. The report counts prompt lengths in its tokens; by
             default in those of the installed SmolLM2.

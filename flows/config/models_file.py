@@ -148,7 +148,7 @@ def check_purchase(model: ApiModel, *, max_cost: float | None, today: datetime.d
     if max_cost is not None and (price is None or model.parameters.limit_tokens is None):
         lacks = "price" if price is None else "parameters.max_tokens"
         raise BadInputError(
-            where, f"no {lacks}, so that the cost of an answer has no bound that --max-cost could keep", lacks,
+            where, f"no {lacks}, so the cost of an answer has no bound", lacks,
             f"set {lacks}, or drop --max-cost",
         )  # fmt: skip
     if price is not None and not old_prices and abs((today - price.date).days) > _OLDEST_DAYS:

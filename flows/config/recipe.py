@@ -333,11 +333,13 @@ class Recipe(Config):
             raise ValueError("iterate_ahead samples before it is known which of `stages` comes next: set it to 0")
         if self.rates_itself:
             raise ValueError(
-                "iterate_ahead samples before the iteration's rates are known, which sample.order or sample.where "
-                f"reads (those of {RUN!r}): set it to 0, or read the rates of a model in rate.models"
+                "iterate_ahead samples before this iteration's rates are known, but sample.order or sample.where reads "
+                f"them (the rates of {RUN!r}): set it to 0, or read the rates of a model in rate.models"
             )
         if self.teach is not None:
-            raise ValueError("iterate_ahead gives teach rollouts of older weights than it compares with: set it to 0")
+            raise ValueError(
+                "iterate_ahead samples from older weights than those that teach compares with: set it to 0"
+            )
         loss = self.finetune.loss
         if loss.old_logprobs == "trainer" and loss.importance_correction == "none":
             raise ValueError(

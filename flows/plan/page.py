@@ -87,7 +87,7 @@ def lines(made: Plan) -> Iterator[str]:
     )
     for name, layout in (("profile as it is", made.given), ("fastest that fits", made.fitting)):
         if layout is None:
-            yield (f"{name}: none, whatever the profile")
+            yield (f"{name}: no settings fit")
             continue
         yield (f"{name}: {verdict(layout)}")
         yield (f"  {', '.join(f'{key} {value}' for key, value in asdict(layout.settings).items())}")
@@ -95,8 +95,8 @@ def lines(made: Plan) -> Iterator[str]:
         if times.lost_divided < times.lost:
             yield (
                 f"  trainer processes lose {times.lost:.0%} of a step, because there are too few rows; with "
-                f"pack.rows_multiple = {layout.settings.processes * layout.settings.nodes} {times.lost_divided:.0%}, "
-                "in prompts that are repeated"
+                f"pack.rows_multiple = {layout.settings.processes * layout.settings.nodes} it would be "
+                f"{times.lost_divided:.0%}, spent on repeated prompts"
             )
         yield (
             f"  trainer {gib(trainer.peak)} (weights {gib(trainer.weights)}, moments {gib(trainer.optimizer)}, "

@@ -154,7 +154,14 @@ def worker(site: Site, host: Host) -> Generator[None]:
     """A Prefect worker on a host, with a home and a temporary folder of its own, that polls the queue of its name."""
     own = site.folder / host.name
     own.mkdir()
-    words = [sys.executable, str(ROOT / "flows" / "worker_process.py"), "worker", "start", "--pool", POOL]
+    words = [
+        sys.executable,
+        str(ROOT / "flows" / "orchestration" / "server" / "worker_process.py"),
+        "worker",
+        "start",
+        "--pool",
+        POOL,
+    ]
     words += ["--type", "process", "--work-queue", host.name, "--name", host.name]
     environment = site.environment | {"PREFECT_HOME": str(own), "TMPDIR": str(own)}
     with (site.folder / f"host-{host.name}.log").open("wb") as log:

@@ -220,7 +220,7 @@ def start_server(
     """
     listen_address = ListenAddress.of(host)
     if not listen_address.loopback and auth is None:
-        risk = "other machines can reach it and would have their programs run here"
+        risk = "other machines can reach it and could run programs here"
         raise BadInputError(f"--host {host}", risk, f"{HOST}, or a password", "add --auth")
     try:
         listener = socket.create_server((listen_address.address, port), family=listen_address.family)

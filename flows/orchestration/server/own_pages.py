@@ -110,7 +110,10 @@ class OwnPagesOnly:
         """Returns the HTTP status and the reason of a refusal; None if the request is accepted."""
         hosts, origins = _header(scope, b"host"), _header(scope, b"origin")
         if len(hosts) != 1 or not self._names.is_own_host(hosts[0]):
-            return _MISDIRECTED, "This server has another name; see PREFECT_SERVER_CORS_ALLOWED_ORIGINS in the runbook."
+            return (
+                _MISDIRECTED,
+                "This server does not accept this Host header; see PREFECT_SERVER_CORS_ALLOWED_ORIGINS in the runbook.",
+            )
         if any(not self._names.is_own_origin(origin, hosts[0]) for origin in origins):
             return _FORBIDDEN, "Pages of other origins may not use this server."
         if not origins and _header(scope, b"sec-fetch-site") and _foreign_page(scope):

@@ -9,6 +9,15 @@ import importlib
 from prefect.cli import app
 
 if __name__ == "__main__":
-    for name in ("train", "iterate", "evaluation", "puzzle_set", "compare.comparison", "backfill", "merging"):
+    for name in (
+        "train",
+        "iterate",
+        "evaluation",
+        "puzzle_set",
+        "compare.comparison",
+        "backfill",
+        "merging",
+        "benchmark",
+    ):
         importlib.import_module(f"flows.{name}")
     app()

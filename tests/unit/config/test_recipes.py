@@ -285,8 +285,8 @@ def test_a_recipe_that_iterates_ahead_corrects_for_older_weights() -> None:
         ("quickstart", "finetune.loss.importance_correction=none", "does not correct for them"),
         ("open_rs1", "iterate_ahead=1", "does not correct for them: drop .* temperature_of = 'loss'"),
         ("deepscaler", "iterate_ahead=1", "before it is known which of `stages` comes next: set it to 0"),
-        ("on_policy_distillation", "iterate_ahead=1", "gives teach rollouts of older weights"),
-        ("quickstart", "sample.order={by='pools'}", "before the iteration's rates are known"),
+        ("on_policy_distillation", "iterate_ahead=1", "older weights than those that teach compares with"),
+        ("quickstart", "sample.order={by='pools'}", "before this iteration's rates are known"),
         ("quickstart", "iterate_ahead=2", r"less than or equal to 1 \(found 2\)"),
     ],
 )
