@@ -99,7 +99,7 @@ class StageContext:
 
     Attributes:
         store: Store of the artifacts.
-        scratch: Local folder for working files; none of them must survive.
+        scratch: Local folder for working files, all of which may be lost.
         downloads: Folder of local copies of artifacts, by content digest.
         profile: Settings of the machine.
         progress: Function that long stages call with `(label, done, total, figures)`.
@@ -111,8 +111,8 @@ class StageContext:
         use_gpu: Function that is called before each use of engine or trainer; it may wait for a GPU permit.
 
     Raises:
-        BadInputError: The profile has more engines than the machine has room for, or the key of engines that run
-            elsewhere is missing.
+        BadInputError: The profile's engines do not fit the machine (see `placement.check`), or the key of engines that
+            run elsewhere is missing.
     """
 
     def __init__(
@@ -173,7 +173,7 @@ class StageContext:
         return Artifact.open(self.store, ref).local_folder(self.downloads, watch)
 
     def folder(self, attempt: Attempt[Any]) -> AbstractContextManager[Path]:
-        """Returns a context with an empty folder; its files become those of the attempt (see `Attempt.folder`).
+        """Returns a context manager that yields an empty folder for the attempt's files (see `Attempt.folder`).
 
         A local copy of a checkpoint stays, because the engines read it next.
         """

@@ -87,7 +87,7 @@ def sample(
         weights: The checkpoint to sample from.
         puzzles: The puzzle set; its train split is used.
         levels: Pass rates that were measured before; read only if the order or the filter needs them.
-        iteration: Number of the iteration, from 1. Iteration i takes the i-th stride of the ordered train puzzles.
+        iteration: Number of the iteration, from 1. It takes stride `iteration - since + 1` of the ordered puzzles.
         since: Number of the iteration that took the first stride: the first of the run, or of its stage.
 
     Raises:
