@@ -149,7 +149,7 @@ def grade(
 
 
 def effective_settings(config: GradeConfig) -> dict[str, Any]:
-    """Returns the settings that enter the identity; the level `outcome` ignores those of steps, so it leaves them out."""
+    """Returns the settings that enter the identity. Those of steps are left out under the level `outcome`."""
     settings = settings_of(config)
     if config.advantage.level == "outcome":
         settings["reward"].pop("step_rewards", None)
