@@ -86,7 +86,7 @@ def plan_tree(segment_ids: Tensor, parent_ids: Tensor) -> TreePlan:
 
     Args:
         segment_ids: [N] int, the segment of each token; a segment is contiguous.
-        parent_ids: [N] int, the segment of each token's prompt; a prompt token's own segment.
+        parent_ids: [N] int, the segment of each token's prompt; for a prompt token, its own segment.
     """
     segments, lengths = torch.unique_consecutive(segment_ids, return_counts=True)
     ends = torch.cumsum(lengths, 0)
