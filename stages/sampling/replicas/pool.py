@@ -28,11 +28,11 @@ class Server(Protocol):
     is_child: bool
 
     def serve(self, model_dir: Path, digest: str) -> Source:
-        """Loads a checkpoint and returns the connection to sample from."""
+        """Loads a checkpoint and returns the source to sample from."""
         ...
 
     def failure(self) -> str | None:
-        """Returns why the server cannot serve; None while it runs."""
+        """Returns the reason why the server cannot serve; None while it can."""
         ...
 
     def lost(self, reason: str) -> DeerstalkerError:
