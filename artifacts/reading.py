@@ -122,8 +122,9 @@ class Artifact:
     def local_folder(self, cache: Path, watch: StartProgress | None = None) -> Path:
         """Returns a local folder with all files of the artifact, verified.
 
-        On a directory store it is the artifact's own folder, otherwise a copy under `cache`: what was uploaded from
-        here, or a download. A process verifies each file once, and again if its inode, size or time of change differs.
+        On a directory store it is the artifact's own folder, otherwise a copy under `cache`: the files that were
+        uploaded from here, or a download. A process verifies each file once, and again if its inode, size or
+        modification time differs.
 
         Args:
             cache: Parent folder of the copies, which are named by content digest.
@@ -152,7 +153,7 @@ class Artifact:
         return folder
 
     def _stamps(self, folder: Path) -> list[tuple[int, int, int]]:
-        """Returns inode, size and time of change of each file that exists; a write changes them."""
+        """Returns inode, size and modification time of each file that exists; a write changes them."""
         statuses = [(folder / name).stat() for name in self.names() if (folder / name).is_file()]
         return [(status.st_ino, status.st_size, status.st_mtime_ns) for status in statuses]
 
