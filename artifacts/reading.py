@@ -146,7 +146,7 @@ class Artifact:
         else:
             folder = cache / self.manifest.digest
             digests = {n: FileDigest(f.sha256, f.size_bytes) for n, f in self.manifest.files.items()}
-            if not _holds(folder, digests):  # `Attempt.folder` may have kept what this process uploaded
+            if not _holds(folder, digests):  # `Attempt.folder` may have kept the uploaded files
                 progress = watch(sum(digest.size_bytes for digest in digests.values())) if watch else None
                 self.store.download_tree(prefix, folder, digests, progress)
         _verified[name] = (folder, self._stamps(folder))

@@ -164,7 +164,7 @@ TEXTS = TableSchema(
         "sample": _COUNT,  # number of the teacher's text for this puzzle
         "prompt": _ID,
         "text": pa.Column(pl.String, pa.Check.str_length(min_value=1)),
-        # as the teacher sampled them, with the end token; null: the text is not, or not exactly, what a model sampled
+        # as the teacher sampled them, with the end token; null: no model sampled exactly this text
         "token_ids": pa.Column(pl.List(pl.Int32), nullable=True),
         "accuracy": _FRACTION,  # of the teacher's text, before a corruption
         "exact": pa.Column(pl.Boolean),

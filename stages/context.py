@@ -93,7 +93,7 @@ class _Children:
 
 
 class StageContext:
-    """The resources of a stage. Engine and trainer processes start on first use and run until `close` or `abandon`.
+    """The resources of a stage. Engine and trainer processes start on first use and run until `close`.
 
     Two stages may run in threads, each with a context of its own (`reporting_to`): one samples while the other trains.
 
@@ -182,7 +182,7 @@ class StageContext:
         return attempt.folder(self.scratch, watched(f"storing {kind.__name__}", self.progress), keep=keep)
 
     def abandon(self) -> None:
-        """Makes a stage that samples in another thread fail at once. Call `close` afterwards."""
+        """Ends the engines, so that a stage that samples in another thread fails at once. Call `close` afterwards."""
         self._engine_without_gpu().retire()  # the other thread may be waiting in `use_gpu`
 
     def close(self, *, at_once: bool = False) -> None:

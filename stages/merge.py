@@ -38,7 +38,7 @@ def merge(
 
     Args:
         config: The method.
-        models: The models, in the order in which their sums are taken.
+        models: The models, in the order of summation.
         base: The model that they are compared with; None for `average`, which takes the files of the first model.
 
     Raises:

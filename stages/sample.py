@@ -91,7 +91,7 @@ def sample(
         since: Number of the iteration that took the first stride: the first of the run, or of its stage.
 
     Raises:
-        BadInputError: The filter leaves fewer puzzles than an iteration takes, or a column of it is missing.
+        BadInputError: The filter leaves fewer puzzles than an iteration takes, or a column is missing.
         TransientError: The engine died or hung more often than `restarts` allows.
     """
     read = levels if config.rated_names else None

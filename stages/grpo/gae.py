@@ -52,7 +52,7 @@ def lambda_of_length(alpha: float, tokens: int) -> float:
 
 
 def last_token_rewards(reward: float, tokens: int) -> Floats:
-    """Returns the rewards of a completion whose whole reward follows its last token: [T]."""
+    """Returns the reward after each token of a completion, [T]: all of it after the last token."""
     rewards_T = np.zeros(tokens)
     rewards_T[-1:] = reward
     return rewards_T

@@ -2,7 +2,7 @@
 
 A call that loops, crashes, exits or takes too much memory fails with a reason. Its process is replaced, and other calls
 go on. Pebble's `ProcessPool` (5.2.3) does not fit: its processes share one pipe, so one that dies while it sends breaks
-the answers of the others, and its limit counts time by the clock, which fails honest calls on a busy machine.
+the answers of the others, and its limit counts time by the clock, so harmless calls fail on a busy machine.
 """
 
 import importlib
@@ -29,7 +29,7 @@ from stages.processes.process_pool import end_with_parent, start_worker
 _WALL_FACTOR = 10
 """Multiple of its limit that a call may take by the clock, because it may wait for a core."""
 _GRACE_S = 5.0
-"""Seconds after that limit until the kernel ends a process whose owner has not."""
+"""Seconds after that limit until the kernel ends a process that its owner has not ended."""
 _LONGEST_REASON = 300
 
 

@@ -27,7 +27,7 @@ class Tool:
     """A tool that completions can call.
 
     Attributes:
-        told: Returns the sentences with which the tool answers: called with a `prompt_id` and the lines of a call.
+        told: Function that returns the tool's answer, as sentences, from a `prompt_id` and the lines of a call.
         context_tokens: Longest sequence of the model, in tokens; None if it is not known.
     """
 

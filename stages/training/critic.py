@@ -116,7 +116,7 @@ class ValueConfig(RateConfig):
 
 @dataclass(frozen=True)
 class Place:
-    """Where the tokens of a completion are in a batch.
+    """The position of a completion's tokens in a batch.
 
     Attributes:
         number: Number of the completion in its table.

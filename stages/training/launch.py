@@ -205,7 +205,7 @@ def state_beside(checkpoint: Ref[Checkpoint], store: Store) -> Ref[TrainingState
 
 
 def carry_over(weights: Weights, target: Target, ctx: StageContext) -> Weights:
-    """Publishes the weights unchanged, for an iteration without a training signal."""
+    """Publishes the weights unchanged, for an iteration that is frozen or has no training signal."""
     state = None
     if target.state is not None and weights.state is not None:
         state = _copy(weights.state, target.state.attempt(target.identity), target.inputs, ctx)

@@ -163,7 +163,7 @@ class CallMembers:
         self._pool.load(server)
 
     def _restart(self, server: Server, error: BaseException) -> None:
-        """Starts a server again whose start has failed, or raises its error if that would not help."""
+        """Starts a server again after a failed start, or raises its error if another start would not help."""
         self._raise_if_retired()
         self._down.add(server)
         none_left = not self._members and not self._pool.ready() and self._down >= set(self._pool.servers)

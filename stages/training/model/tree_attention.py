@@ -54,7 +54,7 @@ class TreePlan:
 
 
 def _padded(runs: list[Tensor]) -> tuple[Tensor, Tensor | None]:
-    """Stacks index tensors; returns indices [B, longest] and which are real, or None without padding."""
+    """Returns stacked index tensors [B, longest], and a mask of the real indices; None if there is no padding."""
     width = max(run.numel() for run in runs)
     if all(run.numel() == width for run in runs):
         return torch.stack(runs), None
