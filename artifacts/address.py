@@ -36,8 +36,8 @@ class ArtifactAddress(Generic[K]):
         store: The store.
         key: Folder of the artifact in the store.
         kind: Kind of the artifact.
-        refresh: Stages to make again. `find` supersedes an artifact that this outdates: it moves the manifest to the
-            artifact's files, which stay.
+        refresh: Stages to run again. If they outdate a published artifact, `find` supersedes it: the manifest moves to
+            the artifact's files, which stay.
         before_writing: Called before an attempt stores a file; an error that it raises prevents the write.
         label: Suffix of the names of task runs, such as `0003` in `sample-0003`.
     """
@@ -56,7 +56,7 @@ class ArtifactAddress(Generic[K]):
         self._looked_up_at = time.perf_counter()
 
     def find(self, identity: Identity) -> Ref[K] | None:
-        """Returns the artifact that is published here under this identity, or None if there is none.
+        """Returns the artifact published here under this identity; None if there is none or `refresh` outdates it.
 
         Raises:
             IdentityMismatchError: The artifact that is published here was made with another config or other inputs.
@@ -107,7 +107,7 @@ class ArtifactAddress(Generic[K]):
 
 
 class Attempt(Generic[K]):
-    """Files that `publish` makes an artifact; no stage reads them before that."""
+    """Files that `publish` turns into an artifact; no stage reads them before that."""
 
     def __init__(self, address: ArtifactAddress[K], identity: Identity, name: str, started: float) -> None:
         self.address, self.identity, self.name, self._started = address, identity, name, started
@@ -220,8 +220,8 @@ class Attempt(Generic[K]):
             scratch: Parent of the folder if the files have to be uploaded.
             watch: Called with the size of an upload in bytes when it begins. It returns a function that is called with
                 the size of each part.
-            keep: Parent folder of local copies, as for `Artifact.local_folder`; what was uploaded stays there, so that
-                the next stage need not download it.
+            keep: Parent folder of local copies, as for `Artifact.local_folder`; the uploaded files stay there, so that
+                the next stage need not download them.
         """
         self.address.before_writing()
         local = self.address.store.local_path(self.prefix)
@@ -250,7 +250,7 @@ class Attempt(Generic[K]):
     def publish(self, facts: Mapping[str, Any] | None = None, **inputs: Ref[Any] | None) -> Ref[K]:
         """Writes the manifest unless there is one, and returns the published artifact.
 
-        That is the artifact of another attempt if one under the same identity was published first.
+        If another attempt under the same identity was published first, its artifact is returned.
 
         Args:
             facts: Measurements and counts of the stage, JSON without NaN.

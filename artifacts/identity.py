@@ -104,8 +104,8 @@ def _element_of(hint: Any) -> Any:
 def _kind_of(hint: Any, stored: dict[str, Any]) -> type[BaseModel] | None:
     """Returns the class of the config that a stored table is; None if the type hint names none.
 
-    Of a union with a discriminator it is the class with the tag of the table, of any other union the first class of
-    which no literal contradicts the table.
+    For a union with a discriminator function, it is the class with the table's tag; for any other union, the first
+    class none of whose literals contradicts the table.
     """
     if isinstance(hint, type):
         return hint if issubclass(hint, BaseModel) and _may_be(hint, stored) else None

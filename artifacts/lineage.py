@@ -18,7 +18,7 @@ class Node:
 
     Attributes:
         ref: The ref by which the artifact was used.
-        depth: Number of steps on the shortest path from the artifacts whose lineage this is.
+        depth: Number of steps from the nearest artifact whose lineage was requested.
         manifest: The manifest under the ref's key; None if it is gone or damaged.
         replaced: Whether another artifact, the one that `manifest` describes, is now published under the key.
         damaged: Whether the manifest under the key cannot be read.

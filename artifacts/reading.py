@@ -122,8 +122,9 @@ class Artifact:
     def local_folder(self, cache: Path, watch: StartProgress | None = None) -> Path:
         """Returns a local folder with all files of the artifact, verified.
 
-        On a directory store it is the artifact's own folder, otherwise a copy under `cache`: what was uploaded from
-        here, or a download. A process verifies each file once, and again if its inode, size or time of change differs.
+        On a directory store it is the artifact's own folder, otherwise a copy under `cache`: the files that were
+        uploaded from here, or a download. A process verifies each file once, and again if its inode, size or
+        modification time differs.
 
         Args:
             cache: Parent folder of the copies, which are named by content digest.
@@ -145,14 +146,14 @@ class Artifact:
         else:
             folder = cache / self.manifest.digest
             digests = {n: FileDigest(f.sha256, f.size_bytes) for n, f in self.manifest.files.items()}
-            if not _holds(folder, digests):  # `Attempt.folder` may have kept what this process uploaded
+            if not _holds(folder, digests):  # `Attempt.folder` may have kept the uploaded files
                 progress = watch(sum(digest.size_bytes for digest in digests.values())) if watch else None
                 self.store.download_tree(prefix, folder, digests, progress)
         _verified[name] = (folder, self._stamps(folder))
         return folder
 
     def _stamps(self, folder: Path) -> list[tuple[int, int, int]]:
-        """Returns inode, size and time of change of each file that exists; a write changes them."""
+        """Returns inode, size and modification time of each file that exists; a write changes them."""
         statuses = [(folder / name).stat() for name in self.names() if (folder / name).is_file()]
         return [(status.st_ino, status.st_size, status.st_mtime_ns) for status in statuses]
 

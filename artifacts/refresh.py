@@ -30,7 +30,7 @@ class Refresh:
             a retry keeps the artifacts that its first attempt made.
         since: Time of the run's last request. An older artifact is also outdated if its inputs differ from the present
             ones, because one of them was made again.
-        replaced: Names of stages whose artifact is outdated if it was made from other inputs, whenever that was.
+        replaced: Names of stages whose artifact is outdated if it was made from other inputs, even after `since`.
     """
 
     stages: Mapping[str, datetime]

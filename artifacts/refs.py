@@ -13,7 +13,7 @@ class Puzzles(Kind):
 
 
 class Draw(Kind):
-    """A stretch of a puzzle generator's stream of puzzles, of which sets are made."""
+    """A stretch of a generator's stream of puzzles. Puzzle sets are made of stretches."""
 
 
 class Rollouts(Kind):

@@ -15,7 +15,7 @@ GRADES_FILE = "grades.parquet"
 STEPS_FILE = "steps.parquet"
 """The steps of completions with their rewards; in the artifact of the grades if the recipe supervises the process."""
 TOKEN_ADVANTAGES_FILE = "token_advantages.parquet"
-"""Advantages by token; in the artifact of the grades if the tokens of a completion differ in them."""
+"""Advantages of tokens: in the artifact of the values, or in that of the grades if a completion's tokens differ."""
 VALUES_FILE = "values.parquet"
 ANSWERS_FILE = "answers.parquet"
 TEXTS_FILE = "texts.parquet"
@@ -38,7 +38,7 @@ StepVerdict = Literal["proved", "restated", "repeated", "open", "contradicted", 
 STEP_VERDICTS = get_args(StepVerdict)
 Outcome = Literal["answered", "length", "refusal", "empty", "error", "rejected", "failed"]
 OUTCOMES = get_args(Outcome)
-"""Ends of a question to a model. All of them count: whatever is not answered is graded by the text that came.
+"""Outcomes of a question to a model. All of them count: a question without an answer is graded by the text received.
 
 length: the answer was cut at its token limit. refusal: the model or its provider's filter declined. empty: a reply
 without text. error: the provider broke the answer off. rejected: the provider refused this prompt after it had accepted
@@ -62,7 +62,7 @@ PUZZLES = TableSchema(
         "puzzle_id": pa.Column(pl.String, pa.Check.str_length(min_value=1), unique=True),
         "environment": _ID,
         "prompt": _ID,
-        "solution": pa.Column(pl.String, pa.Check.str_startswith("{")),  # JSON: letter -> answer
+        "solution": pa.Column(pl.String, pa.Check.str_startswith("{")),  # JSON: letter or other name -> answer
         "num_clues": _COUNT,
         "difficulty": pa.Column(pl.String, pa.Check.str_startswith("{")),  # JSON: dimension -> size
         "seed": pa.Column(pl.Int64, nullable=True),
@@ -164,7 +164,7 @@ TEXTS = TableSchema(
         "sample": _COUNT,  # number of the teacher's text for this puzzle
         "prompt": _ID,
         "text": pa.Column(pl.String, pa.Check.str_length(min_value=1)),
-        # as the teacher sampled them, with the end token; null: the text is not, or not exactly, what a model sampled
+        # as the teacher sampled them, with the end token; null: no model sampled exactly this text
         "token_ids": pa.Column(pl.List(pl.Int32), nullable=True),
         "accuracy": _FRACTION,  # of the teacher's text, before a corruption
         "exact": pa.Column(pl.Boolean),
@@ -202,7 +202,7 @@ ROUNDS = TableSchema(
         "sample": _COUNT,
         "round": _COUNT,  # number of the request in the strategy, from 1
         "step": _ID,  # purpose of the request: answer, sticker, wait, ...
-        "point": pa.Column(pl.String, nullable=True),  # where the text is an answer that is measured by itself
+        "point": pa.Column(pl.String, nullable=True),  # name of a measurement of this answer by itself; null: none
         "final": pa.Column(pl.Boolean),  # whether the text is the strategy's answer
         "text": pa.Column(pl.String),
         "finish_reason": pa.Column(pl.String, pa.Check.isin(_FINISH_REASONS)),
@@ -222,7 +222,7 @@ LEVELS = TableSchema(
     {
         "puzzle_id": _ID,
         "name": _ID,  # of the rated model; `run` is the policy of the run itself
-        "iteration": _COUNT,  # that sampled the puzzle; 0 for a model that was rated before the first one
+        "iteration": _COUNT,  # the iteration that sampled the puzzle; 0: rated before the first one
         "weights_digest": _ID,
         "samples": pa.Column(pl.Int32, pa.Check.ge(1)),
         "accuracy": _FRACTION,  # mean over the samples

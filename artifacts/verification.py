@@ -34,7 +34,7 @@ class Damage:
 
 @contextmanager
 def noted(damaged: list[Damage] | None, file: str) -> Generator[None]:
-    """Returns a context that turns an error about a damaged artifact into an entry of `damaged`.
+    """Returns a context manager that turns an error about a damaged artifact into an entry of `damaged`.
 
     Args:
         damaged: The list; None raises the error instead.

@@ -61,7 +61,7 @@ def answer(
 ) -> Ref[Answers]:
     """Asks a model every sample of every puzzle and publishes the answers.
 
-    An answer of an API is stored as soon as it is there, by address, model, parameters, prompt and sample. No later
+    An answer of an API is stored as soon as it arrives, by address, model, parameters, prompt and sample. No later
     command asks the same again: neither after a kill, nor with more samples, nor on another suite with the same puzzle.
 
     Args:
@@ -93,7 +93,7 @@ def answer(
 
 
 def identity_of(config: AnswerConfig, puzzles: Ref[Puzzles], weights: Ref[Checkpoint] | None, split: str) -> Identity:
-    """Returns the identity of a model's answers: what is sent, the number of samples, and the puzzles."""
+    """Returns the identity of a model's answers: the request, the number of samples, and the puzzles."""
     settings = {"puzzles": config.puzzles, "samples": config.samples, "split": split, **_asked(config.asked)}
     return Identity.of("answer", REVISION, settings, weights=weights, puzzles=puzzles)
 
@@ -116,7 +116,7 @@ def chosen_puzzles(store: Store, puzzles: Ref[Puzzles], split: str, count: int) 
 
 
 def questions_of(chosen: pl.DataFrame, samples: int) -> list[Question]:
-    """Returns every sample of every puzzle, the first samples of all puzzles first."""
+    """Returns a question for each sample of each puzzle: first sample 0 of all puzzles, then sample 1, and so on."""
     rows = list(zip(chosen["puzzle_id"], chosen["prompt"], strict=True))
     return [
         Question(puzzle_id, group, sample, prompt)
@@ -126,7 +126,7 @@ def questions_of(chosen: pl.DataFrame, samples: int) -> list[Question]:
 
 
 def stored_answers(store: Store, asked: ApiRequest) -> tuple[Attempt[Answers], pl.DataFrame]:
-    """Returns the place of all answers that a model has given with these parameters, and the answers, each once."""
+    """Returns the attempt that holds a model's answers to such requests, and the table of these answers, each once."""
     identity = Identity.of("answer", REVISION, {"asked": asked.identity()})
     attempt = ArtifactAddress(store, shared_key(_SHARED, "bought", identity), Answers).attempt(identity, resumable=True)
     stored = attempt.adopt_shards(STEM, ANSWERS, by="answer", rows=1)

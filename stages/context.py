@@ -93,13 +93,13 @@ class _Children:
 
 
 class StageContext:
-    """The resources of a stage. Engine and trainer processes start on first use and run until `close` or `abandon`.
+    """The resources of a stage. Engine and trainer processes start on first use and run until `close`.
 
     Two stages may run in threads, each with a context of its own (`reporting_to`): one samples while the other trains.
 
     Attributes:
         store: Store of the artifacts.
-        scratch: Local folder for working files; none of them must survive.
+        scratch: Local folder for working files, all of which may be lost.
         downloads: Folder of local copies of artifacts, by content digest.
         profile: Settings of the machine.
         progress: Function that long stages call with `(label, done, total, figures)`.
@@ -111,8 +111,8 @@ class StageContext:
         use_gpu: Function that is called before each use of engine or trainer; it may wait for a GPU permit.
 
     Raises:
-        BadInputError: The profile has more engines than the machine has room for, or the key of engines that run
-            elsewhere is missing.
+        BadInputError: The profile's engines do not fit the machine (see `placement.check`), or the key of engines that
+            run elsewhere is missing.
     """
 
     def __init__(
@@ -173,7 +173,7 @@ class StageContext:
         return Artifact.open(self.store, ref).local_folder(self.downloads, watch)
 
     def folder(self, attempt: Attempt[Any]) -> AbstractContextManager[Path]:
-        """Returns a context with an empty folder; its files become those of the attempt (see `Attempt.folder`).
+        """Returns a context manager that yields an empty folder for the attempt's files (see `Attempt.folder`).
 
         A local copy of a checkpoint stays, because the engines read it next.
         """
@@ -182,7 +182,7 @@ class StageContext:
         return attempt.folder(self.scratch, watched(f"storing {kind.__name__}", self.progress), keep=keep)
 
     def abandon(self) -> None:
-        """Makes a stage that samples in another thread fail at once. Call `close` afterwards."""
+        """Ends the engines, so that a stage that samples in another thread fails at once. Call `close` afterwards."""
         self._engine_without_gpu().retire()  # the other thread may be waiting in `use_gpu`
 
     def close(self, *, at_once: bool = False) -> None:

@@ -60,7 +60,10 @@ def address_of(config: DrawConfig, store: Store) -> ArtifactAddress[Draw]:
 
 
 def stretches(puzzle: GeneratedPuzzleConfig, seed: int, total: int) -> Iterator[DrawConfig]:
-    """Yields the stretches of an endless stream: about 32 up to puzzle `total`, within 8 to 256 puzzles each."""
+    """Yields the stretches of an endless stream of puzzles, in order.
+
+    Up to puzzle `total`, a stretch has a 32nd of `total` puzzles, but at least 8 and at most 256; after it, 256.
+    """
     first = 0
     while True:
         count = min(256, max(8, total // 32)) if first < total else 256

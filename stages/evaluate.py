@@ -80,8 +80,8 @@ def evaluate(
 ) -> Ref[Report]:
     """Samples answers to held-out puzzles, grades them and publishes a report of means with 95% intervals.
 
-    Each group is stored as soon as it is complete, in a folder of its own. A retry samples only the missing groups.
-    So are the requests of strategies that ask in rounds; their texts are in `rounds.parquet`.
+    Each group, and each request of a strategy that asks in rounds, is stored as soon as it is complete, outside the
+    report's folder. A retry samples only the missing ones. The report has the texts of the rounds in `rounds.parquet`.
 
     Args:
         weights: The checkpoint to measure.
@@ -108,7 +108,7 @@ def evaluate(
     results = pl.concat(
         _results(mode, sampling, chosen, weights, config, shards, ctx) for mode, sampling in modes.items()
     )
-    attempt = out.attempt(identity)  # not the shards' folder, which another writer may have published with its report
+    attempt = out.attempt(identity)  # not the folder of the shards, which other writers share
     attempt.write_table("results.parquet", results, RESULTS)
     measured, chosen_among = totals(results), sample_figures(results)
     strategies = dict(chosen_among.strategies)

@@ -18,7 +18,7 @@ REVISION = 1
 _TOKENIZER_PUZZLES = 512
 """Number of puzzles whose texts make a scratch model's tokenizer."""
 _TOKENIZER_DERIVATIONS = 64
-"""The same number if the texts are derivations, which take seconds for a large puzzle."""
+"""The same number if the texts are derivations or transcripts; a derivation takes seconds for a large puzzle."""
 
 
 def fetch(
@@ -88,7 +88,7 @@ def _tokenizer_kind(config: ScratchModel, taught: Taught | None) -> Taught | Non
 
 
 def _tokenizer_texts(puzzles: Ref[Puzzles], kind: Taught | None, ctx: StageContext) -> tuple[list[str], list[str]]:
-    """Returns the texts that make a tokenizer, and the names that get tokens of their own: none without derivations."""
+    """Returns the texts that make a tokenizer, and the names that get tokens of their own: none if `kind` is None."""
     train = Artifact.open(ctx.store, puzzles).read_table("train.parquet", PUZZLES).head(_TOKENIZER_PUZZLES)
     names: list[str] = []
     if kind is not None:

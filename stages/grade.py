@@ -76,7 +76,7 @@ def grade(
     """Grades every completion and computes its reward and its advantage within its group.
 
     A completion is truncated if the sampler cut it at the token limit or by `early_stop`. `reward.truncated` sets the
-    reward of such a completion. A masked completion is graded, but it has no advantage and does not count in the
+    reward of such a completion. Under `masked`, it is graded but has no advantage, and it does not count in the
     advantages of others.
 
     Under `advantage.level = "process"` every statement and every answer of a completion is a step with a
@@ -84,8 +84,8 @@ def grade(
 
     Raises:
         IntegrityError: The rollouts name a puzzle that is not in the set.
-        BadInputError: The reward needs what an environment cannot do. Or the level is `process`, but nothing can be
-            proved about a puzzle, or no completion makes a statement.
+        BadInputError: A setting needs a capability that an environment lacks. Or the level is `process`, but nothing
+            can be proved about a puzzle, or no completion makes a statement.
     """
     identity = Identity.of("grade", REVISION, effective_settings(config), rollouts=rollouts, puzzles=puzzles)
     if published := out.find(identity):
@@ -149,7 +149,7 @@ def grade(
 
 
 def effective_settings(config: GradeConfig) -> dict[str, Any]:
-    """Returns the settings that enter the identity: under the level `outcome` those of steps have no effect."""
+    """Returns the settings that enter the identity. Those of steps are left out under the level `outcome`."""
     settings = settings_of(config)
     if config.advantage.level == "outcome":
         settings["reward"].pop("step_rewards", None)
@@ -179,7 +179,7 @@ class Need:
 
 
 def needs_of(config: GradeConfig) -> list[Need]:
-    """Returns what the settings need of the environment."""
+    """Returns the capabilities that the settings need of every environment."""
     reward, by_process = config.reward, config.advantage.level == "process"
     level, outcome, zero = "grade.advantage.level = 'process'", "set it to 'outcome'", "set it to 0"
     return [
@@ -273,7 +273,7 @@ def _supervised(
     config: GradeConfig,
     tokenizer: ChatTokenizer,
 ) -> _Supervised:
-    """Returns the tables of process supervision; a token's advantage is that of its completion plus those of its steps.
+    """Returns the tables of process supervision (see `stages.grpo.process`).
 
     Args:
         grades: Grades with the advantages of whole completions.

@@ -38,7 +38,7 @@ def merge(
 
     Args:
         config: The method.
-        models: The models, in the order in which their sums are taken.
+        models: The models, in the order of summation.
         base: The model that they are compared with; None for `average`, which takes the files of the first model.
 
     Raises:
@@ -122,7 +122,7 @@ def _report(ctx: StageContext, log: Path) -> None:
 
 
 def _totals(facts: dict[str, dict[str, float]]) -> dict[str, float]:
-    """Returns the number of elements and the shares of all of them; `copied` are tensors that are taken whole."""
+    """Returns the facts of all tensors together; `copied` is the number of tensors that a fusion takes whole."""
     elements = sum(tensor["elements"] for tensor in facts.values())
     shares = [name for name in ("changed", "moved", "taken") if all(name in tensor for tensor in facts.values())]
     totals = {name: sum(tensor[name] * tensor["elements"] for tensor in facts.values()) / elements for name in shares}

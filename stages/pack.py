@@ -32,18 +32,19 @@ def pack(
     """Packs graded groups into the rows of a batch and publishes it.
 
     `uniform_groups` decides about groups without a signal (all advantages 0). Completions without an advantage (null
-    in the grades) are left out, and so are groups without other completions. Only groups that dynamic sampling kept
-    are packed, if it was used. The batch may have no rows.
+    in the grades) are left out, and so are groups of which no completion remains. If dynamic sampling was used, only
+    the groups that it kept are packed. The batch may have no rows.
 
     Args:
-        values: Values of the rollouts, whose advantages of tokens count in place of those in the grades; None without
-            a value model.
+        values: Artifact of the stage `value`, whose token advantages replace the advantages of the grades; None
+            without a value model.
         mixed_only: Leave out groups whose completions all have the same accuracy, whatever their rewards. Dynamic
             sampling would have replaced these groups.
 
     Raises:
         BadInputError: A prompt leaves no room for a completion in a row.
-        IntegrityError: The grades are not those of the rollouts, or the batch breaks an invariant.
+        IntegrityError: The grades or the token advantages are not those of the rollouts, or the batch breaks an
+            invariant.
     """
     settings = {**settings_of(config), "mixed_only": True} if mixed_only else config
     identity = Identity.of("pack", REVISION, settings, rollouts=rollouts, grades=grades, values=values)

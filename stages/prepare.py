@@ -103,7 +103,7 @@ def source_of(config: PrepareConfig) -> ItemSource | None:
     """Opens the source of a set that its environment lists; None for any other set.
 
     Raises:
-        BadInputError: It does not exist, or cannot be read.
+        BadInputError: The source does not exist, or cannot be read.
     """
     if not isinstance(config.puzzle, SourceConfig):
         return None
@@ -132,7 +132,7 @@ def identity_of(config: PrepareConfig, source: ItemSource | None = None) -> Iden
 
 
 def settings_without_locations(config: PrepareConfig) -> dict[str, Any]:
-    """Returns the settings of a listed set that decide, with the identity of its source, what is in the set."""
+    """Returns the settings of a listed set without those that only say where its items are."""
     assert isinstance(config.puzzle, SourceConfig)
     settings = settings_of(config)
     for name in config.puzzle.LOCATIONS:

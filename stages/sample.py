@@ -87,11 +87,11 @@ def sample(
         weights: The checkpoint to sample from.
         puzzles: The puzzle set; its train split is used.
         levels: Pass rates that were measured before; read only if the order or the filter needs them.
-        iteration: Number of the iteration, from 1. Iteration i takes the i-th stride of the ordered train puzzles.
+        iteration: Number of the iteration, from 1. It takes stride `iteration - since + 1` of the ordered puzzles.
         since: Number of the iteration that took the first stride: the first of the run, or of its stage.
 
     Raises:
-        BadInputError: The filter leaves fewer puzzles than an iteration takes, or a column of it is missing.
+        BadInputError: The filter leaves fewer puzzles than an iteration takes, or a column is missing.
         TransientError: The engine died or hung more often than `restarts` allows.
     """
     read = levels if config.rated_names else None

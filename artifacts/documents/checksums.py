@@ -1,6 +1,6 @@
 """Checksums of files that belong to no artifact: frozen recipes and reports for people.
 
-A list beside the files, in the format of `sha256sum`, contains them. A comment at its end has the checksum of the list.
+They are in a list beside the files, in the format of `sha256sum`. A comment at its end has the checksum of the list.
 """
 
 import hashlib

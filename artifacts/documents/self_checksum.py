@@ -1,7 +1,7 @@
 """Files that contain a checksum of their own content, so that every flipped bit in them is found.
 
-The checksum of a JSON object is its last field, that of a list of checksums is its last line, and that of a shard,
-which is written once and never changed, is in its name.
+A JSON object has its checksum in its last field, a list of checksums in its last line. A shard, which is written once
+and never changed, has it in its name.
 """
 
 import hashlib

@@ -12,7 +12,7 @@ Progress = Callable[[int], None]
 """Called with the number of bytes moved since the last call, from any thread."""
 
 StartProgress = Callable[[int], Progress]
-"""Called with the number of bytes to move, before the first byte is moved."""
+"""Called with the number of bytes to move, before the first byte is moved; returns the transfer's `Progress`."""
 
 TEMPORARY_PREFIX = ".tmp-"
 """Beginning of the names of unfinished files in a directory store; no segment of a key may begin like this."""

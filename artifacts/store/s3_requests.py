@@ -92,7 +92,7 @@ class S3Requests:
             raise
 
     def put(self, key: str, data: bytes, **arguments: Any) -> None:
-        """Puts an object; the server checks the MD5 of what it received."""
+        """Puts an object; the server checks the MD5 of the received bytes."""
         self.call("put_object", Key=self.prefix + key, Body=data, ContentMD5=content_md5(data), **arguments)
 
     def put_if_absent(self, key: str, data: bytes) -> bool:

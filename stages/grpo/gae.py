@@ -52,7 +52,7 @@ def lambda_of_length(alpha: float, tokens: int) -> float:
 
 
 def last_token_rewards(reward: float, tokens: int) -> Floats:
-    """Returns the rewards of a completion whose whole reward follows its last token: [T]."""
+    """Returns the reward after each token of a completion, [T]: all of it after the last token."""
     rewards_T = np.zeros(tokens)
     rewards_T[-1:] = reward
     return rewards_T
@@ -61,7 +61,7 @@ def last_token_rewards(reward: float, tokens: int) -> Floats:
 def normalised(
     advantages: Sequence[Floats], groups: Sequence[int], over: Literal["none", "batch", "group"], epsilon: float = 1e-8
 ) -> list[Floats]:
-    """Returns advantages minus their mean, divided by their standard deviation (over the number of tokens).
+    """Returns advantages minus their mean, divided by their population standard deviation.
 
     Args:
         advantages: N arrays [T]; T differs.
@@ -84,7 +84,7 @@ def normalised(
 
 
 def explained_variance(values: Floats, returns: Floats) -> float | None:
-    """Returns 1 - Var(returns - values) / Var(returns): 1 for a perfect value model, at most 0 for a constant one.
+    """Returns 1 - Var(returns - values) / Var(returns): 1 for a perfect value model, 0 for a constant one.
 
     Args:
         values: [C].
@@ -98,7 +98,7 @@ def explained_variance(values: Floats, returns: Floats) -> float | None:
 
 
 def explained_variances(values: Sequence[Floats], returns: Sequence[Floats]) -> dict[str, float | None]:
-    """Returns the explained variance of all tokens, of the first and the last one of completions, and by position.
+    """Returns the explained variance of the values of all tokens, of first tokens, of last tokens, and by position.
 
     Args:
         values: N arrays [T]; T differs and is at least 1.

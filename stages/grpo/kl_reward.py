@@ -14,7 +14,7 @@ Place = Literal["loss", "token_reward", "sequence_reward"]
 
 
 def kl_in_advantages(place: Place, divergences: Tensor, sequences: Tensor, groups: Tensor) -> Tensor:
-    """Returns the penalty that, times the KL coefficient, is subtracted from each token's advantage.
+    """Returns the penalty that is subtracted from each token's advantage.
 
     The reward of a token is reduced by its divergence (Ziegler et al., arXiv 1909.08593; Ouyang et al., arXiv
     2203.02155). The advantage is reduced in one of two ways:
@@ -30,7 +30,7 @@ def kl_in_advantages(place: Place, divergences: Tensor, sequences: Tensor, group
 
     Args:
         place: Place of the divergence; the penalty is 0 for `loss`.
-        divergences: [C] divergence at each token, constant.
+        divergences: [C] divergence at each token times the KL coefficient, constant.
         sequences: [C] int, the completion of each token.
         groups: [C] int, the group of each token's completion.
 

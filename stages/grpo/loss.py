@@ -101,10 +101,10 @@ def token_loss(
 
 
 def value_loss(new: Tensor, old: Tensor, targets: Tensor, clip: float | None) -> tuple[Tensor, Tensor]:
-    """Returns the loss of the value of each token, and where the clip determines it: two [C].
+    """Returns the loss of each token's value, [C], and whether the clip determines it, [C] bool.
 
-    It is half the squared distance of the value from its target, or of the value clipped to old +- clip, whichever is
-    larger (as in OpenAI's baselines).
+    The loss is half the squared distance of the value from its target, or that of the value clipped to old +- clip,
+    whichever is larger (as in OpenAI's baselines).
 
     Args:
         new: [C] values under the weights being trained, differentiable.

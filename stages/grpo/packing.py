@@ -204,8 +204,8 @@ def pack_groups(groups: Sequence[Group], config: PackConfig) -> tuple[PackedBatc
 def packed_rows(groups: Sequence[Group], config: PackConfig) -> tuple[list[list[Group]], list[int], PackingFacts]:
     """Returns the groups of each row, the optimizer step of each row, and the counts that do not depend on tensors.
 
-    Arguments and errors are those of `pack_groups`. Segments are numbered in the order of rows, of a row's groups, and
-    of a group's prompt and branches.
+    Arguments and errors are those of `pack_groups`. `lay_out` numbers the segments in the order of rows, of a row's
+    groups, and of a group's prompt and branches.
     """
     facts = PackingFacts()
     fitting = [fitted for group in groups if (fitted := _fit(group, config.row_size, facts)).branches]
@@ -312,7 +312,7 @@ def _first_fit_decreasing(sizes: Sequence[int], room: int) -> list[list[int]]:
 def _divided(rows: Sequence[list[Group]], multiple: int) -> list[list[Group]]:
     """Returns the rows of a step, the longest ones in halves, so that their number is a multiple of `multiple`.
 
-    It is no multiple only if every row has a single completion.
+    The number is no multiple only if every row has a single completion.
     """
     divided = list(rows)
     while len(divided) % multiple:
@@ -328,7 +328,7 @@ def _divided(rows: Sequence[list[Group]], multiple: int) -> list[list[Group]]:
 
 
 def _halves(row: list[Group]) -> list[list[Group]]:
-    """Returns a row as two: its groups are distributed, or the completions of its only group, the longest first."""
+    """Returns a row as two: its groups, or the completions of its only group, go to the shorter one, longest first."""
     sizes = [group.size_tokens for group in row]
     if len(row) == 1:
         sizes = [len(branch.tokens) for branch in row[0].branches]

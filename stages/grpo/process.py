@@ -96,9 +96,9 @@ def token_advantages(outcome: float, ends: Sequence[int], advantages: Rewards, t
         ends: [S] number of tokens up to the end of each step, ascending.
         advantages: [S] advantage of each step.
         tokens: T.
-        discount: Factor of a step's advantage for every step between it and the token. With 1 a token's advantage is
-            the sum over all steps that end at or after it; with 0 it is that of its own step. Steps that end at the
-            same token count as one.
+        discount: Factor of a step's advantage for every step between it and the token. With 1, the advantages of all
+            steps that end at or after a token are added to `outcome`; with 0, only that of the token's own step. Steps
+            that end at the same token count as one.
     """
     per_token_T = np.full(tokens, outcome, dtype=np.float64)
     following = 0.0
@@ -119,7 +119,10 @@ def _in_group(group: Sequence[Rewards], batch: Sequence[Rewards], config: Advant
 
 
 def _centred(group: Sequence[Rewards], pooled: Rewards, config: AdvantageConfig) -> list[Rewards]:
-    """Returns rewards minus their baseline: the mean over all steps, or over the steps of the same number."""
+    """Returns rewards minus their baseline: the mean over all steps, or over the steps of the same number.
+
+    Ignored steps are not in `group`, so they have no number.
+    """
     if config.baseline == "none":
         return list(group)
     if config.step_baseline == "all_steps":

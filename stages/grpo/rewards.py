@@ -107,9 +107,9 @@ class Judged:
         truncated: Whether the completion was cut, at the token limit or by `early_stop`.
         sound: Fraction of its statements, without restated clues, that the clues entail.
         surprise: Mean negative log-probability of its tokens up to the last answer, in nats.
-        text: The completion.
+        text: The completion, without the text that a tool wrote.
         well_formed: Whether it has the layout that its prompt asks for; False if the reward does not depend on it.
-        tokens: Length of the completion in tokens.
+        tokens: Number of tokens that the model wrote.
         limit_tokens: The sampler's max_tokens.
         answered: Whether any answer was found in it.
     """
@@ -129,8 +129,8 @@ class Judged:
 def reward_terms(judged: Judged, config: RewardConfig) -> dict[str, float]:
     """Returns the weighted terms of one completion by name; the reward is their sum.
 
-    Truncated completions get a penalty, because without one completions grow until they reach the limit. A completion
-    with an unwanted pattern has the reward of `patterns` and no other.
+    By default truncated completions get a penalty, because completions would otherwise grow until they reach the limit.
+    A completion with an unwanted pattern has the reward of `patterns` and no other.
     """
     terms = _terms(judged, config)
     if config.patterns is not None and has_pattern(judged.text, judged.truncated, config.patterns):

@@ -5,7 +5,7 @@ from collections.abc import Sequence
 
 
 def tokens_until(ends: Sequence[int], characters: int) -> int:
-    """Returns how many of the first tokens are needed to cover some characters; all of them if their text is shorter.
+    """Returns the number of leading tokens whose text covers `characters` characters; all of them if it is shorter.
 
     Args:
         ends: Number of characters up to the end of each token, ascending.

@@ -64,7 +64,7 @@ class GuardedProcess:
         return None if code is None else guard.exit_status(code)
 
     def stop(self, limit_s: float = STOP_LIMIT_S) -> None:
-        """Ends the command with SIGTERM, and after `limit_s` seconds with SIGKILL."""
+        """Ends the command with SIGTERM, and with SIGKILL after the lesser of `guard.GRACE_S` and `limit_s` seconds."""
         if self._process.poll() is None:
             self._process.send_signal(signal.SIGTERM)
             try:

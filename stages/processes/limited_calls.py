@@ -2,7 +2,7 @@
 
 A call that loops, crashes, exits or takes too much memory fails with a reason. Its process is replaced, and other calls
 go on. Pebble's `ProcessPool` (5.2.3) does not fit: its processes share one pipe, so one that dies while it sends breaks
-the answers of the others, and its limit counts time by the clock, which fails honest calls on a busy machine.
+the answers of the others, and its limit counts time by the clock, so harmless calls fail on a busy machine.
 """
 
 import importlib
@@ -27,9 +27,9 @@ from artifacts.errors import DeerstalkerError
 from stages.processes.process_pool import end_with_parent, start_worker
 
 _WALL_FACTOR = 10
-"""A call may take so many times its limit by the clock, for the time that it waits for a core."""
+"""Multiple of its limit that a call may take by the clock, because it may wait for a core."""
 _GRACE_S = 5.0
-"""Seconds after that limit until the kernel ends a process whose owner has not."""
+"""Seconds after that limit until the kernel ends a process that its owner has not ended."""
 _LONGEST_REASON = 300
 
 
@@ -99,8 +99,9 @@ class LimitedCalls:
     def call(self, *arguments: Any) -> Outcome:
         """Calls the function once.
 
-        A call that ends a process which earlier calls have used is repeated in a fresh one: those may have left it
-        little memory, or something may have killed it while it was idle.
+        If the process is lost in the call and has served earlier calls, the call is repeated in a fresh process: the
+        earlier calls may have left little memory, or something may have killed the process while it was idle. A call
+        that timed out is not repeated.
 
         Raises:
             LoadError: The function could not be loaded.
@@ -250,7 +251,7 @@ def _serve(pipe: Connection, load: str, arguments: tuple[Any, ...], memory_bytes
             received = pipe.recv()
         except (EOFError, OSError):
             return
-        # The kernel ends a call whose owner was killed, even if it holds Python's lock, so that no thread can end it.
+        # The kernel ends a call whose owner was killed. No thread could, while the call holds Python's lock.
         signal.signal(signal.SIGALRM, signal.SIG_DFL)
         signal.setitimer(signal.ITIMER_REAL, longest_s)
         answer = _answer(function, received)

@@ -153,7 +153,7 @@ class _Worker:
 
 
 def start_worker(serve: Callable[..., None], *arguments: Any) -> tuple[BaseProcess, Connection]:
-    """Starts a process that calls a function with its end of a pipe and some arguments; returns it and the other end.
+    """Starts a process that calls `serve(pipe, *arguments)`; returns the process and this process's end of the pipe.
 
     This process has threads, so it must not fork; the fork server ends when this process does.
     """

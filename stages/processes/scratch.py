@@ -97,7 +97,10 @@ def own(folder: Path) -> int:
 
 
 def sweep() -> None:
-    """Removes this user's temporary folders whose owners were killed, if the machine has not restarted since then."""
+    """Removes this user's temporary folders whose owners were killed, unless the machine has restarted since then.
+
+    Folders in which only logs were kept are removed after a week.
+    """
     with suppress(OSError), os.scandir(tempfile.gettempdir()) as entries:
         for entry in entries:
             if not entry.name.startswith(_PREFIXES):

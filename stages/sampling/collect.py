@@ -75,7 +75,7 @@ def collect_prompts(
     """Samples each prompt for which no complete group is stored, and stores groups as they finish.
 
     Args:
-        names: Unique names of the prompts, which the column `puzzle_id` of the shards has; the index of a name is the
+        names: Unique names of the prompts, which are stored in the column `puzzle_id`; the index of a name is the
             group's number.
         prompt_of: Returns the prompt of a name; called only for prompts that are sampled.
         attempt: The attempt that adopts stored groups and stores new ones.

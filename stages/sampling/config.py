@@ -11,7 +11,7 @@ from artifacts.identity import Added
 from stages.hardware.compute_type import engine_build, native_type
 
 KEPT_GROUPS = "kept_groups"
-"""First part of the name of the JSON file with which rollouts of dynamic sampling list the groups to train on.
+"""First part of the name of the JSON file in which rollouts of dynamic sampling list the groups to train on.
 
 The file is an ascending list of group numbers. Without the file, all groups are trained on. The file's checksum follows
 in the name; rollouts of earlier versions have `kept_groups.json`.

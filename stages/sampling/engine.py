@@ -47,7 +47,7 @@ class Engine:
         self._ended_replicas: list[Replica] = []
         self._pool: EnginePool | None = None
         self._model_dir: Path | None = None
-        """Newest folder whose shape the replicas were started for."""
+        """Newest folder that the replicas serve or were started for; another shape needs new replicas."""
         self._tokenizer: ChatTokenizer | None = None
         self._digest = ""
         self._retired = False
@@ -158,7 +158,7 @@ class Engine:
     ) -> None:
         """Samples a group of completions for each prompt.
 
-        The other engines sample the groups of a dead or hung one, and so does the same engine after its restart.
+        If an engine dies or hangs, the other engines sample its groups, and so does the engine itself once restarted.
 
         Args:
             prompts: Prompts with unique ids.

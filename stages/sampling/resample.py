@@ -47,7 +47,7 @@ def collect_mixed(
     *,
     label: str,
 ) -> dict[str, Any]:
-    """Samples groups until enough of them are mixed (differ in accuracy), or the rounds or the puzzles are used up.
+    """Samples groups until enough are mixed (their completions differ in accuracy), or rounds or puzzles are used up.
 
     Every group stays in the rollouts. The file `kept_groups-<checksum>.json` lists the groups to train on. The stored
     groups of earlier rounds determine the puzzles of a round, so an interrupted stage continues where it stopped.

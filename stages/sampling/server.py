@@ -4,8 +4,8 @@ Key: every request must carry the key in the environment variable VLLM_API_KEY, 
 Without the variable the server does not start.
 
 Early stop: a request with `early_stop` in its `extra_args` ends when its running mean log-probability falls below the
-threshold. It ends in the same way as by vLLM's stop strings: the server's process detects them and the engine core
-ends the request. The sampled distribution does not change, and every model runner supports it. A custom logits
+threshold. It ends as a request with a stop string does: the server's process detects the end and tells the engine core
+to end the request. The sampled distribution does not change, and every model runner supports it. A custom logits
 processor would be needed twice (for both model runners), would have to keep the last step's logits, and could end a
 request only by forcing a token.
 

@@ -27,7 +27,7 @@ class Tool:
     """A tool that completions can call.
 
     Attributes:
-        told: Returns the sentences with which the tool answers: called with a `prompt_id` and the lines of a call.
+        told: Function that returns the tool's answer, as sentences, from a `prompt_id` and the lines of a call.
         context_tokens: Longest sequence of the model, in tokens; None if it is not known.
     """
 
@@ -78,7 +78,7 @@ class Conversations:
         tool: The tool.
         tokenizer: The model's tokenizer.
         seed: Seed of the call.
-        weights_digest: Digest of the weights, which the seed of a request depends on too.
+        weights_digest: Digest of the weights; the seeds of the requests depend on it.
     """
 
     def __init__(
@@ -123,7 +123,7 @@ class Conversations:
         return further, self._finished(group, answer) if ended else None
 
     def _finish_reason(self, sample: _Sample, turn: Turn, group: _Group) -> str | None:
-        """Appends the tool's answer if the turn ended with a call, and returns None; else why the completion ended."""
+        """Appends the tool's answer and returns None if the completion goes on; else returns why it has ended."""
         if not turn.called:
             return turn.finish_reason
         if sample.own >= self._config.max_tokens:

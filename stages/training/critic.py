@@ -1,4 +1,4 @@
-"""What the stages `value` and `pretrain` share: settings of the value model, its batches, a check of its tokenizer."""
+"""Settings of the value model, its batches and a check of its tokenizer, for the stages `value` and `pretrain`."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -100,23 +100,23 @@ class ValueConfig(RateConfig):
         return self
 
     def job(self) -> ValueJob:
-        """Returns what the trainer needs to know of the value model."""
+        """Returns the settings of the value model that the trainer reads."""
         return ValueJob(
             head=self.head, low=self.reward_low, high=self.reward_high, clip=self.clip, lambda_=self.lambda_critic
         )
 
     def for_pretraining(self) -> Self:
-        """Returns the settings under which it is pretrained: towards the rewards themselves, without a clip.
+        """Returns the settings for pretraining: towards the rewards themselves, without a clip.
 
-        The first values are all equal. A clip would hold the others near them, and targets with a lambda below 1 would
-        repeat them.
+        The first values are all equal. A clip would hold later values near them, and targets with a lambda below 1
+        would repeat them.
         """
         return self.model_copy(update={"clip": None, "lambda_critic": 1.0})
 
 
 @dataclass(frozen=True)
 class Place:
-    """Where the tokens of a completion are in a batch.
+    """The position of a completion's tokens in a batch.
 
     Attributes:
         number: Number of the completion in its table.
@@ -130,7 +130,7 @@ class Place:
 
 
 def valued_rollouts(store: Store, rollouts: Ref[Rollouts], grades: Ref[Grades]) -> pl.DataFrame:
-    """Returns the completions of rollouts that have an advantage, with their grades, sorted by group and sample.
+    """Returns the completions that have an advantage, with their grades, sorted by group and sample.
 
     Masked completions are left out. Groups whose rewards are equal are not: a value model learns from them, too.
 
@@ -198,12 +198,12 @@ def critic_batch(
 
 
 def check_tokenizer(store: Store, critic: Ref[Checkpoint], sampled_by: Ref[Checkpoint], where: str) -> None:
-    """Checks that a value model has the tokenizer of the model that wrote what it is to judge.
+    """Checks that a value model has the tokenizer of the model whose completions it judges.
 
     Only manifests are read, so it works for pruned models, too.
 
     Raises:
-        BadInputError: It has another tokenizer.
+        BadInputError: The value model has another tokenizer.
     """
     files = [Artifact.open(store, ref).manifest.files.get("tokenizer.json") for ref in (critic, sampled_by)]
     if files[0] != files[1]:

@@ -157,7 +157,7 @@ class OptimizerConfig(Config):
     """AdamW with decoupled weight decay on every trained parameter.
 
     With `master_dtype` `bf16` every single step is rounded to bf16, which loses most steps at the usual learning rates
-    (see `stages.training.rounding`). A trained weight takes 8 bytes instead of 14.
+    (see `stages.training.rounding`). With its gradient, a trained weight takes 8 bytes of memory instead of 18.
     """
 
     betas: tuple[float, float] = Field(
@@ -309,9 +309,9 @@ class TrainHardware(Config):
 
 
 class ValueJob(Config):
-    """What a job trains instead of a policy: a value model, on rewards in the place of the batch's advantages.
+    """A value model that a job trains instead of a policy. The batch has rewards in the place of advantages.
 
-    Its loss is the mean over tokens of half the squared distance from the target (see `stages.grpo.loss.value_loss`).
+    The loss is the mean over tokens of half the squared distance from the target (see `stages.grpo.loss.value_loss`).
     """
 
     head: ValueHead = Field(description="form of the head")

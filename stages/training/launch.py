@@ -45,8 +45,8 @@ class Target:
         state: Address of the training state; None if none is published.
         inputs: Artifacts that the job reads, by role.
         reference: Address of the next averaged reference; None if none is published.
-        beside: Publishes what else the job has made, from the file of values that it wrote; called before the
-            checkpoint is published. None if the job writes no such file.
+        beside: Function that publishes the values from the file that the job wrote, before the checkpoint is
+            published. None if the job writes no values.
     """
 
     identity: Identity
@@ -77,12 +77,12 @@ class Schedule:
         epochs: Passes over the batch.
         loss: Settings of the loss.
         optimizer: Settings of AdamW.
-        trainable: Which parameters learn.
+        trainable: Selection of the parameters that learn.
         reference: Model from which the divergence is measured; None if it is not measured.
         reference_decay: Weight of the old reference in the next averaged one.
         epoch_order: Mini-batches of the passes after the first.
         epoch_seed: Seed of the order of those passes.
-        value: What a value model learns; None for a policy.
+        value: Settings of a value model; None for a policy.
     """
 
     learning_rates: Sequence[float]
@@ -205,7 +205,7 @@ def state_beside(checkpoint: Ref[Checkpoint], store: Store) -> Ref[TrainingState
 
 
 def carry_over(weights: Weights, target: Target, ctx: StageContext) -> Weights:
-    """Publishes the weights unchanged, for an iteration without a training signal."""
+    """Publishes the weights unchanged, for an iteration that is frozen or has no training signal."""
     state = None
     if target.state is not None and weights.state is not None:
         state = _copy(weights.state, target.state.attempt(target.identity), target.inputs, ctx)

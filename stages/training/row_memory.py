@@ -20,8 +20,8 @@ def least_activation_bytes_a_token(
     """Returns a lower bound of the bytes that the forward pass keeps for each token of a row.
 
     Each layer from the lowest trained one on keeps its input (E numbers), and without activation checkpointing also
-    queries and mixed values (2 H D), keys and values (2 K D), and the two factors of the feed-forward product (2 F).
-    What a layer keeps besides is left out, so a row that this bound refuses never fits.
+    queries and attention outputs (2 H D), keys and values (2 K D), and the two factors of the feed-forward product
+    (2 F). Its other tensors are left out, so a row that this bound refuses never fits.
 
     Args:
         shape: Shape of the decoder: width E, H query heads and K key heads of width D, feed-forward width F.
@@ -64,7 +64,10 @@ def check_rows_fit(row_tokens: list[int], bytes_a_token: int, free_bytes: int, b
 
 
 def free_bytes(weights: TrainedWeights, device: torch.device) -> int:
-    """Returns an upper bound of the memory that a process has beside its weights: all of the device or machine."""
+    """Returns an upper bound of memory for activations: the device's or the machine's, minus this process's tensors.
+
+    Other processes on the device or machine do not count.
+    """
     if device.type == "cuda":
         return torch.cuda.get_device_properties(device).total_memory - torch.cuda.memory_allocated(device)
     capacity = limit_bytes() or psutil.virtual_memory().total

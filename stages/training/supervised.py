@@ -12,7 +12,7 @@ def check_fits(groups: Sequence[Group], row_tokens: int, section: str, texts: st
     """Checks that every text fits into a row after its prompt; a text that is cut teaches neither answers nor an end.
 
     Args:
-        groups: A prompt with its texts each.
+        groups: Prompts, each with one text.
         row_tokens: Token budget of a row.
         section: Section of the recipe with the setting `row_tokens`.
         texts: Name of the texts.

@@ -300,7 +300,7 @@ class Trainer:
         self._kl_reward = KLReward.restored(logprobs) if "kl_advantages" in logprobs else None
 
     def write_values(self) -> None:
-        """Writes what the job asks for besides its weights; a policy has nothing of the kind."""
+        """Does nothing: a policy has no values. `ValueTrainer` writes them here."""
 
     def _share_logprobs(self) -> None:
         """Gives every process the log-probabilities of all rows after the first epoch (collective).

@@ -35,7 +35,7 @@ from stages.sampling.replicas.window import LastProgress, Window
 PROGRESS = ("vllm:iteration_tokens_total_sum", "vllm:generation_tokens_total", "vllm:request_success_total")
 """Counters that change while an engine works."""
 PRESSURE = ("vllm:num_preemptions_total", "vllm:num_requests_waiting", "vllm:kv_cache_usage_perc")
-"""Arguments of `Window.observe`."""
+"""Counters whose values are the arguments of `Window.observe`."""
 POLL_S = 1.0
 POLL_TIMEOUT_S = 2.0
 
@@ -95,7 +95,7 @@ class Answer:
         )
 
     def turns(self, config: SamplingConfig) -> list[Turn]:
-        """Returns the checked completions of the request; the arguments and errors are those of `group`."""
+        """Returns the checked completions of the request; argument and errors are those of `group`."""
         expected = self.prompt.samples or config.samples_per_prompt
         if len(self.choices) != expected:
             raise EngineLostError(f"{len(self.choices)} completions instead of {expected}")
@@ -119,7 +119,8 @@ class Call:
     requests.
 
     Args:
-        prompts: Prompts with unique ids. The caller decrements `unfinished` for each group that it accepts.
+        prompts: Prompts with unique ids. The caller decrements `unfinished` for each answer that it accepts, and
+            increments it for each prompt that it adds.
         config: Sampling settings.
         eos_token_ids: Tokens that end a completion.
         engines: Expected number of engines; each gets at most an equal share of the prompts at a time.
@@ -192,7 +193,7 @@ class Call:
         self.put_first([prompt])
 
     def put_first(self, prompts: Sequence[Prompt]) -> None:
-        """Puts prompts to the front of the queue, so that groups that have begun end early."""
+        """Puts prompts at the front of the queue, so that groups that have begun end early."""
         with self._changed:
             self._todo.extendleft(reversed(prompts))
             self._changed.notify_all()

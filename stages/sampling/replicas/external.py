@@ -28,7 +28,7 @@ class ExternalEngine:
         self._source: Source | None = None
 
     def serve(self, model_dir: Path, digest: str) -> Source:
-        """Loads the weights in place, or does nothing if the engine has them, and returns the connection.
+        """Loads the weights in place, or does nothing if the engine has them, and returns the source to sample from.
 
         Args:
             model_dir: Checkpoint folder, at a path that the engine can read.

@@ -29,10 +29,10 @@ class ReplicaPlace:
 
 
 def check(hardware: EngineHardware) -> None:
-    """Checks that the machine has enough cores or GPUs for the profile's number of replicas, and can do what it asks.
+    """Checks that the profile's replicas fit the machine's cores or GPUs, and that `takes_turns` is possible on it.
 
     Raises:
-        BadInputError: The machine has too few cores or GPUs, or engines on a CPU are to sleep.
+        BadInputError: The machine has too few cores or GPUs, or `takes_turns` is set for engines on a CPU.
     """
     if hardware.takes_turns and _on_cpu():
         expected = "false: only vLLM's build for CUDA can give its memory to the trainer"

@@ -28,11 +28,11 @@ class Server(Protocol):
     is_child: bool
 
     def serve(self, model_dir: Path, digest: str) -> Source:
-        """Loads a checkpoint and returns the connection to sample from."""
+        """Loads a checkpoint and returns the source to sample from."""
         ...
 
     def failure(self) -> str | None:
-        """Returns why the server cannot serve; None while it runs."""
+        """Returns the reason why the server cannot serve; None while it can."""
         ...
 
     def lost(self, reason: str) -> DeerstalkerError:
@@ -163,7 +163,7 @@ class CallMembers:
         self._pool.load(server)
 
     def _restart(self, server: Server, error: BaseException) -> None:
-        """Starts a server again whose start has failed, or raises its error if that would not help."""
+        """Starts a server again after a failed start, or raises its error if another start would not help."""
         self._raise_if_retired()
         self._down.add(server)
         none_left = not self._members and not self._pool.ready() and self._down >= set(self._pool.servers)

@@ -171,7 +171,7 @@ class EngineProcess:
         return STOPPED if self._stopped_watch.stopped_for_long() else None
 
     def killed_if_stopped(self) -> AbstractContextManager[None]:
-        """Returns a context that kills the engine if a signal stops one of its processes while the block runs."""
+        """Returns a context manager that kills the engine if a signal stops one of its processes meanwhile."""
         return self._stopped_watch.ending(self.kill)
 
     def wait_ready(self) -> None:

@@ -56,8 +56,8 @@ def load(endpoint: Endpoint, model_dir: Path, *, asleep: bool = False) -> None:
     """Loads the folder's weights into a running engine and resets its prefix cache.
 
     Args:
-        asleep: Whether the engine sleeps. It gets the memory of its weights back first and that of its cache last, and
-            takes requests again then.
+        asleep: Whether the engine sleeps. Its weights get their memory back first, its cache last; then it takes
+            requests again.
 
     Raises:
         ReloadRefusedError: The engine answered with an error, or did not reset its prefix cache.
@@ -156,7 +156,7 @@ def cast_bytes(content: bytes, stored: str, dtype: str) -> bytes | None:
 
 
 class WeightCheck:
-    """Verifies an engine's weights: compares the SHA-256 of its tensors with those of the folder's.
+    """Verifies an engine's weights: compares the SHA-256 of each tensor with that of the folder's tensor.
 
     The engine fuses some tensors (query, key and value) and packs others for its kernels. The comparison after its
     start shows which tensors it keeps as they are in the file. These must equal the new file after every reload.

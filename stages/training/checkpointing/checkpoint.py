@@ -129,7 +129,7 @@ def write_checkpoint(
         dtype: Type of the weights on disk.
         beat: Called after each file of weights to report progress.
         file_bytes: Largest size of a file of weights; a larger tensor gets a file of its own.
-        value_head: Form of the head of a value model, which its config.json states; None for a model that writes.
+        value_head: Form of the head of a value model, which its config.json states; None for a policy.
     """
     first = dist.get_rank() == 0
     if first:
@@ -138,7 +138,7 @@ def write_checkpoint(
     plan = split_torch_state_dict_into_shards(sizes, max_shard_size=file_bytes)
     policy_names = {published_name(name): name for name in shapes}
     for file, names in plan.filename_to_tensors.items():
-        _write_file(out / file, {name: full(policy_names[name]) for name in names})  # which keeps none of them
+        _write_file(out / file, {name: full(policy_names[name]) for name in names})  # frees the tensors of the file
         if first:
             beat()
     if first and plan.is_sharded:

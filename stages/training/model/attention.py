@@ -109,12 +109,12 @@ class TreeSelfAttention(nn.Module):
         self.q_norm, self.k_norm = q_norm, k_norm
 
     def attend(self, q: Tensor, k: Tensor, v: Tensor, tree: "TreePlan | BlockMask") -> Tensor:
-        """Returns the mixed values, [N, H, D]."""
+        """Returns the attention output, [N, H, D]."""
         if isinstance(tree, TreePlan):
             return TreeAttention.apply(q, k, v, tree)  # pyright: ignore[reportReturnType]
         from torch.nn.attention.flex_attention import flex_attention
 
-        flex: Any = flex_attention if torch.compiler.is_compiling() else _flex()  # a compiled layer contains it
+        flex: Any = flex_attention if torch.compiler.is_compiling() else _flex()  # a compiled layer compiles it, too
         heads = (t.transpose(0, 1).unsqueeze(0) for t in (q, k, v))
         mixed = flex(*heads, block_mask=tree, enable_gqa=self.num_heads != self.num_kv_heads)
         return mixed.squeeze(0).transpose(0, 1)
@@ -125,7 +125,7 @@ class TreeSelfAttention(nn.Module):
         Args:
             x: [1, N, embed_dim].
             y: The same tensor; torchtune's layer passes the source of the keys separately.
-            mask: Rotation and pairs of the micro-batch.
+            mask: Rotation and attending pairs of the micro-batch.
             input_pos: Unused; positions are in `mask`.
 
         Returns:

@@ -25,8 +25,8 @@ def block_mask(segment_ids: Tensor, parent_ids: Tensor, device: torch.device) ->
 
     Args:
         segment_ids: [N] int on the CPU, the segment of each token; a segment is contiguous.
-        parent_ids: [N] int on the CPU, the segment of each token's prompt, which comes before it; a prompt token's own
-            segment.
+        parent_ids: [N] int on the CPU, the segment of each token's prompt, which comes before it; for a prompt token,
+            its own segment.
         device: Device that computes the attention.
     """
     from torch.nn.attention.flex_attention import BlockMask
@@ -100,6 +100,6 @@ def _add(changes: Tensor, block: Tensor, start: Tensor, end: Tensor, width: Tens
 
 
 def _listed(chosen: Tensor) -> tuple[Tensor, Tensor]:
-    """Returns the number of chosen key blocks of each query block, and their indices before the others: int32."""
+    """Returns for each query block the number of chosen key blocks, and all key blocks with these first: int32."""
     order = torch.argsort(chosen.int(), dim=-1, descending=True, stable=True).int()
     return chosen.sum(-1, dtype=torch.int32)[None, None], order[None, None]

@@ -155,7 +155,8 @@ class TrainedWeights:
     def _full(self, name: str, dtype: torch.dtype) -> Tensor | None:
         """Returns a weight with its adapters added in, on the CPU; None except on the first process (collective).
 
-        torch's `get_model_state_dict` gathers all weights in the master precision first, without a report of progress.
+        torch's `get_model_state_dict` is not used: it gathers all weights in the master precision first, and reports no
+        progress.
 
         Args:
             name: Policy name.

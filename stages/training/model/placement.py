@@ -142,12 +142,13 @@ def _transfer(operations: list[dist.P2POp]) -> None:
 def fill_value_model(
     parameters: Mapping[str, Tensor], folder: Path, shape: DecoderShape, beat: Callable[[], None]
 ) -> None:
-    """Copies the weights of a value model into parameters; of a model that writes all but its output head.
+    """Copies the weights of a value model or of a policy into the parameters of a value model.
 
-    In the second case the value head begins at 0, so that the values do not depend on the text until they are trained.
+    A policy's output head is left out. The value head then begins at 0, so that the values do not depend on the text
+    until they are trained.
 
     Raises:
-        BadInputError: The folder does not hold this decoder, or a value model with another head.
+        BadInputError: The folder holds another decoder, or a value model with another head.
     """
     stored = read_shape(folder).value_head
     if stored is None:
@@ -188,7 +189,7 @@ def load_reference(
     sharded: bool,
     beat: Callable[[], None] = lambda: None,
 ) -> Policy:
-    """Loads the reference model of a KL term, frozen and in the compute precision.
+    """Loads a model that is not trained, such as the reference of a KL term, in the compute precision.
 
     Args:
         folder: Hugging Face folder; the model may have another size than the trained one.

@@ -54,7 +54,7 @@ class TreePlan:
 
 
 def _padded(runs: list[Tensor]) -> tuple[Tensor, Tensor | None]:
-    """Stacks index tensors; returns indices [B, longest] and which are real, or None without padding."""
+    """Returns stacked index tensors [B, longest], and a mask of the real indices; None if there is no padding."""
     width = max(run.numel() for run in runs)
     if all(run.numel() == width for run in runs):
         return torch.stack(runs), None
@@ -86,7 +86,7 @@ def plan_tree(segment_ids: Tensor, parent_ids: Tensor) -> TreePlan:
 
     Args:
         segment_ids: [N] int, the segment of each token; a segment is contiguous.
-        parent_ids: [N] int, the segment of each token's prompt; a prompt token's own segment.
+        parent_ids: [N] int, the segment of each token's prompt; for a prompt token, its own segment.
     """
     segments, lengths = torch.unique_consecutive(segment_ids, return_counts=True)
     ends = torch.cumsum(lengths, 0)

@@ -47,7 +47,7 @@ def start_agent(queue: JobQueue, hardware: TrainHardware, node_rank: int, networ
 
 
 def worker_environment(threads: int) -> dict[str, str]:
-    """Returns the environment of worker processes: this process's, with settings for `threads` fast CPU threads."""
+    """Returns the environment of worker processes: this process's, with settings of CPU threads and malloc."""
     environment = {
         # Waiting threads spin for about 10 us, then sleep. If they spin longer and anything else runs on the machine,
         # they take the core from the threads they wait for (84 s instead of 5 for a small model with libgomp's

@@ -105,8 +105,8 @@ class WorkerGroup:
         """Runs one job and waits for it.
 
         Args:
-            job: The job. A warm one needs `holding` not to be None.
-            on_event: Called with each event of the workers as it comes.
+            job: The job. A warm job needs a state in the workers' memory (see `holding`).
+            on_event: Called with each event of the workers as it arrives.
 
         Returns:
             Metrics of every step, and totals.

@@ -18,7 +18,7 @@ from stages.training.worker_group.job_queue import JobQueue
 CHECK_INTERVAL_S = 1.0
 IDLE_LIMIT_S = 10.0
 MIN_RUNNING_SHARE = 0.03
-"""A thread works if it ran for this share of the idle limit; a thread that only polls runs for a tenth of it."""
+"""A thread works if it ran for this share of the idle limit; one that only polls runs for a tenth of this share."""
 MIN_RUNNABLE_SHARE = 0.5
 """A thread works if it ran or waited for a core for this share of the idle limit: other programs may use the cores."""
 WORK_BYTES = 1 << 20
