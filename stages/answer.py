@@ -59,7 +59,7 @@ def answer(
     service: Service | None = None,
     out: ArtifactAddress[Answers],
 ) -> Ref[Answers]:
-    """Asks a model every sample of every puzzle and publishes the answers.
+    """Asks a model each puzzle `samples` times and publishes the answers.
 
     An answer of an API is stored as soon as it arrives, by address, model, parameters, prompt and sample. No later
     command asks the same again: neither after a kill, nor with more samples, nor on another suite with the same puzzle.

@@ -92,7 +92,7 @@ def _with_token_advantages(trained: pl.DataFrame, source: Artifact) -> pl.DataFr
             f"{source.key}/{TOKEN_ADVANTAGES_FILE}",
             f"advantages of {int(lengths.sum())} whole completions",
             f"one for each token of {len(trained)} completions",
-            "run the stage that made it again",
+            "repeat the stage that made it",
         )
     return joined
 

@@ -48,7 +48,7 @@ class AdvantageConfig(Config):
     step_baseline: Annotated[Literal["all_steps", "same_step"], Added(before="all_steps")] = Field(
         default="all_steps",
         description="Subtracted from a step's reward: the mean over all steps of the group (DeepSeekMath), or over the "
-        "steps of the same number in the group's completions.",
+        "steps of the same number in the group's completions; steps whose reward is null are not numbered.",
     )
     step_discount: Annotated[float, Added(before=1.0)] = Field(
         default=1.0,

@@ -139,7 +139,7 @@ class Replica:
 
     def _reload(self, process: EngineProcess, model_dir: Path) -> None:
         if not process.can_reload:
-            raise weight_exchange.ReloadRefusedError("engines on several CPUs keep a stale output head")
+            raise weight_exchange.ReloadRefusedError("a tensor parallel engine on CPUs keeps a stale output head")
         with process.killed_if_stopped():
             weight_exchange.load(process.endpoint, model_dir, asleep=self._asleep)
         self._asleep = False
