@@ -32,7 +32,7 @@ class SourceConfig(Config):
     @property
     @abstractmethod
     def environment_name(self) -> str:
-        """The name that is stored with each item. It holds all that grading depends on, so stored sets can be graded."""
+        """The name that is stored with each item; it holds all that the grading of stored items depends on."""
 
     @property
     def location(self) -> str | None:
