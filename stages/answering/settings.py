@@ -1,4 +1,4 @@
-"""Settings of a request to a model behind an API, and of the way to it."""
+"""Settings of a request to a model behind an API, and of the access to this API."""
 
 import re
 from collections.abc import Mapping
@@ -68,7 +68,7 @@ class Parameters(Config):
 
 
 def _merged(fields: Mapping[str, Any], extra: Mapping[str, Any]) -> dict[str, Any]:
-    """Returns the fields of both; of a table that both have, the fields of both."""
+    """Returns the fields of both; `extra` overrides, and a table that both have is merged."""
     merged = dict(fields)
     for name, value in extra.items():
         own = merged.get(name)
