@@ -1,4 +1,4 @@
-"""The stage that selects the texts of a teacher: good ones to train on, or bad ones to see what they teach.
+"""The stage that selects the texts of a teacher: good ones to train on, or bad ones as a control.
 
 Sources: rejection-sampled fine-tuning (arXiv 2308.01825), Sky-T1 (arXiv 2502.07374), AM-1.4M (arXiv 2503.19633).
 """
@@ -221,7 +221,7 @@ def _unfit(candidate: Candidate, config: DistilConfig, held_out: frozenset[str])
 
 
 def _unwanted(candidate: Candidate, keep: Keep, best: float) -> str | None:
-    """Returns why a fit text is not of the kind to keep; None if it is."""
+    """Returns why a fit text is not to be kept; None if it is."""
     match keep:
         case "exact":
             return None if candidate.exact else "wrong"
@@ -319,7 +319,7 @@ def _graded(candidates: Sequence[Candidate], grader: Grader) -> list[Candidate]:
 
 
 def _corrupted(kept: Sequence[Candidate], config: CorruptionConfig, seed: int) -> list[Candidate]:
-    """Returns the texts after a corruption, without those of which it leaves nothing."""
+    """Returns the texts after a corruption, without those that it leaves empty."""
     seeds = [f"{seed}/{candidate.puzzle.puzzle_id}/{candidate.sample}" for candidate in kept]
     texts = corrupted([(candidate.text, candidate.puzzle) for candidate in kept], config, seeds)
     return [
