@@ -33,7 +33,7 @@ Keep = Literal["exact", "best", "all", "wrong"]
 
 
 class DistilConfig(Config):
-    """Which texts of a teacher are kept, in which order they are asked, and what becomes of them."""
+    """Selection of a teacher's texts, and their corruption."""
 
     keep: Keep = Field(
         default="exact",
