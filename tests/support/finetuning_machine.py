@@ -41,10 +41,10 @@ STEPS = 12
 
 
 class Machine:
-    """A machine with a gang of its own, on the store that all machines share.
+    """A machine with a worker group of its own, on the store that all machines share.
 
     Attributes:
-        kill_at: Step after which it kills a worker of its gang on node `node`; 0 for none.
+        kill_at: Step after which it kills a worker of its group on node `node`; 0 for none.
     """
 
     def __init__(self, folder: Path, name: str, store: str, hardware: TrainHardware, node: int = 0) -> None:
