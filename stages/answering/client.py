@@ -46,7 +46,7 @@ class LostError(Exception):
 
     Args:
         attempts: Number of attempts.
-        words: What went wrong at the last one.
+        words: Description of the last failure.
     """
 
     def __init__(self, attempts: int, words: str) -> None:
@@ -58,7 +58,7 @@ class _PassingError(Exception):
     """An attempt failed, and another may succeed.
 
     Args:
-        words: What went wrong.
+        words: Description of the failure.
         delay_s: Delay that the provider asks for; None if it asks for none.
         charged: Whether the provider may charge the attempt.
     """

@@ -267,7 +267,7 @@ _ABILITIES: dict[type[Any], str] = {
 
 
 def missing(environment: Environment, capability: type[Any]) -> str | None:
-    """Returns a clause that says what an environment cannot do; None if it has the capability."""
+    """Returns a clause that names the missing ability of an environment; None if it has the capability."""
     if isinstance(environment, capability):
         return None
     return f"the environment '{environment.name}' cannot {_ABILITIES[capability]}"

@@ -155,7 +155,7 @@ def corrupted(texts: Sequence[tuple[str, Puzzle]], config: CorruptionConfig, see
             draws steps of the other texts.
 
     Raises:
-        BadInputError: An environment lacks what the corruption needs.
+        BadInputError: An environment lacks a capability that the corruption needs.
     """
     where, remedy = f"distil.texts.corruption.kind = '{config.kind}'", "choose another corruption, or none"
     divided: list[SteppedText] = []

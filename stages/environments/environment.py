@@ -18,8 +18,8 @@ from stages.environments.user_code.config import installed
 class Environment(Protocol):
     """Asks a model questions and grades the completions.
 
-    An environment also has one of the two capabilities that make items: `Generates` or `Lists`. Callers request every
-    other capability by `capabilities.needs`, which raises the same error for all of them.
+    An environment also has one of the two capabilities that make items: `Generates` or `Lists`. A caller that needs
+    another capability requests it by `capabilities.needs`, which raises the same error for all of them.
     """
 
     @property

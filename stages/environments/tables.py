@@ -168,7 +168,7 @@ def tokenizer_texts(table: pl.DataFrame, taught: Taught | None) -> list[str]:
 
     Args:
         table: A table of the `puzzles` schema.
-        taught: What is taught (see `taught_passages`).
+        taught: Kind of the taught texts (see `taught_passages`).
     """
     if not all(isinstance(environment.get(name), WritesAnswers) for name in table["environment"].unique()):
         return table["prompt"].to_list()

@@ -110,7 +110,7 @@ def distil(
 
     The facts count every text once: `kept`, or `rejected` by the first reason that applies, in this order: the reasons
     of an unusable text (`truncated`, or the outcome of an API's answer), `contaminated` (its puzzle is in the val or
-    test split of `puzzles`, in whatever order of clues), `malformed`, `long`, `wrong`, `right`, `worse`, `duplicate`,
+    test split of `puzzles`, with its clues in any order), `malformed`, `long`, `wrong`, `right`, `worse`, `duplicate`,
     `surplus`, `emptied` (by the corruption).
 
     Args:
@@ -119,7 +119,7 @@ def distil(
         puzzles: The puzzle set of the run. Rollouts and the solver's texts are for its train split.
 
     Raises:
-        BadInputError: No text is left, or an environment lacks what the config needs.
+        BadInputError: No text is left, or an environment lacks a capability that the config needs.
         IntegrityError: The rollouts name a puzzle that is not in the set.
     """
     identity = Identity.of("distil", REVISION, effective_settings(config, teacher), teacher=teacher, puzzles=puzzles)
@@ -174,7 +174,7 @@ def select(
 
     Args:
         candidates: The texts of a teacher; those of a puzzle in the order of their samples.
-        config: What is kept.
+        config: The rules of selection.
         held_out: Digests of puzzles that no model may be trained on.
     """
     barred = frozenset(held_out)

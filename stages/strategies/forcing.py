@@ -28,7 +28,7 @@ class _Thinking:
 
 
 def budget_forcing(config: BudgetForcing, interview: Interview) -> None:
-    """Thinks within a budget, goes on after `wait` where the model would end, and then forces the answer.
+    """Thinks within a budget, continues after `wait` where the model would end, and then forces the answer.
 
     The tokens of all stretches together are within the budget; the published code gives each stretch the full budget
     again. Inserted texts are not counted. Without a text that ends the thinking, the model's own end is the end
