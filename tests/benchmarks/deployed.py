@@ -4,7 +4,7 @@ Each step is a command as a person types it. The walk ends at a step with a wron
 and the time of each step; a second or two of it is the command's own start.
 
 * **deployments**: `up`, twice; a run by its deployment; typos; a flow killed with SIGKILL and retried; one cancelled.
-* **lineage**: two runs, a backfill, twice; then everything that looks at runs and looks after a store.
+* **lineage**: two runs, a backfill, twice; then all commands that show runs or maintain a store.
 """
 
 import argparse

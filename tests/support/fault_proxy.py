@@ -181,7 +181,7 @@ def fault_proxy(upstream: str | Path, choose: Callable[[str, str], str | None]) 
         request_queue_size = 1024  # the requests of a client come at once, and are reset where there is no room
 
         def handle_error(self, request: object, client_address: object) -> None:
-            if not isinstance(sys.exception(), ConnectionError):  # a client that gave up is what faults are for
+            if not isinstance(sys.exception(), ConnectionError):  # faults make clients give up
                 super().handle_error(request, client_address)  # type: ignore[arg-type]
 
     server = Server(("127.0.0.1", 0), Handler)

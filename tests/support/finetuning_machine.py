@@ -87,6 +87,6 @@ class Machine:
         save_model(folder / "model", "Qwen2", tie_word_embeddings=True)
         files = {path.name: path.read_bytes() for path in (folder / "model").iterdir()}
         model = self.artifact("model", Checkpoint, **files)
-        # Two of three mini-batches have one row for two processes: one of these has none of its own.
+        # Two of three mini-batches have one row for two processes, so one process has no row of its own.
         batch = self.artifact("batch", Batch, **{BATCH_FILE: save(tree_batch(1, [2, 1, 3, 1], steps=3))})
         return Weights(model, reference=model), batch

@@ -1,4 +1,4 @@
-"""Random statements, and the rules of a puzzle written once more without any of the code under test."""
+"""Random statements, and the rules of a puzzle, written again without any of the code under test."""
 
 import random
 

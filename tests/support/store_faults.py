@@ -1,8 +1,8 @@
 """Publishing and reading over a network that fails on purpose.
 
 Artifacts of small files and of files in parts go through a proxy in front of a real S3 server. Some requests are
-refused, cut off, cut short either way, kept back, or delivered twice, at once or later. Someone else looks on through a
-clean connection: whatever is published has to be complete from its first moment. At the end everything is there, as it
+refused, cut off, cut short either way, kept back, or delivered twice, at once or later. An onlooker reads through a
+clean connection: a published artifact must be complete from its first moment. At the end, every artifact is there as it
 was written.
 """
 
