@@ -1,4 +1,4 @@
-"""One question to an OpenAI-compatible API, with retries, and the checks that cost nothing."""
+"""A client of an OpenAI-compatible API: asks one question, with retries, and makes checks that cost nothing."""
 
 import asyncio
 import json
@@ -24,7 +24,7 @@ _NO_MONEY = ("insufficient_quota", "billing_hard_limit_reached")
 _LONGEST_DELAY_S = 60.0
 _LONGEST_RETRY_AFTER_S = 3600.0
 _LONGEST_WORDS = 400
-"""Characters of a provider's words that an error repeats."""
+"""Largest number of characters of a provider's message that an error repeats."""
 _CHECK_TIMEOUT_S = 30.0
 
 
@@ -46,7 +46,7 @@ class LostError(Exception):
 
     Args:
         attempts: Number of attempts.
-        words: What went wrong at the last one.
+        words: Description of the last failure.
     """
 
     def __init__(self, attempts: int, words: str) -> None:
@@ -58,7 +58,7 @@ class _PassingError(Exception):
     """An attempt failed, and another may succeed.
 
     Args:
-        words: What went wrong.
+        words: Description of the failure.
         delay_s: Delay that the provider asks for; None if it asks for none.
         charged: Whether the provider may charge the attempt.
     """
@@ -76,9 +76,9 @@ class Reply:
         text: The answer; empty if there is none.
         reasoning: The reasoning that the reply shows; None if it shows none.
         outcome: How the answer ended.
-        finish_reason: The same in the provider's word; empty if it has none.
+        finish_reason: The provider's word for the outcome; empty if there is none.
         detail: Words of a refusal or an error; None if there are none.
-        usage: The whole usage that the provider counted.
+        usage: The token counts of the reply, all fields as the provider sent them.
         response_id: Id of the reply; empty if it has none.
         model: Name of the model in the reply.
         fingerprint: Fingerprint of the provider's system; None if it has none.
@@ -127,7 +127,7 @@ class ApiClient:
 
     Args:
         request: Address, model and parameters.
-        access: Key, patience and retries.
+        access: Key, timeout and retries.
         where: Start of error messages, such as `model 'o1'`.
 
     Raises:
@@ -149,9 +149,9 @@ class ApiClient:
         await self._client.close()
 
     async def check(self) -> None:
-        """Checks, without buying anything, that the address is an API which takes the key and knows the model.
+        """Checks at no cost that the address is an API that accepts the key and has the model.
 
-        An API that lists no models is trusted to know it; the first question will tell.
+        If an API lists no models, only the first question shows whether it has the model.
 
         Raises:
             BadInputError: The address is no API, the key is refused, or the list of models lacks the model.
@@ -184,12 +184,12 @@ class ApiClient:
             raise BadInputError(self._where, problem, f"one of its {len(names)} models", "correct model")
 
     async def ask(self, prompt: str, sample: int, token: str) -> Reply:
-        """Asks one question, again after failures that may pass, and returns the reply.
+        """Asks one question, retries after transient failures, and returns the reply.
 
         Args:
             prompt: The message of the user.
             sample: Index of the sample.
-            token: The same for every attempt at this sample of this prompt; sent as `Idempotency-Key`, by which a
+            token: Value of the header `Idempotency-Key`, the same for every attempt at this sample of this prompt. A
                 provider that supports it charges a repeated question once.
 
         Raises:
@@ -250,7 +250,7 @@ class ApiClient:
         return reply
 
     def _delay_s(self, attempt: int, wanted_s: float | None) -> float:
-        """Returns the delay before the next attempt: at least the provider's, with jitter, or growing from ours."""
+        """Returns the delay before the next attempt: the provider's plus jitter, or else exponential backoff."""
         if wanted_s is not None:
             return min(wanted_s, _LONGEST_RETRY_AFTER_S) + random.uniform(0.0, self._access.retry_delay_s)
         return min(_LONGEST_DELAY_S, self._access.retry_delay_s * 2.0**attempt) * random.uniform(0.5, 1.0)
@@ -281,13 +281,13 @@ class ApiClient:
 
 
 def _items(value: object) -> list[dict[str, Any]]:
-    """Returns the objects of a JSON list; none of any other value."""
+    """Returns the objects in a JSON list; an empty list for any other value."""
     entries = cast("list[object]", value) if isinstance(value, list) else []
     return [cast("dict[str, Any]", item) for item in entries if isinstance(item, dict)]
 
 
 def _lists(names: Sequence[str], model: str) -> bool:
-    """Returns whether a list has a model; lists may leave out a router's `:variant` and add a folder `models/`."""
+    """Returns whether a list has a model; lists may lack a router's `:variant` and add the prefix `models/`."""
     plain = {name.removeprefix("models/") for name in names}
     return bool({model, model.removeprefix("models/"), model.partition(":")[0]} & plain)
 
@@ -360,7 +360,7 @@ def _content(value: object) -> str:
 
 
 def stop_of(error: RefusedError, access: Access, where: str) -> DeerstalkerError:
-    """Returns the error with which a refusal ends the work with a model; it has the provider's own words."""
+    """Returns the error for a refusal that ends the work with a model; it quotes the provider's own words."""
     match error.status:
         case 401 | 403:
             problem, remedy = f"it refuses the key or the model: {error}", f"check {access.api_key_env or 'the key'}"

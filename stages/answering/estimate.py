@@ -21,8 +21,8 @@ class Estimate(Record):
         missing: Number of answers that would be bought.
         answers: Number of answers in all; the others are stored.
         expected: Expected dollars; None without a price or a length to expect.
-        most: Dollars that cannot be passed; None without a price or a limit of an answer's length.
-        by: Where the expected length comes from.
+        most: Upper bound of the cost in dollars; None without a price or a limit of an answer's length.
+        by: Source of the expected length.
     """
 
     name: str
@@ -56,7 +56,7 @@ def estimate_purchase(
         name: Name of the model.
         missing: The questions without a stored answer.
         answers: Number of all questions.
-        stored: Stored answers of the model; their mean tokens are expected of the missing ones.
+        stored: Stored answers of the model, whose mean length is expected of the missing ones.
         request: Parameters, whose limit bounds an answer's length.
         price: Price of tokens; None if it is not known.
         expected: Mean tokens in the file of models, used as long as nothing is stored; None if not given.
@@ -79,7 +79,7 @@ def estimate_purchase(
 def _expected(
     missing: Sequence[Question], stored: pl.DataFrame, expected: Tokens | None
 ) -> tuple[list[Tokens] | None, str]:
-    """Returns the expected tokens of each answer, or None, and where they come from."""
+    """Returns the expected tokens of each answer, or None, and their source in words."""
     counted = stored.drop_nulls("completion_tokens")
     if not counted.is_empty():
         completion = float(cast(float, counted["completion_tokens"].mean()))

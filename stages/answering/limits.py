@@ -8,7 +8,7 @@ from artifacts.errors import DeerstalkerError
 
 
 class BudgetReachedError(DeerstalkerError):
-    """Another answer might pass the budget."""
+    """The next answer might exceed the budget."""
 
 
 class TokenRate:
@@ -24,7 +24,7 @@ class TokenRate:
         self._turn = asyncio.Lock()
 
     async def take(self, tokens: float) -> None:
-        """Waits until the bucket has these tokens, or is full if they are more, and takes them; first come, first."""
+        """Takes these tokens once the bucket has them, or is full if they exceed it; calls are served in order."""
         if not self._capacity:
             return
         async with self._turn:
@@ -33,7 +33,7 @@ class TokenRate:
             self._level -= tokens
 
     def settle(self, taken: float, used: float) -> None:
-        """Corrects the bucket by what a request has used instead of what was taken for it."""
+        """Corrects the bucket by the difference between the tokens taken for a request and those used."""
         self._level += taken - used
 
     def _filled(self) -> float:
@@ -48,10 +48,10 @@ class Budget:
     """Dollars that one command may spend.
 
     Attributes:
-        limit: The most that is spent; None for no limit.
-        spent: Dollars of the replies so far. A request that was lost on its way back counts with the most that it may
-            have cost, because its provider may charge it.
-        reserved: The most that the requests under way may cost.
+        limit: Largest amount to spend; None for no limit.
+        spent: Cost of the replies so far. A request whose reply was lost counts with its highest possible cost, because
+            its provider may charge it.
+        reserved: Highest possible cost of the requests under way.
     """
 
     limit: float | None = None

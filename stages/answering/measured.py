@@ -46,7 +46,7 @@ class BenchmarkedModel(Record):
 
     Attributes:
         name: Its name in the file of models.
-        kind: `openai` for a model behind an API, `checkpoint` for one of ours.
+        kind: `openai` for a model behind an API, `checkpoint` for a checkpoint of Deerstalker.
         model: Its id at the provider, or the name of the checkpoint.
         puzzles: Number of puzzles.
         samples: Number of answers to each.
@@ -138,8 +138,8 @@ def measured(
 def results_of(answers: pl.DataFrame, puzzles: pl.DataFrame, grader: Grader, *, prove: bool = False) -> pl.DataFrame:
     """Returns graded answers as rows of the `results` schema, mode `sampled`.
 
-    Every answer has a row, whatever its outcome; an unknown length is 0. Statements are counted, which takes a proof of
-    each, only with `prove`; else their columns are null.
+    Every answer has a row, whatever its outcome; an unknown length is 0. With `prove`, the statements of answers are
+    proved and counted; otherwise their columns are null.
     """
     known: Mapping[str, Puzzle] = puzzles_by_id(puzzles)
     graded = graded_texts(answers.select("text", "puzzle_id").iter_rows(), known, grader)
@@ -160,7 +160,7 @@ def results_of(answers: pl.DataFrame, puzzles: pl.DataFrame, grader: Grader, *, 
 
 
 def check_graders(puzzles: pl.DataFrame) -> None:
-    """Grades an empty answer to one puzzle of each environment, before answers are bought that nothing could grade.
+    """Grades an empty answer to one puzzle of each environment, so that no answer is bought that cannot be graded.
 
     Raises:
         BadInputError: An environment is not installed, or another release of its grader is.

@@ -1,4 +1,4 @@
-"""Prices of answers. A price is no part of an identity: costs are computed from the stored usage, whenever asked."""
+"""Prices of answers. A price is not part of an identity: costs are computed from the stored usage when needed."""
 
 import datetime
 from collections.abc import Mapping
@@ -18,7 +18,7 @@ class Tokens:
 
     Attributes:
         prompt: Tokens of the prompt.
-        completion: Tokens of the completion; those of hidden reasoning are among them.
+        completion: Tokens of the completion, including hidden reasoning.
         cached: Tokens of the prompt that the provider had cached.
     """
 

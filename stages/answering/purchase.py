@@ -1,4 +1,4 @@
-"""Buys the missing answers of a model: some requests at once, each answer stored as soon as it is there."""
+"""Buys the missing answers of a model by concurrent requests, and stores each answer as soon as it arrives."""
 
 import asyncio
 import json
@@ -56,7 +56,7 @@ class Service:
 
     Attributes:
         name: Name of the model in its file.
-        access: Key, speed and patience.
+        access: Key, concurrency, limits and retries.
         price: Price of its answers; None if it is not known.
         budget: The command's budget.
     """
@@ -73,9 +73,9 @@ class Service:
 
 
 def most_tokens(prompt: str, request: ApiRequest) -> Tokens | None:
-    """Returns bounds of an answer's tokens; None if no limit of its length is sent.
+    """Returns upper bounds of a request's tokens; None if no limit of the answer's length is sent.
 
-    A tokenizer makes at most one token of a byte.
+    The bound of the prompt counts its bytes, because a tokenizer makes at most one token of a byte.
     """
     limit = request.parameters.limit_tokens
     return None if limit is None else Tokens(len(prompt.encode()) + _OVERHEAD_TOKENS, limit)
@@ -107,9 +107,9 @@ def buy(
     *,
     known_good: bool,
 ) -> None:
-    """Asks the questions and stores every answer at once.
+    """Asks the questions and stores every answer as soon as it arrives.
 
-    The requests under way are finished and stored also after an error that ends the work.
+    After an error that ends the work, the requests under way are still finished and stored.
 
     Args:
         questions: Questions without a stored answer.
@@ -117,12 +117,12 @@ def buy(
         service: Key, speed, price and budget.
         attempt: Where shards are stored.
         on_answer: Called after each stored answer.
-        known_good: Whether the model has answered before with these parameters; if not, the first question is asked
-            alone, and a refusal is an error in them.
+        known_good: Whether the model has answered before with these parameters. If not, questions are asked one at a
+            time until one is answered, and a refusal ends the work.
 
     Raises:
         BadInputError: The provider refuses the key, the model or the parameters.
-        BudgetReachedError: Another answer might pass the budget.
+        BudgetReachedError: The next answer might exceed the budget.
         TransientError: Some questions had no reply after all retries.
     """
     asyncio.run(_Buyer(questions, request, service, attempt, on_answer).run(known_good=known_good))
@@ -213,7 +213,7 @@ class _Buyer:
         return 0.0 if price is None or tokens is None else price.cost(tokens)
 
     async def _reserved(self, most_cost: float) -> bool:
-        """Reserves money for an answer; waits for the requests under way as long as they may leave some."""
+        """Reserves money for an answer, waits while requests under way may free some, and returns whether it could."""
         budget = self._service.budget
         async with self._money:
             while not budget.fits(most_cost) and budget.reserved > 1e-12 and self._stop is None:

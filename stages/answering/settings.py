@@ -1,4 +1,4 @@
-"""Settings of a request to a model behind an API, and of the way to it."""
+"""Settings of a request to a model behind an API, and of the access to this API."""
 
 import re
 from collections.abc import Mapping
@@ -15,7 +15,7 @@ VARIABLE = re.compile(r"[A-Za-z_][A-Za-z0-9_]{0,59}")
 
 
 class Parameters(Config):
-    """Parameters of a request. One that is null is not sent, so that the provider's default applies."""
+    """Parameters of a request. A parameter that is null is not sent, so the provider's default applies."""
 
     temperature: float | None = Field(default=None, ge=0.0, le=10.0, description="Softmax temperature.")
     top_p: float | None = Field(default=None, gt=0.0, le=1.0, description="Nucleus mass.")
@@ -68,7 +68,7 @@ class Parameters(Config):
 
 
 def _merged(fields: Mapping[str, Any], extra: Mapping[str, Any]) -> dict[str, Any]:
-    """Returns the fields of both; of a table that both have, the fields of both."""
+    """Returns the fields of both; `extra` overrides, and a table that both have is merged."""
     merged = dict(fields)
     for name, value in extra.items():
         own = merged.get(name)
@@ -78,7 +78,7 @@ def _merged(fields: Mapping[str, Any], extra: Mapping[str, Any]) -> dict[str, An
 
 
 class ApiRequest(Config):
-    """What a model is asked with, besides the prompt. It is part of the identity of answers."""
+    """Everything that a request sends besides the prompt. It is part of the identity of answers."""
 
     model: str = Field(min_length=1, max_length=300, description="Id of the model, as its provider names it.")
     base_url: Annotated[str, AfterValidator(lambda url: url.rstrip("/"))] = Field(
@@ -94,7 +94,7 @@ class ApiRequest(Config):
 
 
 class Access(Config):
-    """The way to an API: key, speed and patience. It is no part of any identity."""
+    """Access to an API: key, concurrency, limits and retries. It is not part of any identity."""
 
     api_key_env: str | None = Field(
         default=None,

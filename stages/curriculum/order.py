@@ -1,6 +1,6 @@
 """The order in which iterations take the train puzzles, and the filter before it: pure functions.
 
-What an iteration takes depends only on the seed, on the iteration and on rates that earlier iterations measured.
+The puzzles of an iteration depend only on the seed, the iteration and the pass rates that were measured before it.
 """
 
 import math
@@ -125,8 +125,8 @@ def eligible(
         train: Rows of the `puzzles` schema.
         levels: Rows of the `levels` schema; None if nothing was rated.
         where: The selections.
-        seed: Seed of the shares. A puzzle's luck depends on its id and the number of the selection only, so it is the
-            same in every iteration.
+        seed: Seed of the shares. Whether a share includes a puzzle depends only on this seed, the puzzle's id and the
+            number of the selection, so it is the same in every iteration.
 
     Raises:
         BadInputError: A column is missing.
@@ -166,8 +166,8 @@ def take(
     values = column_values(puzzles, levels, order.column).to_list()
     if isinstance(order, Pools):
         chance = random.Random(f"{seed}/{position}")
-        # The smallest of exponential times with these rates are a weighted draw without replacement (Efraimidis and
-        # Spirakis, 2006).
+        # The puzzles with the smallest of exponential times with these rates are a weighted draw without replacement
+        # (Efraimidis and Spirakis, 2006).
         times = [-math.log(1.0 - chance.random()) / order.weight(value) for value in values]
         return puzzles[sorted(range(len(times)), key=times.__getitem__)[:count]]
 

@@ -14,9 +14,9 @@ class StageProgress(Record):
     Attributes:
         stage: Number of the iteration's stage, from 0.
         since: First iteration of that stage.
-        values: The watched figure after each of its iterations; empty if the stage has a fixed length.
-        ended: Whether the iteration was its last.
-        reason: Why, or why not.
+        values: The watched figure after each iteration of the stage; empty if the stage has a fixed length.
+        ended: Whether the iteration was the last of the stage.
+        reason: Why it has ended or not, in words.
     """
 
     stage: int

@@ -1,1 +1,1 @@
-"""Puzzle environments behind one interface, and the grading that they share."""
+"""Environments with one interface, and the code that several of them share."""

@@ -1,4 +1,4 @@
-"""What an environment may offer besides grading: one protocol for each capability, and the refusal if it is missing.
+"""The capabilities that an environment may have besides grading, each as a protocol, and the error if one is missing.
 
 An environment has a capability if it has its methods; nothing else declares it.
 """
@@ -16,10 +16,10 @@ C = TypeVar("C")
 
 @runtime_checkable
 class Generates(Protocol):
-    """Puzzles from a seed. They are independent of one another, so they are drawn in several processes."""
+    """Makes puzzles from seeds. They are independent of one another, so several processes draw them."""
 
     def generate(self, config: Any, seed: int) -> Puzzle:
-        """Returns a puzzle with exactly one solution, which is the same for (config, seed) on every machine."""
+        """Returns a puzzle, the same for (config, seed) on every machine. A logic puzzle has exactly one solution."""
         ...
 
 
@@ -43,7 +43,7 @@ class ItemSource(Protocol):
 
     @property
     def identity(self) -> dict[str, Any]:
-        """What tells the source's content from another: a digest or a version, by name. Part of the set's identity."""
+        """The digest or version of the source's content, by name. It is part of the set's identity."""
         ...
 
     def items(self, sizes: Mapping[str, int], seed: int) -> Items:
@@ -61,7 +61,7 @@ class ItemSource(Protocol):
 
 @runtime_checkable
 class Lists(Protocol):
-    """Items that are read or made all at once. The config's class is a `stages.environments.config.SourceConfig`."""
+    """Reads or makes its items all at once. The config's class is a `stages.environments.config.SourceConfig`."""
 
     def source(self, config: Any) -> ItemSource:
         """Opens the source of the items.
@@ -74,7 +74,7 @@ class Lists(Protocol):
 
 @runtime_checkable
 class GradesMany(Protocol):
-    """Grading of many completions at once, where that is quicker, as in processes."""
+    """Grades many completions at once, where that is faster, for example in several processes."""
 
     def grade_many(self, answered: Sequence[tuple[str, Puzzle]]) -> list[Graded]:
         """Returns the grades of completions, each given with its puzzle, in order."""
@@ -229,9 +229,9 @@ class AnswersCalls(Protocol):
     """A solver that completions can ask (see `stages.environments.solver_tool`)."""
 
     def told(self, statements: list[str], puzzle: Puzzle) -> list[str]:
-        """Returns the solver's answer to some statements: sentences in the words of the puzzle, or a fixed one.
+        """Returns the solver's answer to some statements: sentences in the words of the puzzle, or a fixed sentence.
 
-        Every sentence in the words of the puzzle is proved from the rules and those statements that can be read.
+        The sentences in the words of the puzzle are proved from the rules and the statements that can be read.
 
         Args:
             statements: Lines of a call, which may be any text.
@@ -267,7 +267,7 @@ _ABILITIES: dict[type[Any], str] = {
 
 
 def missing(environment: Environment, capability: type[Any]) -> str | None:
-    """Returns a clause that says what an environment cannot do; None if it has the capability."""
+    """Returns a clause that names the missing ability of an environment; None if it has the capability."""
     if isinstance(environment, capability):
         return None
     return f"the environment '{environment.name}' cannot {_ABILITIES[capability]}"

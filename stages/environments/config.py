@@ -32,7 +32,7 @@ class SourceConfig(Config):
     @property
     @abstractmethod
     def environment_name(self) -> str:
-        """The name that is stored with each item; it holds what grading depends on, so that stored sets are graded."""
+        """The name that is stored with each item; it holds all that the grading of stored items depends on."""
 
     @property
     def location(self) -> str | None:
@@ -40,7 +40,7 @@ class SourceConfig(Config):
         return None
 
     def located(self, folder: Path) -> Self:
-        """Returns the settings with whatever must be noted when a recipe is loaded, such as the version of code.
+        """Returns the settings with the facts that loading a recipe must record, such as the version of code.
 
         Args:
             folder: Folder of the recipe.

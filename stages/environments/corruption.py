@@ -1,4 +1,4 @@
-"""Corruptions of texts that reason in steps: does their structure teach, or their content (Sky-T1, arXiv 2502.07374)?
+"""Corruptions of texts that reason in steps, to test whether structure or content teaches (Sky-T1, arXiv 2502.07374).
 
 All functions are pure: the same text and random generator give the same result. A step is a line before the answers.
 """
@@ -70,22 +70,22 @@ class SteppedText:
         return cls(tuple(line for line in text[:start].splitlines() if line.strip()), text[start:])
 
     def __str__(self) -> str:
-        """The text again: the steps, an empty line, the answers."""
+        """Returns the text: the steps, an empty line, the answers."""
         return "\n\n".join(part for part in ("\n".join(self.steps), self.answers) if part)
 
 
 def shuffled(steps: Sequence[str], share: float, chance: random.Random) -> list[str]:
-    """Returns the steps, of which a share, drawn at random, has changed places; each of those moves."""
+    """Returns the steps after a random share of them has exchanged places. A single drawn step stays where it is."""
     places = chance.sample(range(len(steps)), _count(steps, share))
     result = list(steps)
-    # One random cycle through all the places, so that none keeps its step; two equal steps look alike all the same.
+    # One random cycle through the drawn places moves every drawn step. Equal steps still leave an equal text.
     for place, following in zip(places, [*places[1:], *places[:1]], strict=True):
         result[place] = steps[following]
     return result
 
 
 def shortened(steps: Sequence[str], share: float, chance: random.Random) -> list[str]:
-    """Returns the steps without a share, drawn at random."""
+    """Returns the steps without a random share of them."""
     dropped = set(chance.sample(range(len(steps)), _count(steps, share)))
     return [step for place, step in enumerate(steps) if place not in dropped]
 
@@ -96,8 +96,8 @@ def lengthened(steps: Sequence[str], share: float, others: Sequence[str], chance
     Args:
         steps: N steps.
         share: Number of further steps, in units of N.
-        others: Steps of other texts, from which the further ones are drawn, each once; fewer are added if they do not
-            suffice.
+        others: Steps of other texts, from which the further ones are drawn without replacement; if there are too few,
+            all are added.
         chance: The random generator.
     """
     result = list(steps)
@@ -109,7 +109,7 @@ def lengthened(steps: Sequence[str], share: float, others: Sequence[str], chance
 def misanswered(
     solution: Mapping[str, str], values: Mapping[str, Sequence[str]], share: float, chance: random.Random
 ) -> dict[str, str]:
-    """Returns answers of which a share, drawn at random, is another value than the right one.
+    """Returns the answers after a random share of them is replaced by wrong values.
 
     Args:
         solution: The right answers by letter.
@@ -151,11 +151,11 @@ def corrupted(texts: Sequence[tuple[str, Puzzle]], config: CorruptionConfig, see
     Args:
         texts: Each text with its puzzle.
         config: The corruption.
-        seeds: Seed of each text, so that it does not depend on the others what becomes of it (except where steps of
-            others are inserted).
+        seeds: Seed of each text. A result depends only on its own text and seed, except under `insert_steps`, which
+            draws steps of the other texts.
 
     Raises:
-        BadInputError: An environment lacks what the corruption needs.
+        BadInputError: An environment lacks a capability that the corruption needs.
     """
     where, remedy = f"distil.texts.corruption.kind = '{config.kind}'", "choose another corruption, or none"
     divided: list[SteppedText] = []
@@ -201,7 +201,7 @@ class _Pool:
         ]
 
     def draw(self, digest: str, count: int, chance: random.Random) -> list[str]:
-        """Returns `count` steps of other puzzles; fewer if there are none, or hardly any."""
+        """Returns `count` random steps of other puzzles; fewer if other puzzles have no or hardly any steps."""
         drawn: list[str] = []
         for _ in range(8 * count if self._steps else 0):
             owner, step = chance.choice(self._steps)

@@ -1,7 +1,8 @@
-"""What every environment has, and how an environment is found by its name.
+"""The interface of every environment, and the lookup of environments by name.
 
-An environment is a folder beside this file and a line in one of two tables below. Its config is a line in
-`stages.environments.generate`. What it may offer besides is in `stages.environments.capabilities`.
+An environment is a folder beside this file and a line in one of the two tables below. Its config is a line in
+`stages.environments.tasks` or `stages.environments.generate`. Its optional methods are the protocols of
+`stages.environments.capabilities`.
 """
 
 from importlib import import_module
@@ -15,10 +16,10 @@ from stages.environments.user_code.config import installed
 
 
 class Environment(Protocol):
-    """What a model is asked and how it is graded.
+    """Asks a model questions and grades the completions.
 
-    An environment also has one of the two capabilities that make items: `Generates` or `Lists`. Everything else is
-    asked for by `capabilities.needs`, which refuses in one way.
+    An environment also has one of the two capabilities that make items: `Generates` or `Lists`. A caller that needs
+    another capability requests it by `capabilities.needs`, which raises the same error for all of them.
     """
 
     @property
@@ -28,11 +29,11 @@ class Environment(Protocol):
 
     @property
     def graders(self) -> tuple[str, ...]:
-        """The rules by which its answers can be read. A setting `grader` chooses among several."""
+        """The rules by which its answers can be read. The setting `grader` chooses one if there are several."""
         ...
 
     def grade(self, text: str, puzzle: Puzzle, grader: Grader = "strict") -> Graded:
-        """Returns the grade of a completion, which may be any text: the same whenever and wherever it is graded.
+        """Returns the grade of a completion, which may be any text. The grade is always and everywhere the same.
 
         Args:
             text: The completion.
@@ -62,9 +63,9 @@ _FAMILIES = {
     "maths": "stages.environments.maths.environment:maths",
     "reasoning_gym": "stages.environments.reasoning_gym.environment:reasoning_gym",
 }
-"""For names with a parameter, such as `file:number`: a function from the whole name to the environment, by first word.
+"""Functions from a whole name to its environment, by first word, for names with a parameter, such as `file:number`.
 
-The name that is stored with an item holds what its grading depends on, so that a stored set can be graded again.
+The name that is stored with an item holds everything that its grading depends on, so a stored set can be graded again.
 """
 
 
@@ -74,7 +75,7 @@ def names() -> tuple[str, ...]:
 
 
 def kind_of(name: str) -> str:
-    """Returns the word of the tables that a name belongs to; a name that belongs to none is returned as it is."""
+    """Returns the key of a name in the two tables; an unknown name is returned unchanged."""
     word = name.partition(":")[0]
     if word in _FAMILIES:
         return word

@@ -1,4 +1,4 @@
-"""Generates puzzles of any environment; the config names it.
+"""Generates a puzzle of the environment that a config names.
 
 Processes of a pool import this module before they generate, so it imports no library of tables: 0.1 s instead of 0.8 s.
 """
@@ -41,8 +41,9 @@ AnyPuzzleConfig = Annotated[_Generated | _Listed, Discriminator(kind_of)]
 
 
 def generate(config: environment.Named, seed: int) -> Puzzle:
-    """Returns a puzzle with exactly one solution and a minimal set of clues, the same for (config, seed) everywhere.
+    """Returns a puzzle, the same for (config, seed) on every machine.
 
+    A logic puzzle has exactly one solution and a minimal set of clues.
     Arguments and result can be pickled, so that many puzzles can be generated in several processes.
 
     Args:

@@ -46,8 +46,8 @@ class MixtureConfig(GeneratorConfig):
 def _turns(weights_P: Sequence[int]) -> tuple[int, ...]:
     """Returns the numbers of the parts in turn, [sum of weights], each as often as its weight and evenly spread.
 
-    The rule is that of nginx's smooth weighted round robin: each turn adds to every part's credit its weight, takes the
-    part with the highest credit and subtracts from it the sum of the weights.
+    The rule is nginx's smooth weighted round robin. Each turn adds every part's weight to its credit, takes the part
+    with the highest credit, and subtracts the sum of the weights from this credit.
     """
     credits_P, total = [0] * len(weights_P), sum(weights_P)
     turns: list[int] = []

@@ -32,8 +32,8 @@ class Puzzle:
         solution: Answer to each question, by letter; the only answer to a question from a file is named `answer`.
         num_clues: Number of clues in the prompt.
         seed: Seed that the puzzle was generated from; None for a puzzle from a file.
-        digest: SHA-256 (hex) of the formal puzzle, not of its text; it ignores the order of the clues. Of a question
-            from a file it is that of the prompt.
+        digest: SHA-256 (hex) of the formal puzzle, not of its text; it ignores the order of the clues. For an item
+            without clues it is the SHA-256 of the prompt.
         difficulty: Sizes of the puzzle by name (`suspects`, `weapons`, `rooms`, `times`, `motives`, ...).
     """
 

@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from stages.environments.puzzle import Graded, Parsed, Puzzle
 
 ANSWER, ITEM = "answer", "item"
-"""Keys of `Puzzle.solution`: the right answer, and for some environments what else grading needs, as JSON."""
+"""Keys of `Puzzle.solution`: the right answer, and for some environments all other data for grading, as JSON."""
 OPEN_TAG, CLOSE_TAG = "<answer>", "</answer>"
 MISSING = "missing"
 """The note of a completion without an answer."""
@@ -49,7 +49,7 @@ def single_grade(words: str | None, accuracy: float, note: str = "") -> Graded:
 
 
 def between_tags(text: str, start: int = 0) -> tuple[int, int] | None:
-    """Returns where the words between the last `</answer>` and the `<answer>` before it begin and end.
+    """Returns start and end of the words from `<answer>` to the last `</answer>`; None if there is no such pair.
 
     Args:
         text: Any text.

@@ -1,7 +1,7 @@
 """A solver that a completion can ask: the syntax of a call and of its answer.
 
-A call is a list of statements in the words of the puzzle's clues, one a line. The solver answers with those answers to
-the puzzle's questions on which all solutions of these statements agree, as statements too:
+A call is a list of statements in the words of the puzzle's clues, one a line. The solver writes, also as statements,
+the answers to the puzzle's questions that all solutions of the call's statements share:
 
     <ask>
     Miss Scarlet was in the room just north of Mr. Green
@@ -49,9 +49,9 @@ def write_told(sentences: Iterable[str]) -> str:
 
 
 def read_call(text: str) -> list[str]:
-    """Returns the statements of the last call in a text that ends with it, without bullets and full stops.
+    """Returns the statements of the call at the end of a text, without bullets and full stops.
 
-    A call that has no beginning begins with the text.
+    A call without `<ask>` begins where the text begins.
     """
     words = text.rpartition(CALL_END)[0].rpartition(CALL_START)[2]
     return [line for raw in words.splitlines() if (line := raw.strip().removeprefix("- ").removesuffix("."))]
@@ -65,8 +65,8 @@ def shared_sentences(
     Args:
         statements: Lines of a call.
         read: Returns the statement of a line; None if the line is not one.
-        follow: Returns the sentences that follow from some statements, each of which is there once, or `NO_RESULT`;
-            None if they have no solution.
+        follow: Returns the sentences that follow from statements without duplicates, or `NO_RESULT`; None if the
+            statements have no solution.
     """
     statements = list(statements)
     formal = [statement for line in statements if (statement := read(line)) is not None]

@@ -1,4 +1,4 @@
-"""How sound the statements of answers are: mean numbers by verdict, and examples with the clues that refute them."""
+"""Soundness of the statements in answers: mean numbers by verdict, and examples with the clues that refute them."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -13,7 +13,7 @@ from stages.environments.tables import DEDUCTION_COLUMNS, puzzles_by_id
 VERDICTS = DEDUCTION_COLUMNS[1:]
 """Kinds of statements: proved, restated, open, contradicted."""
 EXAMPLES = 3
-"""Number of refuted statements that are shown of each model."""
+"""Number of refuted statements that are shown for each model."""
 
 
 @dataclass(frozen=True)
@@ -23,8 +23,8 @@ class Refuted:
     Attributes:
         puzzle_id: Id of its puzzle.
         text: The statement, in the words of the answer.
-        numbers: Numbers (from 1) of clues that refute it, of which none can be left out; empty if the rules alone do.
-        clues: The words of these clues; empty if the environment does not tell them.
+        numbers: Numbers (from 1) of clues that refute it, all of them needed; empty if the rules alone refute it.
+        clues: The words of these clues; empty if the environment cannot list its clues.
     """
 
     puzzle_id: str
@@ -43,14 +43,14 @@ class Refuted:
 
 
 def refuted_statements(results: pl.DataFrame, puzzles: pl.DataFrame, count: int) -> list[Refuted]:
-    """Returns the first contradicted statement of some answers, at most one of each puzzle.
+    """Returns the first contradicted statements of answers, at most one for each puzzle.
 
     Puzzles with few clues come first, because a reader can check them.
 
     Args:
         results: Rows of the `results` schema.
-        puzzles: Rows of the `puzzles` schema, those of all results.
-        count: Number of statements at most.
+        puzzles: Rows of the `puzzles` schema, with the puzzles of all results.
+        count: Largest number of statements.
     """
     wrong = results.filter(pl.col("contradicted") > 0).unique("puzzle_id", keep="first", maintain_order=True)
     clues = puzzles.select("puzzle_id", "num_clues")
@@ -61,7 +61,7 @@ def refuted_statements(results: pl.DataFrame, puzzles: pl.DataFrame, count: int)
 
 
 def mean_statements(results: pl.DataFrame) -> dict[str, float] | None:
-    """Returns the mean numbers of statements of an answer by verdict; None if none makes any, or none can be proved.
+    """Returns the mean number of statements in an answer by verdict; None if there are none, or none can be proved.
 
     Args:
         results: Rows of the `results` schema.

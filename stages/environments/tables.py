@@ -93,8 +93,8 @@ def _known(puzzle_id: str, known: Mapping[str, Puzzle]) -> Puzzle:
 def graders_of(table: pl.DataFrame) -> tuple[str, ...]:
     """Returns the rules by which the answers to the puzzles of a table can be read.
 
-    In a mixture they are those of an environment with several rules; the setting that chooses one has no effect on the
-    others. If every environment has one rule, the names of these rules are joined.
+    In a mixture they are the rules of an environment with several; the setting that chooses one has no effect on the
+    other environments. If every environment has one rule, the result is one text with the names of these rules.
     """
     if table.is_empty():
         return get_args(Grader)
@@ -125,7 +125,7 @@ def assertions(text: str, puzzle: Puzzle) -> list[Asserted] | None:
 
 
 def count_deductions(text: str, puzzle: Puzzle) -> DeductionCounts | None:
-    """Returns how many statements about its puzzle a completion asserts; None if nothing can be proved about it."""
+    """Returns the numbers of a completion's statements by verdict; None if nothing can be proved about its puzzle."""
     asserted = assertions(text, puzzle)
     return None if asserted is None else DeductionCounts.of(asserted)
 
@@ -161,14 +161,14 @@ def taught_passages(table: pl.DataFrame, taught: Taught | None) -> list[list[Pas
 
 
 def tokenizer_texts(table: pl.DataFrame, taught: Taught | None) -> list[str]:
-    """Returns the texts that make a tokenizer: the prompts, and what a model is taught if the environment writes it.
+    """Returns the texts from which a tokenizer is made: prompts and, if all environments write answers, taught texts.
 
-    Passages are texts of their own, so that no token crosses their border. Each has a prompt beside it, because
-    prompts are half of the texts that a tokenizer is made from.
+    Each passage of a taught text is a text of its own, so that no token crosses its border. The prompt is repeated for
+    each passage, because half of the texts must be prompts.
 
     Args:
         table: A table of the `puzzles` schema.
-        taught: What is taught (see `taught_passages`).
+        taught: Kind of the taught texts (see `taught_passages`).
     """
     if not all(isinstance(environment.get(name), WritesAnswers) for name in table["environment"].unique()):
         return table["prompt"].to_list()

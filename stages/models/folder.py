@@ -66,14 +66,14 @@ def _check_is_folder(folder: Path) -> None:
 
 
 def check_folder(folder: Path) -> None:
-    """Checks that a folder is a complete checkpoint of a supported family; of weight files it reads only the headers.
+    """Checks that a folder is a complete checkpoint of a supported family, from its small files and headers.
 
     Args:
         folder: A Hugging Face model folder.
 
     Raises:
         BadInputError: Files are missing or damaged, the architecture is unsupported, tensors are missing or unexpected,
-            the folder contains code, or there is no chat template.
+            the tokenizer has too many tokens, the folder contains code, or there is no chat template.
     """
     _check_is_folder(folder)
     shape = _check_config(folder)

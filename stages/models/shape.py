@@ -48,7 +48,7 @@ class DecoderShape:
     mlp_bias: bool
     qk_norm: bool
     value_head: ValueHead | None = None
-    """Form of the head of a value model, which has no output head; None for a model that writes."""
+    """Form of the head of a value model, which has no output head; None for a language model."""
 
 
 def read_shape(folder: Path) -> DecoderShape:

@@ -34,7 +34,7 @@ _COPIED = (
 )
 _NETWORK_OFF = {"HF_HUB_OFFLINE": "1", "TRANSFORMERS_OFFLINE": "1"}
 BAD_INPUT_STATUS = 3
-"""Exit status of `stages.models.convert` for a bad model; its last line has the parts of the error as JSON."""
+"""Exit status of the child processes for a bad model; their last line has the parts of the error as JSON."""
 _QUIET = {"HF_HUB_DISABLE_TELEMETRY": "1", "HF_HUB_DISABLE_PROGRESS_BARS": "1", "TOKENIZERS_PARALLELISM": "false"}
 
 SystemPrompt = Annotated[
@@ -117,7 +117,7 @@ def find_packaged_file(package: str, file: str) -> Path:
 
 
 def _convert(*arguments: str, network: bool = False) -> None:
-    """Runs `stages.models.convert` in a child process, without standard input and modules of the current folder.
+    """Runs `stages.models.convert` in a child process, with neither standard input nor modules of the current folder.
 
     Args:
         arguments: Kind of the source, name of the source, further arguments.
@@ -152,7 +152,7 @@ def _convert(*arguments: str, network: bool = False) -> None:
 
 
 def _copy_folder(folder: Path, out_dir: Path) -> None:
-    """Copies a local checkpoint, converted unless its weights are one bf16 file."""
+    """Copies a local checkpoint, and converts it unless its weights are one bf16 file."""
     check_folder(folder)
     tensors = stored_tensors(folder).values()
     files = {tensor.file for tensor in tensors}

@@ -5,6 +5,6 @@ from typing import Literal
 ValueHead = Literal["linear", "bounded"]
 """V = w h, or a sigmoid of it between the bounds of the reward; h is the hidden state, w begins at 0."""
 VALUE_HEAD = "value_head"
-"""Setting of a config.json, which only our value models have."""
+"""Key of config.json that only Deerstalker's value models have."""
 VALUE_HEAD_WEIGHT = "value_head.weight"
 """Name of w in checkpoints and in the trainer."""

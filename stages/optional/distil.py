@@ -1,4 +1,4 @@
-"""The stage that selects the texts of a teacher: good ones to train on, or bad ones to see what they teach.
+"""The stage that selects the texts of a teacher: good ones to train on, or bad ones as a control.
 
 Sources: rejection-sampled fine-tuning (arXiv 2308.01825), Sky-T1 (arXiv 2502.07374), AM-1.4M (arXiv 2503.19633).
 """
@@ -33,7 +33,7 @@ Keep = Literal["exact", "best", "all", "wrong"]
 
 
 class DistilConfig(Config):
-    """Which texts of a teacher are kept, in which order they are asked, and what becomes of them."""
+    """Selection of a teacher's texts, and their corruption."""
 
     keep: Keep = Field(
         default="exact",
@@ -110,7 +110,7 @@ def distil(
 
     The facts count every text once: `kept`, or `rejected` by the first reason that applies, in this order: the reasons
     of an unusable text (`truncated`, or the outcome of an API's answer), `contaminated` (its puzzle is in the val or
-    test split of `puzzles`, in whatever order of clues), `malformed`, `long`, `wrong`, `right`, `worse`, `duplicate`,
+    test split of `puzzles`, with its clues in any order), `malformed`, `long`, `wrong`, `right`, `worse`, `duplicate`,
     `surplus`, `emptied` (by the corruption).
 
     Args:
@@ -119,7 +119,7 @@ def distil(
         puzzles: The puzzle set of the run. Rollouts and the solver's texts are for its train split.
 
     Raises:
-        BadInputError: No text is left, or an environment lacks what the config needs.
+        BadInputError: No text is left, or an environment lacks a capability that the config needs.
         IntegrityError: The rollouts name a puzzle that is not in the set.
     """
     identity = Identity.of("distil", REVISION, effective_settings(config, teacher), teacher=teacher, puzzles=puzzles)
@@ -174,7 +174,7 @@ def select(
 
     Args:
         candidates: The texts of a teacher; those of a puzzle in the order of their samples.
-        config: What is kept.
+        config: The rules of selection.
         held_out: Digests of puzzles that no model may be trained on.
     """
     barred = frozenset(held_out)
@@ -221,7 +221,7 @@ def _unfit(candidate: Candidate, config: DistilConfig, held_out: frozenset[str])
 
 
 def _unwanted(candidate: Candidate, keep: Keep, best: float) -> str | None:
-    """Returns why a fit text is not of the kind to keep; None if it is."""
+    """Returns why a fit text is not to be kept; None if it is."""
     match keep:
         case "exact":
             return None if candidate.exact else "wrong"
@@ -319,7 +319,7 @@ def _graded(candidates: Sequence[Candidate], grader: Grader) -> list[Candidate]:
 
 
 def _corrupted(kept: Sequence[Candidate], config: CorruptionConfig, seed: int) -> list[Candidate]:
-    """Returns the texts after a corruption, without those of which it leaves nothing."""
+    """Returns the texts after a corruption, without those that it leaves empty."""
     seeds = [f"{seed}/{candidate.puzzle.puzzle_id}/{candidate.sample}" for candidate in kept]
     texts = corrupted([(candidate.text, candidate.puzzle) for candidate in kept], config, seeds)
     return [

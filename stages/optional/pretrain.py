@@ -51,7 +51,7 @@ def pretrain(
         DeerstalkerError: The trainer ran out of memory.
     """
     chosen = config.pretrain
-    assert chosen is not None  # the caller asks for this stage only then
+    assert chosen is not None  # the caller runs this stage only if `pretrain` is set
     settings = {name: item for name, item in settings_of(config).items() if name in _SETTINGS}
     settings |= {"epochs": chosen.epochs, "updates": chosen.updates}
     inputs: dict[str, Ref[Any] | None] = {"model": model}

@@ -69,8 +69,8 @@ def rate(
 ) -> Ref[Levels]:
     """Samples answers of each checkpoint to all puzzles of a split and publishes the pass rates.
 
-    Each group is stored as soon as it is complete, in a folder of its own. A retry samples only the missing groups. A
-    rate of k samples is 0 for a puzzle of chance p with probability (1 - p)^k: of 16 samples, in 44% of cases at 5%.
+    Each group is stored as soon as it is complete; a retry samples only the missing groups. With k samples, a puzzle
+    that is solved with probability p has rate 0 with probability (1 - p)^k: 44% for 16 samples and p = 0.05.
 
     Args:
         checkpoints: The checkpoints by name.

@@ -1,4 +1,4 @@
-"""The stage that sets a teacher's verdict on every token that the policy sampled: on-policy distillation.
+"""The stage that gives every token that the policy sampled a teacher's verdict: on-policy distillation.
 
 A token's advantage is log p_teacher - log p_policy of that token alone, with nothing for later tokens (discount 0), so
 that the expected update lowers the divergence KL(policy || teacher) at each token (arXiv 2306.13649; 2601.19897 for a

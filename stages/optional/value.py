@@ -31,7 +31,7 @@ _SEED_DIGITS = 12
 """Number of hex digits of the rollouts' digest (part of the identity) that seed the order of groups and passes."""
 _VALUES = "values"
 _WITHOUT_EFFECT = (*RATE_SETTINGS, "source", "pretrain")
-"""Settings that the identity leaves out: the rate of the iteration and the inputs say what they do."""
+"""Settings that the identity leaves out, because the learning rate of the iteration and the inputs express them."""
 
 
 @dataclass(frozen=True)
@@ -69,7 +69,7 @@ def value(
     The values are those before this training. The value model is published last.
 
     Args:
-        critic: The value model with its training state; at first a model that writes, whose value head is then 0.
+        critic: The value model with its training state; at first a language model, whose value head then begins at 0.
         rollouts: The rollouts.
         grades: Their grades. Completions without an advantage (masked) have no values and are not learned from.
         iteration: Number of the iteration, from 1; determines the learning rate.
@@ -131,7 +131,7 @@ def value(
 
 @dataclass(frozen=True)
 class _Tables:
-    """What the artifact of values holds: tables of the schemas `values` and `token_advantages`, and figures."""
+    """Content of the artifact of values: tables of the schemas `values` and `token_advantages`, and figures."""
 
     values: pl.DataFrame
     token_advantages: pl.DataFrame
@@ -180,7 +180,7 @@ def _tables(table: pl.DataFrame, values: list[Floats], config: ValueConfig) -> _
 
 
 def _figures(values: list[Floats], rewards: list[float], advantages: list[Floats]) -> dict[str, float | None]:
-    """Returns the figures of the value model before its training: none of these rollouts had taught it anything."""
+    """Returns the figures of the value model before it is trained on these rollouts."""
     filled = [i for i, of_one in enumerate(values) if of_one.size]
     returns = [np.full(len(values[i]), rewards[i]) for i in filled]
     shares = explained_variances([values[i] for i in filled], returns)

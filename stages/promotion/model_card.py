@@ -15,7 +15,7 @@ CARD = "README.md"
 _MEASURES = (("accuracy", "accuracy"), ("exact", "all answers right"))
 _MODES = ("sampled", "greedy")
 _OF_ITERATIONS = ("Rollouts", "Grades", "Batch", "TrainingState")
-"""Kinds of artifacts that are left out of the card's chain, of which a run from another run's checkpoint has many."""
+"""Kinds of artifacts that the card's chain leaves out; a run that starts from another run's checkpoint has many."""
 
 
 def model_card(decision: PromotionDecision, store: Store) -> str:

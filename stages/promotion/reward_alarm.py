@@ -1,8 +1,8 @@
 """Tests whether reward rises while held-out accuracy falls: the policy exploits the reward and does not learn the task.
 
-The newest iterations, a window of them, are divided into an older and a newer half. The noise of a curve is estimated
-from the differences of successive iterations (von Neumann, Annals of Mathematical Statistics 12, 1941), which a slow
-trend hardly touches. So the test needs nothing but the two curves.
+The window of the newest iterations is divided into an older and a newer half. The noise of a curve is estimated from
+the differences of successive iterations (von Neumann, Annals of Mathematical Statistics 12, 1941), which a slow trend
+hardly affects. So the test needs only the two curves.
 """
 
 from dataclasses import dataclass
@@ -62,7 +62,7 @@ class Divergences:
 def find_divergences(
     rewards_RN: NDArray[np.float64], accuracies_RN: NDArray[np.float64], rule: RewardAlarm
 ) -> Divergences | None:
-    """Returns whether reward has risen while accuracy has fallen in the newest window of each of R runs.
+    """Returns the changes of reward and accuracy in the newest window of each of R runs, and whether they diverge.
 
     Args:
         rewards_RN: Mean reward of each iteration, the newest last, [R, N].

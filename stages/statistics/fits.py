@@ -15,7 +15,7 @@ from numpy.typing import NDArray
 from stages.statistics.estimates import Interval
 
 FIRST_ITERATION, ROLLING = 10, 5
-"""First iteration of the fit, and number of iterations whose mean has its peak at the last iteration of the fit."""
+"""First iteration of the fit, and length in iterations of the running mean at whose peak the fit ends."""
 FEWEST_POINTS = 8
 """Number of points below which a learning curve gets no fit."""
 _SCALES = 80
@@ -241,7 +241,7 @@ def fit_frontier(costs: Sequence[float], accuracies: Sequence[float]) -> Line | 
 
 
 def _fitted_points(iterations_N: NDArray[np.int64], accuracies_RN: NDArray[np.float64]) -> NDArray[np.bool_]:
-    """Returns which points of each curve the power law is fitted to, [R, N]."""
+    """Returns the points of each curve to which the power law is fitted, bool [R, N]."""
     curves, count = accuracies_RN.shape
     if count < ROLLING:
         return np.zeros((curves, count), dtype=np.bool_)
@@ -269,7 +269,7 @@ def _lines(
 
 
 def _fit_saturating(numbers_N: NDArray[np.float64], logs_N: NDArray[np.float64]) -> Saturating:
-    """Fits the curve that levels off to ln(accuracy), as the power law is, so that their criteria compare.
+    """Fits the curve that levels off to ln(accuracy), as the power law is fitted, so that their criteria compare.
 
     For a given scale the accuracy is linear in level and gap, so each of `_SCALES` scales is fitted by Gauss-Newton
     steps in ln(accuracy); each step is a weighted line. The best scale is taken.

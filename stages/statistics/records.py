@@ -111,7 +111,7 @@ class PromotionDecision(Record):
     @model_validator(mode="before")
     @classmethod
     def _without_rollback(cls, content: Any) -> Any:
-        """Adds the fields that decisions lack which were made before rollback existed."""
+        """Adds the fields that are missing in decisions from before rollback existed."""
         return {"rolled_back": False, "degraded": 0, **content} if isinstance(content, Mapping) else content
 
 
@@ -164,7 +164,7 @@ class Measurements(Record):
 
 
 class Faithfulness(Record):
-    """How true a strategy's notes on a puzzle are.
+    """Agreement of a strategy's notes with the clues of their puzzles.
 
     Attributes:
         restated: Mean share of the clues that the notes state.
@@ -193,8 +193,8 @@ class StrategyFigures(AnswerFigures):
     """Figures of a strategy at test time.
 
     Attributes:
-        points: Figures of its answers on the way, by name: after a round, or with a budget of tokens.
-        faithfulness: How true its notes are; None if it takes none, or if nothing can be proved about the puzzles.
+        points: Figures of its intermediate answers, by name: after a round, or with a budget of tokens.
+        faithfulness: Agreement of its notes with the clues; None without notes, or if nothing can be proved.
     """
 
     points: dict[str, AnswerFigures] = Field(default_factory=dict[str, AnswerFigures])
@@ -225,7 +225,7 @@ class ReportFigures(Record):
     Attributes:
         puzzles: Number of puzzles.
         split: Their split of the puzzle set.
-        grader: How answers were read: `strict`, `published`, or the grader of questions from a file.
+        grader: Rule by which answers were read: `strict`, `published`, or the environment's own grader.
         sampled: Figures of the sampled answers; None if there are none.
         greedy: Figures of the most likely answers; None if there are none.
         tasks: Figures by environment; empty if the puzzles are of one environment.

@@ -1,4 +1,4 @@
-"""Chances of several answers to a puzzle, from the number of samples that are right."""
+"""Chances that all or any of several answers to a puzzle are right, from the number of right samples."""
 
 import math
 

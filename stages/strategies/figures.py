@@ -142,7 +142,7 @@ def _by_puzzle(rows: pl.DataFrame) -> AnswerFigures:
 
 
 def _faithfulness(rows: pl.DataFrame, puzzles: pl.DataFrame) -> Faithfulness | None:
-    """Returns how true a strategy's first notes are; None if it takes none or nothing can be proved."""
+    """Returns the agreement of a strategy's first notes with the clues; None without notes or if nothing is proved."""
     notes = rows.drop_nulls("statements").sort("round").unique(["puzzle_id", "sample"], keep="first")
     if notes.is_empty():
         return None
@@ -164,7 +164,7 @@ def _faithfulness(rows: pl.DataFrame, puzzles: pl.DataFrame) -> Faithfulness | N
 
 
 def stored_figures(report: Artifact) -> StrategiesFigures:
-    """Returns the figures of the strategies of a report, from its facts; of a report without them, from its results."""
+    """Returns the figures of the strategies of a report, from its facts or, if these have none, from its results."""
     facts = ReportFigures.of(report.manifest.facts, report.key)
     if facts.strategies or report.manifest.pruned is not None:
         return StrategiesFigures(strategies=facts.strategies, reliability=facts.reliability)
@@ -203,7 +203,7 @@ def _share(values_P: Floats) -> Interval:
 
 
 def _ranks(first_PS: Floats, second_PS: Floats) -> Floats:
-    """Returns scores by which samples are sorted by `first_PS`, of equal ones by `second_PS`, then by place, [P, S]."""
+    """Returns scores that order samples by `first_PS`, then by `second_PS`, then by position, [P, S]."""
     places_PS = np.broadcast_to(-np.arange(first_PS.shape[1]), first_PS.shape)
     order_PS = np.lexsort((places_PS, second_PS, first_PS), axis=1)
     ranks_PS = np.empty_like(first_PS)

@@ -18,7 +18,7 @@ class _Thinking:
 
     Attributes:
         token_ids: Its tokens, without those that ended it.
-        own: Number of these tokens that the model wrote; the budget counts them and the removed ends.
+        own: Number of tokens that the model wrote, with those that ended it; the budget counts them.
         ended: Whether the model ended it; otherwise the budget did.
     """
 
@@ -28,10 +28,10 @@ class _Thinking:
 
 
 def budget_forcing(config: BudgetForcing, interview: Interview) -> None:
-    """Thinks within a budget, goes on after `wait` where the model would end, and then forces the answer.
+    """Thinks within a budget, continues after `wait` where the model would end, and then forces the answer.
 
     The tokens of all stretches together are within the budget; the published code gives each stretch the full budget
-    again. Texts that are put in are not counted. Without a text that ends the thinking, the model's own end is the end
+    again. Inserted texts are not counted. Without a text that ends the thinking, the model's own end is the end
     of its answer, and an answer is forced only where the budget ends.
     """
     budget = config.budget or interview.sampled.max_tokens
@@ -57,7 +57,7 @@ def budget_forcing(config: BudgetForcing, interview: Interview) -> None:
 
 
 def _think(config: BudgetForcing, interview: Interview, thinking: dict[Key, _Thinking], budget: int, step: str) -> None:
-    """Lets the model go on with each of some thoughts, to its end or that of the budget."""
+    """Lets the model continue its thinking about each puzzle until it ends or the budget is used up."""
     requests = {
         key: Request([*interview.prompt(key), *item.token_ids], budget - item.own, config.end)
         for key, item in thinking.items()
@@ -79,7 +79,7 @@ def _force(
     temperature: float,
     point: str | None = None,
 ) -> None:
-    """Lets the model answer after forced beginnings of its text, which are graded with the answers."""
+    """Lets the model continue forced beginnings of its text to an answer; the whole text is graded."""
     requests = {key: Request([*interview.prompt(key), *ids], max_tokens) for key, ids in starts.items()}
     if not requests:
         return
@@ -89,7 +89,7 @@ def _force(
 
 
 def forced(text: str, words: str) -> str:
-    """Returns what is put in after a text that was cut: the words, on a line of their own if they do not begin one."""
+    """Returns the words to insert after a cut text, with a line break before them if there is none."""
     return words if text.endswith("\n") or words.startswith("\n") else f"\n{words}"
 
 

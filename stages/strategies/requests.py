@@ -45,7 +45,7 @@ class Reply:
 
 @dataclass
 class Chain:
-    """The rounds of one answer: rows of the `rounds` schema without the columns of all.
+    """The rounds of one answer: rows of the `rounds` schema without the columns that `Interview.table` adds.
 
     Attributes:
         spent: Number of tokens that the model has written so far.
@@ -61,7 +61,7 @@ class Chain:
 
         Args:
             step: Purpose of the request.
-            text: Its text; of an answer all words that are graded.
+            text: Its text; for an answer, all words that are graded.
             tokens: Number of tokens that the model wrote in this round.
             point: Name of a measurement of this answer by itself; None for none.
             answer: Whether the text is an answer, which is graded. The last answer is the strategy's.

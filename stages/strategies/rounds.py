@@ -1,4 +1,4 @@
-"""Asks a model in rounds: requests of token ids, stored as they are answered, so that a killed strategy goes on."""
+"""Asks a model in rounds: requests of token ids, stored as they are answered, so that a killed strategy continues."""
 
 from __future__ import annotations
 
@@ -104,7 +104,7 @@ class Interview:
         return self.tokenizer.prompt_ids(self.puzzles[key[0]].prompt if text is None else text)
 
     def ask(self, requests: Mapping[Key, Request], temperature: float) -> dict[Key, Reply]:
-        """Returns the completion of each request. Those that are stored are not sampled again.
+        """Returns the completion of each request. Stored completions are not sampled again.
 
         A stored completion is found by the request's own tokens, so it never answers another request. A prompt that
         fills the model's context gets an empty completion, cut at the limit.
@@ -192,6 +192,6 @@ def _last_answer(chain: Chain) -> dict[str, Any] | None:
 
 
 def _name(key: Key, request: Request) -> str:
-    """Returns the name of a request, which holds a digest of all of it."""
+    """Returns the name of a request, which holds a digest of its content."""
     content = json.dumps([request.token_ids, request.max_tokens, request.stop])
     return json.dumps([*key, hashlib.sha256(content.encode()).hexdigest()[:16]])

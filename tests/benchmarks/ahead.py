@@ -3,7 +3,7 @@
 Time: two hosts in network namespaces with a core each and one store. One command on the first host runs `quickstart`
 one stage after the other (`alone`); two commands, `--role sampler` on the first and `--role trainer` on the second, run
 it with `iterate_ahead = 1` (`ahead`). A third run has one host with both cores, one stage after the other (`both
-cores`), because a second machine would also help without overlap. Measured is the time of six iterations, from the
+cores`), because a second machine would also help without overlap. The measured time is that of six iterations, from the
 first decision to the seventh, so that starts do not count. Each run begins with the same warm-started model.
 
 Learning: for each seed, `quickstart` with and without `iterate_ahead`, from one warm start, and the gain in sampled

@@ -2,9 +2,9 @@
 
 A seed is a warm start of its own (other puzzles, another model) of `quickstart`, from which several runs learn.
 
-* V1, is it real? A run of GRPO stores eight iterations of rollouts. A value model learns on the last four of them,
-  which samples nothing, and judges the rollouts of another run whose puzzles are none of theirs. Claim: it explains
-  some variance of the rewards before the first token, so it knows something about the puzzle, and more before the last.
+* V1, is it real? A run of GRPO stores eight iterations of rollouts. A value model learns from the last four of them,
+  without further sampling, and judges the rollouts of another run with other puzzles. Claim: it explains some variance
+  of the rewards before the first token, so it knows something about the puzzle, and more before the last.
 * V2, does one rollout a prompt suffice? Four runs with equal samples: `grpo` with groups; and with one rollout of as
   many prompts `batch_mean` (the mean reward as baseline), `critic` (the pretrained value model) and `cold` (a value
   model that begins at 0). Claim: `critic` has at least 80% of GRPO's greedy gain, and more than `batch_mean`. The

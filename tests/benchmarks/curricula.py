@@ -4,8 +4,8 @@ Each seed has a warm start of its own for each claim, from which the claim's arm
 
 * C1, which puzzles: those that the warm-started model solves sometimes (`partial`), `all` of them, or the third with
   the lowest pass rates (`hardest`). Claim of difficulty-aware RL (arXiv 2504.00829): partial >= all > hardest.
-* C2, in which order: `ascending` by number of clues over boards of several sizes, or `shuffled`. Measured is the area
-  under the validation curve, so that a curriculum that is only faster is not missed.
+* C2, in which order: `ascending` by number of clues over boards of several sizes, or `shuffled`. The measure is the
+  area under the validation curve, so that a curriculum that is only faster is not missed.
 * C3, with which context: derivations with 96, then 160, then 256 tokens (`grows`), or 256 throughout (`long`). Claim of
   DeepScaleR: the same accuracy, within one standard error, with a quarter fewer sampled tokens.
 * C4, by which rates: `pools` that prefer middling puzzles, or dynamic sampling (`resample`). Claim of prime-rl: more

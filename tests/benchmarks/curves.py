@@ -1,9 +1,9 @@
 """Published algorithms on one small task: `python -m tests.benchmarks.curves --recipes grpo,dapo,dr_grpo`.
 
 Every curve is a whole `deerstalker train` of the base recipe (`quickstart`): its model, puzzles, sizes, reward,
-optimizer and learning rate, from one shared warm start and one seed. Laid over it is what a published recipe says of
-the algorithm, by the rule of `flows/compare/algorithm.py`. So the curves say how the algorithms differ here, not what
-their authors' recipes reach.
+optimizer and learning rate, from one shared warm start and one seed. The settings of the algorithm are those of a
+published recipe, by the rule of `flows/compare/algorithm.py`. So the curves show how the algorithms differ here, not
+the results of their authors' recipes.
 """
 
 import argparse

@@ -1,4 +1,4 @@
-"""What a proof costs: building a puzzle's judge, a verdict as evaluation takes it, and one CP-SAT proof by itself.
+"""What a proof costs: building a puzzle's judge, a verdict as evaluation computes it, and one CP-SAT proof by itself.
 
 python -m tests.benchmarks.deductions [--count N] [--val PATH] [--json]
 """

@@ -1,10 +1,10 @@
 """What a user does with deployments, step by step: `python -m tests.benchmarks.deployed [SECTION ...] [--json]`.
 
-Each step is a command as a person types it. It has to find what it should, else the walk ends there; the
-table says what it found and how long it took, of which a second or two is the command's own start.
+Each step is a command as a person types it. The walk ends at a step with a wrong result. The table shows the result
+and the time of each step; a second or two of it is the command's own start.
 
 * **deployments**: `up`, twice; a run by its deployment; typos; a flow killed with SIGKILL and retried; one cancelled.
-* **lineage**: two runs, a backfill, twice; then everything that looks at runs and looks after a store.
+* **lineage**: two runs, a backfill, twice; then all commands that show runs or maintain a store.
 """
 
 import argparse

@@ -6,8 +6,8 @@ each of five seeds, and below GRPO's on average.
 
 `structure` (D2): one model from scratch learns derivations of `deduce`'s board that are whole (`clean`), with all steps
 shuffled, with a third of them deleted, with wrong answers, or with names swapped. Sky-T1 (arXiv 2502.07374) predicts
-that shuffled and deleted steps cost much and wrong answers little. Ours knows nothing before, so wrong answers may cost
-more: either way is a result. Bar: clean texts teach more than each corruption; the order is reported.
+that shuffled and deleted steps cost much and wrong answers little. Our model knows nothing before, so wrong answers may
+cost more. Bar: clean texts teach more than each corruption; the order is reported.
 
 `teacher`: a student of 0.16 million parameters learns from `quickstart` after its GRPO, token by token (`tokens`), from
 its rewards (`grpo`), or from itself with a derivation in the prompt (`itself`), with equal samples from one warm start.

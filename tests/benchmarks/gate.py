@@ -1,7 +1,7 @@
 """How far noise moves the gate of promotion, and how often intervals hold: `python -m tests.benchmarks.gate [--json]`.
 
 Simulated runs of 64 puzzles x 4 samples, the chance of each puzzle uniform. The policy stays level for 98 iterations
-(which rule goes back all the same?) or falls once (how many iterations later is that noticed?). The coverage of 95%
+(which rule rolls back by chance?) or falls once (how many iterations later is that noticed?). The coverage of 95%
 intervals is exact for proportions, and simulated for means of four samples a puzzle, whose chances follow a beta
 distribution with an intraclass correlation of 0.3.
 """

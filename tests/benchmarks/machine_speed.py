@@ -1,4 +1,4 @@
-"""Speed of this machine on all cores, that shares of it can be told: `python -m tests.benchmarks.machine_speed`.
+"""Speed of this machine on all cores, to compute shares of it: `python -m tests.benchmarks.machine_speed`.
 
 Matrix products of 1024 x 1024 in each compute type (`stages.hardware.matmul`, which a run times on one core only), and
 STREAM's triad, `a = b + s * c` in fp32: two reads and a write a number. Arrays are twice as large as the last cache (at

@@ -1,7 +1,7 @@
 """`quickstart` on this machine and on an imitated one without native bf16: `python -m tests.benchmarks.machines`.
 
 A few iterations under each compute type, side by side: `auto` must choose the quicker one. The older CPU is imitated by
-the variables that oneDNN, ATen and MKL read, and by what torch answers vLLM (`tests/support/machines.py`). Its bf16 is
+the variables that oneDNN, ATen and MKL read, and by changed answers of torch (`tests/support/machines.py`). Its bf16 is
 slow, so each run's warm start is cut to a few steps; seconds of the warm start are those of the steps it still takes.
 Runs of a round follow one another, rounds repeat; a stage's time is the median of its times in all iterations and
 rounds.

@@ -3,7 +3,7 @@
 Three parts, each of which `--parts` selects:
 
 * `puzzles`: 500 concept-directed puzzles, proved from their text: each unique, minimal, and with a derivation that uses
-  every concept that was drawn. Set beside 500 random puzzles of the same board: the entropy of the sets of concepts.
+  every concept that was drawn. The entropy of their sets of concepts is compared with that of 500 random puzzles.
 * `harder`: the model of the recipe `quickstart` on directed puzzles with at least three case splits, and on random
   puzzles of the same board with the same numbers of clues.
 * `merged`: the recipes `tinyr1_*`: a base, two specialists, their merges by each method and in both orders, and a run

@@ -4,10 +4,10 @@ Four measurements of the same code, in one go:
 
 * **overhead**: wall time of an iteration minus its stages' own work. An iteration lasts from one decision to the next,
   manifest by manifest. Own work is the sum of `provenance.seconds` of the artifacts made between them (its six, and in
-  the first iteration the first look at the test split): from the moment in which a stage asks the store for its
+  the first iteration the evaluation on the test split): from the moment in which a stage asks the store for its
   artifact to the writing of the manifest. So reading inputs, waiting for engine or trainer and writing files are own
-  work. The rest is overhead: Prefect's task runs and pages, pictures, the live view, trackers, and what a stage does
-  behind its manifest.
+  work. The rest is overhead: Prefect's task runs and pages, pictures, the live view, trackers, and the work of
+  a stage after its manifest.
 * **re-entry**: the same command again, everything published. Seconds of each task run that ends `Cached`, as Prefect
   recorded them, those of the flow run, and those of the whole command with its imports and its server.
 * **cancel**: a run by `deerstalker up`'s worker, set to `Cancelling` as the button of the page and `prefect flow-run

@@ -1,11 +1,11 @@
 """`deerstalker plan` beside the trainer itself on tensors without data: `python -m tests.benchmarks.plan [--json]`.
 
+The real `Trainer.step` runs on fake tensors, with a fake process group of eight, for models of 1.5, 14 and 32 billion
+weights; the plan of the same step on the CPU must agree within 10%. The output also has the plans of recipes on GPUs
+and, with `--saved`, the memory and the traffic of processes that save a model.
+
 `--only time [--sizes 20M ...]` takes none of these steps. It runs iterations of models of three sizes on this CPU, and
 compares their seconds in engine and trainer with the plan's, whose data sheet has the rates that this machine reaches.
-
-The real `Trainer.step` runs on fake tensors, with a fake process group of eight, for models of 1.5, 14 and 32 billion
-weights; the plan of the same step on the CPU must agree within 10%. The plans of recipes on GPUs stand beside, and with
-`--saved` the memory and the traffic of processes that save a model.
 """
 
 import argparse

@@ -4,7 +4,7 @@ Three sides copy the same files out of memory, in turns, in one run. Ours copies
 publishes them: each file is hashed and flushed, and the manifest is written. `cp` copies and flushes them, at the speed
 of the disk. `rclone copy` runs without options, and its files are flushed as well. There are `--files` of one size, as
 several processes write a training state. Then ours reads the artifact as the next stage does and checks every checksum;
-the other side is `cat`. Both read from the page cache what is still there.
+the other side is `cat`. Both read from the page cache the files that are still in it.
 """
 
 import argparse

@@ -2,7 +2,7 @@
 
 python -m tests.benchmarks.puzzle_sets [--count N] [--store DIR] [--size NAME ...] [--json]
 
-Each set is made by `deerstalker puzzles make`, so that an interrupted run of this goes on where it stopped.
+Each set is made by `deerstalker puzzles make`, so an interrupted run of this benchmark continues where it stopped.
 """
 
 import argparse

@@ -1,7 +1,7 @@
 """Does what every recipe asks for run? One small iteration of each: `python -m tests.benchmarks.recipes [NAME ...]`.
 
-Each is a whole `deerstalker train`, with vLLM and torchrun, of the recipe as `tests/scaled_recipes.py` scales it down.
-The figures say that something was sampled, graded and learned from; they say nothing about the recipe's merit.
+Each is a whole `deerstalker train`, with vLLM and torchrun, of the recipe as `tests/support/scaled_recipes.py` scales
+it down. The figures show that something was sampled, graded and learned from, not the recipe's merit.
 """
 
 import argparse

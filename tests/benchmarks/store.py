@@ -1,6 +1,6 @@
 """A checkpoint to an S3 server and back, ours against `rclone copy`: `python -m tests.benchmarks.store`.
 
-Both talk to the same `rclone serve s3`, in turns, in one run. Ours is what a stage does: the files go up and the
+Both talk to the same `rclone serve s3`, in turns, in one run. Ours does the work of a stage: the files go up and the
 artifact is published; it is opened and its files come down verified. Each time includes connecting, ours also the pause
 in which a writer settles who was first on a server without conditional puts. `rclone copy` is as it comes, without
 options.

@@ -6,9 +6,9 @@ Each seed has other puzzles and another model, which three arms teach by a warm 
 * `derivations`: proofs in the style `terse`, then the answers.
 * `answers`: the answers alone.
 
-The tokens that count are those that the model learns to write; an arm with longer texts has fewer puzzles. So is the
-limit of a completion: it is the longest text of any arm, and the solver's own tokens are not in it. The measurement is
-the recipe's: test puzzles that no choice looked at, all answers right. `--iterations` adds GRPO after the warm start.
+Only tokens that the model learns to write count; an arm with longer texts has fewer puzzles. The limit of a completion
+is the longest text of any arm, without the solver's own tokens. The measurement is the recipe's: test puzzles that no
+choice looked at, all answers right. `--iterations` adds GRPO after the warm start.
 """
 
 import argparse

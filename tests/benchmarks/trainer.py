@@ -4,7 +4,7 @@ python -m tests.benchmarks.trainer [--small] [--only PART ...] [--threads N] [--
 
 A random model of SmolLM2-135M's shape; groups of a 440-token prompt and completions of 64 tokens. Utilisation is of
 forward and backward, the best of several, against the machine's bf16 matmul peak, the best of several with as many
-threads before, between and after: a shared machine's speed changes by a fifth within minutes. Medians stand beside.
+threads before, between and after: a shared machine's speed changes by a fifth within minutes. Medians are printed, too.
 """
 
 import argparse

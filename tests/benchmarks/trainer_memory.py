@@ -1,8 +1,8 @@
 """What the trainer's memory switches save: `python -m tests.benchmarks.trainer_memory [--json]`.
 
 Each variant is one forward and backward pass in a process of its own, over the same random decoder and packed rows.
-Peaks are what the process (CPU: resident memory) or the device (CUDA: allocated memory) reached above what it held
-before the pass. Losses and gradient norms stand beside them: a switch must not change them but by rounding.
+A peak is the memory of the process (CPU: resident memory) or the device (CUDA: allocated memory) above that before the
+pass. Losses and gradient norms stand beside them: a switch must not change them but by rounding.
 """
 
 import argparse

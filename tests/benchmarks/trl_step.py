@@ -2,9 +2,9 @@
 
 `python trl_step.py PLAN RESULT`, both JSON files, in an environment of its own that knows nothing of Deerstalker.
 
-Settings: what is TRL's default stays (float32 weights, as our trainer has them; fused AdamW, SDPA, 8 completions a
-pass, log-probabilities of completions only, no reference model, no vLLM). Only what makes the work equal or TRL faster
-differs: bf16 autocast where our trainer computes in bf16, no gradient checkpointing, completions of full length,
+Settings: TRL's defaults stay (float32 weights, as our trainer has them; fused AdamW, SDPA, 8 completions a pass,
+log-probabilities of completions only, no reference model, no vLLM). Only settings that make the work equal or TRL
+faster differ: bf16 autocast where our trainer computes in bf16, no gradient checkpointing, completions of full length,
 nothing saved or logged.
 """
 

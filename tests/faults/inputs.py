@@ -1,4 +1,4 @@
-"""Bad inputs of every class, and the rule that each answer is held to: `python -m tests.faults.inputs --count 2000`.
+"""Bad inputs of every class, and the rule that each answer must obey: `python -m tests.faults.inputs --count 2000`.
 
 Settings, files, words of the command line, addresses, damaged stores and damaged checkpoints are made from a seed and
 met by `flows.cli.app.run_command` in this process. Commands and settings are found by reflection, so that later ones
@@ -6,8 +6,7 @@ are tried too. Each refusal ends with 1 or 2 and is one line that names the plac
 leaves nothing in the store, nor in the temporary folder, and takes less than 10 seconds. Nothing is started: a command
 that would start work gets another input that it refuses, and no server listens where Prefect's is looked for.
 
-The store of the cases is there already: the empty folder that some refused commands make at the address of a store that
-is not there yet does not show.
+The store of a case exists, or is missing: a refused command makes no folder at the address of a missing store.
 """
 
 import argparse

@@ -1,7 +1,6 @@
 """SIGKILL at random moments of tiny runs: `python -m tests.faults.kills --count 200 [--json]`, by hand.
 
-`tests/support/kills.py` says what is killed and what has to hold afterwards; `tests/flow/test_kills.py` is the short
-form.
+`tests/support/kills.py` describes the kills and the checks that follow; `tests/flow/test_kills.py` is the short form.
 """
 
 import argparse

@@ -1,8 +1,8 @@
 """Engine and trainer without memory, and hung: `python -m tests.faults.memory [--json]`, by hand, as root for cgroups.
 
 Memory is refused (a KV cache larger than the machine, a limit on the process), or the kernel kills for it (a cgroup).
-Each has to be noticed within 15 s, to be tried again only where that may help, and to say what to change. Then a whole
-run lacks memory in its trainer: with another profile the same command goes on with the samples and the batch it has.
+Each failure must be noticed within 15 s, be retried only if that may help, and name a remedy. Then a whole run lacks
+memory in its trainer: with another profile, the same command continues with the samples and the batch that it has.
 """
 
 import argparse

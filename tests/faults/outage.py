@@ -1,8 +1,8 @@
 """A run whose S3 server is killed twice: `python -m tests.faults.outage [--json]`, by hand.
 
-While it samples the server is away for a moment: the run waits that out. While `finetune` publishes the server goes for
-good: the command ends with one line. When the server is back the same command finishes; nothing is sampled, trained or
-published twice, and every file holds against its checksum.
+While the run samples, the server is away for a moment, and the run waits. While `finetune` publishes, the server goes
+for good, and the command ends with one line. When the server is back, the same command finishes; nothing is sampled,
+trained or published twice, and every file matches its checksum.
 """
 
 import argparse

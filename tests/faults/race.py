@@ -1,6 +1,6 @@
 """Two writer processes race for one address, again and again: `python -m tests.faults.race --count 200 [--json]`.
 
-`tests/support/race.py` says what a race is; here it is run on a folder, on an S3 server that honours conditional puts
+`tests/support/race.py` describes a race; here it runs on a folder, on an S3 server that honours conditional puts
 (moto), and on one that does not (rclone).
 """
 

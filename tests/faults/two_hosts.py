@@ -5,8 +5,8 @@ trains. In the second and the third iteration the first host loses its network w
 the second host completes the iteration with the groups that the first had stored. The cable is back after the first
 host gave up, and then while it still tries: it finds the stage done and changes nothing.
 
-Then a gang of one process on each host. What listens on the two hosts is listed: a run on loopback only, the gang's
-processes on the network between the hosts.
+Then a worker group has one process on each host. The ports on which processes of the two hosts listen are listed: a
+run listens on loopback only, the worker group on the network between the hosts.
 """
 
 import argparse

@@ -33,7 +33,7 @@ KEY_VARIABLE = "TEST_API_KEY"
 
 
 def question(prompt: str, right: str) -> Puzzle:
-    """A question whose answer is right if it is this text."""
+    """Returns a question whose only right answer is this text."""
     digest = hashlib.sha256(prompt.encode()).hexdigest()
     return Puzzle(digest[:12], "file:exact", prompt, {"answer": right}, 0, None, digest, {})
 
@@ -47,7 +47,7 @@ def publish(store: Store, puzzles: list[Puzzle]) -> Ref[Puzzles]:
 
 
 def write_models(file: Path, base_url: str, models: Mapping[str, Mapping[str, Any]]) -> Path:
-    """Writes a file of models at one address: by name, what differs from the defaults of these tests."""
+    """Writes a file of models at one address; `models` holds, by name, the settings that differ from the usual ones."""
     usual = {
         "kind": "openai",
         "model": "policy",
@@ -71,7 +71,7 @@ def _toml(value: Any) -> str:
 
 
 def context(store: Store, scratch: Path) -> StageContext:
-    """What the stage is handed where no engine is needed."""
+    """Returns the context of a stage that needs no engine."""
     return StageContext(store, scratch, Profile(workers=1), lambda *_: None, logging.getLogger("test"))
 
 

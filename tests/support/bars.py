@@ -1,4 +1,4 @@
-"""The bars of a benchmark or fault campaign: what was aimed for, what was reached, and one JSON document of both."""
+"""The bars of a benchmark or fault campaign: targets, measurements, and one JSON document of both."""
 
 import argparse
 import json
@@ -9,7 +9,7 @@ from dataclasses import asdict, dataclass
 from typing import Any, Self
 
 _TOO_LATE = re.compile(r"over before|over already")
-"""Errors of a campaign whose fault came after the moment that it was meant for, so that nothing was measured."""
+"""Errors of a campaign whose fault came too late, so that nothing was measured."""
 
 
 @dataclass(frozen=True)
@@ -18,8 +18,8 @@ class Bar:
 
     Attributes:
         name: The figure, with its unit.
-        value: What was measured.
-        bar: What was aimed for: a number, or a condition in words.
+        value: The measured value.
+        bar: The target: a number, or a condition in words.
         met: Whether the value reaches the bar.
     """
 
@@ -68,8 +68,9 @@ def kept(promises: Mapping[str, str], campaign: Callable[[], Mapping[str, Any]])
     """Runs a campaign that ends with an AssertionError as soon as a promise is broken.
 
     Args:
-        promises: By name of what must not happen, a regular expression for the errors that tell of it. An error counts
-            for the first that matches; one that none matches means that nothing was measured, and is raised.
+        promises: A regular expression for the errors that tell of a broken promise, by the name of the promise. An
+            error counts for the first expression that matches. If none matches, nothing was measured, and the error is
+            raised.
         campaign: Returns the figures of a campaign that kept every promise.
 
     Returns:

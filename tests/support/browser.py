@@ -1,4 +1,4 @@
-"""A headless Chromium, driven over its own DevTools protocol: what a user sees, for tests to ask about."""
+"""A headless Chromium, driven over its DevTools protocol, with which tests read pages as a user sees them."""
 
 import base64
 import itertools
@@ -21,7 +21,7 @@ _NAMES = ("chromium", "chromium-browser", "google-chrome", "google-chrome-stable
 
 
 def find_browser() -> str | None:
-    """Path of an installed Chromium or Chrome; DEERSTALKER_BROWSER names another."""
+    """Returns the path in DEERSTALKER_BROWSER, or else of an installed Chromium or Chrome; None if there is none."""
     named = os.environ.get("DEERSTALKER_BROWSER")
     return named or next((path for name in _NAMES if (path := shutil.which(name))), None)
 
@@ -30,11 +30,11 @@ class Browser:
     """One page of a browser that can reach nothing but this machine.
 
     Attributes:
-        requests: Addresses that pages have asked for.
+        requests: Addresses that pages have requested.
         dialogs: Messages of `alert` and its like, each a sign that a script ran.
 
     Args:
-        names: Host names that lead to this machine, as an attacker's name server can say.
+        names: Host names that resolve to this machine, as an attacker's name server could make them.
     """
 
     def __init__(self, program: str, folder: Path, *, names: Sequence[str] = ()) -> None:
@@ -112,16 +112,16 @@ class Browser:
         self.run(f"{found}.at(-1).click()")
 
     def text(self) -> str:
-        """What a user can read on the page."""
+        """Returns the text that a user can read on the page."""
         return self.run("document.readyState === 'loading' || !document.body ? '' : document.body.innerText")
 
     def run(self, script: str) -> Any:
-        """The value of a JavaScript expression on the page; None while the page is changing."""
+        """Returns the value of a JavaScript expression on the page; None while the page is changing."""
         found = self._call("Runtime.evaluate", expression=script, returnByValue=True)
         return found.get("result", {}).get("value", "")
 
     def wait_for_value(self, script: str) -> Any:
-        """The value of the promise that a JavaScript expression makes on the page.
+        """Returns the value of the promise that a JavaScript expression makes on the page.
 
         Raises:
             RuntimeError: It is rejected.

@@ -29,7 +29,7 @@ MEASURED = PuzzleConfig(suspects=(3, 3), weapons=(2, 2), rooms=(3, 4), times=(1,
 
 @dataclass(frozen=True)
 class Proof:
-    """What is proved of one concept-directed puzzle.
+    """The proved properties of one concept-directed puzzle.
 
     Attributes:
         unique: The clues of its text allow one world, and the stored answers are those of this world.
@@ -49,7 +49,7 @@ class Proof:
 
 
 def prove(config: PuzzleConfig, seed: int) -> Proof:
-    """Proves the properties of a puzzle from its text; only what was asked for comes from the generator."""
+    """Proves the properties of a puzzle from its text; only the concepts drawn for it come from the generator."""
     assert config.concepts is not None
     puzzle, asked = generate(config, seed), generate_directed(config, config.concepts, seed).asked
     reading = read_formal(puzzle.prompt)
@@ -74,14 +74,14 @@ def used_concepts(puzzle: Puzzle) -> frozenset[str]:
 
 
 def entropy(sets: Iterable[frozenset[str]]) -> float:
-    """Entropy in bits of which set of concepts a puzzle uses, over puzzles."""
+    """Returns the entropy, in bits, of the set of concepts that a puzzle uses."""
     counts = Counter(sets)
     total = sum(counts.values())
     return -sum(count / total * math.log2(count / total) for count in counts.values())
 
 
 def pair_counts(first: int, count: int) -> tuple[Counter[str], Counter[str]]:
-    """For each pair "a b" of concepts the random puzzles that use both, and those whose board allows both."""
+    """Returns, for each pair "a b" of concepts, the numbers of random puzzles that use both and that allow both."""
     both, possible = Counter[str](), Counter[str]()
     for seed in range(first, first + count):
         formal, _ = generate_formal(MEASURED, seed)
@@ -95,7 +95,7 @@ def pair_counts(first: int, count: int) -> tuple[Counter[str], Counter[str]]:
 
 
 def as_table(both: Counter[str], possible: Counter[str]) -> dict[str, dict[str, float]]:
-    """The shares in the form of the file."""
+    """Returns the shares in the form of the file."""
     names: Sequence[str] = sorted(MEASURED.possible_concepts)
     return {
         a: {b: round(both[pair] / max(1, possible[pair]), 3) for b in names if (pair := " ".join(sorted((a, b))))}

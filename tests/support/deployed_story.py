@@ -1,4 +1,4 @@
-"""The story of one tiny run by its deployment, which the tests of `test_deployed.py` look at from all sides."""
+"""One tiny run by its deployment, which is cancelled, killed and retried; `test_deployed.py` tests its record."""
 
 import json
 import os
@@ -20,7 +20,7 @@ from tests.support.sockets import SocketWatch
 
 ZOMBIE_AFTER_S = 75.0
 DEAD_AFTER_S = 10.0
-"""Silence that counts as death while no run lives: `up` takes no less than a minute, as heartbeats come every 30 s."""
+"""Silence that counts as death while no run is alive; `up` accepts a minute or more: heartbeats come every 30 s."""
 
 
 def tiny(folder: Path, **changes: Any) -> dict[str, Any]:
@@ -35,7 +35,7 @@ def attempts(installed: Installation) -> dict[str, str]:
 
 
 def tell(installation: Installation) -> dict[str, Any]:
-    """A command is killed; a deployed run is cancelled, killed, and retried both times, in one story."""
+    """Kills a command, cancels and kills a deployed run, retries it both times, and returns a record of all."""
     told: dict[str, Any] = {"record": installation.record, **lose_runs(installation)}
     told["again"] = installation.up("--zombie-after", str(ZOMBIE_AFTER_S))
     idle = set(installation.processes())
@@ -74,7 +74,7 @@ def tell(installation: Installation) -> dict[str, Any]:
 
 
 def lose_runs(installed: Installation) -> dict[str, dict[str, Any]]:
-    """States of three runs that nobody executes any more, once their silence has counted as death."""
+    """Returns the states of three runs that no process executes, after their silence has counted as death."""
     with SyncPrefectClient(installed.record["url"]) as client:
         make_zombie_automations(client, timedelta(seconds=DEAD_AFTER_S))
     runs = {
@@ -88,7 +88,7 @@ def lose_runs(installed: Installation) -> dict[str, dict[str, Any]]:
 
 
 def kill_a_command(installed: Installation) -> str:
-    """`deerstalker train` beside a server of `up` reports to it; killed, it leaves a run that nobody watches."""
+    """Kills a `deerstalker train` that reports to the server of `up`; returns the id of the run that it leaves."""
     command = [str(Path(sys.executable).with_name("deerstalker")), "train", "--recipe", str(TINY)]
     command += ["--profile", str(ONE_ENGINE), "--run", "zombie", "--set", "puzzles.train=20000"]
     command += ["--store", str(installed.store)]
@@ -108,7 +108,7 @@ def kill_a_command(installed: Installation) -> str:
 
 
 def drop_a_run(installed: Installation, *further: str) -> str:
-    """Leaves a run as a worker does that dies right after it took it on, or behind its process, which dies as well."""
+    """Makes a run in the states in which a dying worker leaves it; returns its id."""
     deployment = installed.api("GET", "/deployments/name/prepare/puzzles")["id"]
     path = f"/deployments/{deployment}/create_flow_run"
     run = installed.api("POST", path, {"tags": ["deerstalker"], "state": {"type": "PENDING", "name": "Pending"}})["id"]

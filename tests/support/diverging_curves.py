@@ -1,4 +1,4 @@
-"""Rewards and held-out accuracies of simulated runs, and how the alarm takes them."""
+"""Rewards and held-out accuracies of simulated runs, and the alarms that they raise."""
 
 import numpy as np
 from numpy.typing import NDArray
@@ -13,7 +13,7 @@ FALL_AT, FALL_LENGTH = 49, 20
 def first_alarms(
     rewards_RN: NDArray[np.float64], accuracies_RN: NDArray[np.float64], rule: RewardAlarm
 ) -> NDArray[np.int64]:
-    """Number of iterations after which each run first raises an alarm; -1 where none does: [R]."""
+    """Returns the number of iterations after which each run first raises an alarm, -1 if it never does: [R]."""
     first_R = np.full(len(rewards_RN), -1)
     for count in range(rule.window, rewards_RN.shape[1] + 1):
         found = find_divergences(rewards_RN[:, :count], accuracies_RN[:, :count], rule)
@@ -23,7 +23,7 @@ def first_alarms(
 
 
 def false_alarms(runs: int, iterations: int, rule: RewardAlarm, *, rises: bool, seed: int) -> float:
-    """Share of runs that raise an alarm although accuracy stays level, while reward rises or stays level too."""
+    """Returns the share of runs that raise an alarm although accuracy stays level; reward rises or stays level."""
     rng = np.random.default_rng(seed)
     accuracies = 0.5 + ACCURACY_NOISE * rng.standard_normal((runs, iterations))
     trend = np.linspace(0.0, 1.0, iterations) if rises else np.zeros(iterations)
@@ -32,7 +32,7 @@ def false_alarms(runs: int, iterations: int, rule: RewardAlarm, *, rises: bool, 
 
 
 def alarm_delays(runs: int, fall: float, rule: RewardAlarm, *, rises: bool = True, seed: int) -> dict[str, float]:
-    """How soon a fall of accuracy by so much, over 20 iterations from the 50th of 98, raises an alarm.
+    """Returns how soon a fall of accuracy by `fall`, over 20 iterations from the 50th of 98, raises an alarm.
 
     Returns:
         The share of runs that notice it, and the median number of iterations until then (0 if none does).

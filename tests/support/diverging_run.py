@@ -11,7 +11,7 @@ from tests.support.made_run import make_run
 
 
 def make_diverging_run(store: Store) -> RunLayout:
-    """Publishes a run of four iterations, after the last of which the alarm of its recipe is certain."""
+    """Publishes a run of four iterations; after the last, the alarm of its recipe is certain."""
     layout = make_run(store, run="diverging", iterations=4)
     recipe = json.loads(store.read_bytes(layout.recipe))
     recipe["alarm"] = {"window": 4, "standard_errors": 1.0}

@@ -1,4 +1,4 @@
-"""A machine, a store and software as `deerstalker doctor` finds them, and what it says of them."""
+"""A machine, a store and software as `deerstalker doctor` finds them, and assertions about its lines."""
 
 from pathlib import Path
 from typing import Any
@@ -24,7 +24,7 @@ ON_CPU: tuple[Device, Device] = ("cpu", "cpu")
 
 
 def says(check: Check | None, status: str, *words: str) -> None:
-    """A line of this status; one that is not ok says what to do."""
+    """Asserts that a check has a status and its line some words; a check that is not ok must have a remedy."""
     assert check is not None and check.status == status
     assert (check.status == "ok") == (not check.remedy)
     for word in words:

@@ -13,7 +13,7 @@ from stages.models.shape import DecoderShape
 
 @dataclass(frozen=True)
 class Sampled:
-    """One prompt and what was sampled for it, in tokens."""
+    """One prompt and the lengths of its completions, in tokens."""
 
     prompt: Sequence[int]
     completions: Sequence[int]
@@ -22,7 +22,7 @@ class Sampled:
 
 @dataclass(frozen=True)
 class Work:
-    """FLOPs, and bytes that must come from memory at least."""
+    """FLOPs, and the least number of bytes that must be read from memory."""
 
     flops: float
     bytes: float
@@ -40,7 +40,7 @@ def head_weights(shape: DecoderShape) -> int:
 
 
 def prefix_blocks(prompts: Iterable[Sequence[int]], block: int) -> set[tuple[int, ...]]:
-    """Returns every beginning of a prompt that is a whole number of blocks: what a prefix cache has after them."""
+    """Returns every beginning of a prompt that is a whole number of blocks, as in a prefix cache."""
     return {tuple(prompt[:end]) for prompt in prompts for end in range(block, len(prompt) + 1, block)}
 
 
@@ -53,7 +53,7 @@ def prefill_work(
     earlier prompt of this call too); causal attention; the head once a prompt. Bytes: weights once, the KV cache once.
 
     Args:
-        cached: Beginnings that the prefix cache has, as `prefix_blocks` gives them.
+        cached: Beginnings in the prefix cache, as `prefix_blocks` returns them.
         block: Tokens of a block of the prefix cache.
         weight_bytes: Bytes of a weight and of a number in the KV cache.
     """
@@ -78,7 +78,7 @@ def decode_work(shape: DecoderShape, groups: Sequence[Sampled], batch: int, weig
     are as many steps as the longest completion has, or as full batches make, whichever is more.
 
     Args:
-        batch: Sequences of one step at most.
+        batch: Largest number of sequences in one step.
         weight_bytes: Bytes of a weight and of a number in the KV cache.
     """
     tokens = contexts = longest = 0
@@ -95,5 +95,5 @@ def decode_work(shape: DecoderShape, groups: Sequence[Sampled], batch: int, weig
 
 
 def _kv_numbers(shape: DecoderShape) -> int:
-    """Numbers that the KV cache holds for a token."""
+    """Returns the count of numbers that the KV cache holds for a token."""
     return 2 * shape.layers * shape.kv_heads * shape.head_dim

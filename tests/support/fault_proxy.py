@@ -27,7 +27,7 @@ API_FAULTS = ("too_many", "internal_error", "truncated", "stalled", "broken_off"
 """Those of a provider of models: refused with 429 and Retry-After, or 500; cut; no answer; `finish_reason: "error"`."""
 
 _HELD_BACK = 8
-"""Duplicates that wait; the next request delivers the oldest of more first."""
+"""Largest number of waiting duplicates; if there are more, the next request first delivers the oldest."""
 
 _EXPIRED = b"<?xml version='1.0'?><Error><Code>ExpiredToken</Code><Message>The token has expired.</Message></Error>"
 _SLOW_DOWN = b"<?xml version='1.0'?><Error><Code>SlowDown</Code><Message>reduce your request rate</Message></Error>"
@@ -42,7 +42,7 @@ class FaultProxy:
         choose: Called for each request with its method and path; returns a fault or None.
         injected: How often each fault was injected.
         delivered: The answers with status 200 that went to the client whole, each with its request's headers.
-        delay_s, stall_s: How long the slow faults take. A stall is meant to outlast the client's patience.
+        delay_s, stall_s: How long the slow faults take. A stall should outlast the client's timeout.
     """
 
     url: str
@@ -71,7 +71,7 @@ def _connection(target: SplitResult | Path) -> http.client.HTTPConnection:
 
 
 def _broken_off(answer: bytes) -> bytes:
-    """A completion as a router gives it whose provider failed on the way."""
+    """Returns a completion as a router sends it after its provider failed midway."""
     body = json.loads(answer)
     choice = body["choices"][0]
     choice["finish_reason"], choice["message"]["content"] = "error", choice["message"]["content"][:1]
@@ -181,7 +181,7 @@ def fault_proxy(upstream: str | Path, choose: Callable[[str, str], str | None]) 
         request_queue_size = 1024  # the requests of a client come at once, and are reset where there is no room
 
         def handle_error(self, request: object, client_address: object) -> None:
-            if not isinstance(sys.exception(), ConnectionError):  # a client that gave up is what faults are for
+            if not isinstance(sys.exception(), ConnectionError):  # faults make clients give up
                 super().handle_error(request, client_address)  # type: ignore[arg-type]
 
     server = Server(("127.0.0.1", 0), Handler)

@@ -1,4 +1,4 @@
-"""The first node of a trainer of several: a finetune undisturbed, and one whose worker on the second node is killed.
+"""The first node of a trainer with two nodes: an undisturbed finetune, and one whose worker on the second is killed.
 
 Run as `python -m tests.support.finetune_on_nodes FOLDER HARDWARE`; prints what happened as JSON.
 """

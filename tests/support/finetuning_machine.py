@@ -41,10 +41,10 @@ STEPS = 12
 
 
 class Machine:
-    """A machine with a gang of its own, on the store that all machines share.
+    """A machine with a worker group of its own, on the store that all machines share.
 
     Attributes:
-        kill_at: Step after which it kills a worker of its gang on node `node`; 0 for none.
+        kill_at: Step after which it kills a worker of its group on node `node`; 0 for none.
     """
 
     def __init__(self, folder: Path, name: str, store: str, hardware: TrainHardware, node: int = 0) -> None:
@@ -87,6 +87,6 @@ class Machine:
         save_model(folder / "model", "Qwen2", tie_word_embeddings=True)
         files = {path.name: path.read_bytes() for path in (folder / "model").iterdir()}
         model = self.artifact("model", Checkpoint, **files)
-        # Two of three mini-batches have one row for two processes: one of these has none of its own.
+        # Two of three mini-batches have one row for two processes, so one process has no row of its own.
         batch = self.artifact("batch", Batch, **{BATCH_FILE: save(tree_batch(1, [2, 1, 3, 1], steps=3))})
         return Weights(model, reference=model), batch

@@ -1,4 +1,4 @@
-"""One flipped bit in one stored file at a time: is it noticed, and is the file named?"""
+"""Flips one bit in one stored file at a time, and checks that an error names the file."""
 
 import random
 from pathlib import Path
@@ -65,7 +65,7 @@ def _error_after_flip(
 
 
 def _read(store: Store, ref: Ref[Checkpoint], cache: Path, number: int) -> None:
-    """Everything a later stage would do with the artifact."""
+    """Reads the artifact as a later stage would."""
     found = ArtifactAddress(store, ref.key, Checkpoint).find(_identity(number))
     assert found == ref
     artifact = Artifact.open(store, found)

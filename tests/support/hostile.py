@@ -1,4 +1,4 @@
-"""Completions that try to be more than text, for whatever shows them."""
+"""Completions with markup, scripts and control characters, for tests of everything that shows completions."""
 
 HOSTILE = (
     "<script>alert(1)</script><img src=x onerror=alert(2)><svg onload=alert(3)><iframe src='//beacon'></iframe>",

@@ -1,4 +1,4 @@
-"""Machines of their own on this one: network namespaces at a bridge, whose cables can be pulled. Needs root."""
+"""Simulated machines: network namespaces on a bridge, whose cables can be pulled. Needs root."""
 
 import os
 import shutil
@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 GATEWAY = "10.77.0.1"
-"""Address of this machine on the bridge; no other interface has part in it."""
+"""Address of this machine on the bridge, which has no other interface of this machine."""
 _ETC = Path("/etc/netns")
 
 
@@ -19,9 +19,9 @@ class Host:
     """A namespace with a loopback and one cable.
 
     Attributes:
-        name: Also what the programs on it see as their host's name.
+        name: Its host name, also for the programs on it.
         cable: The bridge's end of its cable.
-        address: Where the others reach it.
+        address: Its address on the bridge.
     """
 
     name: str
@@ -30,7 +30,7 @@ class Host:
     address: str
 
     def command(self, words: Sequence[str]) -> list[str]:
-        """A command line that runs there."""
+        """Returns a command line that runs a command on this host."""
         inside = ["sh", "-c", 'hostname "$0" && exec "$@"', self.name, *words]
         return ["ip", "netns", "exec", self.namespace, "unshare", "--uts", *inside]
 
@@ -45,7 +45,7 @@ class Host:
 
 @contextmanager
 def hosts(*names: str) -> Generator[list[Host]]:
-    """Hosts that see this machine at `GATEWAY`, and one another.
+    """Yields hosts that reach one another, and this machine at `GATEWAY`.
 
     Raises:
         CalledProcessError, FileNotFoundError: Namespaces are refused here, or there is no `ip`.
@@ -61,7 +61,7 @@ def hosts(*names: str) -> Generator[list[Host]]:
             host = Host(name, f"{bridge}-{name}", f"{bridge}n{number}", f"{GATEWAY[:-1]}{number}")
             _ip("netns", "add", host.namespace)
             stack.callback(_ip, "netns", "del", host.namespace)
-            own = _ETC / host.namespace  # what `ip netns exec` lays over /etc: there every host knows its own name
+            own = _ETC / host.namespace  # laid over /etc by `ip netns exec`, so that a host resolves its own name
             own.mkdir(parents=True)
             stack.callback(shutil.rmtree, own)
             (own / "hosts").write_text(f"127.0.0.1 localhost {name}\n")
@@ -75,7 +75,7 @@ def hosts(*names: str) -> Generator[list[Host]]:
 
 
 def require_hosts() -> None:
-    """Exits a program that needs hosts where there can be none."""
+    """Exits the program if this machine cannot make hosts."""
     try:
         with hosts("probe"):
             pass

@@ -1,4 +1,4 @@
-"""`deerstalker up` in a folder of its own, and how a test drives it: with the commands a person would use."""
+"""`deerstalker up` in a folder of its own, which a test drives with the commands that a person would use."""
 
 import json
 import subprocess
@@ -23,7 +23,7 @@ class Installation:
 
     Attributes:
         store: The data folder.
-        record: What `up` printed.
+        record: The document that `up` printed.
     """
 
     def __init__(self, folder: Path, **variables: str) -> None:
@@ -32,20 +32,20 @@ class Installation:
         self.record: dict[str, Any] = {}
 
     def up(self, *arguments: str) -> dict[str, Any]:
-        """Starts what does not run."""
+        """Starts all parts that do not run, and returns the document that `up` prints."""
         self.record = json.loads(self.deerstalker("up", *arguments, "--store", str(self.store), "--json"))
         return self.record
 
     def down(self) -> list[str]:
-        """Ends what was started, and returns what that was."""
+        """Stops everything that `up` started, and returns a list of it."""
         return json.loads(self.deerstalker("down", "--store", str(self.store), "--json"))["ended"]
 
     def deerstalker(self, *arguments: str) -> str:
-        """Output of a command that succeeds."""
+        """Returns the output of a command, which must succeed."""
         return self._command("deerstalker", *arguments)
 
     def prefect(self, *arguments: str) -> str:
-        """Output of a command of Prefect that succeeds."""
+        """Returns the output of a command of Prefect, which must succeed."""
         return self._command("prefect", *arguments)
 
     def _command(self, name: str, *arguments: str) -> str:
@@ -54,7 +54,7 @@ class Installation:
         return done.stdout
 
     def attempt(self, name: str, *arguments: str) -> subprocess.CompletedProcess[str]:
-        """A command that may fail."""
+        """Runs a command that may fail."""
         command = [str(Path(sys.executable).with_name(name)), *arguments]
         pipes = {"stdout": subprocess.PIPE, "stderr": subprocess.PIPE, "text": True}
         with subprocess.Popen(command, **pipes, env=self.environment, cwd=self.folder) as process:
@@ -96,19 +96,19 @@ class Installation:
         return {item["name"]: item["state_name"] for item in found if item["flow_run_run_count"] == attempt}
 
     def open_tasks(self, run: str) -> list[str]:
-        """Names of a flow run's task runs that are in no final state, whatever attempt they are of."""
+        """Returns the names of a flow run's task runs that are in no final state, of all attempts."""
         states = {"type": {"any_": ["SCHEDULED", "PENDING", "RUNNING", "CANCELLING", "PAUSED"]}}
         chosen = {"flow_runs": {"id": {"any_": [run]}}, "task_runs": {"state": states}, "limit": 200}
         return [item["name"] for item in self.api("POST", "/task_runs/filter", chosen)]
 
     def wait(self, reached: Callable[[], bool], limit_s: float | None = None, poll_s: float = 0.1) -> float:
-        """Waits for a condition, and returns the seconds it took; without a limit as long as artifacts come."""
+        """Waits for a condition and returns the seconds it took; without a limit, waits as long as artifacts come."""
         if limit_s is not None:
             return wait_until(reached, limit_s, self.log, poll_s)
         return wait_until(reached, LIMIT_S, self.log, poll_s, lambda: changes(self.store))
 
     def wait_for(self, run: str, state: str, limit_s: float | None = None) -> float:
-        """Waits for a flow run's state; another final one fails."""
+        """Waits until a flow run has a state; fails if the run ends in another one."""
         ends = {"Completed", "Failed", "Crashed", "Cancelled"} - {state}
 
         def reached() -> bool:
@@ -135,6 +135,6 @@ class Installation:
         return [pid for pid, command in self.processes().items() if "-m prefect." in command and "engine" in command]
 
     def log(self) -> str:
-        """The last words of server and worker."""
+        """Returns the end of the logs of server and worker."""
         logs = (self.store / ".prefect").glob("*.log")
         return "\n".join(f"{path.name}:\n{path.read_text(errors='replace')[-3000:]}" for path in logs)

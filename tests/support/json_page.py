@@ -1,4 +1,4 @@
-"""`docs/json.md` held against the documents that commands print: every field is on the page, and nothing else is.
+"""Compares `docs/json.md` with the documents that commands print: every field is on the page, and no other.
 
 A table row of the page names a field by its path: `a.b` is the field `b` of the object `a`, `a[]` an entry of the list
 `a`, and a part in CAPITALS any key. A path that ends in `.*` stands for everything below it. A row whose meaning links
@@ -36,7 +36,7 @@ class Field:
     meaning: str
 
     def matches(self, path: Path_) -> bool:
-        """Whether the row describes what stands at `path`."""
+        """Returns whether the row describes the value at `path`."""
         own = self.path
         if own[-1:] == ("*",):
             own = own[:-1]
@@ -47,7 +47,7 @@ class Field:
 
     @property
     def rank(self) -> tuple[int, int]:
-        """Rows that name more keys describe a path better than those that take any."""
+        """Sort key: a row that names more keys describes a path better than one that takes any key."""
         return -sum(1 for step in self.path if step == "*" or _ANY_KEY.fullmatch(step)), len(self.path)
 
 
@@ -68,9 +68,9 @@ def check_documented(command: str, *documents: Any, unmet: Iterable[str] = ()) -
 
     Args:
         command: As it is typed: `puzzles make`.
-        documents: What the command printed; together they have every field of the page.
-        unmet: Steps of paths that none of them has: fields that need a machine or an event which a test of this command
-            does not have.
+        documents: Documents that the command printed; together they have every field of the page.
+        unmet: Steps of paths that no document has, because they need a machine or an event that the command's test
+            lacks.
     """
     fields, met = documented()[command], set[Field]()
     for document in documents:
@@ -93,12 +93,12 @@ def shown(path: Path_) -> str:
 
 
 def _below(field: Field, path: Path_) -> bool:
-    """Whether a row describes something inside what stands at `path`."""
+    """Returns whether a row describes something inside the value at `path`."""
     return len(field.path) > len(path) and Field(field.path[: len(path)], "", "").matches(path)
 
 
 def _nodes(value: Any, path: Path_ = ()) -> Iterator[tuple[Path_, Any]]:
-    """Everything in a document but the document itself, with its path."""
+    """Yields every value inside a document, with its path."""
     if path:
         yield path, value
     entries: Iterator[tuple[str, Any]] = iter(())

@@ -1,8 +1,8 @@
 """SIGKILL at random moments of tiny runs: of the flow, its Prefect server, the engine, the trainer and their guards.
 
 A run is killed a few times and then left to finish; every third is a run of a deployment, whose worker is killed, too.
-Afterwards nothing is lost: what was published is what it was, shards that were flushed are part of the rollouts, the
-deterministic stages have the digests of an undisturbed run, every file of the store holds against its checksum, and no
+Afterwards nothing is lost: published artifacts are unchanged, flushed shards are part of the rollouts, the
+deterministic stages have the digests of an undisturbed run, every file of the store matches its checksum, and no
 process is left.
 """
 
@@ -24,7 +24,7 @@ DEPLOYED_EVERY = 3
 
 
 def campaign(count: int, scratch: Path, seed: int = 1, at_once: int = 1) -> dict[str, Any]:
-    """Kills at least so many processes, over as many runs as that takes.
+    """Kills at least `count` processes, in as many runs as that takes.
 
     Args:
         at_once: Runs side by side; each knows its own processes by a mark.

@@ -1,7 +1,7 @@
 """The same kills for a run of a deployment: also of its worker and of the server that `deerstalker up` runs.
 
-What a person would do follows each: `deerstalker up` where server or worker is gone, `prefect flow-run retry` where the
-run has crashed or failed.
+After each kill, the test does what a person would do: `deerstalker up` if server or worker is gone, `prefect flow-run
+retry` if the run has crashed or failed.
 """
 
 import random
@@ -29,7 +29,7 @@ class DeployedRun(Run):
         self.port, self.run_id, self.retries = "0", "", 0
 
     def disturb(self, kills: int) -> None:
-        """Kills something at random moments, mends what a person would mend, and lets it finish."""
+        """Kills processes at random moments, repairs the run as a person would, and lets it finish."""
         self.mend()
         request = {"run": "tiny", "recipe": str(TINY), "profile": str(SLOW)}
         self.run_id = self.installed.deploy_run("train/quickstart", request)
@@ -48,13 +48,13 @@ class DeployedRun(Run):
             self.nothing_is_left()
 
     def tail(self) -> str:
-        """The last words of server and worker, and the states that the run went through."""
+        """Returns the states that the run went through, and the end of the logs of server and worker."""
         states = self.installed.api("GET", f"/flow_run_states/?flow_run_id={self.run_id}")
         told = "\n".join(f"{state['timestamp']} {state['name']}: {state['message'] or ''}" for state in states)
         return f"{told}\n{self.installed.log()}"
 
     def mend(self) -> str:
-        """Starts again what is gone, and the run where it was lost; returns the state it was found in."""
+        """Starts a missing server or worker, retries a run that is over, and returns the run's state before that."""
         lines = [line for line in self.processes().values() if "stages/processes/guard.py" not in line]
         if not all(any(part in line for line in lines) for part in NEEDED.values()):
             self.installed.up("--port", self.port, "--zombie-after", "60")
@@ -72,10 +72,10 @@ class DeployedRun(Run):
         return state
 
     def kill_any(self) -> None:
-        """Kills the worker, the server, the flow or one of its processes, each kind alike."""
+        """Kills the worker, the server, the flow or one of its processes; all kinds are equally likely."""
         lines = self.processes()
         living = self.victims(lines)
-        # The guard of a worker's session says the same words: it is one of the guards.
+        # The guard of a worker's session has the same words in its command line, but counts as a guard.
         living["worker"] = [
             pid for pid, line in lines.items() if NEEDED["worker"] in line and "stages/processes/guard.py" not in line
         ]

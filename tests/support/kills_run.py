@@ -1,4 +1,4 @@
-"""One tiny run that is killed now and then, and what has to hold of it afterwards."""
+"""One tiny run that is killed now and then, and the checks that follow."""
 
 import os
 import random
@@ -27,7 +27,7 @@ VICTIMS = {
 }
 LONGEST_WAIT_S = 12.0
 LEFT_LIMIT_S = 10.0
-"""What a killed flow leaves is gone by then."""
+"""Seconds after which no process of a killed flow may be left."""
 RUN_LIMIT_S = 300.0
 DETERMINISTIC = ("puzzles/", "models/", "runs/tiny/warm_start/")
 
@@ -45,7 +45,7 @@ class Run:
 
     @property
     def store(self) -> Path:
-        """Where its artifacts are."""
+        """The folder of its artifacts."""
         return self.folder / "store"
 
     def start(self) -> subprocess.Popen[bytes]:
@@ -81,7 +81,7 @@ class Run:
                 process = self.start()
             except subprocess.TimeoutExpired:
                 self.kill_one(process)
-        for _ in range(2):  # a run whose retries were used up by the kills ends, and is started once more
+        for _ in range(2):  # a run ends if the kills have used up its retries; it is then started once more
             try:
                 process.wait(RUN_LIMIT_S)
             except subprocess.TimeoutExpired as error:
@@ -97,13 +97,13 @@ class Run:
         return {name: [pid for pid, line in lines.items() if part in line] for name, part in VICTIMS.items()}
 
     def kill_one(self, flow: subprocess.Popen[bytes]) -> None:
-        """Kills the flow or one of its living processes, each kind alike."""
+        """Kills the flow or one of its living processes; all kinds are equally likely."""
         living = {**self.victims(self.processes()), "flow": [flow.pid]}
         name = self.generator.choice([name for name, pids in living.items() if pids])
         self.kill(name, self.generator.choice(living[name]))
 
     def kill(self, name: str, pid: int) -> None:
-        """Kills a process, and remembers what was there before."""
+        """Notes the stored artifacts and shards, then kills a process."""
         self.remember()
         try:
             os.kill(pid, signal.SIGKILL)
@@ -112,7 +112,7 @@ class Run:
         self.kills[name] += 1
 
     def remember(self) -> None:
-        """Notes what is published and flushed now; none of it may change afterwards."""
+        """Notes the artifacts and shards that are stored now; none may change afterwards."""
         for key, manifest in self.manifests().items():
             assert self.seen.setdefault(key, manifest.attempt) == manifest.attempt, f"{key} was made again"
         self.shards |= {path.name for path in self.store.glob("runs/tiny/iterations/*/rollouts/*/*.parquet")}
@@ -123,15 +123,15 @@ class Run:
         return {key: Manifest.from_bytes(path.read_bytes(), key) for key, path in found.items()}
 
     def nothing_is_left(self) -> None:
-        """Waits for the end of everything that the command started."""
+        """Waits until all processes that the command started have ended."""
         wait_until(lambda: not self.processes(), LEFT_LIMIT_S, self.processes, 0.05)
 
     def tail(self) -> str:
-        """The command's last words."""
+        """Returns the end of the command's log."""
         return (self.folder / "log.txt").read_text(errors="replace")[-3000:]
 
     def check(self, undisturbed: dict[str, str]) -> None:
-        """Holds what is there after the end against what was seen on the way, and against an undisturbed run."""
+        """Compares the finished run with everything noted on the way, and with an undisturbed run."""
         self.remember()
         assert self.digests() == undisturbed
         rollouts = [manifest for manifest in self.manifests().values() if manifest.kind == "Rollouts"]

@@ -1,7 +1,7 @@
-"""A finished run in a memory store: every stage is the real one but sampling, training and evaluation.
+"""A finished run for tests: all stages are real except sampling, training and evaluation.
 
-Those three need an engine or a trainer; here what they would publish is written through the same slots and schemas,
-with completions whose chance of a right answer rises from iteration to iteration.
+These three need an engine or a trainer. Here their artifacts are written with the same addresses and schemas; the
+chance of a right answer rises from iteration to iteration.
 """
 
 import json
@@ -52,7 +52,7 @@ def make_run(
 
 
 def make_context(store: Store, scratch: Path) -> StageContext:
-    """What stages are handed that need neither engine nor trainer."""
+    """Returns the context of stages that need neither engine nor trainer."""
     return StageContext(store, scratch, Profile(workers=1), lambda *_: None, logging.getLogger("made"))
 
 

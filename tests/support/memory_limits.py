@@ -1,4 +1,4 @@
-"""Takes memory away from a running process, by a limit on what it may ask for or on what it may have."""
+"""Limits the memory that a running process may request, or the memory that it may have."""
 
 import os
 import resource
@@ -10,7 +10,7 @@ _V2, _V1 = Path("/sys/fs/cgroup"), Path("/sys/fs/cgroup/memory")
 
 
 def cgroups() -> str:
-    """Where the kernel's memory limits can be set from here: "v2", "v1", or "" if nowhere."""
+    """Returns the version of cgroups whose memory limits can be set from here: "v2", "v1", or "" if none."""
     controllers = _V2 / "cgroup.controllers"
     if controllers.exists() and "memory" in controllers.read_text().split() and os.access(_V2, os.W_OK):
         return "v2"
@@ -19,9 +19,9 @@ def cgroups() -> str:
 
 @contextmanager
 def killed_above(mib: int, pid: int) -> Generator[None]:
-    """The kernel kills a process that takes so much memory more than it has, for the length of a with block.
+    """Makes the kernel kill a process that takes `mib` more memory than it has, for the length of a with block.
 
-    The process moves to a cgroup of its own. What it has already stays charged to where it came from.
+    The process moves to a cgroup of its own. The memory that it has already stays charged to its old cgroup.
 
     Raises:
         OSError: This needs root, and a memory controller.
@@ -41,7 +41,7 @@ def killed_above(mib: int, pid: int) -> Generator[None]:
 
 
 def refuse_above(mib: int, pid: int) -> None:
-    """Lets a process ask for so much private memory more than it has; what it asks for beyond is refused."""
+    """Lets a process request `mib` more private memory than it has; requests beyond that are refused."""
     lines = Path(f"/proc/{pid}/status").read_text().splitlines()
     has_kib = next(int(line.split()[1]) for line in lines if line.startswith("VmData:"))
     limit = (has_kib << 10) + (mib << 20)

@@ -1,4 +1,4 @@
-"""Learning curves of a policy that stays level, or falls once, and how the rule of rollback takes them."""
+"""Learning curves of a policy that stays level, or falls once, and the rollbacks that they cause."""
 
 import numpy as np
 from numpy.typing import NDArray
@@ -13,7 +13,7 @@ PUZZLES, SAMPLES = 64, 4
 def draw_curves(
     runs: int, candidates: int, *, puzzles: int = PUZZLES, drop: float = 0.0, drop_at: int = 0, seed: int = 0
 ) -> NDArray[np.float64]:
-    """Shares of right samples, [runs, candidates, puzzles]: the chance of each puzzle is uniform, and its own.
+    """Returns shares of right samples, [runs, candidates, puzzles]; the chance of each puzzle is drawn uniformly.
 
     Args:
         drop: How much lower the mean chance is from the candidate `drop_at` on, at most 0.5.
@@ -25,7 +25,7 @@ def draw_curves(
 
 
 def scores_and_noise(shares_RTP: NDArray[np.float64]) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
-    """The scores of curves and what `stages.promotion.gate` takes for the variance of each, both [runs, candidates]."""
+    """Returns the scores of curves and their variances as in `stages.promotion.gate`, both [runs, candidates]."""
     noise_RT = np.full(shares_RTP.shape[:2], np.nan)
     noise_RT[:, 1:] = variance_of_mean(np.diff(shares_RTP, axis=1)) / 2.0
     return shares_RTP.mean(axis=2), noise_RT
@@ -34,12 +34,12 @@ def scores_and_noise(shares_RTP: NDArray[np.float64]) -> tuple[NDArray[np.float6
 def look(
     scores_RT: NDArray[np.float64], noise_RT: NDArray[np.float64], rule: RollbackConfig, puzzles: int = PUZZLES
 ) -> Falls:
-    """What the rule says of curves after their newest candidate."""
+    """Returns the falls that the rule finds in curves after their newest candidate."""
     return find_falls(scores_RT, noise_RT, puzzles, rule.drop_se, rule.patience)
 
 
 def first_rollbacks(shares_RTP: NDArray[np.float64], rule: RollbackConfig) -> NDArray[np.int64]:
-    """Number of the candidate, from 0 on, after which each run first goes back; -1 where none does: [runs]."""
+    """Returns the number (from 0) of the candidate after which a run first rolls back, -1 if it never does: [runs]."""
     scores_RT, noise_RT = scores_and_noise(shares_RTP)
     first_R = np.full(len(scores_RT), -1)
     for count in range(2, scores_RT.shape[1] + 1):

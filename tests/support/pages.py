@@ -1,4 +1,4 @@
-"""Prefect's pages of a run called `tiny`, as tests ask about them."""
+"""Reads Prefect's pages of a run named `tiny`."""
 
 from typing import Any
 
@@ -38,7 +38,7 @@ def publish(server: str, key: str, text: str) -> None:
 
 
 def asked_by_text(browser: Browser) -> list[str]:
-    """What the hostile texts would have a page fetch."""
+    """Returns the addresses that hostile texts made the page request."""
     return [address for address in browser.requests if "beacon" in address or address.endswith("/x")]
 
 

@@ -19,7 +19,7 @@ _USER = "deerstalker"
 
 
 def binaries() -> Path:
-    """Folder of the newest server's programs; where none is installed the test is skipped, and says how to get one."""
+    """Returns the folder of the newest server's programs; skips the test, with a hint, if none is installed."""
     found = sorted(Path("/usr/lib/postgresql").glob("*/bin/initdb"), key=lambda path: int(path.parts[-3]))
     if not found:
         pytest.skip("no PostgreSQL here: apt-get install postgresql")

@@ -22,7 +22,7 @@ _BUSY_LIMIT_S = 400.0
 
 
 def without_prefect() -> dict[str, str]:
-    """This process's variables without Prefect's: the settings of whoever runs the tests are not theirs."""
+    """Returns this process's environment without Prefect's variables, which belong to the user who runs the tests."""
     return {name: value for name, value in os.environ.items() if not name.startswith("PREFECT_")}
 
 
@@ -78,13 +78,13 @@ def own_server(folder: Path, host: str = HOST, auth: str | None = None, **variab
 
 
 def prefect_api(api: str, method: str, path: str, content: Any = None, auth: str | None = None) -> Any:
-    """An answer of Prefect's API; asked again while its database is busy (503), as Prefect's own client does.
+    """Returns an answer of Prefect's API; asks again while its database is busy (503), as Prefect's own client does.
 
     Args:
         api: Address, with `/api`.
         method: Of HTTP.
         path: Below the address.
-        content: What is sent as JSON.
+        content: Value that is sent as JSON.
         auth: Auth string of the API.
     """
     headers = auth_headers(auth, {})

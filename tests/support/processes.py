@@ -5,7 +5,7 @@ from pathlib import Path
 
 
 def own_memory(field: str) -> int:
-    """Bytes of this process by the kernel's account: `VmRSS` now, `VmHWM` at most so far."""
+    """Returns the memory of this process in bytes: `VmRSS` is the present size, `VmHWM` the largest so far."""
     lines = Path("/proc/self/status").read_text().splitlines()
     return int(next(line for line in lines if line.startswith(field)).split()[1]) * 1024
 

@@ -1,4 +1,4 @@
-"""Ten answers in prose, written for these tests, with every statement labelled by hand, and how well the reader does.
+"""Ten answers in prose, written for these tests, with every statement labelled by hand, and scores of the reader.
 
 The answers are about puzzles of the published validation file, which is not part of this repository. They imitate how
 models behind an API write: numbered proofs, thinking aloud, Markdown, timelines, the present tense, notes with arrows,
@@ -106,7 +106,7 @@ def meaning_of(scenario: Scenario, words: str) -> Statement:
 
 
 def measure_reader(val: Path = VAL) -> dict[str, Any]:
-    """Precision and recall of the reader over all answers, the same by answer, and what it missed or misread.
+    """Returns precision and recall of the reader, the same by answer, and the statements that it missed or misread.
 
     A statement that the reader finds is right if it lies on a label and has its meaning. `verdicts_agree` is the share
     of labels whose verdict the solver confirms; it measures the labels, not the reader.

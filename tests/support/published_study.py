@@ -40,7 +40,7 @@ ANSWERS = 128
 def draw_power_laws(
     curves: int, slope: float, start: float, last: int, *, letters: int, seed: int
 ) -> tuple[NDArray[np.int64], NDArray[np.float64]]:
-    """Iterations 1 to `last`, and accuracies of answers with so many letters, each right or wrong: [curves, last]."""
+    """Returns iterations 1 to `last`, and accuracies of answers with `letters` letters, [curves, last]."""
     iterations = np.arange(1, last + 1)
     chances = start * iterations**slope
     right = np.random.default_rng(seed).binomial(ANSWERS * letters, chances, (curves, last))

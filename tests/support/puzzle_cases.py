@@ -1,4 +1,4 @@
-"""Puzzles that several tests look at."""
+"""Puzzles that several tests use."""
 
 from pathlib import Path
 

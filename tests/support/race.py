@@ -1,8 +1,8 @@
-"""Two writer processes race for one slot, again and again.
+"""Two writer processes race for one address, again and again.
 
-Each has its own content, and publishes when the other does, give or take some milliseconds. Afterwards one of them has
-won, both hold the same ref, and whoever looks finds the winner's files. On a folder, on an S3 server that honours
-conditional puts (moto), and on one that does not (rclone), where writers pause and look again.
+Each has its own content, and publishes within 0.2 s of the other. Afterwards one of them has won, both hold the same
+ref, and readers find the winner's files. The store is a folder, an S3 server that honours conditional puts (moto), or
+one that does not (rclone), where writers pause and look again.
 """
 
 import multiprocessing
@@ -32,7 +32,7 @@ _LIMIT_S = 300.0
 
 @dataclass(frozen=True)
 class Place:
-    """A store to race in, and what a process needs to open it."""
+    """A store to race in, with the options that open it."""
 
     kind: str
     url: str
@@ -45,7 +45,7 @@ class Place:
 
 @dataclass(frozen=True)
 class Outcome:
-    """What one writer holds after a round."""
+    """The result of one writer in a round."""
 
     ref: Ref[Batch]
     reused: bool
@@ -54,7 +54,7 @@ class Outcome:
 
 @contextmanager
 def place(kind: str, scratch: Path) -> Generator[Place]:
-    """A store of one kind; S3 ones on a server of their own."""
+    """Yields a store of one kind; an S3 store has a server of its own."""
     if kind == "directory":
         yield Place(kind, str(scratch / "store"))
         return
@@ -69,7 +69,7 @@ def on_server(kind: str, server: S3Server) -> Place:
 
 
 def race(where: Place, count: int, seed: int = 1) -> dict[str, Any]:
-    """Lets two processes race so many times.
+    """Lets two processes race `count` times.
 
     Raises:
         AssertionError: Both or none won, or they disagree, or the store holds something else.
@@ -107,7 +107,7 @@ def race(where: Place, count: int, seed: int = 1) -> dict[str, Any]:
 
 def _write(where: Place, who: int, count: int, seed: int, barrier: Barrier, pipe: Connection) -> None:
     store = where.open()
-    store.create_bytes(f"warm-{who}", b"%d" % who)  # what is found out once per endpoint is not part of the race
+    store.create_bytes(f"warm-{who}", b"%d" % who)  # the store probes an endpoint once; this is not part of the race
     generator = random.Random(10 * seed + who)
     for number in range(count):
         slot = _slot(store, number)

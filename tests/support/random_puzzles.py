@@ -1,4 +1,4 @@
-"""Random statements, and the rules of a puzzle written once more without any of the code under test."""
+"""Random statements, and the rules of a puzzle, written again without any of the code under test."""
 
 import random
 
@@ -66,7 +66,7 @@ def random_statement(shape: Shape, rng: random.Random, depth: int = 0) -> Statem
 
 
 def lawful(shape: Shape, world: World) -> bool:
-    """The rules once more, written without any of the code under test."""
+    """Returns whether a world obeys the rules, which are written again without any of the code under test."""
     suspects, weapons, boddy = world.rooms[: shape.suspects], world.rooms[shape.suspects : -1], world.rooms[-1]
     scene = boddy[world.time]
     present = [s for s, path in enumerate(suspects) if path[world.time] == scene]

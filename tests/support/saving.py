@@ -1,4 +1,4 @@
-"""Processes of a group that save random weights, and what each receives for it: `python -m tests.support.saving`."""
+"""Saves random weights from several processes, and counts the bytes of each: `python -m tests.support.saving`."""
 
 import argparse
 import json
@@ -67,7 +67,7 @@ def random_weights(trainable: TrainableConfig, processes: int, shape: DecoderSha
 def save_all(folder: Path, reference: Path, processes: int) -> None:
     """Saves small models into folders named by what is trained, and their averages with a reference (collective).
 
-    `make_source` was called once before: processes that each wrote it would read what another has half written.
+    Call `make_source` once before. If each process called it, one could read a file that another has half written.
     """
     for name, trainable in TRAINED.items():
         weights = random_weights(trainable, processes)

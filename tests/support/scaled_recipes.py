@@ -1,13 +1,16 @@
-"""Any recipe as one small iteration: to see on two cores that what it asks for runs, not that it learns.
+"""Any recipe as one small iteration, to check on two cores that it runs, not that it learns.
 
-The rule. Replaced by those of `tests/support/tiny.toml`: the model (made from scratch), the puzzles' kind
-(mathematics stays, on sums that `write_sums` writes), and the warm start (with more passes), without which a scratch
-model has no signal. Replaced by the model itself: a teacher of texts or of tokens. Cut to a limit: iterations, puzzles,
-group sizes, rounds of dynamic sampling, and optimizer steps, of which there are at most as many as puzzles, and
-iterations with a frozen policy, of which there are none. Multiplied by one factor, that which takes the longest
-completion to 64 tokens: every length that belongs to it; a row keeps room for a prompt. Everything else, which is the
-algorithm, stays: reward, advantage, loss, optimizer, schedules, reference, correction, early stop, graders, selection
-of texts. Of a staged recipe the first stage is left; models that are rated are all the scaled one.
+* The model (made from scratch), the kind of puzzles and the warm start (with more passes) are those of
+  `tests/support/tiny.toml`; a scratch model without a warm start has no signal. A recipe of mathematics learns from
+  sums that `write_sums` writes.
+* The model itself replaces a teacher of texts or of tokens.
+* Iterations, puzzles, group sizes and rounds of dynamic sampling are cut to a limit. There are at most as many
+  optimizer steps as puzzles, and no iterations with a frozen policy.
+* All lengths of completions are multiplied by one factor, which makes the longest completion 64 tokens; a row keeps
+  room for a prompt.
+* Everything else, which is the algorithm, stays: reward, advantage, loss, optimizer, schedules, reference, correction,
+  early stop, graders, selection of texts.
+* Only the first stage of a staged recipe is left. The scaled model replaces all models that are rated.
 """
 
 import json
@@ -22,12 +25,12 @@ from stages.environments.generate import MathsConfig
 
 TINY = Path(__file__).with_name("tiny.toml")
 PUZZLES, GROUP, ROUNDS, HELD_OUT, ANSWERS, TEXT_PUZZLES = 16, 8, 2, 8, 2, 48
-WARM_START_EPOCHS = 16  # until answers have their form: else no answer is right, and binary rewards say nothing
+WARM_START_EPOCHS = 16  # until answers have their form: else no answer is right, and binary rewards have no signal
 COMPLETION_TOKENS, EVALUATED_TOKENS, LEAST_ROW_TOKENS = 64, 32, 512
 
 
 def scaled_settings(recipe: Recipe, sums: str = "sums.jsonl") -> list[str]:
-    """The changes that scale a recipe down, as `--set` takes them.
+    """Returns the changes that scale a recipe down, as `--set` takes them.
 
     Args:
         recipe: The recipe.
@@ -114,7 +117,7 @@ def settings_of(base: Recipe, name: str) -> list[str]:
 
 
 def as_toml(value: Any) -> str:
-    """A value as `--set` takes it, which has a word for None."""
+    """Returns a value as `--set` takes it; None becomes the string "null"."""
     if isinstance(value, dict):
         return "{" + ", ".join(f"{key} = {as_toml(item)}" for key, item in value.items()) + "}"
     if isinstance(value, list):

@@ -1,4 +1,4 @@
-"""What benchmarks over fresh seeds share: their options, where their runs are stored, and tables of several calls."""
+"""Code that benchmarks over fresh seeds share: options, the store of the runs, and tables of several calls."""
 
 import argparse
 import json
@@ -25,7 +25,7 @@ def add_seed_options(parser: argparse.ArgumentParser, seeds: Sequence[int]) -> N
 
 
 def parse(parser: argparse.ArgumentParser, arguments: Sequence[str] | None = None) -> argparse.Namespace:
-    """Returns the options of a command with seeds; refuses a call that has nothing to tell."""
+    """Returns the options of a command with seeds; refuses a call with neither seeds nor documents."""
     options = parser.parse_args(arguments)
     if not (options.seeds or options.join):
         parser.error("--seeds is empty: name a seed, or documents to --join")
@@ -34,7 +34,7 @@ def parse(parser: argparse.ArgumentParser, arguments: Sequence[str] | None = Non
 
 @contextmanager
 def run_store(options: argparse.Namespace) -> Iterator[str]:
-    """Yields the store of the runs: that of the options, or one that goes at the end."""
+    """Yields the store of the runs: that of the options, or one that is deleted at the end."""
     with tempfile.TemporaryDirectory(prefix="benchmark-") as scratch:
         yield options.store or scratch
 

@@ -14,7 +14,7 @@ from pathlib import Path
 from artifacts.store.s3_faults import S3Options
 
 BUCKET = "contract"
-"""Of the stores that contract tests open."""
+"""Bucket of the stores that contract tests open."""
 _START_LIMIT_S = 120.0
 
 
@@ -25,7 +25,7 @@ class S3Server:
     Attributes:
         url: Its endpoint.
         access_key, secret_key: Credentials it accepts.
-        folder: Where its objects lie as files; None if it keeps them in memory.
+        folder: Folder with its objects as files; None if it keeps them in memory.
     """
 
     url: str

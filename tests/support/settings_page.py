@@ -66,7 +66,7 @@ def _chapter(title: str, model: type[Config]) -> Iterator[str]:
 
 
 def _about(field: Schema, definitions: Schema) -> str:
-    """Returns the description of a section; that of its model where the field has none of its own."""
+    """Returns the description of a section, or that of its model if the field has none."""
     parts = _parts(field)
     if len(parts) > 1:
         return "The settings depend on the kind of the section."
@@ -201,7 +201,7 @@ def _values(field: Schema) -> str:
 
 
 def _range(field: Schema, largest: float) -> str:
-    """Returns the bounds of a number, those of its type aside."""
+    """Returns the bounds of a number, except those of its type."""
     bounds: list[str] = []
     for key, words in (
         ("minimum", "from"),

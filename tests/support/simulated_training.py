@@ -44,7 +44,7 @@ def decoder_shape(shape: Shape, head_dim: int = 128) -> DecoderShape:
 
 
 class _RealBesideFake(TorchDispatchMode):
-    """Computes operations on real tensors alone really, and answers 1 where the value of a fake tensor is asked for."""
+    """Computes operations that have only real tensors; the value of a fake tensor is 1."""
 
     def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
         kwargs = kwargs or {}
@@ -70,7 +70,7 @@ def _really(function: Callable[..., Any]) -> Callable[..., Any]:
 
 @contextmanager
 def _parameters_without_data(mode: FakeTensorMode) -> Generator[None]:
-    """Makes policies take their memory as fake tensors; up to then their parameters are on the meta device."""
+    """Makes policies allocate their parameters, which begin on the meta device, as fake tensors."""
     real = Policy.to_empty
 
     propagate = ShardingPropagator._propagate_tensor_meta_non_cached

@@ -20,7 +20,7 @@ _LISTENS = "0A"
 LOOK_INTERVAL_S = 0.5
 REFUSED_WITHIN_S = 3.0
 EXECUTED_WITHIN_S = 20.0
-"""Most of it is for importing torch; only who gets an answer waits for it."""
+"""Limit of the attack, mostly for importing torch; it is needed only if the port answers."""
 TAKEN_WITHIN_S = 2.0
 
 
@@ -74,7 +74,7 @@ def listeners(pids: Iterable[int]) -> set[Listener]:
 
 
 def with_descendants(pids: Iterable[int]) -> set[int]:
-    """Processes and all that descend from them."""
+    """Returns the ids of processes and of all their descendants."""
     parents = {process.pid: process.info["ppid"] for process in psutil.process_iter(["ppid"])}
     found = set(pids)
     while more := {pid for pid, parent in parents.items() if parent in found and pid not in found}:
@@ -104,8 +104,8 @@ class SocketWatch:
     """Notes every port on which processes and their descendants listen while the block runs.
 
     Args:
-        pids: The processes, asked for at each look. A search by variable misses vLLM's, which write their titles over
-            their environment, but finds their parents.
+        pids: Returns the processes; called at each look. A search by variable misses vLLM's processes, which write
+            their titles over their environment, but finds their parents.
     """
 
     def __init__(self, pids: Callable[[], Collection[int]]) -> None:
@@ -143,7 +143,7 @@ def outside() -> tuple[str, str] | None:
 
 
 def cluster_environment() -> dict[str, str]:
-    """Variables as a machine has them that is part of a cluster: they name the interface towards the others."""
+    """Returns environment variables of a machine in a cluster, which name the interface to the other machines."""
     return {"GLOO_SOCKET_IFNAME": found[1], "PET_STANDALONE": "1"} if (found := outside()) else {}
 
 
@@ -167,10 +167,10 @@ def break_in(address: str, port: int, proof: Path) -> str:
     """Connects from outside and leaves a pickle under every key of torch's store.
 
     Args:
-        proof: A file that does not exist; whoever unpickles what he finds makes it.
+        proof: A file that does not exist; a process that unpickles the value creates it.
 
     Returns:
-        "refused", "answered" or, where it came to that, "executed".
+        "refused"; "answered"; or "executed", if a process unpickled the value.
     """
     try:
         socket.create_connection((address, port), timeout=REFUSED_WITHIN_S).close()

@@ -1,4 +1,4 @@
-"""A model server that says what it is told, and a store with the puzzles and the model it is asked about."""
+"""A model server that gives scripted answers, and a store with its puzzles and its model."""
 
 import http.server
 import json
@@ -40,15 +40,15 @@ CONFIG = SampleConfig(
 
 
 class Speaker:
-    """Answers as vLLM does, with texts it was told; fails from a given request on, refuses those without its key."""
+    """Answers as vLLM does, with scripted texts; fails from a given request on, refuses requests without its key."""
 
     def __init__(self, model: Path, script: dict[str, list[str]]) -> None:
         self.tokenizer = ChatTokenizer(model)
         self.texts = {tuple(self.tokenizer.prompt_ids(prompt)): texts for prompt, texts in script.items()}
         self.prompts = dict(zip(self.texts, script, strict=True))
         self.version, self.asked, self.fails_after, self.gone = "", list[str](), 10**9, False
-        self.key, self.headers = "", list[str]()  # the header that every request had; an empty key takes all
-        self.meanwhile: dict[int, Callable[[], object]] = {}  # what happens elsewhere before a request is answered
+        self.key, self.headers = "", list[str]()  # the header of every request; an empty key accepts all requests
+        self.meanwhile: dict[int, Callable[[], object]] = {}  # called before the request of this number is answered
 
     def answer(self, method: str, path: str, body: Any) -> tuple[int, Any]:
         if path == "/update_weight_version":
@@ -72,7 +72,7 @@ class Speaker:
 
 @contextmanager
 def served(speaker: Speaker) -> Generator[str]:
-    """The URL of an HTTP server that speaks."""
+    """Yields the URL of an HTTP server that answers for the speaker."""
 
     class Handler(http.server.BaseHTTPRequestHandler):
         protocol_version = "HTTP/1.1"
@@ -154,7 +154,7 @@ def taken_order(puzzles: list[Puzzle]) -> list[Puzzle]:
 
 
 def script(puzzles: list[Puzzle], mixed: set[int]) -> dict[str, list[str]]:
-    """Mixed groups at these places of the order; the others all right (even places) or all wrong (odd ones)."""
+    """Returns the answers by prompt: mixed at these places of the order, else all right (even) or all wrong (odd)."""
     answers: dict[str, list[str]] = {}
     for place, puzzle in enumerate(taken_order(puzzles)):
         right = write_answer(puzzle)

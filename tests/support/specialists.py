@@ -17,7 +17,7 @@ SHAPE = ScratchModel(hidden=32, layers=2, heads=1, kv_heads=1, head_dim=32, inte
 
 
 def write_specialist(folder: Path, seed: int, dtype: torch.dtype = torch.bfloat16, shape: ScratchModel = SHAPE) -> Path:
-    """A model whose weights are those of seed 0 and, in half of the elements, a difference of its own."""
+    """Writes a model with the weights of seed 0 plus, in half of the elements, a difference of its own."""
     folder.mkdir(parents=True)
     make_scratch(shape, TEXTS, folder)
     path = folder / "model.safetensors"
@@ -33,7 +33,7 @@ def write_specialist(folder: Path, seed: int, dtype: torch.dtype = torch.bfloat1
 
 
 def publish_specialist(store: Store, folder: Path) -> Ref[Checkpoint]:
-    """The model of a folder as a checkpoint under `models/NAME`."""
+    """Publishes the model of a folder as a checkpoint under `models/NAME`."""
     identity = Identity.of("fetch", 1, {"source": folder.name})
     attempt = ArtifactAddress(store, f"models/{folder.name}", Checkpoint).attempt(identity)
     with attempt.folder(folder.parent) as out:

@@ -1,8 +1,8 @@
 """Publishing and reading over a network that fails on purpose.
 
 Artifacts of small files and of files in parts go through a proxy in front of a real S3 server. Some requests are
-refused, cut off, cut short either way, kept back, or delivered twice, at once or later. Someone else looks on through a
-clean connection: whatever is published has to be complete from its first moment. At the end everything is there, as it
+refused, cut off, cut short either way, kept back, or delivered twice, at once or later. An onlooker reads through a
+clean connection: a published artifact must be complete from its first moment. At the end, every artifact is there as it
 was written.
 """
 
@@ -39,7 +39,7 @@ ResultT = TypeVar("ResultT")
 
 @dataclass
 class Campaign:
-    """Publications through a proxy, and what is known of them.
+    """Publications through a proxy, and their record.
 
     Attributes:
         published: Ref by number.
@@ -59,10 +59,10 @@ class Campaign:
     _lock: threading.Lock = field(default_factory=threading.Lock)
 
     def run(self, count: int) -> None:
-        """Publishes and reads until so many faults were injected."""
+        """Publishes and reads until `count` faults were injected."""
         started = time.perf_counter()
         store = self._through_proxy()
-        store.create_bytes("warm", b"up")  # what is found out once per endpoint needs no faults
+        store.create_bytes("warm", b"up")  # the store probes an endpoint once, without faults
         self.proxy.stall_s = _STALL_S
         self.proxy.choose = at_random(_SHARE, self.seed, FAULTS + SLOW_FAULTS)
         numbers = iter(range(1, sys.maxsize))
@@ -86,7 +86,7 @@ class Campaign:
         self.seconds = time.perf_counter() - started
 
     def content(self, number: int) -> dict[str, bytes]:
-        """What artifact `number` holds, by file name."""
+        """Returns the files of artifact `number`, by name."""
         generator = random.Random(self.seed * 100_000 + number)
         files = {f"part-{i}.bin": generator.randbytes(generator.choice((0, 900, 40_000))) for i in range(3)}
         if number % _LARGE_EVERY == 0:
@@ -164,7 +164,7 @@ class Campaign:
         assert set(self.published) == {int(key.split("/")[3]) for key in self.watched}
 
     def report(self) -> dict[str, Any]:
-        """Counts."""
+        """Returns the counts."""
         return {
             "injected": sum(self.proxy.injected.values()),
             **{kind: self.proxy.injected[kind] for kind in FAULTS + SLOW_FAULTS},
@@ -191,7 +191,7 @@ def _read(store: Store, ref: Ref[Checkpoint], scratch: Path) -> dict[str, bytes]
 
 
 def campaign(server: S3Server, count: int, scratch: Path, seed: int = 1, bucket: str = BUCKET) -> dict[str, Any]:
-    """Injects so many faults between a store and one server.
+    """Injects `count` faults between a store and one server.
 
     Raises:
         AssertionError: Something was lost, damaged or published before it was complete.

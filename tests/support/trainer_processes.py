@@ -1,4 +1,4 @@
-"""Real processes of a gang, found by the folder on their command line."""
+"""Real processes of a worker group, found by the folder on their command line."""
 
 from pathlib import Path
 
@@ -6,7 +6,7 @@ from stages.training.worker_group.group import WorkerGroup
 
 
 def workers(gang: WorkerGroup, node: int = 0) -> list[int]:
-    """Pids of the worker processes of a gang on one of its nodes, which may all be on this machine."""
+    """Returns the pids of a worker group's workers on one of its nodes; all nodes may be on this machine."""
     assert gang.queue_folder is not None
     return [
         pid
@@ -16,7 +16,7 @@ def workers(gang: WorkerGroup, node: int = 0) -> list[int]:
 
 
 def command_lines() -> list[tuple[int, str]]:
-    """Every process with its command line."""
+    """Returns the pid and the command line of every process."""
     found: list[tuple[int, str]] = []
     for path in Path("/proc").glob("[0-9]*/cmdline"):
         try:

@@ -1,4 +1,4 @@
-"""The trainer's side of the engine's tests: checkpoints as it writes them, and its own word on sampled tokens."""
+"""The trainer's side of the engine's tests: its checkpoints, and its log-probabilities of sampled tokens."""
 
 import json
 from collections.abc import Sequence
@@ -26,7 +26,7 @@ LORA = TrainableConfig(
     projections=("q_proj", "k_proj", "v_proj", "o_proj", "gate_proj", "up_proj", "down_proj"),
 )  # fmt: skip
 SIZES: dict[str, Any] = {"hidden_size": 64, "intermediate_size": 96, "num_attention_heads": 4, "head_dim": 32}
-"""Heads are as wide as vLLM wants them on a CPU, which is twice what the residual stream would leave them."""
+"""Heads are as wide as vLLM requires on a CPU: twice the hidden size divided by the number of heads."""
 ARCHITECTURES: dict[str, dict[str, Any]] = {
     "Llama": {"tie_word_embeddings": False, "rope_parameters": {
         "rope_type": "llama3", "rope_theta": 500.0, "factor": 8.0, "low_freq_factor": 1.0, "high_freq_factor": 4.0,
@@ -36,7 +36,7 @@ ARCHITECTURES: dict[str, dict[str, Any]] = {
 
 
 def write_source(folder: Path, architecture: str, texts: Sequence[str]) -> Path:
-    """Writes a random model of another architecture than a scratch model's, with that one's tokenizer."""
+    """Writes a random model of an architecture, with the tokenizer of a scratch model."""
     make_scratch(ScratchModel(vocabulary=300), texts, folder)
     scratch = json.loads((folder / "config.json").read_text())
     taken = {name: scratch[name] for name in ("vocab_size", "eos_token_id", "pad_token_id", "bos_token_id")}
@@ -45,12 +45,12 @@ def write_source(folder: Path, architecture: str, texts: Sequence[str]) -> Path:
 
 
 class Trained:
-    """A model whose trained weights were moved, as steps would have, and the checkpoint that the trainer wrote of it.
+    """A model whose weights are changed as by training steps, and the checkpoint that the trainer writes of it.
 
     Args:
-        source: what was trained.
-        out: the checkpoint.
-        trainable: which weights moved.
+        source: Folder of the model.
+        out: Folder of the checkpoint.
+        trainable: Weights that are changed.
     """
 
     def __init__(self, source: Path, out: Path, trainable: TrainableConfig) -> None:
@@ -73,7 +73,7 @@ class Trained:
             dist.destroy_process_group()
 
     def gaps(self, groups: Sequence[GroupSamples], temperature: float, scratch: Path) -> tuple[float, float]:
-        """Mean distance of the engine's log-probabilities from those of the trained model, and of the untrained."""
+        """Returns the mean distance of the engine's log-probabilities from the changed model's and the original's."""
         drawn = [
             Group(group.prompt_token_ids, [Branch(c.token_ids, c.logprobs, 1.0) for c in group.completions])
             for group in groups

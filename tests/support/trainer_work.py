@@ -1,4 +1,4 @@
-"""What the trainer's benchmark measures with: a random model, packed groups, a step taken apart, and its FLOPs."""
+"""Tools of the trainer's benchmark: a random model, packed groups, a step in timed parts, and its FLOPs."""
 
 import time
 from collections.abc import Sequence
@@ -33,7 +33,7 @@ def save_random_model(folder: Path, **sizes: Any) -> Path:
 
 
 def draw_groups(count: int, prompt: int, branches: int, completion: int, vocabulary: int) -> list[Group]:
-    """Random groups of equal sizes in tokens, with random advantages."""
+    """Returns random groups of equal sizes in tokens, with random advantages."""
     draw = np.random.default_rng(0)
     return [
         Group(
@@ -56,10 +56,11 @@ def save_batch(groups: Sequence[Group], path: Path) -> Path:
 
 
 def needed_flops(shape: DecoderShape, groups: Sequence[Group]) -> float:
-    """Multiplications and additions of forward and backward that a group's tree cannot do without.
+    """Returns the least FLOPs of the forward and backward passes over the trees of groups.
 
-    Weight matrices on every packed token, the head on completions only, attention on the pairs that attend only (a
-    prompt causally; a completion to its prompt and causally to itself). Backward is twice forward; nothing recomputed.
+    Weight matrices count on every packed token, the head on completions only, and attention only on pairs that attend
+    (a prompt causally; a completion to its prompt and causally to itself). Backward is twice forward; nothing is
+    recomputed.
     """
     width, heads = shape.embed_dim, shape.heads * shape.head_dim
     layer = width * (2 * heads + 2 * shape.kv_heads * shape.head_dim + 3 * shape.hidden_dim)
@@ -77,13 +78,13 @@ def _causal(length: int) -> int:
 
 
 def finish(device: torch.device) -> None:
-    """Waits for what a device still computes."""
+    """Waits until a device has finished its computations."""
     if device.type == "cuda":
         torch.cuda.synchronize(device)
 
 
 def matmul_peak(sizes: Sequence[int] = PEAK_SIZES, repeats: int = 5, device: torch.device = CPU) -> float:
-    """The highest rate of bf16 square products over sizes and repeats, FLOP/s."""
+    """Returns the highest rate of bf16 products of square matrices over sizes and repeats, in FLOP/s."""
     best = 0.0
     for size in sizes:
         a, b = (torch.randn(size, size, device=device).to(torch.bfloat16) for _ in range(2))
@@ -98,7 +99,7 @@ def matmul_peak(sizes: Sequence[int] = PEAK_SIZES, repeats: int = 5, device: tor
 
 
 class TimedWeights(TrainedWeights):
-    """Weights that say how long the optimizer took."""
+    """Weights that record the time of the optimizer."""
 
     optimizer_s = 0.0
 
@@ -116,8 +117,8 @@ class Bench:
 
     Args:
         model: Hugging Face folder.
-        hardware: of which the device is named, not `auto`.
-        weights: what holds the weights.
+        hardware: Its device is named, not `auto`.
+        weights: Class of the weights.
     """
 
     def __init__(
@@ -127,7 +128,7 @@ class Bench:
         self.weights = weights(self.shape, hardware, torch.device(hardware.device), sharded=False)
 
     def job(self, batch_file: Path, scratch: Path) -> TrainJob:
-        """One step over all rows of a batch; the ratio is 1, as on policy."""
+        """Returns a job of one step over all rows of a batch; the ratio is 1, as on policy."""
         return TrainJob(
             checkpoint_dir=self.model, batch_file=batch_file, learning_rates=[RATE], hardware=self.hardware,
             loss=LossConfig(old_logprobs="trainer"), out_checkpoint_dir=scratch / "checkpoint",
@@ -135,14 +136,14 @@ class Bench:
         )  # fmt: skip
 
     def trainer(self, batch_file: Path) -> tuple[Trainer, list[int]]:
-        """A trainer that begins with the checkpoint's weights, and the rows of its step."""
+        """Returns a trainer that begins with the checkpoint's weights, and the rows of its step."""
         self.weights.load_checkpoint(self.model)
         batch = TrainerBatch(batch_file, self.shape.vocab_size)
         trainer = Trainer(self.weights, self.job(batch_file, batch_file.parent), batch, lambda: None)
         return trainer, batch.steps[0]
 
     def measure(self, batch_file: Path, repeats: int) -> dict[str, float]:
-        """Seconds of a step (medians, the best) behind a first one, which gives the norm of the gradient."""
+        """Returns the seconds of steps (medians, and the best) after a first one, which gives the gradient norm."""
         trainer, rows = self.trainer(batch_file)
         first = trainer.step(0, rows, 1)
         steps, optimizers = list[float](), list[float]()

@@ -12,7 +12,7 @@ from typing import Any
 
 
 def load(factor: int) -> Callable[[str, Any], Any]:
-    """Returns the function; it multiplies by the factor where it is asked for nothing else."""
+    """Returns the function; for an unknown kind, it multiplies the value by the factor."""
     if factor < 0:
         raise ValueError("a negative factor")
     held: list[bytes] = []

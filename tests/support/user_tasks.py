@@ -1,4 +1,4 @@
-"""Environments as users write them: the one of the README, and one whose methods do what its items ask for."""
+"""Environments as users write them: the one of the README, and one that does what a completion asks for."""
 
 from pathlib import Path
 

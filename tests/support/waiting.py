@@ -1,7 +1,7 @@
-"""Waiting for something that another process does.
+"""Waits for another process.
 
-A limit is a time without progress, not a time: a slow or busy machine takes longer for the same steps, a hung process
-takes none.
+A limit is a time without progress, not a total time: a slow or busy machine takes longer for the same steps, a hung
+process makes none.
 """
 
 import os
@@ -20,13 +20,13 @@ def wait_until(
     poll_s: float = 0.1,
     progress: Callable[[], object] = lambda: None,
 ) -> float:
-    """Asks again and again until the answer is true, and returns the seconds that took.
+    """Calls `reached` until it returns true, and returns the seconds that this took.
 
     Args:
-        reached: May raise where waiting on is in vain.
+        reached: May raise if further waiting is useless.
         limit_s: Seconds without progress after which waiting ends.
-        told: What an error says of how things stand.
-        progress: Its answer differs from the one before where there was progress; the limit then begins again.
+        told: Returns the present state, for the error.
+        progress: Its result changes if there is progress; the limit then begins again.
 
     Raises:
         AssertionError: Not reached, and no progress within the limit.
@@ -47,7 +47,7 @@ def output_of(process: "subprocess.Popen[Any]", limit_s: float, *folders: Path) 
 
     Args:
         limit_s: Seconds without a change in the folders after which it counts as hung.
-        *folders: Where it leaves its artifacts.
+        *folders: Folders of its artifacts.
 
     Raises:
         subprocess.TimeoutExpired: It hangs; it was killed.
@@ -67,7 +67,7 @@ def changes(*folders: Path) -> dict[Path, int]:
     """Returns the size of every file in some folders; those of databases are left out, which change by themselves."""
     sizes: dict[Path, int] = {}
     for folder in folders:
-        for place, _, names in os.walk(folder):  # which passes over folders that vanish on the way
+        for place, _, names in os.walk(folder):  # it skips folders that vanish meanwhile
             for path in (Path(place, name) for name in names if ".db" not in name):
                 with suppress(FileNotFoundError):
                     sizes[path] = path.stat().st_size

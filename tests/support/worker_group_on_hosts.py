@@ -1,4 +1,4 @@
-"""A gang of one process on each of several hosts (see `tests/support/hosts.py`), for as long as a block runs."""
+"""A worker group with a process on each of several hosts (see `tests/support/hosts.py`), for a with block."""
 
 import subprocess
 import sys
@@ -28,7 +28,7 @@ with WorkerGroup(hardware, hardware.shared_dir) as gang:
 
 @contextmanager
 def gang_on(hosts: Sequence[Host], folder: Path) -> Generator[dict[str, set[Listener]]]:
-    """Starts the gang, and returns the ports on which it listens by the host's name.
+    """Starts the worker group, and yields the ports on which it listens, by host name.
 
     Args:
         folder: Empty; all hosts see it.

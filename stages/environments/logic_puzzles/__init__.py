@@ -1,1 +1,1 @@
-"""What Temporal Clue and zebra share: lettered answers, CP-SAT, minimal sets of clues, lines of derivations."""
+"""Code that Temporal Clue and zebra share: lettered answers, CP-SAT, minimal sets of clues, lines of derivations."""

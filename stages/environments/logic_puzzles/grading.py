@@ -48,8 +48,8 @@ def grade(text: str, puzzle: Puzzle, grader: Grader = "strict") -> Graded:
     (`SUSPECT:`, `the murderer is`) and explanations are ignored. A line may have several answers, and times can be
     answers. Alternatives ("Miss Peach or Mr. Green") are not answers.
 
-    `published` is the rule of the published accuracies. It cannot read times, so its accuracy stays below 1 on puzzles
-    that ask for a time.
+    `published` is the rule behind the published accuracies. It cannot read times, so its accuracy stays below 1 on
+    puzzles that ask for a time.
 
     Args:
         text: The completion, any text.
@@ -85,7 +85,7 @@ def well_formed(text: str, letters: Collection[str]) -> bool:
 
 
 class LetteredAnswers:
-    """Reads, grades and writes lettered answers; the environment has the methods of `ListsValues`."""
+    """Base class that reads, grades and writes lettered answers; a subclass has the methods of `ListsValues`."""
 
     graders = get_args(Grader)
 
@@ -122,9 +122,10 @@ def _published(text: str, letter: str, right: str, values: tuple[str, ...]) -> P
 
 
 def _last_segments(text: str) -> dict[str, tuple[str, int]]:
-    """Returns, by letter, the words after its last mark that has any, and the position of their end.
+    """Returns, for each letter, the words of its last answer and the offset of their end.
 
-    The words end at the next mark, at the end of the line or after `_READ_CHARACTERS`.
+    The words follow a mark, such as `A.`. They end at the next mark, at the end of the line or after
+    `_READ_CHARACTERS`. A mark without words does not count.
     """
     marks = list(_MARKER.finditer(text))
     segments: dict[str, tuple[str, int]] = {}

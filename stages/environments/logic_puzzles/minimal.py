@@ -1,11 +1,11 @@
 """Minimal sets of clues for any environment.
 
-`drop_needless` proves something from each set that it tries. `keep_needed` uses a growing pool of worlds that the clues
-must rule out, and repeats two steps. It drops clues in order as long as the others rule out all worlds of the pool.
-Then the environment's solver searches for a world besides the solution that the kept clues allow, and adds it to the
-pool. The search ends if there is none. The result does not depend on the worlds that the solver finds: a clue is
-dropped if and only if the solution is the only world that the clues kept before it and all clues after it allow. For
-every kept clue the pool has a world that only this clue rules out.
+`drop_needless` asks for a proof with each set that it tries. `keep_needed` uses a growing pool of worlds that the clues
+must rule out, and repeats two steps. First it drops each clue, in order, if the others rule out all worlds of the pool.
+Then the environment's solver searches for a further world that the kept clues allow besides the solution, and adds it
+to the pool. The search ends if there is none. The result does not depend on the worlds that the solver finds: a clue is
+dropped if and only if the clues kept before it and all clues after it allow only the solution. For every kept clue, the
+pool has a world that only this clue rules out.
 """
 
 from collections.abc import Callable, Sequence
@@ -34,7 +34,7 @@ class WorldPool:
         self._size += len(truths[0]) if truths else 0
 
     def greedy(self) -> list[int] | None:
-        """Drops each clue, in order, unless the pool needs it, and returns the positions of the others.
+        """Drops each clue, in order, if the others rule out all worlds, and returns the positions of the rest.
 
         Returns:
             Positions of the remaining clues; None if all clues together do not rule out the pool.
@@ -60,8 +60,8 @@ def keep_needed(pool: WorldPool, find_other: Callable[[list[int]], bool]) -> lis
 
     Args:
         pool: The first worlds, or an empty pool.
-        find_other: Searches for a world besides the solution that the clues at some positions allow, and adds it to the
-            pool. It returns False if it proves that there is none.
+        find_other: Searches for a world other than the solution that the clues at the given positions allow, and adds
+            it to the pool. It returns False if it proves that there is none.
 
     Returns:
         Positions of the clues to keep, in order; None if all clues together allow another world.

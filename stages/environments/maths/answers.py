@@ -1,6 +1,6 @@
 r"""Finds the final answer of a completion: the text in a `\boxed{}`, in `<answer>` or after `Answer:`.
 
-Every function takes any text and time that is linear in its length.
+Every function accepts any text and runs in time linear in its length.
 """
 
 import re
@@ -24,7 +24,7 @@ _SEARCHED_FOR_LINE = 300
 
 @dataclass(frozen=True)
 class AnswerRule:
-    """Where the final answer of a completion stands.
+    """The place of the final answer in a completion.
 
     Attributes:
         answer_in: See `MathsConfig.answer_in`.
@@ -68,7 +68,7 @@ def final_answer(completion: str, rule: AnswerRule) -> Span | None:
 
 
 def _after_thinking(completion: str, thinking: Thinking) -> int | None:
-    """Returns where the searched part of a completion starts; None if the rule requires a closing tag without one."""
+    """Returns the offset of the searched part; None if `</think>` is required and the completion has none."""
     if thinking == "kept":
         return 0
     tag = completion.rfind(THINK_END)
@@ -90,8 +90,8 @@ def _box(text: str, start: int, *, first: bool) -> Span | None:
 
 
 def _boxes(text: str, start: int) -> Iterator[tuple[int, int]]:
-    """Yields for each closed box where its content begins and ends; an inner box comes before its outer one."""
-    opened: list[int | None] = []  # for each open brace, where the content of its box begins; None for other braces
+    """Yields start and end of the content of each closed box; an inner box comes before its outer one."""
+    opened: list[int | None] = []  # for each open brace, the start of its box's content; None if it opens no box
     for token in _TOKEN.finditer(text, start):
         match token.group():
             case "{":

@@ -45,11 +45,11 @@ class MathsConfig(QuestionColumns):
 
     @property
     def environment_name(self) -> str:
-        """The name that is stored with each problem; it holds what grading depends on."""
+        """The name that is stored with each problem; it holds all that grading depends on."""
         return f"maths:{self.answer_in}:{self.thinking}:{installed_release()}"
 
     def answer_text(self, value: object) -> object:
-        """Returns several right answers as one text, which `golds_of` reads; any other value as it is."""
+        """Returns a list of right answers as one text, which `golds_of` reads; any other value stays as it is."""
         if not isinstance(value, list):
             return value
         items = [item.text if isinstance(item, WrittenNumber) else item for item in cast("list[object]", value)]

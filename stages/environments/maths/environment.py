@@ -1,4 +1,4 @@
-"""Mathematical problems behind the interface that all environments share. A problem has one answer, `answer`."""
+"""The environment of mathematical problems. A problem has one answer, named `answer`."""
 
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
@@ -24,7 +24,7 @@ class Maths:
     """Mathematical problems whose answers stand where a rule says; see `stages.environments.environment.Environment`.
 
     Args:
-        rule: Where the final answer of a completion stands.
+        rule: The place of the final answer in a completion.
         release: The release of math-verify that compares answers.
     """
 
@@ -134,15 +134,15 @@ def _refusal(config: MathsConfig, questions: Sequence[Question], total: int) -> 
 
 @lru_cache(maxsize=1)
 def _processes() -> LimitedCalls:
-    # Their limit ends one long operation of the interpreter, which the limit inside cannot interrupt.
+    # This limit ends a single long operation of the interpreter, which the limit inside `verdict` cannot interrupt.
     return LimitedCalls("stages.environments.maths.verdicts:load", limit_s=2 * LIMIT_CPU_S)
 
 
 def _verdict(outcome: Outcome) -> Verdict:
-    """Returns the verdict of a call; a call that failed has one as well, because its completion made it fail.
+    """Returns the verdict of a call. A failed call has one as well, because its completion made it fail.
 
     Raises:
-        DeerstalkerError: `verdict` raised, which is an error of ours.
+        DeerstalkerError: `verdict` raised, or returned an unusable value: an error of Deerstalker.
     """
     if outcome.failure is None:
         return outcome.value

@@ -1,8 +1,8 @@
 """Compares the final answer of a completion with the right one, by value, with math-verify.
 
-Call `verdict` in a process of `stages.processes.limited_calls`: SymPy may compute for hours, or take all memory.
-Most such answers end by a limit inside that process, which costs no other process. It counts CPU time, because a limit
-by the clock, such as math-verify's own, gives other verdicts on a busy machine.
+Call `verdict` in a process of `stages.processes.limited_calls`: SymPy may compute for hours, or take all memory. A
+limit inside that process ends most such comparisons, so that the process survives. The limit counts CPU time, because
+a limit by the clock, such as math-verify's own, gives other verdicts on a busy machine.
 """
 
 import importlib
@@ -44,7 +44,7 @@ class Verdict:
 
 
 def load() -> Callable[[str, tuple[str, ...], AnswerRule], Verdict]:
-    """Returns `verdict`, after math-verify is imported and warm."""
+    """Imports and warms up math-verify, and returns `verdict`."""
     importlib.import_module("math_verify")  # not within a limit: an import that ends half-way leaves broken modules
     logging.getLogger("math_verify").setLevel(logging.ERROR)  # it warns that its own limits are off
     verdict(r"\boxed{\frac{1}{2}}", ("0.5",), AnswerRule())
@@ -56,8 +56,8 @@ def verdict(completion: str, golds: tuple[str, ...], rule: AnswerRule) -> Verdic
 
     Args:
         completion: Any text.
-        golds: The right answers, in LaTeX or as plain numbers; each alone is right.
-        rule: Where the final answer stands.
+        golds: The right answers, in LaTeX or as plain numbers; any one of them is right.
+        rule: The place of the final answer.
 
     Raises:
         RuntimeError: The calling thread is not the main thread of its process.
@@ -91,8 +91,8 @@ def verdict(completion: str, golds: tuple[str, ...], rule: AnswerRule) -> Verdic
 def parsed_gold(gold: str) -> list[Any]:
     """Returns a right answer as math-verify reads it; empty if it cannot.
 
-    Of a text with boxes, such as a solution, the last box is read. An answer that math-verify reads but does not find
-    equal to itself counts as unread.
+    In a text with boxes, such as a solution, the last box is read. An answer that math-verify reads but does not find
+    equal to itself counts as unreadable.
     """
     boxed = final_answer(gold, AnswerRule(thinking="kept"))
     parsed = _parsed(gold if boxed is None else boxed.words)
@@ -132,7 +132,7 @@ def _searched(text: str) -> list[Any]:
 
 
 def _read(text: str, config: Any, **modes: Any) -> list[Any]:
-    """Returns what math-verify reads in a text; empty if its parser fails, which it does with many kinds of errors."""
+    """Returns the objects that math-verify reads in a text; empty if its parser raises, with any kind of error."""
     from math_verify import parse
 
     try:
@@ -144,12 +144,12 @@ def _read(text: str, config: Any, **modes: Any) -> list[Any]:
 
 
 def _equal(gold: list[Any], answer: list[Any], *, answer_first: bool = False) -> bool:
-    """Returns whether an answer has the value of a right one; no if SymPy cannot compare the two kinds of objects.
+    """Returns whether an answer has the value of a right one; False if SymPy cannot compare the two kinds of objects.
 
     Args:
         gold: The right answer.
         answer: The answer.
-        answer_first: Exchange the two, as Open-RS does; math-verify treats them differently in equations.
+        answer_first: Whether to exchange the two, as Open-RS does; math-verify treats them differently in equations.
     """
     from math_verify import verify
 

@@ -13,7 +13,7 @@ from stages.environments.single_answer import ANSWER
 def choose_questions(questions: Sequence[Question], sizes: Mapping[str, int], seed: int, path: str) -> Items:
     """Returns the questions of each split; the fact `repeated` counts those dropped because they repeat another one.
 
-    Of questions with the same prompt one stays. If the file names the splits, it stays where it is held out: in test
+    One question of each prompt stays. If the file names the splits, a question that is held out stays: one in test
     rather than in val, and in val rather than in train. As in generated sets, held-out questions stay the same when
     `train` grows.
 

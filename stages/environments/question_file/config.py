@@ -67,7 +67,7 @@ class QuestionColumns(SourceConfig):
 
     @property
     def columns(self) -> tuple[str, ...]:
-        """All columns that are read; the others are not stored."""
+        """All columns that are read; no other column is stored."""
         optional = (column for column in (self.id, self.split) if column is not None)
         return tuple(dict.fromkeys((*self.prompt_columns, self.answer, *optional)))
 
@@ -77,18 +77,18 @@ class QuestionColumns(SourceConfig):
         return self.path
 
     def answer_text(self, value: object) -> object:
-        """Returns the value of the answer's column as one text, if this kind of questions allows other values."""
+        """Returns the value of the answer's column; a subclass that allows other values converts them to one text."""
         return value
 
     def check_answer(self, answer: str, where: str) -> None:
-        """Checks a right answer as it is read, if this kind of questions can do so quickly.
+        """Checks one right answer while the file is read. A subclass implements it if the check is quick.
 
         Raises:
-            BadInputError: It cannot be graded.
+            BadInputError: The answer cannot be graded.
         """
 
     def write_prompt(self, row: Mapping[str, str]) -> str:
-        """Returns the prompt of a row; texts of the file are not read as templates."""
+        """Returns the prompt of a row; braces in texts of the file have no meaning."""
 
         def filled(match: re.Match[str]) -> str:
             name = match.group(1)

@@ -1,4 +1,4 @@
-"""Questions from a file behind the interface that all environments share. Such a question has one answer, `answer`."""
+"""The environment of questions from a file. A question has one answer, named `answer`."""
 
 import hashlib
 from collections.abc import Mapping
@@ -56,7 +56,7 @@ class QuestionFile:
 
 
 class WritableQuestionFile(QuestionFile):
-    """Questions whose grader reads what it writes: every grader but `regex`."""
+    """Questions whose right answers can be written in a form that the grader reads: all graders but `regex`."""
 
     def write_answer(self, puzzle: Puzzle) -> str:
         """Returns the right answer as the grader reads it."""

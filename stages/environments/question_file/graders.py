@@ -49,7 +49,7 @@ class Reading:
 
     Attributes:
         words: The answer as it is written.
-        value: What is compared: a number, or a normalised text.
+        value: The value that is compared: a number, or a normalised text.
         end: Number of characters of the text up to the end of the answer.
     """
 
@@ -81,9 +81,9 @@ def read_answer(text: str, grader: FileGrader, pattern: str = "") -> Reading | N
 
 @lru_cache(maxsize=1 << 16)  # the completions of a group have the same right answer
 def read_gold(gold: str, grader: FileGrader) -> Reading | None:
-    """Returns the right answer of a question as a grader reads it; None if the grader could read no such answer.
+    """Returns the right answer of a question as a grader reads it; None if the grader cannot read it.
 
-    A right letter must stand alone or before `.`, `)` or `:`. Around a right answer no box is required, and a pattern
+    A right letter must stand alone or before `.`, `)` or `:`. A right answer needs no box, and the pattern of `regex`
     is not searched in it.
     """
     match grader:
@@ -108,7 +108,7 @@ def written(answer: str, grader: FileGrader) -> str:
 
 
 def can_read(answer: str, grader: FileGrader) -> bool:
-    """Returns whether a grader reads a right answer, and counts it as right where it is written for the grader."""
+    """Returns whether a grader can read a right answer, and reads the same value in the text of `written`."""
     gold = read_gold(answer, grader)
     if gold is None or grader == "regex":
         return gold is not None
@@ -163,7 +163,7 @@ def _choice(text: str) -> Reading | None:
     start = _after_marker(text)
     if start is None:
         return _letter_without_marker(text)
-    # A letter at once is the answer: "Answer: B. I am sure" means B, though the last letter that stands alone is I.
+    # A letter directly after the marker is the answer: "Answer: B. I am sure" means B, although I also stands alone.
     if (first := _FIRST_LETTER.match(text, start)) is not None:
         return Reading(first.group(1), first.group(1).upper(), first.end(1))
     last = _last(_STAND_ALONE, text, start)
@@ -208,7 +208,7 @@ def _value(match: re.Match[str]) -> Fraction | None:
 
 def _boxed(text: str) -> Reading | None:
     """Reads the last box with balanced braces; of nested boxes that is the innermost."""
-    opened: list[int | None] = []  # for each open brace, where the content of its box starts; None for other braces
+    opened: list[int | None] = []  # for each open brace, the start of its box's content; None if it opens no box
     last = (-1, -1)
     for match in _BRACE.finditer(text):
         token = match.group()

@@ -1,7 +1,7 @@
-"""Tasks of reasoning-gym behind the interface that all environments share.
+"""The environment of tasks of reasoning-gym.
 
-An item keeps all that its grading needs: the right answer, the generator's metadata, its settings and the release. So a
-stored answer is graded again without generating anything.
+An item keeps all that its grading needs: the right answer, the generator's metadata, its settings and the release. So
+a completion of a stored item is graded without its generator.
 """
 
 import json
@@ -34,13 +34,13 @@ _SCORING_S = 10.0
 _LOADING_S = 600.0
 """Seconds by the clock within which a process must have imported the package: 5 s on a free core."""
 _INDICES = 2**31
-"""Number of items of a generator; some seed a generator of 32-bit seeds with the number of the item."""
+"""Number of items of a generator. Some generators use the number of an item as a 32-bit seed."""
 
 
 def read_answer(text: str) -> tuple[str, int] | None:
     """Returns the answer in a completion, without spaces around it, and the number of characters up to its end.
 
-    None if there is no answer between tags (see `between_tags`).
+    Returns None if there is no answer between tags (see `between_tags`).
     """
     words = between_tags(text)
     return None if words is None else (text[slice(*words)].strip(), words[1] + len(CLOSE_TAG))
@@ -81,7 +81,7 @@ class ReasoningGym:
             item = json.dumps({**settings, "entry": made}, ensure_ascii=False, allow_nan=False)
         except CpuLimitError as error:
             raise _unusable(where, f"its generator took more than {_MAKING_S:g} s of CPU time") from error
-        except Exception as error:  # foreign code may raise anything
+        except Exception as error:  # third-party code may raise anything
             raise _unusable(where, f"its generator failed: {type(error).__name__}: {error}") from error
         return single_item(
             f"{self._task}-{seed:x}",
@@ -93,7 +93,7 @@ class ReasoningGym:
         )
 
     def grade(self, text: str, puzzle: Puzzle, grader: Grader = "strict") -> Graded:
-        """Returns accuracy 1 if the scorer gives the answer a full score, else 0; or its score, for partial credit.
+        """Returns accuracy 1 if the scorer gives a full score, else 0; with `partial_credit`, the score itself.
 
         Args:
             text: The completion, any text.
@@ -105,8 +105,8 @@ class ReasoningGym:
     def grade_many(self, answered: Sequence[tuple[str, Puzzle]]) -> list[Graded]:
         """Returns the grades of completions, each given with its item, in order; several processes score them.
 
-        An answer that the scorer may not see, or on which it raises, is `outside`. Otherwise the note of an answer
-        without a score says why there is none, such as `timeout`.
+        The note is `outside` if the scorer may not see the answer, or raises. If the scorer fails in another way, the
+        note is the reason, such as `timeout`.
 
         Raises:
             BadInputError: An item was made by another release than the installed one.

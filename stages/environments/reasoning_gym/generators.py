@@ -1,4 +1,4 @@
-"""The generators and scorers of reasoning-gym, which are foreign code: which are refused, and what scorers may see.
+"""Calls the generators and scorers of reasoning-gym, and limits the answers that scorers see.
 
 Some scorers pass the answer to Python's `eval`, or to sympy's parser, which uses it. They get an answer only if it is
 written in the characters and names that a right answer needs; see `is_scorable`.
@@ -61,11 +61,11 @@ EVALUATED = {
     "intermediate_integration": _is_formula,
     "simple_integration": _is_formula,
 }
-"""Tasks whose scorer evaluates the answer as Python; each has a function that says whether an answer is harmless."""
+"""Tasks whose scorer evaluates the answer as Python, each with a function that tests whether an answer is harmless."""
 
 
 _WHOLE = frozenset({"acre", "gsm_symbolic", "list_functions", "word_ladder"})
-"""Tasks whose generator prepares all of its items, or bounds their number, so that a new one is made for each item."""
+"""Tasks whose generator prepares all items at once, or limits their number; each item comes from a new generator."""
 _WHOLE_SIZE = 10
 
 
@@ -96,13 +96,13 @@ def setting_problem(task: str, level: int | None, attributes: dict[str, Any]) ->
         return f"attributes: reasoning_gym:{task} has no {unknown[0]!r}{hint}; it has {', '.join(names)}"
     try:
         _scorer(task, level, json.dumps(attributes))
-    except Exception as error:  # foreign code may raise anything
+    except Exception as error:  # third-party code may raise anything
         return f"reasoning_gym:{task} refuses these settings: {type(error).__name__}: {error}"
     return None
 
 
 def _factory() -> Any:
-    """Returns the package's tables of generators; it is optional, so that type checkers may not find it."""
+    """Returns the module with the tables of generators. The package is optional, so type checkers may not find it."""
     return import_module("reasoning_gym.factory")
 
 
@@ -136,7 +136,7 @@ def load_scorer() -> Callable[..., float]:
 
 
 def score(task: str, level: int | None, attributes: dict[str, Any], answer: str, entry: str) -> float:
-    """Returns the scorer's score of an answer, in 0 to 1. May loop or exhaust memory: call it in a worker process.
+    """Returns the scorer's score of an answer, from 0 to 1. It may loop or exhaust memory: call it in a worker process.
 
     Args:
         task: Name of the generator.
@@ -146,7 +146,7 @@ def score(task: str, level: int | None, attributes: dict[str, Any], answer: str,
         entry: The item as JSON.
 
     Raises:
-        ValueError: The scorer returned no number in 0 to 1.
+        ValueError: The scorer returned no number from 0 to 1.
     """
     scored = float(_scorer(task, level, json.dumps(attributes)).score_answer(answer, json.loads(entry)))
     if not (math.isfinite(scored) and 0.0 <= scored <= 1.0):
@@ -156,7 +156,7 @@ def score(task: str, level: int | None, attributes: dict[str, Any], answer: str,
 
 @lru_cache(maxsize=128)
 def _scorer(task: str, level: int | None, attributes: str) -> Any:
-    """Returns a generator whose scorer is used; it makes all items if it makes each by its number alone."""
+    """Returns a cached generator, for scoring and, unless the task is in `_WHOLE`, for its items by their numbers."""
     return _dataset(task, level, attributes, seed=0, size=_WHOLE_SIZE if task in _WHOLE else 2**31)
 
 

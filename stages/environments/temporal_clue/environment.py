@@ -1,4 +1,4 @@
-"""Temporal Clue behind the interface that all environments share."""
+"""The environment of Temporal Clue."""
 
 import time
 from collections import Counter
@@ -23,7 +23,7 @@ from stages.environments.temporal_clue.proofs.solver import needless_clues, shar
 
 
 class TemporalClue(LetteredAnswers):
-    """The environment of this folder, with every capability of `stages.environments.capabilities` but `Lists`."""
+    """The environment, with every capability of `stages.environments.capabilities` but `Lists` and `GradesMany`."""
 
     name = "temporal_clue"
     mark = "Mr. Boddy"
@@ -102,7 +102,7 @@ class TemporalClue(LetteredAnswers):
     def write_derivation(self, puzzle: Puzzle, style: Style = "plain") -> str:
         """Returns the steps of `derivation.derive`, an empty line and the answers.
 
-        Only plain derivations prefer clues to earlier steps as premises, because existing checkpoints learned them so.
+        Plain derivations prefer clues to earlier steps as premises, because existing checkpoints learned them so.
 
         Raises:
             BadInputError: The puzzle's text has a clue that cannot be read, or the clues do not determine the answers.

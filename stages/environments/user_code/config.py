@@ -52,9 +52,9 @@ class FunctionConfig(SourceConfig):
 
     @property
     def environment_name(self) -> str:
-        """The name that is stored with each item: of file and object without folders, so that sets are equal anywhere.
+        """The name that is stored with each item; it holds all that grading depends on.
 
-        It holds what grading depends on; `file_of` finds the file again.
+        It names the file without its folder, so that sets of two machines are equal; `file_of` finds the file again.
         """
         file, _, target = self.environment.rpartition(":")
         return f"{Path(file).name}:{target}@{self.sha256}@{self.limit_s:g}"
@@ -87,7 +87,7 @@ class PackageConfig(SourceConfig):
 
     @property
     def environment_name(self) -> str:
-        """The name that is stored with each item; it holds what grading depends on."""
+        """The name that is stored with each item; it holds all that grading depends on."""
         return f"package:{self.environment}@{self.version}@{self.limit_s:g}"
 
     def located(self, folder: Path) -> Self:
@@ -99,22 +99,23 @@ class PackageConfig(SourceConfig):
 
 
 _FILES: dict[str, str] = {}
-"""The files of which this process has read in a recipe or in the manifest of a set, by their SHA-256."""
+"""Paths of files, by SHA-256, that this process has found in a recipe or in the manifest of a set."""
 
 
 def note_file(sha256: str | None, file: str | None) -> None:
-    """Notes where a file with some content is, so that `file_of` finds it."""
+    """Notes the path of a file with a given digest, so that `file_of` finds it."""
     if sha256 is not None and file is not None:
         _FILES[sha256] = file
 
 
 def file_of(location: str, sha256: str) -> Path:
-    """Returns the file of a stored item, or the path where it is missing.
+    """Returns the Python file of a stored item; if none of the three places has it, the first of these places.
+
+    The places are the path that `note_file` noted, the path in the item, and the file's name in the working directory.
 
     Args:
-        location: The file as the item names it: a relative path, or in sets of older releases an absolute one.
-        sha256: Its digest. A file that `note_file` knows comes first, then the named one, then one of its name in the
-            working directory.
+        location: The file as the item names it: a name, or in sets of older releases an absolute path.
+        sha256: The digest of the file.
     """
     places = [Path(place) for place in (_FILES.get(sha256), location, Path(location).name) if place is not None]
     return next((place for place in places if place.exists()), places[0])
@@ -134,7 +135,7 @@ def digest_of(file: Path) -> str:
 
 
 def changed(name: str, before: str, now: str) -> BadInputError:
-    """Returns the error for code that is not the code that a run began with."""
+    """Returns the error for code that has changed since the run began."""
     return BadInputError(
         name,
         f"changed since the run began ({_short(before)} -> {_short(now)})",

@@ -1,4 +1,4 @@
-"""An object of a user behind the interface that all environments share."""
+"""The environment of a user's object."""
 
 import json
 import re
@@ -20,11 +20,11 @@ _LOAD = "stages.environments.user_code.worker:load"
 _ITEMS_S = 600.0
 """CPU seconds within which all items are made."""
 _REPEATED = 8
-"""Number of completions that are graded twice."""
+"""Least number of completions that are graded twice; of fewer completions all are, except a single one."""
 _REPEATED_ITEMS = 32
-"""Most items that are made twice more, to see whether they are the same; all are not, because that may take minutes."""
+"""Largest number of items that are made twice more and compared. Making all items again may take minutes."""
 _MOST_REQUESTS = 4
-"""Requests for items, each for twice as many as the one before, after which they count as exhausted."""
+"""Number of requests for items, each for twice as many as the one before, after which no more items are expected."""
 _NAME = re.compile(r"(?P<location>package|.*\.py):(?P<object>[^:@]+)@(?P<version>.+)@(?P<limit_s>[^@]+)", re.DOTALL)
 
 
@@ -53,13 +53,13 @@ class UserEnvironment:
         return self._called(self._grading, "levels")
 
     def grade(self, text: str, puzzle: Puzzle, grader: Grader = "strict") -> Graded:
-        """Returns the score that the object gives a completion."""
+        """Returns the grade of a completion; its accuracy is the score that the object gives."""
         return self.grade_many([(text, puzzle)])[0]
 
     def grade_many(self, answered: Sequence[tuple[str, Puzzle]]) -> list[Graded]:
-        """Returns the scores of completions, each with its item. A completion whose grading fails gets 0.
+        """Returns the grades of completions, each given with its item, in order.
 
-        A few of the completions are graded twice.
+        A completion whose grading fails gets 0. A few of the completions are graded twice.
 
         Raises:
             BadInputError: A score is not from 0 to 1, or differs between two gradings; the object cannot be loaded.

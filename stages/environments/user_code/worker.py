@@ -88,7 +88,7 @@ def _checked(item: Any, number: int) -> str:
 
 
 def _grade(target: Any, completion: str, item: str) -> float | str:
-    """Returns the score, or in words what was returned instead of one."""
+    """Returns the score, or the text of a returned value that is no number from 0 to 1."""
     score = target.grade(completion, json.loads(item))
     try:
         number = float(score) if not isinstance(score, str) else math.nan

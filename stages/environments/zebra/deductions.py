@@ -63,7 +63,7 @@ class Reasoner:
 
         Args:
             statement: The statement.
-            clues: Number of first clues that are used; None for all clues.
+            clues: Number of clues that are used, counted from the first; None for all clues.
         """
         opposite = self._model.add(replace(statement, no=not statement.no))
         return self._model.solve([*self._every[:clues], opposite]) is None
@@ -88,7 +88,7 @@ class Reasoner:
         return [i for i in kept if i < clues], [n for n, step in enumerate(steps) if step in kept]
 
     def verdict(self, statement: Clue) -> Verdict:
-        """Returns the verdict on a statement, which is proved."""
+        """Returns the proved verdict on a statement."""
         if _canonical(statement) in self._stated:
             return "restated"
         truth = bool(holds(statement, self.world)[0])
@@ -123,7 +123,7 @@ class Reasoner:
         return read_statement(self._puzzle.grid, people, words)
 
     def premises(self, words: str) -> tuple[int, ...] | None:
-        """Returns numbers (from 1) of clues that decide a statement; see `Environment.premises`."""
+        """Returns numbers (from 1) of clues that decide a statement; see `capabilities.Proves.premises`."""
         statement = self._statement(people_of(self._puzzle.grid), words)
         if statement is None or (verdict := self.verdict(statement)) == "open":
             return None
@@ -224,7 +224,7 @@ def shared_answers(puzzle: ZebraPuzzle) -> list[str] | None:
 
 
 def read_statement(grid: Grid, people: dict[str, Thing], words: str) -> Clue | None:
-    """Returns the statement of a sentence in the form that equal statements share; None if it is not one of the grid.
+    """Returns the statement of a sentence, in a form that equal statements share; None if it does not fit the grid.
 
     Args:
         grid: The words of the puzzle.

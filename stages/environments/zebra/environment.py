@@ -1,4 +1,4 @@
-"""Zebra grids behind the interface that all environments share."""
+"""The environment of zebra grids."""
 
 import itertools
 import random
@@ -70,7 +70,7 @@ def _candidates(grid: Grid, world: Houses, rng: random.Random) -> list[Clue]:
     placed = [clue for clue in true if isinstance(clue, InHouse) and not clue.no]
     others = [clue for clue in true if clue not in set(placed)]
     true = placed + rng.sample(others, min(len(others), _OTHERS * len(things)))
-    # A placement says most and a denial least, so the weights make both likely to be dropped.
+    # A placement tells the most and a denial the least, so the weights make both likely to be dropped.
     weight = [0.2 * isinstance(clue, Related) - 0.4 * clue.no for clue in true]
     order = sorted(range(len(true)), key=lambda i: (rng.random() + weight[i], i))
     return [true[i] for i in order]
@@ -130,7 +130,7 @@ def _answer(grid: Grid, world: Houses, question: ZebraQuestion) -> str:
 
 
 class Zebra(LetteredAnswers):
-    """The environment of this folder, with every capability of `stages.environments.capabilities` but `Lists`."""
+    """The environment, with every capability of `stages.environments.capabilities` but `Lists` and `GradesMany`."""
 
     name = "zebra"
     mark = "houses in a row, the first on the left"

@@ -69,8 +69,9 @@ class _Folder:
 def merge_folders(job: MergeJob) -> dict[str, dict[str, float]]:
     """Writes the merged folder with the files, names and types of the first one, and returns facts of each tensor.
 
-    The facts are shares of elements: `changed`, of those in which some model differs from the first folder's; `moved`,
-    of those in which the result does; with `arcee_fusion` also `taken`, and its `threshold` and `kl`.
+    The first folder is the base, or else the first model. The facts are `elements`, their number; `changed`, the share
+    of elements in which some model differs from the first folder; `moved`, the share in which the result differs from
+    it; and with `arcee_fusion` also `taken`, `threshold` and `kl` (see `methods.Fused`).
 
     Raises:
         BadInputError: A folder's tensors are not those of its config.json, or not finite.

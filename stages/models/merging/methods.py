@@ -19,8 +19,8 @@ class Fused:
 
     Attributes:
         tensor: The merged tensor, float32.
-        threshold: Least importance of an element that is taken from the model.
-        kl: Mean over the rows of the divergence between the two softmax distributions of a row, in nats.
+        threshold: Importance from which on an element is taken from the model.
+        kl: Mean over the rows of KL(model || base) between the softmax distributions of a row, in nats.
         taken: Share of elements that are taken from the model.
     """
 
@@ -34,8 +34,9 @@ def arcee_fusion(base: Tensor, model: Tensor) -> Fused:
     """Returns the base with the important elements of another model.
 
     The importance of an element is its absolute difference times the divergence KL(model || base) between the softmax
-    distributions of its row. Elements are taken from median + 1.5 (q75 - q25) of all importances, where a quantile is
-    an element of the sorted tensor. If most elements of a tensor are unchanged, that is 0, and all are taken.
+    distributions of its row. An element is taken if its importance is at least median + 1.5 (q75 - q25) of all
+    importances; a quantile is an element of the sorted tensor. If three quarters of the importances are 0, this
+    threshold is 0, and all elements are taken.
 
     Quantiles are exact; mergekit estimates those of tensors with more than a million elements from random samples.
 
@@ -74,9 +75,9 @@ def task_arithmetic(base: Tensor, models: Sequence[Tensor], weight: float) -> Te
 def ties(base: Tensor, models: Sequence[Tensor], weight: float, density: float) -> Tensor:
     """Returns the base plus `weight` times the mean of the large differences that agree in sign.
 
-    Of each difference the `density` largest elements are kept, at least one, among equal ones the first. The sign of an
-    element is that of the sum of the kept differences, positive if it is 0. The mean is over the models whose kept
-    difference has that sign; it is 0 if there is none.
+    Each difference keeps the share `density` of its elements: the largest in magnitude, at least one, and the first of
+    equal ones. The sign of an element is that of the sum of the kept differences; it is positive if the sum is 0. The
+    mean is over the models whose kept difference has that sign; it is 0 if there is none.
     """
     base = base.float()
     kept = torch.stack([_largest(model.float() - base, density) for model in models])

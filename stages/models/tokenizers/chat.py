@@ -128,7 +128,7 @@ class ChatTokenizer:
         A character whose bytes are divided between tokens counts from the last of them on.
         """
         ends: list[int] = []
-        # `characters` is the length of the first `start` tokens. The text of some tokens depends on the one before, so
+        # `characters` counts those of the first `start` tokens. The text of some tokens depends on the one before, so
         # new tokens are decoded together with those from `before` to `start`.
         characters = before = start = 0
         for count in range(1, len(token_ids) + 1):

@@ -8,7 +8,7 @@ from artifacts.store.store import Store
 def tokenizer_digest(store: Store, weights: Ref[Checkpoint]) -> str | None:
     """Returns the SHA-256 (hex) of the tokenizer file of a checkpoint; None if it has none.
 
-    Two checkpoints with the same one give a text the same tokens, chat template and end token left aside.
+    Two checkpoints with the same digest give a text the same tokens; chat templates and end tokens may differ.
     """
     file = Artifact.open(store, weights).manifest.files.get("tokenizer.json")
     return None if file is None else file.sha256

@@ -34,11 +34,10 @@ _LINE = re.compile(r"\n*[^\n]+|\n+")
 _PIECE = re.compile(r"\n+|[ \t]?\w+|[ \t]?[^\w\s]+|\s")
 _BYTES = 256
 _SHARED_LINE_PERCENT = 10
-"""Smallest share of texts with a shared line, which is a phrase, if there are no names."""
+"""If there are no names, a line that occurs in at least this share of the texts is a phrase."""
 _RAREST_PAIR = 3
 _COMMON_LINE_PERCENT = 45
-"""Smallest share of texts with a shared line if there are names. Half of the texts are prompts, so such a line is in
-nine prompts of ten."""
+"""The same share if there are names. Half of the texts are prompts, so such a line is in nine prompts of ten."""
 _RAREST_JOIN_PERCENT = 1
 """Smallest count of a pair that is joined, in percent of the texts."""
 

@@ -1,1 +1,1 @@
-"""Bad inputs of every class, made from a seed, and the rule that each answer to one is held to."""
+"""Bad inputs of every class, made from a seed, and the rule that each answer must obey."""

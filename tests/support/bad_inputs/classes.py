@@ -123,7 +123,7 @@ def puzzle_files(ground: Ground, chance: random.Random) -> Iterator[Case]:
 
 
 def completions(ground: Ground, chance: random.Random) -> Iterator[Case]:
-    """What a model may have said, in a file or on stdin, and prompts that are no text."""
+    """Damaged completions of a model, in a file or on stdin, and prompts that are no text."""
     puzzle = json.loads(ground.puzzles)[0]
     answer = "\n".join(f"{letter}. {said}" for letter, said in puzzle["solution"].items())
     clues = [line for line in puzzle["prompt"].split("\n") if line.strip()]
@@ -169,7 +169,7 @@ def arguments(ground: Ground, chance: random.Random) -> Iterator[Case]:
 
 
 def _misplaced(path: tuple[str, ...], words: list[str], strange: str, chance: random.Random) -> list[str]:
-    """A word too many, too few, or in place of another."""
+    """Returns the words with one of them added, replaced or removed."""
     at = chance.randrange(len(words) + 1)
     match chance.randrange(3):
         case 0:
@@ -185,7 +185,7 @@ def _has_store(path: tuple[str, ...]) -> bool:
 
 
 def stores(ground: Ground, chance: random.Random) -> Iterator[Case]:
-    """Addresses of stores that are none, for every command that takes one."""
+    """Invalid addresses of stores, for every command that takes one."""
     known = [(path, app) for path, app in commands() if _has_store(path) and path != ("doctor",)]
     while True:
         chance.shuffle(known)
@@ -210,7 +210,7 @@ def _strange_folders(folder: Path) -> None:
 
 
 def damaged_stores(ground: Ground, chance: random.Random) -> Iterator[Case]:
-    """A store with one thing in it that is damaged, foreign, gone or a link, and the commands that read it."""
+    """Stores with one file that is damaged, foreign, missing or a link, and the commands that read them."""
     looking = [
         ("runs",), ("runs", "--json"), ("show", "made"), ("show", "made", "--json"), ("report", "made"),
         ("lineage", "made"), ("lineage", "made@1", "--depth", "0"), ("diff", "made", "made"), ("prune",),
@@ -249,7 +249,7 @@ class _Damaged:
 
 
 def _damage_of(file: Path, chance: random.Random) -> tuple[Callable[[Path], None], str]:
-    """What is done to a file, and what it is called."""
+    """Returns a function that damages a file, and a name for the damage."""
     data = file.read_bytes()
     match chance.randrange(7):
         case 0:
@@ -303,7 +303,7 @@ class _Header:
 
 
 def _damaged_header(data: bytes, chance: random.Random) -> bytes:
-    """A safetensors file whose header says something else."""
+    """Returns a safetensors file with a wrong header."""
     size = int.from_bytes(data[:8], "little")
     header, tensors = data[8 : 8 + size], data[8 + size :]
     if chance.random() < 0.2:
@@ -326,4 +326,4 @@ CLASSES: dict[str, tuple[Callable[[Ground, random.Random], Iterator[Case]], int]
     "damaged stores": (damaged_stores, 8),
     "checkpoints": (checkpoints, 4),
 }
-"""How the cases of a class are made, and its share of them in percent."""
+"""The generator of each class's cases, and the share of the class in percent."""

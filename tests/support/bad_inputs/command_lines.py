@@ -1,4 +1,4 @@
-"""Every command of the command line, found by reflection, with words for which it starts no work."""
+"""Every command of the command line, found by reflection, and arguments with which it starts no work."""
 
 import typing
 from collections.abc import Iterator
@@ -24,7 +24,7 @@ _REFUSED: dict[tuple[str, ...], tuple[str, ...]] = {
     ("puzzles", "solve"): ("--no-such-option",),
     ("environments", "try"): (NOBODY,),
 }
-"""Words that each command refuses that starts work, at the last moment that it can."""
+"""Arguments that a command that starts work refuses, at the last possible moment."""
 
 _LOOKS = {
     *(("runs",), ("show",), ("report",), ("lineage",), ("diff",), ("prune",), ("verify",), ("down",), ("recipes",)),
@@ -34,7 +34,7 @@ _LOOKS = {
 
 
 def commands(app: App = cli.app, path: tuple[str, ...] = ()) -> Iterator[tuple[tuple[str, ...], App]]:
-    """Every command, by its words."""
+    """Yields every command with its words."""
     if app.default_command is not None:
         yield path, app
     for name in app:
@@ -43,27 +43,27 @@ def commands(app: App = cli.app, path: tuple[str, ...] = ()) -> Iterator[tuple[t
 
 
 def refused(path: tuple[str, ...]) -> tuple[str, ...]:
-    """Words with which a command starts nothing; one that nobody has classed gets an option that there is not."""
+    """Returns arguments with which a command starts nothing; for a command in neither table, an unknown option."""
     return _REFUSED.get(path, () if path in _LOOKS else ("--no-such-option",))
 
 
 def only_looks(path: tuple[str, ...]) -> bool:
-    """Whether a command may be let through."""
+    """Returns whether a command only reads, so that it may succeed."""
     return path in _LOOKS
 
 
 def options(app: App) -> list[Argument]:
-    """A command's options, those for help aside."""
+    """Returns a command's options, except those for help."""
     return [one for one in app.assemble_argument_collection() if one.show and one.name.startswith("--")]
 
 
 def is_switch(option: Argument) -> bool:
-    """Whether an option takes no value."""
+    """Returns whether an option takes no value."""
     return bool in (option.hint, *typing.get_args(option.hint))
 
 
 def required(path: tuple[str, ...], app: App, but: str = "") -> list[str]:
-    """A word for each argument that has no default, `but` and what is refused aside.
+    """Returns a word for each argument without a default, except `but` and the options of `refused`.
 
     Args:
         but: Name of an option that gets another value.
@@ -79,7 +79,7 @@ def required(path: tuple[str, ...], app: App, but: str = "") -> list[str]:
 
 
 def positionals(app: App) -> int:
-    """How many words of a command have no option's name."""
+    """Returns the number of a command's positional arguments."""
     function = app.default_command
     assert function is not None
     return sum(one.kind is one.POSITIONAL_ONLY for one in signature(function).parameters.values())

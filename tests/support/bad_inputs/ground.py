@@ -1,4 +1,4 @@
-"""The folder that bad inputs are tried in, and an environment in which nothing can start or leave the machine."""
+"""The folder in which bad inputs are tried, and an environment in which nothing can start or leave the machine."""
 
 import importlib
 import io
@@ -21,7 +21,7 @@ from stages.models.from_scratch import ScratchModel, make_scratch
 from tests.support.made_run import make_run
 
 NOBODY = "nobody-of-this-name"
-"""No run, checkpoint, recipe or profile is called that."""
+"""A name that no run, checkpoint, recipe or profile has."""
 
 _NO_ADDRESS = "http://127.0.0.1:9"  # nothing listens on the port `discard`
 _SURROUNDINGS = {
@@ -41,7 +41,7 @@ _TINY = ScratchModel(hidden=32, layers=1, heads=1, kv_heads=1, intermediate=32, 
 
 @dataclass(frozen=True)
 class Ground:
-    """What the cases share.
+    """Files that all cases share.
 
     Attributes:
         root: Holds all of it, and the temporary folder of this process.
@@ -64,7 +64,7 @@ class Ground:
 
     @property
     def watched(self) -> tuple[Path, ...]:
-        """What a refused command leaves as it was."""
+        """The folders that a refused command must not change."""
         return self.store, self.temporary, self.root / "home", self.root / "cases"
 
 
@@ -76,7 +76,7 @@ def made_ground() -> Generator[Ground]:
         root = Path(top).resolve()
         for name in ("tmp", "home", "cases", "prefect"):
             (root / name).mkdir()
-        ground = _furnished(root)  # before the temporary folder is another: multiprocessing keeps one to the end
+        ground = _furnished(root)  # before TMPDIR changes: multiprocessing keeps its first temporary folder
         os.environ.update(_SURROUNDINGS, TMPDIR=str(root / "tmp"), HOME=str(root / "home"))
         os.environ.update(PREFECT_HOME=str(root / "prefect"), MPLCONFIGDIR=str(root / "prefect"))
         for name in _UNSET:
@@ -94,7 +94,7 @@ def made_ground() -> Generator[Ground]:
 
 
 def _warm_up(ground: Ground) -> None:
-    """Imports what the commands import; that takes seconds, which are not those of the first case."""
+    """Imports the modules of the commands, so that the first case does not take seconds longer."""
     for words in (
         ("report", "made"),
         ("train", "--refresh", "nothing"),

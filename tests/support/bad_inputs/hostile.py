@@ -13,7 +13,7 @@ WORDS = (
     ":", "made:", "made:none", "recipe:", f"recipe:{'x' * 300}", "gguf:a/b", "gguf:a/b.gguf", "hub:one", "file://", "s3://[b",
     "quickstart.toml", ".toml", "x.json", "TRAIN", "=", "a=b",
 )  # fmt: skip
-"""As words of a command line, and in place of names and paths."""
+"""Used as words of a command line, and in place of names and paths."""
 
 TOML = (
     "inf", "-inf", "nan", "-1", "-0.0", "0", "1e308", "1e400", "1.5", "true", "false", "[]", "{}", "[[]]", "{a=1}",
@@ -21,7 +21,7 @@ TOML = (
     "[" * 10_000, "1979-05-27", "07:32:00", "'nobody'", "[1, 'a']", "[inf]", "=", "\ud800",
     "'" + "x" * 5_000 + "'", "'~nobody-here/x'", "'s3://[b'", "'file://'", "'\x1b[31m'",
 )  # fmt: skip
-"""As values in TOML; many are none."""
+"""Used as values in TOML; many are invalid."""
 
 JSON: tuple[Any, ...] = (
     None, True, False, 0, -1, 1.5, float("inf"), float("nan"), 10**400, "", " ", "null", "x" * 5_000, "\ud800", "\0",
@@ -30,12 +30,12 @@ JSON: tuple[Any, ...] = (
 
 
 def printable(text: str) -> str:
-    """A text that UTF-8 can hold."""
+    """Returns a text in which characters that UTF-8 cannot encode are replaced."""
     return text.encode(errors="surrogatepass").decode(errors="replace")
 
 
 def damaged(data: bytes, chance: random.Random) -> bytes:
-    """The data with one to three random faults: cut, flipped, doubled, moved, or with something strange in it."""
+    """Returns the data with one to three random faults: cut, flipped, doubled, moved, or with a strange value in it."""
     for _ in range(chance.randint(1, 3)):
         data = _damaged_once(data, chance)
     return data
@@ -67,7 +67,7 @@ def _damaged_once(data: bytes, chance: random.Random) -> bytes:
 
 
 def damaged_json(document: Any, chance: random.Random) -> bytes:
-    """A JSON document with one node replaced, removed, renamed or added; anything may stand in its place."""
+    """Returns a JSON document with one node replaced, removed, renamed or added."""
     holder = {"document": json.loads(json.dumps(document))}
     places = list(_places(holder))
     parent, key = chance.choice(places)

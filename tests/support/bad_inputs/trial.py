@@ -1,4 +1,4 @@
-"""One bad input, the command that meets it, and what is wrong with the answer."""
+"""Runs a command on one bad input, and names the rules that its answer breaks."""
 
 import io
 import json
@@ -26,15 +26,15 @@ def nothing(folder: Path) -> None:
 
 @dataclass(frozen=True)
 class Case:
-    """A command line and what it meets.
+    """A command line and its bad input.
 
     Attributes:
         kind: The class of the input.
-        words: The command line; every command that starts work has one input more that is refused.
+        words: The command line; a command that starts work also has an argument that it refuses.
         prepare: Makes the files of the case in its folder, in which the command runs.
-        stdin: What the command reads there.
-        may_succeed: Whether the command only looks, so that an input that is good after all may go through.
-        told: The input, where the words do not show it.
+        stdin: Content of standard input.
+        may_succeed: Whether the command only reads, so that it may succeed if the input happens to be valid.
+        told: The input, if the words do not show it.
     """
 
     kind: str
@@ -47,7 +47,7 @@ class Case:
 
 @dataclass(frozen=True)
 class Outcome:
-    """What came of a case.
+    """The result of a case.
 
     Attributes:
         violations: Names of the rules that the answer breaks.
@@ -61,11 +61,11 @@ class Outcome:
 
 
 class Overdue(BaseException):
-    """The command took too long; no `Exception`, so that no command takes it for its own."""
+    """The command took too long; this is not an `Exception`, so that no command catches it."""
 
 
 def attempt(ground: Ground, case: Case) -> Outcome:
-    """Runs a case in a fresh folder, and holds its answer to the rule."""
+    """Runs a case in a fresh folder, and checks its answer."""
     folder = ground.root / "cases" / "case"
     folder.mkdir()
     os.chdir(folder)
@@ -73,7 +73,7 @@ def attempt(ground: Ground, case: Case) -> Outcome:
         case.prepare(folder)
         before = _listing(ground)
         status, out, err, seconds = _answer(case)
-        # A command that succeeds may write what it is for; `report` also writes its page where something is damaged.
+        # A command that succeeds may write its output; `report` writes its page even if something is damaged.
         page = (folder / "store" / "runs" / "made" / "report",) if case.words[:1] == ("report",) else ()
         lasting = page if status else (ground.store, folder)
         left = _changed(before, _listing(ground), lasting)
@@ -158,7 +158,7 @@ def _is_json(text: str) -> bool:
 
 
 def _listing(ground: Ground) -> dict[str, tuple[int, int]]:
-    """Size and time of each file and folder that is watched, by path; a folder's own time does not count."""
+    """Returns size and time of each watched file and folder, by path; a folder's own time does not count."""
     listed: dict[str, tuple[int, int]] = {}
     for top in ground.watched:
         for parent, folders, names in os.walk(top):

@@ -1,6 +1,6 @@
-"""On PYTHONPATH, makes torch tell vLLM of the CPU that ONEDNN_MAX_CPU_ISA names: see `tests.support.machines`.
+"""If on PYTHONPATH, makes torch report to vLLM the CPU that ONEDNN_MAX_CPU_ISA names: see `tests.support.machines`.
 
-oneDNN and MKL read variables, but vLLM chooses its kernels by what `torch.cpu` reads off the processor itself.
+oneDNN and MKL read variables, but vLLM chooses its kernels by `torch.cpu`, which asks the processor itself.
 """
 
 import importlib.abc
@@ -16,7 +16,7 @@ ABOVE = {
     "AVX512_CORE": ("_is_avx512_bf16_supported", "_is_amx_tile_supported", "_is_amx_fp16_supported"),
     "AVX512_CORE_BF16": ("_is_amx_tile_supported", "_is_amx_fp16_supported"),
 }
-"""Questions that a CPU of each level answers with no."""
+"""Functions of `torch.cpu` that return False on a CPU of each level."""
 
 
 class _TorchCpu(importlib.abc.MetaPathFinder):

@@ -1,9 +1,9 @@
 """Concept-directed puzzles: concepts are drawn first, then a puzzle is found whose derivation uses all of them.
 
 PromptCoT (arXiv 2503.02324) draws concepts, lets a model write a rationale and a problem, and asks judges whether the
-problem uses the concepts. Here the rationale is the derivation, and CP-SAT proves what it uses. Its rule for drawing
-concepts is kept, with the similarity of embeddings left out and the counts as shares: shares cannot overflow, and a
-temperature of 0.2 still means something for them.
+problem uses the concepts. Here the rationale is the derivation, and CP-SAT proves which concepts it uses. Concepts are
+drawn by PromptCoT's rule with two changes. The similarity of embeddings is left out. Shares replace counts, because
+they cannot overflow in the softmax and have a scale that suits a temperature of 0.2.
 """
 
 import json
@@ -27,7 +27,7 @@ TEMPERATURE = 0.2
 ATTEMPTS = 12
 """Worlds of a scenario that are tried before board and concepts are drawn again."""
 ROUNDS = 200
-"""Times that board and concepts are drawn before a config counts as impossible."""
+"""Number of times that board and concepts are drawn before a config counts as impossible."""
 
 
 @dataclass(frozen=True)
@@ -38,7 +38,7 @@ class Directed:
         puzzle: The puzzle.
         world: Its only solution.
         asked: Concepts that were drawn for it.
-        concepts: What its derivation uses; `asked` is a part of it.
+        concepts: Concepts that its derivation uses; they include `asked`.
     """
 
     puzzle: FormalPuzzle
@@ -49,9 +49,9 @@ class Directed:
 
 @lru_cache(maxsize=1)
 def co_occurrence() -> dict[str, dict[str, float]]:
-    """Returns for two concepts the share of random puzzles that use both, of those whose board allows both.
+    """Returns the share of random puzzles that use two concepts, among puzzles whose board allows both, by concept.
 
-    A concept with itself gives its own share. `python -m tests.support.concept_proofs` measures the file again.
+    The entry of a concept with itself is its own share. `python -m tests.support.concept_proofs` measures them again.
     """
     return json.loads(Path(__file__).with_name("co_occurrence.json").read_text())
 
@@ -93,9 +93,9 @@ def _fits_level(concept: str, directions: ConceptConfig) -> bool:
 
 
 def generate_directed(config: PuzzleConfig, directions: ConceptConfig, seed: int) -> Directed:
-    """Returns a puzzle whose derivation uses all concepts that were drawn for it, the same everywhere.
+    """Returns a puzzle whose derivation uses all concepts that were drawn for it, the same on every machine.
 
-    Concepts with which no puzzle is found are drawn again, so rare combinations are rarer than drawn.
+    If no puzzle is found with the drawn concepts, concepts are drawn again, so rare combinations are rarer than drawn.
 
     Raises:
         BadInputError: No puzzle was found in `ROUNDS` rounds.
@@ -120,10 +120,10 @@ def generate_directed(config: PuzzleConfig, directions: ConceptConfig, seed: int
 
 
 def _suitable(puzzle: FormalPuzzle, asked: frozenset[str], directions: ConceptConfig) -> Concepts | None:
-    """Returns the concepts of a puzzle's derivation if they are those asked for and of the level, else None."""
+    """Returns the concepts of a puzzle's derivation if they include `asked` and the level fits; else None."""
     kinds = {type(clue).__name__ for clue in puzzle.clues}
     if any(one[0].isupper() and one not in kinds for one in asked):
-        return None  # known before the derivation, which takes most of the time
+        return None  # checked before the derivation, which takes most of the time
     found = concepts_of(puzzle, derive(puzzle))
     low, high = directions.case_splits
     fewest, most = directions.steps

@@ -81,7 +81,7 @@ def attempt_puzzle(
         preferred: Kinds of clues (classes of `formal`) that the search tries to drop after all others.
 
     Raises:
-        RuntimeError: CP-SAT finds a second world that enumeration does not have, so the rules of one are wrong.
+        RuntimeError: CP-SAT finds a second world that the enumeration lacks, so their rules differ.
     """
     shape = scenario.shape
     world = draw_world(shape, rng)

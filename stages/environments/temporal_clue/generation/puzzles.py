@@ -1,4 +1,4 @@
-"""Generates the puzzles of a config as they are stored."""
+"""Generates Temporal Clue puzzles as `Puzzle` objects, with text and solution."""
 
 from stages.environments.puzzle import Puzzle
 from stages.environments.temporal_clue.config import PuzzleConfig

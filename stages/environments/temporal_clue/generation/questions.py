@@ -26,7 +26,7 @@ def choose_questions(
 ) -> tuple[tuple[Question, ...], tuple[Question, ...]]:
     """Returns the main and the bonus questions.
 
-    Published questions exclude those that a clue answers directly, so a puzzle may have fewer than eight.
+    Under `published`, questions that a clue answers directly are left out, so a puzzle may have fewer than eight.
     """
     if config.questions == "placements":
         pieces = [Ref("suspect", s) for s in range(shape.suspects)] + [Ref("weapon", w) for w in range(shape.weapons)]

@@ -94,7 +94,7 @@ class _Known:
         return wrong != 0
 
     def needed(self, fact: Statement, premises: Sequence[Statement]) -> int:
-        """Returns the number of premises without which the others allow a known world in which `fact` is false."""
+        """Returns the number of needed premises: without one, the others allow a known world where `fact` is false."""
         once = twice = 0  # worlds that at least one premise rules out, and that at least two rule out
         masks = [self.false(premise) for premise in premises]
         for mask in masks:
@@ -226,7 +226,7 @@ class _Chain:
 
 
 def _difficulty(clue: Statement) -> int:
-    """Returns the rank in which a clue is added: 0 placements, 1 moves, 2 relations of pieces, 3 compound clues."""
+    """Returns the rank by which clues are added: 0 simple statements, 1 moves, 3 compound clues, 2 all others."""
     if isinstance(clue, _SIMPLE):
         return 0
     if isinstance(clue, Moved | Carried):

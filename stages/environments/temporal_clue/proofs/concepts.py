@@ -16,7 +16,7 @@ from stages.environments.temporal_clue.proofs.steps import Step
 
 @dataclass(frozen=True)
 class Concepts:
-    """What a derivation uses.
+    """The concepts that a derivation uses, and its size.
 
     Attributes:
         used: Concepts that at least one step needs: kinds of clues by class name, rules, and `case_split`.
@@ -35,14 +35,14 @@ def _without(shape: Shape, rule: Rule) -> Encoding:
 
 
 def rules_of(shape: Shape) -> tuple[Rule, ...]:
-    """Returns the rules that say something about puzzles of a shape."""
+    """Returns the rules that apply to puzzles of a shape."""
     timed = ("stays", "moves", "carrying") if shape.times > 1 else ()
     absent = {*(() if timed else ("stays", "moves", "carrying")), *(() if shape.motive_counts else ("motives",))}
     return tuple(rule for rule in get_args(Rule) if rule not in absent)
 
 
 def concepts_of(puzzle: FormalPuzzle, steps: Sequence[Step]) -> Concepts:
-    """Returns the concepts of a derivation, with a proof by CP-SAT of each.
+    """Returns the concepts of a derivation, and proves that each is used.
 
     A step uses a kind of clue, or a rule, if there is a world in which its other premises and the other rules hold and
     its statement is false. A step needs a case split if unit propagation from its premises does not give its statement.
@@ -78,6 +78,6 @@ def concepts_of(puzzle: FormalPuzzle, steps: Sequence[Step]) -> Concepts:
 
 
 def _open(encoding: Encoding, premises: Sequence[Statement], statement: Statement) -> bool:
-    """Returns whether a statement may be false where the premises are true."""
+    """Returns whether a statement can be false in a world in which the premises are true."""
     given = [encoding.literal(premise) for premise in premises]
     return encoding.solve([*given, ~encoding.literal(statement)]) is not None

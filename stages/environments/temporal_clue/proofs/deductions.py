@@ -52,7 +52,7 @@ class Judge:
         self.decided = others.solve() is None
 
     def verdict(self, statement: Statement) -> Verdict:
-        """Returns the verdict on a statement, which is proved."""
+        """Returns the proved verdict on a statement."""
         if canonical(self._scenario, statement) in self._clues:
             return "restated"
         truth = bool(self._world.holds(statement)[0])
@@ -61,17 +61,17 @@ class Judge:
         return "proved" if truth else "contradicted"
 
     def proves(self, statement: Statement, truth: bool = True) -> bool:
-        """Returns whether a statement has this truth in every world that the clues allow (one solve).
+        """Returns whether a statement has a given truth value in every world that the clues allow (one solve).
 
         Args:
             statement: The statement.
-            truth: The truth to prove.
+            truth: The truth value to prove.
         """
         literal = self._encoding.literal(statement)
         return self._encoding.solve([~literal if truth else literal]) is None
 
     def premises(self, statement: Statement) -> tuple[int, ...] | None:
-        """Returns numbers (from 1) of clues that decide a statement; see `Environment.premises`."""
+        """Returns numbers (from 1) of clues that decide a statement; see `capabilities.Proves.premises`."""
         verdict = self.verdict(statement)
         if verdict == "open":
             return None
@@ -105,7 +105,7 @@ class Judge:
 
 
 def _asserted(text: str, start: int, end: int) -> bool:
-    """Returns whether the sentence around a statement asserts it and is neither hypothesis nor question."""
+    """Returns whether the sentence around a statement asserts it, and is no hypothesis, alternative or question."""
     before = text[max(0, start - _SENTENCE_CHARACTERS) : start]
     boundaries = [match.end() for match in _BOUNDARY.finditer(before)]
     opening = before[boundaries[-1] :] if boundaries else before

@@ -21,9 +21,9 @@ _MOST_PREMISES = 3
 def derive(puzzle: FormalPuzzle, *, from_steps: bool = False) -> list[Step]:
     """Returns the steps to all answers of a puzzle. The rules and the premises of a step entail it.
 
-    If the worlds of a puzzle can be listed, each step has as few premises as possible. In larger puzzles, and in all
-    puzzles with times, no premise of a step can be dropped (see `chain`). Steps that no answer needs are left out. With
-    more than 30 clues in such puzzles, the answers are the only steps.
+    If the worlds of a puzzle can be listed, each step has the fewest possible premises (if that is at most three). In
+    all other puzzles (see `chain`), no premise of a step can be dropped, and with more than 30 clues the answers are
+    the only steps. Steps that no answer needs are left out.
 
     Args:
         puzzle: The puzzle.

@@ -27,7 +27,7 @@ class Encoding(Rules):
     """The rules with a literal for every statement. Equal statements have the same literal."""
 
     def _bearers(self, ref: Ref) -> list[tuple[int, Literal]]:
-        """Returns the pieces that `ref` may refer to, each with the literal that it does."""
+        """Returns the pieces that `ref` may refer to, each with a literal that is true if it does."""
         shape = self.shape
         match ref.kind:
             case "suspect":
@@ -47,7 +47,7 @@ class Encoding(Rules):
         return ref.kind != "motive" or self.shape.motive_counts[ref.index] == 1
 
     def located(self, ref: Ref, time: int) -> list[Literal]:
-        """Returns a literal for each room: `ref`, or one of the suspects with its motive, is there at `time`."""
+        """Returns a literal for each room, true if `ref`, or one suspect with its motive, is there at `time`."""
         bearers = self._bearers(ref)
         if len(bearers) == 1:
             return self.at[bearers[0][0]][time]

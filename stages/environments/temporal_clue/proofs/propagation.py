@@ -1,4 +1,4 @@
-"""Unit propagation over the clauses of an encoding: what follows without trying any case."""
+"""Unit propagation over the clauses of an encoding: finds the literals that follow without a case split."""
 
 from collections.abc import Iterable, Sequence
 

@@ -12,11 +12,12 @@ from stages.environments.temporal_clue.formal import Shape
 from stages.environments.temporal_clue.worlds import World
 
 Rule = Literal_["elimination", "scene", "alone", "stays", "moves", "carrying", "motives"]
-"""A rule of the game, by which a deduction may depend on it.
+"""A rule of the game that a deduction may use.
 
-`elimination`: everything has a place, a murderer, a weapon and so on, so what is left is true. `scene`: murderer and
-weapon are with the victim at the murder. `alone`: nobody else is. `stays`: the victim stays where he died. `moves`:
-pieces move to adjacent rooms only. `carrying`: weapons move only with a suspect. `motives`: how many have each motive.
+`elimination`: a piece has a room, the murder a murderer, and so on, so the last remaining possibility is true. `scene`:
+murderer and weapon are with the victim at the murder. `alone`: no other suspect is. `stays`: the victim stays where he
+died. `moves`: pieces move to adjacent rooms only. `carrying`: weapons move only with a suspect. `motives`: the number
+of suspects with each motive is as given.
 """
 
 
@@ -24,11 +25,11 @@ class Rules(SolvedModel):
     """The rules for one shape, and their solutions.
 
     Attributes:
-        at: For each piece p, time t and room r the literal that p is in r at t, [P][T][R].
-        murderer: For each suspect the literal that it is the murderer, [S].
-        weapon: For each weapon the literal that it is the murder weapon, [W].
-        time: For each time the literal that the murder happened at it, [T].
-        motive: For each suspect s and motive m the literal that s has m, [S][M].
+        at: Literals [P][T][R]: piece p is in room r at time t.
+        murderer: Literals [S]: suspect s is the murderer.
+        weapon: Literals [W]: weapon w is the murder weapon.
+        time: Literals [T]: the murder happened at time t.
+        motive: Literals [S][M]: suspect s has motive m.
     """
 
     def __init__(self, shape: Shape, without: Rule | None = None) -> None:
