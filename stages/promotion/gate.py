@@ -248,6 +248,6 @@ def _scores(config: PromoteConfig, report: Ref[Report], store: Store) -> pl.Data
 
 
 def _gain_text(gain: Interval, chosen_of: int) -> str:
-    """Returns `+0.0100 (95% interval -0.0200 to +0.0600, its upper end raised as ...)`."""
-    raised = f", its upper end raised as the other was chosen of {chosen_of}" if chosen_of > 1 else ""
+    """Returns `+0.0100 (95% interval -0.0200 to +0.0600, its upper end raised because ...)`."""
+    raised = f", its upper end raised because the other is the best of {chosen_of}" if chosen_of > 1 else ""
     return f"{gain.mean:+.4f} (95% interval {gain.low:+.4f} to {gain.high:+.4f}{raised})"

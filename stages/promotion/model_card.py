@@ -1,13 +1,13 @@
 """The model card of a promoted checkpoint: its results, the stages and settings that made it, base model, licence."""
 
 import json
-from typing import Any
+from typing import Any, get_args
 
 from artifacts.lineage import Node, lineage
 from artifacts.manifest import Manifest
 from artifacts.reading import Artifact
 from artifacts.store.store import Store
-from stages.environments.puzzle import FILE_GRADERS
+from stages.environments.puzzle import Grader
 from stages.statistics.estimates import Interval
 from stages.statistics.records import MeasuredCheckpoint, Measurement, PromotionDecision, ReportFigures
 
@@ -38,9 +38,9 @@ def model_card(decision: PromotionDecision, store: Store) -> str:
             "",
             f"Trained with Deerstalker: {stands.iteration} iterations of GRPO (sample, grade, pack, finetune) on "
             + (
-                "questions from a file, each with one answer."
-                if report.grader in FILE_GRADERS
-                else "logic puzzles whose solutions are proved unique."
+                "logic puzzles whose solutions are proved unique."
+                if report.grader in get_args(Grader)
+                else f"items of one answer each (grader `{report.grader}`)."
             ),
             "",
             f"Why it stands: {decision.reason}.",

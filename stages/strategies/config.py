@@ -133,10 +133,10 @@ def problem_of(strategies: Sequence[SampleStrategy | RoundsStrategy], samples: i
     """
     titles = [title_of(item) for item in strategies]
     if twice := next((title for title in titles if titles.count(title) > 1), None):
-        return f"strategy {twice} is there twice: name it once"
+        return f"strategy {twice} is named twice"
     for title, item in zip(titles, strategies, strict=True):
         if isinstance(item, Majority | BestOf) and samples < 2:
             return f"strategy {title} chooses among samples, but there is 1 of each puzzle: sample 2 or more"
         if isinstance(item, RoundsStrategy) and tool_calls:
-            return f"strategy {title} asks in rounds, where no solver answers: set tool_calls to 0"
+            return f"strategy {title} asks in rounds, which cannot call a solver: set tool_calls to 0"
     return None

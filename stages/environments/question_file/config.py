@@ -104,7 +104,7 @@ class QuestionFileConfig(QuestionColumns):
     grader: FileGrader = Field(
         default="exact",
         description="How the answer is read from a completion. `exact`: all of it, or what follows its last `Answer:`; "
-        "case and spaces do not count. `choice`: the letter at once after the last `Answer:`, else the last one that "
+        "case and spaces do not count. `choice`: the letter directly after the last `Answer:`, else the last one that "
         "stands alone after it; without `Answer:` the last one in parentheses or alone on a line. `number`: the last "
         "number, after the last `Answer:` if there is one, compared by value. `boxed`: the last \\boxed{...}, compared "
         "by value if both are numbers. `regex`: the first group of the last match of `pattern`; case and spaces do not "

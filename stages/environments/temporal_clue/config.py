@@ -115,7 +115,7 @@ class PuzzleConfig(GeneratorConfig):
     concepts: Annotated[ConceptConfig | None, Added(before=None)] = Field(
         default=None,
         description="Kinds of clues and deduction rules that the derivation of a puzzle must use, and its level; null: "
-        "whatever comes.",
+        "no requirement.",
     )
 
     @model_validator(mode="after")

@@ -56,11 +56,11 @@ def test_a_strategy_is_read_and_named(text: str, title: str) -> None:
             "majority chooses among samples, but there is 1 of each puzzle: sample 2 or more",
         ),
         (["best_of"], {"samples": 1}, "best_of chooses among samples, but there is 1"),
-        (["sift", "sift:temperature=0.0"], {}, "strategy sift is there twice"),
+        (["sift", "sift:temperature=0.0"], {}, "strategy sift is named twice"),
         (
             ["think_twice"],
             {"tool_calls": 1},
-            "think_twice asks in rounds, where no solver answers: set tool_calls to 0",
+            "think_twice asks in rounds, which cannot call a solver: set tool_calls to 0",
         ),
     ],
 )

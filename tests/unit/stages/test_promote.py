@@ -166,7 +166,7 @@ def test_a_refusal_says_why_with_intervals_over_the_best_and_over_what_stands(tm
     for chosen_of, verdict in enumerate(verdicts[1:], start=1):
         differences = _differences(store, verdict["candidate"]["report"]["key"], best_before["report"]["key"])
         assert verdict["gain"] == asdict(estimate_difference(differences, chosen_of))
-        said = f"its upper end raised as the other was chosen of {chosen_of})"
+        said = f"its upper end raised because the other is the best of {chosen_of})"
         assert (said in verdict["reason"]) == (chosen_of > 1)
         best_before = verdict["best"]
     last, before = verdicts[-1], verdicts[-2]
@@ -276,7 +276,7 @@ def test_the_model_card_is_one_that_hugging_face_reads(tmp_path: Path) -> None:
     assert card.data.library_name == "transformers"
     assert f"`{pointer['checkpoint']['key']}`" in text
     assert f"deerstalker lineage {pointer['checkpoint']['key']}" in text
-    assert "before GRPO" in text
+    assert "before GRPO" in text and "logic puzzles" in text
 
 
 def test_the_pointer_is_read_as_it_was_written_and_one_without_a_field_is_refused(tmp_path: Path) -> None:
